@@ -1,6 +1,6 @@
-"""The composition root, run inside the engine process: a Plan becomes an Engine.
+"""The composition root, run inside the engine process: builds an Engine from a Plan.
 
-The only file that names model, contexts, drafters, policy, scheduler and engine together.
+The only module that knows model, contexts, drafters, policy, scheduler and engine together.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ from eaglelocal.text.render_process import RenderProcess
 from eaglelocal.text.template import ChatTemplate, chat_template
 
 Report = Callable[[LoadProgress], None]
-MOST_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # at most, and of what is free
+MOST_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # limit, and divisor of the free memory
 MOST_SWAP_BYTES, SWAP_PART = 2**33, 8
-ROW_END = "v.token_embd.img_break"  # of a projector of Pixtral's kind
-MIN_FORK, FORK_PART = 32, 512  # tokens; part of the context whose computing takes longer than copying all of it
+ROW_END = "v.token_embd.img_break"  # tensor of projectors like Pixtral's
+MIN_FORK, FORK_PART = 32, 512  # tokens; n_ctx / FORK_PART tokens take longer to prefill than copying a whole cache
 
 
 def build(plan: Plan, report: Report) -> Engine:
-    """Load everything the plan names. Raises the error tree's errors; frees what it had taken."""
+    """Load everything the plan names. Raises EagleLocalError, after freeing what was loaded."""
     with contextlib.ExitStack() as opened:
         engine = Builder(plan, report, opened).build()
         engine.on_close(opened.pop_all())
@@ -78,7 +78,7 @@ def build(plan: Plan, report: Report) -> Engine:
 
 
 class Builder:
-    """Opens target, draft and engine in order; whatever is opened is on the stack, closed in reverse."""
+    """Opens target, draft and engine in order, and registers each on the stack, which closes them in reverse."""
 
     def __init__(self, plan: Plan, report: Report, opened: contextlib.ExitStack) -> None:
         self._plan, self._report, self._opened = plan, report, opened
@@ -86,11 +86,11 @@ class Builder:
         self._threads = plan.threads or usable_threads()
         self._machine = probe()
         self._model_bytes = 0  # weights of all models loaded
-        self._num_branches = 0  # of each slot's trees
+        self._num_branches = 0  # in each slot's trees
         self._can_cut, self._can_swap, self._has_windows = True, False, False
         self._gpus: tuple[str, ...] = ()
         self._num_checkpoints = 0
-        self._min_fork: int | None = None  # prompt tokens that are worth copying another slot's cells
+        self._min_fork: int | None = None  # prompt tokens from which on copying another slot's cells pays off
 
     def build(self) -> Engine:
         check_batch(self._plan.num_slots, self._plan.n_batch)
@@ -113,7 +113,7 @@ class Builder:
         context = LlamaContext(model, target.context, taps=target.taps, final_by_nextn=by_nextn)
         self._opened.callback(context.close)
         if parts.uses_gpu and target.taps:
-            context.run_once()  # before the draft takes memory: a decode that cannot have it ends the process
+            context.run_once()  # allocate tap buffers before the draft is loaded: a later decode could not
         drafters = self._drafters(library, context, draft, model)
         controller = controller_of(plan, drafters, max_seconds=self._num_branches, makes_kernels=parts.uses_gpu)
         images, no_images = self._image_reader(library, model, on_gpu=parts.uses_gpu)
@@ -125,25 +125,25 @@ class Builder:
             *notes_on_layouts(library, target.header),
         )
         engine = self._engine(library, model, target.header, context, drafters, controller, images, template=template)
-        wait_for_constraints()  # steps are measured undisturbed
+        wait_for_constraints()  # so that calibration is not disturbed
         notes = (*notes_on(template), *notes)
         self._calibrate(engine, controller, parts, library)
         self._recall(controller)
-        load_s = time.perf_counter() - self._started_at  # most of it is measuring
+        load_s = time.perf_counter() - self._started_at  # mostly calibration
         engine.info = dataclasses.replace(engine.info, load_s=load_s, architecture=info.architecture, notes=notes)
         return engine
 
     def _start_renderer(self) -> RenderProcess:
-        """Its process starts beside all that is loaded."""
+        """Start the renderer's process while the models are loaded."""
         renderer = RenderProcess()
         self._opened.callback(renderer.close)
         renderer.start()
         return renderer
 
     def _prepare_constraints(self, model: Model) -> Callable[[], None]:
-        """Read the vocabulary for them beside all that is still to be loaded; what is returned waits for it.
+        """Read the vocabulary for constraints in the background; return a function that waits for it.
 
-        It takes a second or more, in half of which no other thread of Python's runs: too long for a first bound answer.
+        It takes a second or more, half of it with the GIL held: too long for the first constrained answer.
         """
         self._opened.callback(model.constraints.close)
         if not self._plan.binds_answers:
@@ -154,7 +154,7 @@ class Builder:
         return preparing.join
 
     def _calibrate(self, engine: Engine, controller: Controller, parts: Fitted, library: Library) -> None:
-        """Measure what steps cost, beginning with what was learned here before; keep what is learned now."""
+        """Measure what steps cost, starting from the stored costs, and store the result when the engine closes."""
         key = key_of(
             self._plan,
             self._machine,
@@ -165,18 +165,18 @@ class Builder:
             library=library.build,
             is_read=parts.target.placement.reads,
         )
-        if parts.uses_gpu:  # seconds, where its driver has not kept them
+        if parts.uses_gpu:  # takes seconds if the driver has not cached its kernels
             self._report(LoadProgress(1.0, parts.target.header.path.name, "preparing the GPU"))
         engine.warm_up(max_rows=self._max_rows(), stored=load_learned(key), makes_kernels=parts.uses_gpu)
 
         def keep() -> None:
-            controller.learn_costs()  # what was still to be learned
+            controller.learn_costs()  # include the last steps
             save_learned(key, controller.costs.state())
 
         self._opened.callback(keep)
 
     def _recall(self, controller: Controller) -> None:
-        """Begin with what this draft was accepted for before; keep what is learned now."""
+        """Restore this draft's learned acceptance, and store it again when the engine closes."""
         if not self._plan.speculates:
             return
         key, acceptance = acceptance_key_of(self._plan), controller.acceptance
@@ -197,13 +197,13 @@ class Builder:
         return model
 
     def _max_rows(self) -> int:
-        """Rows of one step whose logits can be wanted: a root and its draft for every slot."""
+        """Return the most rows of one step whose logits are wanted: a root and its draft for every slot."""
         return self._plan.num_slots * (1 + self._plan.max_draft)
 
     def _drafters(
         self, library: Library, context: LlamaContext, part: Part | None, target: Model
     ) -> tuple[Drafter, ...]:
-        """The cheapest first: what a lookup promises can spare the other its work."""
+        """Return the drafters, cheapest first: where a lookup is promising, the other drafter is not run."""
         if not self._plan.speculates:
             return ()
         lookup = Ngram(self._plan.n_ctx)
@@ -228,7 +228,7 @@ class Builder:
         if isinstance(part.info, BlockInfo):
             info = part.info
             lattice = info.lattice.num_candidates if info.lattice else 0
-            assert info.mask is not None  # checked with the pair
+            assert info.mask is not None  # checked by read_draft
             block = Block(info.mask, info.skips_root, info.is_causal, lattice)
             block_context = LlamaBlockContext(draft, part.context, block, target=context)
             self._opened.callback(block_context.close)
@@ -261,7 +261,7 @@ class Builder:
             chat_template=model.vocabulary.chat_template is not None,
             threads=self._threads,
             model_bytes=self._model_bytes,
-            load_s=0.0,  # until all is done
+            load_s=0.0,  # set at the end
             library=library.build,
             cache_bytes=buffers.get("KV", 0) + buffers.get("RS", 0),
             compute_bytes=buffers.get("compute", 0) + buffers.get("output", 0),
@@ -286,7 +286,10 @@ class Builder:
         )
 
     def _image_reader(self, library: Library, model: Model, *, on_gpu: bool) -> tuple[LlamaImageReader | None, str]:
-        """And why there is none; what merely lies beside a model does not keep it from loading."""
+        """Return the image reader, or None and why there is none.
+
+        A projector that merely lies beside the model must not keep the model from loading.
+        """
         plan = self._plan
         if plan.projector is None:
             return None, plan.projector_note
@@ -335,14 +338,17 @@ class Builder:
 
 
 def min_fork(plan: Plan) -> int:
-    """In one cache a copy is a note beside each cell; a cache of its own is copied whole, whatever is wanted of it."""
+    """Return from how many prompt tokens on another slot's cells are copied.
+
+    In a unified cache a copy only marks cells; a cache per slot is copied as a whole, whatever part is wanted.
+    """
     return MIN_FORK if plan.is_unified else max(MIN_FORK, plan.n_ctx // FORK_PART)
 
 
 def swap_bytes(plan: Plan, available_bytes: int | None, loaded_bytes: int) -> int:
-    """For conversations in main memory.
+    """Return the bytes of RAM for evicted conversations.
 
-    available_bytes  before anything was loaded: mapped weights count as free for ever
+    available_bytes  before anything was loaded: pages of mapped weights always count as available
     """
     if plan.cache_ram is not None:
         return plan.cache_ram * 2**20
@@ -350,7 +356,7 @@ def swap_bytes(plan: Plan, available_bytes: int | None, loaded_bytes: int) -> in
 
 
 def num_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int:
-    """States that are kept of conversations: two a slot, in a small part of the memory that is free."""
+    """Return how many recurrent states are kept for reuse: two per slot, within a small part of the free memory."""
     if not state_bytes:
         return 0
     room = min(MOST_CHECKPOINT_BYTES, (machine.memory.available_bytes or 0) // CHECKPOINT_PART)
@@ -360,7 +366,7 @@ def num_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int:
 def controller_of(
     plan: Plan, drafters: tuple[Drafter, ...], *, max_seconds: int = 0, makes_kernels: bool = False
 ) -> Controller:
-    """A lookup is the primary drafter only where it is the only one."""
+    """Return the controller of these drafters. A lookup is the primary drafter only if it is the only one."""
     names = [drafter.name for drafter in drafters]
     primary = names[-1] if names else None
     lookups = tuple(name for name in names if name != primary)
@@ -376,7 +382,7 @@ def controller_of(
 
 
 def notes_on(template: ChatTemplate) -> tuple[str, ...]:
-    """What a person should know about the template. One that is no use fails the chats, not the loading."""
+    """Return notes for the user about the chat template. An unusable one fails chats, not the loading."""
     try:
         template.check()
     except EagleLocalError as error:
@@ -385,14 +391,14 @@ def notes_on(template: ChatTemplate) -> tuple[str, ...]:
 
 
 def notes_on_layouts(library: Library, target: Header) -> tuple[str, ...]:
-    """Weights that decode more slowly than they need to."""
+    """Return a note if weights decode more slowly than necessary."""
     if AMX not in library.layouts or target.main_type not in LAID_OUT:
         return ()
     return ("no layout for this processor is used: llama.cpp could not be kept from AMX, where its kernels crash",)
 
 
 def notes_on_trees(plan: Plan, target: Shape) -> tuple[str, ...]:
-    """Why drafts are chains where another choice could have made them trees."""
+    """Return a note why drafts are chains, if another setting could make them trees."""
     if not plan.speculates or plan.draft_kind == "ngram":
         return ()
     if problem := branch_problem(target):
@@ -401,7 +407,7 @@ def notes_on_trees(plan: Plan, target: Shape) -> tuple[str, ...]:
 
 
 def with_draft_there(plan: Plan) -> Plan:
-    """The plan with the head itself where its copy was taken away since: caches are cleaned, and servers run long."""
+    """Return the plan with the original head if its light copy was deleted meanwhile, as by cleaning caches."""
     if plan.draft is None or plan.draft_origin is None or plan.draft.is_file():
         return plan
     note = "the copy of the head in fewer bits is gone: it drafts as it is, which costs more"
@@ -409,14 +415,17 @@ def with_draft_there(plan: Plan) -> Plan:
 
 
 def notes_on_draft(part: Part | None, beside: Header, target: ModelInfo) -> tuple[str, ...]:
-    """A draft that knows the target less than it could drafts badly, never wrongly: a word, not a refusal."""
+    """Return notes about a draft that fits its target only partly.
+
+    It is not refused: it drafts badly, but never changes the answers' distribution.
+    """
     if part is None:
         return ()
     return (*draft_warnings(part.info, part.header, beside=beside, target=target), *notes_on_reach(part))
 
 
 def notes_on_reach(part: Part) -> tuple[str, ...]:
-    """Of a draft model whose context ends before the target's."""
+    """Return a note about a draft model whose context ends before the target's."""
     if isinstance(part.info, HeadInfo):
         return ()
     trained, n_ctx = part.info.context_length, part.context.n_ctx
@@ -426,7 +435,7 @@ def notes_on_reach(part: Part) -> tuple[str, ...]:
 
 
 def head_norms(header: Header, info: EagleInfo) -> HeadNorms:
-    """What the head's file says about its algorithm; our flags are keys that llama.cpp ignores."""
+    """Return the head's norms, by its file; llama.cpp ignores the keys that flag them."""
     return HeadNorms(
         tap_eps=info.fc_norm_eps if info.fc_norm else None,
         output_gains=read_tensor(header.path, header, "output_norm.weight") if info.norm_output else None,

@@ -1,9 +1,8 @@
-"""What engines learnt, kept on disk: of costs for each machine, model shape and set-up, of acceptance for each target
-and draft. Small files of figures; nothing of any text is in them.
+"""Stores what engines have learned: costs per machine, model shape and settings, and acceptance per target and draft.
 
-Knows names and files, not what the learnt state means. A file that cannot be read, is not ours or belongs to
-another key is as good as none: a calibration can always be made again. Each is written beside its place and then
-moved there, so that engines which end at the same moment leave whole files.
+The files are small and hold figures, no text. Knows names and files, not the meaning of the learned state. A file that
+is unreadable, foreign or of another key counts as missing: a calibration can always be repeated. Files are written to
+a temporary name and moved, so that engines ending at the same time leave complete files.
 """
 
 from __future__ import annotations
@@ -26,33 +25,33 @@ FORMAT = 2
 MAX_FILES = 64
 MAX_FILE_BYTES = 1 << 20
 NUM_SAMPLES, SAMPLE_BYTES = 32, 4096  # of a file of weights
-USUAL_PLACEMENT = "None, None, layer"  # of `placement_key`, where nothing was asked for
+USUAL_PLACEMENT = "None, None, layer"  # of `placement_key`, with default settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """Everything that a curve of costs depends on."""
+    """Everything that a cost curve depends on."""
 
     machine: str  # GPU and processor names
-    model: str  # of the target: a hash of its tensors' names, shapes and types
-    weights: str  # the type that most of its bytes have
-    draft: str  # likewise a hash, or the kind of draft where there is no file
+    model: str  # the target: a hash of its tensors' names, shapes and types
+    weights: str  # the type of most of its bytes
+    draft: str  # a hash of the same kind, or the kind of draft if it has no file
     threads: int
     num_slots: int
     kv_type: str
     flash_attention: str
     placement: str  # GPU layers, device and split
-    is_read: bool  # weights of the target: not mapped
+    is_read: bool  # the target's weights are read, not mapped
     unified: bool  # one KV cache for all slots
-    library: str  # llama.cpp build, its backends and the drivers below: see build_of
+    library: str  # llama.cpp build, its backends and drivers: see build_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceKey:
-    """Everything that acceptance depends on: what the models have learnt, and nothing of the machine."""
+    """Everything that acceptance depends on: the weights of both models, not the machine."""
 
-    target: str  # of the file's content
-    draft: str  # likewise, or the kind of draft where there is no file
+    target: str  # fingerprint of the file
+    draft: str  # fingerprint, or the kind of draft if it has no file
 
 
 def key_of(
@@ -66,6 +65,7 @@ def key_of(
     library: str,
     is_read: bool = False,
 ) -> Key:
+    """Return the key of the costs of a plan on this machine."""
     return Key(
         machine=machine_name(machine),
         model=shape_hash(target),
@@ -83,7 +83,7 @@ def key_of(
 
 
 def placement_key(plan: Plan) -> str:
-    """GPU layers, device and split; shares, the draft's layers and experts where they are not as usual."""
+    """Return GPU layers, device, split and shares; the draft's layers and experts only if they are not the default."""
     parts = [plan.gpu_layers, plan.device, plan.split, *plan.shares]
     of_draft = "" if plan.draft_gpu_layers is None else f"; {plan.draft_gpu_layers}"
     experts = f"; experts of {plan.n_cpu_moe} layers apart" if plan.n_cpu_moe else ""
@@ -97,7 +97,7 @@ def acceptance_key_of(plan: Plan) -> AcceptanceKey:
 
 
 def fingerprint(path: Path) -> str:
-    """Of a file's size and of samples of it, for weights that were trained on differ everywhere."""
+    """Return a hash of a file's size and of samples of its content: weights of another training differ everywhere."""
     size = path.stat().st_size
     content = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
@@ -113,14 +113,14 @@ def file_name_of(key: Key | AcceptanceKey) -> str:
 
 
 def machine_name(machine: Machine) -> str:
-    """GPUs that this process may see first, then chip and processor, as far as they are known."""
+    """Return the visible GPUs' names, then chip and processor, as far as they are known."""
     gpus = [gpu.name or "GPU" for gpu in machine.gpus if not gpu.hidden_by]
     chips = [machine.unified.chip] if machine.unified and machine.unified.chip else []
     return ", ".join([*gpus, *chips, machine.cpu.name or "unknown processor"])
 
 
 def build_of(library: str, machine: Machine) -> str:
-    """What computes: llama-cpp-python 0.3.36 (cpu, cuda), driver 550.120."""
+    """Return the software that computes, such as `llama-cpp-python 0.3.36 (cpu, cuda), driver 550.120`."""
     drivers = sorted(
         {gpu.driver for gpu in machine.gpus if gpu.driver and not gpu.hidden_by and machine.backend_of(gpu)}
     )
@@ -129,22 +129,24 @@ def build_of(library: str, machine: Machine) -> str:
 
 
 def shape_hash(header: Header) -> str:
-    """What decides over speed: two models of one shape share a curve, whatever they have learnt."""
+    """Return a hash of what decides speed: two models of one shape share a curve, whatever their weights."""
     architecture = header.metadata.get("general.architecture")
     tensors = sorted((tensor.name, *tensor.shape, tensor.type.name) for tensor in header.tensors.values())
     return hashlib.sha256(repr((architecture, tensors)).encode()).hexdigest()[:16]
 
 
 def load(key: Key | AcceptanceKey) -> object | None:
-    """The state that was saved under this very key; None if there is none that can be read."""
+    """Return the state saved under exactly this key; None if there is none, or it is unreadable."""
     content = _content_of(folder() / file_name_of(key))
     state: object = content.get("state") if content.get("key") == dataclasses.asdict(key) else None
     return state
 
 
 def newest_costs(machine: Machine, target: Header, library: str) -> object | None:
-    """What was learnt last of this model's costs on this machine with this build, for one slot, placed as usual: other
-    layers on other devices are another curve."""
+    """Return the costs last learned for this model, machine and build, with one slot and default placement.
+
+    None if there are none: another placement is another curve.
+    """
     wanted = {
         "machine": machine_name(machine),
         "model": shape_hash(target),
@@ -162,7 +164,7 @@ def newest_costs(machine: Machine, target: Header, library: str) -> object | Non
 def _age_of(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:  # dropped a moment ago
+    except OSError:  # deleted meanwhile
         return 0.0
 
 
@@ -181,21 +183,21 @@ def _key_in(path: Path) -> dict[str, object]:
 
 
 def stale_files(machine: Machine, library: str) -> list[tuple[Path, str]]:
-    """Costs of this machine that were measured with another build, and with which: none will be read again."""
+    """Return the files of this machine's costs that another build measured, with that build. None is read again."""
     found = ((path, _build_in(path, machine_name(machine))) for path in sorted(folder().glob("*.json")))
     current = build_of(library, machine)
     return [(path, build) for path, build in found if build is not None and build != current]
 
 
 def _build_in(path: Path, machine: str) -> str | None:
-    """The build that a file of costs of this machine names; None for other machines' and for acceptance."""
+    """Return the build in a file of this machine's costs; None for other machines and for acceptance."""
     key = _key_in(path)
     build = key.get("library") if key.get("machine") == machine else None
     return build if isinstance(build, str) else None
 
 
 def save(key: Key | AcceptanceKey, state: object) -> bool:
-    """Keep a state for the next time, and drop the oldest beyond MAX_FILES. False: the disk would not have it."""
+    """Store a state, and delete the oldest files beyond MAX_FILES. Returns False if writing failed."""
     path = folder() / file_name_of(key)
     content = {"format": FORMAT, "key": dataclasses.asdict(key), "state": state}
     try:
@@ -211,7 +213,7 @@ def folder() -> Path:
 
 
 def _drop_oldest(folder: Path) -> None:
-    """Other engines may do the same at this moment: what is gone already is no failure."""
+    """Delete the oldest files beyond MAX_FILES. Other engines may do the same, so missing files are ignored."""
     aged: list[tuple[float, Path]] = []
     for path in folder.glob("*.json"):
         with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
-"""The composition root of embedding models and rerankers, run in the child: `eaglelocal.embedder:build`, Plan ->
-EmbeddingEngine.
+"""The composition root of embedding models and rerankers, run in the child (`eaglelocal.embedder:build`): builds an
+EmbeddingEngine from a Plan.
 
-The model's file must say how it pools (`ARCHITECTURE.pooling_type`): without that its vectors mean nothing.
+The model's file must name its pooling (`ARCHITECTURE.pooling_type`): without that its vectors mean nothing.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from eaglelocal.text.pairs import Frame, FramedPairs, Pairs, WrittenPairs
 Report = Callable[[LoadProgress], None]
 
 MAX_TEXTS = 64  # of a pass
-CLASSIFIERS = ("cls.weight", "cls.output.weight")  # any of them
-SOFTMAX = ("qwen3", "qwen3vl")  # architectures of which llama.cpp gives probabilities
+CLASSIFIERS = ("cls.weight", "cls.output.weight")  # tensors of a reranker; one suffices
+SOFTMAX = ("qwen3", "qwen3vl")  # architectures for which llama.cpp returns probabilities
 PAIR_TEMPLATE = "tokenizer.chat_template.rerank"
 
 
 def build(plan: Plan, report: Report) -> EmbeddingEngine:
-    """Load the plan's target, which answers with no text. Raises the error tree's errors; frees what it had taken."""
+    """Load the plan's target, an embedding model or reranker. Raises EagleLocalError, after freeing what was loaded."""
     started_at, machine = time.perf_counter(), probe()
     header = read_header(plan.target)
     info = read_model(header)
     check_pools(header, info)
     task = task_of(header)
     check_experts(plan, shape_of(header))
-    n_ctx = min(plan.n_ctx, info.context_length)  # positions behind it may have no embedding
+    n_ctx = min(plan.n_ctx, info.context_length)  # further positions may have no embedding
     library = load_library()
     check_memory(library, machine, needs(header, info, plan, n_ctx), plan, n_ctx)
     with contextlib.ExitStack() as opened:
@@ -100,7 +100,7 @@ def pairs_of(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
 
 
 def check_pools(header: Header, info: ModelInfo) -> None:
-    """Raises IncompatibleError for what makes neither embeddings nor scores."""
+    """Raise IncompatibleError for a model that makes neither embeddings nor scores."""
     task, name = task_of(header), header.path.name
     if info.has_state:
         raise IncompatibleError(f"{name} keeps recurrent state and cannot make embeddings")
@@ -116,7 +116,10 @@ def check_pools(header: Header, info: ModelInfo) -> None:
 
 
 def needs(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> list[Buffer]:
-    """What is sure to be needed. A decoder computes logits of every row, which nobody reads, in its compute buffer."""
+    """Return the least memory that is needed.
+
+    A decoder computes logits of every row in its compute buffer, although nobody reads them.
+    """
     is_encoder = header.metadata.get(f"{info.architecture}.attention.causal") is False
     logits_bytes = 0 if is_encoder else n_ctx * info.n_vocab * 4
     sizes = CacheSizes(n_ctx=n_ctx, n_batch=n_ctx, kv_type=plan.kv_type)

@@ -1,4 +1,4 @@
-"""Every failure that a person can meet, as one tree.
+"""The tree of all errors that a user can meet.
 
     EagleLocalError            message, hint, exit_code (1: the input or the machine, 2: usage)
     ├── UsageError             a flag, a reference or a setting that cannot be understood (exit 2)
@@ -10,8 +10,8 @@
     ├── RequestError           a request the engine cannot serve (too long, bad parameter)
     │   └── TooComplexError    a schema or grammar that would take too long, or crash its compiler
     ├── EngineError            the engine process failed, ended or does not answer
-    │   └── EngineAwayError    and is not waited for any longer: it was given up, or takes too long to come back
-    └── Cancelled              the person stopped it (exit 130)
+    │   └── EngineAwayError    requests no longer wait for it: it was given up, or takes too long to restart
+    └── Cancelled              the user stopped it (exit 130)
 
 Messages are lower case without a full stop and carry the value; hints name the command to run.
 """
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 
 class EagleLocalError(Exception):
-    """A failure with a message for people and, where there is one, a way out."""
+    """A failure with a message for the user and, if possible, a hint how to fix it."""
 
     exit_code = 1
 
@@ -28,9 +28,9 @@ class EagleLocalError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.report = ""  # a file on this machine that says more; for its user, not for a server's callers
+        self.report = ""  # a crash report on this machine; not shown to a server's clients
 
-    def __reduce__(self) -> tuple[object, ...]:  # errors cross the engine's pipe
+    def __reduce__(self) -> tuple[object, ...]:  # pickled: errors cross the engine's pipe
         return (_rebuild, (type(self), self.message, self.hint))
 
 
@@ -38,11 +38,11 @@ def _rebuild(kind: type[EagleLocalError], message: str, hint: str) -> EagleLocal
     return kind(message, hint=hint)
 
 
-TRACEBACK_VARIABLE = "EAGLELOCAL_TRACEBACK"  # "1": tracebacks of what nobody foresaw
+TRACEBACK_VARIABLE = "EAGLELOCAL_TRACEBACK"  # "1": show tracebacks of unforeseen errors
 
 
 def as_bug(problem: Exception) -> EagleLocalError:
-    """Return what nobody foresaw as an error that says so."""
+    """Return an unforeseen exception as an error that says it is a bug."""
     return EagleLocalError(
         f"this is a bug: {type(problem).__name__}: {str(problem) or 'no message'}",
         hint=f"{TRACEBACK_VARIABLE}=1 eaglelocal ... shows the traceback; please report it with that",
@@ -73,11 +73,11 @@ class DownloadError(EagleLocalError):
     pass
 
 
-NOT_SUPPORTED = "not_supported"  # by this model, whatever is asked
+NOT_SUPPORTED = "not_supported"  # code of a request that this model can never serve
 
 
 class RequestError(EagleLocalError):
-    """`parameter` is the request's field that is wrong, and `code` the word OpenAI has for it, where there is one."""
+    """A request that cannot be served. `parameter` is the wrong field, `code` OpenAI's error code, if there is one."""
 
     def __init__(self, message: str, *, hint: str = "", parameter: str = "", code: str = "") -> None:
         super().__init__(message, hint=hint)

@@ -1,7 +1,7 @@
-"""A plan and its files become parts that can be loaded here: contexts of the planned sizes, checked against the memory.
+"""Converts a plan and its files into contexts and placements for this machine, checked against its memory.
 
-Run in the child, before anything is loaded. What `auto` leaves open is settled here, with the machine at hand: flash
-attention (backend/attention.py), and whether layers with a window keep more than the window.
+Runs in the child, before anything is loaded. It decides what `auto` leaves open, since the machine is known here: flash
+attention (backend/attention.py), and whether layers with a sliding window keep all positions.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from eaglelocal.planner.memory import safe_rooms
 from eaglelocal.planner.placement import places_of, shares_on, used_gpus
 from eaglelocal.probe.machine import Machine
 
-# Of a card, while it computes: workspaces, and rows and caches widened for a product. Where llama.cpp cannot have them
-# it ends the process, in the middle of an answer. Its context is there already when it tells what is free.
+# Memory of a GPU while it computes: workspaces, and rows and caches converted for matrix products. If llama.cpp cannot
+# allocate them, it aborts in the middle of an answer. The driver's context is already excluded from the free memory.
 COMPUTING_BYTES = 256 * 2**20
 DRAFT_KINDS = ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file, read as far as its header."""
+    """A model file, of which only the header was read."""
 
     header: Header
     info: DraftInfo
@@ -56,15 +56,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A plan of which nothing is open any more, and its parts, which fit."""
+    """A plan in which everything is decided, and its parts, which fit."""
 
     plan: Plan
     target: Part
     draft: Part | None
     shape: Shape  # the target's
     draft_shape: Shape | None
-    gpus: tuple[str, ...]  # that llama.cpp sees
-    uses_gpu: bool  # also without a layer there: what many rows need is computed on it all the same
+    gpus: tuple[str, ...]  # that llama.cpp can use
+    uses_gpu: bool  # also without layers on it: llama.cpp computes large batches there all the same
 
     @property
     def has_gpu(self) -> bool:
@@ -72,12 +72,12 @@ class Fitted:
 
     @property
     def spares_windows(self) -> bool:
-        """Whether layers with a window keep nothing else."""
+        """True if layers with a sliding window keep only the window."""
         return self.shape.has_windows and self.plan.whole_windows is False
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What came otherwise than people may think."""
+        """Notes for the user about what differs from the request."""
         notes = []
         if self.spares_windows:
             notes.append("memory is kept for windows only: a conversation that is changed, not continued, is read anew")
@@ -92,11 +92,10 @@ class Fitted:
 
     @property
     def can_swap(self) -> bool:
-        """Whether copies of cells tell all of a text, and are had sooner than the text is read anew.
+        """True if copies of cells restore a text completely, and faster than a new prefill.
 
-        A draft model's windows would be cut where they are not whole. Without flash attention values lie transposed:
-        from a GPU llama.cpp then fetches each row of each layer's for itself, and in pieces where slots have answered
-        at once.
+        A draft model with sliding windows would lose cells. Without flash attention values are stored transposed:
+        llama.cpp then copies every row of every layer separately from a GPU, in pieces if slots ran concurrently.
         """
         if self.plan.flash_attention == "off" and self.plan.gpu_layers != 0 and self.uses_gpu:
             return False
@@ -105,12 +104,15 @@ class Fitted:
 
     @property
     def can_cut(self) -> bool:
-        """Whether the cache can forget its end: neither states nor windows bring back what lay before it."""
+        """True if the end of a sequence can be cut off anywhere; not so with recurrent states or window-only caches."""
         return not self.shape.has_state and not self.spares_windows
 
 
 def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> Fitted:
-    """Raises ResourceError with the sum where it does not fit, and what `read_draft` and llama.cpp raise."""
+    """Return the plan as it fits this machine.
+
+    Raises ResourceError with the sum if it does not fit, and the errors of `read_draft` and llama.cpp.
+    """
     there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
     check_shares(plan, there)
     sources = sources_of(plan)
@@ -142,21 +144,21 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
 
 
 def check_graph(plan: Plan, target: Shape) -> None:
-    """Raises ResourceError where llama.cpp would abort."""
+    """Raise ResourceError for a graph on which llama.cpp would abort."""
     num_caches = 1 if plan.is_unified else plan.num_slots
     if problem := graph_problem(target.architecture, kv_type=plan.kv_type, num_caches=num_caches):
         raise ResourceError(problem, hint="--kv-type f16, or --parallel 1")
 
 
 def check_experts(plan: Plan, target: Shape) -> None:
-    """Raises UsageError where the target has no experts, or not in so many layers."""
+    """Raise UsageError if the target has no experts, or not in so many layers."""
     if problem := target.experts_problem(plan.n_cpu_moe):
         hint = f"--n-cpu-moe {target.n_layer}: those of all" if target.expert_bytes else "leave --n-cpu-moe out"
         raise UsageError(f"--n-cpu-moe {plan.n_cpu_moe}: {problem}", hint=hint)
 
 
 def check_shares(plan: Plan, there: Sequence[Room]) -> None:
-    """Raises UsageError where shares are named of GPUs that there are not."""
+    """Raise UsageError if the number of shares is not that of the GPUs in use."""
     gpus = used_gpus(there, device=plan.device, split=plan.split)
     if plan.shares and len(plan.shares) != len(gpus):
         names = ", ".join(room.device for room in gpus) or "none"
@@ -166,7 +168,7 @@ def check_shares(plan: Plan, there: Sequence[Room]) -> None:
 
 
 def sources_of(plan: Plan) -> tuple[Source, ...]:
-    """The target's, and the draft's where there is one, checked against the target."""
+    """Return the target's source, and the draft's if there is one, checked against the target."""
     header = read_header(plan.target)
     target = Source(header, read_model(header), shape_of(header))
     draft = draft_source(plan, target)
@@ -174,6 +176,7 @@ def sources_of(plan: Plan) -> tuple[Source, ...]:
 
 
 def draft_source(plan: Plan, target: Source) -> Source | None:
+    """Return the draft's source, checked against the target; None without a draft file. Raises UsageError."""
     if plan.draft_kind not in DRAFT_KINDS:
         raise UsageError(f"a draft cannot be of kind {plan.draft_kind}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
     if not plan.speculates:
@@ -190,10 +193,10 @@ def draft_source(plan: Plan, target: Source) -> Source | None:
 
 
 def with_caches(plan: Plan, sources: Sequence[Source], there: Sequence[Room]) -> Plan:
-    """The plan, with one cache for all slots or one for each; shared for the sake of trees, where there can be any.
+    """Return the plan with `unified` decided: one cache for all slots if that allows trees, else one for each.
 
-    Where a layer has a window, llama.cpp lets a slot take the cells that lie behind another's window, though that other
-    may go back there: of such a target, or draft model, each slot keeps a cache of its own.
+    With sliding windows, llama.cpp lets a slot reuse cells outside another slot's window, although that slot may return
+    to them: with such a target or draft model, each slot gets a cache of its own.
     """
     if plan.unified is not None:
         return plan
@@ -203,12 +206,12 @@ def with_caches(plan: Plan, sources: Sequence[Source], there: Sequence[Room]) ->
 
 
 def is_on_gpu(plan: Plan, there: Sequence[Room]) -> bool:
-    """Does any of the target lie there?"""
+    """Return whether any layer of the target lies on a GPU."""
     return plan.gpu_layers != 0 and bool(used_gpus(there, device=plan.device, split=plan.split))
 
 
 def with_attention(plan: Plan, target: Source, there: Sequence[Room]) -> Plan:
-    """The plan, with what `--flash-attn auto` means here."""
+    """Return the plan with `--flash-attn auto` decided."""
     num_cells = plan.n_ctx * (plan.num_slots if plan.is_unified else 1)
     chosen = settled(
         plan.flash_attention,
@@ -220,28 +223,31 @@ def with_attention(plan: Plan, target: Source, there: Sequence[Room]) -> Plan:
 
 
 def memory_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
-    """What takes memory and could take less: the most first."""
+    """Yield the plan with less and less memory where the settings leave a choice."""
     for sighted in image_choices(plan):
         for candidate in window_choices(sighted, target):
             yield from rollback_choices(candidate, target)
 
 
 def image_choices(plan: Plan) -> Iterator[Plan]:
-    """Without what reads images only where nobody asked for it."""
+    """Yield the plan, then without its projector if the user did not ask for one."""
     yield plan
     if plan.projector is not None and not plan.projector_is_asked:
         yield dataclasses.replace(plan, projector=None, projector_note=NO_ROOM_FOR_IMAGES)
 
 
 def rollback_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
-    """Where each drafted row needs a copy of the state: as many as fit. A lookup for which none do is done without."""
+    """Yield the plan with fewer and fewer drafted rows, if each needs a copy of the recurrent state.
+
+    The last choice of a lookup is to draft nothing.
+    """
     if plan.rollback is not None or not (plan.speculates and target.has_state):
         yield plan
         return
     if plan.n_batch < ROLLBACKS[-1] + 2:
         raise ResourceError(f"a batch of {plan.n_batch} rows has no room for drafts", hint="`--draft none`")
     for num_rows in ROLLBACKS:
-        if num_rows + 2 <= plan.n_batch:  # llama.cpp keeps them and the root in one part of a batch, and aborts
+        if num_rows + 2 <= plan.n_batch:  # llama.cpp needs them and the root in one ubatch, else it aborts
             yield dataclasses.replace(plan, rollback=num_rows)
     if plan.draft_kind == "ngram":
         reason = f"no room for copies of its state, of {target.state_bytes / 2**20:.0f} MiB each, to take drafts back"
@@ -249,12 +255,12 @@ def rollback_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
 
 
 def is_greedy(plan: Plan) -> bool:
-    """More states than a plan counts on: they may not take what a plan leaves free."""
+    """Return whether this is more states than the planner counts on: they must leave its reserve free."""
     return plan.rollback is not None and plan.rollback > rollback_of(plan.draft_kind)
 
 
 def window_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
-    """Whole windows first: then a conversation may change anywhere and what is before the change is used again."""
+    """Yield the plan with all positions kept first: a conversation can then be edited anywhere and reuse its prefix."""
     if plan.whole_windows is not None or not target.has_windows:
         yield plan
         return
@@ -265,7 +271,7 @@ def window_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
 def placements_of(
     plan: Plan, machine: Machine, library: Library, sources: Sequence[Source], there: Sequence[Room]
 ) -> list[Placement]:
-    """Of the target, and of the draft where there is one."""
+    """Return the placement of the target, and of the draft if there is one."""
     types = types_to_read(
         huge_pages=has_huge_pages(machine.memory.huge_pages, os.environ, glibc_version()),
         lays_out=library.can_repack and machine.cpu.has_avx2,
@@ -285,7 +291,7 @@ def placements_of(
 
 
 def with_head_there(placement: Placement, head: Source, gpus: Sequence[Room], output: str) -> Placement:
-    """A head's, all on the device of its target's output."""
+    """Return a head's placement, all of it on the device of its target's output."""
     if len(gpus) > 1:
         placement = dataclasses.replace(placement, shares=shares_on(gpus, output) or placement.shares)
     own = places_of(head.shape, gpus, placement.shares, gpu_layers=placement.gpu_layers)[-1]
@@ -293,7 +299,7 @@ def with_head_there(placement: Placement, head: Source, gpus: Sequence[Room], ou
 
 
 def shares_beside_full(plan: Plan, there: Sequence[Room]) -> tuple[float, ...]:
-    """Nothing for a GPU that others have filled, which llama.cpp would give a part of the layers; empty: none is."""
+    """Return shares with 0 for GPUs that are full, to which llama.cpp would give layers; empty if none is full."""
     free = [room.free_bytes for room in safe_rooms(used_gpus(there, device=plan.device, split=plan.split))]
     if None in free or all(free) or not any(free):
         return ()
@@ -316,6 +322,7 @@ def placement_of(
 def parts_of(
     plan: Plan, sources: Sequence[Source], placements: Sequence[Placement], *, threads: int
 ) -> tuple[Part, ...]:
+    """Return the model, context and placement of the target, and of the draft if there is one."""
     draft = sources[-1].info
     is_mtp = isinstance(draft, MtpInfo)
     jobs = jobs_of(plan, *(source.shape for source in sources))
@@ -334,7 +341,7 @@ def parts_of(
 
 
 def taps_of(draft: DraftInfo, target: Source) -> tuple[int, ...]:
-    """Layers of the target whose inputs are copied for it; an MTP layer reads what is behind the last."""
+    """Return the target's layers whose inputs the draft reads; n_layer, the state behind the last, for an MTP layer."""
     if isinstance(draft, MtpInfo):
         return (target.shape.n_layer,)
     return draft.target_layers if isinstance(draft, EagleInfo | BlockInfo) else ()
@@ -359,7 +366,7 @@ def context_params(job: Job, *, flash_attention: str, threads: int, is_mtp: bool
 
 
 def while_computing(held: Iterable[Buffer], there: Sequence[Room]) -> list[Buffer]:
-    """What a GPU's library takes beside the plan, on each card on which anything lies."""
+    """Return what a GPU's library allocates while it computes, on each GPU that holds anything."""
     used = {buffer.device for buffer in held if buffer.num_bytes}
     cards = [room.device for room in there if room.device != RAM and not room.in_ram and room.device in used]
     return [Buffer(card, Kind.RUNTIME, COMPUTING_BYTES) for card in cards]
@@ -368,7 +375,7 @@ def while_computing(held: Iterable[Buffer], there: Sequence[Room]) -> list[Buffe
 def check_memory(
     plan: Plan, sources: Sequence[Source], parts: Sequence[Part], library: Library, there: Sequence[Room]
 ) -> None:
-    """First what is sure to be needed, then, when that fits, what llama.cpp would really lay where."""
+    """Check the least memory first, then, if that fits, what llama.cpp would really allocate on each device."""
     spare = sources[0].shape.n_layer - plan.n_cpu_moe if sources[0].shape.expert_bytes else 0
     asked = Asked(n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers, movable_experts=spare)
     jobs = jobs_of(plan, *(source.shape for source in sources))
@@ -381,7 +388,7 @@ def check_memory(
 
 
 def images_of(plan: Plan, target: Header, there: Sequence[Room]) -> Iterator[Buffer]:
-    """What reading images takes. Raises ModelFileError or IncompatibleError on a projector that is none for it."""
+    """Yield the memory for reading images. Raises ModelFileError or IncompatibleError for an unsuitable projector."""
     if plan.projector is not None:
         gpus = used_gpus(there, device=plan.device, split=plan.split)
         projector = Projector.from_header(read_header(plan.projector))

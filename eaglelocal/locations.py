@@ -1,6 +1,6 @@
-"""Every path on disk that eaglelocal uses, and nothing else.
+"""The paths on disk that eaglelocal uses, and nothing else.
 
-Follows XDG on Linux and the platform's habit elsewhere. Folders are made by whoever writes into them.
+Follows XDG on Linux and the conventions of other platforms. The writer of a file creates its folder.
 """
 
 from __future__ import annotations
@@ -31,51 +31,51 @@ def cache_dir() -> Path:
 
 
 def generated_models_dir() -> Path:
-    """Inflated models: can always be made again, so they live in the cache."""
+    """Return the folder of inflated models: reproducible, so in the cache."""
     return cache_dir() / "generated"
 
 
 def light_heads_dir() -> Path:
-    """Copies of draft heads in fewer bits: can always be made again."""
+    """Return the folder of draft heads copied to fewer bits: reproducible."""
     return cache_dir() / "heads"
 
 
 def heads_dir() -> Path:
-    """Imported draft heads, a folder for each kind of target."""
+    """Return the folder of imported draft heads; one folder per kind of target."""
     return state_dir() / "heads"
 
 
 def training_dir() -> Path:
-    """Answers that heads learned from, and runs that were stopped; a folder for each target."""
+    """Return the folder of training data of heads and of interrupted runs; one folder per target."""
     return state_dir() / "training"
 
 
 def hub_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """The model hub's own folder, shared with every other tool that uses it."""
+    """Return the model hub's own folder, shared with all other tools that use it."""
     if environ.get("HF_HOME"):
         return _named(environ["HF_HOME"])
     return _named(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
 
 
 def hub_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the hub's client keeps what it downloads."""
+    """Return the folder in which the hub's client keeps downloads."""
     named = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     return _named(named) if named else hub_home(environ) / "hub"
 
 
 def hub_token_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where `hf auth login` leaves its token."""
+    """Return the file in which `hf auth login` stores its token."""
     named = environ.get("HF_TOKEN_PATH")
     return _named(named) if named else hub_home(environ) / "token"
 
 
 def _named(text: str) -> Path:
-    """As the hub's client reads its variables."""
-    return Path(os.path.expandvars(os.path.expanduser(text)))  # Path.expanduser raises on a name that nobody has
+    """Return a path with variables and `~` expanded, as the hub's client does."""
+    return Path(os.path.expandvars(os.path.expanduser(text)))  # Path.expanduser raises for an unknown user
 
 
 def pulled_drafts_file() -> Path:
-    """Which draft was fetched for which target."""
+    """Return the file that records which draft was fetched for which target."""
     return state_dir() / "pulled_drafts.json"
 
 
@@ -84,7 +84,7 @@ def history_file() -> Path:
 
 
 def question_history_file() -> Path:
-    """The screen's; line mode's is history_file."""
+    """Return the chat screen's history of questions; line mode uses history_file."""
     return state_dir() / "questions.jsonl"
 
 
@@ -93,27 +93,27 @@ def conversations_dir() -> Path:
 
 
 def calibrations_dir() -> Path:
-    """What decodes cost on this machine, as engines have learnt it."""
+    """Return the folder of decode costs on this machine, as engines have learned them."""
     return state_dir() / "calibrations"
 
 
 def bandwidths_dir() -> Path:
-    """How quickly machines read their memory, as it was measured; a file for each."""
+    """Return the folder of measured memory bandwidths; one file per machine."""
     return state_dir() / "bandwidths"
 
 
 def servers_dir() -> Path:
-    """Servers that run on this machine, a file for each."""
+    """Return the folder that lists the servers running on this machine; one file each."""
     return state_dir() / "servers"
 
 
 def crash_reports_dir() -> Path:
-    """How engine processes ended that nobody stopped; a file for each, the newest few."""
+    """Return the folder of crash reports of engine processes; one file each, the newest few."""
     return state_dir() / "crashes"
 
 
 def profiles_dir() -> Path:
-    """`profiles/`: beside the package in a checkout, inside it in an installed wheel."""
+    """Return `profiles/`: beside the package in a checkout, inside it in an installed wheel."""
     package = Path(__file__).parent
     inside, beside = package / "profiles", package.parent / "profiles"
     return inside if inside.is_dir() else beside

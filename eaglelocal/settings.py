@@ -1,7 +1,7 @@
-"""The user's few options, and where each came from: default < config file < environment < flag.
+"""The user's options, and the source of each: default < config file < environment < flag.
 
-Whatever is not understood is an error that names its place: an unknown key, a wrong type, a value out
-of range. Knows no command and starts nothing; what an unset option means is decided by who reads it.
+Anything invalid is an error that names its place: an unknown key, a wrong type, a value out of range. Knows no
+command and starts nothing; the reader of an unset option decides what it means.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from eaglelocal.errors import UsageError
 PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
 OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY"})
-# of flags that belong to one occasion: the config file would say them for all
+# of flags for a single invocation: they make no sense in the config file
 FLAG_VARIABLES = frozenset({
     "AGAINST", "AGAINST_KEY_FILE", "AGAINST_MODEL", "ALL", "CATEGORY", "CONCURRENCY", "EPOCHS", "FROM", "GOAL",
     "IGNORE_EOS", "IMAGE", "JSON", "MACHINE", "MEASURE", "NO_TRIAL", "NO_TUI", "ONCE", "OUT", "PAIRS", "PLAIN",
     "PROMPTS", "QUANT", "RAM", "REPEATS", "SAVE", "SKIP", "SVG", "TINT", "TOKENS", "TORCH_DEVICE", "TYPE", "VERIFY",
     "WARM_UP", "WEB", "WORK", "YES",
 })  # fmt: skip
-OTHER_VARIABLES = frozenset(PREFIX + name for name in OWN_VARIABLES | FLAG_VARIABLES)  # ours, but no settings
+OTHER_VARIABLES = frozenset(PREFIX + name for name in OWN_VARIABLES | FLAG_VARIABLES)  # ours, but not settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One value an option; None is "not said", and means as planned for this machine or model."""
+    """The value of each option; None means unset: chosen for this machine or model."""
 
     target: str | None = None
-    url: str | None = None  # of a server that answers instead of an engine of one's own; none: never one
-    mmproj: str = "auto"  # what makes images readable: auto, none, or a file
+    url: str | None = None  # of a server to use instead of starting an engine; none: never use one
+    mmproj: str = "auto"  # projector that lets the target read images: auto, none, or a file
     draft: str = "auto"
     draft_type: str = "auto"
     spec: str | int = "auto"  # auto, off, pid, or a number of draft tokens
     threads: int | None = None
     gpu_layers: int | None = None
-    n_cpu_moe: int | None = None  # layers whose experts stay in main memory
+    n_cpu_moe: int | None = None  # layers whose experts stay in RAM
     device: str | None = None
     split: str = "layer"
     kv_type: str = "f16"
     flash_attn: str = "auto"
-    cache_ram: int | None = None  # MiB; None: by what is free
+    cache_ram: int | None = None  # MiB; None: by free memory
     ctx: int | None = None
     parallel: int | None = None
     temperature: float = 0.7
@@ -64,7 +64,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8421
     web_port: int = 8422  # of the monitor in a browser
-    models: tuple[str, ...] = ()  # that a server loads when they are asked for
+    models: tuple[str, ...] = ()  # that a server loads on request
     alias: tuple[str, ...] = ()  # more names of the first model of a server; "*": any name
     api_key_file: str | None = None
     allowed_hosts: tuple[str, ...] = ()
@@ -75,14 +75,14 @@ class Settings:
     idle_unload: float = 0.0  # seconds; 0: never
     drain: float = 30.0  # seconds
     log: str = "text"
-    theme: str = "dark"  # of screens; terminal: its own colours
-    glyphs: str = "auto"  # ascii where the locale knows no more
-    keys: tuple[tuple[str, str], ...] = ()  # of screens: (action, keys with commas), in place of the default ones
-    set_by: tuple[tuple[str, str], ...] = ()  # (option, place), of what is not at its default
+    theme: str = "dark"  # of screens; terminal: the terminal's own colours
+    glyphs: str = "auto"  # auto: ascii if the locale has no more
+    keys: tuple[tuple[str, str], ...] = ()  # of screens: (action, comma-separated keys), replacing the defaults
+    set_by: tuple[tuple[str, str], ...] = ()  # (option, place) of every option that was set
 
     @classmethod
     def load(cls, flags: Mapping[str, object], environ: Mapping[str, str], config_file: Path) -> Settings:
-        """Reads all sources; a flag that is None was not given. Raises UsageError."""
+        """Read all sources and return the settings; a flag that is None was not given. Raises UsageError."""
         values: dict[str, Any] = {}
         places: dict[str, str] = {}
         for name, value, place in (*_from_file(config_file), *_from_environment(environ), *_from_flags(flags)):
@@ -91,11 +91,11 @@ class Settings:
         return cls(**values, set_by=tuple(places.items()))
 
     def is_set(self, name: str) -> bool:
-        """Whether somebody said it, be it the default."""
+        """Return whether any source set the option, even to its default."""
         return any(option == name for option, _ in self.set_by)
 
     def origins(self) -> Mapping[str, str]:
-        """Option -> `default`, the config file's path, the variable or the flag that set it."""
+        """Return where each option comes from: `default`, the config file's path, the variable or the flag."""
         return MappingProxyType(dict.fromkeys(READERS, DEFAULT) | dict(self.set_by))
 
 
@@ -133,7 +133,7 @@ def _parse(path: Path) -> dict[str, object]:
 
 
 def _known(name: str, place: str, style: Callable[[str], str]) -> str:
-    """The name if it is a setting; `style` writes a name as the place wants it."""
+    """Return the name if it is a setting, else raise UsageError; `style` writes a name as in its source."""
     if name in READERS:
         return name
     near = difflib.get_close_matches(name, READERS, n=1)
@@ -161,7 +161,7 @@ def _read(name: str, value: object, place: str) -> object:
         raise UsageError(f"{place}: {name} must be {error}, not {value!r}") from None
 
 
-# ---- readers: raw value -> value; ValueError says what it must be
+# ---- readers: raw value -> value; the text of a ValueError says what the value must be
 Reader = Callable[[object], object]
 
 
@@ -172,12 +172,12 @@ def _text(value: object) -> str:
 
 
 def _prose(value: object) -> str:
-    """For a model, which reads characters; names of files keep their bytes."""
+    """Read a text for the model. Surrogates are joined to characters here; texts that name files keep them."""
     return join_surrogates(_text(value))
 
 
 def _list(value: object) -> tuple[str, ...]:
-    """A list of texts, or one text with commas."""
+    """Read a list of texts, or one text with commas."""
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise ValueError("texts, with commas between them")
@@ -185,7 +185,7 @@ def _list(value: object) -> tuple[str, ...]:
 
 
 def _keys(value: object) -> tuple[tuple[str, str], ...]:
-    """A table of texts, or `action=key,key action=key`."""
+    """Read a table of texts, or `action=key,key action=key`."""
     if isinstance(value, str):
         value = {action: keys for action, _, keys in (part.partition("=") for part in value.split())}
     if not isinstance(value, dict) or not all(isinstance(keys, str) and keys for keys in value.values()):
@@ -231,7 +231,7 @@ def _number(low: float, high: float) -> Reader:
 
 
 def _or(word: str, meaning: object, reader: Reader) -> Reader:
-    """The word stands for `meaning`; anything else is for the reader."""
+    """Return a reader that gives `meaning` for the word, and leaves other values to `reader`."""
 
     def read(value: object) -> object:
         if value == word:

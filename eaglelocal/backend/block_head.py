@@ -1,7 +1,7 @@
-"""The context of a head that fills a block at a time: it is shown features, and says all tokens of a block at once.
+"""The context of a head that drafts in blocks: it is shown features, and predicts all tokens of a block at once.
 
-Runs llama.cpp's `dflash` graph. Rows of features become keys and values of its cache, where they stand in the text, and
-say nothing; a block is decoded behind them, each of its rows seeing all others, and is void at the next call.
+Runs llama.cpp's `dflash` graph. Rows of features become keys and values in its cache, at their positions in the text,
+without outputs. A block is decoded behind them, each of its rows attending to all others; the next call removes it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from eaglelocal.errors import EngineError
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """How a head was trained.
+    """The format of blocks that a head was trained on.
 
-    mask        the token that stands for one that is to be said
-    skips_root  the root's row says nothing
-    is_causal   rows of a block see those before them only
-    lattice     candidates of each row that are scored behind each of the row before (DFlash2); 0: rows give logits
+    mask        the token that stands for one to be predicted
+    skips_root  the root's row predicts nothing
+    is_causal   rows of a block attend only to those before them
+    lattice     DFlash2: candidates per row, scored behind each candidate of the row before; 0: rows give logits
     """
 
     mask: int
@@ -39,7 +39,7 @@ class Block:
 
 
 class LlamaBlockContext(HeadCells):
-    """Implements core.ports.BlockContext."""
+    """A block head over llama.cpp. Implements core.ports.BlockContext."""
 
     def __init__(self, model: Model, params: ContextParams, block: Block, *, target: LlamaContext) -> None:
         super().__init__(model, params, target)
@@ -59,7 +59,10 @@ class LlamaBlockContext(HeadCells):
                 self._show([piece], None, np.ascontiguousarray(piece.features, np.float32).ctypes.data)
 
     def _rows_of(self, features: Features | np.ndarray) -> list[int]:
-        """Of the target's last decode."""
+        """Return the rows of the target's last decode that the features refer to.
+
+        Raises EngineError for another target's.
+        """
         if not isinstance(features, TappedFeatures) or features.decode.context is not self._target:
             raise EngineError("a head is shown the features of its own target")
         features.check()

@@ -1,11 +1,11 @@
-"""The most likely tokens of a row of logits, and how sure the row is of them, as the C part ranks them.
+"""The most likely tokens of a row of logits with their confidences, as the native code ranks them.
 
-A softmax over a large vocabulary costs more than the drafting it is for, so confidence is told among the best few: of
-MIN_RANKED, or one more than are asked for. It ranks drafts as well as the whole softmax does, and what it is worth is
-learned (speculation/acceptance.py). So the second choice is known anyway, and costs nothing.
+A softmax over a large vocabulary costs more than the drafting itself, so confidence is computed among the best few: of
+MIN_RANKED, or one more than asked for. It ranks drafts as well as the full softmax does, and is mapped to acceptance
+by learning (speculation/acceptance.py). So siblings are known anyway, and cost nothing.
 
-A second choice matters where the first is wrong, so its confidence is its share beside the third. Its share beside the
-first says nothing: half of all were right whatever it was; by that beside the third it is one in four to nine in ten.
+A sibling matters when the first token is wrong, so its confidence is its share beside the third. Measured, its share
+beside the first says nothing about that.
 
     logits  a 5.0   b 3.0   c 1.0   d -4.0     one branch or two: among a, b, c
             a: 0.87         b: 0.88
@@ -23,11 +23,12 @@ UNKNOWN = math.nan
 
 
 def num_ranked(branches: int, n_vocab: int, *, confident: bool) -> int:
+    """Return how many tokens of a row are ranked to propose `branches` of them, with confidences or without."""
     return min(max(branches + 1, MIN_RANKED) if confident else branches, n_vocab)
 
 
 class Choices:
-    """The memory into which C ranks the tokens of several rows, and how it is read."""
+    """The buffers into which native code ranks the tokens of several rows."""
 
     def __init__(self) -> None:
         self._resize(64)
@@ -41,7 +42,7 @@ class Choices:
             self._resize(count)
 
     def read(self, num_rows: int, ranked: int, branches: int, *, confident: bool) -> Proposals:
-        """The best tokens of each row, best first, and how sure each is; NaN if that is not asked for."""
+        """Return the best tokens of each row, best first, with confidences; NaN if `confident` is false."""
         n = num_rows * ranked
         tokens = self._tokens[:n]
         best = [tokens[i : i + ranked][:branches] for i in range(0, n, ranked)]

@@ -1,8 +1,8 @@
-"""Answers bound to a schema, a regular expression or a grammar: llguidance over the vocabulary of a loaded model.
+"""Constrained answers: llguidance compiles a schema, a regular expression or a grammar over a model's vocabulary.
 
-The draw is the request's own sampler chain among the tokens that the grammar admits at that node. The grammar's
-state advances with each draw, so only along emitted tokens: drafts verify as they do without a constraint.
-Does not know requests or chat templates. Schemas come from anyone, so size, depth and effort are bounded.
+The request's own sampler chain draws among the tokens that the grammar admits at that point. The grammar's state
+advances with each draw, so only along emitted tokens: drafts are verified as without a constraint.
+Does not know requests or chat templates. Schemas are untrusted, so size, depth and effort are limited.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from eaglelocal.errors import EagleLocalError, RequestError, ResourceError, TooC
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-_FRAME_DEPTH = 8  # of llguidance's own JSON around a schema
-MAX_KEPT = 16  # compiled grammars; the same schema comes again and again
+_FRAME_DEPTH = 8  # depth of llguidance's own JSON around a schema
+MAX_KEPT = 16  # compiled grammars; schemas tend to recur
 MAX_REFUSED = 256
 MAX_REASON_CHARS = 300
-MAX_MASK_S = 0.5  # of the processor: what each token of an answer may take
+MAX_MASK_S = 0.5  # CPU seconds that each token of an answer may take
 ANY_OBJECT = '{"type":"object"}'
-CHECK_LIMITS = Limits(cpu_s=CPU_S, memory_bytes=256 * 1024 * 1024, max_deaths=sys.maxsize)  # each grammar for itself
+CHECK_LIMITS = Limits(cpu_s=CPU_S, memory_bytes=256 * 1024 * 1024, max_deaths=sys.maxsize)  # grammars are independent
 NEEDS_TIME = f"that takes more than {CHECK_LIMITS.cpu_s:g} s"
 NEEDS_MEMORY = f"that takes more than {CHECK_LIMITS.memory_bytes // 2**20} MiB"
-# What the signals mean that a grammar can cause: the stack has ended, or Rust was refused memory.
+# Signals that a grammar can cause: the stack overflowed, Rust got no memory, or the time was up.
 CRASHES: dict[int, str] = {
     signal.SIGSEGV: "it is nested, or refers from one part to the next, too deeply",
     signal.SIGBUS: "it is nested, or refers from one part to the next, too deeply",
@@ -61,34 +61,37 @@ CRASHES: dict[int, str] = {
 
 
 class CompiledConstraint:
-    """A grammar over the model's vocabulary, at the beginning of an answer."""
+    """A compiled grammar over the model's vocabulary, in the state before an answer."""
 
     def __init__(self, prototype: LLMatcher) -> None:
         self.prototype = prototype
 
 
 class LlamaConstraints:
-    """Implements core.ports.Constraints. Lives as long as its model; to be closed.
+    """The constraints of one model. Implements core.ports.Constraints; must be closed.
 
-    A grammar is compiled in a process of its own first (grammar_check.py): one that takes too long, too much memory or
-    crashes llguidance is refused there. It is compiled here only then, on the caller's thread, without Python's lock.
+    A grammar is compiled in another process first (grammar_check.py): one that takes too long, too much memory or
+    crashes llguidance is refused there. Only then is it compiled here, on the caller's thread, without the GIL.
     """
 
     def __init__(self, handle: object, vocabulary: LlamaVocabulary) -> None:
         self._handle, self._vocabulary = handle, vocabulary
-        self._tokenizer: LLTokenizer | None = None  # of the whole vocabulary: made when first needed
+        self._tokenizer: LLTokenizer | None = None  # over the whole vocabulary: made when first needed
         self._checker: LimitedProcess | None = None
         self._making, self._keeping = threading.Lock(), threading.Lock()
         self._recent: OrderedDict[Constraint, CompiledConstraint] = OrderedDict()
-        self._alive: WeakValueDictionary[Constraint, CompiledConstraint] = WeakValueDictionary()  # held by requests too
-        self._refused: OrderedDict[bytes, RequestError] = OrderedDict()  # by digest
+        self._alive: WeakValueDictionary[Constraint, CompiledConstraint] = WeakValueDictionary()  # also held elsewhere
+        self._refused: OrderedDict[bytes, RequestError] = OrderedDict()  # by digest_of
 
     @property
     def end_token(self) -> int:
         return self._vocabulary.end_tokens[0]
 
     def prepare(self) -> None:
-        """Read the whole vocabulary, which the first constraint would wait for: 1.3 s for 150 000 tokens."""
+        """Read the whole vocabulary in advance.
+
+        It takes a second or more, which the first constraint would wait for.
+        """
         if self._vocabulary.end_tokens:
             self._check_process().start()
             self._of_vocabulary()
@@ -100,11 +103,11 @@ class LlamaConstraints:
         return self._found(constraint)
 
     def matcher(self, constraint: Constraint) -> LLMatcher:
-        """Return a matcher of its own for an answer that begins."""
+        """Return a new matcher for an answer that begins."""
         return self._found(constraint).prototype.deep_copy()
 
     def close(self) -> None:
-        """End the process that checks."""
+        """End the process that checks grammars."""
         if self._checker is not None:
             self._checker.close()
 
@@ -118,7 +121,7 @@ class LlamaConstraints:
             try:
                 found = self._compile(constraint)
             except RequestError as error:
-                # A copy: an error that was raised keeps the frames that it passed, and all that is in them.
+                # A copy: a raised error keeps its traceback's frames alive.
                 self._keep(self._refused, digest, copy.copy(error), MAX_REFUSED)
                 raise
         self._keep(self._recent, constraint, found, MAX_KEPT)
@@ -147,8 +150,11 @@ class LlamaConstraints:
         return CompiledConstraint(matcher)
 
     def _checked(self, constraint: Constraint, grammar: str) -> str:
-        """Return what is wrong with it. Raises TooComplexError, ResourceError where nothing can be checked now."""
-        for _ in range(2):  # somebody else may have ended the process
+        """Return why the grammar is refused, or "".
+
+        Raises TooComplexError, and ResourceError if it cannot be checked now.
+        """
+        for _ in range(2):  # something else may have killed the process
             try:
                 found = self._check_process().call(grammar)
                 if isinstance(found, int):
@@ -162,7 +168,7 @@ class LlamaConstraints:
                 if -error.exit_status in CRASHES:
                     raise too_complex(constraint, CRASHES[-error.exit_status]) from error
                 last = error
-            except LimitedProcessError as error:  # a fault of ours, or of llguidance's
+            except LimitedProcessError as error:  # a bug of ours, or of llguidance
                 raise cannot_check(constraint, error) from error
         raise cannot_check(constraint, last)
 
@@ -197,7 +203,7 @@ def cannot_check(constraint: Constraint, error: LimitedProcessError) -> Resource
 
 
 def digest_of(constraint: Constraint) -> bytes:
-    """Return a key that is short, however long the constraint is."""
+    """Return a hash of the constraint: a short key for long sources."""
     text = f"{constraint.syntax.value}\0{constraint.is_strict}\0{constraint.frame}\0{constraint.source}"
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
 
@@ -209,9 +215,9 @@ def refusal_of(constraint: Constraint, problem: str) -> RequestError:
 
 
 class ConstrainedSampler:
-    """Draws with a chain among the tokens that a grammar admits.
+    """A sampler that draws with a chain among the tokens that a grammar admits.
 
-    end_token  drawn where no token fits, to end the answer; `problem` then says why
+    end_token  drawn if no token is admitted, to end the answer; `problem` then says why
     """
 
     def __init__(
@@ -225,7 +231,7 @@ class ConstrainedSampler:
         self._chain.accept(tokens)
 
     def sample(self, row: int) -> Sampled:
-        mask = self._matcher.compute_bitmask()  # at the end of the grammar of the tokens that end an answer
+        mask = self._matcher.compute_bitmask()  # at the end of the grammar: the end tokens
         if self._matcher.is_error():
             return self._give_up()
         token = self._chain.draw(row, mask)
@@ -245,7 +251,7 @@ class ConstrainedSampler:
 
 
 def grammar_of(constraint: Constraint) -> str:
-    """Return the grammar in llguidance's own form. Raises RequestError for what is too large or no JSON."""
+    """Return the grammar in llguidance's own form. Raises RequestError if the source is too large or invalid JSON."""
     size_bytes = len(constraint.source.encode(errors="replace")) + len(constraint.frame)
     if size_bytes > MAX_SOURCE_BYTES:
         raise RequestError(f"the {noun(constraint)} has {size_bytes} bytes, more than {MAX_SOURCE_BYTES}")
@@ -257,7 +263,7 @@ def grammar_of(constraint: Constraint) -> str:
 
 
 def _single_grammar(grammar: str) -> dict[str, object]:
-    """Read what llguidance gives: a JSON object with one grammar, or the bare text of one in Lark."""
+    """Return llguidance's output as one grammar entry: it is a JSON object with one grammar, or bare Lark text."""
     try:
         (found,) = cast("list[dict[str, object]]", read_object(grammar, MAX_DEPTH + _FRAME_DEPTH)["grammars"])
     except (ValueError, TypeError, KeyError):
@@ -279,7 +285,7 @@ def _bare_grammar(constraint: Constraint) -> str:
 
 
 def _schema_grammar(schema: str, *, is_strict: bool) -> str:
-    """Strict: what llguidance cannot bind is an error; else it binds nothing."""
+    """Return the grammar of a schema. Unsupported parts are an error if strict; else they are ignored."""
     return str(
         LLMatcher.grammar_from_json_schema(
             schema,
@@ -302,11 +308,11 @@ def noun(constraint: Constraint) -> str:
     return names.get(constraint.syntax, "schema")
 
 
-_PLACE = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?")  # in a grammar that nobody wrote by hand
+_PLACE = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?")  # a position in a generated grammar
 
 
 def reason_in(text: str) -> str:
-    """Return what llguidance objects to, in one line: the rest of what it says is the grammar.
+    """Return llguidance's objection in one line; the rest of its message is the grammar.
 
     at 6(9): failed to compile JSON schema: regex parse error:
          ^(?=a)

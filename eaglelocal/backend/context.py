@@ -1,7 +1,7 @@
-"""A target (or draft model) context: decode rows, sample from them, copy what is asked for.
+"""The context of a target (or draft model): decodes rows, samples from them, copies what is asked for.
 
-Owns the llama_context. What is handed out is owned by Python, but for features: they name rows of llama.cpp's memory
-and are refused once the next decode has overwritten it.
+Owns the llama_context. Results are owned by Python, except features: they refer to rows in llama.cpp's memory, and
+are refused once the next decode has overwritten them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextParams:
-    """Sizes of a context. `n_ctx` counts positions per sequence.
+    """The sizes of a context. `n_ctx` counts positions per sequence.
 
     whole_windows  layers with a sliding window keep all positions, so that a cache can be cut anywhere
     num_snapshots  earlier recurrent states kept of each sequence
@@ -44,16 +44,16 @@ class ContextParams:
 
     n_ctx: int
     num_sequences: int = 1
-    num_branches: int = 0  # sequences behind those, which share their cells; unified only
+    num_branches: int = 0  # more sequences, which share cells of the first ones; unified only
     unified: bool = True  # one cache for all sequences, else one for each
     n_batch: int = 512
-    max_outputs: int | None = None  # output rows of one decode; None: every row may be one
+    max_outputs: int | None = None  # output rows of one decode; None: as many as rows
     threads: int = 1
     kv_type: str = "f16"
     flash_attention: str = "auto"
     whole_windows: bool = True
     num_snapshots: int = 0
-    is_mtp: bool = False  # of the layer that predicts ahead, alone
+    is_mtp: bool = False  # a context of the MTP layer alone
 
     def __post_init__(self) -> None:
         if self.num_branches and self.num_ids > self.num_outputs:  # llama.cpp would abort
@@ -61,7 +61,7 @@ class ContextParams:
 
     @property
     def num_ids(self) -> int:
-        """Sequences that rows may belong to."""
+        """The number of sequences that rows may belong to."""
         return self.num_sequences + self.num_branches
 
     @property
@@ -71,7 +71,7 @@ class ContextParams:
 
 @dataclass(frozen=True, slots=True)
 class TappedRows:
-    """Implements core.batch.Outputs over the layer inputs of one decode."""
+    """The outputs of one decode: its layer inputs. Implements core.batch.Outputs."""
 
     context: LlamaContext
     number: int  # of the decode
@@ -89,7 +89,7 @@ class TappedRows:
 
 @dataclass(frozen=True, slots=True)
 class TappedFeatures:
-    """Implements core.batch.Features: which rows of llama.cpp's memory are meant, until the next decode."""
+    """References to rows in llama.cpp's memory, valid until the next decode. Implements core.batch.Features."""
 
     decode: TappedRows
     rows: list[int]
@@ -110,10 +110,10 @@ class TappedFeatures:
 
 
 class LlamaContext:
-    """Implements core.ports.Context over llama.cpp.
+    """A target or draft model over llama.cpp. Implements core.ports.Context.
 
     taps            layer inputs to be copied for every row; n_layer is the state behind the last layer
-    final_by_nextn  that final state is had as llama.cpp's "nextn" state, not as a layer input
+    final_by_nextn  read that final state as llama.cpp's "nextn" state, not as a layer input
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class LlamaContext:
     ) -> None:
         self._library, self._hot = model.library, model.library.hot
         self._constraints = model.constraints
-        self.clock = NativeClock()  # of the samplers
-        if final_by_nextn and taps and model.n_embd_out != model.n_embd:  # how far apart llama.cpp lays such rows
+        self.clock = NativeClock()  # of time in samplers
+        if final_by_nextn and taps and model.n_embd_out != model.n_embd:  # the stride of these rows in llama.cpp
             raise IncompatibleError(f"the model's states are {model.n_embd} wide, its rows {model.n_embd_out}")
         self.handle = create_context(model, params)
         keeps_places = bool(params.num_snapshots) and params.num_sequences > 1
@@ -133,7 +133,7 @@ class LlamaContext:
         self.is_unified, self.num_branches = params.unified, params.num_branches
         self.undivided = params.num_snapshots and params.num_snapshots + 1
         self.num_taps, self.n_embd = len(taps), model.n_embd
-        self.num_decodes = 0  # and the end of the context, which voids rows just as a decode does
+        self.num_decodes = 0  # closing counts too: it voids rows as a decode does
         self._choices = Choices()
         nextn_tap = model.n_layer if final_by_nextn else -1
         self._found = (C.c_int32 * params.n_batch)(*[UNKNOWN] * params.n_batch)  # best tokens, by row
@@ -143,17 +143,17 @@ class LlamaContext:
             best=self._found,
             is_greedy=(C.c_int8 * params.num_ids)(),
         )
-        self.address = C.addressof(self._struct)  # of what C knows of this context
+        self.address = C.addressof(self._struct)  # of the native struct
         for layer in taps:
             if layer == nextn_tap:
                 self._library.set_nextn(self.handle, True, False)
             else:
                 self._library.set_layer_input(self.handle, layer, True)
         if keeps_places:
-            self.run_once(params.num_sequences)  # a cell for each, in their order; see Cells
+            self.run_once(params.num_sequences)  # gives each sequence a cell, in order; see Cells
 
     def run_once(self, num_sequences: int = 1) -> None:
-        """Decode a row of each and forget them. Buffers for what is tapped are taken by the first decode, no sooner."""
+        """Decode one row of each sequence and remove them: llama.cpp allocates tap buffers only in the first decode."""
         rows = range(num_sequences)
         self.decode(Batch([0] * num_sequences, [0] * num_sequences, [(row,) for row in rows], [True] * num_sequences))
         for row in rows:
@@ -179,7 +179,7 @@ class LlamaContext:
         return TappedRows(self, self.num_decodes, n)
 
     def look(self, sequence: int, position: int, rows: ImageRows) -> None:
-        """`rows`: of the ImageReader that was made for this context's model."""
+        """Decode an image; `rows` must come from the ImageReader of this context's model."""
         if not isinstance(rows, ImageChunk):
             raise EngineError("rows of an image that llama.cpp does not know")
         self._cells.settle([(sequence,)])
@@ -188,7 +188,7 @@ class LlamaContext:
             rows.decode(self.handle, sequence, position, self.n_batch)
 
     def attach(self, head: int | None) -> None:
-        """From now on this head, by its address, encodes whatever is decoded."""
+        """Let this head (the address of its struct, or None) encode the rows of every decode from now on."""
         self._struct.head = head
 
     def copy_taps(self, rows: list[int]) -> Floats:
@@ -199,7 +199,7 @@ class LlamaContext:
         return copied
 
     def _logits(self, row: int) -> Floats:
-        """A view [vocab] that is valid until the next call into the context."""
+        """Return a view [vocab] of a row's logits, valid until the next call into the context."""
         self._cells.check_open()
         address = self._library.get_logits_row(self.handle, row)
         if not address:
@@ -208,11 +208,14 @@ class LlamaContext:
         return cast(Floats, np.frombuffer(array_of, np.float32))  # type: ignore[call-overload]
 
     def logits(self, row: int) -> Floats:
-        """What the last decode gave for a row [vocab], as a copy."""
+        """Return a copy [vocab] of the last decode's logits of a row."""
         return self._logits(row).copy()
 
     def _best(self, row: int) -> int:
-        """Mostly found along with the decode: C goes on with whose rows are read here."""
+        """Return the most likely token of a row.
+
+        Native code computes these in advance where they are likely to be read.
+        """
         token: int = self._found[row] if 0 <= row < self.n_batch else UNKNOWN
         if token < 0:
             token = self._hot.best(self.address, row)
@@ -319,7 +322,7 @@ def no_logits(row: int) -> EngineError:
 
 
 def create_context(model: Model, params: ContextParams, *, other: object | None = None) -> object:
-    """A llama_context. Raises ResourceError with llama.cpp's own words when it cannot be had."""
+    """Return a new llama_context. Raises ResourceError with llama.cpp's own message if that fails."""
     api = model.library.api
     native = api.llama_context_default_params()
     native.n_ctx = params.n_ctx * params.num_sequences

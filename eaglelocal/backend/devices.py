@@ -1,6 +1,6 @@
-"""The memory of this machine as llama.cpp would use it: main memory, and each GPU under llama.cpp's own name.
+"""The memory of this machine as llama.cpp sees it: RAM, and each GPU under llama.cpp's own name.
 
-NVML numbers devices in another order, does not know which of them are hidden, and sees only one maker's.
+NVML numbers devices in another order, ignores which of them are hidden, and sees only NVIDIA's.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ import ctypes as C
 from eaglelocal.backend.fit import RAM, Room
 from eaglelocal.backend.library import Library, bind
 
-GPU, INTEGRATED_GPU = 1, 2  # ggml_backend_dev_type; CPU and BLAS compute in main memory
+GPU, INTEGRATED_GPU = 1, 2  # ggml_backend_dev_type; CPU and BLAS compute in RAM
 
 
 def rooms(library: Library, *, ram_bytes: int | None, unified: bool) -> tuple[Room, ...]:
-    """Main memory first. `unified`: all GPUs work in main memory, as on Apple chips and NVIDIA's GB10."""
+    """Return the free memory of each device, RAM first.
+
+    unified  all GPUs work in RAM, as on Apple chips and NVIDIA's GB10
+    """
     native = C.CDLL(library.api._lib._name)
     type_of = bind(native, "ggml_backend_dev_type", [C.c_void_p], C.c_int)
     devices = [library.device_at(i) for i in range(library.num_devices())]
@@ -31,7 +34,7 @@ def rooms(library: Library, *, ram_bytes: int | None, unified: bool) -> tuple[Ro
 
 
 def free_bytes(native: C.CDLL, device: int) -> int | None:
-    """None where the device does not say: it then reports nothing free of nothing."""
+    """Return the free bytes of a device; None if it does not report them (then it gives a total of 0)."""
     ask = bind(native, "ggml_backend_dev_memory", [C.c_void_p, C.c_void_p, C.c_void_p], None)
     free, total = C.c_size_t(), C.c_size_t()
     ask(device, C.byref(free), C.byref(total))

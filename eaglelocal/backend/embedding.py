@@ -1,8 +1,8 @@
-"""An embedding model's context: texts in, one pooled vector each out. Owns the llama_context. A reranker's vectors are
-what its classifier says of each class of pairs.
+"""The context of an embedding model: texts in, one pooled vector per text out. Owns the llama_context. A reranker's
+vectors are its classifier's outputs per class.
 
-Encoders (BERT and its kin) and decoders with a pooling rule are asked alike: a batch of whole texts goes
-through in one pass, and nothing is remembered from batch to batch. Vectors come as the model gives them.
+Encoders (such as BERT) and decoders with a pooling rule are called alike: a batch of whole texts is one pass, and
+nothing is kept between batches. Vectors are returned as the model gives them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from eaglelocal.errors import EngineError, ResourceError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingParams:
-    """Sizes of a pass."""
+    """The sizes of a pass."""
 
-    n_batch: int  # tokens; the longest text must fit, for encoders see it all at once
+    n_batch: int  # tokens; the longest text must fit, because encoders need all of it
     num_texts: int = 1
     ranks: bool = False
     threads: int = 1
@@ -34,7 +34,10 @@ class EmbeddingParams:
 
 
 class EmbeddingContext:
-    """Implements engine.embedding.Embedder over llama.cpp. Raises ResourceError when it cannot be had."""
+    """An embedding model over llama.cpp. Implements engine.embedding.Embedder.
+
+    Raises ResourceError if it cannot be made.
+    """
 
     def __init__(self, model: Model, params: EmbeddingParams) -> None:
         self._library, self._api = model.library, model.library.api
@@ -50,7 +53,7 @@ class EmbeddingContext:
         return self._clock.seconds
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Floats:
-        """[texts, n_embd], owned. Raises EngineError for what does not fit a pass."""
+        """Return the texts' vectors [texts, n_embd], owned. Raises EngineError if the texts do not fit a pass."""
         num_rows = self._fill(texts)
         with self._clock:
             memory = self._api.llama_get_memory(self._handle)
@@ -69,7 +72,7 @@ class EmbeddingContext:
             self._handle = None
 
     def _fill(self, texts: Sequence[Sequence[int]]) -> int:
-        """One sequence a text; the number of rows."""
+        """Fill the batch with one sequence per text, and return the number of rows."""
         num_rows = sum(map(len, texts))
         if not self._handle:
             raise EngineError("the context is closed")

@@ -1,8 +1,8 @@
-"""Will it fit? What lies on each device against what is free there; a refusal gives the sum and a way out.
+"""Checks memory: what a plan needs on each device against what is free there. An error gives the sum and hints.
 
-On Linux an allocation succeeds and the process is killed later, so llama.cpp cannot tell. Pure arithmetic: what
-lies where comes from rehearsal.py (exactly) or `at_least` (at once), what is free from devices.py. What a GPU's
-own library takes while it computes is in no figure of those: fitting.py adds it, planner/memory.py too.
+On Linux an allocation succeeds and the process is killed later, so llama.cpp cannot tell. Pure arithmetic: needs
+come from rehearsal.py (exact) or `at_least` (immediate), free memory from devices.py. Neither includes what a GPU's
+own library allocates while it computes: fitting.py and planner/memory.py add that.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ from eaglelocal.gguf.footprint import CacheSizes, cache_bytes
 from eaglelocal.gguf.shape import Shape
 
 RAM = "RAM"
-CTX_STEP = 256  # a hinted --ctx is a multiple; a smaller one is no help
-HINTED_SHARE = 0.9  # of what would just fit: free memory moves, and `at_least` knows no buffers
+CTX_STEP = 256  # a --ctx in a hint is a multiple of this, and at least this
+HINTED_SHARE = 0.9  # of what would just fit: free memory varies, and `at_least` leaves out buffers
 
 
 class Kind(StrEnum):
+    """The purposes of memory."""
+
     WEIGHTS = "weights"
     CACHE = "cache"
-    IMAGES = "images"  # what makes them readable: its weights, and what it computes in
+    IMAGES = "images"  # weights and compute buffers of the projector
     BUFFERS = "buffers"  # compute, output and features
-    RUNTIME = "runtime"  # what drivers and the process itself take
+    RUNTIME = "runtime"  # taken by drivers and the process itself
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
+    """An amount of memory on a device, for one purpose."""
+
     device: str  # RAM, or a device as llama.cpp names it
     kind: Kind
     num_bytes: int
@@ -38,21 +42,21 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a device has left; None: unknown, and then nothing is refused for its sake."""
+    """The free memory of a device; None: unknown, and then it never causes a refusal."""
 
     device: str
     free_bytes: int | None
-    in_ram: bool = False  # shares the main memory, so what lies here is missing there
+    in_ram: bool = False  # its memory is part of RAM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The sizes that a person can change."""
+    """The sizes that a user can change."""
 
     n_ctx: int
     num_slots: int = 1
     gpu_layers: int | None = None  # None: all
-    movable_experts: int = 0  # of so many layers more they could stay in main memory
+    movable_experts: int = 0  # number of further layers whose experts could stay in RAM
 
     @property
     def tokens(self) -> str:
@@ -61,7 +65,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one room must hold."""
+    """The memory that one device must hold, by kind."""
 
     room: Room
     weights: int
@@ -75,7 +79,7 @@ class Load:
 
     @property
     def missing_bytes(self) -> int:
-        """Negative: what stays free; zero where that is unknown."""
+        """The bytes that are missing; negative if some stay free, zero if unknown."""
         return 0 if self.room.free_bytes is None else self.total - self.room.free_bytes
 
     @property
@@ -86,23 +90,23 @@ class Load:
 
 
 def at_least(shape: Shape, sizes: CacheSizes, *, of_draft: bool = False) -> Iterator[Buffer]:
-    """Weights and cache, exactly, in one room.
+    """Yield the exact sizes of weights and cache, as if on one device.
 
-    A gate before llama.cpp is asked, which notes 48 bytes a position even when it only plans.
+    A check before llama.cpp plans, because planning itself takes 48 bytes per position.
     """
     yield Buffer(RAM, Kind.WEIGHTS, shape.weights_bytes, of_draft)
     yield Buffer(RAM, Kind.CACHE, cache_bytes(shape, sizes), of_draft)
 
 
 def joined(rooms: Iterable[Room]) -> Room:
-    """All memory as if it were one."""
+    """Return all memory as if it were one device's."""
     free = [room.free_bytes for room in rooms if not room.in_ram]
     known = [num_bytes for num_bytes in free if num_bytes is not None]
     return Room(RAM, sum(known) if len(known) == len(free) else None)
 
 
 def check_fits(buffers: Sequence[Buffer], rooms: Sequence[Room], asked: Asked) -> None:
-    """Raises ResourceError with the sum of the room that lacks most."""
+    """Raise ResourceError, with the sum of the device that lacks most, if the buffers do not fit."""
     loads = [load_of(room, buffers, rooms) for room in rooms]
     worst = max(loads, key=lambda load: load.missing_bytes, default=None)
     if worst is None or worst.missing_bytes <= 0:
@@ -120,6 +124,7 @@ def check_fits(buffers: Sequence[Buffer], rooms: Sequence[Room], asked: Asked) -
 
 
 def load_of(room: Room, buffers: Sequence[Buffer], rooms: Sequence[Room]) -> Load:
+    """Return what the buffers require of a device; RAM includes devices that share it."""
     held = {room.device} | ({other.device for other in rooms if other.in_ram} if room.device == RAM else set())
     sums = dict.fromkeys(Kind, 0)
     for buffer in buffers:
@@ -129,7 +134,7 @@ def load_of(room: Room, buffers: Sequence[Buffer], rooms: Sequence[Room]) -> Loa
 
 
 def ways_out(short: Load, loads: Sequence[Load], asked: Asked) -> Iterator[str]:
-    """What would help the room that is short, the least loss first."""
+    """Yield the flags that would help the device that is short, least loss first."""
     n_ctx = int(asked.n_ctx * short.cache_share * HINTED_SHARE) // CTX_STEP * CTX_STEP
     if n_ctx:
         yield f"--ctx {n_ctx}"

@@ -1,10 +1,9 @@
-"""Compiles grammars in a process of its own, to see that it can be done: opened there by a LimitedProcess.
+"""Compiles grammars in a process of its own, to see that it can be done: a LimitedProcess opens it there.
 
-llguidance recurses and searches in native code: a schema of a hundred bytes can take a minute or gigabytes, one of a
-hundred kilobytes ends the process. What it costs depends on the grammar, hardly on the vocabulary, so the vocabulary
-here is single bytes, and the special tokens that grammars name. A large grammar is compiled in a fork of the process:
-those that overflow the stack are large, and a fresh process takes thirty times as long as a fork. Imports llguidance
-alone, no llama.cpp.
+llguidance recurses and searches in native code: a schema of a hundred bytes can take a minute or gigabytes, a large one
+can overflow the stack. The cost depends on the grammar, hardly on the vocabulary, so the vocabulary here is single
+bytes, and the special tokens that grammars name. A large grammar is compiled in a fork: only large ones overflow the
+stack, and replacing the process takes much longer than a fork. Imports only llguidance, not llama.cpp.
 """
 
 from __future__ import annotations
@@ -20,22 +19,25 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 OPENER = f"{__name__}:open_check"
 MIN_FORK_CHARS = 8192
-CPU_S = 1.0  # of the processor, for one grammar
-STACK_BYTES = 2 * 1024 * 1024  # the threads that compile later have several times as much (engine/input_queue.py)
+CPU_S = 1.0  # of CPU time, for one grammar
+STACK_BYTES = 2 * 1024 * 1024  # the threads that compile later have more (engine/input_queue.py)
 NO_ANSWER = "no answer"
 _NUM_BYTES = 256
 _RAISED, _NO_MEMORY = 1, 2  # exit statuses of a fork
 
 
 def parser_limits() -> LLParserLimits:
-    """Lower than llguidance's own where a grammar from anyone could take time or memory; errors quote no text."""
+    """Return limits below llguidance's own, since an untrusted grammar could take time or memory.
+
+    Errors quote no text.
+    """
     return LLParserLimits(
         step_max_items=20_000, max_lexer_states=50_000, max_grammar_size=100_000, verbose_errors=False
     )
 
 
 def open_check(num_tokens: int, special: Mapping[int, bytes], ends: tuple[int, ...]) -> Callable[[str], str | int]:
-    """Return the check over a vocabulary of this size: what `problem_of` says, or the signal that ended a fork.
+    """Return the check over a vocabulary of this size: it gives `problem_of`, or the signal that killed a fork.
 
     special  the tokens that a grammar may name, with their texts
     ends     the tokens that end an answer
@@ -47,14 +49,14 @@ def open_check(num_tokens: int, special: Mapping[int, bytes], ends: tuple[int, .
         def compile_it() -> str:
             return _in_thread(lambda: problem_of(grammar, tokenizer))
 
-        # Linux alone bounds a fork's memory, by the limit that it inherits.
+        # Only Linux limits a fork's memory, through the inherited limit.
         return _in_fork(compile_it) if len(grammar) >= MIN_FORK_CHARS and sys.platform == "linux" else compile_it()
 
     return check
 
 
 def problem_of(grammar: str, tokenizer: LLTokenizer) -> str:
-    """Return what llguidance objects to, NO_ANSWER where no text fits, or nothing."""
+    """Return llguidance's objection, NO_ANSWER if no text matches, or ""."""
     try:
         matcher = compiled(grammar, tokenizer)
     except ValueError as error:
@@ -65,12 +67,12 @@ def problem_of(grammar: str, tokenizer: LLTokenizer) -> str:
 
 
 def compiled(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
-    """Return its matcher, at the beginning of an answer."""
+    """Return the grammar's matcher, in the state before an answer."""
     return LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
 
 
 class _ByteVocabulary:
-    """Implements what llguidance wants of a vocabulary: the model's own ids, and behind them a token for each byte."""
+    """A vocabulary for llguidance: the model's own ids, followed by a token for each byte."""
 
     bos_token_id = None
 
@@ -87,7 +89,7 @@ class _ByteVocabulary:
 
 
 def _in_fork(call: Callable[[], str]) -> str | int:
-    """Return its text, or the number of the signal that ended it. Raises RuntimeError, MemoryError."""
+    """Run `call` in a fork; return its text, or the signal that killed it. Raises RuntimeError, MemoryError."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -107,10 +109,10 @@ def _in_fork(call: Callable[[], str]) -> str | int:
 
 
 def _run_forked(call: Callable[[], str], writing: int) -> Never:
-    """Write what it returns, or what it raised, and end with a status. Longer than CPU_S: SIGPROF ends it."""
+    """Write the result of `call`, or its error, and exit with a status. SIGPROF kills it after CPU_S."""
     status = _RAISED
     try:
-        signal.setitimer(signal.ITIMER_PROF, CPU_S)  # also where the process that forked is gone
+        signal.setitimer(signal.ITIMER_PROF, CPU_S)  # works even if the parent is gone
         try:
             said, status = call(), 0
         except MemoryError:
@@ -124,13 +126,13 @@ def _run_forked(call: Callable[[], str], writing: int) -> Never:
 
 
 def _in_thread(call: Callable[[], str]) -> str:
-    """Run it on the small stack."""
+    """Run `call` in a thread with the small stack, and return its text."""
     outcome: list[str | BaseException] = []
 
     def run() -> None:
         try:
             outcome.append(call())
-        except BaseException as error:  # a panic of Rust's is no Exception
+        except BaseException as error:  # a Rust panic is no Exception
             outcome.append(error)
 
     thread = threading.Thread(target=run)

@@ -1,8 +1,8 @@
-"""An EAGLE head's context: encode target features to states, decode (token, state) pairs.
+"""The context of an EAGLE head: encodes target features to states, and decodes (token, state) pairs.
 
-Runs llama.cpp's `eagle3` graph, and around it what EAGLE-3.1 (arXiv 2605.09992; vLLM #42764) adds and the graph does
-not know: a norm of each tapped row before the encoder (its gains are folded into fc), and a norm of the state that
-the next row reads. Both happen in the C part, which also knows the traps of that graph.
+Runs llama.cpp's `eagle3` graph, and adds what EAGLE-3.1 (arXiv 2605.09992; vLLM #42764) needs and the graph lacks: a
+norm of each tapped row before the encoder (its gains are folded into fc), and a norm of the state that the next row
+reads. Both happen in native code, which also works around the pitfalls of that graph.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class HeadNorms:
-    """The two norms of EAGLE-3.1; none of them is EAGLE-3."""
+    """The two norms that EAGLE-3.1 adds; without both it is EAGLE-3."""
 
     tap_eps: float | None = None  # `fc_norm`: epsilon of the norm of each tapped row
     output_gains: Floats | None = None  # [width]; `norm_output`: gains of the norm of the fed-back state
@@ -36,10 +36,10 @@ class HeadNorms:
 
 
 class LlamaHeadContext(HeadCells):
-    """Implements core.ports.HeadContext.
+    """An EAGLE head or MTP layer over llama.cpp. Implements core.ports.HeadContext.
 
-    has_encoder  else the tapped rows are the states themselves, as an MTP layer takes them
-    reads_cache  it keeps nothing, and attends to the target's cells
+    has_encoder  False: the tapped rows are the states themselves, as an MTP layer takes them
+    reads_cache  it has no cells of its own, and attends to the target's
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LlamaHeadContext(HeadCells):
         self._library.set_nextn(self.handle, True, True)  # masked: unmasked, a one-row batch gives NULL
         self._choices = Choices()
         self._state_bytes = FLOAT_BYTES * self.width
-        self._max_encoded = target.n_batch  # as many as may be decoded at once
+        self._max_encoded = target.n_batch  # as many as the target decodes at once
         self._encoded = (C.c_char * (self._max_encoded * self._state_bytes))()
         self._states = (C.c_char * (self.n_batch * self._state_bytes))()
         self._fill(norms)
@@ -89,7 +89,7 @@ class LlamaHeadContext(HeadCells):
             raise EngineError("a head encodes the features of its own target")
         part.check()
         self._struct.was_asked = True
-        if self._struct.num_encoded:  # along with the target's decode
+        if self._struct.num_encoded:  # already encoded together with the target's decode
             return read_states(self._encoded, part.rows, self._state_bytes)
         rows = array("i", part.rows)
         return self._encode_now(len(rows), rows.buffer_info()[0], None)
@@ -131,5 +131,6 @@ class LlamaHeadContext(HeadCells):
 
 
 def read_states(memory: C.Array[C.c_char], rows: Iterable[int], size: int) -> list[State]:
+    """Return copies of the states in these rows of a buffer."""
     cut: Callable[[slice], State] = memory.__getitem__  # type: ignore[assignment]  # slices of chars are bytes
     return [cut(slice(row * size, (row + 1) * size)) for row in rows]

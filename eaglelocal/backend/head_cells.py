@@ -1,4 +1,4 @@
-"""What the contexts of all heads have alike: one cache for all sequences, and two batches that are filled in C."""
+"""The common part of all heads' contexts: one cache for all sequences, and two batches that native code fills."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from eaglelocal.core.batch import Bytes
 
 
 class HeadCells:
-    """Owns a head's llama_context, whose embeddings and lm_head its target's context lends if it has none.
+    """The owner of a head's llama_context. A head without embeddings or lm_head uses those of its target's context.
 
-    The struct has what every head needs; who inherits fills in the rest.
+    The struct has the fields that every head needs; subclasses fill in the rest.
     """
 
     def __init__(self, model: Model, params: ContextParams, target: LlamaContext) -> None:

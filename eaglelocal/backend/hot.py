@@ -1,7 +1,7 @@
-"""The C part (native/) as Python sees it: its structs, its calls, the addresses of llama.cpp that it is given.
+"""The native code (native/) as Python sees it: its structs, its functions, and the llama.cpp addresses that it calls.
 
-Mirrors hot.h field by field and knows nothing of models. All memory of its structs lies in arrays of Python's, kept
-alive by the struct that holds their addresses.
+Mirrors hot.h field by field; does not know models. The structs' memory lies in ctypes arrays, which the struct that
+holds their addresses keeps alive.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TypeVar
 from eaglelocal.errors import LibraryError
 
 FILE = Path(__file__).parent / "native" / ("libhot.dylib" if sys.platform == "darwin" else "libhot.so")
-BLOCK = 256  # of hot.h, as what follows
+BLOCK = 256  # this and the following as in hot.h
 UNKNOWN, TAKEN, NONE_FITS = -1, -2, -3  # instead of a token
 NOT_CUT = 1004
 
-# what the C part calls: struct api, in its order
+# what the native code calls: the fields of struct api, in order
 SYMBOLS = {
     "decode": "llama_decode",
     "process": "llama_process",
@@ -109,15 +109,15 @@ class DrawStruct(C.Structure):
 
 
 def maxima_of(n_vocab: int) -> C.Array[C.c_float]:
-    """Scratch for ranking rows of so many logits."""
+    """Return scratch memory for ranking rows of so many logits."""
     return (C.c_float * (n_vocab // BLOCK + 1))()
 
 
 class Hot:
-    """The loaded C part. `addresses` are those of SYMBOLS. Raises LibraryError where it cannot be loaded."""
+    """The loaded native code. `addresses` are those of SYMBOLS. Raises LibraryError if it cannot be loaded."""
 
     def __init__(self, addresses: list[int | None]) -> None:
-        # calls that may take long give up the GIL; what mostly returns at once keeps it
+        # calls that may take long release the GIL; those that mostly return at once keep it
         long, short = (load(kind) for kind in (C.CDLL, C.PyDLL))
         check_layout(short)
         at, i32, f32 = C.c_void_p, C.c_int32, C.c_float
@@ -144,7 +144,7 @@ def load(kind: type[C.CDLL]) -> C.CDLL:
 
 
 def check_layout(native: C.CDLL) -> None:
-    """Raises LibraryError where the C part was compiled from other sources, as after a pull without an installation."""
+    """Raise LibraryError if the native code was compiled from other sources, as after a pull without installing."""
     try:
         size = function_of(native, "hot_size", [C.c_int32], C.c_int32)
         sizes = [size(number) for number in range(4)]
@@ -155,8 +155,8 @@ def check_layout(native: C.CDLL) -> None:
 
 
 def function_of(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None) -> C._NamedFuncPointer:
-    """A function of a library with its types set. Raises AttributeError where there is no such symbol."""
-    function = native[symbol]  # an object of its own each time; an attribute would be one for all
+    """Return a function of a library with its types set. Raises AttributeError if there is no such symbol."""
+    function = native[symbol]  # a new object each time; an attribute would be shared
     function.argtypes, function.restype = argtypes, restype
     return function
 
@@ -165,12 +165,15 @@ S = TypeVar("S", bound=C.Structure)
 
 
 def filled(struct: S, **fields: object) -> S:
-    """Set the fields; of an array or a struct, its address, which the struct then keeps alive."""
+    """Set the fields of a struct and return it.
+
+    An array or struct sets its address, and is kept alive by the struct.
+    """
     kept = getattr(struct, "kept", [])
     for name, value in fields.items():
         if isinstance(value, (C.Array, C.Structure)):
             kept.append(value)
             value = C.addressof(value)
         setattr(struct, name, value)
-    struct.kept = kept  # a Structure of Python's takes attributes beside its fields
+    struct.kept = kept  # ctypes structures take other attributes too
     return struct

@@ -1,9 +1,9 @@
-"""Images for a target: llama.cpp's libmtmd over the projector file that belongs to it.
+"""Images for a target: llama.cpp's libmtmd with the target's projector file.
 
-A projector reads pixels and gives rows as wide as the target's embeddings, which the target then decodes as it does
-tokens. libmtmd knows what each family wants around and between them (marker tokens, slices, rows at two-dimensional
-positions, attention in both directions), so prompts with images are tokenized by it as a whole, as llama-server does.
-Its module is imported with the first projector; a text model never loads the library.
+A projector converts pixels to rows as wide as the target's embeddings, which the target then decodes like tokens.
+libmtmd knows what each family needs around and between them (marker tokens, slices, rows at two-dimensional positions,
+bidirectional attention), so it tokenizes prompts with images as a whole, as in llama-server. Its module is imported
+with the first projector; a text model never loads the library.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ from eaglelocal.core.ports import TextPart
 from eaglelocal.errors import EagleLocalError, IncompatibleError, LibraryError, ModelFileError, ResourceError
 
 GREY = Pixels(64, 64, b"\x80" * 64 * 64 * 3)
-BAD_IMAGE = 2  # what mtmd_tokenize gives when it cannot prepare one
+BAD_IMAGE = 2  # returned by mtmd_tokenize for an image that it cannot prepare
 DEBUG = 1  # ggml_log_level
 HINT = "the projector of this very model, or `--mmproj none`"
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderParams:
-    """threads     of the encoder
-    on_gpu      it is computed there
-    n_batch     rows that one pass of the target takes
-    max_tokens  of an image, see gguf/image_limits.py; None: as llama.cpp has it
-    device      the target's, of several the first; None: llama.cpp chooses
-    row_end     of Pixtral's kind: what each row of an image ends with; see `mend`
+    """Settings of an image reader.
+
+    threads     of the encoder
+    on_gpu      run the encoder on the GPU
+    n_batch     most rows of one pass of the target
+    max_tokens  of an image, see gguf/image_limits.py; None: llama.cpp's default
+    device      the target's, the first of several; None: llama.cpp chooses
+    row_end     for Pixtral: the embedding that ends each row of an image; see `mend`
     """
 
     threads: int
@@ -59,16 +61,16 @@ class ReaderParams:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Pixels, and what tells the file that they come from."""
+    """Pixels, with a name that identifies the file they come from."""
 
     pixels: Pixels
     name: bytes
 
 
 class LlamaImageReader:
-    """Implements core.ports.ImageReader. To be closed before its model.
+    """A target's image reader over libmtmd. Implements core.ports.ImageReader; must be closed before its model.
 
-    Raises ModelFileError or IncompatibleError for a file that is none, or the projector of another model.
+    Raises ModelFileError for a file that cannot be loaded, IncompatibleError for another model's projector.
     """
 
     def __init__(self, library: Library, model: Model, projector: Path, params: ReaderParams) -> None:
@@ -78,7 +80,7 @@ class LlamaImageReader:
         native = self._mtmd.mtmd_context_params_default()
         native.use_gpu, native.n_threads = params.on_gpu, params.threads
         native.print_timings = False
-        native.warmup = True  # takes its memory now, not in the middle of an answer
+        native.warmup = True  # allocate memory now, not in the middle of an answer
         if params.device is not None and params.on_gpu:
             native.device = device_array(library, params.device)[0]
         if params.max_tokens is not None:
@@ -90,12 +92,12 @@ class LlamaImageReader:
         try:
             if problem := self._problem():
                 raise IncompatibleError(f"the projector {projector} {problem}", hint=HINT)
-        except EagleLocalError:  # whoever goes on without images has its memory back
+        except EagleLocalError:  # free its memory: the caller may go on without images
             self.close()
             raise
 
     def _problem(self) -> str:
-        """A projector that is as wide as another model's loads with that model too."""
+        """Return why the projector is unsuitable, or "". One of equal width loads with another model too."""
         if not self._mtmd.mtmd_support_vision(self._handle):
             return "reads no images"
         marks = [piece for piece in self._tokenize([Picture(GREY, b"grey")]) if isinstance(piece, int)]
@@ -103,12 +105,12 @@ class LlamaImageReader:
         return "puts tokens around an image that the target has not: it is another model's" if is_foreign else ""
 
     def tokenize(self, parts: Sequence[TextPart | bytes], *, add_special: bool) -> list[int | ImageRows]:
-        """One picture at a time is unpacked beside libmtmd's copies."""
+        """Tokenize a prompt with images. Takes a lock, so that only one picture at a time is unpacked."""
         with self._tokenizing:
             return self._tokenize((one for part in parts for one in self._readable(part)), add_special)
 
     def _readable(self, part: TextPart | bytes) -> Iterator[TextPart | Picture]:
-        """A text comes in the parts that its vocabulary makes of it."""
+        """Yield the picture of a file, or a text in the parts that its vocabulary splits it into."""
         if isinstance(part, bytes):
             yield picture_of(part)
             return
@@ -139,7 +141,10 @@ class LlamaImageReader:
             num_parts[name] += 1
 
     def _image(self, chunk: object, key: bytes) -> ImageChunk:
-        """A copy, which outlives the prompt's chunks."""
+        """Return a copy of the chunk, which outlives the prompt's chunks.
+
+        Raises RequestError if it cannot fit a pass.
+        """
         mtmd, most = self._mtmd, self._params.n_batch
         image = ImageChunk(self, mtmd, mtmd.mtmd_input_chunk_copy(chunk), key)
         if image.num_rows > most and mtmd.mtmd_decode_use_non_causal(self._handle, chunk):
@@ -148,7 +153,7 @@ class LlamaImageReader:
         return image
 
     def decode(self, image: object, num_rows: int, target: tuple[object, int, int, int]) -> None:
-        """Encode a chunk, and let the target take the rows: its llama_context, sequence, position, rows of a pass.
+        """Encode a chunk and decode its rows in the target: its llama_context, sequence, position, most rows of a pass.
 
         Raises ResourceError.
         """
@@ -168,7 +173,7 @@ class LlamaImageReader:
 
 
 class ImageChunk:
-    """Implements core.image.ImageRows: an image, or a slice of one, made ready for the projector. Owns its pixels."""
+    """An image, or a slice of one, prepared for the projector. Owns its pixels. Implements core.image.ImageRows."""
 
     def __init__(self, reader: LlamaImageReader, mtmd: ModuleType, handle: object, key: bytes) -> None:
         self._reader, self._handle = reader, handle
@@ -178,15 +183,15 @@ class ImageChunk:
         self.key = b"%b/%d" % (key, self.num_rows)
 
     def decode(self, context: object, sequence: int, position: int, n_batch: int) -> None:
-        """Into a llama_context. Raises ResourceError."""
+        """Decode the image into a llama_context. Raises ResourceError."""
         self._reader.decode(self._handle, self.num_rows, (context, sequence, position, n_batch))
 
 
 def mend(rows: Floats, row_end: Floats | None) -> None:
-    """Rows that are no numbers, in place [rows, width]. Raises ResourceError where nobody knows what they should be.
+    """Replace rows [width] that are not finite, in place. Raises ResourceError if there is no `row_end` to put there.
 
-    Each of Pixtral's rows of an image ends with a token that llama.cpp (models/pixtral.cpp) adds to memory which it
-    does not clear but multiplies by nought. What was not finite there stays so, for as long as the projector is loaded.
+    Each of Pixtral's rows of an image ends with a token that llama.cpp (models/pixtral.cpp) adds to memory that it does
+    not clear but multiplies by zero. What was not finite there stays so as long as the projector is loaded.
     """
     broken = ~np.isfinite(rows).all(axis=1)
     if broken.any():
@@ -196,13 +201,13 @@ def mend(rows: Floats, row_end: Floats | None) -> None:
 
 
 def picture_of(data: bytes) -> Picture:
-    """Of a file. Raises RequestError."""
+    """Return the picture in a file's bytes, named by their hash. Raises RequestError."""
     return Picture(pixels_of(data), hashlib.sha256(data).hexdigest().encode())
 
 
 @contextlib.contextmanager
 def native_parts(mtmd: ModuleType, parts: Iterable[TextPart | Picture]) -> Iterator[C.Array[Any]]:
-    """An array of pointers to mtmd_input_part, which owns what they point to."""
+    """Yield an array of pointers to mtmd_input_part, and free what they point to at the end."""
     with contextlib.ExitStack() as owned:
         natives = []
         for part in parts:
@@ -218,7 +223,7 @@ def native_parts(mtmd: ModuleType, parts: Iterable[TextPart | Picture]) -> Itera
 
 
 def bitmap_of(mtmd: ModuleType, picture: Picture) -> object:
-    """libmtmd copies the pixels."""
+    """Return a native bitmap of the picture; libmtmd copies the pixels."""
     width, height, data = picture.pixels
     bitmap = mtmd.mtmd_bitmap_init(width, height, C.cast(C.c_char_p(data), C.POINTER(C.c_uint8)))
     mtmd.mtmd_bitmap_set_id(bitmap, picture.name)
@@ -232,12 +237,12 @@ def failure(code: int, num_rows: int) -> ResourceError:
 
 
 def load_mtmd(library: Library) -> ModuleType:
-    """Its log goes where llama.cpp's does. Raises LibraryError where images could not be read with it."""
+    """Return libmtmd's module, logging as llama.cpp does. Raises LibraryError if images cannot be read with it."""
     if find_spec("PIL") is None:
         raise LibraryError("Pillow, which reads pictures, is not installed", hint="`pip install pillow`")
     try:
         from llama_cpp import mtmd_cpp
-    except (ImportError, OSError, RuntimeError, AttributeError) as error:  # built without it, or another build
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:  # built without libmtmd, or another build
         raise LibraryError(f"this llama.cpp was built without images: {error}", hint="`--mmproj none`") from None
     mtmd_cpp.mtmd_helper_log_set(quiet_log(library), C.c_void_p(0))
     return mtmd_cpp
@@ -245,7 +250,7 @@ def load_mtmd(library: Library) -> ModuleType:
 
 @functools.cache  # llama.cpp holds only its address
 def quiet_log(library: Library) -> Any:
-    """Without what it tells to debug by: people's texts are among that."""
+    """Return a log callback without debug messages, which contain users' texts."""
 
     def tell(level: int, text: bytes, user_data: object) -> None:
         if level != DEBUG:

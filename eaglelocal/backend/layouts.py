@@ -1,10 +1,9 @@
-"""The layouts in which llama.cpp may keep quantized weights for this processor, and why none of them is AMX's.
+"""The layouts in which llama.cpp repacks quantized weights for this CPU, and a way to exclude AMX's.
 
 Built by GCC before 12.4 or 13.3 (its bug 114098), llama.cpp's kernels for Intel's AMX crash: half their tile
-configuration is unset. There is no switch for it, and with AMX go the layouts for AVX2: without those, four-bit weights
-take 1.2 to 1.4 times as long at one row, and up to twice as long at four. But llama.cpp asks the kernel for AMX only
-once, when layouts are first looked for, and the kernel refuses it to processes with a signal stack too small for its
-registers. So such a stack is there just then.
+configuration is unset. Switching repacking off would lose the layouts for AVX2 too, without which four-bit weights
+decode much more slowly. But llama.cpp asks the Linux kernel for AMX only once, when layouts are first looked up, and
+the kernel refuses AMX to a process whose signal stack is too small for its registers. So such a stack is set just then.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from itertools import count, takewhile
 from eaglelocal.backend.hot import function_of
 
 CPU = 0  # ggml_backend_dev_type
-SMALL = 4096  # bytes; AMX needs 11 KiB on a signal's stack
+SMALL = 4096  # bytes; AMX needs 11 KiB on the signal stack
 AMX = "AMX"
 LAYOUTS_OF = C.CFUNCTYPE(C.POINTER(C.c_void_p), C.c_void_p)
 
 
 class SignalStack(C.Structure):
-    """stack_t of Linux on x86-64."""
+    """The struct stack_t of Linux on x86-64."""
 
     _fields_ = [("address", C.c_void_p), ("flags", C.c_int), ("size", C.c_size_t)]
 
 
 def find_layouts(native: C.CDLL) -> tuple[str, ...]:
-    """Names of what llama.cpp will choose from in this process, found while AMX is refused. The first call decides."""
+    """Return the names of the layouts that llama.cpp uses in this process, with AMX refused. The first call decides."""
     with contextlib.ExitStack() as around:
         if sys.platform == "linux" and platform.machine() == "x86_64":
             around.enter_context(small_signal_stack())
@@ -41,7 +40,7 @@ def find_layouts(native: C.CDLL) -> tuple[str, ...]:
 
 
 def layout_names(native: C.CDLL) -> tuple[str, ...]:
-    """As llama.cpp's CPU backend tells them; none, where it has no such thing."""
+    """Return the names of the CPU backend's layouts; empty if it has none."""
     at, text = C.c_void_p, C.c_char_p
     device = function_of(native, "ggml_backend_dev_by_type", [C.c_int], at)(CPU)
     if not device:
@@ -58,7 +57,7 @@ def layout_names(native: C.CDLL) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def small_signal_stack() -> Iterator[None]:
-    """Of this thread; nothing happens where the system will have none so small."""
+    """Give this thread a small signal stack within the block; does nothing if the system refuses one so small."""
     set_stack = C.CDLL(None).sigaltstack
     memory = C.create_string_buffer(SMALL)
     small, before = SignalStack(C.addressof(memory), 0, SMALL), SignalStack()
@@ -73,10 +72,13 @@ def small_signal_stack() -> Iterator[None]:
 
 @contextlib.contextmanager
 def muted() -> Iterator[None]:
-    """llama.cpp prints that it misses AMX; that must not be the last thing an engine said before it died."""
+    """Redirect stderr to nothing within the block.
+
+    llama.cpp prints that AMX is missing; that must not be the last line on stderr before a crash.
+    """
     try:
         kept = os.dup(2)
-    except OSError:  # it is closed, so nothing is heard anyway
+    except OSError:  # it is closed already
         yield
         return
     nothing = os.open(os.devnull, os.O_WRONLY)

@@ -1,8 +1,7 @@
 """The llama.cpp library: version check, the symbols we call, the log, and the clock of time spent inside.
 
-Knows ctypes and names; knows nothing of models. The symbols that no public module of llama-cpp-python
-binds come from a staging header (llama-ext.h) whose signatures may change with any build, so exactly
-the version they were checked against is accepted.
+Knows ctypes and names, not models. Symbols that no public module of llama-cpp-python binds come from a staging header
+(llama-ext.h), whose signatures may change with any build, so only the version they were checked against is accepted.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, Resour
 
 CHECKED_VERSION = "0.3.36"
 BUILD = f"llama-cpp-python {CHECKED_VERSION}"
-NO_ROOM = 1  # what llama_decode gives when its cache is full; the codes below are those of native/hot.h
+NO_ROOM = 1  # returned by llama_decode when its cache is full; the codes below are those of native/hot.h
 HOT_CODES = {
     1001: "a row that was asked for has no logits",
     1002: "the draft head gave no states",
@@ -30,14 +29,14 @@ HOT_CODES = {
     1004: "the draft head cannot forget positions",
     1005: "the context is closed",
 }
-LOST = "failed with status"  # in what llama.cpp logs where Metal has failed at work that is then taken for done
-MAX_LINE_CHARS = 1000  # of what llama.cpp logs: a model's name or template stands there whole
+LOST = "failed with status"  # logged by llama.cpp when Metal work failed, which it then treats as done
+MAX_LINE_CHARS = 1000  # of a log line: llama.cpp logs names and templates in full
 WARNING = 3  # ggml_log_level; 4 is error
 REINSTALL = f'pip install "llama-cpp-python=={CHECKED_VERSION}"'
 
 
 class NativeClock:
-    """Seconds spent inside llama.cpp, by the thread that owns the context: `with clock: ...`."""
+    """Counts seconds spent inside llama.cpp, by the thread that owns the context: `with clock: ...`."""
 
     __slots__ = ("_started_at", "seconds")
 
@@ -51,8 +50,8 @@ class NativeClock:
         self.seconds += time.perf_counter() - self._started_at
 
 
-# Calls that return at once. They keep the GIL: giving it up would cost more than the call, and would let
-# another thread in at every row. What may take long (decode, process, synchronize) goes through llama_cpp.
+# Calls that return at once. They keep the GIL: releasing it would cost more than the call, and would let another
+# thread run at every row. Calls that may take long (decode, process, synchronize) go through llama_cpp.
 SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
     "set_layer_input": (
         "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
@@ -60,7 +59,7 @@ SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
         None,
     ),
     "set_nextn": ("_Z26llama_set_embeddings_nextnP13llama_contextbb", [C.c_void_p, C.c_bool, C.c_bool], None),
-    # public, bound once more with an address as the result: a numpy view is made from it without a cast
+    # public, bound again to return an address, from which a numpy view is made without a cast
     "get_logits_row": ("llama_get_logits_ith", [C.c_void_p, C.c_int32], C.c_void_p),
     "num_devices": ("ggml_backend_dev_count", [], C.c_size_t),
     "device_at": ("ggml_backend_dev_get", [C.c_size_t], C.c_void_p),
@@ -80,7 +79,7 @@ SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
 
 
 class Log:
-    """What llama.cpp logs: buffer sizes since the start, and the lines since something was begun, for its failure."""
+    """llama.cpp's log: all lines about buffer sizes, and the lines since `begin`, to explain a failure."""
 
     def __init__(self) -> None:
         self.buffer_lines: list[str] = []
@@ -94,11 +93,11 @@ class Log:
         self.buffer_lines.extend(line for line in whole if "buffer size" in line)
 
     def begin(self) -> None:
-        """Something is tried that may fail."""
+        """Forget recent lines, before something that may fail."""
         self._recent.clear()
 
     def reason(self) -> str:
-        """Why what was begun failed, in llama.cpp's words: its first complaint, else its last line."""
+        """Return why it failed since `begin`: the first line that reports an error, else the last line."""
         words = ("error", "failed", "invalid", "unable", "missing", "mismatch")
         complaints = [line for line in self._recent if any(word in line.lower() for word in words)]
         found = complaints[:1] or list(self._recent)[-1:]
@@ -106,21 +105,21 @@ class Log:
 
 
 class Library:
-    """llama_cpp, checked; one for the process because llama.cpp's own state is global."""
+    """The checked llama_cpp module. There is one per process, because llama.cpp's own state is global."""
 
     def __init__(self, api: ModuleType) -> None:
         self.api = api
         self.log = Log()
-        self.lost_work = ""  # what a GPU failed at, in llama.cpp's words
+        self.lost_work = ""  # llama.cpp's message about failed GPU work
         self._is_loud = bool(os.environ.get("EAGLELOCAL_ENGINE_LOG"))
         self.build = BUILD
-        self.log_callback = api.llama_log_callback(self._on_log)  # kept: llama.cpp holds only the address
+        self.log_callback = api.llama_log_callback(self._on_log)  # kept alive: llama.cpp holds only the address
         api.llama_log_set(self.log_callback, C.c_void_p(0))
         api.llama_backend_init()
         native = C.PyDLL(api._lib._name)  # a handle of our own: restypes set here do not leak into llama_cpp
         for name, (symbol, argtypes, restype) in SHORT_CALLS.items():
             setattr(self, name, bind(native, symbol, argtypes, restype))
-        self.layouts = find_layouts(native)  # of quantized weights, that llama.cpp may choose from
+        self.layouts = find_layouts(native)  # that llama.cpp may use for quantized weights
         self.hot = Hot([C.cast(bind(native, symbol, [], None), C.c_void_p).value for symbol in SYMBOLS.values()])
 
     @property
@@ -132,7 +131,7 @@ class Library:
         self.log.write(line)
         if LOST in line:
             self.lost_work = line.strip()
-        if level >= WARNING or self._is_loud:  # the supervisor keeps stderr: the last words before a crash
+        if level >= WARNING or self._is_loud:  # the supervisor keeps stderr, for crash reports
             sys.stderr.write(line)
 
     # bound in __init__ from SHORT_CALLS; spelled out for the type checker
@@ -160,7 +159,7 @@ def bind(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None
 
 
 def failure(code: int, num_rows: int, library: Library) -> EagleLocalError:
-    """What a code of llama_decode, or of the C part, means."""
+    """Return the error for a code of llama_decode, or of the native code."""
     if code == NO_ROOM:
         return ResourceError(f"the cache has no room for {num_rows} more rows", hint="a larger --ctx")
     return EngineError(HOT_CODES.get(code) or f"llama_decode gave {code} for {num_rows} rows: {library.log.reason()}")
@@ -174,7 +173,7 @@ def installed_version() -> str | None:
 
 
 def check_version(installed: str | None) -> None:
-    """Raises LibraryError unless it is the very version whose staging symbols were checked."""
+    """Raise LibraryError unless it is exactly the version whose staging symbols were checked."""
     if installed is None:
         raise LibraryError("llama-cpp-python is not installed", hint=REINSTALL)
     if installed.split("+")[0] != CHECKED_VERSION:
@@ -186,7 +185,7 @@ def check_version(installed: str | None) -> None:
 def load_library() -> Library:
     """Import and check llama.cpp. Raises LibraryError with the reinstall command."""
     check_version(installed_version())
-    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else a crash first attaches a debugger: 0.5 s
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else a crash first attaches a debugger
     try:
         import llama_cpp.llama_cpp as api
     except (ImportError, OSError, RuntimeError) as error:

@@ -1,8 +1,8 @@
-"""Cuts of texts that llama.cpp's pre-tokenizers cannot take whole.
+"""Splits texts that llama.cpp's pre-tokenizers cannot take as a whole.
 
-Those that are regular expressions recurse for every character of a match, and a stack of 8 MiB ends after some 26 000:
-a prompt with as many letters in a row would end the process. So runs are cut long before. What is said there costs a
-token more at each cut, and means the same. Pure.
+Those that are regular expressions recurse for every character of a match, and overflow a stack of 8 MiB after some
+26 000: a prompt with so many letters in a row would kill the process. So runs are cut much earlier. Each cut costs
+about one more token, and the text means the same. Pure.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator
 from itertools import pairwise
 
 WINDOW = 2000  # characters; a run between two cuts is shorter than two of these
-# What one match may run over: C++ takes four controls for no space, and lines and slashes may end what is no word.
+# What one match may span: in C++ four control characters are no space, and punctuation may end in lines and slashes.
 ALIKE = re.compile("|".join(rf"{kind}{{{WINDOW}}}" for kind in (r"[\S\x1c-\x1f]", r"\s", r"[\r\n/]")))
-# Pre-tokenizers (tokenizer.ggml.pre) that are written by hand in llama.cpp, without recursion.
+# Pre-tokenizers (tokenizer.ggml.pre) that llama.cpp implements by hand, without recursion.
 WITHOUT_RECURSION = frozenset({
     "a.x-4.0", "chatglm-bpe", "command-r", "dbrx", "deepseek-r1-qwen", "exaone4", "falcon-h1", "falcon3", "gemma4",
     "glm4", "gpt-2", "hunyuan", "kimi-k2", "lfm2", "llama-bpe", "llama-v3", "llama3", "megrez", "midm-2.0", "olmo",
@@ -23,20 +23,20 @@ WITHOUT_RECURSION = frozenset({
 
 
 def parts_of(text: str, unbroken: Collection[str] = ()) -> list[str]:
-    """The text in parts without long runs; nothing of `unbroken` is cut in two."""
+    """Return the text in parts without long runs; no string of `unbroken` is split."""
     cuts = (at for at in range(WINDOW, len(text), WINDOW) if ALIKE.match(text, at))
     places = sorted({0, len(text), *(before(unbroken, text, at) for at in cuts)})
     return [text[first:end] for first, end in pairwise(places)] or [text]
 
 
 def before(unbroken: Collection[str], text: str, at: int) -> int:
-    """The place itself, or the beginning of what it would cut in two."""
+    """Return the place, or the beginning of the string that a cut there would split."""
     starts = (start for word in unbroken for start in _across(word, text, at))
     return min(starts, default=at)
 
 
 def _across(word: str, text: str, at: int) -> Iterator[int]:
-    """Where the word begins, if it lies on both sides of the place."""
+    """Yield where the word begins, if it lies across the place."""
     start = text.find(word, max(at - len(word) + 1, 0), at + len(word) - 1)
     if 0 <= start < at:
         yield start

@@ -1,7 +1,7 @@
-"""The KV cells of a context, and what llama.cpp's log says of its memory: what lies there, or would lie.
+"""The KV cells of a context, and the memory use that llama.cpp logs, real or planned.
 
-Knows the log lines of the pinned build. A plan (rehearsal.py) names layers and their devices but weighs no weights,
-so those are weighed from the file's header.
+Knows the log lines of the pinned build. A plan (rehearsal.py) names layers and their devices but not the size of
+weights, so those are computed from the file's header.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from eaglelocal.errors import EngineError, ResourceError
 from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.gguf.loaded import block_of, is_expert, is_input
 
-# Each begins with the function that logs it: a line that only quotes one, such as a model's name, is none of them.
+# Each begins with the name of the function that logs it, so that a line that only quotes one does not match.
 BUFFER_LINE = re.compile(r"\w+: +(\S+) +(model|KV|compute|output|RS) +buffer size *= *([\d.]+) *MiB")
 LAYER_LINE = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^,]+),")
 CACHE_LAYER_LINE = re.compile(r"\w+[:,] +layer +\d+: dev = (\S+)")
-CACHE_SIZE_LINE = re.compile(r"\w+: size = *([\d.]+) MiB \( *\d+ cells,")  # of the layers named before it
+CACHE_SIZE_LINE = re.compile(r"\w+: size = *([\d.]+) MiB \( *\d+ cells,")  # of the layers logged before it
 MIB = 2**20
 ALL_OF_IT, UNCUTTABLE = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE, _PARTIAL_ONLY
 
 
 class Cells:
-    """Removal, sharing and bounds of sequences; implements core.ports.Cache.
+    """Removal, sharing and swapping of sequences' cells. Implements core.ports.Cache and Swappable.
 
-    llama.cpp looks at every cell for each of them, and a step asks once for each slot: `native_s` counts the seconds.
+    llama.cpp scans all cells in each call, and a step calls once per slot: `native_s` counts the seconds.
 
-    keeps_places  each sequence has one cell of recurrent state and earlier states beside it. llama.cpp moves such cells
-                  where they do not lie in the order of the sequences that it decodes, but not their earlier states: a
-                  cut then goes back to the state of another text, without a word. So no cell is freed before its own
-                  sequence is decoded again and takes it anew: what is removed from the beginning waits for that.
+    keeps_places  each sequence has one cell of recurrent state, with earlier states beside it. llama.cpp moves such
+                  cells if they are not in the order of the decoded sequences, but not their earlier states: a cut would
+                  then silently restore the state of another text. So no cell is freed before its own sequence is
+                  decoded again and reuses it: removal from position 0 is postponed until then.
     """
 
     def __init__(self, library: Library, context: object, *, keeps_places: bool = False) -> None:
         self._library, self._context, self._keeps_places = library, context, keeps_places
         self.native_s = 0.0
         self.memory = library.api.llama_get_memory(context)
-        self.postponed: dict[int, int] = {}  # first position that goes, by sequence
-        self.copied: set[int] = set()  # from these, by the next decode
-        self.coming: set[int] = set()  # to these, likewise
+        self.postponed: dict[int, int] = {}  # first position to remove, by sequence
+        self.copied: set[int] = set()  # sequences that the next decode copies from
+        self.coming: set[int] = set()  # sequences that it copies to
 
     def check_open(self) -> None:
-        """Raises EngineError when the context is closed: llama.cpp would read freed memory."""
+        """Raise EngineError when the context is closed: llama.cpp would read freed memory."""
         if self.memory is None:
             raise EngineError("the context is closed")
 
     def close(self) -> None:
-        """To be called when the context is freed."""
+        """Forget the memory; call this when the context is freed."""
         self.memory = None
 
     def remove(self, sequence: int, first_position: int) -> None:
@@ -62,14 +62,14 @@ class Cells:
         self.settle()
 
     def postpone(self, sequence: int, first_position: int) -> None:
-        """Remove before anything else is asked of the cells: by `settle`, or by a decode, which takes no call more."""
+        """Remove cells before any other use of them: by `settle`, or within the next decode's native call."""
         self.check_open()
         if sequence < 0 or first_position < 0:  # llama.cpp takes a negative sequence for all of them
             raise EngineError(f"cannot remove sequence {sequence} from position {first_position}")
         self.postponed[sequence] = min(first_position, self.postponed.get(sequence, first_position))
 
     def due(self, batch: Iterable[Sequence[int]]) -> dict[int, int]:
-        """What a decode of these rows, by their sequences, removes before it begins."""
+        """Return the postponed removals that a decode of these rows (given by their sequences) must do first."""
         cuts, self.postponed = self.postponed, {}
         if self._keeps_places and cuts:
             decoded = {sequences[0] for sequences in batch}
@@ -78,14 +78,14 @@ class Cells:
         return cuts
 
     def settle(self, batch: Iterable[Sequence[int]] = ()) -> None:
-        """All but what waits for its sequence, unless rows of that follow."""
+        """Do the postponed removals, except those that must wait for their sequence, unless `batch` has rows of it."""
         self.check_open()
         for sequence, first in self.due(batch).items():
             if not self._remove(sequence, first, -1):
                 raise uncut({sequence: first})
 
     def forget(self, sequence: int, end: int) -> None:
-        """Positions before `end`. Only caches that may begin anywhere take more rows afterwards."""
+        """Remove the positions before `end`. Further rows fit only caches that may begin at any position."""
         self.settle()
         if sequence < 0 or end < 0:
             raise EngineError(f"cannot forget sequence {sequence} up to position {end}")
@@ -105,17 +105,17 @@ class Cells:
         self._share(source, target, first, end)
 
     def copy(self, source: int, target: int, end: int) -> None:
-        """Between sequences with caches of their own: copied whole (by the next decode, at its start), then cut."""
+        """Copy between sequences with separate caches: the next decode copies everything first; then the end is cut."""
         self.settle()
         if min(source, target, end) < 0 or source == target:
             raise EngineError(f"cannot copy sequence {source} to {target} up to position {end}")
-        self._share(source, target, -1, -1)  # llama.cpp aborts for a part
+        self._share(source, target, -1, -1)  # llama.cpp aborts for a range
         self.copied.add(source)
         self.coming.add(target)
         self.remove(target, end)
 
     def save(self, sequence: int) -> bytearray:
-        """What llama.cpp cannot cut of the sequence: recurrent state, not its cells."""
+        """Return the state of the sequence that llama.cpp cannot cut: recurrent state, without cells."""
         state = bytearray(self._size(sequence, UNCUTTABLE))
         written = self._get(sequence, state, UNCUTTABLE)
         if not state or written != len(state):
@@ -153,7 +153,7 @@ class Cells:
             raise ResourceError(f"sequence {sequence} was not swapped in: {read} of {len(cells)} bytes")
 
     def made_copies(self) -> None:
-        """A decode has."""
+        """Note that a decode has made the pending copies."""
         self.copied.clear()
         self.coming.clear()
 
@@ -197,7 +197,7 @@ def uncut(cuts: Mapping[int, int]) -> EngineError:
 
 
 def buffer_bytes(log: Log) -> dict[str, int]:
-    """Bytes by kind of buffer, summed over devices, as llama.cpp logged them since it was loaded."""
+    """Return bytes by kind of buffer, summed over devices, as logged since llama.cpp was loaded."""
     totals: dict[str, int] = {}
     for line in log.buffer_lines:
         if match := BUFFER_LINE.match(line):
@@ -207,10 +207,10 @@ def buffer_bytes(log: Log) -> dict[str, int]:
 
 
 def host_bytes(log: Log, devices: Sequence[str], *, lends_memory: bool) -> int:
-    """Of all those buffers, what lies in main memory.
+    """Return the bytes of all those buffers that lie in RAM.
 
     devices       the GPUs' names
-    lends_memory  they work there too
+    lends_memory  the GPUs use RAM too
     """
     elsewhere = () if lends_memory else devices
     found = (match for line in log.buffer_lines if (match := BUFFER_LINE.match(line)))
@@ -218,12 +218,12 @@ def host_bytes(log: Log, devices: Sequence[str], *, lends_memory: bool) -> int:
 
 
 def device_of(name: str, devices: Sequence[str]) -> str:
-    """The device behind the name of a buffer: `MTL0_Private` lies on `MTL0`, `CUDA_Host` in RAM."""
+    """Return the device of a buffer by its name: `MTL0_Private` is on `MTL0`, `CUDA_Host` in RAM."""
     return max((device for device in devices if name.startswith(device)), key=len, default=RAM)
 
 
 def layer_devices(lines: Iterable[str], devices: Sequence[str]) -> dict[int, str]:
-    """Layer -> device; the layer behind the last one is the output."""
+    """Return the device of each layer; the layer behind the last one is the output."""
     found = (match for line in lines if (match := LAYER_LINE.match(line)))
     return {int(match.group(1)): device_of(match.group(2), devices) for match in found}
 
@@ -231,8 +231,9 @@ def layer_devices(lines: Iterable[str], devices: Sequence[str]) -> dict[int, str
 def weight_buffers(
     tensors: Iterable[TensorInfo], layers: Mapping[int, str], *, borrows: bool, n_cpu_moe: int = 0
 ) -> Iterator[Buffer]:
-    """Where weights go. Embeddings that serve as the output too lie there once more; a head `borrows` its output.
+    """Yield where each tensor is placed. Embeddings that also serve as output are counted there too.
 
+    borrows    a head that uses its target's output
     n_cpu_moe  as in Placement
     """
     output = layers[max(layers)] if layers else RAM
@@ -249,7 +250,10 @@ def weight_buffers(
 
 
 def cache_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buffer]:
-    """Each cache is told as its layers and then the size of them all; a model may have several (sliding windows)."""
+    """Yield cache sizes by device.
+
+    The log names a cache's layers, then their total; a model may have several caches.
+    """
     layers: list[str] = []
     for line in lines:
         if match := CACHE_LAYER_LINE.match(line):

@@ -1,4 +1,4 @@
-"""A model file in memory: its sizes and its vocabulary. Owns the llama_model; contexts must close first."""
+"""A loaded model file: its sizes and its vocabulary. Owns the llama_model; contexts must be closed first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eaglelocal.gguf.loaded import EXPERTS
 LOAD_HINT = "check the file, or try a smaller --ctx or fewer --gpu-layers"
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode
 IDS = "d2t"  # the table from a head's tokens to its target's
-KEPT_BYTES = 256  # of a short text in the metadata
+KEPT_BYTES = 256  # limit of a short text in the metadata
 
 
 def look_up(table: dict[str, int], name: str, flag: str) -> int:
@@ -32,7 +32,7 @@ def devices_by_name(library: Library) -> dict[str, int]:
 
 
 def device_array(library: Library, names: str) -> C.Array[C.c_void_p]:
-    """The NULL-terminated list of the named devices. Raises UsageError with the names that there are."""
+    """Return the NULL-terminated list of the named devices. Raises UsageError with the names that exist."""
     by_name = devices_by_name(library)
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
@@ -42,15 +42,15 @@ def device_array(library: Library, names: str) -> C.Array[C.c_void_p]:
 
 
 class BufferOverride(C.Structure):
-    """llama_model_tensor_buft_override, which llama_cpp leaves out."""
+    """The struct llama_model_tensor_buft_override, which llama_cpp lacks."""
 
     _fields_ = (("pattern", C.c_char_p), ("buffer_type", C.c_void_p))
 
 
 def overrides(library: Library, placement: Placement) -> C.Array[BufferOverride] | None:
-    """What lies elsewhere than its layer, as a list that ends with nothing; None: nothing does."""
+    """Return the NULL-terminated list of tensors placed elsewhere than their layer; None if there are none."""
     found = []
-    if placement.n_cpu_moe:  # one pattern: each is compiled anew for every tensor
+    if placement.n_cpu_moe:  # one pattern: llama.cpp compiles each again for every tensor
         layers = "|".join(map(str, range(placement.n_cpu_moe)))
         found.append(BufferOverride(rf"blk\.({layers}){EXPERTS}".encode(), library.cpu_buffer_type()))
     if placement.ids_on:
@@ -61,18 +61,18 @@ def overrides(library: Library, placement: Placement) -> C.Array[BufferOverride]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a model lies.
+    """The placement of a model on devices, and how its weights are loaded.
 
-    gpu_layers  the last so many, of which the output is one; None: all
-    n_cpu_moe   of the first so many layers the experts stay in main memory
+    gpu_layers  number of last layers on GPUs, output included; None: all
+    n_cpu_moe   the experts of the first so many layers stay in RAM
     devices     names of llama.cpp devices, separated by commas; None: all
-    split       how a model is divided among several
-    shares      of each of those devices; empty: by what is free there
-    repack      let llama.cpp keep quantized weights in a layout of its own for this processor
-    reads       read the weights into memory of their own; else llama.cpp maps the file where it can
-    ids_on      the device of a head's IDS. llama.cpp would leave them in main memory, for CUDA and Vulkan look nothing
-                up in such integers, and copy them for each drafted token; but nothing is looked up in them
-    has_mtp     load the layer that predicts ahead too
+    split       how a model is divided among several GPUs
+    shares      of each of those devices; empty: in proportion to free memory
+    repack      let llama.cpp convert quantized weights to a layout of its own for this CPU
+    reads       read the weights into allocated memory; else llama.cpp maps the file where it can
+    ids_on      the device of a head's IDS. llama.cpp would leave them in RAM, because CUDA and Vulkan cannot look up
+                rows of such integers, and copy them for each drafted token; but no rows are looked up in them
+    has_mtp     load the MTP layer too
     """
 
     gpu_layers: int | None = None
@@ -87,7 +87,7 @@ class Placement:
 
 
 class NativePlacement:
-    """The placement as llama.cpp takes it; owns what the parameters point to, so it must outlive the loading."""
+    """The placement as llama.cpp's parameters. Owns the memory they point to, so it must outlive the loading."""
 
     def __init__(self, library: Library, placement: Placement) -> None:
         api = library.api
@@ -111,21 +111,21 @@ class NativePlacement:
 
 
 def share_array(shares: Sequence[float], max_devices: int) -> C.Array[C.c_float]:
-    """As long as llama.cpp reads it, whatever devices there are."""
+    """Return the shares in an array of the fixed length that llama.cpp reads."""
     if len(shares) > max_devices:
         raise UsageError(f"--split names {len(shares)} shares; llama.cpp knows at most {max_devices} devices")
     return (C.c_float * max_devices)(*shares)
 
 
 def load_failure(path: Path, reason: str) -> EagleLocalError:
-    """`reason`: in llama.cpp's words."""
+    """Return the error for a failed load; `reason` is llama.cpp's message."""
     if "does not support split buffers" in reason:
         return UsageError("--split row: these devices cannot share rows of a matrix", hint="--split layer, or none")
     return ModelFileError(f"llama.cpp cannot load {path}: {reason}", hint=LOAD_HINT)
 
 
 class Model:
-    """Weights of a target, a draft model or an EAGLE head. Raises as `load_failure` says."""
+    """The weights of a target, a draft model or an EAGLE head. Raises the errors of `load_failure`."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class Model:
         self.constraints = LlamaConstraints(vocabulary, self.vocabulary)
 
     def _said(self, key: str) -> str:
-        """A text of the file's metadata; empty where there is none."""
+        """Return a text of the file's metadata; empty if there is none."""
         buffer = (C.c_char * KEPT_BYTES)()
         length = self.library.api.llama_model_meta_val_str(self.handle, key.encode(), buffer, KEPT_BYTES)
         return buffer.value.decode("utf-8", "replace") if length > 0 else ""

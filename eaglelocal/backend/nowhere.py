@@ -1,9 +1,9 @@
-"""Buffers that lie nowhere, so that llama.cpp takes nothing while it only plans.
+"""Dummy buffers, so that llama.cpp allocates nothing while it only plans.
 
-With `no_alloc` it plans models, caches and graphs, but takes recurrent states all the same, and writes zeros to all of
-them (llama-memory-recurrent.cpp). To plan fewer would not tell the same: computing buffers grow with their number, by
-steps. So for that time each kind of buffer has another allocator in its table of functions (ggml-backend-impl.h), one
-that gives out buffers of the right size without memory, as llama.cpp's own dummies are without both.
+With `no_alloc` it plans models, caches and graphs, but still allocates recurrent states, and writes zeros to all of
+them (llama-memory-recurrent.cpp). Planning fewer would give other results: compute buffers grow with their number, in
+steps. So during planning each buffer type has another allocator in its function table (ggml-backend-impl.h), which
+returns buffers of the right size without memory, like llama.cpp's own dummies (which have no size).
 
 Knows the tables of the pinned build. Nothing may be computed, copied or read in such a buffer.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from eaglelocal.backend.library import Library, bind
 
-ALLOCATE = C.CFUNCTYPE(C.c_void_p, C.c_void_p, C.c_size_t)  # kind of buffer, bytes -> buffer
+ALLOCATE = C.CFUNCTYPE(C.c_void_p, C.c_void_p, C.c_size_t)  # buffer type, bytes -> buffer
 BUFFER_FUNCTIONS = (
     *("free_buffer", "get_base", "init_tensor", "memset_tensor", "set_tensor", "get_tensor"),
     *("set_tensor_2d", "get_tensor_2d", "cpy_tensor", "clear", "reset"),
@@ -24,29 +24,29 @@ BUFFER_FUNCTIONS = (
 
 
 class KindOfBuffer(C.Structure):
-    """The head of ggml_backend_buffer_type."""
+    """The head of the struct ggml_backend_buffer_type."""
 
     _fields_ = (("get_name", C.c_void_p), ("alloc_buffer", C.c_void_p))
 
 
 class BufferFunctions(C.Structure):
-    """ggml_backend_buffer_i."""
+    """The struct ggml_backend_buffer_i."""
 
     _fields_ = [(name, C.c_void_p) for name in BUFFER_FUNCTIONS]
 
 
 @contextlib.contextmanager
 def buffers_nowhere(library: Library) -> Iterator[None]:
-    """Around what only plans, where no other thread loads or decodes: of any device, and in main memory.
+    """Let all allocations within the block, on any device, return dummy buffers.
 
-    What was made meanwhile may be freed afterwards.
+    No other thread may load or decode meanwhile. Objects made within the block may be freed after it.
     """
     native = C.PyDLL(library.api._lib._name)
     make = bind(native, "ggml_backend_buffer_init", [C.c_void_p, BufferFunctions, C.c_void_p, C.c_size_t], C.c_void_p)
     functions = nowhere(native)
     allocate = ALLOCATE(lambda kind, num_bytes: make(kind, functions, None, num_bytes))
     devices = map(library.device_at, range(library.num_devices()))
-    kinds = set(map(library.device_buffer_type, devices))  # BLAS shares the processor's
+    kinds = set(map(library.device_buffer_type, devices))  # BLAS shares the CPU's
     tables = [KindOfBuffer.from_address(kind) for kind in kinds]
     kept = [table.alloc_buffer for table in tables]
     try:
@@ -59,10 +59,10 @@ def buffers_nowhere(library: Library) -> Iterator[None]:
 
 
 def nowhere(native: C.CDLL) -> BufferFunctions:
-    """In llama.cpp's own functions, which outlive any buffer.
+    """Return the functions of a dummy buffer: functions of llama.cpp itself, because they must outlive any buffer.
 
-    The address need only not be NULL, for nothing is asked of it but distances: it is that of the buffer's kind. To
-    clear does nothing, as a reset does where there is nothing to reset.
+    The base address must only not be NULL, since just distances from it are computed: it is that of the buffer's type.
+    Clearing does nothing, as a reset does if there is nothing to reset.
     """
     base = bind(native, "ggml_backend_buffer_get_type", [C.c_void_p], C.c_void_p)
     nothing = bind(native, "ggml_backend_buffer_reset", [C.c_void_p], None)

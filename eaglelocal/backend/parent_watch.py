@@ -1,4 +1,4 @@
-"""Ending a child process with its parent, whatever it is doing then. The watching is done in C (native/parent.c)."""
+"""Ends a child process with its parent, whatever it is doing then. Native code watches the parent (native/parent.c)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from eaglelocal.errors import LibraryError, ResourceError
 
 
 def end_with_parent(pipe: int = -1) -> None:
-    """End this process within two seconds of its parent's end, or of that of `pipe`, which the parent writes to.
+    """End this process within two seconds of its parent's end, or when the other end of `pipe` is closed.
 
-    Raises LibraryError where the C part is missing, and ResourceError where no thread can be started.
+    Raises LibraryError if the native code is missing, and ResourceError if no thread can be started.
     """
     try:
         function = function_of(load(C.CDLL), "end_with_parent", [C.c_int32], C.c_int32)

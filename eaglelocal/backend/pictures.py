@@ -1,6 +1,6 @@
-"""The bytes of a picture file, which anyone may have sent -> its pixels. Knows Pillow, no model.
+"""Decodes untrusted picture files to pixels. Knows Pillow, no model.
 
-Bounded before anything is unpacked: a file of a few kilobytes may say that it is a gigabyte of pixels.
+Sizes are checked before anything is unpacked: a file of a few kilobytes may declare a gigabyte of pixels.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-MAX_SIDE = 4096  # beyond these a picture is made smaller: no model looks closer
-MAX_SHOWN = 2048 * 2048  # pixels: 12 MB, of each of a request's together
+MAX_SIDE = 4096  # larger pictures are scaled down: no model uses more detail
+MAX_SHOWN = 2048 * 2048  # pixels: 12 MB for each picture of a request
 
 
 class Pixels(NamedTuple):
-    """RGB, row by row."""
+    """An RGB picture, row by row."""
 
     width: int
     height: int
@@ -29,15 +29,15 @@ class Pixels(NamedTuple):
 
 
 def pixels_of(data: bytes) -> Pixels:
-    """The first picture of the file, upright, on white where it is transparent. Raises RequestError."""
-    from PIL import Image, ImageOps, UnidentifiedImageError  # not before somebody sends one
+    """Return the file's first picture, upright, on white where it is transparent. Raises RequestError."""
+    from PIL import Image, ImageOps, UnidentifiedImageError  # imported with the first picture
 
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             if problem := size_problem(*opened.size):
                 raise unreadable(problem, hint=SIZE_HINT)
             side = longest_side(*opened.size)
-            opened.draft("RGB", (side, side))  # of a large JPEG no more is unpacked than is wanted
+            opened.draft("RGB", (side, side))  # decodes a large JPEG at reduced size
             image = mixable(opened)
             image.thumbnail((side, side))
             image = opaque(ImageOps.exif_transpose(image))
@@ -47,23 +47,23 @@ def pixels_of(data: bytes) -> Pixels:
         raise unreadable(f"it has more than {MAX_PIXELS // 10**6} million pixels", hint=SIZE_HINT) from None
     except RequestError:
         raise
-    except Exception as error:  # files that are cut or wrong fail in any way
+    except Exception as error:  # damaged files may raise anything
         raise unreadable(f"{error or type(error).__name__}"[:200]) from error
     return Pixels(image.width, image.height, image.tobytes())
 
 
 def mixable(image: Image) -> Image:
-    """In a mode whose pixels have means: numbers of a palette have none, and lines of a text would be left out."""
+    """Return the picture in a mode that can be averaged when scaled: palette indices and single bits cannot."""
     if image.mode not in ("1", "P"):
         return image
     return image.convert("RGBA" if image.has_transparency_data else "RGB")
 
 
 def opaque(image: Image) -> Image:
-    """In RGB."""
+    """Return the picture in RGB, on a white background."""
     from PIL import Image
 
-    if image.mode.startswith("I;16"):  # greys of 16 bits: Pillow would cut them off at 255
+    if image.mode.startswith("I;16"):  # 16-bit grey: Pillow would clip it at 255
         image = image.point(lambda grey: grey / 256).convert("L")
     if not image.has_transparency_data:
         return image.convert("RGB")
@@ -73,7 +73,7 @@ def opaque(image: Image) -> Image:
 
 
 def longest_side(width: int, height: int) -> int:
-    """At most, as it is shown."""
+    """Return the limit of the longer side for a picture of these proportions."""
     return min(MAX_SIDE, math.isqrt(MAX_SHOWN * max(width, height) // min(width, height)))
 
 

@@ -1,9 +1,9 @@
-"""What would lie where if this were loaded: llama.cpp plans the models and contexts and takes none of it.
+"""Plans memory per device: llama.cpp plans the models and contexts without allocating them.
 
-Computing buffers follow no simple formula, so llama.cpp is asked: `no_alloc` makes it build the very graphs of the
-real thing, in some 10 ms and the time of reading the vocabulary. It tells the plan in its log (memory.py). Recurrent
-states, which it would take even so, lie nowhere (nowhere.py).
-Not planned by it, and added here: the buffers that grow with the first decodes.
+Compute buffers follow no simple formula, so llama.cpp is asked: with `no_alloc` it builds exactly the graphs of a real
+load, in some 10 ms plus the time to read the vocabulary, and logs the sizes (memory.py). Recurrent states, which it
+would still allocate, get dummy buffers (nowhere.py).
+Added here, because the plan lacks them: the buffers that grow with the first decodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A model and the context it is to have; a head borrows from the part before it."""
+    """A model and the context it is to have; a head uses the context of the part before it."""
 
     header: Header
     info: DraftInfo
@@ -50,43 +50,43 @@ class Part:
 
     @property
     def tensors(self) -> Sequence[TensorInfo]:
-        """Those that are loaded with it: an MTP layer's with the model in whose file it is."""
+        """The tensors loaded with this part; those of an MTP layer count to the model in whose file it is."""
         if isinstance(self.info, MtpInfo):
             return list(self.header.tensors.values()) if self.info.is_alone else ()
         num_ahead = 1 if self.placement.has_mtp else 0
         return list(loaded_tensors(self.header, n_layer=self.info.n_layer + num_ahead))
 
     def lies_in(self, other: Part) -> bool:
-        """Whether the other's model holds this one."""
+        """Return whether this part is an MTP layer inside the other's model."""
         return isinstance(self.info, MtpInfo) and self.header.path == other.header.path
 
     @property
     def tap_bytes(self) -> int:
-        """The rows of one tap, as large as a batch can make them."""
+        """The bytes of one tap's rows for a full batch."""
         return self.width * self.context.n_batch * FLOAT_BYTES
 
     @property
     def output_bytes(self) -> int:
-        """Logits, and a head's states, of as many rows as may be asked for, and the tapped rows."""
+        """The bytes of logits (and a head's states) of the most output rows, and of the tapped rows."""
         floats = self.info.n_vocab + (self.width if self.is_head else 0)
         return self.context.num_outputs * floats * FLOAT_BYTES + len(self.taps) * self.tap_bytes
 
 
 class PlannedModel(Model):
-    """A model without its weights: contexts can be planned for it, nothing can be decoded."""
+    """A model without its weights: contexts can be planned for it, but nothing can be decoded."""
 
-    def __init__(self, library: Library, path: Path, placement: Placement) -> None:  # asks nothing of the model
+    def __init__(self, library: Library, path: Path, placement: Placement) -> None:  # reads no sizes of the model
         self.library, self.path = library, path
         native = NativePlacement(library, placement)
         params = native.params
-        params.no_alloc, params.load_mode = True, library.api.LLAMA_LOAD_MODE_NONE  # with mmap it aborts
+        params.no_alloc, params.load_mode = True, library.api.LLAMA_LOAD_MODE_NONE  # llama.cpp aborts with mmap
         self.handle = library.api.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
             raise load_failure(path, library.log.reason())
 
 
 class Transcript(Log):
-    """Everything that llama.cpp says; the library's own log keeps only the end of it."""
+    """The complete log of llama.cpp; the library's own log keeps only its end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,9 +102,9 @@ class Transcript(Log):
 
 
 def rehearse(library: Library, parts: Sequence[Part], *, devices: Sequence[str]) -> tuple[Buffer, ...]:
-    """What would lie where: of the target, then of its draft. `devices` are the names of the GPUs; all else is RAM.
+    """Return the buffers by device, of the target, then of its draft. `devices` are the GPUs' names; all else is RAM.
 
-    Raises ModelFileError or ResourceError, in llama.cpp's words, where the real loading would.
+    Raises ModelFileError or ResourceError with llama.cpp's message, if a real load would fail.
     """
     buffers: list[Buffer] = []
     lender = model = None
@@ -133,6 +133,7 @@ def transcript_of(library: Library) -> Iterator[Transcript]:
 
 
 def buffers_of(part: Part, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:
+    """Yield the buffers of a part, from the log lines of its plan."""
     layers = layer_devices(lines, devices)  # none where the model was loaded before
     yield from weight_buffers(
         part.tensors, layers, borrows=isinstance(part.info, EagleInfo | BlockInfo), n_cpu_moe=part.placement.n_cpu_moe
@@ -140,5 +141,5 @@ def buffers_of(part: Part, lines: Sequence[str], devices: Sequence[str]) -> Iter
     yield from cache_buffers(lines, devices)
     yield from compute_buffers(lines, devices)
     yield Buffer(RAM, Kind.BUFFERS, part.output_bytes)
-    for tap in part.taps:  # a tapped row cannot be overwritten by later layers, so the graph grows by it
+    for tap in part.taps:  # later layers cannot reuse a tapped row's memory, so the graph grows
         yield Buffer(layers.get(tap, RAM), Kind.BUFFERS, part.tap_bytes)

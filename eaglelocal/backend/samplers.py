@@ -1,10 +1,10 @@
-"""One request's sampler: llama.cpp's sampler chain, or an argmax where the chain would be one.
+"""Samplers of requests: llama.cpp's sampler chain, or an argmax where that is equivalent.
 
 Sampling runs on the logits in llama.cpp's memory.
-The chain's order is llama.cpp's own default: bias, penalties, top-k, typical, top-p, min-p, temperature.
+The chain's order is llama.cpp's default: bias, penalties, top-k, typical, top-p, min-p, temperature.
 
-llama.cpp copies the whole vocabulary for each draw, and sorts what it must: a millisecond for 150 000 tokens, ten where
-top-p stands alone. Where filters leave but few tokens the C part finds those, and the chain draws among them.
+For each draw llama.cpp copies the whole vocabulary, and sorts as much as needed, which takes milliseconds for a large
+one. If the filters leave few tokens, native code finds those, and the chain draws among them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.errors import EngineError
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
-MOST_RANKED = 512  # with more, llama.cpp has sorted 150 000 tokens as soon
+MOST_RANKED = 512  # with more, llama.cpp sorts the whole vocabulary as fast
 
 RowReader = Callable[[int], Floats]  # an output row of the last decode -> its logits, a view [vocab]
 
 
 class GreedySampler:
-    """Argmax of the logits: what the chain gives at temperature 0 without bias and penalties."""
+    """An argmax of the logits: equals the chain at temperature 0 without bias and penalties."""
 
     problem = None
 
@@ -40,7 +40,7 @@ class GreedySampler:
         self._best, self._read_row, self._logprobs = best, read_row, logprobs
 
     def accept(self, tokens: Sequence[int]) -> None:
-        pass  # nothing remembers
+        pass  # no state
 
     def sample(self, row: int) -> Sampled:
         token = self._best(row)
@@ -51,7 +51,7 @@ class GreedySampler:
 
 
 class Filter(NamedTuple):
-    """Which tokens the C part leaves to a chain: so many of the most likely, or (0) what top_p or min_p leave."""
+    """The tokens that native code leaves to a chain: the `rank` most likely, or (0) those that top_p or min_p leave."""
 
     rank: int
     top_p: float = 1.0
@@ -59,7 +59,10 @@ class Filter(NamedTuple):
 
 
 def filter_of(params: SamplingParams) -> Filter | None:
-    """None: the whole vocabulary is needed, for nothing is filtered or filters come behind what changes shares."""
+    """Return the filter of a request; None if the chain needs the whole vocabulary.
+
+    That is so if nothing is filtered, or if something changes probabilities before the filters.
+    """
     num_touched = len(params.logit_bias) + (params.repeat_last_n if params.has_penalties else 0)
     rank = 1 if params.is_greedy else params.top_k
     if rank:
@@ -69,7 +72,7 @@ def filter_of(params: SamplingParams) -> Filter | None:
 
 
 class Chain(ABC):
-    """A llama_sampler chain and the tokens that it chooses from; one random draw a call."""
+    """A llama_sampler chain and the tokens that it chooses from; one random draw per call."""
 
     def __init__(self, library: Library, params: SamplingParams, n_vocab: int, *, is_cut: bool = False) -> None:
         self._api = library.api
@@ -77,7 +80,7 @@ class Chain(ABC):
 
     @abstractmethod
     def draw(self, row: int, mask: bytes | None = None) -> int:
-        """Draw at an output row of the last decode, of the tokens whose bits are set; NONE_FITS where there is none."""
+        """Draw at an output row of the last decode, among the tokens whose bits are set; NONE_FITS if none is."""
 
     def accept(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -94,7 +97,7 @@ class Chain(ABC):
 
 
 class FilteredChain(Chain):
-    """Over the tokens that the request's filters can leave. `draw` is that of the C part, for a context."""
+    """A chain over the tokens that the request's filters can leave. `draw` is the native function for a context."""
 
     def __init__(
         self,
@@ -135,7 +138,7 @@ class FilteredChain(Chain):
 
 
 class WholeChain(Chain):
-    """Over the whole vocabulary, or all that fit."""
+    """A chain over the whole vocabulary, or over all tokens that a mask admits."""
 
     def __init__(
         self,
@@ -153,14 +156,14 @@ class WholeChain(Chain):
 
     def draw(self, row: int, mask: bytes | None = None) -> int:
         self.check_open()
-        logits = self._read_row(row)  # raises where there are none; llama.cpp would read them all the same
+        logits = self._read_row(row)  # raises if there are no logits; llama.cpp would read anyway
         if mask is not None:
             return self._draw_fitting(logits, mask)
         with self._clock:
             return int(self._api.llama_sampler_sample(self._handle, self._context, row))
 
     def _draw_fitting(self, logits: Floats, mask: bytes) -> int:
-        """What the chain draws where the others are not there at all, which filters take better than -inf."""
+        """Draw among the admitted tokens alone: filters work better on a shorter list than with logits of -inf."""
         bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
         fitting = np.flatnonzero(bits[: self._n_vocab])
         if not len(fitting):
@@ -177,7 +180,7 @@ class WholeChain(Chain):
 
 
 class ChainSampler:
-    """What a chain draws."""
+    """A sampler that draws with a chain."""
 
     problem = None
 
@@ -196,11 +199,11 @@ class ChainSampler:
 
 
 def build_chain(library: Library, params: SamplingParams, n_vocab: int, *, is_cut: bool = False) -> object:
-    """is_cut: top-p is done where candidates are found."""
+    """Return a native chain; `is_cut`: without top-p, because it was applied when candidates were selected."""
     api = library.api
     chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
     add = api.llama_sampler_chain_add
-    bias: dict[int, float] = {}  # llama.cpp counts what is named twice once or twice, as it finds it
+    bias: dict[int, float] = {}  # summed here: llama.cpp may or may not add duplicates
     for token, value in params.logit_bias:
         if 0 <= token < n_vocab:
             bias[token] = bias.get(token, 0.0) + value
@@ -227,7 +230,7 @@ def build_chain(library: Library, params: SamplingParams, n_vocab: int, *, is_cu
 
 
 def seed_of(params: SamplingParams) -> int:
-    """llama.cpp takes 32 bits; its all-ones value means "choose one", which is ours to do."""
+    """Return a seed of 32 bits, but not llama.cpp's all-ones value for "choose one": a random seed is chosen here."""
     seed = int.from_bytes(os.urandom(4), "little") if params.seed is None else params.seed
     return seed % 0xFFFFFFFF
 
@@ -240,7 +243,7 @@ def with_logprobs(token: int, logits: Floats, logprobs: int) -> Sampled:
 
 
 def most_likely(logits: Floats, count: int) -> list[int]:
-    """Best first, of equals the earlier; only what may be among them is sorted."""
+    """Return the most likely tokens, best first, earlier tokens first if equal. Sorts only the candidates."""
     first = max(len(logits) - count, 0)
     able = np.flatnonzero(logits >= np.partition(logits, first)[first]) if count else np.empty(0, np.intp)
     best: list[int] = able[np.argsort(-logits[able], kind="stable")[:count]].tolist()

@@ -1,12 +1,12 @@
-"""Every substring of a growing text of tokens, in linear memory: a suffix automaton, built online.
+"""A suffix automaton: an index of all substrings of a growing text of tokens, in linear memory, built online.
 
 Source: Blumer et al., The smallest automaton recognizing the subwords of a text, 1985. Knows token ids
-and where they stood; knows nothing of slots, owners or drafts. Its states live in C (native/automaton.c).
+and their positions, not slots, owners or drafts. Its states are kept in native code (native/automaton.c).
 
 A state stands for all substrings that end at the same places; its link leads to the longest suffix that
 ends at more places. Appending a token costs O(1) amortised, and so does following a text with a Cursor.
 
-    text  a b c a b          the longest suffix that occurred before: a b, which ended at 1 and went on with c
+    text  a b c a b          the longest suffix that occurred before: a b, which ended at 1, followed by c
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from eaglelocal.backend.hot import function_of, load
 
 
 class Native:
-    """The C part's functions, which keep the GIL: a step's tokens take a microsecond, the longest prompt some 20 ms."""
+    """The native functions.
+
+    They keep the GIL, because a step's tokens take a microsecond and the longest prompt some 20 ms.
+    """
 
     def __init__(self) -> None:
         library, at, i32 = load(C.PyDLL), C.c_void_p, C.c_int32
@@ -39,16 +42,16 @@ native = functools.cache(Native)
 
 
 class SuffixAutomaton:
-    """State 0 is the empty text. Raises MemoryError where there is none; nothing more may be asked of it then."""
+    """The index of one text. State 0 is the empty text. Raises MemoryError; it must not be used afterwards."""
 
     def __init__(self) -> None:
-        self.tokens = array("i")  # the text; a negative number is a break, which no other equals
+        self.tokens = array("i")  # the text; each break is a unique negative number
         self.last = 0  # state of the whole text
         self._native = native()
         self._address = self._native.new()
         if not self._address:
             raise MemoryError("no memory for an index of the text")
-        weakref.finalize(self, self._native.free, self._address).atexit = False  # threads may still ask it then
+        weakref.finalize(self, self._native.free, self._address).atexit = False  # threads may still use it then
         self._num_breaks = 0
         self._piece_start = 0
 
@@ -60,24 +63,24 @@ class SuffixAutomaton:
         return len(self.tokens) * self.tokens.itemsize + int(self._native.size(self._address))
 
     def latest(self, state: int) -> int:
-        """Where a substring of the state ended, the latest place that was marked."""
+        """Return the latest marked position where a substring of the state ended."""
         return int(self._native.latest(self._address, state))
 
     def step(self, state: int, token: int) -> int:
-        """The state of a substring with `token` behind it; 0 where that does not occur."""
+        """Return the state of a substring followed by `token`; 0 if that does not occur."""
         return int(self._native.step(self._address, state, token))
 
     def follow(self, state: int, length: int, tokens: Iterable[int]) -> tuple[int, int]:
-        """The longest suffix that occurs once `tokens` stand behind a substring; state and length, 0 for none."""
+        """Return the longest suffix that occurs when `tokens` follow a substring, as state and length; 0 for none."""
         text, at = array("i", tokens), array("i", [state, length])
         first, _ = at.buffer_info()
         self._native.follow(self._address, len(text), text.buffer_info()[0], first, first + at.itemsize)
         return at[0], at[1]
 
     def counts(self, state: int, tokens: Sequence[int]) -> tuple[int, list[int]]:
-        """The state of a substring with `tokens` behind it, and how often it was marked with none, one .. all of them.
+        """Return the state of a substring followed by `tokens`, and how often it was marked with 0, 1 .. all of them.
 
-        Shorter suffixes may have been marked more rarely than they occurred.
+        Shorter suffixes may have been marked less often than they occurred.
         """
         text, counts = array("i", tokens), array("i", bytes(4 * (len(tokens) + 1)))
         at = text.buffer_info()[0], counts.buffer_info()[0]
@@ -92,12 +95,12 @@ class SuffixAutomaton:
         self.last = last
 
     def break_off(self) -> None:
-        """What is appended from here on does not follow what stands before."""
+        """Separate the following tokens from those before."""
         if len(self.tokens) > self._piece_start:
             self._num_breaks += 1
             self.extend([-self._num_breaks])
             self._piece_start = len(self.tokens)
 
     def tail(self, count: int) -> Sequence[int]:
-        """The last tokens, `count` at most, since the last break."""
+        """Return the last tokens, `count` at most, since the last break."""
         return self.tokens[max(len(self.tokens) - count, self._piece_start) :]

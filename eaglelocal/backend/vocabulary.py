@@ -1,4 +1,4 @@
-"""Tokens and bytes through llama.cpp's vocabulary. Pieces are read once and kept."""
+"""Conversion between tokens and bytes, through llama.cpp's vocabulary. Pieces are read once and cached."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from eaglelocal.core.ports import FillTokens
 from eaglelocal.errors import IncompatibleError
 
 PIECE_BYTES = 64
-WRITTEN_BY_TEMPLATES = 1 | 8  # llama_token_attr: unknown, control; llama.cpp reads neither out of plain text
+WRITTEN_BY_TEMPLATES = 1 | 8  # llama_token_attr: unknown, control; llama.cpp parses neither in plain text
 # Control tokens that llama.cpp (llama-vocab.cpp) makes user-defined, so that gpt-oss and Solar show them in answers: it
-# then reads them out of plain text as well. Here they stay control tokens. <|end|> is one where it ends no answer.
+# then parses them in plain text too. Here they stay control tokens; <|end|> only if it does not end an answer.
 MADE_ORDINARY = ("<|channel|>", "<|constrain|>", "<|end|>", "<|message|>", "<|start|>")
 CONTROL, USER_DEFINED = 8, 16  # llama_token_attr
-# within each of them, where the splitters of these families cut it anyway
+# a place within each of them where the pre-tokenizers of these families split anyway
 _CUT = re.compile(f"(?<=<\\|)(?={'|'.join(re.escape(text[2:]) for text in MADE_ORDINARY)})")
 
 
 class LlamaVocabulary:
-    """Implements core.ports.Vocabulary. Lives as long as its model."""
+    """A model's vocabulary over llama.cpp, valid as long as the model. Implements core.ports.Vocabulary."""
 
     def __init__(self, library: Library, handle: object, chat_template: str | None, *, splitter: str = "") -> None:
-        """splitter: the name of what splits a text into words, `tokenizer.ggml.pre`"""
+        """Read the vocabulary; `splitter` is the name of its pre-tokenizer, `tokenizer.ggml.pre`."""
         self._api, self._handle = library.api, handle
         self.chat_template = chat_template
         is_bpe = self._api.llama_vocab_type(handle) == self._api.LLAMA_VOCAB_TYPE_BPE
@@ -37,9 +37,9 @@ class LlamaVocabulary:
         self._pieces: dict[int, bytes] = {}
         self._spelled: dict[int, bytes] = {}
         self._read = library.token_to_piece
-        self._made_ordinary = self._ordinary_markers() if is_bpe else {}  # a file without a vocabulary can be read too
+        self._made_ordinary = self._ordinary_markers() if is_bpe else {}  # files without a vocabulary load too
         self.end_tokens = [token for token in range(self.n_tokens) if library.is_end(handle, token)]
-        self.is_end: Callable[[int], bool] = frozenset(self.end_tokens).__contains__  # asked of every token
+        self.is_end: Callable[[int], bool] = frozenset(self.end_tokens).__contains__  # fast: called for every token
 
     def _ordinary_markers(self) -> dict[int, str]:
         found = {text: self._tokens(text, False, True) for text in MADE_ORDINARY}
@@ -65,10 +65,10 @@ class LlamaVocabulary:
 
     @property
     def pair_frame(self) -> tuple[list[int], list[int], list[int]]:
-        """Tokens before, between and behind two texts that are read together.
+        """The tokens before, between and behind two texts that are read as a pair.
 
-        As llama-server frames them, but for what ends the second one where a tokenizer ends every text: BERT's [SEP].
-        Raises IncompatibleError where a text has other tokens in its frame; llama.cpp knows no such tokenizer yet.
+        As in llama-server, except for the end of the second text with tokenizers that end every text: BERT's [SEP].
+        Raises IncompatibleError if adding special tokens changes the text's own; llama.cpp has no such tokenizer yet.
         """
         api, handle = self._api, self._handle
         bare, framed = self._tokens("a", False, False), self._tokens("a", True, False)
@@ -89,7 +89,7 @@ class LlamaVocabulary:
 
     @functools.cached_property
     def special_texts(self) -> dict[int, bytes]:
-        """The tokens that a grammar may name, with their texts: control tokens, and others that look like them."""
+        """The tokens that a grammar may name, with their texts: control tokens, and user-defined ones like `<...>`."""
         attributes, found = self._api.llama_vocab_get_attr, {}
         for token in range(self.n_tokens):
             kind = attributes(self._handle, token)
@@ -101,7 +101,7 @@ class LlamaVocabulary:
 
     @functools.cached_property
     def max_token_bytes(self) -> int | None:
-        """The most bytes of a text that one token stands for; None where texts are normalised before, without bound."""
+        """The most bytes of a text that one token stands for; None if texts are normalised first, without bound."""
         if self._api.llama_vocab_type(self._handle) in (
             self._api.LLAMA_VOCAB_TYPE_WPM,
             self._api.LLAMA_VOCAB_TYPE_UGM,
@@ -120,7 +120,10 @@ class LlamaVocabulary:
         return [*begin, *(t for part in parts for t in self._tokens(part, False, parse_special)), *end]
 
     def parts(self, text: str, *, parse_special: bool) -> list[str]:
-        """Of the text, which llama.cpp reads safely, and as asked, if it is given one after the other."""
+        """Return the text in parts to be tokenized in turn.
+
+        They are safe for llama.cpp's pre-tokenizer, and control tokens in them are parsed only if `parse_special`.
+        """
         parts = parts_of(text, self.control_texts if parse_special else ()) if self._recurses else [text]
         if parse_special or not self._made_ordinary:
             return parts
@@ -151,7 +154,7 @@ class LlamaVocabulary:
     def _read_piece(self, token: int, *, special: bool = False) -> bytes:
         if not 0 <= token < self.n_tokens:
             return b""
-        buffer = (C.c_char * PIECE_BYTES)()  # not kept: several threads read
+        buffer = (C.c_char * PIECE_BYTES)()  # a new one each time: several threads read
         n = self._read(self._handle, token, buffer, PIECE_BYTES, 0, special)
         if n < 0:
             buffer = (C.c_char * -n)()

@@ -1,4 +1,4 @@
-"""Rows that go into one decode call, and what is asked back."""
+"""Plain data of a decode call: the rows that go in, and the results that are read afterwards."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
-Bytes = npt.NDArray[np.uint8]  # cells of a sequence, in main memory
-State = bytes  # float32 [width] of an EAGLE head, owned; drafters keep states and hand them on, no more
+Bytes = npt.NDArray[np.uint8]  # cells of a sequence, in RAM
+State = bytes  # float32 [width] of an EAGLE head, owned; opaque to drafters, which only keep and pass states
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +30,22 @@ class Batch:
 
 
 class Outputs(Protocol):
-    """What one decode gave. Ask before the next one: llama.cpp then overwrites it."""
+    """The results of one decode. Read them before the next decode: llama.cpp then overwrites them."""
 
     def features(self, rows: list[int]) -> Features | None:
-        """The tapped states of these batch rows; None without taps."""
+        """Return the tapped states of these batch rows; None without taps."""
 
 
 class Features(Protocol):
-    """Tapped states of some rows of one decode: for the head to encode before the next one, which voids them."""
+    """Tapped states of some rows of one decode. A head must encode them before the next decode, which voids them."""
 
     def __len__(self) -> int: ...
 
     def after(self, num_rows: int) -> Features:
-        """All but the first rows."""
+        """Return the features without the first `num_rows` rows."""
 
     def copied(self) -> Floats:
-        """[rows, taps, n_embd], owned, for whoever keeps them longer."""
+        """Return an owned copy, [rows, taps, n_embd], that outlives the next decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class PairBatch:
     states: list[State]  # [rows]
     positions: list[int]  # [rows]
     sequences: list[int]  # [rows]
-    outputs: list[int]  # batch rows whose proposal is wanted, ascending
+    outputs: list[int]  # batch rows whose proposals are wanted, ascending
 
 
 class FeatureRows(NamedTuple):
-    """Rows of a text that a head is shown: their tapped states, of which there are as many, from a position on."""
+    """Tapped states of consecutive positions of a sequence, for a head; `position` is that of the first."""
 
     sequence: int
     position: int
@@ -68,7 +68,7 @@ class FeatureRows(NamedTuple):
 
 
 class Roots(NamedTuple):
-    """Where blocks begin: last sampled tokens, one a sequence."""
+    """The roots behind which blocks are drafted: the last sampled token of each sequence."""
 
     tokens: list[int]
     positions: list[int]
@@ -76,7 +76,7 @@ class Roots(NamedTuple):
 
 
 class Further(NamedTuple):
-    """Levels of a draft beyond those that are asked for, as long as every token was so sure, and none an end."""
+    """Optional draft levels beyond those asked for, while all tokens reach this confidence and none ends the answer."""
 
     num_levels: int = 0
     confidence: float = 1.0
@@ -87,8 +87,8 @@ NO_FURTHER = Further()
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What a draft model says at its output rows, best first; of a draft of several levels, level after level."""
+    """A draft model's proposals at its output rows, best first; for several levels, one level after another."""
 
     tokens: list[list[int]]  # [levels x output rows][branches]
     confidences: list[list[float]]  # [levels x output rows][branches], see backend/choices.py; NaN if not asked for
-    states: list[State] = field(default_factory=list)  # [output rows] behind the last level, as the next rows take them
+    states: list[State] = field(default_factory=list)  # [output rows] after the last level, input of the next rows

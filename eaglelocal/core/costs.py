@@ -1,4 +1,4 @@
-"""What steps cost on this machine, as figures to hand on and to show. Plain data; `speculation` measures it."""
+"""Measured costs of steps on this machine, to pass on and to show. Plain data; `speculation` measures them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SizeCost:
-    """A target decode of some rows, or a draft step of some nodes, over a short context."""
+    """The cost of a target decode of so many rows, or of a draft step of so many nodes, over a short context."""
 
     num_rows: int
     seconds: float
-    num_samples: int  # decodes it was learnt from
+    num_samples: int  # decodes it was learned from
 
 
 @dataclass(frozen=True, slots=True)
 class ContextCost:
-    """What each cached position adds to a decode: once, and for each row."""
+    """The cost that each cached position adds to a decode: once, and per row."""
 
     per_cell_s: float
     per_row_cell_s: float
@@ -24,12 +24,12 @@ class ContextCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCosts:
-    """Everything that was measured so far; only sizes that really ran, ascending."""
+    """The costs measured so far; only sizes that really ran, ascending."""
 
     decodes: tuple[SizeCost, ...] = ()
     draft_steps: tuple[tuple[str, SizeCost], ...] = ()  # (drafter, cost)
-    at_once: int = 1  # tokens that a draft step gives
-    noise: float = 0.0  # by which single decodes differ: 0.05 is about 5 %
-    context: ContextCost | None = None  # None: too little context was seen to tell
-    plain_overhead_s: float = 0.0  # of a step that drafts nothing, beside its decode
-    drafted_overhead_s: float = 0.0  # of a step that drafts, beside its decode and its draft steps
+    at_once: int = 1  # tokens per draft step
+    noise: float = 0.0  # relative spread of single decodes: 0.05 is about 5 %
+    context: ContextCost | None = None  # None: only short contexts have been measured
+    plain_overhead_s: float = 0.0  # of a step without drafts, besides its decode
+    drafted_overhead_s: float = 0.0  # of a step with drafts, besides its decode and its draft steps

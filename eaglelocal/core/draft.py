@@ -1,4 +1,4 @@
-"""A draft: the tokens that a drafter proposes behind one root, as a tree; a chain is the plain case.
+"""A draft: the tokens that a drafter proposes behind one root, as a tree; mostly a chain.
 
 The root is the last token that was sampled and not yet decoded by the target; it is not part of the
 draft. Nodes are numbered in the order in which they were proposed, parents before children.
@@ -19,19 +19,19 @@ ROOT = -1
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens with parents and the drafter's confidences; all three have one entry a node."""
+    """Drafted tokens with their parents and the drafter's confidences; all three have one entry per node."""
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
-    confidences: tuple[float, ...] = ()  # how sure the drafter is of each, see backend/choices.py; NaN: not asked
-    drafter: str = ""  # name of who proposed it
+    confidences: tuple[float, ...] = ()  # of each token, see backend/choices.py; NaN: not asked for
+    drafter: str = ""  # name of the drafter that proposed it
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Depth of each node; a child of the root has depth 1."""
+        """The depth of each node; a child of the root has depth 1."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(1 if parent == ROOT else depths[parent] + 1)
@@ -43,7 +43,7 @@ class Draft:
 
     @property
     def leaves(self) -> list[int]:
-        """Nodes without children: first the end of the trunk, which follows first children, then the others."""
+        """The nodes without children: first the end of the trunk, which follows first children, then the others."""
         parents = {*self.parents}
         leaves = [node for node in range(len(self.parents)) if node not in parents]
         end = ROOT
@@ -52,7 +52,7 @@ class Draft:
         return [end, *(leaf for leaf in leaves if leaf != end)] if leaves else []
 
     def path_to(self, node: int) -> list[int]:
-        """Nodes from the root's child down to this one."""
+        """Return the nodes from the root's child down to this one."""
         path = []
         while node != ROOT:
             path.append(node)
@@ -60,7 +60,7 @@ class Draft:
         return path[::-1]
 
     def child_with(self, parent: int, token: int) -> int | None:
-        """Index of the child of `parent` that carries `token`."""
+        """Return the index of the child of `parent` that carries `token`; None if there is none."""
         for node, (node_parent, node_token) in enumerate(zip(self.parents, self.tokens, strict=True)):
             if node_parent == parent and node_token == token:
                 return node
@@ -68,9 +68,9 @@ class Draft:
 
 
 class Verdict(NamedTuple):
-    """What verification kept: the path of accepted nodes, then one token more from the target.
+    """The result of verification: the path of accepted nodes, then one more token sampled from the target.
 
-    samples   one a emitted token, in order; samples[i].token == tokens[path[i]] for i < len(path)
+    samples   one per emitted token, in order; samples[i].token == tokens[path[i]] for i < len(path)
     """
 
     path: tuple[int, ...]

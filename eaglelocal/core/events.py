@@ -1,6 +1,6 @@
-"""What the engine tells the world, and what it can be told: a small union of frozen dataclasses.
+"""Messages between the engine process and its client: events, and commands. A small union of frozen dataclasses.
 
-Everything here crosses the pipe between the engine process and its client.
+All of them cross the pipe.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from eaglelocal.errors import EagleLocalError
 # ---- from the engine
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What was loaded, said once when the engine is ready."""
+    """The facts about a loaded engine, sent once when it is ready."""
 
-    target: str  # label for people, honest about inflation
+    target: str  # label for people; says if the model is inflated
     draft: str  # label, or "none"
     draft_reason: str  # why there is none, or ""
     n_ctx: int
@@ -35,22 +35,22 @@ class EngineInfo:
     load_s: float
     library: str  # llama.cpp build
     cache_bytes: int = 0  # KV caches, as llama.cpp reports them
-    compute_bytes: int = 0  # compute and output buffers, likewise
-    notes: tuple[str, ...] = ()  # what a person should know, such as a stand-in chat template
+    compute_bytes: int = 0  # compute and output buffers, as llama.cpp reports them
+    notes: tuple[str, ...] = ()  # for people, such as that a fallback chat template is used
     task: Task = Task.TEXT
     embedding_size: int = 0  # of an embedding model's vectors
     trained_ctx: int = 0  # positions that the model was trained for; 0: unknown
     max_draft: int = 0  # tokens that can be drafted at most
-    sampling: Mapping[str, float] = field(default_factory=dict)  # that its makers recommend, see core/sampling.py
+    sampling: Mapping[str, float] = field(default_factory=dict)  # recommended by its makers, see core/sampling.py
     architecture: str = ""  # of the target, as its file calls it
-    template: str = ""  # for chats, as its file has it
+    template: str = ""  # chat template in its file
     bos_text: str = ""
     eos_text: str = ""
-    sees_images: bool = False  # messages may have some
+    sees_images: bool = False  # messages may contain images
 
     @property
     def total_bytes(self) -> int:
-        """What it takes, weights, caches and buffers."""
+        """The memory of weights, caches and buffers together."""
         return self.model_bytes + self.cache_bytes + self.compute_bytes
 
 
@@ -66,13 +66,17 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
+    """Progress of loading, for a progress bar."""
+
     fraction: float  # 0..1
-    what: str  # the same text while the same thing goes on
-    detail: str = ""  # of the moment: shown beside the bar only
+    what: str  # constant during one phase of the load
+    detail: str = ""  # changes often: shown beside the bar only
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
+    """The first event of an answer: its request has a slot."""
+
     request_id: str
     prompt_tokens: int
     cached_tokens: int  # of the prompt, reused from the slot's cache or copied from another slot's
@@ -80,12 +84,12 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """What the model is given, in requests that want it told."""
+    """The model's input, for requests that ask to see it."""
 
     request_id: str
     tokens: tuple[int, ...]
-    pieces: tuple[bytes, ...]  # how each of them is written, control tokens too
-    rendered: str = ""  # what the chat template made of messages
+    pieces: tuple[bytes, ...]  # the text of each token, control tokens too
+    rendered: str = ""  # the messages as rendered by the chat template
 
     @property
     def text(self) -> str:
@@ -93,7 +97,7 @@ class Prompted:
 
 
 class Piece(NamedTuple):
-    """One emitted token. Text is empty while bytes or a possible stop string are held back.
+    """An emitted token. Text is empty while bytes or a possible stop string are held back.
 
     In a request with is_split it may bring all three, in this order: reasoning, text, parts of calls.
     """
@@ -102,11 +106,13 @@ class Piece(NamedTuple):
     text: str
     drafted: bool  # accepted from a draft
     sampled: Sampled | None = None  # set when logprobs were asked for
-    reasoning: str = ""  # text of the part that is thought, not said
+    reasoning: str = ""  # text of the model's reasoning
     calls: tuple[CallPart, ...] = ()
 
 
 class Tokens(NamedTuple):
+    """Tokens that one step emitted for a request."""
+
     request_id: str
     pieces: tuple[Piece, ...]
 
@@ -117,7 +123,7 @@ class Tokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """All vectors of an EmbedRequest, each of length 1, or of size 1: a document's score; Finished follows."""
+    """The result of an EmbedRequest, followed by Finished: vectors of length 1, or with size 1 a score per document."""
 
     request_id: str
     vectors: bytes  # float32 in this machine's order: [inputs, size]
@@ -127,27 +133,32 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
+    """The last event of an answer, with its statistics."""
+
     request_id: str
     reason: str  # stop, length, tool_calls, cancelled
-    text: str  # what was still held back
+    text: str  # rest of the text that was held back
     prompt_tokens: int
     completion_tokens: int
     timings: Timings
     speculation: SpeculationStats
-    reasoning: str = ""  # what was still held back of it
+    reasoning: str = ""  # rest of the reasoning that was held back
     stop: str = ""  # the stop string that ended it
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
+    """The last event of a request that was not answered."""
+
     request_id: str
     error: EagleLocalError
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculationChanged:
-    """A request is drafted for or not, from here on: drafting fell asleep because it did not pay, woke because it does
-    again, or was switched. Follows Started at once where the answer begins without."""
+    """A change of a request's drafting state: it fell asleep because it did not pay off, woke because it does, or was
+    switched. Directly follows Started if the answer begins without drafting.
+    """
 
     request_id: str
     state: str  # on, asleep, off
@@ -169,16 +180,16 @@ class EngineSnapshot:
     peak_rss_bytes: int
     costs: MeasuredCosts = field(default_factory=MeasuredCosts)  # of decodes and draft steps, as measured so far
     draft_s: float = 0.0  # seconds of all steps spent drafting
-    verify_s: float = 0.0  # seconds of all steps spent decoding and judging
+    verify_s: float = 0.0  # seconds of all steps spent decoding and verifying
     cached_tokens: int = 0  # in the slots' caches, running or kept for reuse
-    cache_cells: int = 0  # that there are
-    miscounted_slots: tuple[int, ...] = ()  # whose caches hold other positions than the books say: never any
-    engine_pid: int = 0  # the process that the totals are of
-    plain_s: float = 0.0  # what the tokens of all answers, but the first of each, would have taken without drafted rows
-    answer_s: float = 0.0  # what they took
-    reused_tokens: int = 0  # of prompts, those that a cache held already
-    swapped_bytes: int = 0  # of conversations that wait in main memory
-    spec: str = ""  # of requests without a wish of their own; "": nothing can draft
+    cache_cells: int = 0  # cells in all caches
+    miscounted_slots: tuple[int, ...] = ()  # slots whose caches disagree with the scheduler's count: a bug
+    engine_pid: int = 0  # of the process that counted these totals
+    plain_s: float = 0.0  # estimate: seconds of all answers without drafted rows, first tokens excluded
+    answer_s: float = 0.0  # seconds that these tokens took
+    reused_tokens: int = 0  # prompt tokens found in a cache
+    swapped_bytes: int = 0  # of evicted conversations kept in RAM
+    spec: str = ""  # of requests that have none of their own; "": nothing can draft
 
 
 NOTHING_YET = EngineSnapshot(
@@ -215,7 +226,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class SetSpec:
-    """From now on this holds for requests without a wish of their own, those that run included."""
+    """A command that sets the spec of requests that have none of their own, running ones included."""
 
     spec: Spec
 
@@ -227,7 +238,7 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """Finish nothing, free everything, end."""
+    """A command to finish nothing, free everything and end."""
 
 
 Command = Submit | Cancel | SetSpec | TakeSnapshot | Shutdown

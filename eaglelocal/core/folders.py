@@ -1,7 +1,7 @@
-"""Makes folders with the rights that they shall have, whatever the umask of the process is.
+"""Creates folders with the intended permissions, whatever the umask of the process is.
 
-A umask may be 000, as in many containers: what a plain mkdir makes then is open to everybody. A umask that is
-stricter than the rights asked for stays in force.
+A umask may be 000, as in many containers: a plain mkdir then creates folders that everybody can write. A umask that
+is stricter than the permissions asked for stays in force.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-PRIVATE = 0o700  # keys, questions, answers, and all else below the state folder
-SHARED = 0o755  # models and what can be made again: others may read it
+PRIVATE = 0o700  # keys, questions, answers, and everything else below the state folder
+SHARED = 0o755  # models and reproducible files: others may read them
 
 
 def make_folder(folder: Path, mode: int = PRIVATE) -> None:
-    """Make it, and the parents that are missing, all with these rights; a folder that is there stays as it is.
+    """Create the folder and missing parents with these permissions; an existing folder stays as it is.
 
-    What is made outlives a power cut, so that a file in it does, too.
+    New folders are synced to disk, so that a file in them survives a power cut too.
 
     Raises OSError.
     """
     try:
         os.mkdir(folder, mode)
     except FileNotFoundError:
-        if folder.parent.exists():  # a file system in which nobody makes folders, such as /proc
+        if folder.parent.exists():  # a file system without mkdir, such as /proc
             raise
         make_folder(folder.parent, mode)
         make_folder(folder, mode)
@@ -35,7 +35,7 @@ def make_folder(folder: Path, mode: int = PRIVATE) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """See that the names in it outlive a power cut. Some file systems know no such thing, which is no failure."""
+    """Sync the folder's entries to disk, so that they survive a power cut; ignored where a file system cannot."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:

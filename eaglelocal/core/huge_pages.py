@@ -1,7 +1,7 @@
-"""Memory in huge pages: who gets it on this system, and how the C library is told to ask for it.
+"""Huge pages for memory from the C library: whether they are used, and the variable that asks for them.
 
-llama.cpp asks the C library for weights that it reads, for caches and for buffers. Where the system gives huge pages
-only to who asks (`madvise`), glibc does since 2.35, told by a variable of its own; others know no such thing.
+llama.cpp allocates weights that it reads, caches and buffers through the C library. Where the system gives huge pages
+only on request (`madvise`), glibc requests them since 2.35 if a variable says so; other C libraries cannot.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ FIRST_GLIBC = (2, 35)
 
 
 def has_huge_pages(setting: str | None, environment: Mapping[str, str], glibc: tuple[int, ...]) -> bool:
-    """Does memory of the C library lie in huge pages, by the system's `setting` and what the library was told?"""
+    """Return whether the C library's memory lies in huge pages, by the system's `setting` and the environment."""
     is_told = f"{TUNABLE}=1" in environment.get(TUNABLES, "")
     return setting == "always" or (setting == "madvise" and is_told and glibc >= FIRST_GLIBC)
 
 
 def tunables(environment: Mapping[str, str]) -> str:
-    """What the C library is told: huge pages, unless something else was said of them."""
+    """Return the value of TUNABLES that asks for huge pages, unless the user's value already sets that tunable."""
     said = environment.get(TUNABLES, "")
     return said if TUNABLE in said else ":".join(filter(None, [said, f"{TUNABLE}=1"]))
 
 
 def glibc_version() -> tuple[int, ...]:
-    """Such as (2, 36); empty where the C library is another."""
+    """Return a version such as (2, 36); empty if the C library is another."""
     try:
         name, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
         return tuple(map(int, version.split("."))) if name == "glibc" else ()
-    except (AttributeError, ValueError, OSError):  # no such question elsewhere
+    except (AttributeError, ValueError, OSError):  # other systems lack this name
         return ()

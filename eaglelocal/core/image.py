@@ -1,8 +1,8 @@
-"""What a target makes of an image: rows of its cache that stand for no tokens, and what stands for them in a prompt.
+"""Images in prompts and caches: rows that have no token, and the stand-in ids that represent them.
 
-Prompts, caches and whatever compares them know token ids alone. A row of an image has no id, so each of its positions
-has a stand-in: a negative number, made of what the image looks like. Equal images have equal ones, so that a cache that
-holds an image is used again; no vocabulary has them, and nothing can draft or sample one.
+Prompts, caches and everything that compares them know token ids only. A row of an image has no id, so each of its
+positions has a stand-in: a negative number derived from the image's content. Equal images have equal stand-ins, so that
+a cache that holds an image is reused; no vocabulary contains them, and nothing can draft or sample one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Protocol
 
-LEAST, SPAN = -(2**30), 2**30 - 1  # stand-ins are LEAST - SPAN + 1 to LEAST: beyond what a lookup means by its own
+LEAST, SPAN = -(2**30), 2**30 - 1  # stand-ins are LEAST - SPAN + 1 to LEAST: below those that a lookup uses
 
 
 class ImageRows(Protocol):
@@ -20,20 +20,20 @@ class ImageRows(Protocol):
 
     @property
     def key(self) -> bytes:
-        """Tells it from others."""
+        """The identity of the image: equal for equal images."""
 
     @property
     def num_rows(self) -> int:
-        """Cells that it takes."""
+        """The cells that it takes."""
 
     @property
     def num_positions(self) -> int:
-        """Positions that it takes; with M-RoPE fewer than rows."""
+        """The positions that it takes; with M-RoPE fewer than rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedImage:
-    """Of a prompt: the positions first..end-1 are an image's."""
+    """An image in a prompt, at positions first..end-1."""
 
     first: int
     rows: ImageRows
@@ -44,11 +44,11 @@ class PlacedImage:
 
     @property
     def num_hidden(self) -> int:
-        """Cells that it takes beyond one for each position."""
+        """The cells that it takes beyond one per position."""
         return self.rows.num_rows - self.rows.num_positions
 
 
 def stand_ins(rows: ImageRows) -> tuple[int, ...]:
-    """One for each position."""
+    """Return the stand-in id of each position of the image."""
     numbers = array("I", hashlib.shake_256(rows.key).digest(4 * rows.num_positions))
     return tuple(LEAST - number % SPAN for number in numbers)

@@ -1,9 +1,9 @@
-"""Reading JSON that anyone may have written: bounded in depth, and nothing that is no JSON to others.
+"""Reads JSON from untrusted sources: bounded in depth, and strict about what is JSON.
 
-Whatever is JSON is read here, but for what tests/test_architecture.py names (OWN_READERS): bodies of requests, whose
-NaN is told by its place, headers of safetensors, ends of values, and what our own processes write. Python's own takes
-NaN, and fails by RecursionError where nesting comes near the interpreter's limit; what it has read may then be too deep
-for whoever writes, copies or compares it.
+All JSON is read here, except by the readers that tests/test_architecture.py names (OWN_READERS): request bodies,
+whose errors name the place of a NaN, safetensors headers, ends of values, and what our own processes write. Python's
+own reader accepts NaN, and raises RecursionError near the interpreter's limit; what it has read may then be too deep
+for code that writes, copies or compares it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ MAX_DEPTH = 64
 
 
 class NestedTooDeep(ValueError):
-    """It may be JSON, but nothing here goes down so far."""
+    """An error for JSON that is nested deeper than the limit."""
 
     def __init__(self, max_depth: int) -> None:
         super().__init__(f"nested deeper than {max_depth} levels")
 
 
 def read_json(text: str | bytes, max_depth: int = MAX_DEPTH, *, is_finite: bool = False) -> object:
-    """Raises ValueError for what is no JSON, or nested deeper than that; for 1e999 too, if it must be finite."""
+    """Return the value of a JSON text.
+
+    Raises ValueError for text that is not JSON or nested deeper than `max_depth`; with `is_finite` for 1e999 too.
+    """
     try:
         value: object = json.loads(text, parse_constant=_refuse, parse_float=_finite if is_finite else None)
     except RecursionError:
@@ -39,7 +42,7 @@ def read_json(text: str | bytes, max_depth: int = MAX_DEPTH, *, is_finite: bool 
 
 
 def read_object(text: str | bytes, max_depth: int = MAX_DEPTH) -> dict[str, object]:
-    """As read_json. Raises ValueError for what is no object, too."""
+    """Return a JSON object, read as read_json does. Raises ValueError for any other value, too."""
     value = read_json(text, max_depth)
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
@@ -47,7 +50,7 @@ def read_object(text: str | bytes, max_depth: int = MAX_DEPTH) -> dict[str, obje
 
 
 def is_deeper(value: object, levels: int) -> bool:
-    """Do lists and dictionaries lie in each other more than so many times? Goes down no further than that."""
+    """Return whether lists and dictionaries are nested in more than `levels` levels. Descends no further than that."""
     if levels < 0:
         return True
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

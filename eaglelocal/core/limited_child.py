@@ -1,9 +1,9 @@
-"""What the process of a `LimitedProcess` runs: it opens a function of ours and serves calls, within its limits.
+"""The process side of a `LimitedProcess`: opens one of our functions and serves calls to it, within limits.
 
     python -m eaglelocal.core.limited_child PACKAGE.MODULE:OPENER CPU_S MEMORY_BYTES MAX_REPLY_BYTES
 
-The limits are kept by the system: it refuses memory, and ends the process where it is still at work after its time, or
-where its parent is gone, also in the middle of a native call. Imports little, for each such process holds it.
+The operating system enforces the limits: it refuses memory, and kills the process when its CPU time is used up or its
+parent is gone, even during a native call. Imports little, because each such process holds its own copy.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from typing import BinaryIO, cast
 from eaglelocal.errors import EagleLocalError, RequestError
 
 MAX_ERROR_CHARS = 2000
-NICENESS = 10  # what reads anyone's input leaves the processor to the answers of others
-SPARE_S = 2  # of the processor: the parent, which says more, ends a call sooner
-RESERVE_BYTES = 1024 * 1024  # given back where there is no more memory, to say so
-HEAD = struct.Struct("<BQ")  # the kind of a message and its length
+NICENESS = 10  # reading untrusted input must not slow down answers
+SPARE_S = 2  # more CPU seconds than the parent allows: it ends a call sooner, with a better error
+RESERVE_BYTES = 1024 * 1024  # freed when memory runs out, so that this can be reported
+HEAD = struct.Struct("<BQ")  # kind of a message, length of its body
 
 
 class Kind:
-    """Of messages."""
+    """The kinds of messages."""
 
     REQUEST, NONE, TEXT, BYTES, JSON, ERROR, OTHER_ERROR, NO_MEMORY, TOO_LARGE = range(9)
 
@@ -52,7 +52,7 @@ class Server:
         self._function: Function | None = None
 
     def answer(self, request: bytes) -> Message:
-        """Raises MemoryError."""
+        """Return the reply to a request: a value or an error. Raises MemoryError."""
         allow_cpu(self._cpu_s)
         try:
             kind, body = self._reply(pickle.loads(request))
@@ -66,7 +66,7 @@ class Server:
         if self._function is None:
             self._function = cast(Function, self._opener(*args))
             gc.collect()
-            gc.freeze()  # so that later collections are quick
+            gc.freeze()  # later collections then skip all of this
             return encoded(None)
         return encoded(self._function(*args))
 
@@ -93,19 +93,19 @@ def encoded_error(error: Exception) -> Message:
 def _text_of(error: Exception) -> str:
     try:
         return str(error)[:MAX_ERROR_CHARS]
-    except Exception:  # its parts may be anything
+    except Exception:  # __str__ may raise anything
         return ""
 
 
 def allow_cpu(cpu_s: float) -> None:
-    """The system ends the process when it has used so much more of the processor, whatever it is doing."""
+    """Let the operating system kill the process after `cpu_s` more seconds of CPU time, whatever it is doing."""
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     wanted = math.ceil(time.process_time() + cpu_s) + SPARE_S
     resource.setrlimit(resource.RLIMIT_CPU, (_within(wanted, most), most))
 
 
 def limit_memory(num_bytes: int) -> None:
-    """The system refuses more than so much above what the process has. Not everywhere: the parent looks too."""
+    """Limit the address space to `num_bytes` more than now. Not all systems enforce it, so the parent checks too."""
     with contextlib.suppress(OSError, ValueError):
         with open("/proc/self/statm", "rb") as file:
             now_bytes = int(file.read().split()[0]) * resource.getpagesize()
@@ -114,7 +114,7 @@ def limit_memory(num_bytes: int) -> None:
 
 
 def lift_memory_limit() -> None:
-    """To say that it was reached takes a little."""
+    """Remove the memory limit, so that reaching it can be reported."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
@@ -125,15 +125,15 @@ def _within(wanted: int, most: int) -> int:
 
 @contextlib.contextmanager
 def ending_with_parent(fd: int) -> Iterator[None]:
-    """Inside, the process ends when the other side of the pipe does: the system signals it, with nobody to read.
+    """End the process, within the block, when the other side of the pipe closes: SIGIO then kills it.
 
-    A parent's death signal (prctl) would do for the thread that started us, which may end long before the process.
+    A parent's death signal (prctl) would follow the thread that started us, which may end long before the process.
     """
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_ASYNC)
     try:
-        if is_broken(fd):  # before it would have been signalled
+        if is_broken(fd):  # already closed: no signal will come
             os._exit(0)
         yield
     finally:
@@ -147,7 +147,7 @@ def is_broken(fd: int) -> bool:
 
 
 def serve(server: Server, requests: BinaryIO, replies: BinaryIO) -> None:
-    """Until the requests end, or memory does."""
+    """Serve requests until the pipe ends or memory runs out."""
     while head := requests.read(HEAD.size):
         _, length = HEAD.unpack(head)
         request = requests.read(length)
@@ -157,7 +157,7 @@ def serve(server: Server, requests: BinaryIO, replies: BinaryIO) -> None:
             reply = server.answer(request)
         send(replies, reply)
         if reply[0] in (Kind.ERROR, Kind.OTHER_ERROR, Kind.TOO_LARGE):
-            gc.collect()  # an error holds what was built before it, perhaps nearly all memory there is
+            gc.collect()  # an error's traceback may hold nearly all memory
 
 
 def send(replies: BinaryIO, message: Message) -> None:
@@ -174,7 +174,7 @@ def main(function: str, cpu_s: float, memory_bytes: int, max_reply_bytes: int) -
     requests, replies = take_over_pipes()
     module, _, name = function.partition(":")
     opener: Function = getattr(importlib.import_module(module), name)
-    send(replies, encoded(None))  # started; whatever is written to stderr from now on nobody reads
+    send(replies, encoded(None))  # started; the parent reads no stderr from now on
     os.dup2(1, 2)
     reserve = [bytearray(RESERVE_BYTES)]
     limit_memory(memory_bytes)
@@ -187,8 +187,8 @@ def main(function: str, cpu_s: float, memory_bytes: int, max_reply_bytes: int) -
 
 
 def _reset_signals() -> None:
-    """As if nobody had set any: the parent's ways are inherited."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent decides
+    """Reset the signal handlers and the mask inherited from the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     ending = {signal.SIGIO, signal.SIGXCPU, signal.SIGTERM}
     for number in ending:
         signal.signal(number, signal.SIG_DFL)
@@ -196,7 +196,7 @@ def _reset_signals() -> None:
 
 
 def take_over_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Off fds 0 and 1, so that what is called can neither read nor write them by accident."""
+    """Move the pipes off fds 0 and 1, so that the called function can neither read nor write them by accident."""
     reading, writing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)

@@ -1,9 +1,9 @@
-"""A function of ours in a process of its own, with limits of time and memory: for input that anyone may have written.
+"""Calls one of our functions in a process with limits of time and memory, for untrusted input.
 
-`LimitedProcess` is the parent's hold on it. The process (limited_child.py) is started once and serves calls one after
-another; one that goes beyond its limits is killed, and the next call starts a fresh one. Requests are pickled; replies
-are text, bytes or JSON: what reads anyone's input must not have the parent unpickle anything.
-Knows neither what is called nor how its failures are told to people.
+`LimitedProcess` is the parent's handle. The process (limited_child.py) is started once and serves calls one after
+another; one that exceeds its limits is killed, and the next call starts a new one. Requests are pickled; replies are
+text, bytes or JSON, so that the parent never unpickles what a reader of untrusted input wrote.
+Knows neither the function nor how its failures are shown to people.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from eaglelocal.core.process_usage import usage_of
 from eaglelocal.errors import EagleLocalError, RequestError
 
 START_CPU_S, START_WALL_S = 60.0, 600.0  # for Python and what the function imports
-LOOK_S = 0.1  # between two looks at a process that takes long
+LOOK_S = 0.1  # between two checks of a process that takes long
 READ_BYTES = 1024 * 1024
 VARIABLES = (
     "PATH",
@@ -48,13 +48,13 @@ VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one call may take, and opening the function too.
+    """The limits of one call, and of opening the function.
 
-    cpu_s         of the processor: a machine that is busy must fail no call
-    memory_bytes  of all calls together, above what the process takes when it has started
-    wall_s        on the clock, as the last resort against a process that waits
+    cpu_s         of CPU time, so that a busy machine fails no call
+    memory_bytes  of all calls together, above what the process takes once it has started
+    wall_s        of real time, as the last resort against a process that waits
     max_reply_bytes  of what a call returns
-    max_deaths    after so many in a row that had to be ended, calls fail at once for `rest_s`, with the last failure
+    max_deaths    after so many killed or dead processes in a row, calls fail at once for `rest_s`, with the last error
     """
 
     cpu_s: float
@@ -74,7 +74,7 @@ class TookTooLong(LimitedProcessError):
 
 
 class TookTooMuchMemory(LimitedProcessError):
-    """`detail` is what the function's MemoryError said, or ""."""
+    """The process exceeded its memory limit. `detail` is the text of the function's MemoryError, or ""."""
 
     def __init__(self, max_bytes: int, detail: str = "") -> None:
         super().__init__(f"it takes more than {max_bytes // 2**20} MiB")
@@ -87,7 +87,7 @@ class TooLargeReply(LimitedProcessError):
 
 
 class ProcessDied(LimitedProcessError):
-    """`exit_status` is negative for a signal."""
+    """The process ended by itself. `exit_status` is negative for a signal."""
 
     def __init__(self, exit_status: int, last_words: str = "") -> None:
         super().__init__(f"its process ended with {_status_text(exit_status)}{last_words and f': {last_words}'}")
@@ -99,7 +99,7 @@ class CannotStart(LimitedProcessError):
 
 
 class CallRaised(LimitedProcessError):
-    """The function raised an error that is none of ours: `kind` is the name of its class. The process lives on."""
+    """The function raised another error than an EagleLocalError, of the class named `kind`. The process lives on."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text or kind)
@@ -107,7 +107,7 @@ class CallRaised(LimitedProcessError):
 
 
 class LimitedProcess:
-    """Calls a function in a process of its own. Use it from any threads: calls wait for each other.
+    """Calls a function in a process of its own. Safe from any thread: calls wait for each other.
 
     function  "package.module:opener"; opener(*start) returns the function that serves calls
     """
@@ -118,24 +118,24 @@ class LimitedProcess:
         self._child: _Child | None = None
         self._num_deaths = 0  # since a call succeeded
         self._last_death: tuple[float, LimitedProcessError] | None = None
-        self._refusal: EagleLocalError | CallRaised | None = None  # it cannot be opened, now or later
+        self._refusal: EagleLocalError | CallRaised | None = None  # why the function can never be opened
         self._is_closed = False
 
     def start(self) -> None:
-        """Start the process and open the function beside other work. What fails is told by the first call."""
-        with contextlib.suppress(RuntimeError):  # the system gives no thread
+        """Start the process and open the function in the background. The first call raises what fails."""
+        with contextlib.suppress(RuntimeError):  # no thread can be started
             threading.Thread(target=self._start_quietly, name="limited-process", daemon=True).start()
 
     def open(self) -> None:
-        """Return when the function is open. Raises as `call` does."""
+        """Open the function, and return when it is open. Raises as `call` does."""
         with self._calling:
             self._opened()
 
     def call(self, *args: object) -> object:
-        """Return what the function returns: text, bytes, None, or what JSON can say.
+        """Return the function's result: text, bytes, None, or a JSON value.
 
-        Raises the function's own EagleLocalError, CallRaised for its other errors, else a LimitedProcessError; what
-        pickle says of arguments that cannot be sent.
+        Raises the function's own EagleLocalError, CallRaised for its other errors, else a LimitedProcessError; pickle's
+        error for arguments that cannot be sent.
         """
         request = packed(args)
         with self._calling:
@@ -144,7 +144,7 @@ class LimitedProcess:
             return reply
 
     def close(self) -> None:
-        """End the process, also in the middle of a call, and start no other."""
+        """End the process, even during a call, and start no other."""
         self._is_closed = True
         if (child := self._child) is not None:
             child.kill()
@@ -154,7 +154,7 @@ class LimitedProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, where one runs."""
+        """The process id, or None while no process runs."""
         child = self._child
         return child.pid if child is not None and child.is_running else None
 
@@ -163,7 +163,7 @@ class LimitedProcess:
             self.open()
 
     def _opened(self) -> _Child:
-        """The process with the function open; a fresh one where the last has ended."""
+        """Return the process with the function open; start a new one if the last has ended."""
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
         if self._child is not None and self._child.is_running:
@@ -172,7 +172,7 @@ class LimitedProcess:
             raise CannotStart("it was closed")
         self._rest()
         child = self._child = _Child(self._function, self._limits)
-        if self._is_closed:  # meanwhile
+        if self._is_closed:  # while it was started
             child.end()
             raise CannotStart("it was closed")
         try:
@@ -184,7 +184,7 @@ class LimitedProcess:
         return child
 
     def _ask(self, child: _Child, request: bytes) -> object:
-        """End a process that gives no reply."""
+        """Send a request to the process and return its reply; end the process if it gives none."""
         try:
             return child.ask(request)
         except (EagleLocalError, CallRaised):
@@ -194,12 +194,12 @@ class LimitedProcess:
             self._num_deaths += 1
             self._last_death = (time.monotonic(), error)
             raise
-        except BaseException:  # of this side, perhaps in the middle of a message
+        except BaseException:  # an error on our side, perhaps in the middle of a message
             child.end()
             raise
 
     def _rest(self) -> None:
-        """Raise the last failure again where too many came in a row; after a while one more process is tried."""
+        """Raise the last error again after too many deaths in a row; after `rest_s` one more process is tried."""
         if self._last_death is None or self._num_deaths < self._limits.max_deaths:
             return
         died_at, error = self._last_death
@@ -219,7 +219,7 @@ class _Child:
         self._requests, self._replies = (cast(FileIO, p) for p in (self._process.stdin, self._process.stdout))
         for pipe in (self._requests, self._replies):
             os.set_blocking(pipe.fileno(), False)
-        self._first_bytes: int | None = None  # resident, when it had started
+        self._first_bytes: int | None = None  # resident memory just after the start
 
     @property
     def pid(self) -> int:
@@ -230,7 +230,7 @@ class _Child:
         return self._end.alive and self._process.poll() is None
 
     def kill(self) -> None:
-        """From any thread; a call in the making then fails."""
+        """Kill the process, from any thread; a call in progress then fails."""
         with contextlib.suppress(OSError):
             self._process.kill()
 
@@ -238,13 +238,13 @@ class _Child:
         self._end()
 
     def ask(self, request: bytes) -> object:
-        """One message there and one back."""
+        """Send a request and return the value of the reply."""
         if self._first_bytes is None:
             self._receive(_Watch(self.pid, START_CPU_S, START_WALL_S))
             self._first_bytes = usage_of(self.pid).resident_bytes
         watch = _Watch(self.pid, self._limits.cpu_s, self._limits.wall_s)
         watch.limit_memory(self._first_bytes, self._limits.memory_bytes)
-        with contextlib.suppress(BrokenPipeError):  # it may have said why
+        with contextlib.suppress(BrokenPipeError):  # its last reply may say why
             self._send(HEAD.pack(Kind.REQUEST, len(request)) + request, watch)
         return self._value(*self._receive(watch))
 
@@ -282,7 +282,7 @@ class _Child:
         return b"".join(pieces)
 
     def _death(self) -> LimitedProcessError:
-        """Why the replies have ended."""
+        """Reap the process; return the error that says why its replies ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         self.kill()
@@ -292,7 +292,7 @@ class _Child:
         return ProcessDied(status, self._last_words())
 
     def _last_words(self) -> str:
-        """The last line on stderr, which the process keeps open until it has started."""
+        """Return the last line on stderr, which the process closes once it has started."""
         stderr = cast(FileIO, self._process.stderr)
         os.set_blocking(stderr.fileno(), False)
         lines = (stderr.read(READ_BYTES) or b"").decode(errors="replace").split("\n")
@@ -300,16 +300,16 @@ class _Child:
 
 
 class _Watch:
-    """Waits for a pipe of a process, and looks at what the process takes meanwhile."""
+    """Waits for a pipe of a process, and checks meanwhile what the process takes."""
 
     def __init__(self, pid: int, cpu_s: float, wall_s: float) -> None:
         self._pid, self._cpu_s, self._wall_s = pid, cpu_s, wall_s
-        self._memory: tuple[int, int] | None = None  # at the start, and what may be taken beside it
+        self._memory: tuple[int, int] | None = None  # bytes at the start, and how many more are allowed
         self._ends_at = time.monotonic() + wall_s
-        self._used_before_s: float | None = None  # asked for at the first look: most calls end before
+        self._used_before_s: float | None = None  # read at the first check: most calls end before
 
     def limit_memory(self, first_bytes: int, more_bytes: int) -> None:
-        if first_bytes:  # 0: the system does not tell
+        if first_bytes:  # 0: unknown
             self._memory = first_bytes, more_bytes
 
     def wait(self, fd: int, event: int) -> None:
@@ -327,7 +327,7 @@ class _Watch:
             raise _ran_for(self._cpu_s)
         if time.monotonic() > self._ends_at:
             raise TookTooLong(f"it gave no answer in {self._wall_s:g} s")
-        if self._memory is not None and usage.resident_bytes > sum(self._memory):  # where the system does not see it
+        if self._memory is not None and usage.resident_bytes > sum(self._memory):  # some systems set no limit
             raise TookTooMuchMemory(self._memory[1])
 
 
@@ -344,7 +344,7 @@ def _status_text(exit_status: int) -> str:
 
 
 def _spawn(command: list[str]) -> subprocess.Popen[bytes]:
-    """In a process group of its own, for Ctrl-C must not end it in the middle of a call."""
+    """Start the process in a process group of its own, so that Ctrl-C does not end it during a call."""
     pipe = subprocess.PIPE
     try:
         return subprocess.Popen(
@@ -355,7 +355,7 @@ def _spawn(command: list[str]) -> subprocess.Popen[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    """What Python needs, with our own import path: parent and child are one program. Nobody's tokens are among it."""
+    """Return the variables that Python needs, and our own import path: parent and child are one program. No secrets."""
     root = str(Path(__file__).parents[2])
     ours = [entry for entry in sys.path if entry == root or (entry and entry != os.getcwd())]
     kept = {name: value for name, value in os.environ.items() if name in VARIABLES or name.startswith("LC_")}
@@ -379,7 +379,7 @@ def packed(args: tuple[object, ...]) -> bytes:
 
 
 def decoded(kind: int, body: bytes) -> object:
-    """The value, or the error that the function raised."""
+    """Return the value of a reply, or raise the error that the function raised."""
     match kind:
         case Kind.NONE:
             return None

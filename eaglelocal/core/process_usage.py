@@ -1,4 +1,4 @@
-"""What a process has taken of the processor and takes of memory, as the system tells it of any process."""
+"""The CPU time and memory of any process, as the operating system reports them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has taken of the processor so far, and takes of memory now."""
+    """A process's CPU time so far, and its resident memory now."""
 
     cpu_s: float
     resident_bytes: int
 
 
 def usage_of(pid: int) -> Usage:
-    """Return zeros where the process is gone, or the system does not tell."""
+    """Return the usage of a process; zeros if it is gone, or if the system does not tell."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return read_stat(file.read())
     except FileNotFoundError:
         return Usage(0.0, 0) if Path("/proc/self").exists() else _ask_ps(pid)
-    except OSError:  # between two reads
+    except OSError:  # it ended between two reads
         return Usage(0.0, 0)
 
 
 def read_stat(line: bytes) -> Usage:
-    """Linux: `pid (name) state ...`; behind the name, which may be anything, utime, stime and rss."""
+    """Parse Linux's `pid (name) state ...`; utime, stime and rss follow the name, which may contain anything."""
     fields = line[line.rindex(b")") + 2 :].split()
     ticks = int(fields[11]) + int(fields[12])
     return Usage(ticks / os.sysconf("SC_CLK_TCK"), int(fields[21]) * resource.getpagesize())
@@ -46,7 +46,7 @@ def _ask_ps(pid: int) -> Usage:
 
 
 def read_ps(line: str) -> Usage:
-    """`[[days-]hours:]minutes:seconds KiB`. Zeros for anything else."""
+    """Parse `[[days-]hours:]minutes:seconds KiB`. Zeros for anything else."""
     try:
         clock, kib = line.split()
         days, _, rest = clock.rpartition("-")

@@ -1,4 +1,4 @@
-"""What is asked of the engine: messages or raw text on the outside, token ids on the inside."""
+"""Requests to the engine: messages or raw text from clients, token ids inside the engine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MAX_DRAFT_TOKENS = 16
 
 
 class Drafting(Enum):
-    """Who decides how much is drafted."""
+    """The policies that decide how many tokens are drafted."""
 
-    AUTO = "auto"  # measured goodput: as much as pays, by any drafter, nothing where nothing pays
+    AUTO = "auto"  # by measured goodput: as many as pay off, by any drafter; none if none do
     FIXED = "fixed"  # always a chain of a given length, no lookup
     PID = "pid"  # a length that follows the recent acceptance, for comparison
     OFF = "off"
@@ -26,14 +26,14 @@ class Drafting(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What `--spec` says: `auto`, `off`, `pid`, or the number of draft tokens."""
+    """A value of `--spec`: `auto`, `off`, `pid`, or the number of draft tokens."""
 
     drafting: Drafting = Drafting.AUTO
     num_draft_tokens: int = 0  # of FIXED
 
     @property
     def max_draft(self) -> int:
-        """Most drafted rows of a slot in one step."""
+        """The most drafted rows of a slot in one step."""
         if self.drafting is Drafting.FIXED:
             return self.num_draft_tokens
         return 0 if self.drafting is Drafting.OFF else MAX_DRAFT_TOKENS
@@ -50,7 +50,7 @@ def fixed(num_draft_tokens: int) -> Spec:
 
 
 def parse_spec(text: str | int) -> Spec:
-    """Raises UsageError for what is none."""
+    """Parse a value of `--spec`. Raises UsageError for any other text."""
     for spec in (AUTO, OFF, PID):
         if text == spec.drafting.value:
             return spec
@@ -65,23 +65,23 @@ def parse_spec(text: str | int) -> Spec:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A picture in a message."""
+    """An image in a message."""
 
-    data: bytes = field(repr=False)  # of a file: PNG, JPEG, GIF, WebP or BMP, as it came
-    at: int = 0  # characters of the message's text that stand before it
+    data: bytes = field(repr=False)  # a file's bytes: PNG, JPEG, GIF, WebP or BMP
+    at: int = 0  # its place: the number of characters of the message's text before it
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation."""
+    """A message of a conversation."""
 
     role: str  # system, user, assistant, tool
     content: str
-    reasoning: str = ""  # what an assistant thought before it said that
+    reasoning: str = ""  # an assistant's reasoning before the content
     tool_calls: tuple[ToolCall, ...] = ()  # of an assistant
     tool_call_id: str = ""  # of a tool's answer: the call that it answers
     name: str = ""  # of the tool that answers
-    images: tuple[Image, ...] = ()  # in the order of their places; for models that see
+    images: tuple[Image, ...] = ()  # in the order of their places; for models that read images
 
 
 Parts = tuple[str | int, ...]  # texts, and tokens among them
@@ -89,43 +89,43 @@ Parts = tuple[str | int, ...]  # texts, and tokens among them
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Texts that are tokenized as they stand, and tokens used as they are."""
+    """Texts that are tokenized without a template, and tokens used as they are."""
 
     parts: Parts
-    add_special: bool = True  # before a text that begins it, as the vocabulary wants it
+    add_special: bool = True  # add the vocabulary's first tokens (BOS), if a text comes first
     parse_special: bool = True  # control tokens may be spelled in the texts
 
 
 @dataclass(frozen=True, slots=True)
 class Infill:
-    """Code with a gap, of which as much is read as the context has room for."""
+    """Code with a gap; as much of it is read as the context has room for."""
 
     before: Parts
     behind: Parts
     snippets: tuple[tuple[str, str], ...] = ()  # of other files: name and text
-    begun: str = ""  # the first words of what belongs into the gap
+    begun: str = ""  # text that is already in the gap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A question as a client sends it. Exactly one of messages, text, tokens, mixed, infill is given.
+    """A request for an answer, as a client sends it. Exactly one of messages, text, tokens, mixed, infill is given.
 
     messages  rendered with the target's chat template
-    text      tokenized as it stands, without a template; control tokens may be spelled in it
+    text      tokenized without a template; control tokens may be spelled in it
     tokens    used as they are (evaluation, benchmarks)
     mixed     texts and tokens
-    infill    what stands around the answer, for models that can fill in the middle
+    infill    the code around the answer, for fill-in-the-middle models
 
     tools, tool_choice  functions offered to the model (messages only)
-    constraint          what the answer's text must look like
+    constraint          a grammar, schema or other constraint on the answer's text
     template_values     more variables for the chat template, as JSON by name (enable_thinking, reasoning_effort)
-    is_split            reasoning and tool calls are told apart from the answer's text, as the template marks them
-    suffix              what stands behind the answer: text or tokens are what stands before it (fill in the middle)
-    continues_last      the last message is an answer's beginning, and what is told goes on behind it
-    is_counted          only the prompt's tokens are counted: it starts and finishes without an answer
-    tells_prompt        what the model is given is told before it starts
-    reuses_cache        what a cache holds of the prompt is not computed again
-    line_limit_s        so long after its first token the answer ends with the line that is being written
+    is_split            reasoning and tool calls are separated from the answer's text, as the template marks them
+    suffix              text behind the answer (fill in the middle); text or tokens are then the prefix
+    continues_last      the last message is the beginning of the answer, and events carry only what follows it
+    is_counted          only count the prompt's tokens: it starts and finishes without an answer
+    tells_prompt        emit the model's input (Prompted) before it starts
+    reuses_cache        reuse what a cache holds of the prompt
+    line_limit_s        so many seconds after its first token, the answer ends with the current line
     """
 
     id: str
@@ -136,7 +136,7 @@ class ChatRequest:
     infill: Infill | None = None
     params: SamplingParams = field(default_factory=SamplingParams)
     spec: Spec | None = None  # None: as the engine was started
-    owner: str = ""  # who asks; texts of one owner are never drafted from for another
+    owner: str = ""  # the user; texts of one owner are never used to draft for another
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ANY_TOOL
     constraint: Constraint | None = None
@@ -152,11 +152,11 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """What documents are ranked by.
+    """The query that documents are ranked by, and how.
 
-    truncates            a document may lose its end where it does not fit; else it is an error
-    max_document_tokens  a longer document loses its end in any case; None: no limit but the context
-    is_raw               scores are the model's own; else they are probabilities, from 0 to 1
+    truncates            cut the end off a document that does not fit; else that is an error
+    max_document_tokens  cut longer documents in any case; None: no limit but the context
+    is_raw               return the model's own scores; else probabilities, from 0 to 1
     given_as             the request's field that holds the documents, for errors
     """
 
@@ -169,9 +169,9 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest:
-    """Texts of which an embedding model makes a vector each: as text, or as token ids used as they are.
+    """A request for one vector per text: as text, or as token ids used as they are.
 
-    With a ranking they are documents, of which a reranker says how well each answers the query.
+    With a ranking the texts are documents, and a reranker scores how well each answers the query.
     """
 
     id: str
@@ -181,7 +181,7 @@ class EmbedRequest:
 
     @property
     def task(self) -> Task:
-        """Of the model that can answer it."""
+        """The task of a model that can answer it."""
         return Task.EMBEDDING if self.ranking is None else Task.RANK
 
 
@@ -190,10 +190,10 @@ AnyRequest = ChatRequest | EmbedRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request as the engine runs it."""
+    """A request as the engine runs it: token ids, and everything the scheduler and samplers need."""
 
     id: str
-    prompt: tuple[int, ...]  # negative where an image stands
+    prompt: tuple[int, ...]  # negative stand-ins for images
     params: SamplingParams
     images: tuple[PlacedImage, ...] = ()  # of the prompt
     spec: Spec | None = None
@@ -206,10 +206,10 @@ class Request:
 
     @property
     def num_hidden(self) -> int:
-        """Cells that images take beyond one for each position."""
+        """The cells that images take beyond one per position."""
         return sum([image.num_hidden for image in self.images])
 
     @property
     def goes_on_behind_end(self) -> bool:
-        """An end-of-generation token does not end the answer. It always ends one that is bound to a grammar."""
+        """True if an end-of-generation token does not end the answer. With a constraint it always does."""
         return self.params.ignore_eos and self.constraint is None

@@ -1,8 +1,8 @@
-"""How the next token is drawn from the target's distribution: plain data, no algorithm.
+"""Sampling parameters: how the next token is drawn from the target's distribution. Plain data, no algorithm.
 
-The draw itself happens in llama.cpp's samplers (backend) or in the test double. One random draw per
-emitted token, whatever was drafted, so a seed gives one text at any draft length and concurrency, but for rounding:
-a draw on the border of two tokens may fall otherwise where rows were computed beside others, or found in a cache.
+llama.cpp's samplers (backend), or the test double, make the draw. One random draw per emitted token, whatever was
+drafted, so a seed gives one text at any draft length and concurrency, but for rounding: a draw on the border of two
+tokens may change where rows were computed beside others, or found in a cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_BIAS = 10_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Sampling of one request. Neutral defaults: the distribution of the model itself."""
+    """The sampling parameters of one request. Neutral defaults: the model's own distribution."""
 
     temperature: float = 1.0  # 0 is greedy
     top_k: int = 0  # 0: all
@@ -46,11 +46,11 @@ class SamplingParams:
     repeat_last_n: int = 64  # tokens the penalties look back on, prompt included
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
-    max_tokens: int | None = None  # None: until the context is full; 0: the prompt is read, for whoever asks next
+    max_tokens: int | None = None  # None: until the context is full; 0: only read the prompt into the cache
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None  # None: none; n: the chosen token's and the n most likely
-    left_open: frozenset[str] = frozenset()  # of RECOMMENDED: nobody said them, what the model's makers recommend does
+    left_open: frozenset[str] = frozenset()  # fields of RECOMMENDED that the user left unset
 
     def __post_init__(self) -> None:
         for name, (low, high) in RANGES.items():
@@ -79,21 +79,21 @@ class SamplingParams:
 
 
 def is_possible(name: str, value: float) -> bool:
-    """Is this a value of a field in RANGES?"""
+    """Return whether this is a valid value of a field in RANGES."""
     low, high = RANGES[name]
     return low <= value <= high and not (name == "temperature" and 0 < value < MIN_TEMPERATURE)
 
 
 def as_recommended(params: SamplingParams, recommended: Mapping[str, float]) -> SamplingParams:
-    """What was left open as the model's makers recommend it, the rest as it is.
+    """Return the parameters with unset fields as the model's makers recommend them.
 
-    recommended  by the name of a field, all of them possible
+    recommended  values by field name, all of them valid
     """
     return replace(params, **{name: recommended[name] for name in params.left_open & recommended.keys()})  # type: ignore[arg-type]
 
 
 def sampling_text(recommended: Mapping[str, float]) -> str:
-    """`temperature 0.6, top-k 20`"""
+    """Return the values as text, such as `temperature 0.6, top-k 20`."""
     return ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in recommended.items())
 
 
@@ -102,16 +102,16 @@ GREEDY = SamplingParams(temperature=0.0)
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-probability under the model's own distribution, before temperature, filters and penalties."""
+    """A log-probability under the model's own distribution, before temperature, filters and penalties."""
 
     token: int
     logprob: float
-    piece: bytes = b""  # what the token stands for; filled in where text is made
+    piece: bytes = b""  # the token's bytes; filled in by engine/answering.py
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One draw. `top` is ordered, most likely first, and empty unless it was asked for."""
+    """A drawn token. `top` has the most likely tokens, best first, and is empty unless asked for."""
 
     token: int
     logprob: float | None = None

@@ -1,4 +1,4 @@
-"""One request while it runs: the only place that changes as its tokens come."""
+"""The state of one running request: the only object that changes as its tokens come."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from eaglelocal.core.request import Request
 class Sequence:
     """A request in a slot.
 
-    n_ctx       positions that it may have: fewer than the slot's where images take several cells each
-    tokens      prompt and everything emitted; negative numbers stand for images
-    num_cached  rows of `tokens` that lie in the target's cache
+    n_ctx       positions that it may have: fewer than the slot's if images take several cells each
+    tokens      prompt and all emitted tokens; negative numbers stand for images
+    num_cached  leading rows of `tokens` that lie in the target's cache
 
     While decoding, all tokens but the last are cached; the last is the root of the next draft.
     """
@@ -38,7 +38,7 @@ class Sequence:
 
     @property
     def num_prompt_rows(self) -> int:
-        """Cells that the prompt takes, as people count its tokens."""
+        """The cells that the prompt takes; shown to users as its number of tokens."""
         return self.rows_before(self.num_prompt)
 
     @property
@@ -51,37 +51,37 @@ class Sequence:
 
     @property
     def next_image(self) -> PlacedImage | None:
-        """The first that is not cached whole; none is ever cached in part."""
+        """The first image that is not cached; an image is never cached in part."""
         return next((image for image in self.request.images if image.end > self.num_cached), None)
 
     @property
     def num_readable(self) -> int:
-        """Prompt tokens up to the next image."""
+        """The number of prompt tokens before the next image that are not cached yet."""
         image = self.next_image
         return (self.num_prompt if image is None else image.first) - self.num_cached
 
     def before_images(self, position: int) -> int:
-        """The last position, not behind this one, at which no image is cut."""
+        """Return the last position, up to this one, that does not cut an image."""
         cut = (image.first for image in self.request.images if image.first < position < image.end)
         return next(cut, position)
 
     def behind_images(self, position: int) -> int:
-        """The first position, not before this one, at which no image is cut."""
+        """Return the first position, from this one on, that does not cut an image."""
         cut = (image.end for image in self.request.images if image.first < position < image.end)
         return next(cut, position)
 
     def rows_before(self, position: int) -> int:
-        """Cells that the positions before this one take."""
+        """Return the cells that the positions before this one take."""
         return position + sum([image.num_hidden for image in self.request.images if image.end <= position])
 
     @property
     def num_left(self) -> int:
-        """Tokens that may still be emitted: by the request's limit and by the context."""
+        """The tokens that may still be emitted, by the request's limit and by the context."""
         room = self.n_ctx - len(self.tokens)
         wanted = self.request.params.max_tokens
         return room if wanted is None else min(room, wanted - self.num_emitted)
 
     @property
     def draft_room(self) -> int:
-        """Drafted tokens that can be of use: the last token emitted needs no draft."""
+        """The number of drafted tokens that can be of use: the last emitted token needs no draft."""
         return max(self.num_left - 1, 0)

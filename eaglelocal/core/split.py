@@ -1,15 +1,15 @@
-"""How a model is divided among several GPUs, as it is written: `layer`, `row`, `none`, or the share of each, `3,1`."""
+"""The setting that divides a model among several GPUs: `layer`, `row`, `none`, or each GPU's share, such as `3,1`."""
 
 from __future__ import annotations
 
 MODES = ("layer", "row", "none")
-MAX_SHARES = 16  # llama.cpp's most devices
+MAX_SHARES = 16  # llama.cpp's limit of devices
 
 
 def parse_split(text: str) -> tuple[str, tuple[float, ...]]:
-    """(mode, shares). Shares divide by layers, in llama.cpp's order of devices.
+    """Return (mode, shares). Shares divide by layers, in llama.cpp's order of devices.
 
-    Raises ValueError, saying what it must be.
+    Raises ValueError; its text says what the setting must be.
 
     >>> parse_split("3,1")
     ('layer', (3.0, 1.0))

@@ -2,8 +2,8 @@
 
 drafted      nodes sent to the target, siblings included
 accepted     drafted tokens that the target kept
-acceptance length   tokens emitted by verifications that had a draft / their number; the bonus token counts, where
-                    the answer did not end on an accepted token before it
+acceptance length   tokens emitted by verifications that had a draft / their number; the bonus token counts, unless
+                    the answer ended on an accepted token before it
 tok/s        from the first to the last token, prefill excluded
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class SpeculationStats:
-    """Speculation of one answer or of a run. `state` is one line a person can read."""
+    """The speculation statistics of one answer or of the engine. `reason` explains `state` to people."""
 
     state: str = "off"  # on, off, asleep
     reason: str = ""
@@ -22,7 +22,7 @@ class SpeculationStats:
     draft_tokens: int = 0
     accepted_tokens: int = 0
     accepted_per_position: tuple[int, ...] = ()  # [depth], how often depth i + 1 was accepted
-    speedup_estimate: float | None = None  # measured token rate / what it were without drafted rows; None: not measured
+    speedup_estimate: float | None = None  # measured token rate / estimated rate without drafts; None: not measured
     emitted_tokens: int = 0  # by verifications that had a draft, bonus tokens included
 
     @property
@@ -36,7 +36,7 @@ class SpeculationStats:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds of one answer. Steps shared with other slots are counted in full for each."""
+    """Durations of one answer, in seconds. Steps shared with other slots are counted in full for each."""
 
     ttft_s: float = 0.0  # from submission to the first token
     prefill_s: float = 0.0
@@ -49,7 +49,7 @@ class Timings:
 
 @dataclass(slots=True)
 class SpeculationCounter:
-    """The one mutable counter behind SpeculationStats."""
+    """The mutable counter that SpeculationStats are made from."""
 
     drafts: int = 0
     draft_tokens: int = 0

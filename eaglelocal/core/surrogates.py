@@ -1,6 +1,6 @@
-"""Text from outside may hold halves of UTF-16 surrogate pairs: JSON spells them, and Python reads file names with them.
+"""Joins halves of UTF-16 surrogate pairs in outside text: JSON can spell them, and Python reads file names with them.
 
-Two halves are one character; half a one is none, and cannot be written anywhere. Pure.
+Two halves are one character; a single half is none, and cannot be encoded. Pure.
 
 >>> join_surrogates("\\ud83e\\udd85 \\ud83e")
 '🦅 �'
@@ -17,14 +17,14 @@ FIRST_HALF = re.compile("[\ud800-\udbff]$")
 
 
 def join_surrogates(text: str) -> str:
-    """Return the text with halves joined to characters; a half alone becomes U+FFFD."""
+    """Return the text with pairs of halves joined to characters; a single half becomes U+FFFD."""
     if not HALVES.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def join_in_json(value: object) -> object:
-    """Return a JSON value of which every text, names of members too, is as `join_surrogates` has it."""
+    """Return a JSON value with `join_surrogates` applied to all its texts, member names too."""
     match value:
         case str():
             return join_surrogates(value)
@@ -37,7 +37,7 @@ def join_in_json(value: object) -> object:
 
 @dataclass(slots=True)
 class SurrogateJoiner:
-    """The same for a text that comes in parts: a first half waits for the part behind it."""
+    """A streaming `join_surrogates`: a first half at the end of a part waits for the next part."""
 
     _held: str = ""
 
@@ -48,6 +48,6 @@ class SurrogateJoiner:
         return join_surrogates(text[:at])
 
     def finish(self) -> str:
-        """What waited in vain."""
+        """Return the text that is still waiting for a second half."""
         held, self._held = self._held, ""
         return join_surrogates(held)

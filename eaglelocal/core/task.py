@@ -1,4 +1,4 @@
-"""What a model answers with."""
+"""The tasks of models: text, embeddings, or ranking."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Task(StrEnum):
-    """The values are those that the server tells as a model's capability, where it is not text."""
+    """A model's task. Other values than TEXT are also the capability that the server reports."""
 
     TEXT = "text"
     EMBEDDING = "embedding"  # a vector of each text
@@ -14,11 +14,11 @@ class Task(StrEnum):
 
     @property
     def said(self) -> str:
-        """For people, of a model that writes no text."""
+        """A clause for people about a model that generates no text."""
         return f"{'makes embeddings' if self is Task.EMBEDDING else 'ranks documents'} and nothing else"
 
     def why_not(self, wanted: Task) -> str:
-        """For people, of a model that is asked for another task."""
+        """Return a clause for people: why a model of this task cannot do the wanted one."""
         return f"is no {NAMES[wanted]}" if self is Task.TEXT else self.said
 
 

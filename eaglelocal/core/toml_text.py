@@ -1,4 +1,4 @@
-"""Reading TOML that anyone may have written. The only reader of TOML in the package."""
+"""Reads TOML from untrusted sources. The only reader of TOML in the package."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from eaglelocal.core.json_text import MAX_DEPTH, is_deeper
 from eaglelocal.core.utf8_text import FaultInLine, place_of, read_text_file
 
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
-# strings and comments are passed over: brackets in them open nothing
-# also one that does not end, for else each quote in it would begin another to be looked for
+# Strings and comments are skipped, because brackets in them open nothing. Unterminated strings too: else each quote
+# in one would start another search.
 _TOKEN = re.compile(
     r'"""(?:[^\\]|\\(?:.|\Z))*?(?:"{3,5}|\Z)'
     r"|'''.*?(?:'{3,5}|\Z)"
@@ -23,7 +23,7 @@ _TOKEN = re.compile(
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """Raises ValueError for what is no TOML, or nested deeper than JSON may be here."""
+    """Parse a TOML text. Raises ValueError if it is not TOML, or nested deeper than MAX_DEPTH."""
     try:
         content = tomllib.loads(text)
     except RecursionError:
@@ -39,7 +39,7 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def read_toml_file(path: Path) -> dict[str, Any]:
-    """Raises OSError; ValueError that begins with the file, and the line where it is known."""
+    """Parse a TOML file. Raises OSError; ValueError whose text begins with the file, and with the line if known."""
     try:
         return read_toml(read_text_file(path))
     except FaultInLine as error:
@@ -49,15 +49,15 @@ def read_toml_file(path: Path) -> dict[str, Any]:
 
 
 def _deep_line(text: str) -> int:
-    """The line of the bracket that opens one level too many; 0 where it is not brackets that nest so deep."""
+    """Return the line of the bracket that opens one level too many; 0 if dotted keys or tables nest that deep."""
     level = 0
     for token in _TOKEN.finditer(text):
         level += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
-        if level >= MAX_DEPTH:  # the file itself is a level, too
+        if level >= MAX_DEPTH:  # the file itself counts as a level
             return text.count("\n", 0, token.start()) + 1
     return 0
 
 
 def _deep_key(content: dict[str, Any]) -> str:
-    """The first name of the dotted keys or tables that nest so deep."""
+    """Return the first name of the dotted keys or tables that nest too deep."""
     return next(key for key, value in content.items() if is_deeper(value, MAX_DEPTH - 1))

@@ -1,4 +1,4 @@
-"""Functions that a model may call, as a request offers them and as an answer uses them."""
+"""Tools: functions that a model may call, as a request offers them and as an answer calls them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Tool:
 
     name: str
     description: str = ""
-    parameters: str = "{}"  # JSON schema of its arguments, as JSON
-    is_strict: bool = False  # arguments must fit the schema as tightly as their notation can be bound
+    parameters: str = "{}"  # the JSON schema of its arguments
+    is_strict: bool = False  # constrain arguments to the schema as tightly as the notation allows
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The model wants a function run."""
+    """A call of a tool by the model."""
 
     id: str
     name: str
@@ -28,16 +28,16 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """A part of a tool call, told as it is written. The first part of a call has its id and its name."""
+    """A part of a tool call, emitted while the model writes it. The first part of a call has its id and name."""
 
     index: int  # of the call in its answer, from 0
-    arguments: str  # JSON, to be joined with that of the parts before and behind
+    arguments: str  # a piece of the arguments' JSON, in order
     id: str = ""
     name: str = ""
 
 
 def joined(parts: Iterable[CallPart]) -> list[ToolCall]:
-    """The calls that parts make up, in order; one that was cut short has the arguments that were written."""
+    """Return the calls that the parts make up, in order. A call that was cut short has the arguments written so far."""
     calls: dict[int, ToolCall] = {}
     arguments: dict[int, list[str]] = {}
     for part in parts:
@@ -48,16 +48,16 @@ def joined(parts: Iterable[CallPart]) -> list[ToolCall]:
 
 
 class ToolUse(Enum):
-    """Whether functions are called."""
+    """The setting that allows, forbids or requires tool calls."""
 
-    AUTO = "auto"  # as the model likes
+    AUTO = "auto"  # the model decides
     NONE = "none"
     REQUIRED = "required"  # at least one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolChoice:
-    """What a request says about the tools it offers."""
+    """The request's settings for the tools it offers."""
 
     use: ToolUse = ToolUse.AUTO
     name: str = ""  # of the only function that may be called (then REQUIRED)
@@ -68,23 +68,23 @@ ANY_TOOL = ToolChoice()
 
 
 class Notation(Enum):
-    """In what an answer's calls are written, and so which parser reads them."""
+    """The syntax in which a model writes calls; it decides which parser reads them."""
 
     JSON = "json"  # an object, or an array of them, with name and arguments; or a name and then the arguments
-    TAGS = "tags"  # every argument a text between tags
+    TAGS = "tags"  # each argument is text between tags
     PYTHON = "python"  # [look_up(word="owl")]
     GEMMA = "gemma"  # call:look_up{word:<|"|>owl<|"|>}
-    BARE = "bare"  # JSON that no marker tells from an answer
+    BARE = "bare"  # JSON without a marker that distinguishes it from an answer
     HARMONY = "harmony"  # messages on channels
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """An answer of several messages, each with a header: how those begin that matter, markers and text as they come.
+    """The headers of an answer that consists of several messages: markers and text, literally.
 
-    thought, said  headers of a message that is a thought, and of one to the person
-    aside   header of one to the person where calls follow
-    onward  what ends a message and begins the next one's header
+    thought, said  headers of a message with reasoning, and of one to the user
+    aside   header of a message to the user that is followed by calls
+    onward  ends a message and begins the next one's header
     ends    further markers that end a message
     """
 
@@ -97,23 +97,23 @@ class Turns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallForm:
-    """How a family of models writes calls.
+    """The syntax in which a family of models writes calls.
 
     label    for people and tests
-    call     one call; «name», «index» and «args» stand for what differs
-    around   what stands before all calls of an answer, between two, and behind all
-    begin    marker that opens what the parser reads as one block, and `end` the one that closes it
+    call     template of one call, with «name», «index» and «args»
+    around   text before all calls of an answer, between two, and behind all
+    begin    marker that opens a block for the parser; `end` is the one that closes it
     inside   markers within a block
-    section  markers around the blocks of an answer; they say nothing
-    head     JSON: a regular expression of what stands before the arguments, with groups `name` and perhaps `id`
+    section  markers around the blocks of an answer, without meaning
+    head     JSON: regular expression of the text before the arguments, with groups `name` and perhaps `id`
     tail     JSON: characters between arguments and end marker
-    tags     TAGS: how a call begins and ends in its block, with «name»
-    value    TAGS: one argument, with «key», «value» and perhaps «is_text»
-    quotes   TAGS: what may stand around a value, which then holds anything
-    is_one_call   an answer has one call
-    has_short_ids  ids of nine letters and digits
-    ends_turn  behind its end marker a model would make up results: the answer is over there
-    turns    where an answer is several messages
+    tags     TAGS: begin and end of a call within its block, with «name»
+    value    TAGS: template of one argument, with «key», «value» and perhaps «is_text»
+    quotes   TAGS: optional quotes around a value, which may then contain anything
+    is_one_call   an answer has only one call
+    has_short_ids  ids are nine letters and digits
+    ends_turn  the answer ends at this call's end marker, because the model would invent results
+    turns    headers, if an answer consists of several messages
     """
 
     label: str
@@ -141,14 +141,14 @@ class CallForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How an answer's text is taken apart into thought, text and calls."""
+    """The markers by which an answer's text is split into reasoning, text and calls."""
 
-    form: CallForm | None = None  # None: no calls can be told
-    thought: tuple[str, str] | None = None  # the markers around a thought, where they are not the form's own
-    thought_label: str = ""  # a word behind the first of them that is no thought
-    in_thought: bool = False  # the prompt has opened one
-    in_said: bool = False  # the prompt has begun what is said: no thought comes
-    said: tuple[str, str] = ("", "")  # markers around what is said behind it
-    marks: tuple[tuple[int, str], ...] = ()  # control tokens among the markers, and how they are spelled
-    tools: tuple[Tool, ...] = ()  # that may be called; none: what looks like a call is text
-    parallel: bool = True  # go on behind the first call
+    form: CallForm | None = None  # None: calls cannot be recognised
+    thought: tuple[str, str] | None = None  # the markers around reasoning, unless `form` has them
+    thought_label: str = ""  # a word behind the first marker that is not part of the reasoning
+    in_thought: bool = False  # the prompt ends within the reasoning
+    in_said: bool = False  # the prompt ends within the answer's text: no reasoning follows
+    said: tuple[str, str] = ("", "")  # markers around the text behind the reasoning
+    marks: tuple[tuple[int, str], ...] = ()  # control tokens among the markers, with their texts
+    tools: tuple[Tool, ...] = ()  # that may be called; empty: calls are treated as text
+    parallel: bool = True  # the answer may have several calls

@@ -1,4 +1,4 @@
-"""Reading text files that anyone may have written: a byte that is no UTF-8 is told with its line."""
+"""Reads text files from untrusted sources; an error about a byte that is not UTF-8 names its line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class FaultInLine(ValueError):
-    """What is wrong with a text, and the line where it is; 0 where that is not known."""
+    """An error in a text, with its line; 0 if unknown."""
 
     def __init__(self, what: str, line: int) -> None:
         super().__init__(what)
@@ -15,7 +15,7 @@ class FaultInLine(ValueError):
 
 
 def read_text_file(path: Path) -> str:
-    """The text of a file, its lines ended by newlines; a byte order mark in front is dropped.
+    """Return the text of a file with newlines normalised to LF and without a byte order mark.
 
     Raises OSError, and FaultInLine where it is not UTF-8.
     """
@@ -29,5 +29,5 @@ def read_text_file(path: Path) -> str:
 
 
 def place_of(path: Path, error: Exception) -> str:
-    """`FILE, line N` of a FaultInLine; else the file alone."""
+    """Return `FILE, line N` for a FaultInLine with a line, else the file alone."""
     return f"{path}, line {error.line}" if isinstance(error, FaultInLine) and error.line else str(path)

@@ -1,7 +1,7 @@
-"""Writing a file so that it is there whole or not at all, whoever else writes it, and after a power cut too.
+"""Writes a file completely or not at all, safe against other writers and power cuts.
 
-Knows nothing of what is written. Whoever writes holds the lock of the file that is yet to be renamed; the lock ends
-with the process, so that the next writer in the folder knows whose files nobody will ever finish, and removes them.
+Does not know the content. A writer holds the lock of its temporary file until it is renamed. The lock ends with the
+process, so that the next writer in the folder recognises abandoned temporary files, and removes them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 
 from eaglelocal.core.folders import PRIVATE, make_folder, sync_folder
 
-PREFIX, SUFFIX = ".eaglelocal-", ".part"  # nobody else calls his files so
+PREFIX, SUFFIX = ".eaglelocal-", ".part"  # of temporary files; no other program uses such names
 OWN_FILE = 0o600  # some of these files hold keys
 OTHERS_WRITE = 0o022
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = OWN_FILE, scratch: Path | None = None) -> None:
-    """Write it elsewhere, flush it to the disk, and move it to its place; makes the folder.
+    """Write a temporary file, flush it to disk, and move it to its place; creates the folder.
 
-    mode     the rights of the file, whatever the umask is
-    scratch  where it is written first, on the same disk; beside its place if nothing is said
+    mode     the permissions of the file, whatever the umask is
+    scratch  folder of the temporary file, on the same disk; by default the file's own
 
     Raises OSError, and leaves nothing behind then.
     """
@@ -33,7 +33,7 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = OWN_FILE, scrat
     drop_abandoned(scratch)
     handle, made = _new_file(scratch)
     try:
-        with os.fdopen(handle, "wb") as file:  # its lock goes when it is closed
+        with os.fdopen(handle, "wb") as file:  # closing it releases its lock
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fchmod(file.fileno(), mode)
@@ -47,9 +47,9 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = OWN_FILE, scrat
 
 
 def put_in_place(made: Path, path: Path) -> None:
-    """Flush a file that is complete to the disk and give it its name. Raises OSError.
+    """Flush a complete file to disk and rename it to `path`. Raises OSError.
 
-    Whatever the umask is, only its owner may write it.
+    Only its owner may write it, whatever the umask is.
     """
     with made.open("rb") as file:
         os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o777 & ~OTHERS_WRITE)
@@ -59,9 +59,9 @@ def put_in_place(made: Path, path: Path) -> None:
 
 
 def drop_abandoned(folder: Path) -> None:
-    """Remove the unfinished files in a folder whose writers have ended; those of others are let be."""
+    """Remove temporary files in a folder whose writers have ended; those of running writers stay."""
     for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
-        with suppress(OSError):  # it went just now, somebody writes it, or no file system of locks
+        with suppress(OSError):  # it is gone, being written, or on a file system without locks
             handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -73,9 +73,9 @@ def drop_abandoned(folder: Path) -> None:
 
 
 def _new_file(folder: Path) -> tuple[int, str]:
-    """A fresh file, open and locked, and its name; only its owner may read it.
+    """Return a new temporary file, open and locked, and its name; only its owner may read it.
 
-    Between its making and its locking another writer may take it for abandoned: then it has no name any more.
+    Another writer may remove it as abandoned before it is locked; then another one is made.
     """
     while True:
         handle, made = tempfile.mkstemp(prefix=PREFIX, suffix=SUFFIX, dir=folder)

@@ -1,4 +1,4 @@
-"""One answer in the making: sampler, text, counters, times. Everything per request that is not tokens."""
+"""The state of one answer while it runs, beyond its tokens: sampler, text, counters and times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eaglelocal.text.split_answer import SplitAnswerText
 
 @dataclass(slots=True)
 class Clock:
-    """Moments and sums of one answer, in seconds."""
+    """Timestamps and accumulated durations of one answer, in seconds."""
 
     submitted_at: float
     admitted_at: float = 0.0
@@ -29,7 +29,7 @@ class Clock:
     draft_s: float = 0.0
     verify_s: float = 0.0
     host_s: float = 0.0
-    plain_s: float = 0.0  # what its tokens after the first would have taken, one row a step
+    plain_s: float = 0.0  # estimate: what its tokens after the first would have taken without drafts
 
     def timings(self, num_tokens: int) -> Timings:
         decode_s = self.last_at - self.first_at
@@ -45,7 +45,7 @@ class Clock:
 
 
 class Taken(NamedTuple):
-    """What a verdict adds to an answer. It ends with a finish reason or an error."""
+    """The pieces that a verdict adds to an answer. A reason or an error means that the answer ends here."""
 
     pieces: tuple[Piece, ...]
     reason: str | None = None
@@ -54,7 +54,7 @@ class Taken(NamedTuple):
 
 @dataclass(slots=True)
 class Answering:
-    """A sequence with what is needed to sample it and to tell about it."""
+    """A sequence with its sampler, detokenized text, counters and times."""
 
     sequence: Sequence
     sampler: Sampler
@@ -63,14 +63,14 @@ class Answering:
     counter: SpeculationCounter = field(default_factory=SpeculationCounter)
     num_calls: int = 0
     stop: str = ""  # the stop string that ended it
-    _rest: AnswerPiece | None = None  # what was held back, once the text has ended
+    _rest: AnswerPiece | None = None  # text that was held back, once the answer has ended
 
     @property
     def request_id(self) -> str:
         return self.sequence.request.id
 
     def take(self, verdict: Verdict, vocabulary: Vocabulary) -> Taken:
-        """Emit the verdict's tokens: pieces of text and calls, and why the answer ends, if it does here."""
+        """Add the verdict's tokens to the answer; return the new pieces, and the finish reason if it ends here."""
         pieces: list[Piece] = []
         reason = self._say(verdict, vocabulary, pieces)
         if self.sampler.problem is not None and len(pieces) == len(verdict.samples):  # else the answer ended before
@@ -86,7 +86,7 @@ class Answering:
         return Taken(tuple(pieces), reason)
 
     def _say(self, verdict: Verdict, vocabulary: Vocabulary, pieces: list[Piece]) -> str | None:
-        """The finish reason, if the answer ends with one of the tokens."""
+        """Append one piece per sampled token; return the finish reason if one of them ends the answer."""
         request = self.sequence.request
         with_logprobs = request.params.logprobs is not None
         for i, sampled in enumerate(verdict.samples):
@@ -110,18 +110,21 @@ class Answering:
         return limit_s is not None and first_at > 0 and time.perf_counter() - first_at > limit_s
 
     def rest(self, *, is_cut: bool) -> AnswerPiece:
-        """What was held back when the answer ended; `is_cut`: not by itself."""
+        """Return the text that was held back when the answer ended.
+
+        is_cut  the answer was cut short (limit or cancel) instead of ending by itself
+        """
         if self._rest is None:
             self._rest = self.text.finish(is_cut=is_cut)
         return self._rest
 
     def speedup(self, decode_s: float) -> float | None:
-        """How much faster than one row a step, by the measured cost of such steps."""
+        """Return estimated seconds without drafted rows / `decode_s`; None if nothing was measured."""
         return self.clock.plain_s / decode_s if self.clock.plain_s > 0 and decode_s > 0 else None
 
 
 def with_pieces(sampled: Sampled, vocabulary: Vocabulary) -> Sampled:
-    """A draw with the bytes of its tokens, so that it can be told without a vocabulary."""
+    """Return the draw with the bytes of its tokens filled in, so that readers need no vocabulary."""
     top = tuple(TokenLogprob(t.token, t.logprob, vocabulary.piece(t.token)) for t in sampled.top)
     return Sampled(sampled.token, sampled.logprob, vocabulary.piece(sampled.token), top)
 
@@ -131,12 +134,13 @@ def never_started(request_id: str) -> Finished:
 
 
 def prompted(request_id: str, prompt: Prompt, vocabulary: Vocabulary) -> Prompted:
+    """Return the event that shows the model's input."""
     tokens = tuple(token for token in prompt.tokens if token >= 0)  # images have none
     return Prompted(request_id, tokens, tuple(map(vocabulary.spelled, tokens)), prompt.rendered)
 
 
 def counted(request_id: str, num_prompt: int) -> tuple[RequestEvent, ...]:
-    """All that there is to tell of a request whose prompt is only counted."""
+    """Return all events of a request that only asks for the number of its prompt tokens."""
     return Started(request_id, num_prompt, 0), _without_answer(request_id, "stop", num_prompt, "nothing was answered")
 
 

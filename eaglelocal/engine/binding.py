@@ -1,7 +1,7 @@
-"""What a request's answer is bound to, compiled once to see that it can be.
+"""Chooses the constraint that an answer must satisfy, and compiles it once to see that it is usable.
 
-One odd schema among many tools must not keep anybody from asking: tools and formats that are not strict are loosened
-until they can be bound, which is remembered of each tool. Does not know prompts.
+One unusual schema among many tools must not make the request fail: tools and formats that are not strict are loosened
+until they compile, and each loosened tool is remembered. Does not know prompts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from eaglelocal.text.bindable_schemas import looser, ways_to_bind, with_any_argu
 from eaglelocal.text.tool_grammar import constraint_of
 
 MAX_KNOWN = 512  # tools that were loosened
-MAX_COSTLY = 2  # schemas of a request that are found to be too complex; finding that out takes seconds
+MAX_COSTLY = 2  # schemas per request that may be found too complex; finding that out takes seconds
 A_CALL = ToolChoice(use=ToolUse.REQUIRED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What a request wants of an answer that may think and call, as text.tool_grammar.constraint_of takes it."""
+    """The arguments of text.tool_grammar.constraint_of for one request: its split, tool choice and own constraint."""
 
     split: Split
     choice: ToolChoice
@@ -33,24 +33,28 @@ class Wish:
     is_split: bool
 
     def bound(self, tools: tuple[Tool, ...]) -> Constraint | None:
+        """Return the constraint of an answer that may call these tools; None if it needs none."""
         split = replace(self.split, tools=tools)
         return constraint_of(split, self.choice, self.wanted, tokens=self.tokens, is_split=self.is_split)
 
     def calling(self, tool: Tool) -> Constraint | None:
-        """A call of this tool and nothing else."""
+        """Return the constraint of an answer that is one call of this tool."""
         split = replace(self.split, tools=(tool,))
         return constraint_of(split, A_CALL, None, tokens=self.tokens, is_split=True)
 
 
 class Binding:
-    """Compiles with `constraints`. One model's: how its family writes calls never changes."""
+    """The constraints of one model's answers. Keeps the loosened tools, because a model's call syntax never changes."""
 
     def __init__(self, constraints: Constraints) -> None:
         self._constraints = constraints
         self._loosened: OrderedDict[Tool, Tool] = OrderedDict()
 
     def of_text(self, wanted: Constraint | None) -> Constraint | None:
-        """Of the whole text, as tightly as it can be bound. Raises RequestError, of the loosest way."""
+        """Return the tightest form of a constraint on the whole text that compiles.
+
+        Raises the RequestError of the loosest form if none does.
+        """
         if wanted is None:
             return None
         for way in ways_to_bind(wanted):
@@ -63,7 +67,10 @@ class Binding:
         raise blamed_on("response_format", refusal)
 
     def of_split(self, wish: Wish) -> Constraint | None:
-        """Of tools as tightly as they can be bound. Raises RequestError."""
+        """Return the tightest constraint that compiles for an answer with tools; None if none is needed.
+
+        Raises RequestError if none compiles.
+        """
         if wish.choice.use is not ToolUse.REQUIRED:
             wish = replace(wish, wanted=self.of_text(wish.wanted))
         refusal: RequestError | None = None
@@ -79,7 +86,7 @@ class Binding:
         raise self._blaming(wish) or refusal
 
     def _ways(self, wish: Wish) -> Iterator[tuple[Tool, ...]]:
-        """The tools as far as they are known, then as each can be bound alone, then with any arguments."""
+        """Yield the tools as last loosened, then each as it compiles alone, then all with any arguments."""
         tools = wish.split.tools
         known = tuple(self._loosened.get(tool, tool) for tool in tools)
         yield known
@@ -91,7 +98,7 @@ class Binding:
             yield free
 
     def _blaming(self, wish: Wish) -> RequestError | None:
-        """The refusal of the first strict tool that cannot be bound by itself."""
+        """Return the error of the first strict tool that does not compile by itself, if there is one."""
         for tool in wish.split.tools:
             if tool.is_strict and (refusal := self._refusal(wish.calling(tool))):
                 reason = refusal.message.partition(": ")[2] or refusal.message
@@ -100,7 +107,10 @@ class Binding:
         return None
 
     def _bindable_each(self, tools: tuple[Tool, ...], wish: Wish) -> tuple[Tool, ...]:
-        """Return each tool as it can be bound alone; with any arguments from where too many are too complex."""
+        """Return each tool in the tightest form that compiles alone.
+
+        Tools after MAX_COSTLY too complex ones get any arguments, untried.
+        """
         found: list[Tool] = []
         num_costly = 0
         for tool in tools:
@@ -113,7 +123,7 @@ class Binding:
         return tuple(found)
 
     def _bindable(self, tool: Tool, wish: Wish) -> tuple[Tool, bool]:
-        """Return the tightest way of this tool that can be bound, the loosest if none can; was it too complex?"""
+        """Return the tightest form of this tool that compiles, else the loosest, and if it was too complex."""
         found, is_costly = tool, False
         for found in (tool, *looser(tool)):
             refusal = self._refusal(wish.calling(found))

@@ -1,16 +1,15 @@
-"""Cells of slots whose drafts are trees: which sequences a row belongs to, and what stays when the draft is judged.
+"""Sequence ids for slots whose drafts are trees: a row's sequences, and the cells that stay after verification.
 
-A row attends to the cells of its first sequence (llama.cpp looks at no other), so every leaf of a tree needs one that
-holds the whole path to it and nothing else. The trunk, which follows first children, has the slot's own sequence; each
-other leaf has a branch, to which root and ancestors belong as well.
+A row attends only to the cells of its first sequence in llama.cpp, so every leaf of a tree needs a sequence that
+holds exactly the path to it. The trunk, which follows first children, uses the slot's own sequence; each other leaf
+has a branch sequence, to which the root and the leaf's ancestors belong as well.
 
     root ── 0 ── 1 ── 2      rows   root      0        1     2     3     4
      │      └── 4            ids    s, a, b   s, b     s     s     a     b
      └── 3
 
-Branches share the slot's cells: to share a long text anew in each step would be dear (0.4 ms a branch at 4 000
-positions, 5 ms at 32 000: llama.cpp notes each cell). So a branch keeps what it shares between steps and is only
-brought up to date when it is used, which costs a scan of positions (8 and 50 us).
+Branches share the slot's cells. Sharing a long context again in each step would be expensive, because llama.cpp
+updates every cell; so a branch keeps what it shares between steps and is extended only when it is used.
 """
 
 from __future__ import annotations
@@ -22,7 +21,10 @@ from eaglelocal.core.ports import Context
 
 
 class Branches:
-    """Target cells of slots are removed here alone, so that their branches never hold what a slot has lost."""
+    """The branch sequences of all slots.
+
+    Only this class removes target cells, so a branch never holds cells that its slot has lost.
+    """
 
     def __init__(self, context: Context, num_slots: int) -> None:
         self._context = context
@@ -31,7 +33,10 @@ class Branches:
         self._shared = dict.fromkeys(range(num_slots, num_slots + each * num_slots), 0)  # positions from 0 on
 
     def grow(self, slot: int, draft: Draft, position: int) -> list[tuple[int, ...]]:
-        """Sequences of the root's row, at `position`, and of each node's; branches are brought up to date."""
+        """Bring the branches up to date, and return the sequence ids of the root's row and of each node's row.
+
+        position  of the root
+        """
         leaves = draft.leaves
         ids = (slot, *self._ids[slot][: len(leaves) - 1])
         assert len(ids) == max(len(leaves), 1), f"a tree of {len(leaves)} leaves for {len(ids)} sequences"
@@ -42,7 +47,7 @@ class Branches:
         return sequences_of(draft, leaves, ids)
 
     def keep(self, slot: int, draft: Draft, path: Sequence[int], position: int) -> None:
-        """Of the root at `position` and the nodes behind it, the root and the accepted path stay, in the slot."""
+        """Remove rejected cells. The root at `position` and the accepted path stay, in the slot's own sequence."""
         if draft.is_chain:
             if len(path) < len(draft):
                 self._context.remove(slot, position + 1 + len(path))
@@ -61,7 +66,7 @@ class Branches:
             self._shared[branch] = position + 1
 
     def cut(self, slot: int, position: int) -> None:
-        """The slot's cells from `position` on are void."""
+        """Remove the slot's cells from `position` on, in its branches too."""
         self._context.remove(slot, position)
         for branch in self._ids[slot]:
             if self._shared[branch] > position:
@@ -69,18 +74,18 @@ class Branches:
                 self._shared[branch] = position
 
     def fork(self, source: int, target: int, position: int) -> None:
-        """The target slot begins as the source does, up to `position`; what it held is void."""
+        """Empty the target slot, then let it share the source slot's cells before `position`."""
         self.cut(target, 0)
         self._context.share(source, target, 0, position)
 
     def overhang(self, slot: int, num_cached: int) -> list[int]:
-        """Branches that hold other cells than they are said to share, or more than their slot's."""
+        """Return the branches whose cells differ from what they should share, or that hold more than their slot."""
         held = {branch: self._context.last_position(branch) + 1 for branch in self._ids[slot]}
         return [branch for branch, count in held.items() if not self._shared[branch] == count <= num_cached]
 
 
 def sequences_of(draft: Draft, leaves: Sequence[int], ids: Sequence[int]) -> list[tuple[int, ...]]:
-    """Of the root's row and of each node's: the ids of all leaves at or below it."""
+    """Return, for the root's row and each node's row, the ids of all leaves at or below it."""
     found: list[list[int]] = [[ids[0]] if not leaves else [] for _ in range(1 + len(draft))]
     for leaf, sequence in zip(leaves, ids, strict=False):
         found[0].append(sequence)

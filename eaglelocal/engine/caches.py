@@ -1,7 +1,7 @@
-"""What the slots hold: the target's cells, the scheduler's books of them, and what drafters know of both.
+"""The contents of the slots: the target's cells, the scheduler's records of them, and the drafters' state.
 
-All three change together or not at all: this is the only place that cuts, forks, keeps and forgets. Knows nothing of
-requests, texts or times.
+All three change together or not at all: only this module cuts, forks, keeps and forgets. Does not know requests,
+texts or times.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from eaglelocal.scheduler.swap import Conversation
 
 
 class SwappedSlot(NamedTuple):
-    """What a slot held, in main memory."""
+    """The cells and states of a slot, copied to RAM."""
 
     cells: Bytes
-    states: dict[int, bytearray]  # by the places where it can go on, of a cache that cannot be cut there
-    drafters: list[Swapped[Any]]  # what each knew of it
+    states: dict[int, bytearray]  # by position, where decoding can resume although cells cannot be cut there
+    drafters: list[Swapped[Any]]  # each drafter's state of the slot
 
 
 class Caches:
-    """Of all slots."""
+    """The caches of all slots."""
 
     def __init__(
         self, context: Context, branches: Branches, drafters: Several[Drafter], scheduler: Scheduler, num_slots: int
@@ -43,10 +43,10 @@ class Caches:
         self._swapped: dict[int, SwappedSlot] = {}  # by the scheduler's keys
 
     def begin(self, admission: Admission) -> None:
-        """Let the slot, and what drafters know of it, hold just what the sequence starts from."""
+        """Prepare the slot and the drafters to hold exactly the prefix that the sequence reuses."""
         slot, source = admission.sequence.slot, admission.source
         swapped = None if admission.swapped_in is None else self._swapped[admission.swapped_in]
-        if admission.swapped_out is not None:  # others may leave main memory for it
+        if admission.swapped_out is not None:  # may evict other conversations from RAM
             self._swap_out(slot, admission.swapped_out)
         if swapped is not None:
             self._swap_in(admission, swapped)
@@ -58,11 +58,11 @@ class Caches:
             self._cut(admission, self._saved.get((slot, admission.sequence.num_reused)))
 
     def _swap_out(self, slot: int, key: int) -> None:
-        """What the slot holds; where main memory is short it is read anew some day."""
+        """Copy the slot's conversation to RAM. Without memory for it, drop it: its prompt is then prefilled again."""
         swap = self._scheduler.swap
         try:
             if swap.make_room(key, self._swapped_bytes(slot)):
-                self._forget_swapped()  # before it takes their room
+                self._forget_swapped()  # free evicted copies before allocating this one
                 drafters = [drafter.swap_out(slot) for drafter in self._drafters]
                 cells, states = self._context.swap_out(slot), self._states(slot, swap[key])
                 if swap.make_room(key, swap[key].num_bytes + sum(map(len, states.values()))):
@@ -72,12 +72,15 @@ class Caches:
         self._forget_swapped()
 
     def _swapped_bytes(self, slot: int) -> int:
-        """A draft model's cells may take as much as its target's."""
+        """Return the bytes of the slot's cells in RAM, those of drafters included: a draft model's can be as many."""
         of_drafters = sum([drafter.swapped_bytes(slot) for drafter in self._drafters])
         return self._context.swapped_bytes(slot) + of_drafters
 
     def _states(self, slot: int, conversation: Conversation) -> dict[int, bytearray]:
-        """Of its places; those of windows are saved now, when nothing behind them is needed any more."""
+        """Return the state at each position where the conversation can resume.
+
+        With a sliding window, cut and save now, last position first: no cells behind it are needed any more.
+        """
         places = sorted(conversation.places or (), reverse=True)
         if not self._scheduler.can_cut:
             return {place: self._saved[slot, place] for place in places}
@@ -88,7 +91,7 @@ class Caches:
         return states
 
     def _swap_in(self, admission: Admission, swapped: SwappedSlot) -> None:
-        """Where that fails the prompt is read anew."""
+        """Restore the slot from RAM; if that fails, restart the sequence so that its prompt is prefilled again."""
         sequence, slot = admission.sequence, admission.sequence.slot
         tokens = sequence.tokens[: admission.num_unchanged]
         self._branches.cut(slot, 0)
@@ -107,7 +110,10 @@ class Caches:
         self._forget_swapped()
 
     def _cut(self, admission: Admission, state: bytearray | None) -> None:
-        """`state`: of the place where it goes on; None: cells can be cut there."""
+        """Cut the slot and the drafters back to the reused prefix.
+
+        state  the recurrent state at that position; None if cells can be cut there
+        """
         slot, position = admission.sequence.slot, admission.sequence.num_reused
         if state is not None:
             self._context.restore(slot, state)
@@ -125,9 +131,9 @@ class Caches:
         self._saved = {place: state for place, state in self._saved.items() if place in kept}
 
     def _save(self, slot: int, position: int) -> None:
-        """The state behind a part of a prompt that was just read."""
+        """Save the state behind the part of a prompt that was just decoded."""
         self._scheduler.checkpoints.use(slot, position)
-        self._drop_states()  # before another takes their room
+        self._drop_states()  # free dropped states before allocating this one
         self._saved[slot, position] = self._context.save(slot)
 
     def keep(
@@ -138,7 +144,7 @@ class Caches:
         verdicts: Mapping[int, Verdict],
         is_awake: Callable[[int], bool],
     ) -> None:
-        """Drop rejected cells, and show the drafters what stays; they do no work for slots that sleep."""
+        """Remove rejected cells, and show the drafters what stays; for slots without drafting they only buffer it."""
         kept = [self._keep_prompt(chunk, decoded) for chunk in plan.prefill]
         for sequence in plan.decode:
             kept.append(self._keep_draft(sequence, drafts[sequence.slot], decoded, verdicts[sequence.slot]))
@@ -153,7 +159,7 @@ class Caches:
                 drafter.doze(asleep)
 
     def look(self, sequence: Sequence, image: PlacedImage) -> None:
-        """Put an image of the prompt into the slot. Raises ResourceError."""
+        """Decode an image of the prompt into the slot. Raises ResourceError."""
         self._context.look(sequence.slot, image.first, image.rows)
         if self._scheduler.checkpoints.wanted(sequence) == image.end:
             self._save(sequence.slot, image.end)
@@ -178,7 +184,7 @@ class Caches:
         return Committed(slot, first, tokens, decoded.features(rows))
 
     def forget(self, slot: int) -> None:
-        """A decode failed: nobody knows what the slot holds now."""
+        """Empty the slot after a failed decode, when its contents are unknown."""
         self._branches.cut(slot, 0)
         for drafter in self._drafters:
             drafter.drop(slot, 0)
@@ -186,11 +192,11 @@ class Caches:
         self._drop_states()
 
     def miscounted(self) -> list[int]:
-        """Slots whose cells, or a branch of them, hold other positions than the books say; asked between steps."""
+        """Return the slots whose cells, or a branch's, disagree with the scheduler's count. Call it between steps."""
         return [slot for slot in range(self._num_slots) if self._is_miscounted(slot)]
 
     def _is_miscounted(self, slot: int) -> bool:
         num_cached = self._scheduler.num_cached(slot)
-        if self._scheduler.ends_with_image(slot):  # its cells may all stand at its first position
+        if self._scheduler.ends_with_image(slot):  # all cells of an image may have its first position
             return False
         return self._context.last_position(slot) + 1 != num_cached or bool(self._branches.overhang(slot, num_cached))

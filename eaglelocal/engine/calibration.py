@@ -1,13 +1,13 @@
-"""What decodes cost on this machine, measured before the first request within a time box.
+"""Measures what decodes cost on this machine, before the first request and within a time limit.
 
-Knows a way to time a decode of some rows, and a clock; knows no context and keeps nothing. On a GPU the timing
-must wait for the device.
+Gets a function that times a decode of n rows, and a clock; needs no context and stores nothing. On a GPU that
+function must wait for the device.
 
-    1. one decode thrown away: it reads the weights from disk. On a GPU one of each size: kernels are made, or loaded,
-       when a size first runs, and one decode then takes as long as ten or a thousand others (engine/warming.py)
-    2. where a stored curve is at hand: one and four rows, in 0.5 s; if their ratio still holds, that is all
+    1. one decode thrown away: it reads the weights from disk. On a GPU one of each size: kernels are compiled or loaded
+       when a size first runs, and such a decode takes ten to a thousand times as long (engine/warming.py)
+    2. with a stored curve: one and four rows, in 0.5 s; if their ratio still holds, stop here
     3. one, two, four and eight rows, three times in turn
-    4. the other sizes that a policy may want, in groups with one row among them, until 2 s are over
+    4. the other sizes that a policy may want, in groups that include one row, until 2 s are over
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 
 FIRST_SIZES = (1, 2, 4, 8)
-OTHER_SIZES = (3, 5, 6, 16, 12, 7, 10, 9, 14, 11, 13, 15, 17)  # where curves were seen to jump comes first
-WITH_PROMPTS = (4, 8, 16, 12, 6, 24, 32, 48, 64)  # rows of a step in which answers run and a prompt is read
+OTHER_SIZES = (3, 5, 6, 16, 12, 7, 10, 9, 14, 11, 13, 15, 17)  # sizes where the cost jumps on known backends come first
+WITH_PROMPTS = (4, 8, 16, 12, 6, 24, 32, 48, 64)  # rows of a step that decodes answers and prefills a prompt
 PER_SLOT = (1, 2, 3, 5, 9, 17)  # rows of a slot, when all slots draft equally far
-AGREEING_SIZES = (4, 2)  # the first that may run is compared with one row
+AGREEING_SIZES = (4, 2)  # the first of these that is allowed is compared with one row
 TOLERANCE = 1.2  # a stored ratio holds within this factor: two medians of three differ by less
 REPETITIONS = 3
 GROUP = 4
@@ -30,9 +30,10 @@ Seconds = dict[int, list[float]]  # by rows
 
 
 class Calibration:
-    """One calibration: `run` gives seconds by rows, single rows always among them.
+    """A single calibration run.
 
-    prepare  does all that a size takes only when it first runs; None: that is no more than to read the weights
+    time_rows  decodes so many rows and returns the seconds
+    prepare    does everything that happens only when a size first runs; None: nothing but reading the weights
     """
 
     def __init__(
@@ -52,10 +53,13 @@ class Calibration:
         self._ends_at = 0.0
 
     def run(self, stored_ratio: Callable[[int], float] | None = None) -> Seconds:
-        """Measure; `stored_ratio` gives what a size cost on another day, relative to one row."""
+        """Measure and return the seconds by number of rows, one row always included.
+
+        stored_ratio  gives the cost of a size relative to one row, as an earlier run measured it
+        """
         if self._prepare is not None:
             self._sizes = list(self._prepared(self._prepare))
-        self._time_rows(1)  # a head that was shown rows encodes along with the next decode
+        self._time_rows(1)  # a head encodes the rows that it was shown together with the next decode
         began_at = self._clock()
         if stored_ratio is not None and self._agrees(stored_ratio, began_at + self._max_agreement_s):
             return self._seconds
@@ -65,7 +69,7 @@ class Calibration:
         return self._seconds
 
     def _prepared(self, prepare: Callable[[int], object]) -> Iterator[int]:
-        """Sizes that have run once, the most useful first: those at any price, the others until their time is over."""
+        """Prepare sizes, most useful first, and yield them: the first sizes always, the others within MAX_PREPARE_S."""
         ends_at = math.inf
         for size in self._sizes:
             if size not in FIRST_SIZES:
@@ -91,7 +95,7 @@ class Calibration:
             yield [1, *others[at : at + GROUP]]
 
     def _measure(self, group: Sequence[int]) -> None:
-        """Time sizes in turn, so that a slow moment strikes all of them. Two sizes are timed at any price."""
+        """Time the sizes in turn, so that a slow moment affects all. Two sizes are timed even beyond the limit."""
         taken: Seconds = {size: [] for size in group}
         for _ in range(REPETITIONS):
             for size in group:
@@ -101,12 +105,12 @@ class Calibration:
         self._enter(taken)
 
     def _expected(self, size: int, taken: Seconds) -> float:
-        """What a decode will take at most, by the next smaller size that was timed; 0.0 if there is none."""
+        """Return an upper estimate of a decode's seconds, from the next smaller timed size; 0.0 if there is none."""
         timed = {rows: min(took) for rows, took in (*self._seconds.items(), *taken.items()) if took and rows <= size}
         return timed[max(timed)] * size / max(timed) if timed else 0.0
 
     def _enter(self, taken: Seconds) -> None:
-        """Scale a group to the moment of the first, by its single rows."""
+        """Store the times of a group, scaled so that its single rows match those of the first group."""
         before = self._seconds.get(1)
         factor = statistics.median(before) / statistics.median(taken[1]) if before and taken[1] else 1.0
         for size, took in taken.items():
@@ -115,10 +119,10 @@ class Calibration:
 
 
 def useful_sizes(max_rows: int, *, num_slots: int, most_beside: int = 0) -> list[int]:
-    """Rows of a step worth knowing, most useful first.
+    """Return the numbers of rows worth measuring, most useful first.
 
     max_rows     the most that the context has outputs for
-    most_beside  the most that a step may have in which several slots have rows, most of them of a prompt
+    most_beside  the most rows of a step that decodes several slots, most of the rows a prompt's
     """
     together = [num_slots * rows for rows in PER_SLOT]
     wanted = dict.fromkeys([*FIRST_SIZES, *together, *OTHER_SIZES, max_rows])

@@ -1,8 +1,8 @@
 """Messages over a pair of pipes: four bytes of length, then a pickle.
 
-Parent and child are one program on one machine, and no other process holds the pipes, so pickle is
-safe here and needs no schema. The messages are the frozen values of `core`; this file knows how
-to write the hot ones fast, and nothing of what they mean.
+Parent and child are one program on one machine, and no other process holds the pipes, so pickle is safe here and
+needs no schema. The messages are the frozen values of `core`; this module packs the frequent ones in a faster form
+and does not interpret them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class Channel:
-    """One end of the pair. `send` is safe from any thread, `receive` belongs to one."""
+    """An end of the pair of pipes. `send` is safe from any thread, `receive` belongs to one thread."""
 
     def __init__(self, reading: BinaryIO, writing: BinaryIO) -> None:
         self._reading = reading
@@ -49,11 +49,11 @@ class Channel:
             raise EngineError(f"the engine's pipe carries an unreadable message of {length} bytes: {error}") from error
 
     def fileno(self) -> int:
-        """The pipe that is read."""
+        """Return the descriptor of the pipe that is read."""
         return self._reading.fileno()
 
     def close(self) -> None:
-        """Close both pipes; the other end must be gone, or a blocked sender would hold this up."""
+        """Close both pipes. The other end must be gone, or a blocked sender would delay this."""
         with self._send_lock:
             self._writing.close()
         self._reading.close()
@@ -78,7 +78,7 @@ def _write_all(writing: BinaryIO, frame: bytes) -> None:
         sent += writing.write(memoryview(frame)[sent:])
 
 
-# Nearly every message is a list of Tokens. As plain tuples they cost a third: pickle looks up each class by its name.
+# Nearly every message is a list of Tokens. Plain tuples are cheaper: pickle looks up each class by its name.
 def _packed(message: object) -> object:
     if not isinstance(message, list):
         return message

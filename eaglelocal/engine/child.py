@@ -1,7 +1,7 @@
-"""The parent's hold on one engine process: start it, talk to it, listen to it, end it, bury it.
+"""The parent's handle of one engine process: start it, send commands, read messages, stop it and reap it.
 
-Knows one life only; what follows an end is the supervisor's business. `send` and `stop` are safe from
-any thread and never raise because the process is gone; `messages` and `bury` belong to one thread.
+Covers one process from start to end; restarts are the supervisor's task. `send` and `stop` are safe from any thread
+and never raise because the process is gone; `messages` and `bury` belong to one thread.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _PATIENCE_S = 2.0  # for a Shutdown to be obeyed, and again for a terminate
 _BURIAL_S = 1.0  # for a process whose pipe has ended
 
 
-# llama.cpp would attach one before it dies: half a second.
+# llama.cpp would attach a debugger before it aborts, which delays the restart.
 NO_DEBUGGER = MappingProxyType({"GGML_NO_BACKTRACE": "1"})
-# libgomp's threads spin for milliseconds at each of a step's hundreds of barriers. Where another process wants a core
-# too, the thread waited for is not running, and decoding falls to a tenth. A thousand turns cost 1 to 3 % on a quiet
-# machine and keep most of the speed on a busy one (tests/measures/busy.py).
+# libgomp's threads spin for milliseconds at each of a step's hundreds of barriers. On a busy machine the thread they
+# wait for is not running, and decoding becomes many times slower. A thousand spins cost little on an idle machine and
+# keep most of the speed on a busy one (tests/measures/busy.py).
 DEFAULTS = MappingProxyType({"GOMP_SPINCOUNT": "1000"})
 
 
@@ -54,7 +54,7 @@ class EngineChild:
         self.started_at_s = time.monotonic()
         try:
             self._last_words = _LastWords(stderr)
-        except RuntimeError as error:  # the system gives no thread
+        except RuntimeError as error:  # no thread can be started
             self._process.kill()
             self._process.wait()
             self._channel.close()
@@ -67,11 +67,11 @@ class EngineChild:
         return self._process.pid
 
     def send(self, command: Command) -> bool:
-        """Send a command. False: the process is gone and never saw it; `messages` ends then."""
+        """Send a command. False if the process is gone and never received it; `messages` then ends."""
         return self._deliver(command)
 
     def messages(self) -> Iterator[object]:
-        """What the process says, until its pipe ends."""
+        """Yield the messages of the process until its pipe ends."""
         while True:
             try:
                 message = self._channel.receive()
@@ -83,12 +83,12 @@ class EngineChild:
             yield message
 
     def end(self, reason: str) -> None:
-        """Kill a process that sends what it must not, or hangs. Safe from any thread."""
+        """Kill a process that hangs or breaks the protocol; `reason` goes into its Ending. Safe from any thread."""
         self._ended_for = reason
         self._process.kill()
 
     def bury(self) -> Ending:
-        """Reap the process after `messages` has ended, and free what belonged to it."""
+        """Reap the process after `messages` has ended, close its pipes, and return how it ended."""
         if not self._ended_within(_BURIAL_S):
             self._process.kill()
         exit_status = self._process.wait()
@@ -96,8 +96,8 @@ class EngineChild:
         return Ending(exit_status, self._last_words.close(), self._ended_for)
 
     def stop(self, *, gently: bool = True) -> None:
-        """End the process: ask, then terminate, then kill. Returns when it has ended."""
-        # Asked in a thread of its own: the pipe of a process that hangs may be full.
+        """End the process by request, then SIGTERM, then SIGKILL. Returns when it has ended."""
+        # Send Shutdown from another thread: the pipe of a process that hangs may be full.
         asking = threading.Thread(target=self.send, args=(Shutdown(),), name="engine-shutdown", daemon=True)
         if gently:
             asking.start()
@@ -128,7 +128,7 @@ class EngineChild:
 
 
 class _LastWords:
-    """The last lines a process wrote to stderr, read by a thread until the pipe ends."""
+    """The last lines that a process wrote to stderr, read by a thread until the pipe ends."""
 
     def __init__(self, stream: FileIO) -> None:
         self._stream = BufferedReader(stream)
@@ -139,7 +139,7 @@ class _LastWords:
         self._thread.start()
 
     def close(self) -> tuple[str, ...]:
-        """The lines, once the process has ended. A process of its own making may hold the pipe open: do not wait."""
+        """Return the lines once the process has ended. Does not wait long: a grandchild may hold the pipe open."""
         self._thread.join(_BURIAL_S)
         with self._lock:
             return tuple(self._lines)
@@ -156,7 +156,7 @@ class _LastWords:
 
 
 def _spawn(builder: str) -> subprocess.Popen[bytes]:
-    # -P: a file of the user's working folder must not stand in for one of ours.
+    # -P: a file in the user's working folder must not shadow one of our modules.
     # faulthandler: a crash in native code leaves the Python frames on stderr, for the crash report.
     command = [sys.executable, "-P", "-X", "faulthandler", "-m", "eaglelocal.engine.process", builder]
     pipe = subprocess.PIPE
@@ -165,8 +165,8 @@ def _spawn(builder: str) -> subprocess.Popen[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with our own import path: parent and child are one program, however it was started."""
-    root = str(Path(__file__).parents[2])  # keeps its place: another copy of ours may lie further down
+    """Return our environment with our own import path: parent and child are one program, however it was started."""
+    root = str(Path(__file__).parents[2])  # keep its place in sys.path: another copy of this package may come later
     ours = [entry for entry in sys.path if entry == root or (entry and entry != os.getcwd())]
     path = os.pathsep.join(ours if root in ours else [*ours, root])
     return {**DEFAULTS, **os.environ, **NO_DEBUGGER, "PYTHONPATH": path, TUNABLES: tunables(os.environ)}
@@ -174,7 +174,7 @@ def _environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _interrupt_held_back() -> Iterator[None]:
-    """The child inherits a blocked SIGINT, for Ctrl-C must not end it before it has said that it ignores it."""
+    """Block SIGINT while the child is started: it inherits this, so Ctrl-C cannot end it before it ignores SIGINT."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -186,5 +186,5 @@ def _interrupt_held_back() -> Iterator[None]:
 
 
 def _pipes(process: subprocess.Popen[bytes]) -> tuple[FileIO, FileIO, FileIO]:
-    """stdin, stdout, stderr; raw files, for the process was started without buffers."""
+    """Return stdin, stdout and stderr as raw files; the process was started without buffers."""
     return cast(FileIO, process.stdin), cast(FileIO, process.stdout), cast(FileIO, process.stderr)

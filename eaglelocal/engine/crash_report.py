@@ -1,7 +1,7 @@
 """Records how an engine process ended: one line for the log, and a report in the state folder.
 
-A report holds the exit status, what was running and the last lines of stderr. It holds no prompt text: of stderr only
-lines of known shapes are kept, and of a Python exception only its type, because its message may quote the request.
+A report holds the exit status, what was running and the last lines of stderr. It holds no prompt text: only stderr
+lines of known shapes are kept, and only the type of a Python exception, because its message may quote the request.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _KNOWN_LINE = re.compile(
 )
 _FRAME = re.compile(r'\s*File "[^"]*", line \d+ in \w+|\s*File "[^"]*", line \d+, in [\w.<>]+')
 _EXCEPTION = re.compile(r"\s*([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning))(: .*)?$")
-# what as_engine_error says of an error nobody foresaw: the rest is anyone's text
+# the message that as_engine_error makes of an unforeseen error: the part behind the type may quote the request
 _UNFORESEEN = re.compile(r"(the engine failed(?: on the request| to load)?: \w+): .*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """A request that an engine process had when it ended."""
+    """A request that an engine process had not answered when it ended."""
 
     id: str
     kind: str  # chat, embedding, ranking
@@ -50,19 +50,19 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """The end of an engine process that nobody asked for."""
+    """An unintended end of an engine process."""
 
     target: str
     pid: int
     ending: Ending
-    error: EagleLocalError  # as it is told to those who wait
+    error: EagleLocalError  # that the waiting requests get
     lived_s: float
     was_loading: bool
     in_flight: tuple[InFlight, ...] = ()
 
     @property
     def cause(self) -> str:
-        """What happened, without a word of what was asked."""
+        """The cause in words, without any text of a request."""
         if self.error.message.startswith("the engine process "):  # from the exit status and from stderr
             safe = replace(self.ending, last_lines=tuple(kept_lines(self.ending.last_lines)))
             return safe.error(" while it loaded the model" if self.was_loading else "").message
@@ -70,7 +70,7 @@ class Crash:
 
 
 def log_line(crash: Crash, then: str, report: Path | None) -> str:
-    """Return the one line that the log has about a crash; `then` says what comes next."""
+    """Return the log line about a crash; `then` says what happens next."""
     where = f"; report: {report}" if report is not None else ""
     return (
         f"{crash.target}: {crash.cause} after {crash.lived_s:.1f} s, {_count_requests(crash.in_flight)}; {then}{where}"
@@ -78,7 +78,7 @@ def log_line(crash: Crash, then: str, report: Path | None) -> str:
 
 
 def write_report(crash: Crash, at: float | None = None) -> Path | None:
-    """Write the report, readable by its owner only, and remove the oldest ones. None if the disk refuses."""
+    """Write the report, readable by its owner only, and remove the oldest ones. Returns None if writing fails."""
     at = time.time() if at is None else at
     stamp = time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime(at))
     folder = locations.crash_reports_dir()
@@ -112,7 +112,7 @@ def report_text(crash: Crash, stamp: str) -> str:
 
 
 def kept_lines(lines: Sequence[str]) -> list[str]:
-    """Keep lines of known shapes, and the type alone of an exception; say how many others there were.
+    """Keep lines of known shapes, and only the type of an exception; append how many lines were left out.
 
     ["Traceback (most recent call last):", "ValueError: my secret"] -> ["Traceback (most recent call last):",
     "ValueError"]
@@ -132,7 +132,7 @@ def kept_lines(lines: Sequence[str]) -> list[str]:
 
 
 def _count_requests(in_flight: Sequence[InFlight]) -> str:
-    """`with 2 requests being answered (chatcmpl-1, chatcmpl-2) and 1 that had not begun (chatcmpl-3)`."""
+    """Return such as `with 2 requests being answered (chatcmpl-1, chatcmpl-2) and 1 request not begun (chatcmpl-3)`."""
     begun = [each.id for each in in_flight if each.has_started]
     waiting = [each.id for each in in_flight if not each.has_started]
     parts = [_name_some(begun, "being answered")] * bool(begun) + [_name_some(waiting, "not begun")] * bool(waiting)

@@ -1,4 +1,4 @@
-"""The draft loop: ask the drafters for children, let the step's choice decide, until it has the drafts it wants."""
+"""The draft loop: ask the drafters for children of each root until the step's choice needs no more drafts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EMPTY = Draft()
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """What is to be verified, by slot, and what drafting it took."""
+    """The draft of each slot, and what each call of a drafter cost."""
 
     drafts: Mapping[int, Draft]
     calls: Several[DraftCall]
@@ -27,10 +27,10 @@ class Drafted:
 def grow(
     sequences: Several[Sequence], drafters: Several[Drafter], choice: StepChoice, is_end: Callable[[int], bool]
 ) -> Drafted:
-    """Each drafter in turn, the cheapest first, at a time as many levels of all its slots as are wanted anyway, or
-    as long as it is sure.
+    """Draft for all sequences: each drafter in turn, cheapest first, several levels and slots per call.
 
-    Behind a token that ends the answer nothing is of use; `is_end` tells which do.
+    A call asks for as many levels as the choice wants in any case, and for more while the drafter is confident enough.
+    `is_end` tells end-of-generation tokens: nothing is drafted behind them unless the request ignores them.
     """
     goes_on = {s.slot for s in sequences if s.request.goes_on_behind_end}
     roots = {s.slot: root_of(s) for s in sequences}
@@ -58,7 +58,7 @@ def grow(
 
 
 def behind(node: Node, tokens: Several[int]) -> Node:
-    """The last of the tokens that came of a node."""
+    """Return the node of the last of the tokens drafted behind `node`."""
     place = node.place + len(tokens)
     return Node(node.slot, place, tokens[-1], node.position + len(tokens))
 

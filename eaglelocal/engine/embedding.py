@@ -1,7 +1,7 @@
-"""The engine of an embedding model or a reranker: texts of all requests, batched into passes, in fair turns.
+"""The engine of an embedding model or a reranker: batches the texts of all requests into passes, in fair turns.
 
-Implements process.EngineLoop. Knows an Embedder and a vocabulary, no llama.cpp. Vectors are normalised, scores are
-made probabilities; a request's come together, in the order of its inputs, when the last of them is made.
+Implements process.EngineLoop. Knows an Embedder and a vocabulary, not llama.cpp. Vectors are normalised, scores are
+converted to probabilities; a request's results are emitted together, in input order, when the last one is done.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ NO_DRAFTS = SpeculationStats(reason="embeddings are not drafted")
 
 
 class Embedder(Protocol):
-    """A model that makes one vector of each text."""
+    """A model that computes one vector per text."""
 
     @property
     def n_batch(self) -> int:
-        """Tokens of a pass, and of the longest text."""
+        """The most tokens in a pass, and so in one text."""
 
     @property
     def num_texts(self) -> int:
-        """Most texts of a pass."""
+        """The most texts in a pass."""
 
     @property
     def native_s(self) -> float: ...
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Floats:
-        """[texts, n_embd], as the model gives them."""
+        """Return the raw vectors of the model, [texts, n_embd]."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """A request and the vectors made so far."""
+    """A request and the vectors computed so far."""
 
     id: str
     texts: list[list[int]]
@@ -67,7 +67,7 @@ class _Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Making:
-    """What the model makes: vectors, or with `pairs` scores, which may be probabilities already."""
+    """The kind of output: vectors, or with `pairs` scores, which the model may already give as probabilities."""
 
     pairs: Pairs | None = None
     gives_probabilities: bool = False
@@ -77,7 +77,7 @@ EMBEDS = Making()
 
 
 class EmbeddingEngine:
-    """One step is one pass of the model."""
+    """An engine without drafting: one step is one pass of the model over texts of several requests."""
 
     def __init__(
         self,
@@ -89,10 +89,10 @@ class EmbeddingEngine:
         making: Making = EMBEDS,
         lanes: Sequence[Executor] = INLINE,
     ) -> None:
-        """Own the model.
+        """Take ownership of the model.
 
-        close  what the builder opened, in reverse
-        lanes  where texts are tokenized, see input_queue.py
+        close  closes what the builder opened, in reverse order
+        lanes  executors that tokenize, see input_queue.py
         """
         self.info = info
         self._embedder, self._vocabulary, self._close = embedder, vocabulary, close
@@ -109,9 +109,9 @@ class EmbeddingEngine:
         return bool(self._running or self._outbox or len(self._inputs))
 
     def submit(self, request: AnyRequest) -> None:
-        """Queue a request. What is wrong with its texts comes out of a later step as Failed.
+        """Queue a request. Errors in its texts come out of a later step as Failed.
 
-        Raises RequestError for another kind of request, and where the id is taken.
+        Raises RequestError for another kind of request, and if the id is in use.
         """
         if not isinstance(request, EmbedRequest) or (request.ranking is None) != (self._pairs is None):
             raise RequestError(f"{self.info.target} {self.info.task.said}", code="model_not_supported")
@@ -120,13 +120,13 @@ class EmbeddingEngine:
         self._inputs.submit(request)
 
     def _read(self, request: EmbedRequest) -> list[list[int]]:
-        """Return the tokens of each text. Raises RequestError. Called on any lane."""
+        """Return the tokens of each text. Raises RequestError. Runs on any lane."""
         if not request.inputs:
             raise RequestError("there is no input", parameter="input")
         return [self._tokens(each, request.ranking) for each in request.inputs]
 
     def _receive(self) -> None:
-        """Take over what has been read; with nothing else to do, wait a little for it."""
+        """Take over requests that have been tokenized. With nothing else to do, wait up to INPUT_WAIT_S for one."""
         if len(self._inputs) and not (self._running or self._outbox):
             self._inputs.wait(INPUT_WAIT_S)
         for prepared in self._inputs.take():
@@ -150,7 +150,7 @@ class EmbeddingEngine:
             self._outbox.append(self._finished(running, "cancelled"))
 
     def set_spec(self, spec: Spec) -> None:
-        """There is nothing to draft."""
+        """Do nothing: embedding models have no drafts."""
 
     def step(self) -> list[RequestEvent]:
         self._receive()
@@ -210,7 +210,7 @@ class EmbeddingEngine:
             raise too_long(f"more than {num_chars // max_bytes}", limit)
 
     def _next_pass(self) -> list[tuple[_Running, list[int]]]:
-        """Texts in turns of the requests, as many as fit; a long list of texts does not hold up a short one."""
+        """Choose the texts of the next pass, one per request in turn: a long list does not delay a short one."""
         chosen: list[tuple[_Running, list[int]]] = []
         room = self._embedder.n_batch
         while self._turns and len(chosen) < self._embedder.num_texts:
@@ -246,13 +246,13 @@ class EmbeddingEngine:
         return [made, self._finished(running, "stop")]
 
     def _scores(self, classes: Floats, ranking: Ranking) -> Floats:
-        """[documents, 1] of what the model says of each class. Raises EngineError where it says nothing."""
+        """Return scores [documents, 1] from the model's class logits. Raises EngineError if one is not finite."""
         scores = classes[:, :1]
         if not np.isfinite(scores).all():
             raise EngineError("the model gave a score that is no number", hint="its file may be damaged")
         if ranking.is_raw or self._gives_probabilities:
             return scores
-        return np.asarray(0.5 * (1.0 + np.tanh(0.5 * scores)), np.float32)  # the logistic function, of any number
+        return np.asarray(0.5 * (1.0 + np.tanh(0.5 * scores)), np.float32)  # the logistic function, without overflow
 
     def _finished(self, running: _Running, reason: str) -> Finished:
         seconds = time.perf_counter() - running.submitted_at
@@ -265,7 +265,7 @@ def too_long(num_tokens: str, limit: int) -> RequestError:
 
 
 def normalised(vectors: Floats) -> Floats:
-    """[rows, n_embd] of length 1. Raises EngineError where a model gave no vector to speak of."""
+    """Return the vectors [rows, n_embd] scaled to length 1. Raises EngineError if one is zero or not finite."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     if not np.isfinite(lengths).all() or not (lengths > 0).all():
         raise EngineError("the model gave a vector without a direction", hint="its file may be damaged")

@@ -1,7 +1,7 @@
-"""The end of an engine process: what it says itself, or what exit status and last words mean to people.
+"""The end of an engine process: its own last message, or an error made of exit status and last stderr lines.
 
-Pure functions on plain data. The last words are what the process wrote to stderr, llama.cpp's own
-messages among them; the lines that name a failure are worth more than the ones that came last.
+Pure functions on plain data. The stderr lines include llama.cpp's own messages; lines that name a failure are
+preferred to the ones that came last.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ _HINT = "ask again; EAGLELOCAL_ENGINE_LOG=1 shows the engine's own messages"
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The process's own last message: it cannot go on. What it was asked fails, what is asked now must wait."""
+    """The process's own last message: it cannot go on. Requests in flight fail, new ones wait for the next process."""
 
     error: EagleLocalError
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a child ended. `ended_for` says why, where we ended it."""
+    """The end of a child process. `ended_for` is our reason if we killed it."""
 
-    exit_status: int  # as subprocess gives it: negative is a signal
+    exit_status: int  # as in subprocess: negative for a signal
     last_lines: tuple[str, ...] = ()  # of stderr, oldest first
     ended_for: str = ""
 
     @property
     def is_from_outside(self) -> bool:
-        """Was it asked to end, which no request does? SIGKILL may be for the memory that a request took."""
+        """True if a person or service ended it. SIGKILL does not count: it may be for memory that a request took."""
         return not self.ended_for and -self.exit_status in REQUESTS_TO_END
 
     @property
     def telling_lines(self) -> tuple[str, ...]:
-        """The lines that say why, oldest first."""
+        """The stderr lines that explain the end, oldest first; at most two."""
         spoken = [line.strip() for line in self.last_lines if line.strip() and not _TRACE.match(line)]
         telling = [line for line in spoken if _TELLING.search(line)]
         by_itself = (
             self.exit_status >= 0
-        )  # what a signal strikes had no last words: chatter from its start explains nothing
+        )  # a process killed by a signal could not explain itself: older output says nothing about it
         return tuple((telling or (spoken if by_itself else []))[-_NUM_QUOTED:])
 
     def error(self, when: str = "") -> EngineError:
-        """`when` says what it was doing, such as " while it loaded the model"."""
+        """Return the end as an error; `when` says what the process was doing, such as " while it loaded the model"."""
         if self.ended_for:
             return EngineError(f"the engine process was ended{when}: {self.ended_for}", hint=_HINT)
         quoted = "; ".join(self.telling_lines)[-_MAX_QUOTED_CHARS:]

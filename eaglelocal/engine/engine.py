@@ -1,7 +1,7 @@
 """The engine: one step, repeated. Schedule, draft, run, verify, commit.
 
-The same lines serve one slot or sixteen, greedy or sampled, drafted or not. Holds collaborators and
-the answers in the making; knows neither which drafter runs nor how the target is computed.
+The same lines serve one slot or sixteen, greedy or sampled, with or without drafts. Holds the collaborators and the
+running answers; knows neither which drafter runs nor how the target is computed.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ from eaglelocal.text.template import ChatTemplate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What reads requests, beside the vocabulary.
+    """The objects that read requests, besides the vocabulary.
 
-    template  the vocabulary's, where it runs already; the engine closes it
-    lanes     where that is done; in a process that serves they are threads (input_queue.threaded_lanes)
+    template  a chat template that is already running, else the vocabulary's; the engine closes it
+    lanes     executors that read requests; threads in a serving process (input_queue.threaded_lanes)
     """
 
     constraints: Constraints | None = None
@@ -69,7 +69,7 @@ class Inputs:
 
 
 class Engine:
-    """Implements engine.process.EngineLoop. One thread calls it."""
+    """The engine of a text model. Implements engine.process.EngineLoop; all methods are called from one thread."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Engine:
         self._ledger = Ledger(controller.costs, self._native_s)
         self._owned = contextlib.ExitStack()
 
-    # ---- what the process asks
+    # ---- EngineLoop: called by the process
     @property
     def has_work(self) -> bool:
         return self._can_step or len(self._inputs) > 0
@@ -120,9 +120,9 @@ class Engine:
         return self._scheduler.has_work or bool(self._outbox)
 
     def submit(self, request: AnyRequest) -> None:
-        """Queue a request. What cannot be served comes out of a later step as Failed.
+        """Queue a request. One that cannot be served comes out of a later step as Failed.
 
-        Raises RequestError where the id is taken: an event could not say which of the two it means.
+        Raises RequestError if the id is in use: an event could not say which request it means.
         """
         if isinstance(request, EmbedRequest):
             raise RequestError(f"{self.info.target} {Task.TEXT.why_not(request.task)}", code="model_not_supported")
@@ -136,7 +136,7 @@ class Engine:
         return any(answer.request_id == request_id for answer in self._answers.values())
 
     def _receive(self) -> None:
-        """Take over what has been read; with nothing else to do, wait a little for it."""
+        """Take over requests that have been read. With nothing else to do, wait up to INPUT_WAIT_S for one."""
         if len(self._inputs) and not self._can_step:
             self._inputs.wait(INPUT_WAIT_S)
         for prepared in self._inputs.take():
@@ -159,7 +159,7 @@ class Engine:
             self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> None:
-        """End a request where it stands; one that is unknown or over is left alone."""
+        """Cancel a request, waiting or running; an unknown or finished id is ignored."""
         if self._inputs.withdraw(request_id):
             self._outbox.append(never_started(request_id))
         if self._scheduler.withdraw(request_id):
@@ -169,8 +169,8 @@ class Engine:
             self._outbox.append(self._finish(answer, "cancelled"))
 
     def set_spec(self, spec: Spec) -> None:
-        """Another spec for requests without a wish of their own; whose drafting that switches is told."""
-        told = [slot for slot in self._answers if not self._scheduler.is_waiting(slot)]  # the others start with it
+        """Set the spec of requests that have none of their own. Answers whose drafting it switches emit an event."""
+        told = [slot for slot in self._answers if not self._scheduler.is_waiting(slot)]  # others report when they start
         before = {slot: self._state(slot)[0] for slot in told}
         self._controller.respec(spec)
         for slot, state in before.items():
@@ -178,7 +178,7 @@ class Engine:
                 self._outbox.append(self._changed(slot))
 
     def step(self) -> list[RequestEvent]:
-        """One step for every slot; returns what there is to tell."""
+        """Run one step for all slots, and return its events."""
         self._receive()
         self._ledger.begin()
         self._resume()
@@ -238,14 +238,14 @@ class Engine:
         )
 
     def miscounted_slots(self) -> list[int]:
-        """See Caches.miscounted."""
+        """Return Caches.miscounted()."""
         return self._caches.miscounted()
 
     def warm_up(self, *, max_rows: int, stored: object | None = None, makes_kernels: bool = False) -> None:
-        """Measure what decodes cost, so that weights are in memory and drafting begins well.
+        """Measure what decodes cost. This also loads the weights, and lets drafting start with good estimates.
 
-        stored         what an earlier engine had learned of this machine and model
-        makes_kernels  a GPU may compute: what it needs for a number of rows is made when that first runs
+        stored         costs that an earlier engine measured on this machine with this model
+        makes_kernels  a GPU may compute, which compiles or loads kernels when a number of rows first runs
         """
         costs = self._controller.costs
         is_restored = stored is not None and costs.restore(stored)
@@ -253,11 +253,11 @@ class Engine:
         warming.measure(costs, num_slots=self.info.num_slots, is_known=is_restored, makes_kernels=makes_kernels)
 
     def on_close(self, owned: contextlib.ExitStack) -> None:
-        """Hand over what must be closed, in order, after the samplers."""
+        """Set what close() closes, after the samplers."""
         self._owned = owned
 
     def close(self) -> None:
-        self._intake.close()  # first: it ends what a template is still rendering
+        self._intake.close()  # first: it ends a rendering in progress
         self._inputs.close()
         for answer in self._answers.values():
             answer.sampler.close()
@@ -273,7 +273,7 @@ class Engine:
         )
 
     def _num_cells(self, plan: StepPlan) -> int:
-        """Cached positions that a decoding row attends to; one cache for all slots means all of them."""
+        """Return the cached positions that a decoding row attends to: with a unified cache those of all slots."""
         cached = sum(len(sequence.tokens) for sequence in plan.decode)
         return cached if self._context.is_unified else cached // max(len(plan.decode), 1)
 
@@ -286,7 +286,7 @@ class Engine:
         verdicts: dict[int, Verdict],
         times: StepTimes,
     ) -> list[RequestEvent]:
-        """Teach the controller what the step did and took; tell whose drafting fell asleep or woke."""
+        """Report the step to the controller; return an event for each answer whose drafting fell asleep or woke."""
         if not plan.decode:
             return []
         num_prefill_rows = sum(chunk.count for chunk in plan.prefill)
@@ -327,11 +327,11 @@ class Engine:
 
     def _begin(self, admission: Admission) -> None:
         self._caches.begin(admission)
-        if admission.swaps:  # a second, where much is copied, that is no fault of whoever drafts in this step
+        if admission.swaps:  # copying may take a second, which must not count as time of this step
             self._ledger.begin_anew()
 
     def _look(self) -> None:
-        """Read one image at most, so that others' answers go on between images. Nothing is learned of its seconds."""
+        """Decode at most one image, so that other answers go on between images. Its time is not learned from."""
         due = self._scheduler.image_due()
         if due is None:
             return
@@ -343,7 +343,7 @@ class Engine:
         self._ledger.begin_anew()
 
     def _start(self, sequence: Sequence) -> None:
-        """Told as drafted for, unless it is said behind that it is not."""
+        """Emit Started, and a SpeculationChanged if the answer is not drafted for: drafting counts as on by default."""
         self._ledger.totals.reused_tokens += sequence.num_reused_rows
         self._outbox.append(Started(sequence.request.id, sequence.num_prompt_rows, sequence.num_reused_rows))
         if self._state(sequence.slot)[0] != "on":
@@ -353,13 +353,13 @@ class Engine:
         return SpeculationChanged(self._answers[slot].request_id, *self._state(slot))
 
     def _resume(self) -> None:
-        """What waited for a prefix that another slot was reading starts now."""
+        """Start sequences that waited for another slot to prefill the prefix that they share."""
         for admission in self._scheduler.resume():
             self._begin(admission)
             self._start(admission.sequence)
 
     def _give_up(self, plan: StepPlan, error: ResourceError) -> list[RequestEvent]:
-        """Target or drafter had no room: the requests of the step fail, their caches go, the engine lives on."""
+        """Fail the requests of a step for which target or drafter had no room, and empty their caches."""
         return self._fail(sequences_of(plan), error)
 
     def _fail(self, sequences: Several[Sequence], error: ResourceError) -> list[RequestEvent]:
@@ -370,7 +370,7 @@ class Engine:
         return [Failed(answer.request_id, error) for answer in answers]
 
     def _judge(self, plan: StepPlan, drafts: Mapping[int, Draft], decoded: Decoded) -> dict[int, Verdict]:
-        """Verdicts by slot: of every draft, and of every prompt whose last row was decoded."""
+        """Return verdicts by slot, for every draft and for every prompt whose last row was decoded."""
         verdicts = {}
         for sequence in plan.decode:
             verdicts[sequence.slot] = self._verify(sequence, drafts[sequence.slot], decoded.rows[sequence.slot])
@@ -381,7 +381,7 @@ class Engine:
         return verdicts
 
     def _verify(self, sequence: Sequence, draft: Draft, rows: list[int]) -> Verdict:
-        if not sequence.num_left:  # only the prompt was to be read
+        if not sequence.num_left:  # max_tokens 0: only the prompt is read
             return Verdict((), ())
         return verify(
             draft,
@@ -422,7 +422,7 @@ class Engine:
     # ---- ends
     def _finish(self, answer: Answering, reason: str) -> Finished:
         self._release(answer)
-        rest = answer.rest(is_cut=True)  # if it was not told yet, the answer was cancelled
+        rest = answer.rest(is_cut=True)  # empty unless the answer was cancelled
         timings = answer.clock.timings(answer.sequence.num_emitted)
         state, because = self._state(answer.sequence.slot)
         return Finished(
@@ -447,14 +447,17 @@ class Engine:
         del self._answers[answer.sequence.slot]
 
     def _state(self, slot: int) -> tuple[str, str]:
-        """Whether an answer is drafted for, and how or why not."""
+        """Return an answer's drafting state (on, asleep, off) and the reason for it."""
         if not self._drafters:
             return "off", self.info.draft_reason or "switched off"
         state, reason = self._controller.state(slot)
         return shown_state(state), reason
 
     def _drafting_state(self) -> tuple[str, str]:
-        """Of all answers together, with the reason: on, where any is drafted for; with none, what comes next."""
+        """Return the drafting state of all answers together, with its reason: on if any is drafted for.
+
+        Without answers, return the state that the next one would start with.
+        """
         if not self._drafters:
             return "off", self.info.draft_reason or "switched off"
         states = dict(map(self._state, self._answers))
@@ -475,14 +478,14 @@ def sequences_of(plan: StepPlan) -> list[Sequence]:
 
 
 def shown_state(state: State | None) -> str:
-    """A probe is too short to be told of."""
+    """Return the state to show: on, asleep or off. A probe is too short to show and counts as asleep."""
     if state is None:
         return "off"
     return "on" if state is State.AWAKE else "asleep"
 
 
 def said(sequence: Sequence) -> list[int]:
-    """The tokens of a prompt: images have none."""
+    """Return the text tokens of a prompt, without the stand-ins of images."""
     return [token for token in sequence.tokens if token >= 0] if sequence.request.images else sequence.tokens
 
 

@@ -1,4 +1,4 @@
-"""What an exception that nobody foresaw becomes for people."""
+"""Converts an unforeseen exception into an error with a message and a hint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOG_VARIABLE = "EAGLELOCAL_ENGINE_LOG"
 
 
 def as_engine_error(error: BaseException, what: str) -> EagleLocalError:
-    """Return `error` itself where it was written for people, else an EngineError that asks for a report.
+    """Return `error` itself if it is an EagleLocalError, else an EngineError that asks for a report.
 
     The traceback of an unforeseen error goes to stderr, which the parent keeps.
     """

@@ -1,8 +1,7 @@
-"""Requests on their way to the scheduler: read beside the step loop, so that no answer waits for another's prompt.
+"""Reads requests on executors beside the step loop, so that no answer waits for another request's prompt.
 
-Rendering, tokenizing and compiling what binds an answer take from a millisecond to seconds. They run on lanes, which
-are executors of one thread each, in the order of arrival; which one reads a request is somebody else's to say
-(input_size.py). Does not know templates or vocabularies.
+Rendering, tokenizing and compiling constraints take from a millisecond to seconds. Lanes are executors of one thread
+each and keep the order of arrival; input_size.py picks a request's lane. Does not know templates or vocabularies.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from eaglelocal.core.request import AnyRequest
 from eaglelocal.engine.faults import as_engine_error
 from eaglelocal.errors import EagleLocalError, ResourceError
 
-INPUT_WAIT_S = 0.05  # of a step that has nothing to do but to wait for a request; commands are obeyed between steps
-STACK_BYTES = 32 * 1024 * 1024  # address space; what compiles grammars recurses
-NICENESS = 10  # answers come first
-# Python's own 5 ms would be waited for at each native call of a step, while another thread runs Python code.
+INPUT_WAIT_S = 0.05  # a step without other work waits so long for a request; commands are handled between steps
+STACK_BYTES = 32 * 1024 * 1024  # of address space; the grammar compiler recurses
+NICENESS = 10  # of low lanes: decoding has priority
+# Each native call of a step gives up the GIL and waits so long to get it back; Python's default is 5 ms.
 SWITCH_INTERVAL_S = 0.0005
 
 Asked = TypeVar("Asked", bound=AnyRequest)
@@ -34,7 +33,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared(Generic[Asked, Made]):
-    """A request that has been read: what was made of it, or why that is impossible."""
+    """A request that has been read: the result, or the error that came instead."""
 
     asked: Asked
     submitted_at_s: float
@@ -44,7 +43,7 @@ class Prepared(Generic[Asked, Made]):
 
 
 class InlineExecutor(Executor):
-    """Runs what is submitted at once, in the caller's thread: an engine over it takes the same steps each time."""
+    """An executor that runs each call at once in the caller's thread, which makes an engine's steps deterministic."""
 
     def submit(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Future[object]:  # type: ignore[override]
         done: Future[object] = Future()
@@ -59,7 +58,7 @@ INLINE: tuple[Executor, ...] = (InlineExecutor(),)
 
 
 def threaded_lanes(num_low: int = 2) -> tuple[Executor, ...]:
-    """Return a lane, and others of a lower priority. Raises ResourceError where no thread can be started."""
+    """Return one lane, and `num_low` of a lower priority. Raises ResourceError if no thread can be started."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     first = ThreadPoolExecutor(1, thread_name_prefix="input")
     low = [ThreadPoolExecutor(1, f"input-low-{i}", initializer=_lower_priority) for i in range(num_low)]
@@ -75,16 +74,16 @@ def threaded_lanes(num_low: int = 2) -> tuple[Executor, ...]:
 
 
 def _lower_priority() -> None:
-    if sys.platform == "linux":  # elsewhere niceness is the whole process's
-        with suppress(OSError):  # it may be forbidden, and is a wish
+    if sys.platform == "linux":  # elsewhere niceness applies to the whole process
+        with suppress(OSError):  # optional: it may be forbidden
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
 
 
 class InputQueue(Generic[Asked, Made]):
-    """Reads requests on its lanes. All methods but `wait` return at once; they belong to the engine's thread.
+    """A queue of requests that are read on lanes. Belongs to the engine's thread; only `wait` and `close` block.
 
-    read       makes of a request what the engine needs; raises EagleLocalError for what cannot be served
-    lane_of    the index of a request's lane, given how many there are
+    read       converts a request for the engine; raises EagleLocalError if it cannot be served
+    lane_of    gives the index of a request's lane, out of so many
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class InputQueue(Generic[Asked, Made]):
         reading.add_done_callback(self._announce)
 
     def withdraw(self, request_id: str) -> bool:
-        """Forget a request that is still being read. False: there is none of this id."""
+        """Forget a request that is still being read. Returns False if there is none with this id."""
         reading = self._pending.pop(request_id, None)
         if reading is not None:
             reading.cancel()
@@ -124,7 +123,7 @@ class InputQueue(Generic[Asked, Made]):
             self._news.wait_for(lambda: bool(self._done), timeout_s)
 
     def take(self) -> list[Prepared[Asked, Made]]:
-        """Return what has been read since the last call, in the order in which it was finished."""
+        """Return the requests that have been read since the last call, in the order in which they finished."""
         found = []
         while self._done:
             reading = self._done.popleft()
@@ -137,7 +136,7 @@ class InputQueue(Generic[Asked, Made]):
         return found
 
     def close(self) -> None:
-        """Wait for what is being read, and end the lanes: nothing must read with a model that is freed."""
+        """Wait for requests being read, and end the lanes: no reader may use a model that is being freed."""
         for lane in self._lanes:
             lane.shutdown(cancel_futures=True)
 
@@ -150,7 +149,7 @@ class InputQueue(Generic[Asked, Made]):
     def _read_or_fail(self, asked: Asked) -> tuple[Made | None, EagleLocalError | None]:
         try:
             return self._read(asked), None
-        except BaseException as error:  # what trips over one request, be it a panic of Rust's, must not fail the others
+        except BaseException as error:  # an error in one request, even a Rust panic, must not fail the others
             return None, as_engine_error(error, "the engine failed on the request")
 
     def _announce(self, reading: Future[Prepared[Asked, Made]]) -> None:

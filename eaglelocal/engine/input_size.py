@@ -1,4 +1,4 @@
-"""How much there is to read in a request, which decides where it is read, and which prompts are the same.
+"""The size of a request's input, which decides where it is read, and keys of equal prompts.
 
 Pure, on plain data. Does not know how long anything takes on this machine.
 """
@@ -15,21 +15,21 @@ from eaglelocal.core.tools import ToolUse
 from eaglelocal.engine.prompts import Prompt
 from eaglelocal.errors import RequestError
 
-SHORT_CHARS = 32 * 1024  # of all texts of a request; tokenizing that takes some ten milliseconds
-SURE_TOKEN_BYTES = 16  # every vocabulary has tokens that are longer
+SHORT_CHARS = 32 * 1024  # of all texts of a request; tokenizing so many takes about ten milliseconds
+SURE_TOKEN_BYTES = 16  # every vocabulary has longer tokens
 MAX_KEPT_PROMPTS = 2
 LONG_LANE, BOUND_LANE = 1, 2
 QUICK_S, MAX_QUICK = 0.05, 256
 
 
 class ChatLanes:
-    """Which lane reads a request: short ones the first, long texts and images another, new constraints a third.
+    """Chooses the lane of a request: lane 0 if it is short, one for long texts and images, one for new constraints.
 
-    So that nobody waits for a schema but those who bring one. What was read quickly once is short from then on.
+    So only requests with a new schema wait for schemas. One that was compiled quickly counts as short from then on.
     """
 
     def __init__(self) -> None:
-        self._quick: OrderedDict[int, None] = OrderedDict()  # hashes of what binds answers
+        self._quick: OrderedDict[int, None] = OrderedDict()  # hashes of bound_key
 
     def lane_of(self, asked: ChatRequest, num_lanes: int) -> int:
         if num_lanes == 1:
@@ -39,7 +39,7 @@ class ChatLanes:
         return BOUND_LANE if is_bound(asked) and hash(bound_key(asked)) not in self._quick else 0
 
     def learn(self, asked: ChatRequest, read_s: float) -> None:
-        """Remember that what binds this answer was compiled, or refused, at once."""
+        """Remember a constraint that was compiled, or refused, quickly."""
         if read_s > QUICK_S or not is_bound(asked):
             return
         self._quick[hash(bound_key(asked))] = None
@@ -48,36 +48,36 @@ class ChatLanes:
 
 
 def embed_lane(asked: EmbedRequest, num_lanes: int) -> int:
-    """Return the index of the lane that reads it: 0 for what is short."""
+    """Return the index of the lane that reads the request: 0 if it is short."""
     count = sum(map(len, asked.inputs)) + (len(asked.ranking.query) if asked.ranking else 0)
     return 0 if num_lanes == 1 or count <= SHORT_CHARS else LONG_LANE
 
 
 def may_take_long(asked: ChatRequest) -> bool:
-    """Return whether reading it may take more than some ten milliseconds: long texts, images, bound answers."""
+    """Return whether reading may take more than about ten milliseconds: long texts, images, constraints."""
     return is_bound(asked) or any(message.images for message in asked.messages) or num_chars(asked) > SHORT_CHARS
 
 
 def is_bound(asked: ChatRequest) -> bool:
-    """Return whether a grammar may have to be compiled for it."""
+    """Return whether a grammar may have to be compiled for the request."""
     if asked.constraint is not None or asked.tool_choice.use is ToolUse.REQUIRED:
         return True
     return any(tool.is_strict for tool in asked.tools)
 
 
 def bound_key(asked: ChatRequest) -> tuple[object, ...]:
-    """Return all that its grammar is made of, beside the model."""
+    """Return the fields of the request that determine its grammar."""
     return asked.constraint, asked.tools, asked.tool_choice, asked.is_split
 
 
 def num_raw_chars(asked: ChatRequest) -> int:
-    """Return the characters of a prompt that no template makes, unless it is cut to fit anyway."""
+    """Return the characters of a prompt without template. Infill does not count: it is cut to fit."""
     mixed = asked.mixed.parts if asked.mixed is not None else ()
     return len(asked.text or "") + len(asked.suffix) + sum(len(part) for part in mixed if isinstance(part, str))
 
 
 def num_chars(asked: ChatRequest) -> int:
-    """Return the characters of all its texts; a token counts as one."""
+    """Return the characters of all the request's texts; a token counts as one."""
     count = num_raw_chars(asked) + len(asked.tokens)
     count += sum(len(message.content) + len(message.reasoning) for message in asked.messages)
     count += sum(len(call.arguments) for message in asked.messages for call in message.tool_calls)
@@ -91,7 +91,7 @@ def num_chars(asked: ChatRequest) -> int:
 
 
 def prompt_key(asked: ChatRequest) -> tuple[object, ...]:
-    """Return all that a prompt is made of: requests with equal keys have equal prompts."""
+    """Return the fields that determine a prompt: requests with equal keys have equal prompts."""
     begins_anew = asked.constraint is not None or asked.tool_choice.use is ToolUse.REQUIRED
     content = (asked.messages, asked.text, asked.tokens, asked.mixed, asked.infill, asked.suffix)
     how = (asked.tools, asked.tool_choice, asked.template_values, asked.continues_last, begins_anew)
@@ -99,9 +99,9 @@ def prompt_key(asked: ChatRequest) -> tuple[object, ...]:
 
 
 class PromptCache:
-    """The last prompts that took long, and what was wrong with those that could not be made.
+    """A cache of the last prompts that took long to make, or of the errors that they raised.
 
-    One request for sixteen answers is sixteen requests with one prompt. Safe from any thread.
+    A client that wants sixteen answers sends sixteen requests with one prompt. Safe from any thread.
     """
 
     def __init__(self, make: Callable[[ChatRequest], Prompt]) -> None:
@@ -109,7 +109,7 @@ class PromptCache:
         self._kept: OrderedDict[tuple[object, ...], Prompt | RequestError] = OrderedDict()
 
     def prompt(self, asked: ChatRequest) -> Prompt:
-        """Return its prompt. Raises RequestError as `make` does."""
+        """Return the request's prompt. Raises RequestError as `make` does."""
         if not may_take_long(asked):
             return self._make(asked)
         key = prompt_key(asked)
@@ -122,7 +122,7 @@ class PromptCache:
             while len(self._kept) > MAX_KEPT_PROMPTS:
                 self._kept.popitem(last=False)
         if isinstance(found, RequestError):
-            raise copy.copy(found)  # an error that is raised keeps the frames that it passed, and all that is in them
+            raise copy.copy(found)  # a raised error keeps its traceback's frames alive
         return found
 
     def _outcome(self, asked: ChatRequest) -> Prompt | RequestError:

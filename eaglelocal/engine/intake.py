@@ -1,7 +1,6 @@
-"""What a client asks, as token ids: chat template, tokenizer, and the checks before a slot is taken.
+"""Converts client requests to token ids: chat template, tokenizer, and the checks before a slot is taken.
 
-Knows which template and which vocabulary; what answers look like is the text room's to know, and what they can be
-bound to the backend's.
+Knows the template and the vocabulary. The format of answers belongs to `text`, compiling constraints to `backend`.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from eaglelocal.text.literals import Literals, Span, Spellings
 from eaglelocal.text.template import ChatTemplate, chat_template
 from eaglelocal.text.tool_grammar import callable_tools
 
-IMAGE_TEXT = "<__media__>"  # where a prompt is told as text, as llama-server tells it
+IMAGE_TEXT = "<__media__>"  # stands for an image in a prompt's text, as in llama-server
 
 
 ReadRequest = tuple[Prompt, Request | None]
 
 
 class NoConstraints:
-    """Implements core.ports.Constraints where nothing can bind an answer."""
+    """The core.ports.Constraints of an engine that cannot constrain answers."""
 
     def check(self, constraint: Constraint) -> None:
         raise RequestError("this engine cannot bind answers to a format")
@@ -42,7 +41,7 @@ class NoConstraints:
 
 
 class Intake:
-    """Turns ChatRequests into Requests."""
+    """The input processor: converts ChatRequests to Requests."""
 
     def __init__(
         self,
@@ -55,9 +54,9 @@ class Intake:
         sampling: Mapping[str, float] | None = None,
         template: ChatTemplate | None = None,
     ) -> None:
-        """Own the template, by default the vocabulary's.
+        """Take ownership of the template, by default the vocabulary's.
 
-        sampling  that the model's makers recommend
+        sampling  values that the model's makers recommend
         """
         self.template = chat_template(vocabulary) if template is None else template
         self._vocabulary, self._n_ctx, self._sampling = vocabulary, n_ctx, sampling or {}
@@ -66,17 +65,17 @@ class Intake:
         self._prompts = PromptCache(self.prompt)
         self._constraints = NoConstraints() if constraints is None else constraints
         self._binding = Binding(self._constraints)
-        self._spellings = Spellings(vocabulary.control_texts)  # walks the whole vocabulary: no chat must wait for it
+        self._spellings = Spellings(vocabulary.control_texts)  # walks the whole vocabulary: done before any request
 
     def close(self) -> None:
         self.template.close()
 
     def stops(self, asked: ChatRequest) -> tuple[str, ...]:
-        """Stop strings of the request, and those of a stand-in template, whose end no token marks."""
+        """Return the request's stop strings, and those of a fallback template, whose answers have no end token."""
         return (*asked.params.stop, *(self.template.stops if asked.messages else ()))
 
     def read_asked(self, asked: ChatRequest) -> ReadRequest:
-        """Return its prompt, and the request unless the prompt is all that is asked for. Raises RequestError.
+        """Return the prompt, and the Request unless only the prompt's tokens are counted. Raises RequestError.
 
         Safe from any thread.
         """
@@ -84,7 +83,7 @@ class Intake:
         return prompt, None if asked.is_counted else self.read(asked, prompt)
 
     def read(self, asked: ChatRequest, prompt: Prompt | None = None) -> Request:
-        """The request with its prompt, if that was made already. Raises RequestError for what cannot be served."""
+        """Return the Request, with `prompt` if it was made already. Raises RequestError if it cannot be served."""
         prompt = self.prompt(asked) if prompt is None else prompt
         if not prompt.tokens:
             raise RequestError("the prompt is empty", parameter="messages" if asked.messages else "prompt")
@@ -107,7 +106,7 @@ class Intake:
         )
 
     def _params(self, asked: ChatRequest, num_prompt: int) -> SamplingParams:
-        """No more tokens than there is room for: the answer then ends for its length, as the context's end ends it."""
+        """Return the sampling parameters, with recommended values filled in and token counts limited to the context."""
         params = as_recommended(asked.params, self._sampling)
         max_tokens = None if params.max_tokens is None else min(params.max_tokens, self._n_ctx - num_prompt)
         looked_at = min(params.repeat_last_n, self._n_ctx)
@@ -115,7 +114,7 @@ class Intake:
 
     # ---- the prompt
     def prompt(self, asked: ChatRequest) -> Prompt:
-        """However long it is. Raises RequestError."""
+        """Make the prompt, without checking that it fits the context. Raises RequestError."""
         if asked.messages:
             return self._chat_prompt(asked)
         if asked.tools:
@@ -128,12 +127,12 @@ class Intake:
             return Prompt(self._checked(mixed_tokens(asked.mixed, self._vocabulary)))
         if asked.suffix:
             return Prompt(self._fill_prompt(asked))
-        if asked.text is not None:  # who sends a prompt as the model reads it writes its control tokens too
+        if asked.text is not None:  # raw prompts may spell control tokens
             return Prompt(mixed_tokens(Mixed((asked.text,)), self._vocabulary))
         return Prompt(self._checked(asked.tokens))
 
     def _fill_prompt(self, asked: ChatRequest) -> tuple[int, ...]:
-        """What stands before and behind the answer; there control tokens are text."""
+        """Return a fill-in-the-middle prompt. Control tokens in the texts around the gap are plain text."""
         marks = self._vocabulary.fill_tokens
         if marks is None:
             what = "this model has no tokens for a suffix: it cannot fill in the middle"
@@ -152,7 +151,10 @@ class Intake:
         return tokens
 
     def _chat_prompt(self, asked: ChatRequest) -> Prompt:
-        """Only the template may write control tokens: where a message spells one it is put in as plain text."""
+        """Render the messages and tokenize them.
+
+        Only the template may write control tokens: those that a message spells become plain text.
+        """
         literals, beginning = Literals(self._spellings), self._beginning(asked)
         text = self.template.render(
             beginning.messages,
@@ -171,7 +173,10 @@ class Intake:
         return dataclasses.replace(prompt, in_thought=in_thought, in_said=beginning.is_said, rendered=rendered)
 
     def _beginning(self, asked: ChatRequest) -> Beginning:
-        """What a bound answer must be, it is as a whole: it begins behind the last message."""
+        """Return the messages, and the answer's beginning if the last message is to be continued.
+
+        A constrained answer always starts new: its constraint holds for the whole of it.
+        """
         last = asked.messages[-1]
         is_bound = asked.constraint is not None or asked.tool_choice.use is ToolUse.REQUIRED
         if not asked.continues_last or is_bound or last.role != "assistant" or last.tool_calls:
@@ -215,7 +220,7 @@ class Intake:
             raise self._no_room(str(num_prompt), is_chat=is_chat)
 
     def _no_room(self, num_prompt: str, *, is_chat: bool) -> RequestError:
-        return RequestError(  # clients know by the first words that they must shorten it
+        return RequestError(  # clients recognise the first words and shorten the prompt
             f"this model's maximum context length is {self._n_ctx} tokens, and the prompt has {num_prompt}: "
             "no room is left for an answer",
             hint="a larger --ctx" if self._can_grow else "a shorter prompt: the model was trained for no more",
@@ -238,14 +243,14 @@ class Intake:
         return dataclasses.replace(split, marks=marks)
 
     def _marker_tokens(self, split: Split) -> dict[str, int]:
-        """Of the markers that are one token each."""
+        """Return the tokens of those markers that are a single token."""
         found = {
             name: self._vocabulary.tokenize(name, add_special=False, parse_special=True) for name in markers_of(split)
         }
         return {name: tokens[0] for name, tokens in found.items() if len(tokens) == 1}
 
     def _constraint(self, asked: ChatRequest, split: Split | None) -> Constraint | None:
-        """What binds the answer, compiled once to see that it can be."""
+        """Return the constraint of the answer, compiled once to see that it is usable."""
         if split is None:
             return self._binding.of_text(asked.constraint)
         wish = Wish(
@@ -267,7 +272,7 @@ def rendered_text(pieces: Iterable[Span | Image]) -> str:
 
 
 def values_of(pairs: tuple[tuple[str, str], ...]) -> dict[str, object]:
-    """Variables for a template, from their JSON."""
+    """Return the template variables, parsed from JSON. Raises RequestError."""
     try:
         return {name: read_json(value) for name, value in pairs}
     except ValueError as error:

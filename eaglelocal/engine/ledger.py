@@ -1,7 +1,7 @@
-"""What steps take and what that means: seconds by part, totals of the engine, the charge of each answer.
+"""Times the steps: seconds by part, totals of the engine, and the share of each answer.
 
-The interval of a step that follows at once begins where the one before ended, so that telling, pickling
-and the pipe count as host time too. Knows clocks and counters, nothing of what a step does.
+A step that follows another directly starts where that one ended, so that emitting, pickling and the pipe count as
+host time too. Knows clocks and counters, not what a step does.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from eaglelocal.speculation.costs import StepCosts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Rows and seconds of one step."""
+    """Durations of one step, in seconds."""
 
     total_s: float
     decode_s: float  # the target's decode
-    shown_s: float  # what drafters' models took to read its rows
-    draft_s: float  # drafting, and showing the drafter what was decoded and committed
+    shown_s: float  # of the drafters' models encoding the decoded rows
+    draft_s: float  # drafting, and passing decoded and committed rows to the drafters
     verify_s: float  # the target's decode and sampling
     host_s: float  # outside the native library
     plain_s: float  # what verify_s would have been without the drafted rows
@@ -33,30 +33,32 @@ class StepTimes:
 
 @dataclass(slots=True)
 class Totals:
+    """Sums over all steps of the engine."""
+
     steps: int = 0
     prompt_tokens: int = 0
-    reused_tokens: int = 0  # of them, those that a cache held already
+    reused_tokens: int = 0  # prompt tokens found in a cache
     generated_tokens: int = 0
     host_s: float = 0.0
     draft_s: float = 0.0
     verify_s: float = 0.0
-    plain_s: float = 0.0  # of answers, each counted for itself
-    answer_s: float = 0.0  # likewise
+    plain_s: float = 0.0  # sum over answers: estimated seconds without drafted rows
+    answer_s: float = 0.0  # sum over answers: seconds they took
 
     @property
     def speedup(self) -> float | None:
-        """Of all answers, as of one."""
+        """The gain over plain decoding of all answers together; None if nothing was measured."""
         return self.plain_s / self.answer_s if self.plain_s > 0 and self.answer_s > 0 else None
 
 
 class Ledger:
-    """The engine's stopwatch and its books. `native_s` tells the seconds inside the native library so far."""
+    """The engine's stopwatch and totals. `native_s` gives the seconds spent inside the native library so far."""
 
     def __init__(self, costs: StepCosts, native_s: Callable[[], float]) -> None:
         self._costs, self.totals, self.counter = costs, Totals(), SpeculationCounter()
         self._native_clock = native_s
         self._ended_at: float | None = None  # of the step before, if this one follows at once
-        self._started_at = self._native_s = 0.0  # the latter when the step began
+        self._started_at = self._native_s = 0.0  # native seconds at the start of the step
         self._marks: list[tuple[float, float]] = []  # (moment, seconds that the drafters' models took so far)
 
     def begin(self) -> None:
@@ -68,14 +70,14 @@ class Ledger:
         self._marks = [(now, 0.0)]
 
     def mark(self, drafters_s: float = 0.0) -> None:
-        """A part of the step is over: drafting, decoding, then sampling."""
+        """Mark the end of a part of the step: drafting, decoding, then sampling."""
         self._marks.append((time.perf_counter(), drafters_s))
 
     def end(self, *, num_rows: int, num_drafted: int) -> StepTimes:
         before_native_s, self._native_s = self._native_s, self._native_clock()
         (began_at, _), (drafted_at, before_s), (decoded_at, after_s), (sampled_at, _) = self._marks
         ended_at = time.perf_counter()
-        shown_s = after_s - before_s  # a head reads the target's rows while they lie in its memory
+        shown_s = after_s - before_s  # a head encodes the target's rows within the decode
         decode_s = decoded_at - drafted_at - shown_s
         verify_s = sampled_at - drafted_at - shown_s
         host_s = ended_at - self._started_at - (self._native_s - before_native_s)
@@ -98,23 +100,26 @@ class Ledger:
         )
 
     def _plain_s(self, verify_s: float, num_rows: int, num_drafted: int) -> float:
-        """Never more than it took: fewer rows are not dearer, whatever ratios say that a busy machine has measured."""
+        """Return the estimated `verify_s` without drafted rows.
+
+        Never more than `verify_s`: fewer rows cannot cost more, whatever ratios a busy machine measured.
+        """
         plain_s = self._costs.plain_seconds(verify_s, num_rows=num_rows, num_plain_rows=num_rows - num_drafted)
         return min(plain_s, verify_s)
 
     def rest(self) -> None:
-        """No step follows: what comes before the next one is waiting, not work."""
+        """Note that no step follows directly: the time until the next one is waiting, not work."""
         self._ended_at = None
 
     def begin_anew(self) -> None:
-        """What was done since the step before is no part of this one: nothing is to be learned of its seconds."""
+        """Begin the step again, so that the time since the previous one is not learned from."""
         self.rest()
         self.begin()
 
     def charge(
         self, answer: Answering, times: StepTimes, *, num_tokens: int, num_drafted: int, num_accepted: int
     ) -> None:
-        """Enter a step in an answer's books and in the engine's."""
+        """Add a step to an answer's counters and times, and to the engine's."""
         for counter in (answer.counter, self.counter):
             counter.add(num_drafted, num_accepted, num_tokens)
         self.totals.generated_tokens += num_tokens
@@ -132,6 +137,6 @@ class Ledger:
 
 
 def peak_rss_bytes() -> int:
-    """Largest resident size of this process so far."""
+    """Return the largest resident size of this process so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -1,7 +1,7 @@
-"""What the next step would cost, for the scheduler: measured seconds by the rows of each slot, and likely drafts.
+"""Estimates the seconds of the next step for the scheduler, from measured costs, rows per slot and likely drafts.
 
 Knows the cost curve and how llama.cpp splits rows into passes; decides nothing. The curve was measured over short
-contexts and knows no prompts: what their rows take beyond it is seen step by step, and believed of the next one.
+contexts without prompts, so the factor by which prompt rows cost more is learned from each step.
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ from eaglelocal.speculation.costs import StepCosts
 from eaglelocal.speculation.layout import passes
 
 MEMORY = 8.0  # steps over which the length of a slot's drafts is averaged
-PROMPT_MEMORY = 4.0  # steps over which the price of prompt rows is: it rises with every chunk that is read
-MOST_DEARER = 32.0  # and as much cheaper: one step in a bad moment is no price
+PROMPT_MEMORY = 4.0  # the same for the cost of prompt rows, which rises with every chunk
+MOST_DEARER = 32.0  # bound of the factor and of its inverse, against a single slow step
 
 
 class Pacing:
-    """Remembers how much is drafted for each slot that decodes, and what prompts take beside them."""
+    """The average draft length of each slot, and the cost factor of prompt rows."""
 
     def __init__(
         self, costs: StepCosts, num_cached: Callable[[int], int], *, is_unified: bool, undivided: int = 0
     ) -> None:
-        """`num_cached` gives the positions in a slot's cache; `undivided`: see layout.passes."""
+        """Take the measured costs.
+
+        num_cached  gives the positions in a slot's cache
+        undivided   see layout.passes
+        """
         self._costs, self._num_cached = costs, num_cached
         self._is_unified, self._undivided = is_unified, undivided
         self._lengths: dict[int, float] = {}  # by slot
@@ -38,7 +42,7 @@ class Pacing:
         return Pace(self.seconds, lengths, math.exp(self._dearer))
 
     def seconds(self, rows: Mapping[int, int]) -> float:
-        """A decode of so many rows of each slot; 0.0 before anything was measured."""
+        """Return the estimated seconds of a decode, given the rows of each slot; 0.0 before anything was measured."""
         held = {slot: self._num_cached(slot) for slot in rows}
         if self._is_unified:
             return self._costs.seconds(sum(rows.values()), sum(held.values()))
@@ -46,13 +50,13 @@ class Pacing:
         return sum(self._costs.seconds(num_rows, attended) for num_rows in passes(rows, self._undivided))
 
     def saw(self, drafts: Mapping[int, Draft], chunks: tuple[Chunk, ...], decode_s: float) -> None:
-        """A step: drafts of all slots that decode, and how long the target's decode took."""
+        """Learn from a step: drafts of the decoding slots, prompt chunks, and seconds of the target's decode."""
         if drafts and chunks:
             self._saw_prompts(drafts, chunks, decode_s)
         lengths = {}
         for slot, draft in drafts.items():
             before = self._lengths.get(slot, float(len(draft)))
-            is_quiet = not chunks  # beside a prompt less may be drafted: that is no slot's pace
+            is_quiet = not chunks  # beside a prompt less may be drafted, so it does not count
             lengths[slot] = before + (len(draft) - before) / MEMORY if is_quiet else before
         self._lengths = lengths
 

@@ -1,9 +1,9 @@
 """The engine's child process: `python -m eaglelocal.engine.process PACKAGE.MODULE:BUILDER`.
 
 Messages come on stdin and leave on stdout (channel.py); the first one is the Plan. One thread reads
-commands into a queue, the main thread alone touches the engine. The process ends when its pipe or its parent
-ends, also in the middle of a native call, so that a killed parent never leaves a card full.
-It knows the engine by its Protocol only; the builder is given by name, so nothing above is imported.
+commands into a queue; only the main thread uses the engine. The process ends when its pipe or its parent
+ends, even during a native call, so that a killed parent never leaves GPU memory occupied.
+It knows the engine by its Protocol only, and imports the builder by name, so it imports nothing from above.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from eaglelocal.engine.faults import as_engine_error
 from eaglelocal.engine.watchdog import BEAT_S, Beat
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
 
-_MIN_PROGRESS = 0.005  # of the load; llama.cpp reports every tensor
+_MIN_PROGRESS = 0.005  # least step of a load's fraction that is sent; llama.cpp reports every tensor
 
 
 class EngineLoop(Protocol):
@@ -57,19 +57,19 @@ class EngineLoop(Protocol):
 
     @property
     def has_work(self) -> bool:
-        """Would step() do or say anything? Events held for the next step count."""
+        """True if step() would do something or return events."""
 
     def submit(self, request: AnyRequest) -> None:
-        """Queue a request; what is wrong with it comes out of step() as Failed."""
+        """Queue a request; errors in it come out of step() as Failed."""
 
     def cancel(self, request_id: str) -> None:
         """End a request; Finished(reason="cancelled") comes out of step()."""
 
     def set_spec(self, spec: Spec) -> None:
-        """How requests without a wish of their own are drafted for, from now on; without drafters it means nothing."""
+        """Set the spec of requests that have none of their own; without drafters it has no effect."""
 
     def step(self) -> list[RequestEvent]:
-        """Schedule, draft, run, verify, commit. A raised error is fatal for the requests in flight."""
+        """Schedule, draft, run, verify, commit. An exception is fatal for the requests in flight."""
 
     def snapshot(self) -> EngineSnapshot: ...
 
@@ -82,11 +82,11 @@ Commands = SimpleQueue[object]
 
 
 class Service:
-    """The main thread's loop: obey commands, step while there is work, send what the steps say.
+    """The main thread's loop: handle commands, step while there is work, send the events.
 
     A step that raises fails every request in flight. ResourceError leaves the engine usable (the
-    requests are cancelled in it); anything else, or an engine that then still does not step, ends the
-    process, and the supervisor starts a fresh one.
+    requests are cancelled in it); any other error, or an engine that still does not step afterwards, ends the
+    process, and the supervisor starts a new one.
     """
 
     def __init__(self, engine: EngineLoop, commands: Commands, channel: Channel) -> None:
@@ -98,11 +98,11 @@ class Service:
 
     @property
     def num_turns(self) -> int:
-        """Of the loop, so far: while it stands still the engine idles or hangs. From any thread."""
+        """The loop iterations so far; it stands still while the engine idles or hangs. Safe from any thread."""
         return self._num_turns
 
     def run(self) -> int:
-        """Serve until told to shut down; the exit status."""
+        """Serve until Shutdown or a fatal error; return the exit status."""
         while self._obey_queued():
             if self._engine.has_work and not self._step():
                 return 1
@@ -110,7 +110,7 @@ class Service:
         return 0
 
     def _obey_queued(self) -> bool:
-        """Carry out what is queued, waiting when there is nothing else to do. False: shut down."""
+        """Handle the queued commands; wait for one if there is nothing else to do. Returns False for Shutdown."""
         if not self._engine.has_work:
             self._fail_all(EngineError("the engine lost the request: it has no work left"))
             if not self._obey(self._commands.get()):
@@ -140,13 +140,13 @@ class Service:
     def _submit(self, request: AnyRequest) -> None:
         try:
             self._engine.submit(request)
-        except Exception as error:  # what trips over one request must not fail the others
+        except Exception as error:  # an error in one request must not fail the others
             self._channel.send([Failed(request.id, as_engine_error(error, "the engine failed on the request"))])
         else:
             self._in_flight.add(request.id)
 
     def _step(self) -> bool:
-        """One step, its events in one frame. False: the engine is beyond repair."""
+        """Run one step and send its events in one message. Returns False if the engine cannot go on."""
         try:
             events = self._engine.step()
         except ResourceError as error:
@@ -158,12 +158,12 @@ class Service:
         return True
 
     def _abandon(self, error: ResourceError) -> bool:
-        """Give up the requests in flight and empty the engine of them. False: it has not recovered."""
+        """Cancel the requests in flight in the engine, then fail them. Returns False if the engine did not recover."""
         try:
             for request_id in self._in_flight:
                 self._engine.cancel(request_id)
             while self._engine.has_work:
-                self._engine.step()  # says only that the requests are cancelled; they are told the reason below
+                self._engine.step()  # only cancellation events, dropped; the reason is sent below
         except Exception:
             traceback.print_exc()
             self._channel.send(Broken(error))
@@ -185,11 +185,11 @@ class Service:
 
 
 def main(builder: str) -> int:
-    """Take over the pipes, load, serve; the exit status."""
+    """Take over the pipes, load, serve; return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; only the parent decides
     channel = _take_over_pipes()
-    with contextlib.suppress(LibraryError):  # where the C part is missing, loading will say so
-        end_with_parent(channel.fileno())  # the thread below cannot while the main thread keeps the interpreter's lock
+    with contextlib.suppress(LibraryError):  # if the C library is missing, loading reports it
+        end_with_parent(channel.fileno())  # the thread below cannot act while the main thread holds the GIL
     commands: Commands = SimpleQueue()
     threading.Thread(target=_listen, args=(channel, commands), name="commands", daemon=True).start()
     engine = _load(builder, cast(Plan, commands.get()), channel)
@@ -199,7 +199,7 @@ def main(builder: str) -> int:
     threading.Thread(target=_beat, args=(service, channel), name="beat", daemon=True).start()
     status = service.run()
     if status == 0:
-        engine.close()  # after a fatal error only the system can free it safely
+        engine.close()  # after a fatal error only the operating system can free it safely
     return status
 
 
@@ -218,14 +218,14 @@ def _listen(channel: Channel, commands: Commands) -> None:
         while True:
             commands.put(channel.receive())
     except (EOFError, OSError):
-        os._exit(0)  # the parent is gone; nobody waits for what the main thread does, not even a native call
+        os._exit(0)  # the parent is gone: stop at once, even during a native call
     except BaseException:
         traceback.print_exc()
         os._exit(1)
 
 
 def _beat(service: Service, channel: Channel) -> None:
-    """Tell the watchdog that the loop goes on; steps of a long prompt say nothing by themselves."""
+    """Send a Beat each second in which the loop moved: the steps of a long prompt send no events."""
     told = service.num_turns
     with contextlib.suppress(OSError):  # the parent is gone
         while True:
@@ -236,7 +236,7 @@ def _beat(service: Service, channel: Channel) -> None:
 
 
 def _load(builder: str, plan: Plan, channel: Channel) -> EngineLoop | None:
-    """Build the engine and say how that went."""
+    """Build the engine; send Ready, or LoadFailed and return None."""
     try:
         engine = _find(builder)(plan, _Progress(channel).report)
         channel.send(Ready(engine.info))
@@ -244,7 +244,7 @@ def _load(builder: str, plan: Plan, channel: Channel) -> EngineLoop | None:
         channel.send(LoadFailed(as_engine_error(error, "the engine failed to load")))
         return None
     gc.collect()
-    gc.freeze()  # vocabularies are large and stay; no later collection should walk them between two steps
+    gc.freeze()  # vocabularies are large and permanent; later collections must not walk them between steps
     return engine
 
 
@@ -254,7 +254,7 @@ def _find(builder: str) -> Builder:
 
 
 class _Progress:
-    """Thins out the progress of a load."""
+    """A filter that sends load progress only when it changed noticeably."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -269,7 +269,7 @@ class _Progress:
 
 
 def run_and_leave(builder: str) -> None:
-    """Run `main` and leave without finalizing: the reader thread may hold a lock that finalizing wants."""
+    """Run `main` and exit without finalizing: the reader thread may hold a lock that finalizing needs."""
     status = 1
     try:
         status = main(builder)

@@ -1,4 +1,4 @@
-"""Prompts that no chat template makes, as token ids. Pure, over a vocabulary."""
+"""Builds token ids of prompts without a chat template: mixed texts and tokens, and infill. Pure, over a vocabulary."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from eaglelocal.core.ports import FillTokens, Vocabulary
 from eaglelocal.core.request import Infill, Mixed, Parts
 from eaglelocal.errors import NOT_SUPPORTED, RequestError
 
-CODE_TOKENS = 2048  # of what stands around the gap, at most
-ANSWER_SHARE = 8  # an eighth of the context is left for what belongs into it
+CODE_TOKENS = 2048  # at most, of the code around the gap
+ANSWER_SHARE = 8  # an eighth of the context is left for the answer
 SNIPPET = "\n\n--- snippet ---\n\n"
-PROJECT, FILE = "myproject\n", "filename\n"  # nobody says what they are called; llama-server says this
+PROJECT, FILE = "myproject\n", "filename\n"  # the names are not given; llama-server writes these
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the model is given, and where in its answer that ends: within a thought, or within what is said."""
+    """The prompt's tokens and images.
+
+    in_thought, in_said  the prompt ends within a thought of the answer, or within its text
+    """
 
     tokens: tuple[int, ...]
     images: tuple[PlacedImage, ...] = ()
     in_thought: bool = False
     in_said: bool = False
-    rendered: str = ""  # of messages whose prompt is to be told
+    rendered: str = ""  # the template's output, if the request wants the prompt shown
 
     @property
     def num_rows(self) -> int:
-        """Cells that it takes."""
+        """The number of cells that the prompt takes."""
         return len(self.tokens) + sum(image.num_hidden for image in self.images)
 
 
 def placed(pieces: Iterable[int | ImageRows]) -> Prompt:
-    """Tokens, and images among them."""
+    """Return the prompt of these tokens and images, with stand-in ids in the images' positions."""
     tokens, images = list[int](), list[PlacedImage]()
     for piece in pieces:
         if isinstance(piece, int):
@@ -45,6 +48,7 @@ def placed(pieces: Iterable[int | ImageRows]) -> Prompt:
 
 
 def mixed_tokens(mixed: Mixed, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Return the tokens of a list of texts and tokens."""
     tokens: list[int] = []
     for i, part in enumerate(mixed.parts):
         if isinstance(part, int):
@@ -56,17 +60,17 @@ def mixed_tokens(mixed: Mixed, vocabulary: Vocabulary) -> tuple[int, ...]:
 
 
 def starts_with_bos(text: str, vocabulary: Vocabulary) -> bool:
-    """Templates often write the BOS token themselves; a second one would shift every position."""
+    """Return whether the text begins with BOS: templates often write it, and a second one would shift all positions."""
     return bool(vocabulary.bos_text) and text.startswith(vocabulary.bos_text)
 
 
 def infill_prompt(infill: Infill, vocabulary: Vocabulary, n_ctx: int) -> tuple[int, ...]:
-    """In llama-server's order (its `format_prompt_infill`, after https://arxiv.org/abs/2409.12186):
+    """Return the infill prompt, in llama-server's order (`format_prompt_infill`; https://arxiv.org/abs/2409.12186):
 
         PROJECT myproject FILE a.py (text of a.py) .. FILE filename BOS PREFIX before begun SUFFIX behind MIDDLE
 
-    What has no room is left out where it is furthest from the gap. How much of the snippets is read depends on the
-    context alone: while the code around the gap grows, the prompt begins as before, and a cache holds it.
+    Text that has no room is left out where it is furthest from the gap. How much of the snippets is read depends on the
+    context alone: while the code around the gap grows, the prompt keeps its beginning, which a cache then holds.
 
     Raises RequestError where the vocabulary has no tokens for it.
     """
@@ -91,7 +95,7 @@ def infill_prompt(infill: Infill, vocabulary: Vocabulary, n_ctx: int) -> tuple[i
 
 
 def snippet_tokens(infill: Infill, marks: FillTokens, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """What other files say, and in whose tokens that is told apart."""
+    """Return the tokens of the snippets from other files, separated by file tokens, or by a text if there are none."""
     tokens: list[int] = []
     if marks.project is not None:
         tokens += [marks.project, *plain((PROJECT,), vocabulary)]
@@ -108,7 +112,7 @@ def snippet_tokens(infill: Infill, marks: FillTokens, vocabulary: Vocabulary) ->
 
 
 def plain(parts: Parts, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """Control tokens in code are text."""
+    """Return the tokens of code, in which control tokens are plain text."""
     return mixed_tokens(Mixed(parts, add_special=False, parse_special=False), vocabulary)
 
 

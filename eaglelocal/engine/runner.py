@@ -1,4 +1,4 @@
-"""From what was decided to one target decode: rows out, and which row belongs to whom."""
+"""Builds one batch from the step's plan, drafts and padding, decodes it, and records which row belongs to whom."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BY_SLOT = attrgetter("slot")
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One target decode. `rows[slot]` are batch rows: the root's and its nodes', or a prompt chunk's."""
+    """The result of one target decode. `rows[slot]` are batch rows: the root's and its nodes', or a prompt chunk's."""
 
     outputs: Outputs
     rows: dict[int, list[int]]
@@ -34,7 +34,7 @@ class Decoded:
 
 
 class Runner:
-    """Owns the order of rows: slot by slot, because llama.cpp joins slots into a pass only in that order."""
+    """Runs target decodes. Rows are ordered by slot: only in that order does llama.cpp join slots into one pass."""
 
     def __init__(self, context: Context, branches: Branches) -> None:
         self._context, self._branches = context, branches
@@ -43,7 +43,7 @@ class Runner:
         batch = Batch([], [], [], [])
         rows: dict[int, list[int]] = {}
         parts: list[Sequence | Chunk | Filler] = [*plan.decode, *plan.prefill, *fillers]
-        for part in sorted(parts, key=BY_SLOT):  # fillers stay behind the rows of their slot
+        for part in sorted(parts, key=BY_SLOT):  # the sort is stable: padding stays behind its slot's rows
             match part:
                 case Sequence():
                     rows[part.slot] = self._add_draft(batch, part, drafts[part.slot])
@@ -62,7 +62,7 @@ class Runner:
         return 1 if self._context.is_unified else len(passes(rows, self._context.undivided))
 
     def _add_draft(self, batch: Batch, sequence: Sequence, draft: Draft) -> list[int]:
-        """Rows of the root and of every node; a node's position follows from its depth."""
+        """Add the rows of the root and of every node, positioned by depth; return their indices."""
         first, position, slot = len(batch.tokens), len(sequence.tokens) - 1, sequence.slot
         add_rows(batch, slot, position, [sequence.tokens[-1], *draft.tokens])
         batch.outputs[first:] = [True] * (1 + len(draft))
@@ -73,6 +73,7 @@ class Runner:
 
 
 def rows_by_slot(rows: Mapping[int, list[int]], fillers: Several[Filler]) -> dict[int, int]:
+    """Return the number of batch rows of each slot, padding included."""
     counts = {slot: len(own) for slot, own in rows.items()}
     for filler in fillers:
         counts[filler.slot] = counts.get(filler.slot, 0) + filler.count
@@ -80,6 +81,7 @@ def rows_by_slot(rows: Mapping[int, list[int]], fillers: Several[Filler]) -> dic
 
 
 def add_chunk(batch: Batch, chunk: Chunk) -> list[int]:
+    """Add the rows of a prompt chunk, the last one as output if the chunk ends the prompt; return their indices."""
     first = len(batch.tokens)
     add_rows(batch, chunk.slot, chunk.first, chunk.tokens)
     batch.outputs[-1] = chunk.is_last
@@ -87,6 +89,7 @@ def add_chunk(batch: Batch, chunk: Chunk) -> list[int]:
 
 
 def add_rows(batch: Batch, slot: int, first_position: int, tokens: list[int]) -> None:
+    """Add rows of consecutive positions in one slot, without outputs."""
     n = len(tokens)
     batch.tokens.extend(tokens)
     batch.positions.extend(range(first_position, first_position + n))

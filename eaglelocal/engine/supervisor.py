@@ -1,11 +1,10 @@
-"""Keeps one engine process alive: starts it, hears it out, and when it dies decides what comes next.
+"""Keeps one engine process alive: starts it, passes on its messages, and decides what follows when it ends.
 
-One thread does all of this, and calls the listener from there, in order; another watches for a process
-that hangs (watchdog.py). Only crashes in a row add up to giving up: a process that has said tokens, or was
-ready for `stable_s`, has shown that model and machine can do it, so its end starts a new count. What
-cannot load, or dies of the first thing it does, ends as a crash loop, however slowly it loads: it is given up, or
-tried again at growing distances, as the policy says. A process that the system does not start for want of
-descriptors or processes is no crash: it is waited for.
+One thread does all of this, and calls the listener in order; another watches for a process that hangs (watchdog.py).
+Only consecutive crashes count: a process that has emitted tokens, or was ready for `stable_s`, has shown that model
+and machine work, so its crash starts a new count. One that cannot load, or dies of the first thing it does, is a crash
+loop, however slowly it loads: it is given up, or retried at growing intervals, as the policy says. Failing to start
+a process for want of descriptors or processes is no crash: starting is tried again.
 """
 
 from __future__ import annotations
@@ -37,35 +36,35 @@ from eaglelocal.errors import EagleLocalError, EngineError
 
 EngineState = Literal["loading", "ready", "restarting", "failed", "closed"]
 
-# what the system says when it has no descriptor, process or memory left at the moment
+# temporary lack of descriptors, processes or memory
 PASSING_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 PASSING_DELAY_S = 1.0
-MAX_FIRST_STARTS = 10  # of a first process that the system does not start
+MAX_FIRST_STARTS = 10  # attempts to start the first process
 
 _log = logging.getLogger(__name__)
-_log.addHandler(logging.NullHandler())  # without a server's log nothing is said twice: the error says it
+_log.addHandler(logging.NullHandler())  # outside a server nothing is logged: the error itself is shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """When to restart: at once after the first crash, then after 1, 2, 4 ... `first_delay_s`.
+    """Delays before restarts: none after the first crash, then 1, 2, 4 ... times `first_delay_s`.
 
-    After `max_crashes` in a row requests no longer wait, and the engine is given up, or started `num_retries` times
-    more, after 1, 2, 4 ... `retry_s`.
+    After `max_crashes` in a row requests no longer wait, and the engine is given up, or restarted `num_retries` times
+    more, after 1, 2, 4 ... times `retry_s`.
     """
 
-    max_crashes: int = 5  # in a row, of processes that said nothing
+    max_crashes: int = 5  # in a row, of processes that emitted nothing
     num_retries: int = 0
     retry_s: float = 15.0
     max_retry_s: float = 60.0
-    stable_s: float = 120.0  # of being ready, after which a crash is the first again
+    stable_s: float = 120.0  # of being ready, after which the count of crashes starts again
     first_delay_s: float = 1.0
     max_delay_s: float = 8.0
     wait_limit_s: float = 60.0  # how long requests wait for an engine that is down
-    patience: Patience = field(default_factory=Patience)  # with a process that says nothing
+    patience: Patience = field(default_factory=Patience)  # limits of silence before a process counts as hung
 
     def delay_s(self, crashes: int) -> float | None:
-        """Seconds to wait after the crash with this number, counted from 1; None: give up."""
+        """Return the seconds to wait after the crash with this number, counted from 1; None means give up."""
         num_tried = crashes - self.max_crashes
         if num_tried >= self.num_retries:
             return None
@@ -78,11 +77,11 @@ DEFAULT_POLICY = RestartPolicy()
 
 
 class Listener(Protocol):
-    """Who is told; every method is called from the supervisor's thread and must not raise."""
+    """The receiver of an engine's messages and of its losses. Called from the supervisor's thread; must not raise."""
 
     @property
     def awaits_answers(self) -> bool:
-        """Has the process been asked what it has not answered? From any thread."""
+        """True if the process has unanswered requests or commands. Safe from any thread."""
 
     def on_progress(self, progress: LoadProgress) -> None: ...
 
@@ -94,31 +93,31 @@ class Listener(Protocol):
 
     @property
     def in_flight(self) -> tuple[InFlight, ...]:
-        """What the process has been asked and has not answered."""
+        """The requests that the process has not answered yet."""
 
     def on_lost(self, error: EagleLocalError, *, is_crash: bool) -> None:
-        """The process is gone, or is going. What it was asked fails; what is asked now waits for another one.
+        """Handle the end of the process: requests in flight fail, new ones wait for the next process.
 
-        `is_crash`: what it was asked may be the reason.
+        `is_crash`: a request may be the cause.
         """
 
     def on_down(self, error: EagleLocalError, *, for_good: bool) -> None:
-        """No process is on its way, for a while or for good: what waits and what comes fails."""
+        """Handle that no process will come soon, or ever (`for_good`): waiting and new requests fail."""
 
 
 @dataclass(slots=True)
 class _Life:
-    """What is known of one child, from its start to its end."""
+    """The facts about one child, from its start to its end."""
 
     ready_at_s: float | None = None
-    last_message: EagleLocalError | None = None  # why it ends, said by itself
+    last_message: EagleLocalError | None = None  # its own reason for ending
     has_answered: bool = False
-    is_told: bool = False  # that it is lost, before it has ended
+    is_told: bool = False  # the listener knows of the loss, before the process has ended
     in_flight: tuple[InFlight, ...] = ()  # when it ended
     lived_s: float = 0.0
     pid: int = 0
-    ending: Ending | None = None  # None: it never was
-    passing: bool = False  # the system would not start it at the moment
+    ending: Ending | None = None  # None: it was never started
+    passing: bool = False  # starting it failed for a temporary reason
 
     @property
     def is_loading(self) -> bool:
@@ -126,7 +125,7 @@ class _Life:
 
     @property
     def may_be_of_a_request(self) -> bool:
-        """May what it was asked be why it ended?"""
+        """True if a request may have caused the end."""
         return not (self.is_loading or (self.ending is not None and self.ending.is_from_outside))
 
     def hear(self, events: list[RequestEvent]) -> None:
@@ -139,7 +138,7 @@ class _Life:
 
 
 class Supervisor:
-    """Owner of the engine process."""
+    """The owner of the engine process: starts, watches and restarts it."""
 
     def __init__(self, plan: Plan, builder: str, policy: RestartPolicy, listener: Listener) -> None:
         self._plan = plan
@@ -151,7 +150,7 @@ class Supervisor:
         self._closing = threading.Event()
         self._state: EngineState = "loading"
         self._crashes = 0
-        self._num_starts_failed = 0  # in a row, by the system's fault
+        self._num_starts_failed = 0  # in a row, for temporary reasons
         self._down_since_s = 0.0
         self._restarts = 0
         self._thread = threading.Thread(target=self._run, name="engine-supervisor", daemon=True)
@@ -162,7 +161,7 @@ class Supervisor:
 
     @property
     def restarts(self) -> int:
-        """How often a process was started anew."""
+        """The number of restarts so far."""
         return self._restarts
 
     @property
@@ -174,7 +173,7 @@ class Supervisor:
         self._thread.start()
 
     def close(self) -> None:
-        """End the process and the thread. Safe from any thread, more than once, before start too."""
+        """End the process and the thread. Safe from any thread, more than once, and before start()."""
         self._closing.set()
         with self._lock:
             child = self._child
@@ -196,7 +195,7 @@ class Supervisor:
             self._listener.on_down(closed, for_good=True)
 
     def _live(self, life: _Life) -> EagleLocalError:
-        """Start a process and hear it out; why it ended."""
+        """Run one process from start to end; return why it ended."""
         try:
             child = EngineChild(self._builder, self._plan)
         except OSError as error:
@@ -244,14 +243,14 @@ class Supervisor:
                 life.last_message, life.is_told = error, True
                 life.in_flight = self._listener.in_flight
                 self._state = "restarting"
-                self._listener.on_lost(error, is_crash=True)  # nothing must be sent to it while it ends
+                self._listener.on_lost(error, is_crash=True)  # at once, so that nothing is sent to it while it ends
             case SnapshotTaken(snapshot):
                 self._listener.on_snapshot(snapshot)
             case _:
                 child.end(f"its pipe carries an unknown message, {type(message).__name__}")
 
     def _follow(self, life: _Life, error: EagleLocalError) -> float | None:
-        """What comes after an end: the seconds until the next start, or None."""
+        """Record how a process ended, tell the listener, and return the seconds until the next start, if any."""
         if self._closing.is_set():
             return None
         if life.passing:
@@ -273,7 +272,7 @@ class Supervisor:
         return delay_s
 
     def _wait_for_system(self, error: EagleLocalError) -> float | None:
-        """A process that the system could not start just now is no crash. The first one is not waited for long."""
+        """Return the delay after a temporary failure to start; None if the first process failed to start too often."""
         self._num_starts_failed += 1
         is_first = self._restarts == 0
         if self._num_starts_failed == 1:
@@ -287,7 +286,10 @@ class Supervisor:
         return PASSING_DELAY_S
 
     def _record(self, life: _Life, error: EagleLocalError, delay_s: float | None, *, never_ran: bool) -> None:
-        """Log a crash, and write its report. A load that says why it fails needs no report, the first one no line."""
+        """Log a crash and write its report.
+
+        A failed load with its own message gets no report, and the first load's failure no log line either.
+        """
         says_why = life.is_loading and life.last_message is not None and not isinstance(error, EngineError)
         if life.ending is None or (says_why and never_ran):
             return

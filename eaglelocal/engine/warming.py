@@ -1,8 +1,8 @@
-"""Steps that nobody asked for, before the first request: what decodes cost, and that nothing is left to be made.
+"""Steps before the first request: they measure what decodes cost, and run everything once.
 
-On a GPU llama.cpp makes or loads the kernels of a size when that first runs: a number of rows has its own, in the
-target and in the head. Vulkan and Metal compile them. In the middle of an answer that is a stall, and what is learned
-of it is worse: a size that once took a hundred times as long is not tried again.
+On a GPU llama.cpp compiles or loads kernels when a number of rows first runs, in the target and in the head (Vulkan
+and Metal compile them). In the middle of an answer that would be a stall, and would make this number of rows look so
+expensive that it is not tried again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from eaglelocal.speculation.costs import StepCosts
 
 SLOT, TOKEN = 0, 0
 DRAFT_LEVELS = 2  # the first takes all rows, the second one
-MAX_PROMPT_S = 2.0  # that as many rows as a prompt has may take, by what fewer took
+MAX_PROMPT_S = 2.0  # most seconds that a full batch may take, extrapolated from fewer rows
 
 
 class Warming:
-    """In the first slot, which is left empty.
+    """Runs warm-up steps in the first slot, and leaves it empty.
 
     max_outputs  rows of a decode whose logits can be wanted
     """
@@ -33,9 +33,9 @@ class Warming:
         self._context, self._drafters, self._max_outputs = context, drafters, max_outputs
 
     def measure(self, costs: StepCosts, *, num_slots: int, is_known: bool, makes_kernels: bool) -> None:
-        """Seconds of the sizes that pay to be known, into `costs`.
+        """Measure the useful numbers of rows, and enter their seconds into `costs`.
 
-        is_known       `costs` are an earlier engine's of this machine and model, which only need to be confirmed
+        is_known       `costs` come from an earlier engine on this machine and model, and only need to be confirmed
         makes_kernels  see Engine.warm_up
         """
         most = min(self._context.n_batch, self._context.n_ctx)
@@ -45,10 +45,10 @@ class Warming:
         calibration = Calibration(self.time_rows, time.perf_counter, sizes=sizes, prepare=prepare)
         costs.calibrate(calibration.run(costs.ratio if is_known else None))
         if makes_kernels and costs.seconds(max(sizes)) * most / max(sizes) < MAX_PROMPT_S:
-            self.prepare(most)  # a prompt's own kernels, and what its libraries take: missing, it ends the process
+            self.prepare(most)  # a prompt's own kernels and workspaces: if they do not fit, fail now
 
     def time_rows(self, num_rows: int) -> float:
-        """Seconds of a decode of a chain of rows."""
+        """Return the seconds of a decode of a chain of `num_rows` rows."""
         started_at = time.perf_counter()
         self._decode(num_rows)
         took = time.perf_counter() - started_at
@@ -56,7 +56,7 @@ class Warming:
         return took
 
     def prepare(self, num_rows: int) -> None:
-        """Decode so many rows, show them to the drafters, and let them draft from all: whatever a step runs has run."""
+        """Decode so many rows, show them to the drafters and let them draft, so that every kernel of a step has run."""
         rows = Committed(SLOT, 0, [TOKEN] * num_rows, self._decode(num_rows).features(list(range(num_rows))))
         for drafter in self._drafters:
             drafter.begin(SLOT, "", num_rows)

@@ -1,9 +1,9 @@
-"""Notices an engine process that hangs: in the middle of work, and without a sign of life for too long.
+"""Notices an engine process that hangs: it has work, and has sent nothing for too long.
 
-Signs of life are all its messages; while it works it sends at least a Beat a second, unless one step
-lasts longer. What is too long depends on whether it computes: a large prompt on a small machine may
-take minutes, a process that is stopped or deadlocked uses no processor. `Silence` judges and has no
-clock; `Watchdog` is the thread that feeds it, and counts only time that this process lived through too.
+Every message is a sign of life; a working process sends at least a Beat a second, unless one step lasts longer. The
+limit depends on CPU use: a large prompt on a small machine may take minutes, but a stopped or deadlocked process uses
+no CPU. `Silence` judges and has no clock; `Watchdog` is the thread that feeds it, and counts only time during which
+this process was running too.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from dataclasses import dataclass, field
 
 from eaglelocal.probe.processes import cpu_s
 
-BEAT_S = 1.0  # of the child: how often it tells that its steps go on
+BEAT_S = 1.0  # between the child's Beats
 
 _MAX_TICK_S = 1.0
-_TICKS_OF_LIMIT = 5  # a short limit is watched more closely
-_COMPUTES = 0.005  # share of a tick in which it used a processor
+_TICKS_OF_LIMIT = 5  # ticks within the shortest limit, at least
+_COMPUTES = 0.005  # CPU use of a tick, as a share, that counts as computing
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """From the child: since the last one a step has ended or a command was obeyed."""
+    """A sign of life from the child: a step ended or a command was handled since the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """Seconds of silence after which a process that has work counts as hung."""
 
-    still_s: float = 60.0  # while it uses no processor
-    computing_s: float = 600.0  # in all
-    factor: float = 20.0  # or this many times the longest silence that ended well, where that is more
-    loading_still_s: float = 300.0  # while it loads: weights may come from a slow disk
+    still_s: float = 60.0  # while it uses no CPU
+    computing_s: float = 600.0  # in total
+    factor: float = 20.0  # or so many times the longest silence that ended well, if that is longer
+    loading_still_s: float = 300.0  # while it loads and uses no CPU: weights may come from a slow disk
     loading_s: float = 1800.0
 
 
 @dataclass(slots=True)
 class Silence:
-    """How long a process has said nothing, and what that means."""
+    """The current silence of a process, and the judgement of it."""
 
     patience: Patience
-    still_s: float = 0.0  # since it last used a processor
+    still_s: float = 0.0  # since it last used the CPU
     total_s: float = 0.0
     longest_s: float = 0.0  # silence that ended with a sign of life
 
     def broken(self, *, loading: bool) -> None:
-        """It said something. How quiet a load is tells nothing of the steps."""
+        """Record a message. Silence during a load does not count as normal silence of steps."""
         if not loading:
             self.longest_s = max(self.longest_s, self.total_s)
         self.still_s = self.total_s = 0.0
 
     def pardoned(self) -> None:
-        """It had nothing to say."""
+        """Reset the silence of a process that had no work."""
         self.still_s = self.total_s = 0.0
 
     def lasted(self, seconds: float, *, computing: bool) -> None:
@@ -62,7 +62,7 @@ class Silence:
         self.still_s = 0.0 if computing else self.still_s + seconds
 
     def verdict(self, *, loading: bool) -> str:
-        """Why it must be ended, or nothing."""
+        """Return why the process must be killed, or ""."""
         still_limit_s, limit_s = self._limits(loading=loading)
         if self.still_s >= still_limit_s:
             return f"it hangs: no sign of life for {self.total_s:.3g} s, and it does not compute"
@@ -81,7 +81,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """What the watchdog asks about a child, and does to it."""
+    """The watchdog's access to a child."""
 
     pid: int
     has_work: Callable[[], bool]  # loading counts
@@ -91,16 +91,16 @@ class Watched:
 
 @dataclass(slots=True)
 class Watchdog:
-    """Watches one child, from a thread of its own, while `listening` runs over its messages."""
+    """Watches one child, from a thread of its own, while `listening` iterates over its messages."""
 
     watched: Watched
     patience: Patience
     _num_heard: int = 0
-    _is_listening: bool = True  # no: a listener of ours has the word, and the child may wait for us
+    _is_listening: bool = True  # False while our listener handles a message: the child may be waiting for us
     _over: threading.Event = field(default_factory=threading.Event)
 
     def listening(self, messages: Iterator[object]) -> Iterator[object]:
-        """The messages, watched; beats are kept back."""
+        """Yield the messages, without Beats, while the watchdog thread runs."""
         thread = threading.Thread(target=self._watch, name="engine-watchdog", daemon=True)
         thread.start()
         try:
@@ -135,10 +135,10 @@ class Watchdog:
 
 
 def lived_through(passed_s: float, tick_s: float) -> float:
-    """A parent that was stopped (ctrl-z) wakes up to a clock that went on: it has lived through a tick, hardly more."""
+    """Return the seconds that count, two ticks at most: a parent that was stopped (ctrl-z) received no messages."""
     return min(passed_s, 2 * tick_s)
 
 
 def _has_computed(before_s: float | None, after_s: float | None, lived_s: float) -> bool:
-    """Where the system does not tell, the benefit of the doubt: the longer limit holds."""
+    """Return whether the process used CPU; True if that is unknown, so that the longer limit holds."""
     return before_s is None or after_s is None or after_s - before_s >= _COMPUTES * lived_s

@@ -1,34 +1,33 @@
-/* Every substring of a growing text of tokens: a suffix automaton, built online (Blumer et al. 1985).
+/* A suffix automaton: an index of all substrings of a growing text of tokens, built online (Blumer et al. 1985).
  *
- * backend/suffix_automaton.py tells what its states are. Here and not in Python because each token of a prompt and of
- * an answer goes in: what takes microseconds each there, between two steps, takes a tenth of that here, and of a whole
- * prompt less. Owns its memory.
+ * backend/suffix_automaton.py explains its states. In C because every token of prompts and answers is added between
+ * two steps, which would take many times as long in Python. Owns its memory.
  */
 #include <stdlib.h>
 
 #include "hot.h"
 
-enum { NO_TOKEN = INT32_MIN, MAX_MARKED = 8 }; /* suffixes that an appended token marks */
+enum { NO_TOKEN = INT32_MIN, MAX_MARKED = 8 }; /* most suffixes that an appended token marks */
 
 struct state {
-    int32_t latest, count; /* where a substring of it ended, the latest place that was marked; how often it was */
-    int32_t length, link;  /* of the longest substring; the longest suffix that ends at more places, -1: none */
-    int32_t token, target; /* the first way out */
-    int32_t ways;          /* the newest of all others; -1: there is none */
+    int32_t latest, count; /* latest marked position where a substring of it ended; how often it was marked */
+    int32_t length, link;  /* of its longest substring; state of the longest suffix that ends at more places, or -1 */
+    int32_t token, target; /* the first transition */
+    int32_t ways;          /* the newest of its other transitions; -1: none */
 };
 
-struct way { /* of a state beyond its first one */
+struct way { /* a transition of a state, beyond its first one */
     int32_t state, token, target;
-    int32_t next; /* of the same state; -1 */
+    int32_t next; /* next one of the same state, or -1 */
 };
 
 struct automaton {
     struct state *states;
     struct way *ways;
-    int32_t *table; /* [table_size, a power of two] numbers of ways + 1 by state and token; 0: free */
+    int32_t *table; /* [table_size, a power of two] hash table: index of a way + 1, by state and token; 0: free */
     int32_t num_states, state_room, num_ways, way_room, table_size;
     int32_t last, num_tokens; /* state of the whole text; tokens in it */
-    bool has_failed;          /* memory was refused: the automaton is of no use any more */
+    bool has_failed;          /* out of memory: the automaton must no longer be used */
 };
 
 static bool make_room(void **memory, int32_t *room, size_t size) {
@@ -45,7 +44,7 @@ static uint32_t place_of(const struct automaton *a, int32_t state, int32_t token
     return (uint32_t)(mixed >> 33) & (uint32_t)(a->table_size - 1);
 }
 
-/* Where the way is in the table, or would be. */
+/* Return the table entry of a way, or the free one where it belongs. */
 static int32_t *find(const struct automaton *a, int32_t state, int32_t token) {
     for (uint32_t at = place_of(a, state, token);; at = (at + 1) & (uint32_t)(a->table_size - 1)) {
         const int32_t number = a->table[at];
@@ -53,7 +52,7 @@ static int32_t *find(const struct automaton *a, int32_t state, int32_t token) {
     }
 }
 
-/* Half of it is free at least. */
+/* Keep at least half of the table free. False: out of memory. */
 static bool grow_table(struct automaton *a) {
     if (2 * a->num_ways < a->table_size) return true;
     int32_t *larger = calloc((size_t)a->table_size * 2, sizeof *larger);
@@ -103,7 +102,7 @@ static int32_t add_state(struct automaton *a, struct state state) {
     return a->num_states++;
 }
 
-/* The state whose longest substring is that of `here` with `token` behind; split off if need be. */
+/* Return the state whose longest substring is that of `here` followed by `token`; splits a state if necessary. */
 static int32_t exactly(struct automaton *a, int32_t here, int32_t token) {
     const int32_t target = step(a, here, token), length = a->states[here].length + 1;
     if (a->states[target].length == length) return target;
@@ -119,7 +118,7 @@ static int32_t exactly(struct automaton *a, int32_t here, int32_t token) {
     return split;
 }
 
-/* Tell the longest suffixes that they occurred again. To tell all of them would not be O(1). */
+/* Mark the longest suffixes as occurring at `end`. Marking all suffixes would not be O(1). */
 static void mark(struct automaton *a, int32_t state, int32_t end) {
     for (int32_t i = 0; i < MAX_MARKED && state > 0; i++, state = a->states[state].link) {
         a->states[state].latest = end;
@@ -150,7 +149,7 @@ void automaton_free(struct automaton *a) {
     free(a);
 }
 
-/* NULL: there is no memory. */
+/* Return a new automaton; NULL: out of memory. */
 struct automaton *automaton_new(void) {
     struct automaton *a = calloc(1, sizeof *a);
     if (!a) return NULL;
@@ -162,18 +161,18 @@ struct automaton *automaton_new(void) {
     return NULL;
 }
 
-/* The state of the whole text; -1: there is no memory, and nothing more may be asked of it. */
+/* Append tokens; return the state of the whole text. -1: out of memory, the automaton must no longer be used. */
 int32_t automaton_extend(struct automaton *a, int32_t n, const int32_t *tokens) {
     for (int32_t i = 0; i < n && !a->has_failed; i++) append(a, tokens[i]);
     return a->has_failed ? -1 : a->last;
 }
 
-/* The state of a substring with `token` behind it; 0 where that does not occur. */
+/* Return the state of a substring followed by `token`; 0 if that does not occur. */
 int32_t automaton_step(const struct automaton *a, int32_t state, int32_t token) {
     return step(a, state, token);
 }
 
-/* From a substring, by its state and length, to the longest suffix that occurs once these tokens stand behind it. */
+/* Move from a substring (state and length) to the longest suffix that occurs when these tokens follow it. */
 void automaton_follow(const struct automaton *a, int32_t n, const int32_t *tokens, int32_t *state, int32_t *length) {
     for (int32_t i = 0; i < n; i++) {
         int32_t found;
@@ -186,8 +185,8 @@ void automaton_follow(const struct automaton *a, int32_t n, const int32_t *token
     }
 }
 
-/* Of a substring with none, one .. n of these tokens behind it: how often it was marked [n + 1], 0 where it does not
- * occur. The state of the last. */
+/* Count how often a substring followed by 0, 1 .. n of these tokens was marked [n + 1], 0 if it does not occur. Return
+ * the state of the longest. */
 int32_t automaton_counts(const struct automaton *a, int32_t state, int32_t n, const int32_t *tokens, int32_t *counts) {
     counts[0] = a->states[state].count;
     for (int32_t i = 0; i < n; i++) {
@@ -197,12 +196,12 @@ int32_t automaton_counts(const struct automaton *a, int32_t state, int32_t n, co
     return state;
 }
 
-/* Where a substring ended, the latest place that was marked; -1 of the empty one. */
+/* Return the latest marked position where a substring ended; -1 for the empty one. */
 int32_t automaton_latest(const struct automaton *a, int32_t state) {
     return a->states[state].latest;
 }
 
-/* Bytes that it takes. */
+/* Return the bytes of memory that it takes. */
 int64_t automaton_size(const struct automaton *a) {
     return (int64_t)(sizeof *a + sizeof *a->states * (size_t)a->state_room + sizeof *a->ways * (size_t)a->way_room +
                      sizeof *a->table * (size_t)a->table_size);

@@ -1,5 +1,5 @@
-/* Draws of a request's sampler among the few tokens that its filters can leave: llama.cpp would copy the whole vocabulary
- * for each token, and sort what it must. */
+/* Draws a request's tokens among the few that its filters can leave: llama.cpp would copy the whole vocabulary for each
+ * token, and sort as much of it as needed. */
 #include <stdlib.h>
 
 #include "hot.h"
@@ -15,7 +15,7 @@ static int by_token(const void *left, const void *right) {
     return a->token < b->token ? -1 : a->token > b->token;
 }
 
-struct best { /* the `count` largest of what was offered, of equals the earlier: a heap, the least of them at its root */
+struct best { /* a heap of the `count` largest numbers offered, earlier ones first if equal; the least is at its root */
     struct candidate *heap;
     int32_t count, found;
 };
@@ -41,8 +41,8 @@ static void offer(struct best *b, const float *x, int32_t from, int32_t end) {
     }
 }
 
-/* How many of the `count` most likely there are (NaN is none), the least of them first if it is all; maxima are those of
- * x's blocks. Each of those is one of its numbers, so the blocks of the largest hold what is wanted, and few others do. */
+/* Put the `count` most likely tokens into room, and return how many there are (NaN does not count); if it is `count`,
+ * the least is first. maxima: of x's blocks. Only blocks whose maxima are among the `count` largest can contain any. */
 static int32_t most_likely(const float *x, int32_t n, int32_t count, const float *maxima, struct candidate *room) {
     const int32_t num_blocks = (n + BLOCK - 1) / BLOCK;
     struct best blocks = {room, count, 0}, tokens = {room, count, 0};
@@ -60,7 +60,7 @@ static int32_t most_likely(const float *x, int32_t n, int32_t count, const float
 
 typedef int32_t four_ints __attribute__((vector_size(16)));
 
-/* exp of each, to some 2e-7 of itself; what is under 1e-37 is as good as nothing. */
+/* Return exp of each, with a relative error of some 2e-7; results below 1e-37 are negligible. */
 static inline four exp4(four x) {
     const four none = {0, 0, 0, 0}, least = none - 87.0f, magic = none + 12582912.0f; /* 1.5 * 2^23: adding it rounds */
     x = larger(x, least);
@@ -87,7 +87,7 @@ static int32_t step_below(float top, float x) {
     return steps < STEPS ? (int32_t)steps : STEPS - 1;
 }
 
-/* Probability mass by how far below the top a logit lies, in steps; the last one is all the rest. */
+/* Sum probability mass by distance from the top logit, in steps; the last step takes all the rest. */
 static void spread_mass(const float *x, int32_t n, float top, double *masses) {
     float weights[BLOCK];
     for (int32_t from = 0; from < n; from += BLOCK) {
@@ -105,7 +105,8 @@ static void spread_mass(const float *x, int32_t n, float top, double *masses) {
     }
 }
 
-/* The most likely tokens that make up top_p of the whole vocabulary, those of the last step sorted. room [2 n] */
+/* Put the most likely tokens that make up top_p of the whole vocabulary into room [2 n], those of the last step sorted;
+ * return their number. */
 static int32_t nucleus(const float *x, int32_t n, float top_p, float top, const float *maxima, struct candidate *room) {
     double masses[STEPS] = {0}, total = 0, sum = 0;
     spread_mass(x, n, top, masses);
@@ -129,7 +130,7 @@ static int32_t nucleus(const float *x, int32_t n, float top_p, float top, const 
     return found;
 }
 
-/* All that min_p can leave; llama.cpp then applies it. */
+/* Put all tokens that min_p can leave into room; return their number. llama.cpp then applies min_p itself. */
 static int32_t over_min_p(const float *x, int32_t n, float min_p, float top, const float *maxima, struct candidate *room) {
     const float least = top + logf(min_p) - 1e-3f;
     int32_t found = 0;
@@ -141,7 +142,7 @@ static int32_t over_min_p(const float *x, int32_t n, float min_p, float top, con
     return found;
 }
 
-/* The first of the largest, NaN left out; -1: there is nothing else. */
+/* Return the index of the first largest number that is not NaN; -1 if there is none. */
 static int32_t any_largest(const float *x, int32_t n) {
     int32_t best = -1;
     for (int32_t i = 0; i < n; i++)
@@ -149,15 +150,15 @@ static int32_t any_largest(const float *x, int32_t n) {
     return best;
 }
 
-/* How many candidates of a row x [n] are then in d->room. With a rank the most likely, and all touched tokens, whose
- * logits the sampler changes before it ranks them, by their number, for of equals it may take the first. Without one
- * nothing may be touched, and they are in any order. At least one, but of nothing but NaN none. */
+/* Put the candidates of a row x [n] into d->room; return their number. With a rank: the most likely tokens, and all
+ * touched ones, whose logits the sampler changes before it ranks; sorted by token, because of equals it may take the
+ * first. With rank 0 none may be touched, and the order is arbitrary. At least one, or none if all are NaN. */
 int32_t hot_candidates(const struct draw *d, const float *x, int32_t n, int32_t n_touched, const int32_t *touched, float *maxima) {
     struct candidate *room = d->room;
     measure_blocks(x, n, maxima);
     int32_t found;
     if (d->rank) {
-        const int32_t count = d->rank + n_touched < n ? d->rank + n_touched : n; /* as if all touched ones fell behind */
+        const int32_t count = d->rank + n_touched < n ? d->rank + n_touched : n; /* enough if touched ones fall out */
         found = most_likely(x, n, count, maxima, room);
         const struct candidate least = room[0];
         for (int32_t i = 0; i < n_touched && found >= count; i++) {
@@ -169,14 +170,14 @@ int32_t hot_candidates(const struct draw *d, const float *x, int32_t n, int32_t 
         const float top = x[first_largest(x, n, maxima)];
         found = d->top_p < 1 ? nucleus(x, n, d->top_p, top, maxima, room) : over_min_p(x, n, d->min_p, top, maxima, room);
     }
-    if (!found) { /* -inf and inf have no shares */
+    if (!found) { /* infinite logits have no probabilities */
         const int32_t token = any_largest(x, n);
         if (token >= 0) room[found++] = (struct candidate){token, x[token], 0};
     }
     return found;
 }
 
-/* x [n] with NaN for all whose bit is not set. */
+/* Copy x [n] to out, with NaN for tokens whose bit is not set. */
 static const float *only_fitting(float *out, const float *x, int32_t n, const uint8_t *mask, int32_t mask_bytes) {
     for (int32_t from = 0; from < n; from += 8) {
         const int32_t size = n - from < 8 ? n - from : 8;
@@ -187,8 +188,8 @@ static const float *only_fitting(float *out, const float *x, int32_t n, const ui
     return out;
 }
 
-/* Draw a token of an output row of the last decode, among those whose bits are set in mask (NULL: all), and tell the
- * sampler. touched: different tokens whose logits it changes. */
+/* Draw a token at an output row of the last decode, among those whose bits are set in mask (NULL: all), and let the
+ * sampler accept it. touched: distinct tokens whose logits the sampler changes. */
 int32_t hot_draw(struct target *t, struct draw *d, int32_t row, int32_t n_touched, const int32_t *touched,
                  const uint8_t *mask, int32_t mask_bytes) {
     const float *logits = t->context ? t->api->logits_row(t->context, row) : NULL;
@@ -196,7 +197,7 @@ int32_t hot_draw(struct target *t, struct draw *d, int32_t row, int32_t n_touche
     if (mask) logits = only_fitting(d->fitting, logits, t->n_vocab, mask, mask_bytes);
     int32_t found = hot_candidates(d, logits, t->n_vocab, n_touched, touched, t->maxima);
     if (!found && mask) return NONE_FITS;
-    if (!found) d->room[found++] = (struct candidate){0, 0, 0}; /* all are NaN; as where the best token is asked for */
+    if (!found) d->room[found++] = (struct candidate){0, 0, 0}; /* all are NaN: token 0, as in hot_best */
     struct candidates candidates = {d->room, (size_t)found, -1, false};
     const double started_at = now();
     t->api->apply(d->sampler, &candidates);

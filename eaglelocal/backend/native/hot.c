@@ -1,25 +1,25 @@
-/* The rows of a step into llama.cpp and its answers out: one call for each time the engine goes there.
+/* Passes the rows of a step to llama.cpp and reads its results: one call each time the engine uses llama.cpp.
  *
- * llama.cpp streams the whole model through the caches, so whatever runs after it runs cold. Each path through
- * Python, ctypes or numpy then costs ten to thirty microseconds, these few lines next to nothing.
+ * llama.cpp streams the whole model through the CPU caches, so code that runs after it runs with cold caches. Python,
+ * ctypes or numpy would then take many microseconds per call, this code next to nothing.
  *
- * Knows llama.cpp by the addresses it is given (backend/hot.py mirrors the structs) and includes none of
- * its headers: the staging calls have no public one. Owns no memory, and what it remembers from call to call is in the
- * structs it is given; one thread uses a struct at a time.
+ * Calls llama.cpp through addresses that it is given (backend/hot.py mirrors the structs) and includes none of
+ * its headers: the staging calls have no public one. Owns no memory; state that is kept between calls is in the
+ * structs that are passed in, each of which is used by one thread at a time.
  */
 #include "hot.h"
 
-/* Bytes of the structs of hot.h: whoever fills them asks whether they are the same. */
+/* Return the size of a struct of hot.h: Python checks that its own has the same size. */
 int32_t hot_size(int32_t number) {
     const size_t sizes[] = {sizeof(struct api), sizeof(struct target), sizeof(struct head), sizeof(struct draw)};
     return (int32_t)sizes[number];
 }
 
-/* ---- choices */
+/* ---- ranking */
 
-/* The `count` most likely tokens, best first, and how sure each is should those before it be wrong: its softmax among
- * itself and those behind it (one over all would cost more than the drafting that it is for), which says nothing of
- * the last; 0 of what cannot be drafted. x [n] is scratch memory and left as it was; one pass, whatever the count. */
+/* Find the `count` most likely tokens, best first, and each one's confidence if those before it are wrong: its softmax
+ * among itself and those behind it (one over all would cost more than the drafting), which is always 1 for the last; 0
+ * for tokens that cannot be drafted. x [n] is modified, but restored; one pass, whatever the count. */
 void hot_rank(float *x, int32_t n, int32_t count, float *maxima, int32_t *tokens, float *shares) {
     measure_blocks(x, n, maxima);
     for (int32_t k = 0; k < count; k++) {
@@ -29,7 +29,7 @@ void hot_rank(float *x, int32_t n, int32_t count, float *maxima, int32_t *tokens
         x[token] = -INFINITY;
         maxima[token / BLOCK] = largest(x + token - token % BLOCK, block_size(token / BLOCK, n));
     }
-    for (int32_t k = count - 1; k-- > 0;) x[tokens[k]] = shares[k]; /* backwards: of equals at -inf one may be twice */
+    for (int32_t k = count - 1; k-- > 0;) x[tokens[k]] = shares[k]; /* backwards: a token at -inf may be there twice */
     for (int32_t k = 0; k < count; k++) {
         float total = 1;
         for (int32_t behind = k + 1; behind < count; behind++) total += expf(shares[behind] - shares[k]);
@@ -50,7 +50,7 @@ static float inverse_rms(const float *x, int32_t n, float eps) {
     return 1.0f / sqrtf(sum / (float)n + eps);
 }
 
-/* out = x / rms(x), times gains [n] unless they are NULL */
+/* Set out = x / rms(x), times gains [n] unless they are NULL. */
 void hot_norm(const float *x, int32_t n, float eps, const float *gains, float *out) {
     const float scale = inverse_rms(x, n, eps);
     for (int32_t i = 0; i < n; i++) out[i] = x[i] * scale * (gains ? gains[i] : 1.0f);
@@ -58,7 +58,7 @@ void hot_norm(const float *x, int32_t n, float eps, const float *gains, float *o
 
 /* ---- the target, and the head's encoder behind it */
 
-/* Where the tapped rows of the last decode lie, found once for all of them: each question waits for every device. */
+/* Find the addresses of the tapped rows of the last decode, once for all rows: each call waits for every device. */
 static int32_t find_taps(struct target *t) {
     for (int32_t tap = 0; tap < t->n_taps; tap++) {
         const bool by_nextn = t->taps[tap] == t->nextn_tap;
@@ -68,7 +68,7 @@ static int32_t find_taps(struct target *t) {
     return 0;
 }
 
-/* The tapped states of a row [n_taps, n_embd], once they are found; eps as in struct head. */
+/* Copy the tapped states of a row [n_taps, n_embd], after find_taps; eps is tap_eps of struct head. */
 static void copy_tapped(const struct target *t, int32_t row, float eps, float *out) {
     for (int32_t tap = 0; tap < t->n_taps; tap++, out += t->n_embd) {
         const float *state = t->tapped[tap] + (size_t)row * t->n_embd;
@@ -77,7 +77,7 @@ static void copy_tapped(const struct target *t, int32_t row, float eps, float *o
     }
 }
 
-/* Those of n rows of the last decode [n, n_taps, n_embd]. */
+/* Copy the tapped states of n rows of the last decode [n, n_taps, n_embd]. */
 int32_t hot_tapped(struct target *t, int32_t n, const int32_t *rows, float eps, float *out) {
     const int32_t code = find_taps(t);
     for (int32_t i = 0; i < n && !code; i++) copy_tapped(t, rows[i], eps, out + (size_t)i * t->n_taps * t->n_embd);
@@ -90,7 +90,7 @@ static int32_t run(struct head *h, int type, void *batch) {
     return code;
 }
 
-/* The features of a row as the encoder takes them, in h->row: of rows that were kept, or that are found. */
+/* Put the features of a row into h->row, normed for the encoder: from kept rows, or (NULL) after find_taps. */
 static void gather(struct head *h, int32_t row, const float *kept) {
     const int32_t n_taps = h->target->n_taps, n_embd = h->target->n_embd;
     if (!kept) {
@@ -102,10 +102,10 @@ static void gather(struct head *h, int32_t row, const float *kept) {
     else for (int32_t i = 0; i < n_taps * n_embd; i += n_embd) hot_norm(kept + i, n_embd, h->tap_eps, NULL, h->row + i);
 }
 
-/* Rows first to end - 1 of what hot_encode is given, no more than n_batch. */
+/* Encode the rows first to end - 1 of hot_encode's, no more than n_batch. */
 static int32_t encode_some(struct head *h, int32_t first, int32_t end, const int32_t *rows, const float *kept) {
     const struct api *api = h->api;
-    /* llama.cpp puts encoder rows into sequence 0: their positions must follow its cache */
+    /* llama.cpp assigns encoder rows to sequence 0: their positions must follow those in its cache */
     int32_t position = api->last_position(h->memory, 0) + 1;
     const struct embedding row = {h->row, 1, (size_t)h->target->n_taps * h->target->n_embd};
     api->clear(h->features);
@@ -127,7 +127,7 @@ static int32_t encode_some(struct head *h, int32_t first, int32_t end, const int
     return 0;
 }
 
-/* What the rows of hot_encode are to a head that takes them as they are: its width is that of a tapped row. */
+/* Copy the rows of hot_encode as states, for a head without encoder: its width is that of a tapped row. */
 static void copy_rows(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
     for (int32_t i = 0; i < n; i++) {
         const int32_t row = rows ? rows[i] : i;
@@ -137,11 +137,11 @@ static void copy_rows(struct head *h, int32_t n, const int32_t *rows, const floa
     }
 }
 
-/* Encode n rows: of the target's last decode, these or (NULL) the first n; or of features that were kept, [n, taps,
- * n_embd]. Their states are then in h->encoded. */
+/* Encode n rows: of the target's last decode, these or (NULL) the first n; or kept features [n, taps, n_embd]. Their
+ * states are then in h->encoded. */
 int32_t hot_encode(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
     if (!h->context) return CLOSED;
-    h->num_encoded = 0; /* of all rows of the last decode, until it is known otherwise */
+    h->num_encoded = 0; /* encode_ahead sets it again */
     int32_t code = kept ? 0 : find_taps(h->target);
     if (!code && !h->has_encoder) copy_rows(h, n, rows, kept);
     for (int32_t first = 0; h->has_encoder && first < n && !code; first += h->n_batch) {
@@ -151,8 +151,8 @@ int32_t hot_encode(struct head *h, int32_t n, const int32_t *rows, const float *
     return code;
 }
 
-/* A head that was asked for the rows of the last decode will be asked again: it encodes all in the same call. The few
- * rows that are rejected later cost it next to nothing, another call much. */
+/* Encode all rows in the same call, if states of the last decode were read: they will be read again. Encoding the few
+ * rows that are rejected later costs next to nothing, another call much. */
 static int32_t encode_ahead(struct head *h, int32_t n) {
     const bool was_asked = h->was_asked;
     h->was_asked = false;
@@ -163,7 +163,7 @@ static int32_t encode_ahead(struct head *h, int32_t n) {
     return code;
 }
 
-/* Most likely token of an output row of the last decode; UNKNOWN where there are no logits. */
+/* Return the most likely token of an output row of the last decode; UNKNOWN if it has no logits. */
 int32_t hot_best(struct target *t, int32_t row) {
     const float *logits = t->context ? t->api->logits_row(t->context, row) : NULL;
     if (!logits) return UNKNOWN;
@@ -171,7 +171,7 @@ int32_t hot_best(struct target *t, int32_t row) {
     return first_largest(logits, t->n_vocab, t->maxima);
 }
 
-/* Whose tokens were read after the last decode will have them read after this one. */
+/* Note the sequences whose best tokens were read after the last decode: they will be read after this one too. */
 static void note_readers(struct target *t) {
     for (int32_t i = 0; i < t->num_rows; i++) t->is_greedy[t->owners[i]] = false;
     for (int32_t i = 0; i < t->num_rows; i++) {
@@ -181,7 +181,7 @@ static void note_readers(struct target *t) {
     t->num_rows = 0;
 }
 
-/* The most likely tokens of those, in the same call: of their first rows, and behind each as far as rows agree. */
+/* Find the best tokens of those sequences in the same call: of their first rows, and on as long as drafts agree. */
 static void find_ahead(struct target *t, int32_t n, const int32_t *tokens, const int32_t *positions) {
     for (int32_t i = 0; i < n; i++) {
         const bool follows = i && t->owners[i] == t->owners[i - 1] && positions[i] == positions[i - 1] + 1 && t->outputs[i - 1];
@@ -191,8 +191,8 @@ static void find_ahead(struct target *t, int32_t n, const int32_t *tokens, const
     t->num_rows = n;
 }
 
-/* Cut sequences (cuts are pairs of sequence and first position), then decode n rows: ints are tokens [n], positions
- * [n], outputs [n], numbers of sequences [n], all sequences, cuts. */
+/* Cut sequences (cuts are pairs of sequence and first position), then decode n rows. ints: tokens [n], positions [n],
+ * outputs [n], numbers of sequences [n], all sequences, cuts. */
 int32_t hot_decode(struct target *t, int32_t n, int32_t num_cuts, const int32_t *ints) {
     if (!t->context) return CLOSED;
     const int32_t *outputs = ints + 2 * n, *counts = ints + 3 * n, *sequences = ints + 4 * n;
@@ -208,7 +208,7 @@ int32_t hot_decode(struct target *t, int32_t n, int32_t num_cuts, const int32_t 
     for (const int32_t *cut = sequences; cut < sequences + 2 * num_cuts; cut += 2)
         is_cut &= t->api->remove_cells(t->memory, cut[0], cut[1], -1);
     const int32_t code = is_cut ? t->api->decode(t->context, rows) : NOT_CUT;
-    t->api->synchronize(t->context); /* on a GPU the work goes on behind the call */
+    t->api->synchronize(t->context); /* on a GPU the work continues after decode returns */
     t->native_s += now() - started_at;
     if (code) return code;
     find_ahead(t, n, ints, ints + n);
@@ -233,13 +233,13 @@ static void add_pair(struct head *h, int32_t row, int32_t token, int32_t positio
     h->api->set_position(h->pairs, row, &position);
 }
 
-/* Run the pairs that were added. All are outputs or none: the graph does not select rows, it would give the first. */
+/* Run the added pairs. All are outputs, or none: the graph does not select rows, so it would return the first ones. */
 static int32_t run_pairs(struct head *h, int32_t n, bool asks) {
     for (int32_t i = 0; i < n; i++) h->api->set_output(h->pairs, i, asks);
     return run(h, DECODE, h->pairs);
 }
 
-/* Choices at one row, and the state behind it as the next row reads it. */
+/* Rank the tokens at one row, and copy the state behind it as the next row needs it. */
 static int32_t read_row(struct head *h, int32_t row, int32_t ranked, int32_t *tokens, float *shares, float *fed) {
     float *logits = h->api->logits_row(h->context, row);
     if (!logits) return NO_LOGITS;
@@ -257,7 +257,7 @@ static bool is_end(const struct target *t, int32_t token) {
     return false;
 }
 
-/* Is each row's best token that sure, and no end of an answer? [n_out, ranked] */
+/* True if each row's best token has at least this confidence, and is no end token. tokens, shares: [n_out, ranked] */
 static bool all_are_sure(const struct target *t, int32_t n_out, int32_t ranked, const int32_t *tokens,
                          const float *shares, float least) {
     for (int32_t i = 0; i < n_out; i++)
@@ -265,15 +265,15 @@ static bool all_are_sure(const struct target *t, int32_t n_out, int32_t ranked, 
     return true;
 }
 
-/* Write n pairs (ints: tokens [n], positions [n], sequences [n], output rows [n_out]; states [n, width]) over what the
- * cache held from each sequence's first one on, and rank the choices at the output rows; then go on from each with
- * its best token, `depth` levels in all, and `further` ones as long as all were at least so sure. tokens and shares are
- * [h->num_levels, n_out, ranked]; the states behind the last level are in h->states [n_out, width]. */
+/* Write n pairs (ints: tokens [n], positions [n], sequences [n], output rows [n_out]; states [n, width]), replacing
+ * each sequence's cells from its first pair on, and rank the tokens at the output rows. Then continue from each with
+ * its best token, for `depth` levels in all, and `further` ones while all confidences are at least `least`. tokens and
+ * shares are [h->num_levels, n_out, ranked]; the states behind the last level are in h->states [n_out, width]. */
 int32_t hot_draft(struct head *h, int32_t n, const int32_t *ints, const float *states, int32_t n_out, int32_t depth,
                   int32_t further, float least, int32_t ranked, int32_t *tokens, float *shares) {
     if (!h->context) return CLOSED;
     const int32_t *positions = ints + n, *sequences = ints + 2 * n, *outputs = ints + 3 * n;
-    void *memory = h->reads_cache ? h->target->memory : h->memory; /* of rejected rows the target would be rid later */
+    void *memory = h->reads_cache ? h->target->memory : h->memory; /* the target removes rejected rows only later */
     double started_at = now();
     h->num_levels = 0;
     h->api->clear(h->pairs);
@@ -306,21 +306,21 @@ int32_t hot_draft(struct head *h, int32_t n, const int32_t *ints, const float *s
     return code;
 }
 
-/* ---- heads that fill a block at a time */
+/* ---- heads that draft in blocks */
 
-/* From a sequence's first row on the cache is written anew. False: it cannot be cut. */
+/* Remove a sequence's cells from its first row on. False if the cache cannot be cut there. */
 static bool cut_at_first(struct head *h, int32_t i, const int32_t *sequences, const int32_t *positions) {
     if (i && sequences[i] == sequences[i - 1]) return true;
     return h->api->remove_cells(h->memory, sequences[i], positions[i], -1);
 }
 
-/* Rows first to end - 1 of what hot_show is given, no more than n_batch. */
+/* Write the rows first to end - 1 of hot_show's, no more than n_batch. */
 static int32_t show_some(struct head *h, int32_t first, int32_t end, const int32_t *positions,
                          const int32_t *sequences, const int32_t *rows, const float *kept) {
     const struct embedding row = {h->row, 1, (size_t)h->target->n_taps * h->target->n_embd};
     h->api->clear(h->features);
     for (int32_t i = first; i < end; i++) {
-        const int32_t position[4] = {positions[i], positions[i], positions[i], 0}; /* as some rotations want them */
+        const int32_t position[4] = {positions[i], positions[i], positions[i], 0}; /* four, for M-RoPE */
         gather(h, rows ? rows[i] : i, kept);
         h->api->add_embedding(h->features, sequences[i], row); /* copies the row */
         h->api->set_position(h->features, i - first, position);
@@ -329,8 +329,8 @@ static int32_t show_some(struct head *h, int32_t first, int32_t end, const int32
     return run(h, DECODE, h->features);
 }
 
-/* Write n rows of features into the cache (ints: positions [n], sequences [n]): of the target's last decode these, or
- * (NULL) rows that were kept, [n, taps, n_embd]. */
+/* Write n rows of features into the cache (ints: positions [n], sequences [n]): these rows of the target's last decode,
+ * or kept rows [n, taps, n_embd]. */
 int32_t hot_show(struct head *h, int32_t n, const int32_t *ints, const int32_t *rows, const float *kept) {
     if (!h->context) return CLOSED;
     const int32_t *positions = ints, *sequences = ints + n;
@@ -343,22 +343,22 @@ int32_t hot_show(struct head *h, int32_t n, const int32_t *ints, const int32_t *
     return code;
 }
 
-/* Candidates of a row of a lattice: `size` tokens and, behind each candidate of the row before, a score of each. Ranked
- * behind that one candidate; the best becomes it. */
+/* Rank the candidates of a lattice row: it has `size` tokens and, for each candidate of the row before, a score of each
+ * token. Uses the scores for candidate *before, and sets *before to the best candidate here. */
 static void read_lattice(struct head *h, float *row, int32_t size, int32_t *before, int32_t ranked, int32_t *tokens, float *shares) {
     hot_rank(row + size + (size_t)*before * size, size, ranked, h->target->maxima, tokens, shares);
     *before = tokens[0];
     for (int32_t k = 0; k < ranked; k++) tokens[k] = (int32_t)row[tokens[k]];
 }
 
-/* What the rows of blocks say, which lie behind `skipped` rows of `size` each, or with lattices (of so many candidates)
- * in these. */
+/* Rank the predictions of all blocks: of each block's `size` rows all but the first `skipped` ones. They are logits, or
+ * with a lattice (of so many candidates per row) "nextn" rows. */
 static int32_t read_blocks(struct head *h, int32_t n, int32_t size, int32_t skipped, int32_t lattice, int32_t ranked,
                            int32_t *tokens, float *shares) {
     float *rows = lattice ? h->api->nextn(h->context) : NULL;
     if (lattice && !rows) return NO_STATES;
     for (int32_t i = 0; i < n; i++) {
-        int32_t before = 0; /* the root, whatever the candidate */
+        int32_t before = 0; /* behind the root all candidates have the same scores */
         for (int32_t j = skipped; j < size; j++) {
             const int32_t row = i * size + j, at = ((j - skipped) * n + i) * ranked;
             if (lattice) {
@@ -373,9 +373,9 @@ static int32_t read_blocks(struct head *h, int32_t n, int32_t size, int32_t skip
     return 0;
 }
 
-/* One block for each of n roots (ints: tokens [n], positions [n], sequences [n]): the root and masks behind it, in one
- * decode, of which each row says a token. `skipped` rows of a block say nothing: the root's, unless it was trained to.
- * tokens and shares are [depth, n, ranked]. */
+/* Decode one block for each of n roots (ints: tokens [n], positions [n], sequences [n]): the root, followed by masks;
+ * each row predicts a token, except the first `skipped` ones: the root's, unless it was trained to predict. tokens and
+ * shares are [depth, n, ranked]. */
 int32_t hot_fill(struct head *h, int32_t n, const int32_t *ints, int32_t mask, int32_t skipped, int32_t depth,
                  int32_t lattice, int32_t ranked, int32_t *tokens, float *shares) {
     if (!h->context) return CLOSED;

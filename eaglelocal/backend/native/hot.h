@@ -1,5 +1,5 @@
-/* What the C files share: llama.cpp's structs and functions as they are called, our own structs, and the largest of many
- * numbers. backend/hot.py mirrors the structs. */
+/* Shared by the C files: llama.cpp's structs and functions, our own structs, and finding the largest of many numbers.
+ * backend/hot.py mirrors the structs. */
 #ifndef HOT_H
 #define HOT_H
 
@@ -70,7 +70,7 @@ struct head;
 struct target {
     const struct api *api;
     void *context;
-    int32_t n_vocab, n_embd, n_taps, nextn_tap; /* nextn_tap: the layer whose rows are had as "nextn" states; or -1 */
+    int32_t n_vocab, n_embd, n_taps, nextn_tap; /* nextn_tap: the layer whose rows are read as "nextn" states; or -1 */
     int32_t n_ends;
     const int32_t *ends;                        /* [n_ends] tokens that end an answer */
     const int32_t *taps;                        /* [n_taps] layers */
@@ -78,12 +78,12 @@ struct target {
     const int32_t **sequences;                  /* [n_batch] scratch */
     int8_t *outputs;                            /* [n_batch] scratch */
     int32_t *owners;                            /* [n_batch] first sequences of the rows of the last decode */
-    int32_t *best;      /* [n_batch] their most likely tokens, as far as they were found ahead; TAKEN once read */
-    int8_t *is_greedy;  /* [sequences] whose tokens are found ahead */
+    int32_t *best;      /* [n_batch] their most likely tokens, as far as found in advance; TAKEN once read */
+    int8_t *is_greedy;  /* [sequences] whose tokens are found in advance */
     int32_t num_rows;   /* of the last decode */
     float *maxima;                              /* [blocks of n_vocab] scratch */
     void *memory;
-    struct head *head;                          /* encodes what was decoded; or NULL */
+    struct head *head;                          /* encodes the decoded rows; or NULL */
     double native_s;                            /* seconds inside llama.cpp so far */
 };
 
@@ -92,26 +92,26 @@ struct head {
     struct target *target; /* whose rows it encodes */
     void *context, *memory, *features, *pairs;
     int32_t width, n_batch; /* n_batch: rows of one call */
-    float tap_eps;      /* EAGLE-3.1 fc_norm: of the norm of each tapped row; negative: none */
-    const float *gains; /* [width] EAGLE-3.1 norm_output: of the norm of the fed-back state; NULL: none */
+    float tap_eps;      /* EAGLE-3.1 fc_norm: epsilon of the norm of each tapped row; negative: no norm */
+    const float *gains; /* [width] EAGLE-3.1 norm_output: gains of the norm of the fed-back state; NULL: no norm */
     float gain_eps;
     float *row;     /* [taps x n_embd] scratch */
     float *encoded; /* [n_batch of the target x width] states of the rows encoded last */
-    float *states;  /* [n_batch x width] what the last draft ended with */
-    int32_t num_encoded; /* rows of the target's last decode, all of which were encoded along with it; or 0 */
-    int32_t was_asked;   /* for rows of that decode: set from outside */
-    int32_t has_encoder; /* else the tapped rows are the states: an MTP layer */
-    int32_t reads_cache; /* the target's, in place of one of its own: its rows all stand at the position behind that */
+    float *states;  /* [n_batch x width] states behind the last draft's last level */
+    int32_t num_encoded; /* rows of the target's last decode, if all were encoded in the same call; else 0 */
+    int32_t was_asked;   /* states of that decode were read: set from Python */
+    int32_t has_encoder; /* false for an MTP layer: the tapped rows are the states */
+    int32_t reads_cache; /* the target's, without one of its own: all rows have the position behind that */
     int32_t num_levels;  /* of the last draft */
     double native_s;
 };
 
-struct draw { /* how a request's tokens are drawn */
+struct draw { /* settings and memory for drawing a request's tokens */
     void *sampler;
-    int32_t rank;       /* so many of the most likely are candidates; 0: as many as top_p or min_p leave */
+    int32_t rank;       /* number of most likely tokens that are candidates; 0: those that top_p or min_p leave */
     float top_p, min_p; /* 1: no top_p */
-    struct candidate *room; /* [rank + 2 x tokens that may be touched]; without a rank [2 n_vocab] */
-    float *fitting;     /* [n_vocab] scratch, for answers that are bound */
+    struct candidate *room; /* candidates: [rank + 2 x tokens with changed logits]; with rank 0 [2 n_vocab] */
+    float *fitting;     /* [n_vocab] scratch, for constrained answers */
 };
 
 static inline double now(void) {
@@ -120,19 +120,19 @@ static inline double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- the largest of many */
+/* ---- the largest of many numbers */
 
 enum { BLOCK = 256, LANES = 16 };
 
 typedef float four __attribute__((vector_size(16)));
 
-/* The larger of each pair. Spelled out, for without -ffast-math (logits may be infinite) no compiler finds the one
- * instruction for it, and ranking a large vocabulary then takes four times as long. */
+/* Return the larger of each pair. With intrinsics, because without -ffast-math (logits may be infinite) compilers do
+ * not find the one instruction for it, and ranking a large vocabulary is then much slower. */
 static inline four larger(four a, four b) {
 #if defined(__SSE2__)
     return _mm_max_ps(a, b);
 #elif defined(__aarch64__)
-    return vmaxnmq_f32(a, b); /* of a number and NaN the number, as the others have it for `a` */
+    return vmaxnmq_f32(a, b); /* gives the number of a number and NaN; the other variants do so if `a` is NaN */
 #else
     for (int j = 0; j < 4; j++) b[j] = a[j] > b[j] ? a[j] : b[j];
     return b;
@@ -141,7 +141,7 @@ static inline four larger(four a, four b) {
 
 static inline float largest(const float *x, int32_t n) {
     const four least = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    four lanes[LANES / 4], next; /* independent of each other, so that they overlap */
+    four lanes[LANES / 4], next; /* independent, so that the CPU overlaps them */
     for (int j = 0; j < LANES / 4; j++) lanes[j] = least;
     int32_t i = 0;
     for (; i + LANES <= n; i += LANES)
@@ -159,7 +159,7 @@ static inline int32_t block_size(int32_t block, int32_t n) {
     return n - block * BLOCK < BLOCK ? n - block * BLOCK : BLOCK;
 }
 
-/* The first of the largest, by the largest of each block. */
+/* Return the index of the first largest number, given the largest of each block. */
 static inline int32_t first_largest(const float *x, int32_t n, const float *maxima) {
     int32_t best = 0;
     for (int32_t block = 1; block * BLOCK < n; block++)

@@ -1,5 +1,5 @@
-/* Ends this process when its parent has ended. A thread of the system's watches, for it needs no lock of the interpreter:
- * a regular expression or a native call that keeps that lock does not keep it from looking. */
+/* Ends this process when its parent has ended. A native thread watches, because it needs no GIL: a regular expression
+ * or a native call that holds the GIL does not stop it. */
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -11,12 +11,12 @@ enum { LOOK_MS = 500, GRACE_MS = 1000 };
 
 struct watched {
     pid_t parent;
-    int pipe; /* the end that we read; -1: there is none */
+    int pipe; /* the end that we read; -1: none */
 };
 
 static int is_gone(const struct watched *watched) {
     struct pollfd pipe = {.fd = watched->pipe, .events = 0, .revents = 0};
-    const int told = poll(&pipe, 1, LOOK_MS); /* ends early when the other end is closed, and waits where there is no pipe */
+    const int told = poll(&pipe, 1, LOOK_MS); /* returns early when the other end closes; only waits without a pipe */
     return (told > 0 && (pipe.revents & (POLLHUP | POLLERR | POLLNVAL))) || getppid() != watched->parent;
 }
 
@@ -24,12 +24,12 @@ static void *watch(void *argument) {
     const struct watched *watched = argument;
     while (!is_gone(watched))
         ;
-    poll(NULL, 0, GRACE_MS); /* the interpreter may end the process itself, which says more */
+    poll(NULL, 0, GRACE_MS); /* Python may end the process itself, with a better message */
     kill(getpid(), SIGKILL);
     return NULL;
 }
 
-/* Returns 0, or the number of the error. Signals stay with the threads that were there before. */
+/* Start the watching thread; return 0, or an errno. The thread blocks all signals, so others handle them. */
 int32_t end_with_parent(int32_t pipe) {
     struct watched *watched = malloc(sizeof *watched);
     if (!watched)
