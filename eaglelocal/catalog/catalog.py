@@ -70,7 +70,7 @@ class Catalog:
 
 
 def load(*, user_folder: Path | None = None) -> Catalog:
-    """Load shipped and user entries; `user_folder` None: the config folder. Raises UsageError that names file and key."""
+    """Load shipped and user entries; `user_folder` None: the config folder. Raises UsageError with file and key."""
     folders = (locations.profiles_dir(), locations.config_dir() if user_folder is None else user_folder)
     catalog = Catalog(
         targets=_one_a_file(folders, TARGETS, read_target),
