@@ -143,7 +143,7 @@ def _full_name(vendor: str, name: str) -> str:
 def _slot_end(device: Path, vendor: str) -> Path:
     """Return the slot's end of the PCIe link: cards with a switch on board state an inner link themselves.
 
-    AMD's switch is two bridges with AMD's vendor id. Processors, too, have bridges with Intel's id: there a switch is two
+    AMD's switch is two bridges with AMD's vendor id. Intel's id is also on bridges of processors: there a switch is two
     bridges below a third, the root port.
     """
     try:
