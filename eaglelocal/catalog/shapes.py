@@ -25,7 +25,7 @@ EMBEDDING_BITS: Mapping[str, float] = MappingProxyType(
     }
 )  # fmt: skip
 HEAD_DIMS = (128, 64, 32)  # head dimensions of draft heads and small models, the usual one first
-SMALL_WIDTH, SMALL_FF = 1024, 3072  # of a draft model of which only the size is known, a guess
+SMALL_WIDTH, SMALL_FF = 1024, 3072  # assumed of a draft model of which only the size is known
 ASSISTANT_LAYERS = 4  # of Gemma 4's MTP
 BLOCK_LAYERS = (5, 6, 4, 8, 3, 2)  # of a head that drafts blocks, the likely ones first
 SMALL_LAYERS = (24, 28, 16, 22, 18, 26, 20, 12, 30, 32, 36)  # the likely ones first
@@ -36,7 +36,7 @@ HEAVY_BITS: Mapping[str, float] = MappingProxyType({"q8_0": Q8_0_BITS, "f16": 16
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """Bytes of the parts of a file."""
+    """The bytes of each part of a file."""
 
     embedding: int
     output: int  # a separate tensor; 0 where the output is tied to the embeddings

@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are shown: the most serious first.
+"""The list of checks, in the order in which they are shown: the most serious first.
 
 A check is a function of the facts alone; None means that there is nothing to report.
 """

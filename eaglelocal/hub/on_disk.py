@@ -18,7 +18,7 @@ from eaglelocal.hub.listing import listed
 
 @dataclass(frozen=True, slots=True)
 class HubReference:
-    """A model of a hub as it was asked for: in any of these repositories, in this quantization if one was named."""
+    """A model of a hub as the user named it: in any of these repositories, in this quantization if one was named."""
 
     text: str
     repos: tuple[str, ...]  # the preferred first

@@ -1,7 +1,7 @@
 """NVML in a separate process: `ask_gpus` in ours, `main` in the child.
 
 A driver that hangs (a card that fell off the bus, a reset that does not end) leaves its process unkillable; ours must
-neither hang with it nor become so. Where `has_driver` is False, callers start nothing.
+neither hang with it nor become unkillable. Callers ask `has_driver` first and start nothing without one.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def _num_taps(fc: StoredTensor, config: HeadConfig, target: ModelInfo) -> int:
 
 
 def _norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tuple[bool, bool]:
-    """Return (fc_norm, norm_before_fc), by the tensors; raise where those that the configuration asks for are missing."""
+    """Return (fc_norm, norm_before_fc) by the tensors; raise where one that the configuration states is missing."""
     fc_norm, norm_before_fc = bool(tensors.fc_norms), tensors.get("input_norm.weight") is not None
     for flag, asked, there in (
         ("fc_norm", config.fc_norm, fc_norm),

@@ -1,4 +1,4 @@
-"""The copy of a head, published in 16 or 8 bits, in fewer bits: what the engine drafts with.
+"""A head's copy in fewer bits than the 16 or 8 it was published in: what the engine drafts with.
 
 Copies are in the cache, under names that depend on the original's state, so that a head which changes gets a new one;
 those whose original is gone or has changed are deleted when the next is written.
