@@ -1,7 +1,7 @@
-"""Everything that is known before anything is downloaded: targets, drafts, quantizations, machines.
+"""The catalogue: targets, drafts, quantizations and machines that are known before anything is downloaded.
 
-Reads `profiles/` and, over it, the folders of the same names in the user's config folder: an entry with a known id
-takes the place of ours. No network, nothing heavy.
+Reads `profiles/`, then the folders of the same names in the user's config folder, whose entries replace shipped ones
+of the same id (`quants.toml` is the shipped one alone). Uses no network and imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from eaglelocal.catalog.targets import Target, read_target
 from eaglelocal.errors import UsageError
 
 Entry = TypeVar("Entry")
-RESERVED = ("auto", "ngram", "mtp", "none")  # what --draft means by itself
+RESERVED = ("auto", "ngram", "mtp", "none")  # values of --draft that name no entry
 TARGETS, DRAFTS, MACHINES, QUANTS = "targets", "drafts", "machines", "quants.toml"
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Each by its id."""
+    """The entries of each kind, by id."""
 
     targets: Mapping[str, Target]
     drafts: Mapping[str, DraftEntry]
@@ -37,14 +37,14 @@ class Catalog:
     quants: Mapping[str, QuantLoss]
 
     def target(self, id: str) -> Target:
-        """Raises UsageError with the nearest name."""
+        """Return the target of this id, in any case. Raises UsageError with the nearest name."""
         found = self.targets.get(id.lower())
         if found is None:
             raise UsageError(f"no target is called {id!r}", hint=_hint(id, self.targets, "`eaglelocal plan --all`"))
         return found
 
     def machine(self, name: str) -> KnownMachine:
-        """By its id or another name of it. Raises UsageError with the nearest name."""
+        """Return the machine of this id or alias. Raises UsageError with the nearest name."""
         wanted = _plain(name)
         names = {_plain(own): each for each in self.machines.values() for own in (each.id, *each.aliases)}
         found = names.get(wanted)
@@ -58,19 +58,19 @@ class Catalog:
 
     @property
     def usual_release(self) -> str:
-        """The month before which half of the targets came out; empty where none has one."""
+        """The median of the targets' release months (`YYYY-MM`); empty where none has one."""
         known = sorted(target.released for target in self.targets.values() if target.released)
         return known[len(known) // 2] if known else ""
 
     def drafts_for(self, target: Target) -> tuple[DraftEntry, ...]:
-        """Those that the target names first, then every other that was made for it."""
+        """Return the drafts that the target lists, in its order, then all others that serve it."""
         named = [self.drafts[id] for id in target.drafts]
         others = [draft for draft in self.drafts.values() if draft.serves(target.id) and draft not in named]
         return (*named, *others)
 
 
 def load(*, user_folder: Path | None = None) -> Catalog:
-    """Ours and the user's (None: where locations.py says). Raises UsageError that names file and key."""
+    """Load shipped and user entries; `user_folder` None: the config folder. Raises UsageError with file and key."""
     folders = (locations.profiles_dir(), locations.config_dir() if user_folder is None else user_folder)
     catalog = Catalog(
         targets=_one_a_file(folders, TARGETS, read_target),
@@ -101,7 +101,7 @@ def _many_a_file(folders: tuple[Path, ...], room: str, read: Callable[[str, Tabl
 
 
 def _id(name: str, table: Table) -> str:
-    """In lower case, as ids are looked up. Raises UsageError on one that no reference could name."""
+    """Return the id in lower case, as it is looked up. Raises UsageError where no reference could name it."""
     id = name.lower()
     try:
         can_be_named = parse_reference(id, exists=lambda path: False) == Profile(id)
@@ -116,7 +116,7 @@ def _id(name: str, table: Table) -> str:
 
 
 def _check_names(catalog: Catalog) -> None:
-    """Raises UsageError where an entry names another that there is not."""
+    """Raise UsageError where an entry names a draft or a target that does not exist."""
     for target in catalog.targets.values():
         for id in target.drafts:
             if id not in catalog.drafts:
@@ -132,12 +132,12 @@ def _unknown(who: str, what: str, id: str, known: Mapping[str, object]) -> Usage
 
 
 def _plain(name: str) -> str:
-    """A machine's name as people may write it."""
+    """Return a machine's name in the form of an id: lower case, with dashes for spaces and underscores."""
     return name.strip().lower().replace(" ", "-").replace("_", "-")
 
 
 def _files(folders: tuple[Path, ...], room: str) -> Iterator[Path]:
-    """Ours first, so that the user's entries come over them."""
+    """Yield the shipped files first, so that the user's entries replace them."""
     for folder in folders:
         yield from sorted((folder / room).glob("*.toml"))
 

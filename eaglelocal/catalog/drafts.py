@@ -1,7 +1,7 @@
-"""A draft as profiles/drafts/*.toml tells it: a head, an MTP layer, a small model, or a lookup.
+"""A draft as profiles/drafts/*.toml describes it: a head, an MTP layer, a small model, or an n-gram lookup.
 
-Sizes are bytes by type; a head that was never measured nor computed has none. `acceptance_lengths` are reports:
-drafted tokens, and mean tokens of a step with the bonus token, on chat where several benchmarks were reported.
+Sizes are bytes by type; a head that was neither measured nor computed has none. `acceptance_lengths` are published
+figures, (drafted tokens, mean tokens per step with the bonus token), those for chat where there are several benchmarks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ EAGLE, MTP, DRAFT_MODEL, NGRAM = "eagle3", "mtp", "draft_model", "ngram"
 BLOCKS = ("dflash", "dspark")
 KINDS = (EAGLE, *BLOCKS, MTP, DRAFT_MODEL, NGRAM)
 EVERY_TARGET = "*"
-MOST_DRAFTED = 64  # tokens of a draft that anybody reports
-MOST_KV_BYTES = 1 << 30  # of a token
+MOST_DRAFTED = 64  # upper limit on the tokens of a draft
+MOST_KV_BYTES = 1 << 30  # upper limit, per token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +25,12 @@ class DraftEntry:
     id: str
     kind: str  # one of KINDS
     targets: tuple[str, ...]
-    repo: str | None  # of the original
+    repo: str | None  # with the original weights
     gguf_repo: str | None
     file: str | None  # in gguf_repo
-    needs_import: bool  # there is no GGUF of it
-    dialect: str | None  # who wrote the checkpoint, and how
-    num_draft_tokens: int  # to begin with
+    needs_import: bool  # no GGUF is published
+    dialect: str | None  # the project that wrote the checkpoint, and its model class
+    num_draft_tokens: int  # the initial draft length
     sizes: Mapping[str, int]  # bytes by type: bf16, q8_0, q4_k; `file` where there is one file
     size_confidence: str | None
     kv_bytes_per_token: int | None  # in f16
@@ -40,11 +40,11 @@ class DraftEntry:
     norm_before_fc: bool
     fc_norm: bool
     norm_output: bool
-    taps_more_layers: bool  # than the three that llama.cpp gives a head
+    taps_more_layers: bool  # more than the three that llama.cpp gives a head
     keeps_state: bool  # a model with recurrent state of its own
     acceptance_lengths: tuple[tuple[int, float], ...]
     reported: Mapping[str, Value]
-    status: str  # in llama.cpp
+    status: str  # of its support in llama.cpp
     license: str | None
     gated: bool
     notes: str
@@ -53,7 +53,7 @@ class DraftEntry:
 
     @property
     def is_in_target(self) -> bool:
-        """A layer of the target's own file: there is nothing else to fetch."""
+        """True if the draft is a layer of the target's own file: there is nothing else to fetch."""
         return self.kind == MTP and self.file is None
 
     def serves(self, target_id: str) -> bool:
@@ -61,7 +61,7 @@ class DraftEntry:
 
 
 def read_draft(id: str, table: Table) -> DraftEntry:
-    """Raises UsageError that names file and key."""
+    """Read and check an entry. Raises UsageError that names file and key."""
     entry = DraftEntry(
         id=id,
         kind=table.text("kind"),

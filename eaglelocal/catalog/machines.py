@@ -1,6 +1,6 @@
-"""A machine as profiles/machines/*.toml tells it, to plan for one that is not here.
+"""A machine as profiles/machines/*.toml describes it, to plan for one that is not here.
 
-Knows what is sold, not what is free: other processes and the screen take their part on a real machine.
+States what is sold, not what is free: on a real machine other processes and the screen use some of the memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_MIB, MOST_GB_S, MOST_GPUS = 1 << 30, 1e6, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownMachine:
-    """`memory_bytes` is of one card where there are cards, else what CPU and GPU share."""
+    """A machine of the catalogue. `memory_bytes`: of one card where there are cards, else main memory."""
 
     id: str
     name: str
@@ -27,11 +27,11 @@ class KnownMachine:
     kind: str  # one of KINDS
     num_gpus: int  # cards
     memory_bytes: int
-    gpu_limit_bytes: int | None  # of unified memory: what the GPU may take
-    bandwidth_gb_s: float  # 10^9 bytes a second, of that memory
+    gpu_limit_bytes: int | None  # the part of unified memory that the GPU may use
+    bandwidth_gb_s: float  # 10^9 bytes a second, of `memory_bytes`
     fp16_tflops: float | None
     capability: str | None
-    ram_bytes: int  # of the host; the same as memory_bytes where it is shared
+    ram_bytes: int  # main memory; equals memory_bytes where it is shared
     host_bandwidth_gb_s: float
     reported_tok_s: Mapping[str, Value]
     notes: str
@@ -45,12 +45,12 @@ class KnownMachine:
 
     @property
     def shares_memory(self) -> bool:
-        """Does its GPU work in the main memory?"""
+        """True if its GPU uses main memory."""
         return self.has_gpu and not self.num_gpus
 
 
 def read_machine(id: str, table: Table) -> KnownMachine:
-    """Raises UsageError that names file and key."""
+    """Read and check an entry. Raises UsageError that names file and key."""
     kind = table.text("kind")
     memory = table.count("memory_mib", least=1, most=MOST_MIB) * MIB
     bandwidth = table.number("bandwidth_gb_s", least=0.1, most=MOST_GB_S)
@@ -83,7 +83,7 @@ def read_machine(id: str, table: Table) -> KnownMachine:
 
 
 def _host(table: Table, *, is_discrete: bool) -> tuple[float | None, float | None]:
-    """GiB and 10^9 bytes a second of main memory; a card's host has memory of its own, which nothing else tells."""
+    """Return GiB and bandwidth (10^9 bytes a second) of main memory; machines with cards must state both."""
     bounds = {"ram_gib": MOST_MIB / 1024, "host_bandwidth_gb_s": MOST_GB_S}
     ask = table.number if is_discrete else table.optional_number
     ram_gib, bandwidth = (ask(key, least=0.1, most=most) for key, most in bounds.items())

@@ -1,6 +1,6 @@
-"""Why the engine cannot use a draft of the catalogue for a target of this kind, in words; what it runs is decided here.
+"""Reasons why the engine cannot use a draft of the catalogue for a target; the supported pairs are decided here.
 
-Knows kinds and architectures. Whether a certain file fits a certain file is gguf/pair.py's.
+Looks at kinds and architectures only; gguf/pair.py checks whether one file fits another.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from eaglelocal.gguf.architectures import (
 
 
 def is_stuck(target: Outline) -> bool:
-    """Keeps recurrent state, from which no rejected token can be taken back."""
+    """Return whether the target keeps recurrent state that cannot be rolled back behind a rejected token."""
     keeps_state = bool(target.state_bytes) or target.architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
     return keeps_state and target.architecture not in ROLLBACK_ARCHITECTURES
 
 
 def obstacle(draft: DraftEntry, target: Outline) -> str:
-    """Empty where there is none."""
+    """Return why the draft cannot be run with this target; empty if it can."""
     if draft.kind == MTP and target.architecture not in MTP_ARCHITECTURES:
         return f"MTP drafting for {target.architecture} is not run yet"
     if is_stuck(target):

@@ -1,4 +1,4 @@
-"""What a quantization costs in quality, as profiles/quants.toml tells it: measured once, on Llama-3-8B.
+"""The quality that each quantization costs, from profiles/quants.toml: measured once, on Llama-3-8B.
 
 `kld` is the mean Kullback-Leibler divergence of the next token's distribution from that of f16.
 """
@@ -14,7 +14,7 @@ from eaglelocal.catalog.table import Table
 class QuantLoss:
     name: str
     bits_per_weight: float
-    kld: float | None  # with an importance matrix where that was measured
+    kld: float | None  # with an importance matrix where that figure exists
     delta_ppl_8b: float | None
     delta_ppl_70b_percent: float | None
     source: str
@@ -22,7 +22,7 @@ class QuantLoss:
 
 
 def read_quant(name: str, table: Table) -> QuantLoss:
-    """Raises UsageError that names file and key."""
+    """Read an entry. Raises UsageError that names file and key."""
     plain, with_matrix = table.optional_number("kld"), table.optional_number("kld_imatrix")
     loss = QuantLoss(
         name=name,

@@ -1,12 +1,12 @@
-"""What a person writes for a model -> which kind of thing is meant. The one place that tells them apart.
+"""The syntax of model references, and the only parser of it.
 
     demo, demo@SIZE[:TYPE], demo@native   the embedded model
     qwen3-8b[:Q5_K_M]                     an entry of the catalogue
     user/repo[:Q4_K_M]                    a repository of a hub
-    user/repo:dir/x.gguf                  one file of it, where the quantization does not tell them apart
-    ./x.gguf, /x, ~/x, x.gguf             a file; so is the name of anything that is there
+    user/repo:dir/x.gguf                  one file of it, where several have the same quantization
+    ./x.gguf, /x, ~/x, x.gguf             a file; any existing path counts as one
 
-Does not know whether the entry, the repository or the file exists, except for the last rule.
+Does not check whether the entry, the repository or the file exists, except for the last rule.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _REPO_FILE = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*):(?P<fi
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The embedded model, as written: hub/sizes.py reads what is behind the `@`."""
+    """The embedded model, as written; hub/sizes.py parses what follows the `@`."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """An entry of the catalogue. `quant` as written; None: whichever is planned."""
+    """An entry of the catalogue. `quant` as written; None: the planner chooses one."""
 
     id: str
     quant: str | None = None
@@ -62,7 +62,7 @@ Reference = Embedded | Profile | Repo | File
 
 
 def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> Reference:
-    """Raises UsageError on what can be none of these."""
+    """Parse a reference; `exists` tells whether a path exists. Raises UsageError on what has none of the forms."""
     if text == "demo" or text.startswith("demo@"):
         return Embedded(text)
     named = _REPO_FILE.fullmatch(text)
@@ -80,5 +80,5 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
 
 
 def looks_like_path(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> bool:
-    """`x.gguf`, `./x`, `/x`, `~/x`, or the name of something that is there."""
+    """Return whether the text is a path: `x.gguf`, `./x`, `/x`, `~/x`, or the name of something that exists."""
     return text.endswith(SUFFIX) or text.startswith(("/", "./", "../", "~")) or exists(text)

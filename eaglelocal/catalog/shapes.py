@@ -1,7 +1,7 @@
-"""The shape of a catalogue entry, about: what a page tells of a model, spread over layers and tensors.
+"""Estimated shapes of catalogue entries: what a page states of a model, spread over layers and tensors.
 
-Sizes of files are as pages state them; how they split into embeddings, layers and output follows llama.cpp's habits
-of quantizing (src/llama-quant.cpp). Exact figures come from gguf/shape.py, once there is a header to read.
+Sizes of files are as pages state them; how they split into embeddings, layers and output follows llama.cpp's rules
+for quantizing (src/llama-quant.cpp). gguf/shape.py gives exact figures once there is a header to read.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from eaglelocal.gguf.lighter import BEST_TYPE
 from eaglelocal.gguf.shape import BLOCK, Shape
 
 Q4_0_BITS, Q6_K_BITS, Q8_0_BITS = 4.5, 6.5625, 8.5
-# bits of an embedding by the beginning of the quantization's name; the output is at least Q6_K
+# bits per embedding value, by prefix of the quantization's name; the output has at least Q6_K
 EMBEDDING_BITS: Mapping[str, float] = MappingProxyType(
     {
         "F32": 32.0, "F16": 16.0, "BF16": 16.0, "Q8": Q8_0_BITS, "MXFP4": Q8_0_BITS, "Q6": Q6_K_BITS, "Q5": 5.5,
         "Q4": 4.5, "IQ4": 4.25, "QAT": 4.5, "Q3": 3.4375, "IQ3": 3.4375, "Q2": 2.625, "IQ2": 2.625,
     }
 )  # fmt: skip
-HEAD_DIMS = (128, 64, 32)  # of draft heads and small models, the usual one first
-SMALL_WIDTH, SMALL_FF = 1024, 3072  # of a draft model of which only the size is known
+HEAD_DIMS = (128, 64, 32)  # head dimensions of draft heads and small models, the usual one first
+SMALL_WIDTH, SMALL_FF = 1024, 3072  # assumed of a draft model of which only the size is known
 ASSISTANT_LAYERS = 4  # of Gemma 4's MTP
-BLOCK_LAYERS = (5, 6, 4, 8, 3, 2)  # of a head that fills blocks
+BLOCK_LAYERS = (5, 6, 4, 8, 3, 2)  # of a head that drafts blocks, the likely ones first
 SMALL_LAYERS = (24, 28, 16, 22, 18, 26, 20, 12, 30, 32, 36)  # the likely ones first
-HEAD_TYPE = "q8_0"  # of which an imported head's size is taken, where it is known
-# of heads that are loaded as a lighter copy
+HEAD_TYPE = "q8_0"  # the type whose size is used for an imported head, where it is known
+# bits of the types of which the engine loads a lighter copy
 HEAVY_BITS: Mapping[str, float] = MappingProxyType({"q8_0": Q8_0_BITS, "f16": 16.0, "bf16": 16.0})
 
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """Bytes of the parts of a file."""
+    """The bytes of each part of a file."""
 
     embedding: int
-    output: int  # a tensor of its own; 0 where the embeddings are the output too
+    output: int  # a separate tensor; 0 where the output is tied to the embeddings
     layers: int
-    tied_output: int  # of the embedding, what is the output too
+    tied_output: int  # the part of `embedding` that is also the output
 
 
 def shape_of_target(outline: Outline, quant: str, num_bytes: int) -> Shape:
-    """Of a file of num_bytes in this quantization."""
+    """Return the shape of a target's file of `num_bytes` in this quantization."""
     split = _split(outline, quant, num_bytes)
     kept = _kept_layers(outline)
     widths = [layers for layers in kept if layers is not None]
@@ -80,28 +80,30 @@ def shape_of_target(outline: Outline, quant: str, num_bytes: int) -> Shape:
 
 
 def embedding_bits(quant: str) -> float:
-    """Bits of a value of the token embeddings in this quantization; a name that is not known counts as eight."""
+    """Return the bits per value of the token embeddings in this quantization; unknown names count as Q8_0."""
     name = quant.upper().removeprefix("UD-")
     return next((bits for stem, bits in EMBEDDING_BITS.items() if name.startswith(stem)), Q8_0_BITS)
 
 
 def _split(outline: Outline, quant: str, num_bytes: int) -> _Split:
-    """Tied embeddings are stored as an output would be; of the rest, what is neither lies in the layers."""
+    """Divide a file's bytes. Tied embeddings are stored as an output would be; all else belongs to the layers."""
     values, bits = outline.n_vocab * outline.n_embd, embedding_bits(quant)
     output = int(values * max(bits, Q6_K_BITS) / 8)
     tokens = output if outline.ties_embeddings else int(values * bits / 8)
     own_output = 0 if outline.ties_embeddings else output
-    if tokens + own_output > num_bytes // 2:  # not what it says it is
+    if tokens + own_output > num_bytes // 2:  # implausible figures: limit both parts
         tokens, own_output = num_bytes // 4, own_output and num_bytes // 4
     of_layers = int(num_bytes * _layer_embeddings(outline) / (outline.parameters_b * 1e9))
-    embedding = tokens + min(of_layers, (num_bytes - tokens - own_output) // 2)  # more than half is not what it says
+    embedding = tokens + min(of_layers, (num_bytes - tokens - own_output) // 2)  # at most half of the rest, likewise
     tied_output = tokens if outline.ties_embeddings else 0
     return _Split(embedding, own_output, num_bytes - embedding - own_output, tied_output)
 
 
 def _layer_embeddings(outline: Outline) -> int:
-    """Parameters that are looked up for each layer and never multiplied: what the makers of such models (gemma-4-e4b)
-    do not call active, less the embeddings of the text."""
+    """Return the number of per-layer embedding parameters, which are looked up and never multiplied (gemma-4-e4b).
+
+    They are what the makers do not count as active, less the token embeddings; 0 for mixtures of experts.
+    """
     if outline.experts is not None:
         return 0
     idle = (outline.parameters_b - outline.active_parameters_b) * 1e9
@@ -113,19 +115,19 @@ def _active_bytes(outline: Outline, split: _Split) -> int:
 
 
 def _expert_bytes(outline: Outline, split: _Split) -> tuple[int, ...]:
-    """Of each layer, as if all were alike."""
+    """Return the bytes of each layer's experts, as if all layers were alike; empty without experts."""
     each = int(split.layers * expert_share(outline)) // outline.n_layer
     return (each,) * outline.n_layer if each else ()
 
 
 def idle_share(outline: Outline) -> float:
-    """The part of the layers that one token does not read: experts it is not sent to."""
+    """Return the share of the layers that one token does not read: experts it is not routed to."""
     experts = outline.experts
     return expert_share(outline) * (1.0 - experts.used / experts.count) if experts and experts.count else 0.0
 
 
 def expert_share(outline: Outline) -> float:
-    """The part of the layers that is experts, of which a token uses some."""
+    """Return the share of the layers' parameters that belongs to experts, at most 0.98."""
     experts = outline.experts
     if experts is None or not experts.count:
         return 0.0
@@ -136,10 +138,10 @@ def expert_share(outline: Outline) -> float:
 
 
 def _kept_layers(outline: Outline) -> list[Layers | None]:
-    """What each layer keeps; None: no keys and values. Whole layers are spread evenly, as they are in all such models.
+    """Return what each layer caches; None: no keys and values.
 
-    Layers that keep nothing lie behind the others (they read an earlier one's), but between them where they are
-    recurrent.
+    Layers with full attention are spread evenly, as in all such models. Recurrent layers lie between them; other layers
+    without a cache come last (they read an earlier layer's).
     """
     windowed = outline.windowed
     keeping = outline.full.num_layers + (windowed.num_layers if windowed else 0)
@@ -159,18 +161,18 @@ def _states(outline: Outline, kept: list[Layers | None]) -> tuple[int, ...]:
 
 
 def planned_type(draft: DraftEntry) -> str | None:
-    """What a draft's weights will be when it is loaded, as far as that is known: a head gets lighter."""
+    """Return the type of a draft's weights once loaded, None if unknown; EAGLE heads are loaded as a lighter copy."""
     kind = draft_type(draft)
     return BEST_TYPE if draft.kind == EAGLE and kind in HEAVY_BITS else kind
 
 
 def draft_type(draft: DraftEntry) -> str | None:
-    """The type of which a draft's size is taken; None: nothing is known of it."""
+    """Return the type whose size counts as the draft's; None where no size is known."""
     return next((kind for kind in ("file", HEAD_TYPE, "q4_k", "f16", "bf16") if kind in draft.sizes), None)
 
 
 def shape_of_mtp(outline: Outline, target: Shape) -> Shape:
-    """Of the target's own MTP layer, in the target's types: a layer with attention, and what joins its inputs."""
+    """Return the shape of the target's own MTP layer, in the target's types: a layer, and the join of its inputs."""
     layer = target.bytes_of_layer(0)
     bits = 8.0 * target.weights_bytes / (outline.parameters_b * 1e9)
     joined = int(2 * outline.n_embd**2 * bits / 8)
@@ -199,7 +201,7 @@ def shape_of_mtp(outline: Outline, target: Shape) -> Shape:
 
 
 def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
-    """Of a head or a small model for this target; None where its size is not known."""
+    """Return the shape of a head or a small model for this target; None where its size or cache is not known."""
     kind = draft_type(draft)
     if kind is None or draft.kv_bytes_per_token is None:
         return None
@@ -237,7 +239,7 @@ def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
 
 
 def _block_shape(draft: DraftEntry, target: Outline, num_bytes: int) -> Shape:
-    """Of a head that fills a block at a time: as wide as its target, whose output it borrows and reads."""
+    """Return the shape of a block-drafting head: as wide as its target, whose output it borrows and reads."""
     num_layers, head_dim, kv_heads = _heads(draft.kv_bytes_per_token or 0, BLOCK_LAYERS)
     borrowed = int(target.n_vocab * target.n_embd * Q6_K_BITS / 8)
     return Shape(
@@ -263,7 +265,7 @@ def _block_shape(draft: DraftEntry, target: Outline, num_bytes: int) -> Shape:
 
 
 def _assistant_shape(target: Outline, num_bytes: int) -> Shape:
-    """Of MTP layers in a file of their own: most of it is their output, and they keep no cache."""
+    """Return the shape of MTP layers in a separate file: half of it is their output, and they keep no KV cache."""
     return Shape(
         architecture=MTP,
         num_taps=1,
@@ -287,7 +289,7 @@ def _assistant_shape(target: Outline, num_bytes: int) -> Shape:
 
 
 def _heads(kv_bytes_per_token: int, layers: Sequence[int]) -> tuple[int, int, int]:
-    """(layers, head dimension, key heads of each layer) that keep so much in f16: keys and values, two bytes each."""
+    """Return (layers, head dimension, KV heads per layer) whose keys and values take so many bytes, two per value."""
     values = kv_bytes_per_token // 4
     for num_layers in layers:
         for head_dim in HEAD_DIMS:
@@ -297,13 +299,16 @@ def _heads(kv_bytes_per_token: int, layers: Sequence[int]) -> tuple[int, int, in
 
 
 def _light_bytes(num_bytes: int, embedding: int, bits: float) -> int:
-    """Of a head's copy (gguf/lighter.py); `embedding` are the bytes of its own embeddings in 8 bits."""
+    """Return the size of a head's lighter copy (gguf/lighter.py); `embedding`: bytes of its embeddings in 8 bits."""
     others = max(num_bytes - embedding * bits / Q8_0_BITS, 0.0)
     return int(embedding + others * Q4_0_BITS / bits)
 
 
 def _own_embeddings(draft: DraftEntry, target: Outline, num_bytes: int) -> int:
-    """Left out where the file cannot hold them: published heads often borrow the target's even so."""
+    """Return the bytes of a head's own embeddings; 0 where the file cannot hold them.
+
+    Some published heads borrow the target's although their entry states own ones.
+    """
     if not draft.own_embeddings:
         return 0
     embedding = int(target.n_vocab * target.n_embd * Q8_0_BITS / 8)

@@ -1,7 +1,7 @@
-"""One table of a TOML file, read strictly: a key that nobody asked for and a value of another type are errors.
+"""A strict reader for a table of a TOML file: a key that is never read and a value of another type are errors.
 
-Every error names the file and the whole key, because people write such files themselves. Does not know what the
-figures mean.
+Every error names the file and the full key, because people write such files themselves. The meaning of the figures is
+not known here.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from eaglelocal.core.toml_text import read_toml_file
 from eaglelocal.errors import UsageError
 
 MONTH = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
-MOST = 2**53  # beyond which TOML's numbers are no sizes of anything
+MOST = 2**53  # upper limit on any number
 Value = str | int | float | bool
 T = TypeVar("T")
 
 
 class Table:
-    """Keys are asked for one after the other; `close` says what is left over."""
+    """A table whose keys are read one by one; `close` raises on those that were not."""
 
     def __init__(self, content: Mapping[str, object], *, path: Path, name: str = "") -> None:
         self._content = content
@@ -32,7 +32,7 @@ class Table:
 
     @classmethod
     def of_file(cls, path: Path) -> Table:
-        """Raises UsageError where the file cannot be read or is not TOML."""
+        """Read a file. Raises UsageError where it cannot be read or is not TOML."""
         try:
             return cls(read_toml_file(path), path=path)
         except OSError as error:
@@ -40,7 +40,7 @@ class Table:
         except ValueError as error:
             raise UsageError(str(error)) from error
 
-    # ---- what there is
+    # ---- values
     def text(self, key: str) -> str:
         return self._required(key, self.optional_text(key))
 
@@ -51,7 +51,7 @@ class Table:
         raise self._wrong(key, "a text", value)
 
     def optional_month(self, key: str) -> str | None:
-        """`YYYY-MM`."""
+        """Return a month, `YYYY-MM`; None where the key is missing."""
         value = self.optional_text(key)
         if value is None or MONTH.fullmatch(value):
             return value
@@ -94,7 +94,7 @@ class Table:
         return tuple(value)
 
     def pairs(self, key: str) -> tuple[tuple[int, float], ...]:
-        """A list of `[whole number, number]`."""
+        """Return a list of `[whole number, number]`; empty where the key is missing."""
         value = self._get(key)
         if value is None:
             return ()
@@ -103,7 +103,7 @@ class Table:
         return tuple((first, float(second)) for first, second in value)
 
     def values(self, key: str) -> Mapping[str, Value]:
-        """A table of plain values under names of any kind."""
+        """Return a table of plain values under any names; empty where the key is missing."""
         value = self._get(key)
         if value is None:
             return {}
@@ -123,12 +123,12 @@ class Table:
         return Table(value, path=self._path, name=self._whole(key))
 
     def tables(self) -> Iterator[tuple[str, Table]]:
-        """Every key, each of which must be a table."""
+        """Yield every key, each of which must be a table."""
         for key in self._content:
             yield key, self.table(key)
 
     def close(self) -> None:
-        """Raises UsageError on a key that nothing asked for."""
+        """Raise UsageError on a key that was not read."""
         for key in self._content:
             if key not in self._asked:
                 near = difflib.get_close_matches(key, sorted(self._asked), n=1)
@@ -139,9 +139,9 @@ class Table:
     def error(self, message: str, *, hint: str = "") -> UsageError:
         return UsageError(f"{self._path}: {message}", hint=hint)
 
-    # ---- inside
+    # ---- helpers
     def _within(self, key: str, value: float, least: float, most: float) -> float:
-        if least <= value <= most:  # which nan is not
+        if least <= value <= most:  # false for NaN
             return value
         bounds = f"a number from {least:.15g} to {most:.15g}" if most < MOST else f"at least {least:.15g}"
         raise self._wrong(key, bounds, value)

@@ -1,8 +1,8 @@
-"""A target as profiles/targets/ID.toml tells it: where it is to be had, in which quantizations, and its shape.
+"""A target as profiles/targets/ID.toml describes it: its repositories, its quantizations and its shape.
 
-Figures come with their confidence (`page`: seen on a public page or in a source file, `inferred`: computed or
-recalled) and source. What a GGUF itself says is exact and overrides all of this: `shape` is for planning before
-anything is downloaded.
+Figures have a source and a confidence (`page`: seen on a public page or in a source file, `inferred`: computed or
+recalled). A GGUF's own header is exact and overrides all of this: `shape` is for planning before anything is
+downloaded.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from types import MappingProxyType
 
 from eaglelocal.catalog.table import Table, Value
 
-# what such figures can be: wide of every known model, narrow enough that nothing is computed for minutes
+# limits on figures: above every known model, and low enough that planning stays quick
 MAX_LAYERS, MAX_HEADS, MAX_EXPERTS = 1000, 4096, 4096
 MAX_WIDTH, MAX_VOCAB, MAX_CONTEXT = 1 << 20, 1 << 24, 1 << 30
 LEAST_B, MOST_B = 0.001, 100_000.0  # parameters, in 10^9
-LEAST_BITS, MOST_BITS = 0.5, 40.0  # of a parameter, in any file
+LEAST_BITS, MOST_BITS = 0.5, 40.0  # per parameter, in any file
 MAX_STATE_BYTES = 1 << 36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """One file of a target."""
+    """A target in one quantization."""
 
     name: str  # such as Q4_K_M
     num_bytes: int
@@ -33,7 +33,7 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """Layers that keep keys and values, all alike. `window`: tokens that they keep; None: all."""
+    """Layers with a KV cache, all alike. `window`: tokens of their sliding window; None: they keep all."""
 
     num_layers: int
     kv_heads: int
@@ -53,11 +53,11 @@ class Experts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """The shape of a target as far as pages tell it."""
+    """The shape of a target as far as public pages state it."""
 
     architecture: str
     parameters_b: float  # in 10^9
-    active_parameters_b: float  # that one token is multiplied with
+    active_parameters_b: float  # in 10^9, multiplied for one token
     n_layer: int
     n_embd: int
     n_head: int
@@ -68,12 +68,12 @@ class Outline:
     full: Layers
     windowed: Layers | None
     experts: Experts | None
-    state_bytes: int  # recurrent, of one slot; 0: none
+    state_bytes: int  # recurrent state of one slot; 0: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A model that answers. `files`: `{Q}` stands for the quantization, `{q}` for it in lower case."""
+    """A target of the catalogue. In `files`, `{Q}` stands for the quantization, `{q}` for it in lower case."""
 
     id: str
     name: str
@@ -94,12 +94,12 @@ class Target:
     field_confidence: Mapping[str, Value]
 
     def quantization(self, name: str) -> Quantization | None:
-        """By its name in any case."""
+        """Return the quantization of this name, in any case; None if there is none."""
         return next((q for q in self.quantizations.values() if q.name.lower() == name.lower()), None)
 
 
 def read_target(id: str, table: Table) -> Target:
-    """Raises UsageError that names file and key."""
+    """Read and check an entry. Raises UsageError that names file and key."""
     target = Target(
         id=id,
         name=table.text("name"),
@@ -125,7 +125,7 @@ def read_target(id: str, table: Table) -> Target:
 
 
 def _check_sizes(target: Target, table: Table) -> None:
-    """A file is as large as its parameters make it; the embeddings are a part of them."""
+    """Raise UsageError where bits per parameter are implausible, or the embeddings exceed all parameters."""
     outline = target.outline
     for each in target.quantizations.values():
         bits = 8.0 * each.num_bytes / (outline.parameters_b * 1e9)

@@ -1,4 +1,4 @@
-"""Checks of what was built and installed: llama.cpp, our own C part, compilers, packages."""
+"""Checks of what was built and installed: llama.cpp, eaglelocal's C library, compilers, packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from eaglelocal.doctor.machine_checks import present_backend, wanted_backend
 
 
 def library_version(facts: Facts) -> Finding:
-    """Exactly the version whose inner interfaces were checked."""
+    """Check that llama-cpp-python has exactly the version whose internal interfaces were verified."""
     installed, wanted = facts.machine.llama_cpp.version, facts.wanted_version
     if installed is None:
         return problem("library_version", "llama-cpp-python is not installed", reinstall(facts, present_backend(facts)))
@@ -30,7 +30,7 @@ def library_version(facts: Facts) -> Finding:
 
 
 def library_loads(facts: Facts) -> Finding | None:
-    """Loaded in a process of its own, since a broken build can end the process that loads it."""
+    """Report that llama.cpp does not load. It is tried in a separate process, which a broken build can end."""
     if facts.trial is None or not facts.trial.failure:
         return None
     text = f"llama.cpp cannot be loaded: {facts.trial.failure}"
@@ -38,7 +38,7 @@ def library_loads(facts: Facts) -> Finding | None:
 
 
 def images(facts: Facts) -> Finding | None:
-    """A part of llama.cpp that can be left out of a build, and Pillow. Texts need neither."""
+    """Warn where no model can read images: llama.cpp was built without that part, or Pillow is missing."""
     if facts.trial is None or not facts.trial.blindness:
         return None
     command = reinstall(facts, present_backend(facts))
@@ -46,7 +46,7 @@ def images(facts: Facts) -> Finding | None:
 
 
 def native_part(facts: Facts) -> Finding:
-    """Our own C part, without which no engine starts."""
+    """Check eaglelocal's C library, without which no engine starts."""
     install = f"{facts.tools.pip} install --force-reinstall --no-deps {shlex.quote(facts.native.install_from)}"
     if not facts.native.exists:
         text = f"eaglelocal's own C part is not compiled ({facts.native.library.name} is missing)"
@@ -57,7 +57,7 @@ def native_part(facts: Facts) -> Finding:
 
 
 def compiler(facts: Facts) -> Finding:
-    """A problem where something must be built, and else only worth knowing."""
+    """Check for C and C++ compilers. Missing ones are a problem only where something must be built."""
     missing = [name for name, path in (("C", facts.tools.c), ("C++", facts.tools.cxx)) if path is None]
     if not missing:
         return ok("compiler", f"C and C++ compilers: {facts.tools.c}, {facts.tools.cxx}")
@@ -69,7 +69,7 @@ def compiler(facts: Facts) -> Finding:
 
 
 def toolkit(facts: Facts) -> Finding | None:
-    """What the missing backend is compiled with."""
+    """Report the missing build tools of the backend that llama.cpp lacks; None where nothing is missing."""
     wanted = wanted_backend(facts)
     missing = missing_toolkit(wanted, facts.tools) if wanted else ()
     if wanted is None or not missing:
@@ -89,7 +89,7 @@ def packages(facts: Facts) -> Finding:
 
 
 def extras(facts: Facts) -> Finding | None:
-    """What only some commands want."""
+    """List optional packages that are not installed and that only some commands need; never a problem."""
     if not facts.missing_extras:
         return None
     told = "; ".join(f"{extra}: {', '.join(names)}" for extra, names in facts.missing_extras.items())

@@ -1,6 +1,6 @@
-"""Every check, in the order in which they are shown: what hinders most comes first.
+"""The list of checks, in the order in which they are shown: the most serious first.
 
-A check is a function of the facts alone; None means that there is nothing to say.
+A check is a function of the facts alone; None means that there is nothing to report.
 """
 
 from __future__ import annotations
@@ -42,5 +42,5 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examine(facts: Facts) -> list[Finding]:
-    """What every check has to say."""
+    """Return the findings of all checks, in their order."""
     return [finding for check in CHECKS if (finding := check(facts)) is not None]

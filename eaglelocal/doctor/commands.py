@@ -1,4 +1,4 @@
-"""Commands that mend an installation, spelled for this machine: its pip, its packages, its backends."""
+"""Shell commands that repair an installation, with this machine's pip, package manager and backends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUILD_FLAGS = {
     "metal": "-DGGML_METAL=on",
 }
 MACOS = "macos"
-# distribution -> the command that brings compilers, or a backend's own tools. Derivatives name their parent in FAMILY.
+# distribution -> the command that installs compilers, or a backend's tools; FAMILY maps derivatives to their parent
 COMPILERS = {
     MACOS: "xcode-select --install",
     "debian": "sudo apt install build-essential cmake",
@@ -72,7 +72,7 @@ FAMILY = {
 
 
 def reinstall(facts: Facts, backend: str | None) -> str:
-    """Builds llama.cpp anew, with the backend where there is one to serve."""
+    """Return the command that builds llama.cpp anew, with the backend if one is given."""
     flags = f'CMAKE_ARGS="{BUILD_FLAGS[backend]}" ' if backend else ""
     nvcc = facts.tools.nvcc
     if backend == "cuda" and nvcc and str(nvcc.parent) not in facts.environ.get("PATH", "").split(os.pathsep):
@@ -81,7 +81,7 @@ def reinstall(facts: Facts, backend: str | None) -> str:
 
 
 def backend_to_build(gpu: Gpu, tools: Tools) -> str:
-    """The quickest whose compiler is there; for NVIDIA's always CUDA, as its toolkit is easily had."""
+    """Return the quickest backend whose compiler is there, else Vulkan; CUDA for NVIDIA, as it is easily had."""
     if gpu.vendor == "nvidia":
         return "cuda"
     found = {"hip": tools.hipcc, "sycl": tools.icpx}
@@ -89,7 +89,7 @@ def backend_to_build(gpu: Gpu, tools: Tools) -> str:
 
 
 def missing_toolkit(backend: str, tools: Tools) -> tuple[str, ...]:
-    """What a backend needs beside a compiler of C, as far as it is not there."""
+    """Return the missing tools that a backend needs beside a C compiler."""
     if backend == "vulkan":
         return tools.missing_of_vulkan
     name, path = {"cuda": ("nvcc", tools.nvcc), "hip": ("hipcc", tools.hipcc)}.get(backend, ("", None))
@@ -101,7 +101,7 @@ def install_compilers(system: System) -> str:
 
 
 def install_toolkit(backend: str, system: System) -> str:
-    """Empty where this system's packages are not known."""
+    """Return the command that installs a backend's tools; empty where this system's packages are not known."""
     return TOOLKITS.get(backend, {}).get(family_of(system), "")
 
 

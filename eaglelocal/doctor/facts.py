@@ -1,4 +1,4 @@
-"""What the checks are told: plain data about an installation and its machine, gathered by gather.py."""
+"""Facts for the checks: plain data about an installation and its machine, collected by gather.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eaglelocal.probe.machine import Machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """Programs that a build needs, where they are; None: not found."""
+    """Paths of the programs that a build needs; None: not found."""
 
     c: Path | None = None
     cxx: Path | None = None
@@ -20,30 +20,30 @@ class Tools:
     icpx: Path | None = None
     glslc: Path | None = None
     missing_of_vulkan: tuple[str, ...] = ()  # in words
-    pip: str = "pip"  # the words that run pip for this very Python
+    pip: str = "pip"  # the command that runs pip for this Python
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFiles:
-    """Through which AMD's and Intel's GPUs compute."""
+    """The device files through which AMD's and Intel's GPUs compute."""
 
     paths: tuple[Path, ...] = ()
-    closed: tuple[tuple[Path, str], ...] = ()  # those that this process may not open, and the group that may
+    closed: tuple[tuple[Path, str], ...] = ()  # not accessible to this process, with the group that may open it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativePart:
-    """The C part, native/*.c compiled."""
+    """The C library that is compiled from native/*.c."""
 
     library: Path
     exists: bool = True
     is_outdated: bool = False  # its source is newer
-    install_from: str = "eaglelocal"  # what pip is given to install us again
+    install_from: str = "eaglelocal"  # the argument of pip install that installs eaglelocal again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What came of loading llama.cpp in a process of its own."""
+    """The result of loading llama.cpp in a separate process."""
 
     devices: tuple[str, ...] = ()  # GPUs, as llama.cpp names them
     failure: str = ""  # empty: it loads
@@ -63,18 +63,18 @@ class Hub:
     cache: Path
     has_token: bool = False
     token_looks_wrong: bool = False
-    token_variable: str = ""  # that holds it; empty: it lies in a file
+    token_variable: str = ""  # the one that holds the token; empty: it is in a file
     is_offline: bool = False
-    client_problem: str = ""  # what its client cannot use of the variables that it reads; empty: it can use them
-    gated: tuple[str, ...] = ()  # repositories of the settings whose owners want a licence accepted
-    num_partial: int = 0  # downloads that were broken off, and not just now
+    client_problem: str = ""  # the variable that its client cannot use, and why; empty: none
+    gated: tuple[str, ...] = ()  # repositories in the settings that require accepting a licence
+    num_partial: int = 0  # interrupted downloads, without those that may still run
     partial_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
     number: int
-    taken_by: str | None = None  # in words; None: it is free, or a server of ours has it
+    taken_by: str | None = None  # in words; None: it is free, or an eaglelocal server has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +86,10 @@ class Facts:
     hub: Hub
     port: Port
     wanted_version: str  # of llama-cpp-python
-    trial: Trial | None = None  # None: not tried, for there is nothing to load
+    trial: Trial | None = None  # None: not tried, as there is nothing to load
     device_files: DeviceFiles | None = None  # None: not known here
     missing_packages: tuple[str, ...] = ()
-    missing_extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # extra -> its packages
+    missing_extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # extra -> its missing packages
     config_file: Path = Path("config.toml")
     settings_problem: str = ""  # empty: they can be read
     settings_hint: str = ""

@@ -1,4 +1,4 @@
-"""What a check found: how bad it is, in one sentence, and the command that mends it."""
+"""A check's result: how bad it is, one sentence, and the command that repairs it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Level = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    check: str  # a word for programs, such as compiler
+    check: str  # its name for programs, such as compiler
     level: Level
     text: str
-    command: str = ""  # to be pasted into a shell; empty: nothing to do, or nothing that a command could do
+    command: str = ""  # to paste into a shell; empty: nothing to do, or nothing that a command could do
 
 
 def ok(check: str, text: str) -> Finding:

@@ -1,4 +1,4 @@
-"""Checks of files and settings: disks, the hub, the config file, the port, what earlier runs left."""
+"""Checks of files and settings: disks, the hub, the config file, the port, leftovers of earlier runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from eaglelocal.doctor.facts import Disk, Facts
 from eaglelocal.doctor.finding import Finding, ok, problem, warning
 
-LEAST_FREE_BYTES = 2 << 30  # less than any model of use has
-LITTLE_FREE_BYTES = 15 << 30  # a model of 20 GB does not fit any more
+LEAST_FREE_BYTES = 2 << 30  # smaller than any useful model
+LITTLE_FREE_BYTES = 15 << 30  # a model of 20 GB does not fit
 FOLDER_VARIABLES = {"downloads": "HF_HUB_CACHE", "generated models": "XDG_CACHE_HOME"}
 
 
 def disks(facts: Facts) -> Finding:
-    """The worst of them."""
+    """Check free space and write access of each disk; return the worst finding."""
     downloads = next((disk.folder for disk in facts.disks if disk.holds == "downloads"), None)
     found = [finding for disk in facts.disks if (finding := _disk(disk, downloads))]
     fine = ok("disk", "; ".join(f"{_gib(disk.free_bytes)} free for {disk.holds}" for disk in facts.disks))
@@ -23,7 +23,7 @@ def disks(facts: Facts) -> Finding:
 
 def _disk(disk: Disk, downloads: Path | None) -> Finding | None:
     elsewhere = f"export {FOLDER_VARIABLES[disk.holds]}=/a/folder/on/another/disk"
-    if disk.holds != "downloads" and downloads is not None:  # they would move too, and be fetched again
+    if disk.holds != "downloads" and downloads is not None:  # the downloads would move too, and be fetched again
         elsewhere += f" HF_HUB_CACHE={shlex.quote(str(downloads))}"
     if not disk.is_writable:
         return problem("disk", f"{disk.folder} for {disk.holds} cannot be written", elsewhere)
@@ -34,7 +34,7 @@ def _disk(disk: Disk, downloads: Path | None) -> Finding | None:
 
 
 def hub_token(facts: Facts) -> Finding:
-    """Only gated repositories want one, so that none is a problem."""
+    """Check the hub token. Only gated repositories need one, so a missing one is at most a warning."""
     hub = facts.hub
     if hub.token_looks_wrong:
         where = f" in {hub.token_variable}" if hub.token_variable else ""
@@ -49,7 +49,7 @@ def hub_token(facts: Facts) -> Finding:
 
 
 def hub_client(facts: Facts) -> Finding | None:
-    """Only what asks a hub needs these variables."""
+    """Warn where the hub's client cannot use the environment variables, which only downloads need."""
     text = facts.hub.client_problem
     if not text:
         return None
@@ -71,7 +71,7 @@ def partial_downloads(facts: Facts) -> Finding | None:
         return None
     downloads = "a download was" if hub.num_partial == 1 else f"{hub.num_partial} downloads were"
     text = f"{downloads} broken off and hold {_gib(hub.partial_bytes)}; pull them again to go on, or remove them"
-    old = "-path '*/models--*/blobs/*.incomplete' -mmin +10"  # others may be downloads that run
+    old = "-path '*/models--*/blobs/*.incomplete' -mmin +10"  # newer ones may be running downloads
     return warning("partial_downloads", text, f"find {shlex.quote(str(hub.cache))} {old} -delete")
 
 
@@ -101,7 +101,7 @@ def leftovers(facts: Facts) -> Finding | None:
 
 
 def calibrations(facts: Facts) -> Finding:
-    """Those of another build are never read again."""
+    """Warn of calibrations of another build or driver, which are never read again."""
     stale = facts.stale_calibrations
     if not stale:
         return ok("calibration", "no calibration of another llama.cpp build or driver is left")
@@ -112,7 +112,7 @@ def calibrations(facts: Facts) -> Finding:
 
 
 def _remove(paths: list[Path]) -> str:
-    """These alone: beside them lie those that are still read."""
+    """Return the command that deletes these files alone: their folder also holds current ones."""
     names = shlex.join(path.name for path in paths)
     return f"(cd {shlex.quote(str(paths[0].parent))} && rm {names})"
 

@@ -1,6 +1,6 @@
-"""Asks the system for the facts that the checks are about. Reads and tries; changes nothing, and never raises.
+"""Collection of the facts for the checks. Reads and tries; changes nothing, and never raises.
 
-What cannot be found out is left at "nothing wrong": a doctor that fails on a strange machine helps nobody.
+A fact that cannot be found out counts as "nothing wrong": doctor must not fail on an unusual machine.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ T = TypeVar("T")
 NAME = "eaglelocal"
 CUDA_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 ROCM_FOLDERS = ("/opt/rocm/bin",)
-# whose own repositories ask for a licence to be accepted; quantized copies of others do not
+# owners whose repositories require accepting a licence; quantized copies of other owners do not
 GATED_OWNERS = ("meta-llama", "google", "mistralai", "CohereLabs", "black-forest-labs")
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-STILL_LOADING_S = 600.0  # a partial file that was written to so lately may belong to a download that runs
+STILL_LOADING_S = 600.0  # a partial file that was written to more recently may belong to a running download
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
-TOLD_EXTRAS = ("train",)  # those that a user could want
+TOLD_EXTRAS = ("train",)  # those that are reported to users
 
 
 def gather(machine: Machine, environ: Mapping[str, str] = os.environ) -> Facts:
-    """Everything. Takes a second or two, most of it for loading llama.cpp elsewhere."""
+    """Collect all facts. Takes a second or two, most of it for loading llama.cpp in another process."""
     found, settings_problem, settings_hint = _settings(environ)
     missing, extras = _packages()
     native = native_part()
@@ -73,7 +73,7 @@ def gather(machine: Machine, environ: Mapping[str, str] = os.environ) -> Facts:
     )
 
 
-# ---- what builds
+# ---- build tools
 def tools(environ: Mapping[str, str]) -> Tools:
     glslc = _program(environ, "glslc")
     return Tools(
@@ -89,7 +89,7 @@ def tools(environ: Mapping[str, str]) -> Tools:
 
 
 def _compiler(environ: Mapping[str, str], variable: str, names: tuple[str, ...]) -> Path | None:
-    """What the variable names, as build tools take it, else the first that is there."""
+    """Return the compiler that the variable names, as build tools do, else the first of `names` that exists."""
     named = shlex.split(environ.get(variable) or "")
     return next((path for name in (named[:1] or names) if (path := _program(environ, name))), None)
 
@@ -101,7 +101,7 @@ def _program(environ: Mapping[str, str], name: str, folders: tuple[str, ...] = (
 
 
 def pip_command(environ: Mapping[str, str]) -> str:
-    """The pip of this very Python, in the shortest words that mean it."""
+    """Return the shortest command that runs pip for this Python."""
     ours = Path(sys.executable).parent
     found = _program(environ, "pip")
     if found is not None and found.parent == ours:
@@ -115,7 +115,7 @@ def native_part() -> NativePart:
     checkout = Path(__file__).parents[2]
     is_checkout = (checkout / "pyproject.toml").is_file()
     is_outdated = False
-    with contextlib.suppress(OSError):  # in an installed wheel the times say nothing
+    with contextlib.suppress(OSError):  # the times mean nothing in an installed wheel
         newest = max((source.stat().st_mtime for source in sources), default=0.0)
         is_outdated = is_checkout and newest > NATIVE_LIBRARY.stat().st_mtime
     return NativePart(
@@ -127,7 +127,7 @@ def native_part() -> NativePart:
 
 
 def _packages() -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """What is required and not there, and what each told extra lacks."""
+    """Return the required packages that are missing, and those that each reported extra lacks."""
     missing: list[str] = []
     extras: dict[str, tuple[str, ...]] = {}
     for name, extra in _requirements():
@@ -141,7 +141,7 @@ def _packages() -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
 
 
 def _requirements() -> Iterator[tuple[str, str | None]]:
-    """(distribution, the extra that wants it, or None), by our own metadata."""
+    """Yield (distribution, the extra that requires it, or None), from our own metadata."""
     try:
         rows = importlib.metadata.requires(NAME) or []
     except importlib.metadata.PackageNotFoundError:  # run from a folder, never installed
@@ -149,7 +149,7 @@ def _requirements() -> Iterator[tuple[str, str | None]]:
     for row in rows:
         match, (_, _, marker) = _REQUIREMENT.match(row), row.partition(";")
         extra = _EXTRA.search(marker)
-        if match and (extra or not marker.strip()) and match[1] != "llama-cpp-python":  # which has checks of its own
+        if match and (extra or not marker.strip()) and match[1] != "llama-cpp-python":  # which has its own checks
             yield match[1], extra[1] if extra else None
 
 
@@ -180,7 +180,7 @@ def _free_in(folder: Path) -> Callable[[], int]:
 
 
 def _writable(folder: Path) -> Callable[[], bool]:
-    """Asked of the folder, or of the one in which it would be made."""
+    """Return a function that tests write access to the folder, or to its nearest existing parent."""
 
     def ask() -> bool:
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -216,7 +216,7 @@ def _client_problem(environ: Mapping[str, str]) -> str:
 
 
 def gated_of(references: tuple[str | None, ...]) -> tuple[str, ...]:
-    """Repositories (user/repo, with or without a quantization) whose owners are known to ask for a licence."""
+    """Return the repositories (user/repo, a quantization removed) whose owners are known to ask for a licence."""
     repos = ((reference or "").partition(":")[0] for reference in references)
     named = (repo for repo in repos if repo.count("/") == 1 and not Path(repo).exists())
     return tuple(dict.fromkeys(repo for repo in named if repo.partition("/")[0] in GATED_OWNERS))
@@ -230,7 +230,7 @@ def _token_file(environ: Mapping[str, str]) -> str:
 
 
 def _abandoned_bytes(path: Path) -> int:
-    """What a broken-off download holds; 0 where it may still go on."""
+    """Return the size of an interrupted download; 0 where it may still run."""
     try:
         found = path.stat()
     except OSError:
@@ -238,7 +238,7 @@ def _abandoned_bytes(path: Path) -> int:
     return found.st_size if time.time() - found.st_mtime > STILL_LOADING_S else 0
 
 
-# ---- what runs
+# ---- server and settings
 def port(settings: Settings) -> Port:
     number = settings.port
     if number in [server.port for server in running_servers(remove_stale=False)]:
@@ -249,7 +249,7 @@ def port(settings: Settings) -> Port:
 
 
 def _settings(environ: Mapping[str, str]) -> tuple[Settings, str, str]:
-    """The settings, or the default ones with what is wrong and how it could be right."""
+    """Return the settings, or the default ones with the problem and its hint."""
     try:
         return Settings.load({}, environ, locations.config_file()), "", ""
     except UsageError as problem:
@@ -259,5 +259,5 @@ def _settings(environ: Mapping[str, str]) -> tuple[Settings, str, str]:
 def _attempt(ask: Callable[[], T], otherwise: T) -> T:
     try:
         return ask()
-    except Exception:  # one fact that cannot be had must not cost the others
+    except Exception:  # one missing fact must not prevent the others
         return otherwise

@@ -1,4 +1,4 @@
-"""What it takes to build for a GPU and to use it, beside compiler and driver: parts of Vulkan, files of devices."""
+"""Requirements of GPU builds beside compiler and driver: the parts of Vulkan, and access to device files."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from eaglelocal.doctor.facts import DeviceFiles
 
-# llama.cpp uses this extension by name. Ubuntu 22.04 and Debian 12 have headers from before it
+# llama.cpp uses this extension by name; the headers of Ubuntu 22.04 and Debian 12 are older
 NEEDED_EXTENSION = "VK_EXT_layer_settings"
 NEWER_HEADERS = f"Vulkan's headers with {NEEDED_EXTENSION}"
 
 
 def missing_of_vulkan(environ: Mapping[str, str], *, has_glslc: bool, root: Path = Path("/")) -> tuple[str, ...]:
-    """In words; empty: llama.cpp can be built for Vulkan."""
+    """Return what a Vulkan build of llama.cpp lacks here, in words; empty if nothing."""
     roots = [root / "usr", root / "usr/local", *(Path(sdk) for sdk in [environ.get("VULKAN_SDK")] if sdk)]
     headers = [path for each in roots if (path := each / "include/vulkan/vulkan_core.h").is_file()]
     missing = [] if has_glslc else ["glslc"]
@@ -29,14 +29,14 @@ def missing_of_vulkan(environ: Mapping[str, str], *, has_glslc: bool, root: Path
 
 
 def _spirv_headers(roots: list[Path]) -> Iterator[Path]:
-    """As cmake looks for them."""
+    """Yield the packages of SPIR-V's headers in the folders that cmake searches."""
     for root in roots:
         for folders in ("share/cmake", "lib*/cmake", "lib/*/cmake"):
             yield from root.glob(f"{folders}/SPIRV-Headers*")
 
 
 def device_files(root: Path = Path("/")) -> DeviceFiles:
-    """Through which AMD's and Intel's GPUs compute."""
+    """Return the device files through which AMD's and Intel's GPUs compute."""
     paths = tuple(path for pattern in ("dri/renderD*", "kfd") for path in sorted((root / "dev").glob(pattern)))
     closed = tuple((path, _group(path)) for path in paths if not os.access(path, os.R_OK | os.W_OK))
     return DeviceFiles(paths=paths, closed=closed)
@@ -46,5 +46,5 @@ def _group(path: Path) -> str:
     number = path.stat().st_gid
     try:
         return grp.getgrgid(number).gr_name
-    except KeyError:  # of the machine, in a container that does not know it
+    except KeyError:  # a group of the host, unknown in this container
         return str(number)

@@ -1,4 +1,4 @@
-"""Checks of the machine: its GPUs and whether this llama.cpp can use them, its memory, its processors."""
+"""Checks of the machine: whether this llama.cpp can use its GPUs, its memory, its processors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from eaglelocal.probe.machine import Gpu, Machine
 
 LITTLE_MEMORY_BYTES = 2 << 30
 MUCH_SWAP_BYTES = 512 << 20
-RUN_BY = ("docker", "podman")  # containers that a command of their own name starts
+RUN_BY = ("docker", "podman")  # container engines whose command has their name
 
 
 def gpu_backend(facts: Facts) -> Finding:
-    """A GPU that llama.cpp was not built for does nothing, and nothing says so: the first thing to know."""
+    """Check first that llama.cpp was built for the GPU: otherwise the GPU stays idle without any message."""
     machine = facts.machine
     wanted = wanted_backend(facts)
     if wanted is not None:
@@ -30,16 +30,16 @@ def gpu_backend(facts: Facts) -> Finding:
         return ok("gpu_backend", f"llama.cpp could use {_names(hidden)}, which {hidden[0].hidden_by} hides")
     if machine.unified is not None:
         return ok("gpu_backend", f"llama.cpp uses {machine.unified.chip or 'the GPU'} through Metal")
-    if facts.trial is not None and facts.trial.devices:  # known to its driver only
+    if facts.trial is not None and facts.trial.devices:  # seen by llama.cpp alone
         return ok("gpu_backend", f"llama.cpp sees {', '.join(facts.trial.devices)}")
     return ok("gpu_backend", "no GPU that llama.cpp could use")
 
 
 def gpu_driver(facts: Facts) -> Finding | None:
-    """Cards that are there, but that nobody can speak with."""
+    """Report cards that are present but whose driver does not answer."""
     machine = facts.machine
     if machine.unanswered:
-        return problem("gpu_driver", "; ".join(machine.unanswered), "nvidia-smi")  # shows whether it hangs, or is slow
+        return problem("gpu_driver", "; ".join(machine.unanswered), "nvidia-smi")  # shows whether it hangs or is slow
     mute = [gpu for gpu in machine.gpus if gpu.is_mute]
     if not mute:
         return None
@@ -56,7 +56,7 @@ def gpu_driver(facts: Facts) -> Finding | None:
 
 
 def hidden_gpus(facts: Facts) -> Finding | None:
-    """A variable that hides every device, left over from something else; one that hides some was meant."""
+    """Warn where a variable hides every GPU, most likely a leftover; hiding only some is taken as intended."""
     hidden = [gpu for gpu in facts.machine.gpus if gpu.hidden_by]
     if not hidden or visible(facts.machine):
         return None
@@ -65,7 +65,10 @@ def hidden_gpus(facts: Facts) -> Finding | None:
 
 
 def gpu_devices(facts: Facts) -> Finding | None:
-    """Built for it, and yet it sees none: as a rule a driver too old for the build, or a file that only others open."""
+    """Report a GPU that llama.cpp was built for but does not see.
+
+    As a rule the driver is too old for the build, or only others may open the device file.
+    """
     machine, trial = facts.machine, facts.trial
     served = visible(machine)
     if trial is None or trial.failure or not served:
@@ -81,7 +84,7 @@ def gpu_devices(facts: Facts) -> Finding | None:
 
 
 def closed_device(facts: Facts, gpu: Gpu) -> Finding | None:
-    """AMD's and Intel's compute through files, which a group may open and a container may not have."""
+    """Report device files of AMD's and Intel's GPUs that only a group may open, or that the container was not given."""
     files, container = facts.device_files, facts.machine.system.container
     if files is None:
         return None
@@ -99,7 +102,7 @@ def closed_device(facts: Facts, gpu: Gpu) -> Finding | None:
 
 
 def memory(facts: Facts) -> Finding:
-    """How much a model may have, and who limits it."""
+    """Report how much memory a model may have, and the cgroup's limit where there is one."""
     found = facts.machine.memory
     if found.available_bytes is None:
         return ok("memory", "how much memory there is cannot be told")
@@ -125,10 +128,10 @@ def threads(facts: Facts) -> Finding:
 
 
 def swap(facts: Facts) -> Finding | None:
-    """A model that was swapped out is read from disk, layer by layer, for every token."""
+    """Warn of much used swap: a swapped-out model is read from disk, layer by layer, for every token."""
     found = facts.machine.memory
     if found.swap_total_bytes is None or found.swap_free_bytes is None or is_macos(facts.machine.system):
-        return None  # macOS swaps out what nobody uses, also where there is room
+        return None  # macOS swaps out idle memory even where there is room
     used = found.swap_total_bytes - found.swap_free_bytes
     if used < MUCH_SWAP_BYTES:
         return None
@@ -139,19 +142,19 @@ def swap(facts: Facts) -> Finding | None:
 
 # ---- which GPUs
 def visible(machine: Machine) -> list[Gpu]:
-    """Those that llama.cpp ought to see here."""
+    """Return the GPUs that llama.cpp should see here."""
     return [gpu for gpu in machine.gpus if not gpu.is_mute and not gpu.hidden_by and machine.backend_of(gpu)]
 
 
 def unserved(machine: Machine) -> list[Gpu]:
-    """Those that another build could use."""
+    """Return the GPUs that only another build could use."""
     return [gpu for gpu in machine.gpus if gpu.is_worth_building_for and not machine.backend_of(gpu)]
 
 
 def wanted_backend(facts: Facts) -> str | None:
-    """What llama.cpp ought to be built with and is not; None: nothing is missing.
+    """Return the backend that llama.cpp should be built with and is not; None: nothing is missing.
 
-    Beside a card that is served, another that is not is none of our business: it may draw the screen.
+    One served card is enough: another, unserved one may only drive the screen.
     """
     machine = facts.machine
     if machine.unified is not None:
@@ -163,7 +166,7 @@ def wanted_backend(facts: Facts) -> str | None:
 
 
 def present_backend(facts: Facts) -> str | None:
-    """What a new build ought to have: what is missing, else what the best GPU is served by now."""
+    """Return the backend for a new build: the missing one, else the one that now serves the first useful GPU."""
     machine = facts.machine
     if machine.unified is not None:
         return "metal"
@@ -175,7 +178,7 @@ def present_backend(facts: Facts) -> str | None:
 
 
 def _names(gpus: list[Gpu]) -> str:
-    """Equal ones counted: 2 x NVIDIA GeForce RTX 4090."""
+    """Return the names, equal ones counted: 2 x NVIDIA GeForce RTX 4090."""
     names = [gpu.name or "a GPU" for gpu in gpus]
     return ", ".join(
         f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
@@ -183,7 +186,7 @@ def _names(gpus: list[Gpu]) -> str:
 
 
 def _raise_memory(machine: Machine) -> str:
-    """To twice what it is, or all there is."""
+    """Return the command that doubles the container's memory limit, up to all there is; empty if none is known."""
     limit, installed = machine.memory.limit_bytes or 0, machine.memory.installed_bytes or 0
     gib = max(min(2 * limit, installed) >> 30, 1)
     commands = {"docker": f"docker update --memory {gib}g --memory-swap {gib}g CONTAINER"}

@@ -1,6 +1,6 @@
-"""Loading llama.cpp in a process of its own, and what it says of its devices. Without a model.
+"""A trial of llama.cpp: loading it in a separate process and listing its devices, without a model.
 
-A build can crash the process that loads it: for another processor, or with a driver that does not suit.
+A build for another processor, or a driver that does not match it, can crash the process that loads it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIMEOUT_S = 60.0  # a first start on CUDA may compile kernels
 
 
 def try_library(*, timeout_s: float = TIMEOUT_S) -> Trial:
-    """Never raises."""
+    """Load llama.cpp in a child process; return its devices, or what failed. Never raises."""
     try:
         ran = run_module(MODULE, timeout_s=timeout_s)
     except NoAnswer:
@@ -41,7 +41,7 @@ def try_library(*, timeout_s: float = TIMEOUT_S) -> Trial:
 
 
 def _death(code: int, stderr: str) -> str:
-    """How the process ended: by a signal, else in its last words."""
+    """Describe how the process ended: by a signal, else with the last line of its stderr."""
     if code < 0:
         names = {signal.SIGILL: "an instruction that this processor does not have", signal.SIGSEGV: "a wrong address"}
         try:
@@ -58,7 +58,7 @@ def main() -> None:
     from eaglelocal.backend.parent_watch import end_with_parent
     from eaglelocal.errors import EagleLocalError
 
-    with contextlib.suppress(EagleLocalError):  # the C part may be what is wrong here
+    with contextlib.suppress(EagleLocalError):  # the C library may be what is broken
         end_with_parent()
     devices, failure, blindness = list[str](), "", ""
     try:
@@ -78,7 +78,7 @@ def devices_of(library: Library) -> list[str]:
 
 
 def why_blind(library: Library) -> str:
-    """Why models read no images with it; empty: they do, where they have a projector."""
+    """Return why models cannot read images with this build; empty: those with a projector can."""
     from eaglelocal.backend.images import load_mtmd
     from eaglelocal.errors import LibraryError
 

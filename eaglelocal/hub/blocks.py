@@ -1,7 +1,7 @@
-"""Numbers as the bytes of a ggml type, and random ones in bulk.
+"""Encoding of numbers as a ggml type, and random blocks in bulk.
 
-Matrices of an inflated model are random except for small patches. Random bytes come from a pool that
-is drawn and encoded once and then copied from ever new places, which runs at the speed of memory.
+Matrices of an inflated model are random except for small patches. Random bytes come from a pool that is drawn and
+encoded once and then copied from ever new offsets, which runs at the speed of memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from eaglelocal.gguf.types import GGML_TYPES_BY_NAME, GgmlType
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
-WEIGHT_STD = 0.02  # as models are initialised, and about what they end at
+WEIGHT_STD = 0.02  # of initialised models, and about that of trained ones
 _POOL_ELEMENTS = 1 << 21
 _POOL_SEED = 20_261_120
 _STRIDE_BLOCKS = 40_503  # odd, so that repetitions of the pool do not line up
@@ -54,18 +54,18 @@ _ENCODERS: Mapping[str, Callable[[Floats], Bytes]] = MappingProxyType(
 
 
 def ggml_type(name: str) -> GgmlType:
-    """The type behind a name such as `q8_0`."""
+    """Return the type of a name such as `q8_0`."""
     return GGML_TYPES_BY_NAME[name.upper()]
 
 
 def encode(values: Floats, type_name: str) -> Bytes:
-    """[rows, columns] floats to [rows, row bytes]; columns are a multiple of the type's block."""
+    """Encode [rows, columns] floats as [rows, row bytes]; columns are a multiple of the type's block."""
     return _ENCODERS[type_name](np.ascontiguousarray(values, np.float32))
 
 
 @dataclass(frozen=True, slots=True)
 class RandomPool:
-    """Encoded normal numbers, to be copied from."""
+    """A pool of encoded normal numbers, to be copied from."""
 
     type: GgmlType
     encoded: Bytes  # [pool bytes]
@@ -77,7 +77,7 @@ class RandomPool:
         return cls(ggml_type(type_name), encode(values.reshape(-1, 256), type_name).reshape(-1))
 
     def fill(self, target: Bytes, tensor_name: str, start_bytes: int) -> None:
-        """Random blocks for the bytes of a tensor from `start_bytes` on; the same however it is cut."""
+        """Fill `target` with a tensor's random bytes from `start_bytes` on; the same bytes in pieces of any size."""
         done = 0
         while done < len(target):
             turn, within = divmod(start_bytes + done, len(self.encoded))

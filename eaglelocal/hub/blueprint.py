@@ -1,7 +1,7 @@
-"""The two files of an inflated demo, planned: every key and every tensor, before a byte is written.
+"""A plan of the two files of an inflated demo: every key and every tensor, before a byte is written.
 
-Reads the embedded target and head, decides shapes, and says honestly in the names what the result is.
-Knows the llama and eagle3 layouts; writing is the business of `inflate.py`.
+Reads the embedded target and head, chooses shapes, and states in the names what the result really is. Knows the llama
+and eagle3 layouts; `inflate.py` writes the files.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """One file to write."""
+    """A file to write: its keys and its tensors."""
 
     architecture: str
     entries: Sequence[Entry]
@@ -73,7 +73,7 @@ class Blueprint:
 
 
 def plan_inflation(reference: DemoSize, source_target: Path, source_head: Path) -> Blueprint:
-    """Raises ModelFileError or IncompatibleError where the sources are not what can be inflated."""
+    """Plan an inflated pair. Raises ModelFileError or IncompatibleError where the sources cannot be inflated."""
     target, head = Source(read_header(source_target)), Source(read_header(source_head))
     model, eagle = ModelInfo.from_header(target.header), EagleInfo.from_header(head.header)
     check_pair(eagle, model)
@@ -98,7 +98,7 @@ def target_shape(model: ModelInfo) -> Shape:
 
 
 def head_shape(eagle: EagleInfo) -> Shape:
-    if eagle.norm_before_fc:  # its norm spans all taps with the head's eps, which growth would bend
+    if eagle.norm_before_fc:  # its norm spans all taps with the head's eps, which growth would change
         raise IncompatibleError(f"cannot inflate {eagle.name}: heads with norm_before_fc cannot grow exactly")
     shape = Shape(eagle.width, 1, eagle.n_ff, eagle.n_head, eagle.n_kv_head, eagle.n_vocab)
     _check_source_shape(eagle.name, shape, eagle.head_dim)
@@ -194,7 +194,7 @@ class _TargetPlan:
 
 @dataclass(frozen=True, slots=True)
 class _HeadPlan:
-    """The head gets embeddings and an output of its own: its width is no longer the target's."""
+    """The plan of the head. It gets its own embeddings and output, for its width is no longer the target's."""
 
     source: Source
     target: Source
@@ -228,13 +228,16 @@ class _HeadPlan:
             yield self._vocabulary_map()
 
     def _own_or_lent(self, name: str) -> Floats:
-        """The head's own tensor, or the target's, whose output may be its embeddings."""
+        """Return the head's own tensor, else the target's; the output of a target may be its embeddings."""
         if name in self.source.header.tensors:
             return self.source(name)
         return self.target(name if name in self.target.header.tensors else "token_embd.weight")
 
     def _fusion(self) -> Patchwork:
-        """Taps side by side, each padded; dividing a padded row by its RMS makes it sqrt(D/d) too large."""
+        """Return fc over padded taps, which lie side by side.
+
+        With fc_norm it is scaled down: dividing a padded row by its RMS makes the row sqrt(D/d) too large.
+        """
         values = self.source("fc.weight")
         old, new = self.target_growth.old.width, self.target_growth.new.width
         gain = np.float32(self.target_growth.norm_gain if self.eagle.fc_norm else 1.0)

@@ -1,7 +1,7 @@
-"""What the names of GGUF files in a repository say: which of them make up one model, and in which quantization.
+"""Models by the names of a repository's GGUF files: which files make up one, and in which quantization.
 
-A model is one file or the parts of a split one; image encoders and calibration data are none. Pure: knows names,
-whether they lie on a hub or on disk.
+A model is one file or the parts of a split one; image encoders and calibration data are none. Pure: takes names,
+whether they are on a hub or on disk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.hub.listing import listed
 
 SUFFIX = ".gguf"
-# without a wish: four bits in the best form that there is, as the sizes of the catalogue assume
+# if none is asked for: the best form of four bits that there is, as the catalogue's sizes assume
 DEFAULTS = ("Q4_K_M", "UD-Q4_K_XL", "MXFP4", "MXFP4_MOE", "Q4_K_S", "IQ4_XS", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0")
 
 _QUANT = re.compile(
@@ -30,7 +30,7 @@ _SAME = {"FP16": "F16", "FP32": "F32"}
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One model: the names of its files in order, inside the repository. Without a quantization in its name: ""."""
+    """A model: the names of its files in order, inside the repository. `quant` is empty where the name has none."""
 
     stem: str  # the name without parts and suffix
     quant: str  # upper case
@@ -43,17 +43,17 @@ class Build:
 
     @property
     def is_draft(self) -> bool:
-        """Whether the name says that it drafts for another model."""
+        """True if the name says that it drafts for another model."""
         return _DRAFT.search(self.stem.rsplit("/", 1)[-1]) is not None
 
     @property
     def tag(self) -> str:
-        """What stands behind the colon of its reference."""
+        """The part of its reference after the colon: the quantization, else the file's name."""
         return self.quant or f"{self.stem}{SUFFIX}"
 
 
 def builds_of(names: Iterable[str]) -> tuple[Build, ...]:
-    """The models among files, in the order of their stems; parts are put together, what is no model is left out."""
+    """Return the models among files, by stem; parts are put together, files that are no model are left out."""
     parts: dict[str, dict[int, str]] = defaultdict(dict)
     counts: dict[str, int] = {}
     for name in names:
@@ -69,13 +69,13 @@ def builds_of(names: Iterable[str]) -> tuple[Build, ...]:
 
 
 def _place(stem: str) -> tuple[str, int, int]:
-    """(stem without the part, number, count of parts)."""
+    """Return (stem without the part, number of the part, count of parts)."""
     part = _PART.fullmatch(stem)
     return (part["stem"], int(part["number"]), int(part["count"])) if part else (stem, 1, 1)
 
 
 def quant_of(stem: str) -> str:
-    """`Q4_K_M` of `dir/Model-7B-q4_k_m`; the file's own name speaks before its folder's."""
+    """Return `Q4_K_M` for `dir/Model-7B-q4_k_m`; empty if none. The file's own name goes before its folder's."""
     for text in reversed(stem.split("/")):
         found = _QUANT.findall(text)
         if found:
@@ -93,11 +93,11 @@ def canonical(quant: str) -> str:
 
 
 def choose(builds: Sequence[Build], wanted: str | None, *, repo: str, drafts: bool = False) -> Build:
-    """The build that is wanted, by quantization or file name; without a wish the first of DEFAULTS, or the only one.
+    """Return the build of this quantization or file name; without one (None) the first of DEFAULTS, or the only build.
 
-    drafts  whether files that are named as drafts are meant rather than left out
+    drafts  True: files that are named as drafts are meant, else they are left out
 
-    Raises UsageError with what there is.
+    Raises UsageError that lists what there is.
     """
     whole = [build for build in builds if build.is_complete]
     named = [build for build in whole if wanted and _is_named(build, wanted)]
@@ -116,7 +116,7 @@ def choose(builds: Sequence[Build], wanted: str | None, *, repo: str, drafts: bo
 
 
 def _usual_first(builds: Sequence[Build]) -> list[str]:
-    """Their tags, those of the quantizations that people take before the others."""
+    """Return the builds' tags, those of the usual quantizations first."""
     ranks = {quant: rank for rank, quant in enumerate(DEFAULTS)}
     return [build.tag for build in sorted(builds, key=lambda build: ranks.get(build.quant, len(ranks)))]
 

@@ -1,10 +1,10 @@
-"""The hub client's own cache on disk, read: which models are there, whole, and which downloads are unfinished.
+"""A reader of the hub client's cache on disk: which models are complete, and which downloads are unfinished.
 
     models--USER--REPO/refs/main                      the commit that `main` was
     models--USER--REPO/snapshots/COMMIT/NAME  ->      ../../blobs/SHA256
-    models--USER--REPO/blobs/SHA256.incomplete        what came so far
+    models--USER--REPO/blobs/SHA256.incomplete        the bytes received so far
 
-A model counts only when every part of it is in one snapshot. Reads names and sizes, never what is in the files.
+A model counts only when every part of it is in one snapshot. Reads names and sizes, never what is in the models.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CachedModel:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """What came of a file before its download was stopped."""
+    """A file whose download was stopped."""
 
     repo: str
     path: Path
@@ -59,17 +59,17 @@ def repo_folder(cache: Path, repo: str) -> Path:
 
 
 def repos_in(cache: Path) -> list[str]:
-    """The repositories of models that have something in the cache."""
+    """Return the repositories of models that have something in the cache."""
     return sorted(entry.name.removeprefix(PREFIX).replace("--", "/") for entry in _folders(cache, PREFIX))
 
 
 def all_models(cache: Path) -> list[CachedModel]:
-    """Every model once, in the newest snapshot that has it whole; by reference."""
+    """Return every model once, in the newest snapshot that has it complete; sorted by reference."""
     return [model for repo in repos_in(cache) for model in models_of(cache, repo)]
 
 
 def models_of(cache: Path, repo: str) -> list[CachedModel]:
-    """The models of one repository: of `main` where it has them, else of the newest commit."""
+    """Return the models of one repository: of `main` where it has them, else of the newest commit."""
     newest: dict[str, CachedModel] = {}
     for model in snapshots_of(cache, repo):
         before = newest.get(model.build.stem)
@@ -79,7 +79,7 @@ def models_of(cache: Path, repo: str) -> list[CachedModel]:
 
 
 def snapshots_of(cache: Path, repo: str) -> Iterator[CachedModel]:
-    """Every model in every snapshot of a repository."""
+    """Yield every complete model in every snapshot of a repository."""
     folder = repo_folder(cache, repo)
     main = main_commit(folder)
     for snapshot in _folders(folder / "snapshots"):
@@ -89,18 +89,18 @@ def snapshots_of(cache: Path, repo: str) -> Iterator[CachedModel]:
 
 
 def names_in(snapshot: Path) -> list[str]:
-    """GGUF files in a snapshot whose bytes are there, by their names in the repository."""
+    """Return the GGUF files in a snapshot whose bytes are there, by their names in the repository."""
     found = (path for path in snapshot.rglob("*") if path.name.lower().endswith(SUFFIX) and path.is_file())
     return sorted(path.relative_to(snapshot).as_posix() for path in found)
 
 
 def snapshot_of(path: Path) -> Path:
-    """The snapshot that a model's file lies in; its folder where that is none of a hub's."""
+    """Return the snapshot that holds a model's file; the file's folder where it is in no hub's cache."""
     return next((folder for folder in path.parents if folder.parent.name == "snapshots"), path.parent)
 
 
 def main_commit(folder: Path) -> str:
-    """The commit that `main` was when it was last asked for; empty where nobody did."""
+    """Return the commit that `main` was when it was last asked for; empty where it never was."""
     try:
         return (folder / "refs" / MAIN).read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -112,7 +112,7 @@ def partials_in(cache: Path) -> list[Partial]:
 
 
 def partials_of(cache: Path, repo: str) -> list[Partial]:
-    """Downloads that began and did not end, with at least a byte."""
+    """Return the downloads that began and did not end, with at least a byte."""
     found = []
     for path in _files(repo_folder(cache, repo) / "blobs", PARTIAL):
         try:
@@ -125,7 +125,7 @@ def partials_of(cache: Path, repo: str) -> list[Partial]:
 
 
 def first_hop(path: Path) -> Path:
-    """The blob that a snapshot's link names; the file itself where there are no links."""
+    """Return the blob that a snapshot's link names; the file itself where there are no links."""
     return Path(os.path.abspath(path.parent / os.readlink(path))) if path.is_symlink() else path
 
 
@@ -145,7 +145,7 @@ def _model(repo: str, snapshot: Path, build: Build, *, is_main: bool) -> CachedM
 
 
 def _files(folder: Path, suffix: str) -> list[Path]:
-    """None where the folder is not there, or is somebody else's."""
+    """Return the folder's files with this suffix; none where it is missing or cannot be read."""
     try:
         return sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
     except OSError:

@@ -1,6 +1,6 @@
-"""The variables that the hub's client and its HTTP library read, checked before either of them is loaded.
+"""Checks of the variables that the hub's client and its HTTP library read, before either of them is loaded.
 
-A value that they cannot use is named here, in our words. Left to them it is an exception of their own when they are
+A value that they cannot use is reported here, in our words. Left to them it is an exception of their own when they are
 imported, or looks like a hub that does not answer, and is tried again in vain. Opens no connection.
 """
 
@@ -26,11 +26,11 @@ from eaglelocal.errors import UsageError
 Environ = Mapping[str, str]
 
 ENDPOINT = "HF_ENDPOINT"
-TIMEOUTS = {"HF_HUB_ETAG_TIMEOUT": 10, "HF_HUB_DOWNLOAD_TIMEOUT": 10}  # and a value that makes sense
+TIMEOUTS = {"HF_HUB_ETAG_TIMEOUT": 10, "HF_HUB_DOWNLOAD_TIMEOUT": 10}  # with a sensible value
 MAX_TIMEOUT_S = 86_400
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 HEADERS = ("HF_HUB_USER_AGENT_ORIGIN",)
-PROXY_SCHEMES = ("http", "https", "all")  # the client opens all that are set, whatever the hub's own scheme is
+PROXY_SCHEMES = ("http", "https", "all")  # the client opens all that are set, regardless of the hub's scheme
 PROXY_KINDS = ("http", "https", "socks5", "socks5h")
 SOCKS_PACKAGE = "socksio"
 KEY_LOG = "SSLKEYLOGFILE"
@@ -40,9 +40,9 @@ MAX_SHOWN_CHARS = 80
 
 
 def prepare_client(environ: Environ = os.environ, *, connects: bool = True) -> None:
-    """Check what the client reads, then load it without a word of its own.
+    """Check what the client reads, then load it without output of its own.
 
-    connects  whether a hub will be asked; else only those variables count without which it cannot be imported
+    connects  True if a hub will be asked; else only the variables that can prevent the import are checked
 
     Raises UsageError with the variable and its value.
     """
@@ -53,18 +53,18 @@ def prepare_client(environ: Environ = os.environ, *, connects: bool = True) -> N
 
             if connects:
                 huggingface_hub.get_session()  # built from these variables; nothing is sent yet
-        except Exception as problem:  # of the library, from whatever else is set here: no hub was asked
+        except Exception as problem:  # of the library, because of another setting: no hub was asked
             raise _unforeseen(problem, environ) from problem
 
 
 def check_settings(environ: Environ, *, connects: bool = True) -> None:
-    """The same checks, and nothing is loaded. Raises UsageError."""
+    """Run the same checks without loading anything. Raises UsageError."""
     for check in (*IMPORT_CHECKS, *(CONNECTION_CHECKS if connects else ())):
         check(environ)
 
 
 def idle_settings(environ: Environ = os.environ) -> list[str]:
-    """A line for each variable that is set and does nothing, by name: the client's own words about it are not shown."""
+    """Return a line for each variable that is set and has no effect; the client's own words about it are not shown."""
     found = []
     if environ.get(TRANSFER, "").upper() in ("1", "ON", "YES", "TRUE"):
         found.append(f"{TRANSFER} does nothing: the hub's client no longer uses hf_transfer")
@@ -76,7 +76,7 @@ def idle_settings(environ: Environ = os.environ) -> list[str]:
 
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
-    """The client warns and logs of variables that do nothing here, and prints why it cannot be imported."""
+    """Silence the client: it warns of variables without effect, and prints why it cannot be imported."""
     unread, disabled = io.StringIO(), logging.root.manager.disable
     with warnings.catch_warnings(), contextlib.redirect_stdout(unread), contextlib.redirect_stderr(unread):
         warnings.simplefilter("ignore")
@@ -85,7 +85,7 @@ def _unheard() -> Iterator[None]:
             yield
         finally:
             logging.disable(disabled)
-    for handler in logging.getLogger("huggingface_hub").handlers:  # made meanwhile: what it logs later is heard
+    for handler in logging.getLogger("huggingface_hub").handlers:  # made meanwhile: its later logs must be seen
         if isinstance(handler, logging.StreamHandler) and handler.stream is unread:
             handler.setStream(sys.stderr)
 
@@ -97,7 +97,7 @@ def _unforeseen(problem: Exception, environ: Environ) -> UsageError:
     return UsageError(f"the hub's client cannot be used with what is set here: {what}", hint=hint)
 
 
-# ---- what it cannot be imported with
+# ---- values that prevent the import
 def check_endpoint(environ: Environ) -> None:
     value = environ.get(ENDPOINT)
     if value is None:
@@ -111,7 +111,7 @@ def check_endpoint(environ: Environ) -> None:
 
 
 def _with_scheme(value: str) -> str:
-    """The address that was probably meant; empty where the scheme is not what is missing, or a password is in it."""
+    """Return the address probably meant; empty where more than the scheme is wrong, or a password is in it."""
     address = f"https://{value}"
     if "://" in value or "@" in value or _why_no_address(address):
         return ""
@@ -126,7 +126,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def check_timeouts(environ: Environ) -> None:
-    """The client takes whole numbers; 0 means its default."""
+    """Check the timeouts. The client takes whole numbers; 0 means its default."""
     for name, usual in TIMEOUTS.items():
         value = environ.get(name)
         if value is not None and not _is_timeout(value):
@@ -142,12 +142,12 @@ def _is_timeout(value: str) -> bool:
 
 
 def _digits(value: str) -> str:
-    """`30` of `30s`; empty where no such number stands in front."""
+    """Return `30` for `30s`; empty where it does not begin with a valid number."""
     digits = value.strip().split(".")[0].rstrip("sec ")
     return digits if digits.isdecimal() and _is_timeout(digits) else ""
 
 
-# ---- what it cannot connect with
+# ---- values that prevent a connection
 def check_proxies(environ: Environ) -> None:
     if "*" in [host.strip() for host in proxy_variable(environ, "no")[1].split(",")]:
         return
@@ -158,7 +158,7 @@ def check_proxies(environ: Environ) -> None:
 
 
 def proxy_variable(environ: Environ, scheme: str) -> tuple[str, str]:
-    """The name and the value of what counts: the lower-case name goes first, even where it is empty."""
+    """Return name and value of the variable that counts: the lower-case one, if set, even where it is empty."""
     lower, upper = f"{scheme}_proxy", f"{scheme.upper()}_PROXY"
     name = lower if lower in environ else upper
     return name, environ.get(name, "")
@@ -175,7 +175,7 @@ def _check_proxy(name: str, value: str) -> None:
 
 
 def check_key_log(environ: Environ) -> None:
-    """Whatever reads certificates opens this file, too, and fails of it. It is not made here."""
+    """Check SSLKEYLOGFILE: whatever reads certificates also opens it, and fails if it cannot. It is not made here."""
     path = environ.get(KEY_LOG)
     if not path:
         return
@@ -188,7 +188,7 @@ def check_key_log(environ: Environ) -> None:
 
 
 def _check_appendable(path: str) -> None:
-    """Raises OSError where it is a folder, a pipe that nobody reads, or in no folder that takes files."""
+    """Raise OSError where it is a folder, a pipe that nobody reads, or in a folder that takes no files."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
     except FileNotFoundError:
@@ -199,7 +199,7 @@ def _check_appendable(path: str) -> None:
 
 
 def check_certificates(environ: Environ) -> None:
-    """SSL_CERT_DIR counts only where SSL_CERT_FILE is not set."""
+    """Check the certificates. SSL_CERT_DIR counts only where SSL_CERT_FILE is not set."""
     if file := environ.get("SSL_CERT_FILE"):
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
@@ -214,7 +214,7 @@ def check_certificates(environ: Environ) -> None:
 
 
 def check_token(environ: Environ) -> None:
-    """What it sends in headers. A token is never shown."""
+    """Check what the client sends in headers. A token is never shown."""
     for name in TOKENS:
         if environ.get(name):
             _check_header(name, environ[name].strip().replace("\r", "").replace("\n", ""), "")
@@ -247,7 +247,7 @@ def _check_token_file(environ: Environ) -> None:
 
 
 def check_folders(environ: Environ) -> None:
-    """The cache is a folder, or can become one."""
+    """Check that the cache is a folder, or can become one."""
     path = locations.hub_cache_dir(environ).absolute()
     existing = next(place for place in (path, *path.parents) if place.exists())
     if existing.is_dir():
@@ -258,13 +258,13 @@ def check_folders(environ: Environ) -> None:
 
 
 def _named_by(environ: Environ, *names: str) -> str:
-    """The variable that says where it lies; empty: none does."""
+    """Return the first of these variables that is set; empty: none is."""
     return next((name for name in names if environ.get(name)), "")
 
 
 # ---- addresses
 def _why_no_address(value: str, schemes: tuple[str, ...] = ("http", "https")) -> str:
-    """Empty where the HTTP library can use it."""
+    """Return why the HTTP library cannot use the address; empty where it can."""
     if not value.isprintable() or " " in value:
         return "it has a blank or a control character"
     if "://" not in value:
@@ -273,7 +273,7 @@ def _why_no_address(value: str, schemes: tuple[str, ...] = ("http", "https")) ->
         parts = urlsplit(value)
         return _why_no_parts(parts, schemes)
     except ValueError as problem:
-        if "@" in value:  # what it complains of may be a piece of the password
+        if "@" in value:  # the message may hold a piece of the password
             return "its parts cannot be told apart; in a password / is %2F, : is %3A, @ is %40"
         return str(problem)[:1].lower() + str(problem)[1:]
 
@@ -288,7 +288,7 @@ def _why_no_parts(parts: SplitResult, schemes: tuple[str, ...]) -> str:
 
 
 def masked(address: str) -> str:
-    """The address without the password that it may hold."""
+    """Return the address without the name and the password that it may hold."""
     head, at, host = address.rpartition("@")
     scheme, sign, _ = head.partition("://")
     return f"{scheme if sign else ''}{sign}***@{host}" if at else address

@@ -1,7 +1,8 @@
-"""Models from a hub into its cache: the disk is asked first, files come one by one, progress is of all together.
+"""Downloads of models from a hub into its cache: free space is checked first, then files come one by one.
 
 Lays files down as the hub's client does (blob, link in the snapshot, ref), under its locks, so that every program
-that uses the cache finds them, and two processes that want the same file fetch it once.
+that uses the cache finds them, and two processes that want the same file fetch it once. Progress is of all files
+together.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from eaglelocal.hub.transfer import partial_of, transfer
 from eaglelocal.hub.troubles import Patience
 from eaglelocal.hub.verification import Promised
 
-SPARE_DISK_BYTES = 64 << 20  # a home disk that is full to the last byte helps nobody
+SPARE_DISK_BYTES = 64 << 20  # to be left free
 RATE_WINDOW_S = 10.0
 WAIT_S, TRY_S = 0.5, 0.05
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095
-READABLE = 0o644  # to whoever else uses the cache
+READABLE = 0o644  # by others who use the cache
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be fetched together from one repository, under the reference that finds it later."""
+    """Files to be fetched together from one repository, under the reference that finds them later."""
 
     repo: RemoteRepo
     files: tuple[RemoteFile, ...]
@@ -49,12 +50,12 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far all files together are. `rate` is of the last seconds, in bytes a second; None: not known yet."""
+    """The progress of all files together. `rate`: bytes a second over the last RATE_WINDOW_S; None: not known yet."""
 
     done_bytes: int
     total_bytes: int
     rate: float | None
-    waits_for: str = ""  # another process, which is fetching the same file
+    waits_for: str = ""  # the file that another process is fetching
 
     @property
     def fraction(self) -> float:
@@ -70,13 +71,13 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(slots=True)
 class Tally:
-    """Adds up bytes over all files. Bytes that were there already count as done and not as speed."""
+    """A sum of bytes over all files. Bytes that were there already count as done and not as speed."""
 
     total_bytes: int
     on_progress: OnProgress
     clock: Callable[[], float] = time.monotonic
     done_bytes: int = 0
-    _recent: deque[tuple[float, int]] = field(default_factory=deque)  # (when, bytes that came)
+    _recent: deque[tuple[float, int]] = field(default_factory=deque)  # (seconds, bytes received until then)
     _came_bytes: int = 0
 
     def found(self, num_bytes: int) -> None:
@@ -110,7 +111,7 @@ def blob_of(order: Order, file: RemoteFile, cache: Path) -> Path:
 
 
 def check_names(orders: Sequence[Order], cache: Path) -> None:
-    """Raises DownloadError on a file whose name is longer than the system takes."""
+    """Raise DownloadError on a file whose name or path is longer than the system takes."""
     for order in orders:
         for file in order.files:
             path = os.fsencode(pointer(order, file, cache).absolute())
@@ -122,12 +123,12 @@ def check_names(orders: Sequence[Order], cache: Path) -> None:
 
 
 def missing_bytes(orders: Sequence[Order], cache: Path) -> int:
-    """What would have to be fetched now, partial downloads counted as there."""
+    """Return the bytes still to be fetched; those of partial downloads count as present."""
     missing: dict[Path, int] = {}
     for order in orders:
         for file in order.files:
             blob = blob_of(order, file, cache)
-            if not _is_whole(pointer(order, file, cache), file):  # on a disk without links there is no blob beside it
+            if not _is_whole(pointer(order, file, cache), file):  # on a disk without links it has no blob
                 missing[blob] = max(0, file.size_bytes - _there_bytes(blob))
     return sum(missing.values())
 
@@ -140,14 +141,14 @@ def _there_bytes(blob: Path) -> int:
 
 
 def free_bytes(folder: Path) -> int:
-    """What the disk has left for files in a folder that may not exist yet."""
+    """Return the disk's free space for a folder that may not exist yet."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
 
 def check_disk(orders: Sequence[Order], cache: Path, *, free: int) -> None:
-    """Raises ResourceError, with the figures, where not everything would fit."""
+    """Raise ResourceError, with the figures, where not everything would fit."""
     needed = missing_bytes(orders, cache)
     if needed and needed + SPARE_DISK_BYTES > free:
         raise ResourceError(
@@ -165,7 +166,7 @@ def fetch(
 ) -> list[Path]:
     """Fetch what is missing. Returns, for each order, the file that llama.cpp opens.
 
-    Raises DownloadError and ResourceError; a later call goes on from there.
+    Raises DownloadError and ResourceError; a later call resumes.
     """
     check_names(orders, cache)
     check_disk(orders, cache, free=free_bytes(cache) if free is None else free)
@@ -175,7 +176,7 @@ def fetch(
             for file in order.files:
                 _fetch_file(order, file, cache, patience, tally)
             _write_ref(order, cache)
-        except OSError as problem:  # of the disk: those of the connection are told as such before
+        except OSError as problem:  # of the disk: those of the connection were converted before
             place = str(problem.filename or cache)
             raise ResourceError(disk_trouble(problem, place), hint="HF_HUB_CACHE names another folder") from problem
     return [pointer(order, order.files[0], cache) for order in orders]
@@ -186,7 +187,7 @@ def _fetch_file(order: Order, file: RemoteFile, cache: Path, patience: Patience,
     with _locked(order, file, cache, tally):
         if _is_whole(place, file):
             return tally.found(file.size_bytes)
-        make_folder(place.parent, SHARED)  # a repository without snapshots looks damaged to others
+        make_folder(place.parent, SHARED)  # a repository without snapshots looks damaged to other programs
         if _is_whole(blob, file):
             tally.found(file.size_bytes)
         else:
@@ -196,7 +197,7 @@ def _fetch_file(order: Order, file: RemoteFile, cache: Path, patience: Patience,
 
 
 def whole_files(order: Order, cache: Path) -> list[tuple[RemoteFile, Promised]]:
-    """Those of an order that are here, with the hashes that the hub promised."""
+    """Return the files of an order that are here, with the hashes that the hub promised."""
     places = [(file, pointer(order, file, cache)) for file in order.files]
     return [
         (file, Promised(file.name, place, file.etag, file.size_bytes))
@@ -206,7 +207,7 @@ def whole_files(order: Order, cache: Path) -> list[tuple[RemoteFile, Promised]]:
 
 
 def discard(order: Order, file: RemoteFile, cache: Path) -> None:
-    """Take a damaged file away, also what came of it before. Raises ResourceError."""
+    """Delete a damaged file and its partial download. Raises ResourceError."""
     blob = blob_of(order, file, cache)
     with _locked(order, file, cache, Tally(0, lambda progress: None)):
         for path in (pointer(order, file, cache), blob, partial_of(blob)):
@@ -221,7 +222,7 @@ def _is_whole(path: Path, file: RemoteFile) -> bool:
 
 
 class _Resumed:
-    """Tells bytes that are read back from those that come."""
+    """A callback that counts bytes read back from disk as found, and later ones as received."""
 
     def __init__(self, tally: Tally, there_bytes: int) -> None:
         self._tally, self._there_bytes = tally, there_bytes
@@ -236,7 +237,7 @@ class _Resumed:
 
 @contextmanager
 def _locked(order: Order, file: RemoteFile, cache: Path, tally: Tally) -> Iterator[None]:
-    """The hub client's own lock of this blob; while another process has it, wait and say so."""
+    """Hold the hub client's own lock of this blob; while another process has it, wait and say so."""
     folder = cache / ".locks" / repo_folder(cache, order.repo.id).name
     try:
         make_folder(folder, SHARED)
@@ -253,7 +254,7 @@ def _locked(order: Order, file: RemoteFile, cache: Path, tally: Tally) -> Iterat
 
 
 def is_being_fetched(cache: Path, repo: str, etag: str) -> bool:
-    """Whether some process has the lock of this blob just now."""
+    """Return whether some process holds the lock of this blob."""
     lock = cache / ".locks" / repo_folder(cache, repo).name / f"{etag}.lock"
     if not lock.is_file():
         return False
@@ -269,9 +270,9 @@ def pointer(order: Order, file: RemoteFile, cache: Path) -> Path:
 
 
 def _link(blob: Path, pointer: Path) -> None:
-    """Show the blob under its name in the snapshot; on a disk without links it moves there, as the client does it."""
+    """Link the blob under its name in the snapshot; on a disk without links move it there, as the client does."""
     make_folder(pointer.parent, SHARED)  # somebody may have removed the rest of the snapshot meanwhile
-    pointer.unlink(missing_ok=True)  # a link to nothing, or to other bytes
+    pointer.unlink(missing_ok=True)  # a dangling link, or one to other bytes
     try:
         os.symlink(os.path.relpath(blob, pointer.parent), pointer)
     except OSError:
@@ -280,8 +281,8 @@ def _link(blob: Path, pointer: Path) -> None:
 
 
 def _write_ref(order: Order, cache: Path) -> None:
-    """Note which commit `main` is, whole or not at all."""
+    """Record which commit `main` is, whole or not at all."""
     folder = repo_folder(cache, order.repo.id)
     make_folder(folder / "refs", SHARED)
-    # whatever lies in `refs` is a reference to other programs: it is written beside that folder
+    # other programs take any file in `refs` for a reference, so the temporary file is beside that folder
     write_whole(folder / "refs" / MAIN, order.repo.commit, mode=READABLE, scratch=folder)

@@ -1,7 +1,7 @@
-"""A draft reference, beside its target -> what drafts, or why nothing does.
+"""Resolution of a draft reference beside its target: the draft, or the reason why there is none.
 
-Chooses, labels and makes lighter, before any process is started: an explicit draft that does not fit is an error, an
-automatic one that is not to be had is a reason. What fits is judged by gguf/pair.py, as in the engine.
+Chooses, labels and makes lighter, before any process is started: an explicit draft that does not fit is an error, for
+`auto` it is a reason. gguf/pair.py judges what fits, as in the engine.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ UNDERSTOOD = "`auto`, `ngram`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the 
 
 @dataclass(frozen=True, slots=True)
 class FoundDraft:
-    """What drafts; kind is `none`, `ngram`, `eagle3`, `dflash`, `mtp` or `draft_model`.
+    """The draft that was chosen; kind is `none`, `ngram`, `eagle3`, `dflash`, `mtp` or `draft_model`.
 
-    reason  why there is no model for it
-    origin  of a copy
-    note    what came otherwise than people may think
+    reason  why no model drafts
+    origin  the original, where `path` is a copy
+    note    how the choice differs from what people may expect
     """
 
     kind: str = "none"
@@ -55,7 +55,7 @@ class FoundDraft:
 
 
 def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
-    """Raises UsageError, ModelFileError, or IncompatibleError with the figures."""
+    """Resolve a draft reference. Raises UsageError, ModelFileError, or IncompatibleError with the figures."""
     match reference:
         case "none":
             return FoundDraft(reason="switched off")
@@ -70,7 +70,7 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
 
 
 def _path_of(reference: str) -> Path:
-    """Raises ModelFileError with the command that would fetch it, UsageError on what is no draft at all."""
+    """Return a draft's file. Raises ModelFileError with the command that fetches it, UsageError on an unknown draft."""
     catalog = load()
     try:
         parsed = parse_reference(reference)
@@ -85,7 +85,7 @@ def _path_of(reference: str) -> Path:
 
 
 def draft_at(path: Path, target: FoundTarget) -> FoundDraft:
-    """A draft file for a target, of the kind its architecture says."""
+    """Return the draft in a file, of the kind that its architecture states."""
     if path == target.path and has_mtp(target.header):
         return own_layer(target)
     header = read_header(path)
@@ -104,13 +104,13 @@ def draft_at(path: Path, target: FoundTarget) -> FoundDraft:
 
 
 def own_layer(target: FoundTarget) -> FoundDraft:
-    """The target's own MTP layer. Raises IncompatibleError where it has none, or one that is not run."""
+    """Return the target's own MTP layer. Raises IncompatibleError where it has none, or one that is not run."""
     read_draft(target.header, beside=target.header, target=target.info, kind="mtp")
     return FoundDraft("mtp", target.path, "its own MTP layer")
 
 
 def lightened(draft: FoundDraft, asked: str, *, on_progress: Progress) -> FoundDraft:
-    """A head's copy in fewer bits, made now if it is not there; other drafts as they are.
+    """Return an EAGLE head with its copy in fewer bits, written now if it is not there; other drafts as they are.
 
     Raises ResourceError where a copy that was asked for by its type cannot be written.
     """
@@ -131,13 +131,16 @@ def lightened(draft: FoundDraft, asked: str, *, on_progress: Progress) -> FoundD
 
 
 def lookup(target: FoundTarget, reason: str) -> FoundDraft:
-    """Drafts from what was already said, which needs no model. Raises IncompatibleError as any draft does."""
+    """Return a lookup in the text so far, which needs no model. Raises IncompatibleError where no draft can run."""
     check_rolls_back(target.info)
     return FoundDraft("ngram", label="lookup in the text so far", reason=reason)
 
 
 def _chosen(target: FoundTarget) -> FoundDraft:
-    """What a person brought for it first. What of that cannot draft is said, whatever does in its place."""
+    """Return the head that was imported or the draft that was pulled for the target, else an automatic choice.
+
+    If one of them cannot draft, the note or the reason says so.
+    """
     problems = []
     for found_by in (_imported, _pulled_with):
         try:
@@ -154,7 +157,7 @@ def _chosen(target: FoundTarget) -> FoundDraft:
 
 
 def _imported(target: FoundTarget) -> FoundDraft | None:
-    """A head that was tried with this model, or with one of its kind. Raises as draft_at where none can draft."""
+    """Return a head that was tried with this model, or with one of its kind; None if none. Raises as draft_at."""
     if head_obstacle(target.info):
         return None
     heads = [head.path for head in heads_for(target.header, target.info)] or all_heads(target.header, target.info)
@@ -162,13 +165,13 @@ def _imported(target: FoundTarget) -> FoundDraft | None:
 
 
 def _pulled_with(target: FoundTarget) -> FoundDraft | None:
-    """What was fetched to draft for it; None where nothing was. Raises as draft_at."""
+    """Return the draft that was pulled with the target; None if none was. Raises as draft_at."""
     path = pulled_draft(locations.pulled_drafts_file(), locations.hub_cache_dir(), target.repo)
     return None if path is None else draft_at(path, target)
 
 
 def _pulled_layer(target: FoundTarget) -> FoundDraft | None:
-    """MTP layers in a file of their own; None where the target's own layer is the one to be tried."""
+    """Return MTP layers that were pulled in a separate file; None: the target's own layer is to be tried."""
     with suppress(IncompatibleError, ModelFileError):
         found = _pulled_with(target)
         return found if found and found.kind == "mtp" else None

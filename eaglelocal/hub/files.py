@@ -1,4 +1,4 @@
-"""A path that a person typed -> an existing GGUF file, or an error that helps.
+"""Resolution of a path that a person typed: an existing file, or an error that helps.
 
 Looks at folders for near names only when something is wrong. Does not know what the file is for.
 """
@@ -16,7 +16,7 @@ MAX_LISTED = 500  # names looked at in a folder, so that a wrong path never walk
 
 
 def existing_file(reference: str, *, hint: str = "`--target demo` is the embedded model") -> Path:
-    """The file's path. Raises ModelFileError when there is none (`hint`: unless one is called alike), or a folder."""
+    """Return the file's path. Raises ModelFileError on a folder or a missing file; `hint` if no name is alike."""
     path = Path(os.path.expanduser(reference))
     if os.path.isdir(path):
         raise ModelFileError(f"{path} is a folder", hint=_one_of(path))
@@ -26,7 +26,7 @@ def existing_file(reference: str, *, hint: str = "`--target demo` is the embedde
 
 
 def gguf_names(folder: Path) -> list[str]:
-    """Names of the GGUF files in a folder, sorted; none where it cannot be read."""
+    """Return the names of the GGUF files in a folder, sorted; none where it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry, _ in zip(entries, range(MAX_LISTED), strict=False)]

@@ -1,9 +1,9 @@
-"""`demo@SIZE[:TYPE]` on disk: written once, whole or not at all.
+"""The files of `demo@SIZE[:TYPE]`: written once, whole or not at all.
 
-The result says what the small embedded model says and costs what a large one costs (see `widen.py`).
-Files are made under a temporary name and renamed when complete; one process at a time writes in a
-folder, so whatever temporary files it finds there were left by processes that died. Names carry a hash
-of the sources: a rebuilt demo never meets the inflation of its predecessor.
+The result answers as the small embedded model does and costs what a large one costs (see `widen.py`). Files are
+written under a temporary name and renamed when complete; one process at a time writes in a folder, so temporary files
+that it finds there were left by processes that died. Names carry a hash of the sources, so that a rebuilt demo never
+uses the inflation of its predecessor.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from eaglelocal.hub.sizes import DEFAULT_SIZE, DemoSize, parse_demo_reference
 __all__ = ["DEFAULT_SIZE", "DemoSize", "InflatedPaths", "inflate", "inflated_paths", "parse_demo_reference"]
 
 METHOD = "1"  # part of every name: raise it when the same sources would give other files
-SPARE_DISK_BYTES = 256 << 20  # a home disk that is full to the last byte helps nobody
+SPARE_DISK_BYTES = 256 << 20  # to be left free
 _TEMPORARY = ".partial"
 _PARTIALS = f"demo-*{_TEMPORARY}"
 _LOCK = ".inflate.lock"
@@ -65,7 +65,7 @@ def inflate(
     on_progress: Progress = _no_progress,
     free_bytes: Callable[[Path], int] = free_disk_bytes,
 ) -> InflatedPaths:
-    """The inflated pair, made now unless it is there already.
+    """Return the inflated pair, written now unless it is there already.
 
     Raises ResourceError when the disk is too small, ModelFileError or IncompatibleError when the
     sources cannot be inflated; leaves nothing behind then.
@@ -75,7 +75,7 @@ def inflate(
         _tidy(folder)
         return paths
     with _lock_file(folder) as lock, _only_writer(folder, lock):
-        if not paths.complete:  # the process we waited for may have made it
+        if not paths.complete:  # the process that held the lock may have written it
             blueprint = plan_inflation(reference, source_target, source_head)
             _check_disk(blueprint, reference, free_bytes(folder))
             _write_pair(blueprint, paths, _Tally(blueprint, reference, on_progress))
@@ -83,7 +83,7 @@ def inflate(
 
 
 def inflated_paths(reference: DemoSize, *, source_target: Path, source_head: Path, folder: Path) -> InflatedPaths:
-    """Where the pair is, or will be."""
+    """Return the paths of the pair, written or not."""
     digest = hashlib.sha256(METHOD.encode())
     for source in (source_target, source_head):
         digest.update(_content_digest(source))
@@ -92,7 +92,7 @@ def inflated_paths(reference: DemoSize, *, source_target: Path, source_head: Pat
 
 
 def _content_digest(path: Path) -> bytes:
-    read_header(path, keys=())  # a missing or damaged source is told as such
+    read_header(path, keys=())  # raises on a missing or damaged source
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
@@ -109,7 +109,7 @@ def _lock_file(folder: Path) -> IO[str]:
 
 @contextmanager
 def _only_writer(folder: Path, lock: IO[str]) -> Iterator[None]:
-    """Wait for our turn in this folder. The lock ends with the process, however that ends."""
+    """Hold the lock of this folder, and clear its partial files. The lock ends with the process, however that ends."""
     fcntl.flock(lock, fcntl.LOCK_EX)
     _remove_partial(folder)
     try:
@@ -119,7 +119,7 @@ def _only_writer(folder: Path, lock: IO[str]) -> Iterator[None]:
 
 
 def _tidy(folder: Path) -> None:
-    """What a killed process left is gigabytes that nothing else would ever remove; who still writes is let be."""
+    """Remove what a killed process left, gigabytes that nothing else would remove; nothing while a process writes."""
     if not any(folder.glob(_PARTIALS)):
         return
     with suppress(ResourceError, BlockingIOError), _lock_file(folder) as lock:
@@ -129,7 +129,7 @@ def _tidy(folder: Path) -> None:
 
 def _remove_partial(folder: Path) -> None:
     for path in folder.glob(_PARTIALS):
-        if path.is_file():  # a folder of that name is none of ours
+        if path.is_file():  # a folder of that name is not ours
             path.unlink(missing_ok=True)
 
 
@@ -157,7 +157,7 @@ def _partial(path: Path) -> Path:
 
 
 class _Tally:
-    """Adds up what was written, for the progress bar."""
+    """A sum of what was written, for the progress bar."""
 
     def __init__(self, blueprint: Blueprint, reference: DemoSize, on_progress: Progress) -> None:
         self._total_bytes = blueprint.target.data_bytes + blueprint.head.data_bytes

@@ -1,6 +1,6 @@
-"""What models are on this disk: embedded, inflated, imported, and fetched from hubs; each described from its header.
+"""The models on this disk: embedded, inflated, imported, and fetched from hubs; each described from its header.
 
-Files that a person keeps elsewhere are not looked for. A header that cannot be read is a line that says so.
+Files that a person keeps elsewhere are not looked for. A header that cannot be read becomes an entry's problem.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GENERATED = re.compile(rf"demo-(?P<size>[\d.]+)(?P<unit>[mb])-(?P<type>{'|'.joi
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a header says, as far as a list shows it."""
+    """The part of a header that lists show."""
 
     architecture: str = ""
     name: str = ""
@@ -57,7 +57,7 @@ class Entry:
     described: Described
     repo: str = ""
     commit: str = ""
-    projector: Path | None = None  # what makes images readable for it
+    projector: Path | None = None  # the image encoder that belongs to it
     is_outdated: bool = False  # generated from another version of the embedded model
 
     @property
@@ -66,7 +66,7 @@ class Entry:
 
 
 def inventory(cache: Path) -> list[Entry]:
-    """All of them: embedded, generated, imported, then the hub's by reference."""
+    """Return all models: embedded, generated, imported, then the hub's by reference."""
     return [*embedded(), *generated(), *imported(), *(of_hub(model) for model in all_models(cache))]
 
 
@@ -75,7 +75,7 @@ def embedded() -> list[Entry]:
 
 
 def generated() -> list[Entry]:
-    """What inflation has written, by size; the head's bytes count as the target's."""
+    """Return the pairs that inflation has written, by file name; the head's bytes count as the target's."""
     found = []
     for target in sorted(locations.generated_models_dir().glob("demo-*.gguf")):
         size = _size_of(target)
@@ -86,14 +86,14 @@ def generated() -> list[Entry]:
 
 
 def imported() -> list[Entry]:
-    """Heads that `import` and `train` made, under their paths, which `--draft` takes."""
+    """Return the heads that `import` and `train` made, under their paths, which `--draft` takes."""
     paths = sorted(locations.heads_dir().glob("*/*.gguf"))
     entries = [_entry(str(path), IMPORTED, (path,)) for path in paths if path.is_file()]
     return [replace(one, origin=TRAINED) if one.described.name.endswith(TRAINED_HERE) else one for one in entries]
 
 
 def reference_of(size: DemoSize) -> str:
-    """`demo@1b:bf16`; the default size is `demo`."""
+    """Return a reference such as `demo@1b:bf16`; `demo` for the default size."""
     return "demo" if size == DEFAULT_SIZE else f"demo@{size.slug.replace('-', ':')}"
 
 
@@ -113,7 +113,7 @@ def of_hub(model: CachedModel) -> Entry:
 
 
 def described(path: Path) -> Described:
-    """Never raises: what cannot be read is the description's problem."""
+    """Describe a file from its header. Never raises: if it cannot be read, `problem` says why."""
     try:
         header = read_header(path)
     except ModelFileError as error:

@@ -1,4 +1,4 @@
-"""Lists of names inside a sentence: the most relevant first, and only as many as somebody reads."""
+"""Lists of names inside a sentence: at most MAX_NAMES, the most relevant first."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import difflib
 from collections.abc import Iterable
 
 MAX_NAMES = 12
-MAX_COMPARED = 1000  # comparing letters takes its time
+MAX_COMPARED = 1000  # comparing names is slow
 
 
 def listed(names: Iterable[str], *, like: str = "", joint: str = ", ") -> str:
-    """`Q4_K_M, Q8_0 and 2980 more`; without `like` in the order given, else those first that resemble it."""
+    """Return `Q4_K_M, Q8_0 and 2980 more`, in the order given; if too many, those that resemble `like` first."""
     every = list(dict.fromkeys(names))
     if like and len(every) > MAX_NAMES:
         near = difflib.get_close_matches(like.lower(), [name.lower() for name in every[:MAX_COMPARED]], MAX_NAMES, 0.3)

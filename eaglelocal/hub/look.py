@@ -1,4 +1,4 @@
-"""One model on disk, looked at closely: what its header says, what it would need, and what could draft for it."""
+"""A close look at one model on disk: what its header says, what it would need, and what could draft for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BLIND = FoundProjector()
 
 @dataclass(frozen=True, slots=True)
 class KnownDraft:
-    """A draft of the catalogue for a model. `problem`: why it is not run yet."""
+    """A draft for a model. `problem`: why it is not run yet; empty: it is."""
 
     reference: str
     kind: str
@@ -44,7 +44,7 @@ class KnownDraft:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What there is to know of a model without loading it. `unwritten_bytes`: of a file that the first use writes."""
+    """A description of a model that needs no loading. `unwritten_bytes`: of a file that the first use writes."""
 
     reference: str
     paths: tuple[Path, ...]
@@ -52,7 +52,7 @@ class Look:
     about: Described
     own_head: Path | None
     drafts: tuple[KnownDraft, ...]
-    shape: Shape | None  # None: of an architecture whose shape is not known
+    shape: Shape | None  # None: not known for this architecture
     repo: str = ""
     commit: str = ""
     unwritten_bytes: int = 0
@@ -64,7 +64,7 @@ class Look:
 
     @property
     def has_mtp(self) -> bool:
-        """A layer of its own that drafts for it."""
+        """True if the model has an MTP layer of its own."""
         return self.about.kind == "model" and has_mtp(self.header)
 
     @property
@@ -82,12 +82,12 @@ class Look:
         return told if isinstance(told, str) else ""
 
     def cache_bytes(self, n_ctx: int) -> int | None:
-        """Keys, values and states of one conversation of so many tokens, in f16."""
+        """Return the bytes of keys, values and states of a conversation of `n_ctx` tokens, in f16; None if unknown."""
         return None if self.shape is None else cache_bytes(self.shape, CacheSizes(n_ctx=n_ctx))
 
 
 def look_at(reference: str) -> Look:
-    """Raises UsageError, and ModelFileError where it is not on disk or cannot be read."""
+    """Describe a reference's model. Raises UsageError, and ModelFileError where it is not on disk or unreadable."""
     parsed = parse_reference(reference)
     match parsed:
         case Embedded():
@@ -102,7 +102,7 @@ def look_at(reference: str) -> Look:
 
 
 def _own(reference: str) -> Entry | None:
-    """None: it is not written yet."""
+    """Return the entry of the embedded or an inflated model; None: it is not written yet."""
     if reference == NATIVE:
         return embedded()[0]
     wanted = reference_of(parse_demo_reference(reference))
@@ -110,7 +110,7 @@ def _own(reference: str) -> Entry | None:
 
 
 def _sketched(reference: str) -> Look:
-    """As it will be."""
+    """Describe an inflated model that is not written yet."""
     size, (target, head) = parse_demo_reference(reference), demo_sources()
     paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
     shape, header = sketch(size, target, head).target, read_header(target)
@@ -145,7 +145,7 @@ def _shape(header: Header) -> Shape | None:
 
 
 def _pulled(repo: str) -> tuple[KnownDraft, ...]:
-    """The draft that was fetched with it."""
+    """Return the draft that was pulled with a target, if any."""
     file, cache = locations.pulled_drafts_file(), locations.hub_cache_dir()
     path = pulled_draft(file, cache, repo)
     if path is None:
@@ -158,7 +158,7 @@ def _pulled(repo: str) -> tuple[KnownDraft, ...]:
 
 
 def _known_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
-    """Those with files; lookup in the text needs none and always works."""
+    """Return the catalogue's drafts that have files; lookup in the text needs none and always works."""
     target = known_target(repo, catalog)
     if target is None:
         return ()

@@ -1,4 +1,4 @@
-"""A reference to a hub's model -> its files in the cache, or an error with the command that would fetch them.
+"""Lookup of a hub's model in the cache: its files, or an error with the command that would fetch them.
 
 Asks no hub. A repository may be named by itself or by a profile, which knows several that hold the same model.
 """
@@ -18,17 +18,17 @@ from eaglelocal.hub.listing import listed
 
 @dataclass(frozen=True, slots=True)
 class HubReference:
-    """A model of a hub as it was asked for: in any of these repositories, in this quantization if one was named."""
+    """A model of a hub as the user named it: in any of these repositories, in this quantization if one was named."""
 
     text: str
-    repos: tuple[str, ...]  # the first is asked first
+    repos: tuple[str, ...]  # the preferred first
     quant: str | None = None
-    size_bytes: int | None = None  # of what would be fetched, where a catalogue knows it
-    drafts: bool = False  # whether files named as drafts are meant
+    size_bytes: int | None = None  # of the download, where the catalogue knows it
+    drafts: bool = False  # True: files named as drafts are meant
 
 
 def find_cached(cache: Path, reference: HubReference) -> CachedModel:
-    """Raises ModelFileError where it is not on disk whole, UsageError where several are and none was named."""
+    """Return the model in the cache. Raises ModelFileError where it is not whole there, UsageError if ambiguous."""
     there = [model for repo in reference.repos for model in models_of(cache, repo)]
     if not there:
         raise _missing(cache, reference)
@@ -41,7 +41,7 @@ def find_cached(cache: Path, reference: HubReference) -> CachedModel:
 
 
 def _chosen(builds: Sequence[Build], reference: HubReference, repo: str) -> Build | None:
-    """None: nothing that is wanted. Raises UsageError where it is not clear which."""
+    """Return the build that is wanted, None if there is none. Raises UsageError if it is ambiguous."""
     if not builds:
         return None
     try:

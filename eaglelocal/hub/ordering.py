@@ -1,4 +1,4 @@
-"""What is asked for -> what would be fetched, by asking a hub what its repositories hold. Fetches nothing."""
+"""Orders of downloads: what would be fetched for a reference, by asking a hub for its lists. Fetches nothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from eaglelocal.hub.troubles import Patience, is_missing
 AUTO, NONE = "auto", "none"
 CONFIG = "config.json"
 WEIGHTS = (".safetensors", ".safetensors.index.json")
-PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?")  # read without running anything of it
+PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?")  # read without running anything in it
 
 
 def order_model(reference: HubReference, patience: Patience) -> Order:
-    """A model as GGUF, of the first of its repositories that has it in the quantization that is wanted.
+    """Order a model as GGUF, of the first of its repositories that has the quantization that is wanted.
 
     Raises UsageError with what there is instead, DownloadError where no repository can be read.
     """
@@ -41,7 +41,7 @@ def order_model(reference: HubReference, patience: Patience) -> Order:
 
 
 def order_head(name: str, patience: Patience) -> Order:
-    """The files of a draft head that is yet to be imported. Raises UsageError where the repository holds none."""
+    """Order the files of a draft head that is yet to be imported. Raises UsageError where the repository holds none."""
     repo = look_up(name, patience)
     config = [file for file in repo.files if file.name == CONFIG]
     weights = [file for file in repo.files if file.name.endswith(WEIGHTS)]
@@ -52,7 +52,7 @@ def order_head(name: str, patience: Patience) -> Order:
 
 
 def order_draft(reference: HubReference, patience: Patience) -> Order:
-    """A draft: as GGUF where the repository has one, else the head that is to be imported."""
+    """Order a draft: as GGUF where the repository has one, else as a head that is to be imported."""
     try:
         return order_model(reference, patience)
     except UsageError as problem:
@@ -65,7 +65,7 @@ def order_draft(reference: HubReference, patience: Patience) -> Order:
 
 
 def with_projector(order: Order, mmproj: str) -> Order:
-    """With what makes images readable for the model: the best that its repository has for it, or the one that is named.
+    """Add to an order the image projector that is named, or for `auto` the best that its repository has for the model.
 
     Raises UsageError where it has none of that name.
     """
@@ -91,7 +91,7 @@ def needs_import(order: Order) -> bool:
 
 
 def checked(order: Order, patience: Patience) -> Order:
-    """The order, if its files may be read: better told before anything is asked or fetched."""
+    """Return the order if its files may be read; raise before anything is fetched if not."""
     if order.repo.is_gated:
         check_access(order.repo, order.files[0], patience)
     return order

@@ -1,7 +1,7 @@
 """A matrix that is random but for rectangular patches, produced a few rows at a time.
 
-Patches hold given numbers or zeros; later ones lie over earlier ones. Works on encoded rows, so that
-a patch is copied, never computed with; its columns must therefore fall on block borders.
+Patches hold given numbers or zeros; later ones cover earlier ones. Works on encoded rows, so that a patch is copied,
+never computed with; its columns must therefore begin and end at blocks of the type.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PIECE_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """`values` (or zeros, when None) over `rows` x `columns` from (row, column) on."""
+    """A rectangle of `values` (zeros, when None), `rows` x `columns` from (row, column) on."""
 
     row: int
     column: int
@@ -77,7 +77,7 @@ class _Stamp:
         return cls(patch.row, patch.rows, pool.type.row_bytes(patch.column), encode(values, pool.type.name.lower()))
 
     def press(self, piece: Bytes, first: int) -> None:
-        """Overwrite where the piece, which begins at row `first`, meets the patch."""
+        """Write the patch over a piece of the matrix whose first row is `first`."""
         top, bottom = max(self.row, first), min(self.row + self.rows, first + len(piece))
         if top >= bottom:
             return
@@ -86,6 +86,6 @@ class _Stamp:
 
 
 def vector(name: str, values: Floats) -> StreamedTensor:
-    """A one-dimensional tensor, such as a norm, kept in F32."""
+    """Return a one-dimensional tensor, such as a norm, in F32."""
     raw = encode(values.reshape(1, -1), "f32").reshape(-1)
     return StreamedTensor(name, (values.size,), ggml_type("f32"), lambda: iter((raw,)))

@@ -1,7 +1,7 @@
-"""What names say of projectors: whose they are, and which of several is the best. Pure: on a hub or on disk alike.
+"""Image projectors by their names: which model each belongs to, and which of several is the best.
 
 Publishers give one in several types, and call it after the model, or after nothing but its type: `mmproj-F16.gguf`,
-`mmproj-gemma-3-4b-it-f16.gguf`. A name of a file is compared with another without its type, signs and case.
+`mmproj-gemma-3-4b-it-f16.gguf`. Names are compared without type, punctuation and case. Pure: on a hub or on disk alike.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 
 from eaglelocal.hub.builds import SUFFIX, Build, builds_of, quant_of, without_quant
 
-# Rows of a picture differ from those of F32 by 0.06 % (F16), 0.5 % (BF16) and 1.5 % (Q8_0), and on a CPU all of these
-# take about as long (8 layers of 1024 that see 1024 patches, 2 threads: 8.8, 7.3 and 8.1 s); every GPU reads F16.
+# An image's embeddings differ from those of F32 by 0.06 % (F16), 0.5 % (BF16) and 1.5 % (Q8_0). On a CPU these types
+# take about as long; every GPU reads F16.
 PREFERRED = ("F16", "BF16", "Q8_0", "F32")
-LARGE_BYTES = 2 << 30  # it lies beside the model all the time, in place of better weights or more context
+LARGE_BYTES = 2 << 30  # it stays in memory beside the model, in place of better weights or more context
 _PROJECTOR = re.compile(r"(?<![a-z])mmproj(?![a-z])", re.IGNORECASE)
 _WORDS_OF_NOBODY = re.compile(r"(?<![a-z])(mmproj|model|gguf|vision|projector)(?![a-z])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A projector under its file's name; `calls`: the models whose names it has. `size_bytes`: 0, if not known."""
+    """A projector under its file's name; `calls`: the models it is named after; `size_bytes`: 0, if not known."""
 
     name: str
     quant: str
@@ -31,7 +31,7 @@ class Named:
 
     @property
     def rank(self) -> tuple[bool, int, str]:
-        """Sorts the best first: small enough and as exact as the pictures need, and what every machine reads.
+        """The sort key, the best first: small enough, as exact as images need, and of a type that every machine reads.
 
         Muse Glimmer's is 3.9 GB in BF16 and 2.1 in Q8_0: the latter.
         """
@@ -47,18 +47,18 @@ def projectors_in(names: Iterable[str]) -> list[str]:
 
 
 def named(name: str, *told: str) -> Named:
-    """`told`: what its header calls it."""
+    """Return a projector by its file's name and by the names that its header states (`told`)."""
     stem = _last(name)[: -len(SUFFIX)]
     return Named(name, quant_of(stem), frozenset(filter(None, map(plain, (stem, *told)))))
 
 
 def plain(text: str) -> str:
-    """`gemma34bit` of `mmproj-gemma-3-4b-it-f16` and of `Gemma 3 4b It`; empty where no model is named."""
+    """Return `gemma34bit` for `mmproj-gemma-3-4b-it-f16` and for `Gemma 3 4b It`; empty where no model is named."""
     return re.sub(r"[\W_]+", "", _WORDS_OF_NOBODY.sub(" ", without_quant(text))).lower()
 
 
 def models_in(names: Iterable[str]) -> set[str]:
-    """The models among files, whatever their quantizations; what drafts for others is none."""
+    """Return the models among files, regardless of quantizations and without drafts."""
     return {plain(_last(build.stem)) for build in builds_of(names) if not build.is_draft}
 
 
@@ -67,10 +67,10 @@ def called(build: Build) -> str:
 
 
 def whose(found: Sequence[Named], calls: Iterable[str], *, is_alone: bool) -> list[Named]:
-    """Those that belong to a model, the best first; none where that is not clear.
+    """Return the projectors that belong to a model, the best first; none where that is ambiguous.
 
     calls     the model's names
-    is_alone  there is no other model beside them, so that what is called after nobody is this one's
+    is_alone  True: no other model is beside them, so that projectors named after no model are this one's
     """
     wanted = {call for call in map(plain, calls) if call}
     left = (

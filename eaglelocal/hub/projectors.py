@@ -1,8 +1,8 @@
-"""A reference to a projector, beside its target -> the file that makes pictures readable for it, or why there is none.
+"""Resolution of a projector reference beside its target: the file that encodes images for it, or why there is none.
 
-`auto` takes what lies beside the target, in the same snapshot of a hub's repository or the same folder: of several
-types the best, of several models' the one that is called after the target, and nothing that would not load. What a
-person names and does not fit is an error.
+`auto` takes what is beside the target, in the same snapshot of a hub's repository or the same folder: of several
+types the best, of several models' the one that is called after the target, and nothing that would not load. A
+projector that was named and does not fit is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMES = ("general.name", "general.base_model.0.name")
 
 @dataclass(frozen=True, slots=True)
 class FoundProjector:
-    """`note`: what lies beside the target and is not taken."""
+    """The projector that was chosen. `note`: which one beside the target is not used, and why."""
 
     path: Path | None = None
     projector: Projector | None = None
@@ -39,7 +39,7 @@ class FoundProjector:
 
 
 def find_projector(reference: str, target: FoundTarget) -> FoundProjector:
-    """Raises UsageError, ModelFileError, or IncompatibleError with the widths."""
+    """Resolve a projector reference. Raises UsageError, ModelFileError, or IncompatibleError with the widths."""
     if reference == NONE:
         return FoundProjector()
     task = task_of(target.header)
@@ -56,14 +56,14 @@ def find_projector(reference: str, target: FoundTarget) -> FoundProjector:
 
 
 def projector_at(path: Path, target: Header) -> Projector:
-    """Raises ModelFileError, or IncompatibleError with the widths."""
+    """Read a projector that fits the target. Raises ModelFileError, or IncompatibleError with the widths."""
     projector = Projector.from_header(read_header(path))
     check_projector(projector, target, name=path.name)
     return projector
 
 
 def projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> FoundProjector:
-    """Of a target at `path`. Never raises: what cannot be read, or does not fit, is a note."""
+    """Find the projector of a target at `path`. Never raises: one that cannot be read, or does not fit, is a note."""
     folder, names = (snapshot_of(path), names_in(snapshot_of(path))) if is_of_hub else (path.parent, [])
     names = names or gguf_names(folder)
     found, notes = [], []
@@ -97,7 +97,7 @@ def _told_names(header: Header) -> Iterator[str]:
 
 
 def projector_of_hub(path: Path) -> Path | None:
-    """Of a model in a hub's cache, for lists; None where it has none, or cannot be read."""
+    """Return the projector of a model in a hub's cache; None where it has none, or it cannot be read."""
     if not projectors_in(names_in(snapshot_of(path))):
         return None
     with suppress(EagleLocalError):

@@ -1,7 +1,7 @@
-"""Which draft was fetched for which target: `--draft auto` takes it again, because a person once asked for the two.
+"""A record of the draft that was pulled with each target; `--draft auto` takes it again.
 
-One small file, by the target's repository, so that every quantization of it has the draft. What was removed since, or
-cannot be read, is as if it never was.
+One small file, by the target's repository, so that every quantization of it has the draft. An entry that cannot be
+read, or whose draft was removed since, is ignored.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from eaglelocal.hub.on_disk import HubReference, find_cached
 
 
 def remember_draft(file: Path, *, target_repo: str, draft_repo: str, draft_tag: str) -> None:
-    """`draft_tag` is what stands behind the colon. Raises OSError where the file cannot be written."""
+    """Record a target's draft; `draft_tag` follows the colon. Raises OSError where the file cannot be written."""
     known = {**_read(file), target_repo: f"{draft_repo}:{draft_tag}"}
     write_whole(file, json.dumps(known, indent=1, sort_keys=True))
 
 
 def forget_draft(file: Path, target_repo: str) -> None:
-    """What drafts for it now comes with it. Raises OSError where the file cannot be written."""
+    """Forget the draft that was pulled with a target. Raises OSError where the file cannot be written."""
     known = _read(file)
     if target_repo in known:
         rest = {repo: draft for repo, draft in known.items() if repo != target_repo}
@@ -31,12 +31,12 @@ def forget_draft(file: Path, target_repo: str) -> None:
 
 
 def pulled_reference(file: Path, target_repo: str) -> str:
-    """`user/repo:Q8_0`; empty where none was fetched."""
+    """Return the draft recorded for a target, such as `user/repo:Q8_0`; empty where there is none."""
     return _read(file).get(target_repo, "")
 
 
 def pulled_draft(file: Path, cache: Path, target_repo: str) -> Path | None:
-    """The draft that was fetched for a target, if it is still on disk."""
+    """Return the file of the draft that was pulled with a target; None where it is not on disk."""
     repo, _, tag = pulled_reference(file, target_repo).partition(":")
     if not repo:
         return None

@@ -1,4 +1,4 @@
-"""Which quantization a file is in: as its name says, else as its header does."""
+"""The quantization of a file: as its name states it, else as its header does."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from eaglelocal.hub.builds import quant_of
 
 
 def quantization_of(header: Header) -> str:
-    """Such as `UD-Q4_K_XL`. Names come first: they know mixtures that have no number. Empty: nobody says."""
+    """Return `UD-Q4_K_XL` or the like; empty if unknown. Names go first: they state mixtures without a type number."""
     return quant_of(header.path.stem) or told_type(header)

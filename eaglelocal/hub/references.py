@@ -1,4 +1,4 @@
-"""What a person wrote for a model of a hub -> where it may be, with what the catalogue knows of it. Asks no hub."""
+"""Resolution of references to a hub's models: where each may be, and what the catalogue knows of it. Asks no hub."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from eaglelocal.errors import UsageError
 from eaglelocal.hub.builds import SUFFIX, canonical, quant_of
 from eaglelocal.hub.on_disk import HubReference
 
-DEFAULT_QUANT = "Q4_K_M"  # whose size is told where no quantization was named
+DEFAULT_QUANT = "Q4_K_M"  # its size is stated where no quantization was named
 NO_DRAFT, AUTO = "none", "auto"
-NO_LAYER = "no draft: this file has no MTP layer"  # said where it turns out so
+NO_LAYER = "no draft: this file has no MTP layer"  # shown where the file turns out to have none
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to fetch. Without a draft, `advice` says what there would be.
+    """A target to fetch, and its draft. Without a draft, `advice` says what could draft.
 
-    What was asked for by name and is not to be had is an error; for what was chosen, something else may do.
+    What was asked for by name and is not to be had is an error; what was chosen here may be replaced.
     """
 
     target: HubReference
@@ -31,12 +31,12 @@ class Wanted:
     quant_is_asked_for: bool = True
     draft_is_asked_for: bool = False
     advice: str = ""
-    layer_repo: str = ""  # whose files draft for themselves: with one of them `draft` is not needed
+    layer_repo: str = ""  # its files have an MTP layer: with one of them `draft` is not needed
     layer_is_asked_for: bool = False
 
 
 def wanted(target: str, *, draft: str = AUTO, quant: str | None = None) -> Wanted | None:
-    """None: the embedded model, which nobody needs to fetch. Raises UsageError."""
+    """Return what to fetch for these references; None: the embedded model, which nobody fetches. Raises UsageError."""
     parsed = parse_reference(target)
     match parsed:
         case Embedded():
@@ -57,13 +57,13 @@ def wanted(target: str, *, draft: str = AUTO, quant: str | None = None) -> Wante
 
 
 def layers_of(target: Target | None, catalog: Catalog) -> str:
-    """The target's MTP layers by their id, where the catalogue has them."""
+    """Return the id of the target's MTP layers in the catalogue, else `mtp`."""
     entries = catalog.drafts_for(target) if target else ()
     return next((entry.id for entry in entries if entry.kind == MTP), MTP)
 
 
 def names_layer(draft: str, target: Target | None, catalog: Catalog) -> bool:
-    """Whether a layer of the target's own file is meant. Raises UsageError where it is another target's."""
+    """Return whether a layer of the target's own file is meant. Raises UsageError where it is another target's."""
     entry = catalog.drafts.get(draft.lower())
     if entry is None or not entry.is_in_target:
         return draft == MTP
@@ -73,7 +73,7 @@ def names_layer(draft: str, target: Target | None, catalog: Catalog) -> bool:
 
 
 def hub_reference(parsed: Profile | Repo, catalog: Catalog, *, drafts: bool = False) -> HubReference:
-    """Raises UsageError with the nearest name where the catalogue has no such entry."""
+    """Return a hub reference to a profile or repository. Raises UsageError with the nearest name if unknown."""
     known = known_target(parsed, catalog)
     size = known.quantization(parsed.quant or DEFAULT_QUANT) if known else None
     size_bytes = size.num_bytes if size else None
@@ -86,7 +86,7 @@ def hub_reference(parsed: Profile | Repo, catalog: Catalog, *, drafts: bool = Fa
 
 
 def draft_reference(text: str, catalog: Catalog) -> HubReference:
-    """`user/repo[:quant]`, a draft of the catalogue, or a target of it that drafts for a larger one."""
+    """Resolve `user/repo[:quant]`, a draft of the catalogue, or a target of it that drafts for a larger one."""
     entry = catalog.drafts.get(text.lower())
     if entry is not None:
         return _of_entry(entry)
@@ -97,7 +97,7 @@ def draft_reference(text: str, catalog: Catalog) -> HubReference:
 
 
 def known_target(parsed: Reference, catalog: Catalog) -> Target | None:
-    """The catalogue's entry for a profile, or for a repository that holds one."""
+    """Return the catalogue's entry for a profile, or for a repository that holds one; None if unknown."""
     if isinstance(parsed, Profile):
         return catalog.target(parsed.id)
     if isinstance(parsed, Repo):
@@ -107,7 +107,7 @@ def known_target(parsed: Reference, catalog: Catalog) -> Target | None:
 
 
 def nearest_repo(name: str) -> str | None:
-    """The repository of the catalogue that a mistyped name may have meant."""
+    """Return the repository of the catalogue that a mistyped name may have meant; None if none is near."""
     repos = [repo for target in load().targets.values() for repo in target.repos if repo != name]
     near = difflib.get_close_matches(name, repos, n=1, cutoff=0.8)
     return near[0] if near else None
@@ -122,9 +122,9 @@ def _with_quant(parsed: Profile | Repo, quant: str | None) -> Profile | Repo:
 
 
 def _with_catalogued_draft(reference: HubReference, target: Target, catalog: Catalog) -> Wanted:
-    """Its own MTP layer, which comes with it; else the first head that can be run.
+    """Add the target's own MTP layer, which comes with it, or else the first head that can be run.
 
-    Small models that could draft are only told, for they cost memory.
+    Small models that could draft are only mentioned, for they cost memory.
     """
     entries = catalog.drafts_for(target)
     problems = {entry.id: obstacle(entry, target.outline) for entry in entries}
@@ -147,7 +147,7 @@ def _with_catalogued_draft(reference: HubReference, target: Target, catalog: Cat
 
 
 def _of_entry(entry: DraftEntry) -> HubReference:
-    """As GGUF where there is one, else the head that is to be imported."""
+    """Return a draft's hub reference: to a GGUF where there is one, else to the head that is to be imported."""
     if entry.is_in_target:
         raise UsageError(
             f"{entry.id} is a layer in the files of {entry.gguf_repo}", hint=f"eaglelocal pull {entry.targets[0]}"
@@ -162,7 +162,7 @@ def _of_entry(entry: DraftEntry) -> HubReference:
 
 
 def any_reference(text: str) -> HubReference:
-    """A model of a hub, target or draft. Raises UsageError on what is none."""
+    """Resolve a model of a hub, target or draft. Raises UsageError on what is none."""
     catalog = load()
     if text.lower() in catalog.drafts:
         return draft_reference(text, catalog)

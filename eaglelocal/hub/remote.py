@@ -1,7 +1,7 @@
-"""A repository on a hub: what it holds, and its bytes. The only file that asks a hub anything.
+"""Access to a repository on a hub: its list of files, and their bytes. The only file that asks a hub anything.
 
-Uses the hub's own client, so HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, proxies and certificates are its. Every answer
-is for one commit, so that files which are fetched one after the other belong together.
+Uses the hub's own client, which reads HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, proxies and certificates. Every answer is
+for one commit, so that files which are fetched one after the other belong together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a commit. `etag` names its bytes: a SHA-256, or for small files without LFS git's SHA-1."""
+    """A file of a commit. `etag` identifies its bytes: a SHA-256, or for small files without LFS git's SHA-1."""
 
     name: str
     size_bytes: int
@@ -38,12 +38,12 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRepo:
-    """What a hub says about a repository."""
+    """A repository at one commit, as a hub describes it."""
 
     id: str
     commit: str
     is_gated: bool
-    licence: str  # its short name; empty where it is not told
+    licence: str  # its short name; empty where it is not stated
     files: tuple[RemoteFile, ...]
 
     @property
@@ -61,7 +61,7 @@ class RemoteRepo:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Bytes of a file from `start` up to `end`, as they come."""
+    """A file's bytes from `start` up to `end`, as they are received."""
 
     start: int
     end: int
@@ -69,13 +69,13 @@ class Stream:
 
 
 def silence_client() -> None:
-    """The hub's client shall not say on stderr what we say ourselves."""
+    """Keep the hub's client from writing to stderr what we report ourselves."""
     disable_progress_bars()
     logging.set_verbosity(logging.CRITICAL)
 
 
 def look_up(repo: str, patience: Patience) -> RemoteRepo:
-    """Raises DownloadError, or UsageError on a name that no repository can have."""
+    """Return a hub's description of a repository. Raises DownloadError, or UsageError on an impossible name."""
     return patiently(lambda: _look_up(repo), repo=repo, patience=patience)
 
 
@@ -96,7 +96,7 @@ def _look_up(repo: str) -> RemoteRepo:
 
 
 def name_problem(name: str) -> str:
-    """Why it cannot be a file's name in the cache, or should not: a hub may be anybody's. Empty where it can."""
+    """Return why a name must not become a file's name in the cache, as a hub may be anybody's; empty if it may."""
     if {"", ".", ".."} & set(name.split("/")) or "\\" in name:
         return "leads out of the repository"
     if not name.isprintable():  # control characters, line ends, lone surrogates
@@ -105,13 +105,13 @@ def name_problem(name: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """A name of anybody's, for a sentence: on one line, and cut in its middle where it is long."""
+    """Return an untrusted name for a sentence: on one line, and cut in its middle where it is long."""
     plain = name if name.isprintable() else ascii(name)[1:-1]
     return plain if len(plain) <= MAX_SHOWN_NAME else f"{plain[: MAX_SHOWN_NAME - 20]}...{plain[-17:]}"
 
 
 def check_access(repo: RemoteRepo, file: RemoteFile, patience: Patience) -> None:
-    """Raises DownloadError where the file may not be read: a gated repository's list is public, its files are not."""
+    """Raise DownloadError where the file may not be read: a gated repository's list is public, its files are not."""
 
     def ask() -> None:
         _api().get_hf_file_metadata(url=_url(repo, file), timeout=constants.HF_HUB_ETAG_TIMEOUT)
@@ -121,19 +121,19 @@ def check_access(repo: RemoteRepo, file: RemoteFile, patience: Patience) -> None
 
 @contextmanager
 def opened(repo: RemoteRepo, file: RemoteFile, start: int) -> Iterator[Stream]:
-    """The file's bytes from `start` on, at most MAX_ANSWER_BYTES; all from 0 where the server knows no ranges.
+    """Open a file's bytes from `start` on, at most MAX_ANSWER_BYTES; all from 0 where the server ignores ranges.
 
     Raises what the client raises.
     """
     headers = build_hf_headers(library_name=_AGENT, library_version=__version__)
-    headers["Accept-Encoding"] = "identity"  # what is counted and hashed are the file's own bytes
+    headers["Accept-Encoding"] = "identity"  # to count and hash the file's own bytes
     end = min(file.size_bytes, start + MAX_ANSWER_BYTES)
     if start or end < file.size_bytes:
         headers["Range"] = f"bytes={start}-{end - 1}"
     timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
     with get_session().stream("GET", _url(repo, file), headers=headers, timeout=timeout) as response:
         if response.status_code >= 400:
-            response.read()  # the reason
+            response.read()  # for the reason in the error
         hf_raise_for_status(response)
         told = response.headers.get("Content-Range", "")
         if response.status_code == 206 and not told.startswith(f"bytes {start}-"):

@@ -1,4 +1,4 @@
-"""Taking a model off the disk: first what that would free and who else uses the bytes, then the deed.
+"""Removal of models from disk: first a plan, with the space it frees and who else uses the bytes, then the deletion.
 
 In the hub's cache a model goes from every revision that has it. Its bytes go too, unless another name in the
 repository is a link to them. What an emptied snapshot leaves behind is tidied as the hub's client expects it.
@@ -30,25 +30,25 @@ from eaglelocal.hub.projector_names import projectors_in
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What would go. `kept` names, for each blob that stays, what else is a link to it."""
+    """A plan of what to delete. `kept` names, for each blob that stays, what else is a link to it."""
 
     what: str
-    paths: tuple[Path, ...]  # files and links, in the order in which they go
+    paths: tuple[Path, ...]  # files and links, in the order of deletion
     freed_bytes: int
-    revisions: tuple[str, ...] = ()  # short commits that have the model; `(main)` behind the one that main is
+    revisions: tuple[str, ...] = ()  # short commits that have the model; that of main is marked `(main)`
     kept: Mapping[Path, tuple[str, ...]] = field(default_factory=dict)
     repo_folder: Path | None = None  # to be tidied
 
 
 def plan_removal(cache: Path, models: Sequence[CachedModel], partials: Sequence[Partial] = ()) -> Removal:
-    """Of models and unfinished downloads of one repository, in all its revisions."""
+    """Plan the removal of models and unfinished downloads of one repository, from all its revisions."""
     repo = models[0].repo if models else partials[0].repo
     folder = repo_folder(cache, repo)
     stems = {model.build.stem for model in models}
     gone = [model for model in snapshots_of(cache, repo) if model.build.stem in stems]
     links = {path for model in gone for path in model.paths} | set(_useless_projectors(cache, repo, gone))
     users = _users(folder)
-    own = Path(os.path.abspath(folder / "blobs"))  # a person may have made links to files elsewhere: those stay
+    own = Path(os.path.abspath(folder / "blobs"))  # files elsewhere that somebody linked to stay
     blobs = {blob for blob in map(first_hop, links) if blob.parent == own} - links
     kept = {blob: _names(users[blob] - links, folder) for blob in blobs if users[blob] - links}
     freed = [*sorted(blobs - kept.keys()), *(partial.path for partial in partials)]
@@ -63,12 +63,12 @@ def plan_removal(cache: Path, models: Sequence[CachedModel], partials: Sequence[
 
 
 def plan_file_removal(what: str, paths: Sequence[Path]) -> Removal:
-    """Of files that nobody else uses; a folder goes behind what is in it."""
+    """Plan the removal of files that nothing else uses; a folder must follow what is in it."""
     return Removal(what, tuple(paths), _bytes_of(paths))
 
 
 def remove(removal: Removal) -> None:
-    """Raises ResourceError where something cannot be deleted; the rest of it is gone or stays then."""
+    """Delete what was planned. Raises ResourceError where something cannot be deleted; the rest may be gone or not."""
     try:
         for path in removal.paths:
             if path.is_dir() and not path.is_symlink():
@@ -82,7 +82,7 @@ def remove(removal: Removal) -> None:
 
 
 def _useless_projectors(cache: Path, repo: str, gone: Sequence[CachedModel]) -> Iterator[Path]:
-    """Those of snapshots in which no other model is left that they could be for."""
+    """Yield the projectors of snapshots in which no model is left that could use them."""
     left = {model.commit for model in snapshots_of(cache, repo) if model not in gone and not model.build.is_draft}
     for commit in {model.commit for model in gone} - left:
         snapshot = repo_folder(cache, repo) / "snapshots" / commit
@@ -94,7 +94,7 @@ def _unfinished(partials: Sequence[Partial], repo: str) -> list[str]:
 
 
 def _users(folder: Path) -> Mapping[Path, set[Path]]:
-    """Which links of the repository lead to each blob."""
+    """Map each blob to the links of the repository that lead to it."""
     users: dict[Path, set[Path]] = defaultdict(set)
     for path in (folder / "snapshots").rglob("*"):
         if path.is_symlink():
@@ -103,7 +103,7 @@ def _users(folder: Path) -> Mapping[Path, set[Path]]:
 
 
 def _names(links: Iterable[Path], folder: Path) -> tuple[str, ...]:
-    """`model.gguf in 1a2b3c4`."""
+    """Return the links as `model.gguf in 1a2b3c4`."""
     relative = sorted(link.relative_to(folder / "snapshots") for link in links)
     return tuple(f"{Path(*place.parts[1:]).as_posix()} in {place.parts[0][:7]}" for place in relative)
 
@@ -115,14 +115,14 @@ def _revisions(models: Sequence[CachedModel], folder: Path) -> tuple[str, ...]:
 
 
 def _bytes_of(paths: Iterable[Path]) -> int:
-    """What deleting them frees: a link to bytes elsewhere frees nothing."""
+    """Return the bytes that deleting the files frees; a link frees none."""
     return sum(path.stat().st_size for path in paths if path.is_file() and not path.is_symlink())
 
 
 def _tidy(folder: Path) -> None:
-    """No empty snapshots, no refs to snapshots that are gone, no repository without anything.
+    """Remove empty snapshots, refs to snapshots that are gone, and a repository that has nothing left.
 
-    Where a download is unfinished all of that stays: what is being fetched will be shown there.
+    While a download is unfinished all of that stays: its file will be linked there.
     """
     if any((folder / "blobs").glob(f"*{PARTIAL}")):
         return
@@ -143,5 +143,5 @@ def _children(folder: Path) -> list[Path]:
 
 
 def etag_of(partial: Partial) -> str:
-    """The hash that the unfinished file shall have; newer clients of the hub put a word of their own behind it."""
+    """Return the hash that an unfinished file shall have; newer clients of the hub append a word of their own."""
     return partial.path.name.removesuffix(PARTIAL).split(".")[0]

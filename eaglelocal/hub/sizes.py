@@ -1,7 +1,7 @@
-"""What `demo@SIZE[:TYPE]` means, and what a model of that size looks like.
+"""Sizes of the inflated demo: `demo@SIZE[:TYPE]` parsed, and the shape of a model of that size.
 
-Shapes follow real models of the same size (width, layers, feed-forward width, key heads), with the
-feed-forward width bent until the number of parameters is right. Pure arithmetic, no files.
+Shapes follow real models of the same size (width, layers, feed-forward width, KV heads), with the feed-forward width
+changed until the number of parameters is right. Pure arithmetic, no files.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _STEP = 64  # widths are multiples of it, so that every quantized block is whole
 
 @dataclass(frozen=True, slots=True)
 class DemoSize:
-    """The embedded model at a cost: so many parameters, stored in this type."""
+    """A size of the embedded model: so many parameters, stored in this type."""
 
     num_parameters: int
     type: str
 
     @property
     def slug(self) -> str:
-        """`1b-bf16`: for file names."""
+        """The size for file names: `1b-bf16`."""
         return f"{self._number}{self._unit.lower()}-{self.type}"
 
     @property
     def label(self) -> str:
-        """`1 B`: for people."""
+        """The size for people: `1 B`."""
         return f"{self._number} {self._unit}"
 
     @property
@@ -53,7 +53,7 @@ DEFAULT_SIZE = DemoSize(300_000_000, "bf16")
 
 
 def parse_demo_reference(reference: str) -> DemoSize:
-    """`demo`, `demo@1b`, `demo@1.5B:q4_0`. Raises UsageError on anything else."""
+    """Parse `demo`, `demo@1b` or `demo@1.5B:q4_0`. Raises UsageError on anything else."""
     parsed = _REFERENCE.fullmatch(reference)
     if parsed is None:
         raise UsageError(f"cannot read the reference {reference!r}", hint="try `demo`, `demo@1b` or `demo@8b:q4_0`")
@@ -70,7 +70,7 @@ def parse_demo_reference(reference: str) -> DemoSize:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A llama-like model, or a draft head, which is one such layer with more inputs."""
+    """The shape of a llama-like model, or of a draft head, which is one such layer with more inputs."""
 
     width: int
     layers: int
@@ -81,7 +81,7 @@ class Shape:
 
     @property
     def group(self) -> int:
-        """Query heads per key head."""
+        """The query heads per KV head."""
         return self.heads // self.kv_heads
 
     @property
@@ -91,11 +91,11 @@ class Shape:
 
     @property
     def num_parameters(self) -> int:
-        """Matrices of a target with tied embeddings."""
+        """The parameters in the matrices of a target with tied embeddings."""
         return self.layers * self.layer_parameters + self.vocab * self.width
 
     def holds(self, smaller: Shape) -> bool:
-        """Whether `smaller` fits inside, heads placed among heads."""
+        """Return whether `smaller` fits inside, with its heads among these heads."""
         return (
             self.width >= smaller.width
             and self.layers >= smaller.layers
@@ -105,7 +105,7 @@ class Shape:
         )
 
 
-# (width, layers, feed-forward width, key heads of 64), after models of that size
+# (width, layers, feed-forward width, KV heads of 64), after models of that size
 _REAL = (
     (384, 8, 1024, 2),
     (512, 10, 1408, 4),
@@ -124,7 +124,7 @@ _REAL = (
 
 
 def choose_target(num_parameters: int, source: Shape) -> Shape:
-    """The shape nearest to a real model that has so many parameters and holds the source."""
+    """Return the shape most like a real model of so many parameters that holds the source. Raises ResourceError."""
     candidates = list(_target_candidates(num_parameters, source))
     if not candidates:
         raise ResourceError(
@@ -135,7 +135,7 @@ def choose_target(num_parameters: int, source: Shape) -> Shape:
 
 
 def _target_candidates(num_parameters: int, source: Shape) -> Iterator[tuple[float, Shape]]:
-    """(how unlike a real model, shape). Layers count double: they set the number of kernels to start."""
+    """Yield (distance from a real model, shape). Layers count double: they set the number of kernels to start."""
     for width, layers, ffn, kv_heads in _REAL:
         for num_layers in range(max(source.layers, layers // 2), 2 * layers + 1):
             bare = Shape(width, num_layers, 0, width // HEAD_DIM, kv_heads, source.vocab)
@@ -148,17 +148,20 @@ def _target_candidates(num_parameters: int, source: Shape) -> Iterator[tuple[flo
 
 
 def head_parameters(shape: Shape, target_width: int, draft_vocab: int) -> int:
-    """Matrices of an EAGLE-3 head with its own embeddings and output; attention reads twice the width."""
+    """Return the parameters in the matrices of an EAGLE-3 head with its own embeddings and output.
+
+    Its attention reads twice the width.
+    """
     doubled = HEAD_DIM * shape.width * (shape.heads + 2 * shape.kv_heads)
     fusion = 3 * target_width * shape.width
     return fusion + shape.layer_parameters + doubled + (shape.vocab + draft_vocab) * shape.width
 
 
 def choose_head(target: Shape, source: Shape, draft_vocab: int) -> Shape:
-    """A head of HEAD_SHARE of the target that holds the source head, in plausible proportions."""
+    """Return a plausible head of HEAD_SHARE of the target's parameters that holds the source head."""
     budget = HEAD_SHARE * target.num_parameters
     candidates = list(_head_candidates(budget, target, source, draft_vocab))
-    # below about 80 M the source head is more than its share as it is; only tests go there
+    # below about 80 M the source head already exceeds its share; only tests use such sizes
     return min(candidates, key=lambda scored: scored[0])[1] if candidates else source
 
 
@@ -176,7 +179,7 @@ def _head_candidates(budget: float, target: Shape, source: Shape, draft_vocab: i
 
 
 def _kv_heads(heads: int, source: Shape) -> int | None:
-    """Key heads such that groups are near four and the source's heads have room."""
+    """Return a number of KV heads that makes groups of about four and has room for the source's heads; None: none."""
     fitting = [
         count for count in range(source.kv_heads, heads + 1) if heads % count == 0 and heads // count >= source.group
     ]

@@ -1,4 +1,4 @@
-"""The shape of an inflated demo that was not written yet, so that it can be planned before it fills a disk.
+"""The shape of an inflated demo that is not written yet, so that it can be planned before it fills a disk.
 
 Reads the headers of the embedded pair; sizes are those of the matrices, norms left out (under 0.1 %).
 """
@@ -21,7 +21,7 @@ from eaglelocal.hub.sizes import Shape as Proportions
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """`num_parameters` of the target, all of which every token is multiplied with: its embeddings are the output."""
+    """Shapes of an inflated pair. `num_parameters`: of the target, all used for each token, as its output is tied."""
 
     target: Shape
     head: Shape
@@ -29,7 +29,7 @@ class Sketch:
 
 
 def sketch(size: DemoSize, source_target: Path, source_head: Path) -> Sketch:
-    """Raises ModelFileError or IncompatibleError where the sources are not what can be inflated."""
+    """Return the pair's shapes. Raises ModelFileError or IncompatibleError where the sources cannot be inflated."""
     model = ModelInfo.from_header(read_header(source_target))
     eagle = EagleInfo.from_header(read_header(source_head))
     small = target_shape(model)
@@ -51,7 +51,7 @@ def sketch(size: DemoSize, source_target: Path, source_head: Path) -> Sketch:
     drafting = _shape(
         EAGLE,
         head,
-        weights_bytes=lent + read,  # as the copy that is loaded (gguf/lighter.py)
+        weights_bytes=lent + read,  # of the lighter copy that is loaded (gguf/lighter.py)
         embedding_bytes=lent,
         max_context=model.context_length,
     )

@@ -1,6 +1,6 @@
-"""A target reference -> its file, its header and a label for people.
+"""Resolution of a target reference: its file, its header and a label for people.
 
-Whatever is on disk already: the embedded model, files, and what was fetched from a hub, by its repository or by its
+Takes what is on disk: the embedded model, files, and what was fetched from a hub, by its repository or by its
 entry in the catalogue. Fetches nothing. Does not know drafts, except that the embedded model comes with its head.
 """
 
@@ -37,7 +37,7 @@ NOT_TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class FoundTarget:
-    """A target on disk. `head` is the draft head that belongs to it, where one is known; `repo`: of a hub."""
+    """A target on disk. `head`: the draft head that comes with it, if any; `repo`: its hub repository, if any."""
 
     path: Path
     label: str
@@ -48,7 +48,7 @@ class FoundTarget:
 
 
 def find_target(reference: str, *, on_progress: Progress) -> FoundTarget:
-    """Raises UsageError on a reference that is not understood, ModelFileError on a bad file or one that is not here."""
+    """Resolve a target reference. Raises UsageError if it is unclear, ModelFileError on a bad or missing file."""
     parsed = parse_reference(reference)
     match parsed:
         case Embedded():
@@ -72,7 +72,7 @@ def read_target(path: Path, *, label: str = "", head: Path | None = None) -> Fou
 
 
 def demo_sources() -> tuple[Path, Path]:
-    """The embedded target and head as they are shipped."""
+    """Return the embedded target and head as they are shipped."""
     folder = locations.profiles_dir() / "demo"
     target, head = folder / "guide-target.gguf", folder / "guide-head.gguf"
     for path in (target, head):
@@ -82,7 +82,7 @@ def demo_sources() -> tuple[Path, Path]:
 
 
 def label_of(name: str, path: Path) -> str:
-    """What the file calls itself, then its own name; only characters that a terminal shows."""
+    """Return the name that the file states, then its file name; only characters that a terminal shows."""
     shown = "".join(char for char in name if char.isprintable()).strip()[:MAX_LABEL_CHARS]
     return f"{shown} ({path.name})" if shown and shown != path.stem else path.name
 
@@ -94,7 +94,7 @@ def unknown_reference(reference: str, known: Iterable[str] = ()) -> UsageError:
 
 
 def _in_hub_cache(parsed: Profile | Repo) -> CachedModel:
-    """Raises ModelFileError with the command that would fetch it; nothing is fetched here."""
+    """Return a model in the hub's cache. Raises ModelFileError with the command that would fetch it."""
     catalog = load()
     if isinstance(parsed, Profile) and parsed.id.lower() not in catalog.targets:
         raise unknown_reference(parsed.id, catalog.targets)

@@ -1,8 +1,8 @@
-"""One file from a hub into its blob in the cache: resumed, counted, hashed, and in place only when it is right.
+"""The download of one file into its blob in the cache: resumed, counted, hashed, and in place only when it is right.
 
-What came so far lies in BLOB.incomplete, and stays there when the connection, the person or the machine stops: the
-next call goes on behind it. Whether the bytes are right is judged by the hash that the hub states for them, over all
-of them, those of earlier calls too. The caller holds the lock of the blob.
+What was received so far is in BLOB.incomplete, and stays there when the connection, the person or the machine stops:
+the next call resumes. Whether the bytes are right is judged by the hash that the hub states for them, over all of
+them, those of earlier calls too. The caller holds the lock of the blob.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from eaglelocal.hub.remote import CHUNK_BYTES, RemoteFile, RemoteRepo, Stream, o
 from eaglelocal.hub.troubles import PROBLEMS, Patience, explained
 from eaglelocal.hub.verification import SHA256_CHARS, new_hash
 
-OnBytes = Callable[[int], None]  # bytes more than before; negative where they came in vain
+OnBytes = Callable[[int], None]  # bytes added; negative where they were discarded
 
 
 class _WrongBytes(Exception):
-    """All bytes are there and they are not those that were promised."""
+    """A download that has all bytes, or more, and not those that were promised."""
 
 
 class Incoming:
-    """The partial file, open, with the hash of all that it holds."""
+    """An open partial file, with the hash of all that it holds."""
 
     def __init__(self, file: BinaryIO, expected: RemoteFile, on_bytes: OnBytes) -> None:
         self._file = file
@@ -39,7 +39,7 @@ class Incoming:
         self._hash = self._new_hash()
 
     def read_back(self) -> None:
-        """Take in what an earlier call left behind; more than the whole file is left by nobody sane."""
+        """Count and hash what an earlier call left behind; start over where it is more than the whole file."""
         self._file.seek(0)
         while chunk := self._file.read(CHUNK_BYTES):
             self._count(chunk)
@@ -53,7 +53,7 @@ class Incoming:
         self.size_bytes, self._hash = 0, self._new_hash()
 
     def take(self, stream: Stream) -> None:
-        """Write what comes. Raises ResourceError when it cannot be written, DownloadError when too much comes."""
+        """Write a stream. Raises ResourceError when it cannot be written, _WrongBytes when too much comes."""
         if stream.start != self.size_bytes:
             self.start_over()
         for chunk in stream.chunks:
@@ -63,7 +63,7 @@ class Incoming:
             self._count(chunk)
 
     def _write(self, chunk: bytes) -> None:
-        """Trouble with the disk must not look like trouble with the connection."""
+        """Write a chunk. Raises ResourceError, as trouble with the disk must not be retried like the connection's."""
         try:
             self._file.write(chunk)
         except OSError as problem:
@@ -93,7 +93,7 @@ def partial_of(blob: Path) -> Path:
 def transfer(repo: RemoteRepo, file: RemoteFile, blob: Path, *, patience: Patience, on_bytes: OnBytes) -> None:
     """Fetch the file and put it in its place.
 
-    Raises DownloadError, ResourceError; what came so far stays for the next call, unless it is wrong.
+    Raises DownloadError, ResourceError; what was received stays for the next call, unless it is wrong.
     """
     partial = partial_of(blob)
     try:
@@ -109,7 +109,7 @@ def transfer(repo: RemoteRepo, file: RemoteFile, blob: Path, *, patience: Patien
             f"{file.name} of {repo.id} is not what the hub promised: its {_measure(file)} is wrong",
             hint="what came was deleted; try again, and tell the repository's owner if it stays so",
         ) from None
-    except OSError as problem:  # what was still in memory could not be written
+    except OSError as problem:  # buffered bytes could not be written
         raise _unwritten(problem, str(partial)) from problem
 
 
@@ -122,7 +122,7 @@ def _measure(file: RemoteFile) -> str:
 
 
 def _opened_partial(partial: Path) -> BinaryIO:
-    """Open for reading and writing at any place, made if it is not there."""
+    """Open the partial file for reading and writing, made if it is not there."""
     try:
         make_folder(partial.parent, SHARED)
         partial.touch()
@@ -132,7 +132,7 @@ def _opened_partial(partial: Path) -> BinaryIO:
 
 
 def _complete(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: Patience) -> None:
-    """Fetch until it is whole and right. A wrong whole that was begun earlier is fetched anew, once."""
+    """Fetch until the file is whole and right. A wrong one that was begun earlier is fetched anew, once."""
     is_fresh = incoming.size_bytes == 0
     while True:
         try:
@@ -148,7 +148,7 @@ def _complete(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: 
 
 
 def _receive(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: Patience) -> None:
-    """Fetch until it is whole; attempts count from the last byte that came."""
+    """Fetch until the file is whole; attempts are counted anew whenever bytes were received."""
     attempt, reached = 0, incoming.size_bytes
     while not incoming.is_whole:
         try:

@@ -1,6 +1,6 @@
-"""What can go wrong between here and a hub: which troubles pass by themselves, and what helps against the others.
+"""Errors of talking to a hub: which ones pass by themselves, and what helps against the others.
 
-Knows the hub client's exceptions, whatever HTTP library it is built on. Opens no connection.
+Knows the hub client's exceptions, with any HTTP library below it. Opens no connection.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from huggingface_hub.errors import (
 from eaglelocal.errors import DownloadError, EagleLocalError, UsageError
 from eaglelocal.hub.client_settings import masked, proxy_variable
 
-# The base of all that the HTTP library below the hub client raises: it has changed libraries before.
+# The base of all errors of the HTTP library below the hub client, which has changed libraries before.
 HttpError: type[Exception] = HfHubHTTPError.__bases__[0]
-# a token that was to be had by HF_OIDC_RESOURCE; older clients do not know that
+# of getting a token by HF_OIDC_RESOURCE, which older clients do not know
 TokenError: type[Exception] = getattr(errors, "OIDCError", HfHubHTTPError)
-# ValueError, KeyError and TypeError: an answer that is none of a hub
+# ValueError, KeyError and TypeError: an answer that no hub gives
 PROBLEMS = (HttpError, OSError, ValueError, KeyError, TypeError, TokenError)
 LONGEST_WAIT_S = 60.0
 _ERRNO = re.compile(r"^\[Errno -?\d+\] ")
@@ -52,14 +52,14 @@ def _nothing(why: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often and how long to wait for troubles that may pass; `on_wait` is told why."""
+    """A retry policy: how often and how long to wait for errors that may pass; `on_wait` gets the reason."""
 
     waits_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
     sleep: Callable[[float], None] = field(default=time.sleep)
     on_wait: Callable[[str], None] = field(default=_nothing)
 
     def wait(self, problem: Exception, attempt: int) -> bool:
-        """Whether to try again, after the wait is over. `attempt` counts from 0."""
+        """Return whether to try again, after waiting. `attempt` counts from 0."""
         if attempt >= len(self.waits_s) or not passes(problem):
             return False
         wait_s = max(self.waits_s[attempt], wanted_wait_s(problem))
@@ -71,7 +71,7 @@ class Patience:
 
 
 def patiently(call: Callable[[], Result], *, repo: str, patience: Patience) -> Result:
-    """What the call gives, tried again while its troubles may pass. Raises what explained() says."""
+    """Return the call's result, retrying while its errors may pass. Raises what explained() returns."""
     attempt = 0
     while True:
         try:
@@ -83,7 +83,7 @@ def patiently(call: Callable[[], Result], *, repo: str, patience: Patience) -> R
 
 
 def passes(problem: Exception) -> bool:
-    """Whether the same request may succeed a little later."""
+    """Return whether the same request may succeed a little later."""
     status = status_of(problem)
     if status is not None:
         return status in _PASSING
@@ -93,7 +93,7 @@ def passes(problem: Exception) -> bool:
 
 
 def _is_distrust(problem: BaseException) -> bool:
-    """Whether the hub's certificate is of nobody whom this machine trusts."""
+    """Return whether this machine does not trust the hub's certificate."""
     return any(
         isinstance(one, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(one)
         for one in _causes(problem)
@@ -111,7 +111,7 @@ def status_of(problem: Exception) -> int | None:
 
 
 def wanted_wait_s(problem: Exception) -> float:
-    """How long the hub asks to wait; 0 where it does not say."""
+    """Return the seconds that the hub asks to wait (Retry-After); 0 where it does not say."""
     if not isinstance(problem, HfHubHTTPError):
         return 0.0
     told = problem.response.headers.get("Retry-After", "")
@@ -119,7 +119,7 @@ def wanted_wait_s(problem: Exception) -> float:
 
 
 def brief(problem: Exception) -> str:
-    """The trouble in a few words."""
+    """Describe the error in a few words."""
     status = status_of(problem)
     if status == 429:
         return "the hub asks for fewer requests"
@@ -130,7 +130,7 @@ def brief(problem: Exception) -> str:
 
 
 def _by_proxy(environ: Mapping[str, str]) -> str:
-    """The variable that sends the connection through a proxy, which may be what does not answer; empty: none does."""
+    """Return the variable that sends the connection through a proxy, which may be at fault; empty: none does."""
     parts = urlsplit(constants.ENDPOINT)
     if proxy_bypass(host()):
         return ""
@@ -139,7 +139,7 @@ def _by_proxy(environ: Mapping[str, str]) -> str:
 
 
 def explained(problem: Exception, repo: str) -> EagleLocalError:
-    """The trouble for a person, with what can be done about it."""
+    """Return the error for a person, with what can be done about it."""
     if isinstance(problem, EagleLocalError):
         return problem
     if isinstance(problem, OfflineModeIsEnabled):
@@ -192,7 +192,7 @@ def _unwelcome(status: int, repo: str) -> EagleLocalError:
 
 
 def gated(repo: str) -> EagleLocalError:
-    """A repository whose licence must be accepted by a person first."""
+    """Return the error for a repository whose licence must be accepted by a person first."""
     if get_token():
         return DownloadError(
             f"{repo} is gated, and your token has no access to it", hint=f"accept its licence at {page(repo)}"
@@ -208,7 +208,7 @@ def page(repo: str) -> str:
 
 
 def _address() -> str:
-    """The hub's, without the name and the password that may stand before its host."""
+    """Return the hub's address without the name and the password that may stand before its host."""
     parts = urlsplit(constants.ENDPOINT)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
@@ -218,5 +218,5 @@ def host() -> str:
 
 
 def is_missing(error: EagleLocalError) -> bool:
-    """Whether it tells of a repository that is not there, or not for this person; another may do instead."""
+    """Return whether the repository is not there, or not for this person; another may do instead."""
     return isinstance(error.__cause__, RepositoryNotFoundError)

@@ -1,7 +1,7 @@
-"""Whether what lies in the cache is what the hub promised, told by hashing all of it.
+"""The check that files in the cache are what the hub promised, by hashing all of each.
 
-A hub names large files by SHA-256 and small ones as git does, and its client names blobs by that hash. So a hub's
-list can be compared with, and where no hub answers the blobs' own names.
+A hub names large files by SHA-256 and small ones as git does, and its client names blobs by that hash. So files are
+compared with a hub's list, or where no hub answers with the blobs' own names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from eaglelocal.hub.cache import CachedModel, first_hop
 SHA256_CHARS = 64
 CHUNK_BYTES = 1 << 20
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-OnBytes = Callable[[int], None]  # bytes more than before
+OnBytes = Callable[[int], None]  # bytes added
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class Promised:
 
 
 def new_hash(promised: str, size_bytes: int) -> hashlib._Hash:
-    """What gives a hash of this kind: SHA-256, or for small files git's SHA-1, which counts the size too."""
+    """Return a hash object of the promised kind: SHA-256, or for small files git's SHA-1, which counts the size too."""
     if len(promised) == SHA256_CHARS:
         return hashlib.sha256()
     return hashlib.sha1(b"blob %d\0" % size_bytes)
 
 
 def of_cache(model: CachedModel) -> list[Promised]:
-    """What the names of its blobs promise; a disk without links has no such names."""
+    """Return a model's files with the hashes in their blobs' names; on a disk without links there are none."""
     files = []
     for path, size_bytes in ((path, path.stat().st_size) for path in model.paths):
         if _HASH.fullmatch(name := first_hop(path).name):
@@ -48,7 +48,7 @@ def of_cache(model: CachedModel) -> list[Promised]:
 
 
 def damaged(files: Sequence[Promised], on_bytes: OnBytes) -> list[Promised]:
-    """Those whose bytes have another hash. Raises ResourceError where one cannot be read."""
+    """Return the files whose bytes have another hash. Raises ResourceError where one cannot be read."""
     return [file for file in files if not _is_right(file, on_bytes)]
 
 

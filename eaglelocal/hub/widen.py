@@ -1,10 +1,9 @@
-"""How one layer grows without changing what it computes.
+"""Growth of a layer that does not change what it computes.
 
-The residual stream of width d becomes D: the first d channels stay, the others hold exact zeros. So
-columns that read the others may be random, and rows that write them must come to zero. Appended
-attention heads read zero values (v ignores the first d channels) and appended feed-forward channels
-are gated by zero (up ignores them), which leaves o_proj and down free to be random as well: an
-inflated model moves and multiplies real-looking weights, and few of them are zeros.
+The residual stream of width d becomes D: the first d channels stay, the others hold exact zeros. So columns that read
+the others may be random, and rows that write them must give zero. Appended attention heads read zero values (v
+ignores the first d channels) and appended feed-forward channels are gated by zero (up ignores them), so that o_proj
+and down may be random as well: an inflated model moves and multiplies real-looking weights, and few of them are zeros.
 
 Norms: the mean square over D falls by d/D, so eps falls with it and the gains by sqrt(d/D).
 """
@@ -27,7 +26,7 @@ Weights = Callable[[str], Floats]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Columns that carry something: `width` of them, from `old` on in the source and `new` on in the result."""
+    """A range of columns in use: `width` of them, from `old` on in the source and `new` on in the result."""
 
     old: int
     new: int
@@ -36,7 +35,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A model of shape `old` on its way to shape `new`."""
+    """The growth of a model of shape `old` to shape `new`."""
 
     old: Shape
     new: Shape
@@ -56,11 +55,11 @@ class Growth:
 
     @property
     def pair(self) -> tuple[Span, ...]:
-        """Two streams side by side, as a draft head's attention reads them."""
+        """The two streams side by side that a draft head's attention reads."""
         return (Span(0, 0, self.old.width), Span(self.old.width, self.new.width, self.old.width))
 
     def head_row(self, head: int) -> int:
-        """First row of a source head: it keeps its key head, whose group may have grown."""
+        """Return the first row of a source head, which keeps its KV head; that head's group may have grown."""
         key_head, within = divmod(head, self.old.group)
         return (key_head * self.new.group + within) * HEAD_DIM
 
@@ -71,7 +70,7 @@ class Growth:
         return vector(name, gains * np.float32(self.norm_gain))
 
     def embeddings(self, name: str, values: Floats) -> Patchwork:
-        """Rows by token; the appended channels start at zero and so stay there."""
+        """Return the embeddings, a row for each token; the appended channels start at zero and stay there."""
         rows, width = values.shape
         patches = [zeros(0, width, rows, self.new.width - width), filled(0, 0, values)]
         return Patchwork(name, rows, self.new.width, patches)
@@ -81,7 +80,7 @@ class Growth:
 
 
 def attention(prefix: str, growth: Growth, inputs: Sequence[Span], weights: Weights | None) -> Iterator[Patchwork]:
-    """q, k, v and output of a layer; without weights, of an appended one that adds nothing."""
+    """Yield q, k, v and output of a layer; without weights, of an appended one that adds nothing."""
     new, old = growth.new, growth.old
     kept_keys = old.kv_heads * HEAD_DIM if weights else 0
     queries, keys = new.heads * HEAD_DIM, new.kv_heads * HEAD_DIM
@@ -102,7 +101,7 @@ def attention(prefix: str, growth: Growth, inputs: Sequence[Span], weights: Weig
 
 
 def feed_forward(prefix: str, growth: Growth, weights: Weights | None) -> Iterator[Patchwork]:
-    """gate, up and down of a layer; without weights, of an appended one that adds nothing."""
+    """Yield gate, up and down of a layer; without weights, of an appended one that adds nothing."""
     new, old = growth.new, growth.old
     kept = old.ffn if weights else 0
     silent = [zeros(kept, 0, new.ffn - kept, old.width)]
@@ -135,7 +134,7 @@ def _query_patches(growth: Growth, inputs: Sequence[Span], values: Floats) -> li
 
 
 def _output_patches(growth: Growth, values: Floats) -> list[Patch]:
-    """Appended heads in a source head's group see real values, so the output must not see them."""
+    """Return the output's patches: zeros for appended heads of a source head's group, which see real values."""
     shared = growth.old.kv_heads * growth.new.group * HEAD_DIM
     patches = [zeros(0, 0, growth.new.width, shared)]
     for head in range(growth.old.heads):

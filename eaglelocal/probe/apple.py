@@ -1,4 +1,4 @@
-"""What macOS says through sysctl, system_profiler and Metal. On other systems every answer is None."""
+"""Facts that macOS states through sysctl, system_profiler and Metal. On other systems every answer is None."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ WORKING_SET_SCRIPT = (
 )
 OSASCRIPT = ("/usr/bin/osascript", "-l", "JavaScript", "-e", WORKING_SET_SCRIPT)
 SYSCTL_S, METAL_S, PROFILER_S = 2.0, 2.0, 3.0
-# What macOS lets the GPU use where its owner set no limit: two thirds of small memories, three quarters of large ones
+# The GPU's share where the owner set no limit: two thirds of small memories, three quarters of large ones
 SMALL_BYTES, SMALL_SHARE, LARGE_SHARE = 32 << 30, 2 / 3, 3 / 4
 
 
 def sysctl(key: str) -> str | None:
-    """The value of one key; None where there is none."""
+    """Return the value of one key; None where there is none."""
     return _ask("-n", key)
 
 
 def sysctl_tree(key: str) -> str | None:
-    """All keys below one, as lines "key: value"."""
+    """Return all keys below `key`, as lines "key: value"; None where there are none."""
     return _ask(key)
 
 
 def read_unified() -> Unified | None:
-    """Apple chips only: an Intel Mac's GPU does not share memory in a way that llama.cpp could use."""
+    """Read an Apple chip's unified memory. None elsewhere: llama.cpp cannot use what an Intel Mac's GPU shares."""
     if sys.platform != "darwin" or platform.machine() != "arm64":
         return None
     return unified_from(
@@ -54,7 +54,7 @@ def unified_from(
     working_set: str | None = None,
     displays: str | None = None,
 ) -> Unified:
-    """From what the programs print. A limit of 0 is the system's default; a working set is Metal's own figure."""
+    """Build it from the programs' output. A limit of 0 is the system's default; `working_set` is Metal's own figure."""
     total, limit = _number(memory_bytes), _number(limit_mib)
     owners = limit * 1024 * 1024 if limit else None
     cores, metal = parse_displays(displays or "")
@@ -75,7 +75,7 @@ def usual_working_set(total_bytes: int | None) -> int | None:
 
 
 def parse_displays(text: str) -> tuple[int | None, str | None]:
-    """GPU cores and Metal's version, from system_profiler's JSON."""
+    """Return GPU cores and Metal's version from system_profiler's JSON; None where they are not stated."""
     try:
         displays = cast("list[object]", read_object(text)["SPDisplaysDataType"])
         gpu = next(each for each in displays if isinstance(each, dict) and "sppci_cores" in each)

@@ -1,6 +1,6 @@
-"""Asking another program, and going on without it when it does not answer in time.
+"""Calls of other programs with a time limit, after which the caller goes on without them.
 
-A driver that hangs can make a process unkillable; so a program that is out of time is killed, but never waited for.
+A driver that hangs can make a process unkillable; so a program that is out of time is killed, but not waited for.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 
 
 class NoAnswer(Exception):
-    """The program was out of time."""
+    """A program that did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a program ended; a negative code is the signal that killed it."""
+    """The end of a program; a negative code is the signal that killed it."""
 
     code: int
     stdout: bytes
@@ -28,7 +28,7 @@ class Ran:
 
 
 def run_module(name: str, *, timeout_s: float) -> Ran | None:
-    """A module of this very package, however the package was found. None and NoAnswer as of `run`."""
+    """Run a module of this package, wherever the package is. Returns None and raises NoAnswer as `run` does."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     command = (sys.executable, "-P", "-m", name)
@@ -36,7 +36,7 @@ def run_module(name: str, *, timeout_s: float) -> Ran | None:
 
 
 def run(command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None = None) -> Ran | None:
-    """None where it cannot be started. Raises NoAnswer."""
+    """Run a command to its end. Returns None where it cannot be started; raises NoAnswer after `timeout_s`."""
     pipe = subprocess.PIPE
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environ)
@@ -51,7 +51,7 @@ def run(command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] 
 
 
 def ask_text(command: Sequence[str], *, timeout_s: float) -> str | None:
-    """What it writes to stdout, without white space around it; None where it fails, says nothing or is out of time."""
+    """Return a command's stdout, stripped; None where it fails, prints nothing or is out of time."""
     try:
         ran = run(command, timeout_s=timeout_s)
     except NoAnswer:
@@ -63,7 +63,7 @@ def _leave(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(OSError):
         process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=0.1)  # most do end, and leave no zombie then
+        process.wait(timeout=0.1)  # most end at once, and leave no zombie then
     for pipe in (process.stdout, process.stderr):
         if pipe:
             pipe.close()

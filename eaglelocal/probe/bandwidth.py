@@ -1,11 +1,11 @@
-"""How quickly this machine reads its main memory, by measuring: what decoding on a processor is bound by.
+"""A measurement of how quickly this machine reads its main memory, which is what limits decoding on a CPU.
 
 Each usable thread reads a buffer of its own, over and over, all of them at the same time; the buffers together are
 larger than the caches. The reading is numpy's maximum of 32-bit integers, which is vectorized, needs next to no
-arithmetic and gives up the GIL. What all threads read is counted in short windows: their median is the figure, their
+arithmetic and releases the GIL. What all threads read is counted in short windows: their median is the figure, their
 quartiles the spread, so that one hiccup of a busy machine shows and does not decide.
 
-A figure is kept in the state folder under what it depends on (processor, threads, memory, the machine's name), so
+The figure is kept in the state folder under what it depends on (processor, threads, memory, the machine's name), so
 that the next command need not measure again.
 """
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 MEASURE_S, FILL_S = 0.25, 0.25
 FILL_STEP = 1 << 20  # numbers: 4 MiB
-MIN_BYTES, MAX_BYTES = 256 << 20, 1 << 30  # of all buffers, where the threads are few
-MIN_BYTES_A_THREAD = 32 << 20  # so that a pass takes long beside Python's own work between two
+MIN_BYTES, MAX_BYTES = 256 << 20, 1 << 30  # of all buffers together; more where MIN_BYTES_A_THREAD asks for it
+MIN_BYTES_A_THREAD = 32 << 20  # so that a pass takes long compared with Python's work between two
 SHARE_OF_AVAILABLE = 1 / 8
 NUM_WINDOWS = 12
 FORMAT = 1
@@ -45,7 +45,7 @@ Progress = Sequence[tuple[float, float]]  # (seconds, bytes read until then), ri
 
 
 def bandwidth_of(machine: Machine, *, again: bool = False) -> Bandwidth | None:
-    """What was measured on this machine, else measured now and kept; `again` measures anyway. Never raises.
+    """Return the stored bandwidth, else measure and store it; `again` measures anyway. Never raises.
 
     A figure from a busy moment is measured anew each time, and the better of the two kept, until a quiet one comes.
     None where it cannot be measured, as with too little memory.
@@ -59,7 +59,7 @@ def bandwidth_of(machine: Machine, *, again: bool = False) -> Bandwidth | None:
             cache_bytes=machine.cpu.last_level_cache_bytes,
             available_bytes=machine.memory.available_bytes,
         )
-    except Exception:  # no memory, no threads: the machine has no figure then, and its commands go on
+    except Exception:  # no memory, no threads: commands go on without a figure
         return known
     best = measured if again or known is None else max(known, measured, key=lambda each: each.bytes_s)
     keep(machine, best)
@@ -67,7 +67,7 @@ def bandwidth_of(machine: Machine, *, again: bool = False) -> Bandwidth | None:
 
 
 def with_bandwidth(machine: Machine, *, again: bool = False) -> Machine:
-    """The machine with its figure in `cpu.bandwidth`."""
+    """Return the machine with its bandwidth in `cpu.bandwidth`."""
     cpu = dataclasses.replace(machine.cpu, bandwidth=bandwidth_of(machine, again=again))
     return dataclasses.replace(machine, cpu=cpu)
 
@@ -76,7 +76,7 @@ def with_bandwidth(machine: Machine, *, again: bool = False) -> Machine:
 def measure_bandwidth(
     *, threads: int, cache_bytes: int | None, available_bytes: int | None, seconds: float = MEASURE_S
 ) -> Bandwidth:
-    """Takes `seconds`, and up to FILL_S to fill the buffers. Raises MemoryError, or RuntimeError without threads."""
+    """Measure for `seconds`, after at most FILL_S of filling. Raises MemoryError, or RuntimeError without threads."""
     size = buffer_bytes(threads=threads, cache_bytes=cache_bytes, available_bytes=available_bytes)
     before = _used_s()
     rates = window_rates(_read_in_threads(threads, size, seconds))
@@ -93,7 +93,7 @@ def measure_bandwidth(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Used:
-    """Seconds of processor time since the machine or the process began."""
+    """Seconds of CPU time since the machine or the process began."""
 
     machine_s: float
     idle_s: float
@@ -110,7 +110,7 @@ def _used_s() -> _Used:
 
 
 def _others_share(before: _Used, after: _Used) -> float | None:
-    """Of the time of all processors between two moments."""
+    """Return other processes' share of all CPU time between two moments; None where no time passed."""
     whole = after.machine_s - before.machine_s
     if whole <= 0:
         return None
@@ -119,7 +119,10 @@ def _others_share(before: _Used, after: _Used) -> float | None:
 
 
 def buffer_bytes(*, threads: int, cache_bytes: int | None, available_bytes: int | None) -> int:
-    """Of each thread. Together twice the cache, within bounds, and never more than a share of what is free."""
+    """Return the bytes of each thread's buffer; raises MemoryError where too few are free.
+
+    Together the buffers are twice the cache, within bounds, and never more than a share of the free memory.
+    """
     together = min(max(2 * (cache_bytes or 0), MIN_BYTES), MAX_BYTES)
     wanted = max(together // threads, MIN_BYTES_A_THREAD)
     if available_bytes is None:
@@ -131,7 +134,7 @@ def buffer_bytes(*, threads: int, cache_bytes: int | None, available_bytes: int 
 
 
 def window_rates(progress: Sequence[Progress]) -> list[float]:
-    """Bytes a second of all threads together, in equal windows of the time in which every one of them read.
+    """Return bytes a second of all threads together, in equal windows of the time in which every one of them read.
 
     A thread that read 4 bytes within 2 s and one that read 6: [5.0, 5.0, ...].
     """
@@ -139,14 +142,14 @@ def window_rates(progress: Sequence[Progress]) -> list[float]:
     if not begin < end:
         raise RuntimeError("no time in which all threads read")
     shortest = min(len(each) for each in progress) - 1
-    num_windows = max(1, min(NUM_WINDOWS, shortest))  # a window sees at least a pass, or it would see nothing
+    num_windows = max(1, min(NUM_WINDOWS, shortest))  # each window spans at least one pass
     edges = [begin + (end - begin) * i / num_windows for i in range(num_windows + 1)]
     read = [sum(_read_until(each, edge) for each in progress) for edge in edges]
     return [(after - before) / (edges[1] - edges[0]) for before, after in itertools.pairwise(read)]
 
 
 def quartiles(rates: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median, upper quartile."""
+    """Return the lower quartile, the median and the upper quartile."""
     if len(rates) < 2:
         return rates[0], rates[0], rates[0]
     low, median, high = statistics.quantiles(rates, n=4, method="inclusive")
@@ -154,7 +157,7 @@ def quartiles(rates: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _read_until(progress: Progress, moment: float) -> float:
-    """Bytes read by then, as if evenly within a pass."""
+    """Return the bytes read by a moment, interpolated within a pass."""
     for (begin, before), (end, after) in itertools.pairwise(progress):
         if moment <= end:
             return before + (after - before) * max(0.0, moment - begin) / (end - begin)
@@ -176,7 +179,7 @@ def _read_in_threads(num_threads: int, size: int, seconds: float) -> list[Progre
 
 
 class _Reader:
-    """One thread's buffer, which it fills itself so that the memory lies near to it, and what it has read."""
+    """A thread's buffer, which it fills itself so that the memory is near to its core, and what it has read."""
 
     def __init__(self, size: int, seconds: float) -> None:
         self.progress: list[tuple[float, float]] = []
@@ -191,7 +194,7 @@ class _Reader:
             gate.abort()  # the others must not wait for this one
 
     def _filled(self) -> np.ndarray:
-        """As much as can be filled in time: a virtual machine may get memory slowly, and only where it is touched."""
+        """Return as much as can be filled in time: a virtual machine may get memory slowly, and only on touch."""
         import numpy as np
 
         buffer = np.empty(self._size // 4, dtype=np.int32)
@@ -212,9 +215,9 @@ class _Reader:
             self.progress.append((now, read))
 
 
-# ---- keeping
+# ---- storing
 def stored_bandwidth(machine: Machine) -> Bandwidth | None:
-    """What was measured on this very machine; None where nothing was, or the file is not ours."""
+    """Return what was measured on this machine; None where nothing was, or the file is not valid."""
     try:
         with _path_of(machine).open("rb") as file:
             return _parse(read_json(file.read(MAX_FILE_BYTES)), _key_of(machine))
@@ -223,7 +226,7 @@ def stored_bandwidth(machine: Machine) -> Bandwidth | None:
 
 
 def keep(machine: Machine, measured: Bandwidth) -> bool:
-    """False: the disk would not have it."""
+    """Store a measurement. Returns False if writing failed."""
     content = {"format": FORMAT, "key": _key_of(machine), "measured": dataclasses.asdict(measured)}
     try:
         write_whole(_path_of(machine), json.dumps(content, indent=1))
@@ -239,7 +242,7 @@ def _path_of(machine: Machine) -> Path:
 
 def _key_of(machine: Machine) -> dict[str, object]:
     return {
-        "machine": platform.node(),  # a home folder may be shared by several
+        "machine": platform.node(),  # several machines may share a home folder
         "processor": machine.cpu.name,
         "threads": machine.cpu.usable_threads,
         "memory_gib": round((machine.memory.installed_bytes or 0) / 2**30),  # the kernel's own share varies

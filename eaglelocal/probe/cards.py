@@ -1,7 +1,7 @@
-"""Graphics cards on Linux's PCI bus: AMD's and Intel's, and NVIDIA's where its own library does not answer.
+"""Graphics cards on Linux's PCI bus: AMD's and Intel's, and NVIDIA's where NVML does not answer.
 
-Reads /sys only. What a driver does not state there is None: Intel's memory, for one, is known by the size of the
-window through which the processor sees it, or by the model.
+Reads /sys only. What a driver does not state there is None; the memory of Intel's cards is known by their model, or by
+the size of the PCI window through which the processor sees it.
 """
 
 from __future__ import annotations
@@ -18,34 +18,40 @@ VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
 BACKENDS = {"nvidia": ("cuda", "vulkan"), "amd": ("hip", "vulkan"), "intel": ("sycl", "vulkan")}
 MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 BRIDGE_CLASS = "0x0604"
-DISPLAY_CLASSES = ("0x03", "0x12")  # display controllers; accelerators, as AMD's Instinct
+DISPLAY_CLASSES = ("0x03", "0x12")  # display controllers; accelerators, such as AMD's Instinct
 GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # by GT/s
-# Intel's cards by device id: GiB, where one model has one size
+# memory of Intel's cards by device id, where a model has one size
 INTEL_CARDS_GIB = {"56a1": 8, "56a2": 8, "56a5": 6, "56a6": 4, "e20b": 12, "e20c": 10, "e211": 24, "e212": 16}
-LEAST_CARD_WINDOW = 4 << 30  # a processor's own graphics show a smaller one
+LEAST_CARD_WINDOW = 4 << 30  # integrated graphics have a smaller one
 STRIX_HALO, STRIX_HALO_BYTES_S = "1586", 256_000_000_000  # gfx1151: 256 bits of LPDDR5X-8000, by AMD's data sheet
 
 
 def read_cards(root: Path = Path("/")) -> tuple[Gpu, ...]:
-    """In the order of their addresses, numbered from 0; none where there is no such bus."""
+    """Return the cards in the order of their PCI addresses, numbered from 0; none where there is no such bus."""
     devices = sorted((root / "sys/bus/pci/devices").glob("*:*:*.*"))
     found = (_card(root, device) for device in devices)
     return tuple(_numbered([card for card in found if card is not None]))
 
 
 def together(nvml: tuple[Gpu, ...], cards: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """NVML's first. Where it answers it knows better which NVIDIA cards may be used; others keep their order."""
+    """Return NVML's GPUs, then the other cards in their order.
+
+    Where NVML answers, NVIDIA cards of the bus are left out: it knows better which of them may be used.
+    """
     others = [card for card in cards if not nvml or card.vendor != "nvidia"]
     return (*nvml, *_numbered(others, start=len(nvml)))
 
 
 def link_generation(speed: str) -> int | None:
-    """ "16.0 GT/s PCIe" is generation 4."""
+    """Return the PCIe generation of a speed: 4 for "16.0 GT/s PCIe"."""
     return GENERATIONS.get(speed.partition(" ")[0])
 
 
 def largest_window(resource: str) -> int:
-    """Bytes of the largest range in a device's `resource`: lines "start end flags" in hex, of the PCI windows first."""
+    """Return the bytes of the largest PCI window in a device's `resource`; 0 where there is none.
+
+    Its lines are "start end flags" in hex, of which the first six are windows.
+    """
     sizes = [0]
     for line in resource.splitlines()[:6]:
         words = line.split()
@@ -59,7 +65,7 @@ def _numbered(cards: list[Gpu], *, start: int = 0) -> Iterator[Gpu]:
 
 
 def _card(root: Path, device: Path) -> Gpu | None:
-    """None for what is no graphics card of these makers."""
+    """Return the card; None for a device that is no graphics card of these makers."""
     vendor_id = _text(device / "vendor").removeprefix("0x")
     vendor = VENDORS.get(vendor_id)
     if vendor is None or not _text(device / "class").startswith(DISPLAY_CLASSES):
@@ -86,7 +92,7 @@ def _card(root: Path, device: Path) -> Gpu | None:
 
 
 def _memory(device: Path, vendor: str, device_id: str) -> tuple[int | None, int | None]:
-    """Total and used."""
+    """Return total and used bytes; None where they are not known."""
     if vendor == "amd":
         return _number(device / "mem_info_vram_total"), _number(device / "mem_info_vram_used")
     if vendor == "intel":
@@ -98,14 +104,14 @@ def _memory(device: Path, vendor: str, device_id: str) -> tuple[int | None, int 
 
 
 def _lent(device: Path) -> tuple[int | None, int | None]:
-    """Of main memory, what amdgpu lends a processor's graphics, and what is used of that."""
+    """Return the bytes of main memory that amdgpu lends to integrated graphics (GTT): total and used."""
     return _number(device / "mem_info_gtt_total"), _number(device / "mem_info_gtt_used")
 
 
 def _shares_memory(device: Path, vendor: str, device_id: str, name: str) -> bool:
-    """Is it a part of the processor? AMD sells those as "... Graphics", without a series such as RX or Pro.
+    """Return whether it is integrated graphics. AMD calls those "... Graphics", without a series such as RX or Pro.
 
-    One that was given more than it could borrow (a large carve-out, set in the firmware) has memory of its own.
+    With a carve-out (set in the firmware) that is larger than what it could borrow it counts as having its own memory.
     """
     if vendor == "intel":
         return device_id not in INTEL_CARDS_GIB and _window(device) < LEAST_CARD_WINDOW
@@ -135,10 +141,10 @@ def _full_name(vendor: str, name: str) -> str:
 
 
 def _slot_end(device: Path, vendor: str) -> Path:
-    """The end of the link that goes through the slot: cards with a switch on board state an inner link of their own.
+    """Return the slot's end of the PCIe link: cards with a switch on board state an inner link themselves.
 
-    That switch is two bridges of AMD's cards' own maker id; of Intel's, which processors have too, it is told by
-    the root port above it.
+    AMD's switch is two bridges with AMD's vendor id. Intel's id is also on bridges of processors: there a switch is two
+    bridges below a third, the root port.
     """
     try:
         bridges = [each for each in device.resolve().parents if _text(each / "class").startswith(BRIDGE_CLASS)]

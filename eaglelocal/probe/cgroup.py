@@ -1,7 +1,7 @@
-"""The limits a container or a service puts on this process: CPU time and memory, cgroup v1 and v2.
+"""The limits that a container or a service puts on this process: CPU time and memory, cgroup v1 and v2.
 
-A limit may stand at the process's own group or at any group above it; the tightest counts. In a
-container the path in /proc/self/cgroup may not exist below the mount: its root is then looked at.
+A limit may stand at the process's own group or at any group above it; the tightest counts. In a container the path in
+/proc/self/cgroup may not exist below the mount; the mount's root is read in any case.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ NO_LIMIT_BYTES = 1 << 62  # v1 writes "no limit" as a number near 2^63
 
 @dataclass(frozen=True, slots=True)
 class Cgroups:
-    """Where this process stands, and where to look."""
+    """The cgroups of this process."""
 
     membership: str  # text of /proc/self/cgroup
     root: Path = ROOT
 
     def quota_cores(self) -> float | None:
-        """CPU time granted, in cores; None without a limit."""
+        """Return the CPU time granted, in cores; None without a limit."""
         new = (parse_cpu_max(_text(group / "cpu.max")) for group in self._groups(""))
         old = (
             parse_cfs(_text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us"))
@@ -32,14 +32,14 @@ class Cgroups:
         return min((cores for cores in (*new, *old) if cores is not None), default=None)
 
     def memory(self) -> MemoryLimit | None:
-        """The group with the least memory left; None without a limit."""
+        """Return the limit of the group with the least memory left; None without a limit."""
         new = (_memory_v2(group) for group in self._groups(""))
         old = (_memory_v1(group) for group in self._groups("memory"))
         limits = [limit for limit in (*new, *old) if limit is not None]
         return min(limits, key=lambda limit: limit.left_bytes, default=None)
 
     def _groups(self, controller: str) -> Iterator[Path]:
-        """Folders of the process's group and those above; controller "" is v2."""
+        """Yield the folders of the process's group and of those above; the controller "" means v2."""
         for controllers, path in parse_membership(self.membership):
             if controller in controllers:
                 names = ("", "unified") if controller == "" else (",".join(controllers), controller)
@@ -62,19 +62,19 @@ def own_cgroups() -> Cgroups:
 
 
 def parse_membership(text: str) -> list[tuple[tuple[str, ...], str]]:
-    """Lines of /proc/self/cgroup as (controllers, path); v2 has the one controller ""."""
+    """Return the lines of /proc/self/cgroup as (controllers, path); v2 has the one controller ""."""
     rows = [line.split(":", 2) for line in text.splitlines()]
     return [(tuple(row[1].split(",")), row[2]) for row in rows if len(row) == 3]
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """cpu.max: "150000 100000" is 1.5 cores, "max 100000" no limit."""
+    """Return the cores of cpu.max: 1.5 for "150000 100000"; None for "max 100000", which is no limit."""
     words = text.split()
     return parse_cfs(*words) if len(words) == 2 else None
 
 
 def parse_cfs(quota: str, period: str) -> float | None:
-    """Microseconds of CPU time per period; -1 or "max" is no limit."""
+    """Return the cores of a quota, in microseconds of CPU time per period; None for -1 or "max", no limit."""
     quota_us, period_us = _number(quota), _number(period)
     return quota_us / period_us if quota_us and period_us else None
 
@@ -85,7 +85,7 @@ def parse_limit(text: str) -> int | None:
 
 
 def parse_stat(text: str, key: str) -> int:
-    """A figure of memory.stat; 0 where it is missing."""
+    """Return a figure of memory.stat; 0 where it is missing."""
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name == key:
@@ -102,7 +102,10 @@ def _memory_v1(group: Path) -> MemoryLimit | None:
 
 
 def _memory(group: Path, limit_file: str, used_file: str, prefix: str) -> MemoryLimit | None:
-    """What files left in memory can be dropped, also where it was read twice, as a model is by its second run."""
+    """Return a group's limit and use; None without a limit. File pages do not count as used, for they can be dropped.
+
+    That includes active ones, such as a model's that was read by two runs.
+    """
     limit_bytes = parse_limit(_text(group / limit_file))
     if limit_bytes is None:
         return None
@@ -114,7 +117,7 @@ def _memory(group: Path, limit_file: str, used_file: str, prefix: str) -> Memory
 
 def _upwards(base: Path, path: str) -> Iterator[Path]:
     names = PurePosixPath(path).parts[1:]
-    if ".." in names:  # above what this namespace may see
+    if ".." in names:  # outside of this cgroup namespace
         names = ()
     for depth in range(len(names), -1, -1):
         yield base.joinpath(*names[:depth])

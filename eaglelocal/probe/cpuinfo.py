@@ -1,13 +1,13 @@
-"""The CPU by name, and the vector extensions that ggml has kernels for. Parsing only, no files opened.
+"""Parsers for the CPU's name and for the vector extensions that ggml has kernels for. Opens no files.
 
-Three sources speak here: /proc/cpuinfo on x86, the same on ARM and RISC-V (other words), and sysctl on macOS.
+There are three sources: /proc/cpuinfo on x86, the same with other keys on ARM and RISC-V, and sysctl on macOS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# ggml's kernels, by the names the systems use, in the order in which they are shown
+# extensions with ggml kernels, as the systems name them, in the order in which they are shown
 X86 = (
     "sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16",
     "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16",
@@ -33,7 +33,7 @@ Processor = Mapping[str, str]
 
 
 def parse_cpuinfo(text: str) -> tuple[Processor, ...]:
-    """The blocks of /proc/cpuinfo; the last may describe the board and not a processor."""
+    """Return the blocks of /proc/cpuinfo; the last may describe the board and not a processor."""
     blocks = [dict(_fields(block)) for block in text.split("\n\n")]
     return tuple(block for block in blocks if block)
 
@@ -44,7 +44,7 @@ def _fields(block: str) -> list[tuple[str, str]]:
 
 
 def cpu_name(blocks: tuple[Processor, ...]) -> str | None:
-    """The processor's name, else the board's."""
+    """Return the processor's name, else the board's; None where neither is stated."""
     for key in NAME_KEYS:
         for block in blocks:
             if block.get(key):
@@ -53,7 +53,7 @@ def cpu_name(blocks: tuple[Processor, ...]) -> str | None:
 
 
 def vector_extensions(blocks: tuple[Processor, ...]) -> tuple[str, ...] | None:
-    """What every processor has; None where the system does not say."""
+    """Return the extensions that every processor has; None where the system does not state them."""
     flags = [frozenset(block[key].split()) for block in blocks for key in FLAG_KEYS if key in block]
     if flags:
         shared = frozenset.intersection(*flags)
@@ -63,14 +63,14 @@ def vector_extensions(blocks: tuple[Processor, ...]) -> tuple[str, ...] | None:
 
 
 def _riscv_extensions(isa: str) -> tuple[str, ...]:
-    """rv64imafdcv_zvfh: single letters up to the first underscore, then words."""
+    """Return the vector extensions in rv64imafdcv_zvfh: single letters up to the first underscore, then words."""
     letters, *words = isa.lower().split("_")
     single = ("v",) if "v" in letters.removeprefix("rv") else ()
     return (*single, *(word for word in words if word.startswith("zv")))
 
 
 def core_keys(blocks: tuple[Processor, ...]) -> dict[int, str]:
-    """Logical CPU -> a name of its physical core, where the system says so."""
+    """Map logical CPUs to a name of their physical core, where the system states it."""
     keys: dict[int, str] = {}
     for block in blocks:
         number, core = block.get("processor", ""), block.get("core id")
@@ -80,7 +80,7 @@ def core_keys(blocks: tuple[Processor, ...]) -> dict[int, str]:
 
 
 def parse_sysctl(text: str) -> dict[str, str]:
-    """Lines "key: value" of macOS's sysctl."""
+    """Parse lines "key: value" of macOS's sysctl."""
     return dict(_fields(text))
 
 

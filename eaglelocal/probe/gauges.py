@@ -1,7 +1,7 @@
-"""How busy this machine is at the moment: CPU, memory, GPUs with their power and temperature.
+"""The present load of this machine: CPU, memory, GPUs with their power and temperature.
 
-Asked every other second for hours, so what can be opened once is. Never raises; what is not told is None. A driver
-that hangs holds up nobody but the thread that asks it.
+Read every other second for hours, so what can be opened once is. Never raises; what is not known is None. A driver
+that hangs blocks only the thread that reads it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MachineGauge:
     cpu_load: float | None = None  # of all cores, 0 to 1, since the last reading
     used_bytes: int | None = None
     total_bytes: int | None = None
-    temperature_c: float | None = None  # the hottest that the CPU's sensors tell
+    temperature_c: float | None = None  # of the CPU's hottest sensor
     gpus: tuple[GpuGauge, ...] = ()
 
 
@@ -67,13 +67,13 @@ class LiveNvml(Protocol):
 
 
 class Gauges:
-    """Open sensors. Close it when nobody looks any more."""
+    """The open sensors. Close them after use."""
 
     def __init__(self, nvml: LiveNvml | None) -> None:
         self._nvml = nvml if nvml is not None and _opens(nvml) else None
         count = _attempt(self._nvml.nvmlDeviceGetCount) if self._nvml is not None else 0
         self._gpus = [(index, self._handle(index)) for index in range(count or 0)]
-        _attempt(_cpu_load)  # the first answer has no interval
+        _attempt(_cpu_load)  # the first call only begins the interval
 
     def read(self) -> MachineGauge:
         memory = _attempt(_memory)
@@ -114,7 +114,7 @@ class Gauges:
 
 
 class GaugeWatch:
-    """Reads the gauges on a thread of its own; whoever shows them takes what there is."""
+    """A thread that reads the gauges; others take its latest reading."""
 
     def __init__(self, open_them: Callable[[], Gauges] | None = None, *, gap_s: float = GAP_S) -> None:
         self._open, self._gap_s = open_them or open_gauges, gap_s
@@ -124,7 +124,7 @@ class GaugeWatch:
         self._thread.start()
 
     def latest(self) -> MachineGauge | None:
-        """None before anything was told."""
+        """Return the latest reading; None before the first."""
         return self._latest
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class GaugeWatch:
 def open_gauges() -> Gauges:
     try:
         import pynvml
-    except Exception:  # not installed, or broken in a way of its own
+    except Exception:  # not installed, or broken
         return Gauges(None)
     return Gauges(pynvml)
 
@@ -162,7 +162,7 @@ def _cpu_load() -> float:
 
 
 def _memory() -> tuple[int, int]:
-    """Used and total."""
+    """Return used and total bytes."""
     import psutil
 
     told = psutil.virtual_memory()
@@ -180,7 +180,7 @@ def _temperature() -> float | None:
 def _attempt(ask: Callable[[], T]) -> T | None:
     try:
         return ask()
-    except Exception:  # one figure that a driver does not give must not cost the others
+    except Exception:  # one missing figure must not prevent the others
         return None
 
 

@@ -1,6 +1,6 @@
-"""NVIDIA devices through NVML. No driver, no library or a failing call is an answer, not an error.
+"""NVIDIA's devices through NVML. A missing driver or library, or a failing call, is an answer, not an error.
 
-Runs in a process of its own (nvml_child.py), because a driver that hangs would hang whoever asks it.
+Runs in a separate process (nvml_child.py), because a driver that hangs would hang its caller.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 CLOCK_MEM = 2  # NVML_CLOCK_MEM
 DATA_PER_CLOCK = 2  # every NVIDIA memory is counted at double data rate
-SHARED_MEMORY_NAMES = ("GB10", "Orin", "Thor", "Xavier", "Tegra")  # they work in the machine's memory
+SHARED_MEMORY_NAMES = ("GB10", "Orin", "Thor", "Xavier", "Tegra")  # GPUs that use main memory
 MAX_SLICES = 16  # the largest cards have seven; a driver may say anything
 UNKNOWN_BYTES = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
 
@@ -77,13 +77,13 @@ class Nvml(Protocol):
 def installed_nvml() -> Nvml | None:
     try:
         import pynvml
-    except Exception:  # not installed, or broken in a way of its own
+    except Exception:  # not installed, or broken
         return None
     return pynvml
 
 
 def read_gpus(nvml: Nvml | None) -> tuple[Gpu, ...]:
-    """Empty without a driver."""
+    """Return NVIDIA's GPUs; empty without a driver."""
     if nvml is None:
         return ()
     try:
@@ -101,18 +101,18 @@ def capability_text(capability: tuple[int, int]) -> str:
 
 
 def cuda_text(version: int) -> str:
-    """12040 is 12.4."""
+    """Return a version of CUDA as text: 12.4 for 12040."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def pci_address(bus_id: str) -> str:
-    """As the kernel writes it: 00000000:0A:00.0 is 0000:0a:00.0."""
+    """Return an address as the kernel writes it: 0000:0a:00.0 for 00000000:0A:00.0."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{domain[-4:]}:{rest}"
 
 
 def bandwidth_bytes_s(bus_bits: int, clock_mhz: int) -> int:
-    """384 bits at 9751 MHz (an RTX 3090) are 936 GB/s."""
+    """Return a memory's bandwidth: 936 GB/s for 384 bits at 9751 MHz (an RTX 3090)."""
     return bus_bits * clock_mhz * 1_000_000 * DATA_PER_CLOCK // 8
 
 
@@ -129,7 +129,7 @@ def _described(nvml: Nvml, gpu: Gpu) -> Callable[[], Gpu]:
 
 
 def _device(nvml: Nvml, gpu: Gpu) -> Gpu:
-    """The device with all that its driver tells."""
+    """Return the device with all that its driver states."""
     handle = _attempt(lambda: nvml.nvmlDeviceGetHandleByIndex(gpu.index))
     if handle is None:  # fallen off the bus, or forbidden
         return gpu
@@ -158,7 +158,7 @@ def _device(nvml: Nvml, gpu: Gpu) -> Gpu:
 
 
 def _memory(nvml: Nvml, handle: object) -> tuple[MemoryInfo | None, int | None]:
-    """Of the device, and what the driver keeps of it: older drivers do not tell that apart from what is used."""
+    """Return the device's memory and the driver's reserve; None: older drivers count the reserve as used."""
     memory = _attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
     if memory is not None and memory.total:
         return memory, max(0, memory.total - memory.free - memory.used)
@@ -183,7 +183,7 @@ def _link(nvml: Nvml, handle: object) -> PcieLink | None:
 
 
 def _processes(nvml: Nvml, handle: object) -> tuple[GpuProcess, ...] | None:
-    """Those that compute and those that draw; one that does both is counted once. None: the driver does not say."""
+    """Return the other processes that compute or draw, each once; None where the driver does not say."""
     asked = (
         _attempt(lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
         _attempt(lambda: list(nvml.nvmlDeviceGetGraphicsRunningProcesses(handle))),
@@ -201,7 +201,7 @@ def _processes(nvml: Nvml, handle: object) -> tuple[GpuProcess, ...] | None:
 
 
 def _name_of(nvml: Nvml, pid: int) -> str | None:
-    """Without folders and arguments, which are nobody's business."""
+    """Return a process's name without folders and arguments, which may be private."""
     name = _text(_attempt(lambda: nvml.nvmlSystemGetProcessName(pid)))
     words = (name or "").split()
     return PurePath(words[0].replace("\\", "/")).name or None if words else None
@@ -232,7 +232,7 @@ def _slice(nvml: Nvml, index: int, handle: object) -> MigSlice:
 def _attempt(ask: Callable[[], T]) -> T | None:
     try:
         return ask()
-    except Exception:  # one figure that a driver does not give must not cost the others
+    except Exception:  # one missing figure must not prevent the others
         return None
 
 

@@ -1,4 +1,4 @@
-"""llama-cpp-python as it lies on disk: its version and the ggml backends it was built with.
+"""llama-cpp-python as it is on disk: its version and the ggml backends it was built with.
 
 Nothing is imported: loading the library takes time and memory, and a broken one can end the process.
 """
@@ -27,23 +27,23 @@ def read_llama_cpp() -> LlamaCpp:
 
 
 def backends_of(names: Iterable[str]) -> tuple[str, ...]:
-    """libggml-cpu-haswell.so, ggml-cuda.dll -> cpu, cuda; libggml-base is no backend."""
+    """Return the backends among files: cpu, cuda for libggml-cpu-haswell.so, ggml-cuda.dll; libggml-base is none."""
     matches = (_BACKEND_FILE.fullmatch(name) for name in names)
     return tuple(sorted({match[1] for match in matches if match} - {"base"}))
 
 
 def ggml_version_of(names: Iterable[str]) -> str | None:
-    """libggml-base.so.0.25.3, libggml-base.0.25.3.dylib -> 0.25.3; the longest where there are several."""
+    """Return 0.25.3 for libggml-base.so.0.25.3 or libggml-base.0.25.3.dylib; the longest of several."""
     matches = (_BASE_FILE.fullmatch(name) for name in names)
     return max((match[1] or match[2] for match in matches if match), key=lambda v: (len(v), v), default=None)
 
 
 def library_folder() -> Path | None:
-    """Where the binding will look for its libraries; None when it is not installed."""
+    """Return the folder in which the binding looks for its libraries; None where it is not installed."""
     override = os.environ.get("LLAMA_CPP_LIB_PATH")  # the binding's own variable
     if override:
         return _existing(Path(override))
-    spec = importlib.util.find_spec(PACKAGE)  # a top-level package is found without being run
+    spec = importlib.util.find_spec(PACKAGE)  # a top-level package is found without being imported
     origin = spec.origin if spec else None
     return _existing(Path(origin).parent / "lib") if origin else None
 

@@ -1,4 +1,4 @@
-"""What a machine is, as nouns. Plain data; every figure that could not be found out is None."""
+"""The description of a machine. Plain data; every figure that could not be found out is None."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_OTHERS_SHARE = 0.2
-LARGE_SHARED_GPUS = ("8060S", "8050S", "8040S")  # AMD's Strix Halo; other processors' graphics gain little
-LENT_DRIVER = "vfio-pci"  # the device belongs to a virtual machine
+LARGE_SHARED_GPUS = ("8060S", "8050S", "8040S")  # AMD's Strix Halo; other integrated graphics gain little
+LENT_DRIVER = "vfio-pci"  # the device is passed through to a virtual machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PcieLink:
-    """A link idles at a lower generation than it reaches under load: `max_generation` is what counts."""
+    """A PCIe link. Idle ones run at a lower generation than under load: `max_generation` is what counts."""
 
     generation: int | None = None  # now
     width: int | None = None  # lanes, now
@@ -31,7 +31,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigSlice:
-    """One instance of a GPU that is partitioned. A process sees one of them."""
+    """An instance of a GPU that is partitioned (MIG). A process sees one of them."""
 
     index: int
     name: str | None = None  # such as NVIDIA A100-SXM4-40GB MIG 3g.20gb
@@ -42,7 +42,7 @@ class MigSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One device, NVIDIA's as NVML numbers them and then the other makers'."""
+    """A GPU. NVIDIA's come first, numbered as NVML does, and then the other makers'."""
 
     index: int
     name: str | None = None
@@ -52,35 +52,35 @@ class Gpu:
     driver: str | None = None
     vendor: str = "nvidia"  # nvidia, amd, intel
     backends: tuple[str, ...] = ("cuda", "vulkan")  # of llama.cpp, that can serve it, the quickest first
-    shares_memory: bool = False  # it has little or none of its own and works in the machine's
-    used_bytes: int | None = None  # by other processes, for this one holds nothing
+    shares_memory: bool = False  # has little or no memory of its own and uses main memory
+    used_bytes: int | None = None  # by other processes; this one holds nothing
     reserved_bytes: int | None = None  # by the driver
     processes: tuple[GpuProcess, ...] | None = None  # the largest first
-    bandwidth_bytes_s: int | None = None  # of its memory, from bus width and clock: what its maker states
+    bandwidth_bytes_s: int | None = None  # of its memory, from bus width and clock, as its maker states it
     uuid: str | None = None
     pci: str | None = None  # address, such as 0000:01:00.0
     pcie: PcieLink | None = None
     power_limit_w: float | None = None
     max_cuda: str | None = None  # the newest CUDA that the driver can run, such as 12.4
     mig: bool | None = None  # partitioned
-    slices: tuple[MigSlice, ...] = ()  # its instances, where partitioned; the named one, where a variable names one
-    hidden_by: str = ""  # the variable that keeps it from this process, with its value
-    device_index: int | None = None  # as its backend of llama.cpp counts it; None: that does not see it
+    slices: tuple[MigSlice, ...] = ()  # its instances, where partitioned; only the one that a variable selects, if any
+    hidden_by: str = ""  # NAME=VALUE of the variable that hides it from this process
+    device_index: int | None = None  # its number in llama.cpp's backend; None: not visible there
 
     @property
     def is_mute(self) -> bool:
-        """NVIDIA's, seen on the bus and not by its library, or counted by that and not described."""
+        """True for an NVIDIA GPU that NVML does not describe, or that is only seen on the PCI bus."""
         return self.vendor == "nvidia" and self.total_bytes is None and self.capability is None
 
     @property
     def is_worth_building_for(self) -> bool:
-        """Has it memory of its own, or is it far quicker than the processor that it shares memory with?"""
+        """True if it has its own memory, or is far quicker than the processor whose memory it shares."""
         shares_well = self.vendor == "nvidia" or any(name in (self.name or "") for name in LARGE_SHARED_GPUS)
         return not self.is_mute and self.driver != LENT_DRIVER and (not self.shares_memory or shares_well)
 
     @property
     def room_bytes(self) -> int | None:
-        """What one process may still fill: the free memory; of a partitioned GPU, that of its roomiest instance."""
+        """The bytes that one process may still fill: the free memory, or that of the MIG instance with most."""
         if not self.mig:
             return self.free_bytes
         return max((each.free_bytes for each in self.slices if each.free_bytes is not None), default=None)
@@ -93,25 +93,25 @@ class Unified:
     chip: str | None = None
     total_bytes: int | None = None
     gpu_limit_bytes: int | None = None  # set by the owner (iogpu.wired_limit_mb); None: the system's default
-    working_set_bytes: int | None = None  # what the GPU may use: the owner's limit, else macOS's usual share
+    working_set_bytes: int | None = None  # what the GPU may use: by Metal, else the owner's limit, else the usual share
     gpu_cores: int | None = None
     metal: str | None = None  # such as Metal 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bandwidth:
-    """Bytes a second that all usable threads read from main memory together, as was measured here."""
+    """A measurement of the bytes a second that all usable threads read from main memory together."""
 
     bytes_s: float  # the median
     low_bytes_s: float  # the lower and the upper quartile
     high_bytes_s: float
     threads: int
     measured_at: float  # seconds since 1970
-    others_share: float | None = None  # of all processors' time, that others used meanwhile; None: not known
+    others_share: float | None = None  # of all CPU time, used by other processes meanwhile; None: not known
 
     @property
     def is_disturbed(self) -> bool:
-        """Was the machine too busy for this to be what it can do?"""
+        """True if other processes were too busy for this to be what the machine can do."""
         return (self.others_share or 0.0) > MAX_OTHERS_SHARE
 
 
@@ -124,9 +124,9 @@ class Cpu:
     allowed_cores: int | None = None  # logical cores in this process's affinity
     quota_cores: float | None = None  # CPU time the cgroup grants, in cores; None: no limit
     usable_threads: int = 1
-    clock_mhz: float | None = None  # at best, where the system says so; else of this moment
+    clock_mhz: float | None = None  # the highest, where the system states it; else the present one
     vector_extensions: tuple[str, ...] | None = None
-    last_level_cache_bytes: int | None = None  # of all its parts together
+    last_level_cache_bytes: int | None = None  # of all caches of that level together
     bandwidth: Bandwidth | None = None  # None: never measured on this machine
 
     @property
@@ -136,15 +136,15 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Main memory, as small as the cgroup makes it."""
+    """Main memory, limited to what the cgroup grants."""
 
     total_bytes: int | None = None
     available_bytes: int | None = None
     limit_bytes: int | None = None  # the cgroup's; None: no limit
-    installed_bytes: int | None = None  # whatever the cgroup grants
+    installed_bytes: int | None = None  # regardless of the cgroup
     swap_total_bytes: int | None = None
     swap_free_bytes: int | None = None
-    huge_pages: str | None = None  # Linux: always, madvise or never; who gets them
+    huge_pages: str | None = None  # Linux's transparent huge pages: always, madvise or never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,12 +154,12 @@ class LlamaCpp:
     version: str | None = None
     backends: tuple[str, ...] = ()  # cpu, cuda, metal, ...
     folder: Path | None = None
-    ggml_version: str | None = None  # as its files are named
+    ggml_version: str | None = None  # from the names of its files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """What the machine runs, and what stands between it and us."""
+    """The operating system, and the WSL or the container that it runs in."""
 
     name: str | None = None  # such as Debian GNU/Linux 12 (bookworm), macOS 15.1
     kernel: str | None = None
@@ -178,14 +178,17 @@ class Machine:
     llama_cpp: LlamaCpp
     hub_free_bytes: int | None = None  # on the disk that holds the hub's cache
     system: System = System()
-    unanswered: tuple[str, ...] = ()  # whom we asked in vain, in words
+    unanswered: tuple[str, ...] = ()  # drivers that did not answer, in words
 
     @property
     def lends_memory(self) -> bool:
-        """Do GPUs work in the main memory, so that what they hold is missing there? NVIDIA's that do are alone."""
+        """True if GPUs use main memory, so that what they hold is missing there.
+
+        Apple's do; NVIDIA's where all of them do, for one that shares memory has no others beside it.
+        """
         nvidia = [gpu for gpu in self.gpus if gpu.vendor == "nvidia" and not gpu.is_mute]
         return self.unified is not None or (bool(nvidia) and all(gpu.shares_memory for gpu in nvidia))
 
     def backend_of(self, gpu: Gpu) -> str | None:
-        """The backend of this llama.cpp that serves the GPU; None: it was built without any that could."""
+        """Return the backend of this llama.cpp that serves the GPU; None where it was built without one."""
         return next((name for name in gpu.backends if name in self.llama_cpp.backends), None)

@@ -1,7 +1,7 @@
-"""NVML in a process of its own: `ask_gpus` in ours, and what that process runs.
+"""NVML in a separate process: `ask_gpus` in ours, `main` in the child.
 
 A driver that hangs (a card that fell off the bus, a reset that does not end) leaves its process unkillable; ours must
-neither hang with it nor be unable to end. Where no NVIDIA driver is, nothing is started.
+neither hang with it nor become unkillable. Callers ask `has_driver` first and start nothing without one.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from eaglelocal.probe.asking import NoAnswer, run_module
 from eaglelocal.probe.machine import Gpu
 
 TIMEOUT_S = 8.0  # a driver that is not kept loaded needs a second or two for each card
-_LOOK_S = 0.5  # whether the parent has ended
+_LOOK_S = 0.5  # between looks at whether the parent has ended
 MODULE = "eaglelocal.probe.nvml_child"
 DRIVER_MARKS = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg", "dev/nvgpu", "dev/nvhost-ctrl")
 
 
 def has_driver(root: Path = Path("/"), platform: str = sys.platform) -> bool:
-    """Could NVML answer here? True where it cannot be told."""
+    """Return whether NVML could answer here; True where that cannot be told."""
     if platform == "darwin":
         return False
     return not platform.startswith("linux") or any((root / mark).exists() for mark in DRIVER_MARKS)
 
 
 def ask_gpus(*, timeout_s: float = TIMEOUT_S) -> tuple[Gpu, ...]:
-    """Raises NoAnswer when the driver hangs, or its library ends the process that asks it."""
+    """Return NVML's GPUs. Raises NoAnswer when the driver hangs, or its library ends the child process."""
     try:
         ran = run_module(MODULE, timeout_s=timeout_s)
     except NoAnswer:
         raise NoAnswer(f"NVIDIA's driver gave no answer in {timeout_s:g} s") from None
     if ran is None or ran.code:
         raise NoAnswer("NVIDIA's library could not be asked" + (f" (code {ran.code})" if ran else ""))
-    gpus: tuple[Gpu, ...] = pickle.loads(ran.stdout)  # from a process of our own
+    gpus: tuple[Gpu, ...] = pickle.loads(ran.stdout)  # written by our own child process
     return gpus
 
 
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """NVML is called without the interpreter's lock, so a thread of Python's can look, also while the driver hangs."""
+    """End with the parent. NVML is called without the GIL, so this thread also runs while the driver hangs."""
     while os.getppid() == parent:
         time.sleep(_LOOK_S)
     os._exit(1)

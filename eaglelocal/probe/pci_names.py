@@ -1,6 +1,6 @@
-"""What a graphics card is called, from the lists that Linux systems carry: libdrm's amdgpu.ids and pci.ids.
+"""Names of graphics cards, from the lists that Linux systems carry: libdrm's amdgpu.ids and pci.ids.
 
-A list is searched line by line and never kept: pci.ids has 1.5 MB, of which one line is wanted.
+A list is searched line by line and never kept: of pci.ids' 1.5 MB one line is needed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ PCI_IDS = ("usr/share/hwdata/pci.ids", "usr/share/misc/pci.ids", "usr/local/shar
 
 
 def card_name(root: Path, *, vendor: str, device: str, revision: str) -> str | None:
-    """Ids are four (the revision two) lower-case hex digits, as in 1002, 744c, c8."""
+    """Return a card's name, None if unlisted. Ids are four (the revision two) lower-case hex digits: 1002, 744c, c8."""
     if vendor == "1002":
         exact = amd_name(_lines(root, AMDGPU_IDS), device=device, revision=revision)
         if exact:
@@ -22,7 +22,7 @@ def card_name(root: Path, *, vendor: str, device: str, revision: str) -> str | N
 
 
 def amd_name(lines: Iterable[str], *, device: str, revision: str) -> str | None:
-    """Lines "744C,\tC8,\tAMD Radeon RX 7900 XTX"."""
+    """Return the name from lines such as "744C,\tC8,\tAMD Radeon RX 7900 XTX"; None if unlisted."""
     for line in lines:
         words = [word.strip() for word in line.split(",", 2)]
         if len(words) == 3 and (words[0].lower(), words[1].lower()) == (device, revision):
@@ -31,7 +31,10 @@ def amd_name(lines: Iterable[str], *, device: str, revision: str) -> str | None:
 
 
 def pci_name(lines: Iterable[str], *, vendor: str, device: str) -> str | None:
-    """ "8086  Intel Corporation" and below it "\t56a0  DG2 [Arc A770]": the sales name, which stands in brackets."""
+    """Return the sales name, which stands in brackets; None if unlisted.
+
+    The lines are "8086  Intel Corporation" and below it "\t56a0  DG2 [Arc A770]".
+    """
     inside = False
     for line in lines:
         if line.startswith(("#", "\t\t")) or not line.strip():
@@ -51,7 +54,7 @@ def _sales_name(name: str) -> str | None:
 
 
 def _lines(root: Path, names: Iterable[str]) -> Iterator[str]:
-    """Of the first file that there is."""
+    """Yield the lines of the first file that exists."""
     for name in names:
         try:
             with (root / name).open(encoding="utf-8", errors="replace") as file:

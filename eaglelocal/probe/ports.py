@@ -1,4 +1,4 @@
-"""Who listens on a port of this machine, as far as the system tells."""
+"""The process that listens on a port of this machine, as far as the system tells."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import socket
 
 
 def is_taken(host: str, port: int) -> bool:
-    """Could a server not listen there? Binds for a moment and sends nothing. False for what is no address of ours."""
+    """Return whether a server could not listen there, by binding for a moment. False if the host is not local."""
     try:
         (family, kind, _, _, address), *_ = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
         with socket.socket(family, kind) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, for what is just closing
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, for closing connections
             trial.bind(address)
             trial.listen(1)
     except (OSError, OverflowError) as problem:
@@ -20,7 +20,7 @@ def is_taken(host: str, port: int) -> bool:
 
 
 def listener(port: int) -> str | None:
-    """Name and pid of the process that listens there; None where the system tells only its own user, or nothing."""
+    """Return name and pid of the process that listens there; None where the system does not tell this user."""
     import psutil
 
     try:

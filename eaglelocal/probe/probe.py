@@ -1,4 +1,4 @@
-"""`probe()`: what machine is this? Asks every part and survives each of them failing.
+"""`probe()`, which describes this machine and survives the failure of each part.
 
 Knows how to ask the system; the parsing is in the files beside it. Loads neither llama.cpp nor torch.
 """
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def probe() -> Machine:
-    """The machine as far as it can be found out. Never raises. Memory bandwidth is looked up, not measured."""
+    """Return the machine as far as it can be found out. Never raises. Memory bandwidth is looked up, not measured."""
     nvml, unanswered = _ask_nvml()
     machine = Machine(
         gpus=_attempt(lambda: together(nvml, read_cards() if sys.platform.startswith("linux") else ()), nvml),
@@ -57,7 +57,7 @@ def probe() -> Machine:
 
 
 def _ask_nvml() -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-    """The GPUs, and the complaint where the driver does not answer."""
+    """Return NVML's GPUs, and a complaint where the driver does not answer."""
     try:
         return (ask_gpus() if has_driver() else ()), ()
     except NoAnswer as complaint:
@@ -67,13 +67,13 @@ def _ask_nvml() -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
 
 
 def free_bytes(folder: Path) -> int:
-    """Free space on the disk where a folder is or would be made."""
+    """Return the free space on the disk where a folder is or would be made."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free
 
 
 def memory_of(*, total_bytes: int, available_bytes: int, limit: MemoryLimit | None) -> Memory:
-    """Memory of the machine, cut down to the cgroup's limit."""
+    """Return the machine's memory, cut down to the cgroup's limit."""
     if limit is None:
         return Memory(total_bytes=total_bytes, available_bytes=available_bytes, installed_bytes=total_bytes)
     return Memory(
@@ -102,7 +102,7 @@ def _read_cpu() -> Cpu:
 
 
 def _clock_mhz() -> float | None:
-    """Systems that do not know it say 0, and some name it in GHz."""
+    """Return the highest clock, else the present one. Figures too low are no answer: some systems say 0, some GHz."""
     told = psutil.cpu_freq()
     known = [each for each in (told.max, told.current) if each >= MIN_CLOCK_MHZ] if told else []
     return known[0] if known else None
@@ -128,7 +128,7 @@ def _read_memory() -> Memory:
 
 
 def marked(text: str) -> str | None:
-    """What a file of the kernel's marks among the values it could have: madvise in "always [madvise] never"."""
+    """Return the value that a file of the kernel marks: madvise in "always [madvise] never"."""
     found = re.search(r"\[(\w+)\]", text)
     return found[1] if found else None
 

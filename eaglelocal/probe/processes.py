@@ -1,32 +1,32 @@
-"""What the system says of one process: is it the one we mean, and does it compute?
+"""The identity and the CPU time of a process.
 
-Never raises; None where the process is gone or the system does not tell. A pid alone names no process,
-for it is given anew when its owner has ended: the pid and its birth mark together do.
+Never raises; None where the process is gone or the system does not tell. A pid is given to another process after its
+owner has ended, so a process is identified by the pid together with a mark of its start.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_STATE, _BIRTH_TICKS = 0, 19  # fields of /proc/PID/stat, counted behind the name
+_STATE, _BIRTH_TICKS = 0, 19  # fields of /proc/PID/stat, counted after the name
 _PROC = Path("/proc/self/stat")
 
 
 def birth_of(pid: int) -> str | None:
-    """A mark that the process keeps all its life and its pid's next owner will not have. None: it has ended."""
+    """Return a mark of the process's start, which the pid's next owner will not have; None where it has ended."""
     fields = _stat(pid)
-    if fields is not None:  # ticks since the machine started: a clock that is set does not move them
+    if fields is not None:  # ticks since the machine started: setting the clock does not move them
         return fields[_BIRTH_TICKS] if fields[_STATE] not in "ZX" else None
     return None if _PROC.exists() else _birth_by_psutil(pid)
 
 
 def is_alive(pid: int, birth: str) -> bool:
-    """Does the very process that had this mark still run?"""
+    """Return whether the process that had this mark still runs."""
     return birth_of(pid) == birth
 
 
 def cpu_s(pid: int) -> float | None:
-    """Seconds of processor time it has used so far, in tens of milliseconds."""
+    """Return the seconds of CPU time it has used so far, to some 10 ms; None where it is gone."""
     import psutil
 
     try:
@@ -37,7 +37,7 @@ def cpu_s(pid: int) -> float | None:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields behind the name, which stands in brackets and may hold anything."""
+    """Return the fields behind the name, which stands in brackets and may hold anything; None where it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -8,7 +8,7 @@ from eaglelocal.probe.machine import Machine
 
 
 def to_json(machine: Machine) -> dict[str, object]:
-    """Keys gpus, unified, cpu, memory, disk, llama_cpp, system, unanswered; what is unknown is null."""
+    """Return the keys gpus, unified, cpu, memory, disk, llama_cpp, system, unanswered; what is unknown is null."""
     return {
         "gpus": [
             {**asdict(gpu), "backend": machine.backend_of(gpu), "room_bytes": gpu.room_bytes} for gpu in machine.gpus

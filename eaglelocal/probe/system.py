@@ -1,4 +1,4 @@
-"""What the machine runs, and what stands between it and us: WSL, containers. Small files and variables only."""
+"""The operating system, and the WSL or the container that it runs in. Reads small files and variables only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from eaglelocal.probe.machine import System
 
 CONTAINER_FILES = {".dockerenv": "docker", "run/.containerenv": "podman"}
-CONTAINER_GROUPS = ("kubepods", "docker", "libpod", "lxc", "containerd")  # in the path of a first process's cgroup
+CONTAINER_GROUPS = ("kubepods", "docker", "libpod", "lxc", "containerd")  # in the path of the cgroup of process 1
 
 
 def read_system(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> System:
@@ -24,7 +24,7 @@ def read_system(root: Path = Path("/"), environ: Mapping[str, str] = os.environ)
 
 
 def linux_system(root: Path, environ: Mapping[str, str]) -> System:
-    """From the files below `root`, as they stand in a machine or a container."""
+    """Read a Linux system from the files below `root`."""
     release = parse_os_release(_text(root / "etc/os-release") or _text(root / "usr/lib/os-release"))
     kernel = _text(root / "proc/sys/kernel/osrelease").strip()
     return System(
@@ -42,7 +42,7 @@ def parse_os_release(text: str) -> dict[str, str]:
 
 
 def wsl_version(kernel: str) -> int | None:
-    """5.15.167.4-microsoft-standard-WSL2 is 2; 4.4.0-19041-Microsoft, where there is no kernel of Linux's, is 1."""
+    """Return 2 for 5.15.167.4-microsoft-standard-WSL2, and 1 for 4.4.0-19041-Microsoft, which is no Linux kernel."""
     if "microsoft" not in kernel.lower():
         return None
     return 2 if "wsl2" in kernel.lower() or "microsoft-standard" in kernel else 1

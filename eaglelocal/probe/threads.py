@@ -1,8 +1,8 @@
-"""How many threads llama.cpp should get: the physical cores that this process may really use.
+"""The number of threads for llama.cpp: the physical cores that this process may really use.
 
-Counts affinity (taskset, a container's cpuset), the cgroup's CPU time, hyperthreads (two on a core
-share its arithmetic units, and a decode is bound by those or by memory), and leaves out efficiency cores,
-which make the others wait at every barrier. Calibration may later find a better number.
+Heeds affinity (taskset, a container's cpuset) and the cgroup's CPU time, counts hyperthreads of a core once (they share
+its arithmetic units, and a decode is bound by those or by memory), and leaves out efficiency cores, which make the
+others wait at every barrier. Calibration may later find a better number.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from eaglelocal.probe.cpuinfo import core_keys, parse_cpuinfo
 
 CPUS = Path("/sys/devices/system/cpu")
 CPUINFO = Path("/proc/cpuinfo")
-FAST_CPUS = Path("/sys/devices/cpu_core/cpus")  # there only on Intel chips with two kinds of core
-FAST_SHARE = 0.6  # of the fastest core's capacity, where the kernel tells it, as it does on ARM
+FAST_CPUS = Path("/sys/devices/cpu_core/cpus")  # exists only on Intel chips with two kinds of core
+FAST_SHARE = 0.6  # of the fastest core's capacity, where the kernel states it, as on ARM
 
 
 def usable_threads() -> int:
-    """At least 1; never raises."""
+    """Return the number of threads to use, at least 1. Never raises."""
     try:
         allowed = allowed_cpus()
         if sys.platform == "linux":
@@ -37,7 +37,7 @@ def usable_threads() -> int:
 
 
 def threads_for(allowed: frozenset[int], core_of: Mapping[int, str], quota_cores: float | None) -> int:
-    """Distinct cores among the allowed logical CPUs, at most the whole cores that the quota grants.
+    """Count the distinct cores among the allowed logical CPUs, at most the whole cores that the quota grants.
 
     A CPU that core_of does not know counts as a core of its own.
     """
@@ -47,14 +47,14 @@ def threads_for(allowed: frozenset[int], core_of: Mapping[int, str], quota_cores
 
 
 def allowed_cpus() -> frozenset[int]:
-    """Logical CPUs in the process's affinity; all of them where the system has no such thing."""
+    """Return the logical CPUs in the process's affinity; all of them where the system has no affinity."""
     if sys.platform == "linux":
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def physical_cores(cpus: frozenset[int], *, folder: Path = CPUS, cpuinfo: Path = CPUINFO) -> dict[int, str]:
-    """Logical CPU -> a name of its core: the list of its siblings, else what /proc/cpuinfo says."""
+    """Map logical CPUs to a name of their core: the list of its siblings, else what /proc/cpuinfo states."""
     siblings = {cpu: name for cpu in cpus if (name := _siblings(folder / f"cpu{cpu}" / "topology"))}
     if siblings:
         return siblings
@@ -65,14 +65,14 @@ def physical_cores(cpus: frozenset[int], *, folder: Path = CPUS, cpuinfo: Path =
 
 
 def last_level_cache_bytes(cpus: frozenset[int], *, folder: Path = CPUS) -> int | None:
-    """Of all caches of the highest level that these CPUs have, each counted once; None where it is not said."""
+    """Return the bytes of these CPUs' caches of the highest level, each counted once; None where unknown."""
     caches = [cache for cpu in cpus for cache in _caches(folder / f"cpu{cpu}" / "cache")]
     highest = max((level for level, _, _ in caches), default=0)
     return sum({shared: size for level, shared, size in caches if level == highest}.values()) or None
 
 
 def _caches(folder: Path) -> list[tuple[int, str, int]]:
-    """Of one CPU: (level, CPUs that share it, bytes)."""
+    """Return the caches of one CPU: (level, CPUs that share it, bytes)."""
     found = []
     for index in folder.glob("index*"):
         try:
@@ -84,13 +84,13 @@ def _caches(folder: Path) -> list[tuple[int, str, int]]:
 
 
 def parse_size(text: str) -> int:
-    """ "32768K" -> 33554432. Raises ValueError."""
+    """Return 33554432 for "32768K". Raises ValueError."""
     shift = {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
     return int(text[:-1] if shift else text) << shift
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
-    """ "0-3,8" -> {0, 1, 2, 3, 8}."""
+    """Return {0, 1, 2, 3, 8} for "0-3,8". Raises ValueError."""
     cpus: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -115,7 +115,7 @@ def _fast(allowed: frozenset[int]) -> frozenset[int]:
 
 
 def able(cpus: frozenset[int], *, folder: Path = CPUS) -> frozenset[int]:
-    """Those of the fast kind, by the capacity of each; all where one is not told."""
+    """Return the fast CPUs, by the capacity of each; all where one is not known."""
     try:
         capacity = {cpu: int((folder / f"cpu{cpu}" / "cpu_capacity").read_text()) for cpu in cpus}
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Which GPUs a process of this environment gets, and under which number: variables hide cards and put them in order.
+"""The GPUs that environment variables leave to this process, and their numbers: variables hide and reorder cards.
 
-The driver's library (NVML) counts cards as they lie on the bus and knows nothing of these variables; CUDA and ROCm
-obey them, and CUDA takes the fastest card for its first. Knows no Vulkan or SYCL variables: their numbers depend on
-drivers that nobody asked.
+NVML counts cards as they lie on the bus and ignores these variables; CUDA and ROCm obey them, and CUDA takes the
+fastest card for its first. Variables of Vulkan and SYCL are not read: their numbers depend on drivers that were not
+asked.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from eaglelocal.probe.machine import Gpu, Machine
 
-MAX_DIGITS = 9  # of a number that is read at all
+MAX_DIGITS = 9  # of a number; longer ones are not read
 CUDA_ORDER, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
-# of a backend, one after the other; of several names the first that is set
+# by backend: filters that apply one after the other; of several names the first that is set counts
 STAGES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "cuda": (("CUDA_VISIBLE_DEVICES",),),
     "hip": (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
@@ -22,7 +22,7 @@ STAGES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 
 def as_seen(machine: Machine, environ: Mapping[str, str]) -> Machine:
-    """The machine with `hidden_by` and `device_index` of every GPU that answers and that this llama.cpp serves."""
+    """Return the machine with `hidden_by` and `device_index` of every GPU that answers and that llama.cpp serves."""
     served = [gpu for gpu in machine.gpus if not gpu.is_mute]
     seen: dict[int, Gpu] = {}
     for backend in dict.fromkeys(machine.backend_of(gpu) for gpu in served):
@@ -47,18 +47,18 @@ def _of_backend(backend: str, cards: Sequence[Gpu], environ: Mapping[str, str]) 
 
 
 def fastest_first(cards: Sequence[Gpu]) -> list[Gpu]:
-    """CUDA's own order: the one that it takes for the fastest, then the others as they lie on the bus.
+    """Return the cards in CUDA's own order: the one that it takes for the fastest, then the others as on the bus.
 
-    How it tells is not documented; here the bandwidth of the memory does.
+    CUDA's measure is not documented; memory bandwidth stands in for it.
     """
     first = max(cards, key=lambda gpu: gpu.bandwidth_bytes_s or 0)
     return [first, *(gpu for gpu in cards if gpu is not first)]
 
 
 def chosen(text: str, cards: Sequence[Gpu]) -> list[Gpu]:
-    """Those that a variable names, in its order. Nothing is read behind a name that there is not; twice is an error.
+    """Return the cards that a variable names, in its order, up to the first unknown name; none if one is named twice.
 
-    All of them where a name is of a kind that the driver did not tell us.
+    Of a partitioned card the first named instance counts. All cards where a name is a UUID and the driver told us none.
     """
     found: list[Gpu] = []
     for word in text.split(","):
@@ -69,7 +69,7 @@ def chosen(text: str, cards: Sequence[Gpu]) -> list[Gpu]:
         if gpu is None:
             return found
         if gpu.index in (other.index for other in found):
-            return found if gpu.mig else []  # of a partitioned card a process gets one instance
+            return found if gpu.mig else []  # a process gets one instance of a partitioned card
         found.append(gpu)
     return found
 
@@ -77,7 +77,7 @@ def chosen(text: str, cards: Sequence[Gpu]) -> list[Gpu]:
 def _named(name: str, cards: Sequence[Gpu]) -> Gpu | None:
     if name.isdecimal():
         return cards[int(name)] if len(name) <= MAX_DIGITS and int(name) < len(cards) else None
-    if name.startswith("MIG-GPU-"):  # of older drivers: MIG-GPU-UUID/3/0, without an own name of the instance
+    if name.startswith("MIG-GPU-"):  # of older drivers: MIG-GPU-UUID/3/0, where the instance has no UUID
         return _with_uuid(name.removeprefix("MIG-").partition("/")[0], cards)
     if name.startswith("MIG-"):
         parts = [(gpu, part) for gpu in cards for part in gpu.slices if part.uuid == name]
@@ -86,6 +86,6 @@ def _named(name: str, cards: Sequence[Gpu]) -> Gpu | None:
 
 
 def _with_uuid(begin: str, cards: Sequence[Gpu]) -> Gpu | None:
-    """The only one whose name begins so."""
+    """Return the only card whose UUID begins so; None where there is none or several."""
     found = [gpu for gpu in cards if (gpu.uuid or "").startswith(begin)]
     return found[0] if len(found) == 1 else None

@@ -1,7 +1,7 @@
-"""The configuration of a published head, in whatever dialect, as one plain description.
+"""The configuration of a published head, from any dialect, as one plain description.
 
 Dialects differ in where they write a flag, what they mean by its absence, and how they count layers. What a
-configuration leaves open is kept open (`Readings`): measuring decides it later (`trial.py`).
+configuration leaves open is kept open (`Readings`): a trial decides it later (`cli/head_trial.py`).
 
 SafeAILab and SpecForge write flat keys, SpecForge and ModelOpt (NVIDIA) more of them below `eagle_config`,
 speculators the layer's shape below `transformer_layer_config`.
@@ -25,7 +25,7 @@ TAPS_KEY = "eagle_aux_hidden_state_layer_ids"
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What may be meant, the likeliest first."""
+    """The possible meanings of a configuration, the likeliest first."""
 
     taps: tuple[tuple[int, ...], ...]  # layer inputs: id k is the stream that enters layer k
     norm_before_residual: tuple[bool, ...]
@@ -42,7 +42,7 @@ class HeadConfig:
     rms_eps: float
     rope: Rope
     max_context: int
-    window: int | None  # tokens that attention reaches back
+    window: int | None  # of sliding-window attention, in tokens
     vocab_size: int | None  # of the target
     draft_vocab: int | None
     target_hidden_size: int | None
@@ -57,7 +57,7 @@ class HeadConfig:
 
 
 class ConfigKeys:
-    """Typed access to the configuration; the innermost place that has a key wins."""
+    """Typed access to the configuration: `transformer_layer_config` first, then the top level, then `eagle_config`."""
 
     def __init__(self, config: Mapping[str, object]) -> None:
         self.top = config
@@ -82,7 +82,7 @@ class ConfigKeys:
         return value
 
     def flag(self, *names: str) -> bool | None:
-        """A bool under any of its names; None where it is not said."""
+        """Return a bool under any of its names; None where it is not stated."""
         for name in names:
             value = self.merged.get(name)
             if isinstance(value, bool):
@@ -102,7 +102,7 @@ def _below(config: Mapping[str, object], key: str) -> Mapping[str, object]:
 
 
 def _head_dim(keys: ConfigKeys, usual: int) -> int:
-    """Halves of a head are turned against each other, so it is even."""
+    """Return the head dimension, which must be even: RoPE rotates one half against the other."""
     head_dim = keys.count("head_dim", max(usual, 1))
     if head_dim % 2 or head_dim > MAX_HEAD_DIM:
         raise ModelFileError(f"config.json: heads are {head_dim} wide, not an even number up to {MAX_HEAD_DIM}")
@@ -110,7 +110,7 @@ def _head_dim(keys: ConfigKeys, usual: int) -> int:
 
 
 def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str) -> HeadConfig:
-    """`prefix` and `layer_name`: how the tensors are called, which tells dialects apart.
+    """Read a configuration; `prefix` and `layer_name` are those of the tensors' names, which differ between dialects.
 
     Raises ModelFileError on what is missing or no number, IncompatibleError on what llama.cpp cannot run.
     """
@@ -144,7 +144,10 @@ def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str) -
 
 
 def dialect_of(keys: ConfigKeys, prefix: str, layer_name: str) -> str:
-    """Who wrote it. Only speculators and the place of layer ids change what is read; the rest is for people."""
+    """Return the project that wrote the head.
+
+    Only speculators and the place of the layer ids change what is read; the rest is for people.
+    """
     architectures = keys.top.get("architectures")
     architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
     if keys.layer or keys.top.get("speculators_model_type") or "Speculator" in architecture:
@@ -159,11 +162,14 @@ def dialect_of(keys: ConfigKeys, prefix: str, layer_name: str) -> str:
 
 
 def readings_of(config: HeadConfig, *, num_taps: int, n_layer: int, last_tap: int) -> Readings:
-    """What the configuration may mean for a target of `n_layer` layers, the last of whose inputs is `last_tap`."""
+    """Return what the configuration may mean for a target of `n_layer` layers.
+
+    `last_tap` is the highest layer input that it has. Raises ModelFileError, or IncompatibleError where it lacks a tap.
+    """
     residual = config.norm_before_residual
     if residual is not None:
         residuals: tuple[bool, ...] = (residual,)
-    else:  # speculators' loader takes absence for yes, everybody else's for no
+    else:  # absence means true to speculators' loader, false to all others
         residuals = (True, False) if config.dialect == "speculators" else (False,)
     usual = (2, n_layer // 2, n_layer - 3)
     if config.layer_ids is None and num_taps != len(usual):
@@ -180,7 +186,7 @@ def readings_of(config: HeadConfig, *, num_taps: int, n_layer: int, last_tap: in
 
 
 def tap_readings(layer_ids: tuple[int, ...], *, usual: tuple[int, ...], nested: bool) -> tuple[tuple[int, ...], ...]:
-    """Layer inputs that the ids may mean, the likeliest first.
+    """Return the layer inputs that the ids may mean, the likeliest first.
 
     Ids count layer inputs (vLLM, speculators, llama.cpp) or layer outputs, which are one lower (SGLang, ModelOpt,
     below `eagle_config`). The usual three are known in both ways of counting; others stay open.
@@ -228,7 +234,7 @@ def _epsilon(keys: ConfigKeys) -> float:
 
 
 def _window(keys: ConfigKeys) -> int | None:
-    """Models of many kinds write a window that they do not use; what decides is the layer's type."""
+    """Return the sliding window, None if unused: many models state one and do not use it; the layer's type decides."""
     window = keys.optional_count("sliding_window")
     types = keys.merged.get("layer_types")
     if isinstance(types, list) and types:
@@ -238,7 +244,7 @@ def _window(keys: ConfigKeys) -> int | None:
 
 
 def _verifier(keys: ConfigKeys) -> str:
-    """speculators names the target that the head was trained for."""
+    """Return the target that the head was trained for, which speculators names; else empty."""
     speculators = _below(keys.top, "speculators_config")
     name = _below(speculators, "verifier").get("name_or_path")
     return name if isinstance(name, str) else ""

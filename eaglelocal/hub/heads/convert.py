@@ -1,6 +1,6 @@
-"""A published head, beside its target -> keys and tensors of the GGUF that llama.cpp runs.
+"""Conversion of a published head, beside its target, to keys and tensors of the GGUF that llama.cpp runs.
 
-Everything that llama.cpp's eagle3 graph has no place for is told by keys of ours and done by the engine around it
+Everything that llama.cpp's eagle3 graph has no place for is stated by keys of ours and done by the engine around it
 (`backend/head.py`), folded where that is exact, or refused by name. Does not write files.
 """
 
@@ -33,7 +33,7 @@ from eaglelocal.hub.heads.safetensors import Floats, Ints, StoredTensor
 from eaglelocal.hub.heads.vocabulary_map import target_tokens
 from eaglelocal.hub.heads.weights import indices, interleaved, matrix, scaled_columns, vector
 
-FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # general.file_type, for those who show it
+FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # general.file_type, for programs that show it
 VECTORS = {
     "norm.weight": "output_norm.weight",
     "layer.input_layernorm.weight": "blk.0.attn_norm.weight",
@@ -50,12 +50,12 @@ MATRICES = {
 
 
 SAMPLED_ROWS = 64
-SAME_SHARE = 0.02  # of an embedding's length: what rounding to six bits or more moves it by
+SAME_SHARE = 0.02  # of an embedding's length: the most that rounding to six bits or more changes it by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One way to read what a head's configuration leaves open."""
+    """A way to read what a head's configuration leaves open."""
 
     taps: tuple[int, ...]
     norm_before_residual: bool
@@ -64,7 +64,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadHead:
-    """A head that was understood, and could be run beside its target."""
+    """A head that was understood, and can be run beside its target."""
 
     name: str
     config: HeadConfig
@@ -73,13 +73,13 @@ class ReadHead:
     fc_norm: bool
     norm_before_fc: bool
     target_tokens: Ints | None  # [draft vocabulary]
-    shares_embeddings: bool  # its own are the target's, or it has none
+    shares_embeddings: bool  # it has none of its own, or a copy of the target's
     readings: Readings
     notes: tuple[str, ...]
 
     @property
     def stated(self) -> Reading:
-        """What the configuration says, or most likely means."""
+        """The reading that the configuration states, or most likely means."""
         return Reading(
             taps=self.readings.taps[0],
             norm_before_residual=self.readings.norm_before_residual[0],
@@ -87,7 +87,10 @@ class ReadHead:
         )
 
     def alternatives(self) -> list[Reading]:
-        """Other ways to read taps and residual, with the stated recurrence; the first draft step tells them apart."""
+        """Return other readings of taps and residual, with the stated recurrence.
+
+        They differ in the acceptance of the first drafted token.
+        """
         return [
             replace(self.stated, taps=taps, norm_before_residual=residual)
             for taps in self.readings.taps
@@ -97,7 +100,7 @@ class ReadHead:
 
 
 def read_head(published: Published, beside: Header, target: ModelInfo, *, name: str) -> ReadHead:
-    """`beside` is the header of the target. Raises ModelFileError or IncompatibleError with the reason."""
+    """Read a head; `beside` is the target's header. Raises ModelFileError or IncompatibleError with the reason."""
     tensors = head_tensors(published.tensors)
     config = read_config(published.config, prefix=tensors.prefix, layer_name=tensors.layer_name)
     num_taps = _num_taps(tensors["fc.weight"], config, target)
@@ -121,7 +124,7 @@ def read_head(published: Published, beside: Header, target: ModelInfo, *, name: 
 
 
 def last_tap(target: ModelInfo) -> int:
-    """The highest layer id that can be tapped; id n_layer is the state behind the last layer."""
+    """Return the highest layer id that can be tapped; id n_layer is the state after the last layer."""
     return target.n_layer - (target.final_state is None)
 
 
@@ -142,7 +145,7 @@ def _num_taps(fc: StoredTensor, config: HeadConfig, target: ModelInfo) -> int:
 
 
 def _norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tuple[bool, bool]:
-    """fc_norm and norm_before_fc: the tensors decide, and what the configuration asks for must be there."""
+    """Return (fc_norm, norm_before_fc) by the tensors; raise where one that the configuration states is missing."""
     fc_norm, norm_before_fc = bool(tensors.fc_norms), tensors.get("input_norm.weight") is not None
     for flag, asked, there in (
         ("fc_norm", config.fc_norm, fc_norm),
@@ -160,9 +163,10 @@ def _norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tuple[boo
 
 
 def _shares_embeddings(own: StoredTensor | None, beside: Header, target: ModelInfo) -> bool:
-    """Many heads come with a copy of the target's embeddings, which are as large as the rest of the head twice over.
+    """Return whether the head can use the target's embeddings: it has none, or a copy, as some of the rows show.
 
-    Told by some of the rows. Where the target's are rounded to fewer bits the head keeps its own.
+    Many heads come with a copy, which is as large as the rest of the head twice over. Where the target's are rounded to
+    fewer bits the head keeps its own.
     """
     if own is None:
         return True
@@ -176,7 +180,7 @@ def _shares_embeddings(own: StoredTensor | None, beside: Header, target: ModelIn
 
 
 def _output_of(tensors: HeadTensors, config: HeadConfig) -> StoredTensor | None:
-    """What gives the logits; None where the target lends it."""
+    """Return the tensor that gives the logits; None where the target lends its own."""
     own = tensors.get("lm_head.weight")
     return tensors.get("embed_tokens.weight") if own is None and config.ties_embeddings else own
 
@@ -191,7 +195,7 @@ def _notes(config: HeadConfig, tensors: HeadTensors, target: ModelInfo, *, fc_no
 
 
 def entries_of(head: ReadHead, reading: Reading, beside: Header, target: ModelInfo, kind: str) -> list[Entry]:
-    """The file's keys; the tokenizer is the target's."""
+    """Return the file's keys; the tokenizer is the target's."""
     config = head.config
     counts = {
         "general.file_type": FILE_TYPES[kind],
@@ -229,19 +233,19 @@ def entries_of(head: ReadHead, reading: Reading, beside: Header, target: ModelIn
 
 
 def padded_taps(taps: tuple[int, ...], n_layer: int) -> tuple[int, ...]:
-    """llama.cpp wants three: layers that fc reads with columns of zeros fill up."""
+    """Return the three taps that llama.cpp needs: fc reads the added layers with columns of zeros."""
     spare = (layer for layer in range(n_layer) if layer not in taps)
     return taps + tuple(next(spare, 0) for _ in range(NUM_TAPS - len(taps)))
 
 
 def tokenizer_entries(beside: Header) -> list[Entry]:
-    """The target's, as the head's file wants it too."""
+    """Return the target's tokenizer keys, which the head's file needs, too."""
     others = frozenset(key for key in beside.metadata if not key.startswith("tokenizer."))
     return copied_entries(beside, without=others)
 
 
 def tensors_of(head: ReadHead, target: ModelInfo, kind: str) -> list[StreamedTensor]:
-    """Shapes that are wrong are found by whoever checks the written file against the target."""
+    """Return the file's tensors. Wrong shapes are found when the written file is checked against the target."""
     tensors, config = head.tensors, head.config
     written = [_fc(head, target, kind)]
     if head.norm_before_fc:
@@ -269,7 +273,7 @@ def _fc(head: ReadHead, target: ModelInfo, kind: str) -> StreamedTensor:
 
 
 def _vocabulary_tensors(head: ReadHead, target: ModelInfo, kind: str) -> Iterator[StreamedTensor]:
-    """Rows behind the target's vocabulary pad it; no token asks for them."""
+    """Yield embeddings, output and d2t. Rows after the target's vocabulary are padding, and left out."""
     embeddings, output = head.tensors.get("embed_tokens.weight"), _output_of(head.tensors, head.config)
     if embeddings is not None and not head.shares_embeddings:
         yield _plain("token_embd.weight", embeddings, kind, most_rows=target.n_vocab)

@@ -1,6 +1,6 @@
 """A folder with a head as it was published: config.json and weights, in one file or in shards.
 
-Finds and reads the files; knows neither dialects nor what a head is.
+Finds and reads the files; dialects, and what a head is, are not known here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_FILES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How weights are stored: files by their names, and the index that lists the shards."""
+    """A format of weights: names of its files, the index that lists the shards, and its reader."""
 
     suffix: str
     stem: str
@@ -37,7 +37,7 @@ FORMATS = (Format(SUFFIX, "model", read_safetensors), Format(".bin", "pytorch_mo
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What lies in the folder: the configuration as JSON, and the tensors by the names they have there."""
+    """The content of a folder: the configuration as JSON, and the tensors by the names they have there."""
 
     folder: Path
     config: Mapping[str, object]
@@ -45,7 +45,7 @@ class Published:
 
 
 def read_published(folder: Path) -> Published:
-    """Raises ModelFileError on whatever is missing or damaged."""
+    """Read a published head. Raises ModelFileError on whatever is missing or damaged."""
     if not folder.is_dir():
         raise ModelFileError(f"{folder} is not a folder", hint=f"give a folder with {CONFIG} and *{SUFFIX}")
     if not (folder / CONFIG).is_file():
@@ -63,7 +63,7 @@ def read_published(folder: Path) -> Published:
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """A JSON object from a file of limited size."""
+    """Read a JSON object from a file of limited size. Raises ModelFileError."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_JSON_BYTES + 1)
@@ -81,7 +81,7 @@ def read_json(path: Path) -> dict[str, object]:
 
 
 def _tensor_files(folder: Path) -> tuple[Format, list[Path]]:
-    """Of the first format that is there."""
+    """Return the first format that is there, with its files."""
     for form in FORMATS:
         if (folder / form.index).is_file():
             return form, _shards(folder, form)
@@ -97,7 +97,7 @@ def _check_files(what: str, num_files: int) -> None:
 
 
 def _shards(folder: Path, form: Format) -> list[Path]:
-    """The files that the index names, which must lie in the folder itself."""
+    """Return the files that the index names, which must be in the folder itself."""
     names = read_json(folder / form.index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise ModelFileError(f"{form.index}: no weight_map")

@@ -1,7 +1,7 @@
-"""A head that was published in 16 or 8 bits, written once more in fewer: what the engine drafts with.
+"""A head's copy in fewer bits than the 16 or 8 it was published in: what the engine drafts with.
 
-Copies lie in the cache, under names that tell the original's state, so that a head which changes gets a new one; those
-whose original is gone or has changed go when the next is written.
+Copies are in the cache, under names that depend on the original's state, so that a head which changes gets a new one;
+those whose original is gone or has changed are deleted when the next is written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Progress = Callable[[float], None]
 
 
 def light_copy(path: Path, kind: str, *, on_progress: Progress) -> Path:
-    """The copy of a head in the type `kind`, written now unless it is there; the head itself where none is lighter.
+    """Return a head's copy in the type `kind`, written now unless it is there; the head itself if none is lighter.
 
     Raises ModelFileError where the head cannot be read, ResourceError where the copy cannot be written.
     """
@@ -63,7 +63,7 @@ def _unwritten(kind: str, reason: str) -> ResourceError:
 
 
 def place_of(path: Path, kind: str) -> Path:
-    """Where the copy of a head lies, or will. Raises OSError or ModelFileError where there is no such head."""
+    """Return the path of a head's copy, written or not. Raises OSError or ModelFileError where the head is missing."""
     told = hashlib.sha256(f"{METHOD} {kind}".encode())
     for shard in read_header(path, keys=()).shards:
         status = shard.path.stat()
@@ -72,19 +72,19 @@ def place_of(path: Path, kind: str) -> Path:
 
 
 def all_copies() -> list[Path]:
-    """Those of every head, also such as no head would take any more."""
+    """Return the copies of all heads, also outdated ones."""
     return sorted(locations.light_heads_dir().glob("*.gguf"))
 
 
 def copies_of(path: Path) -> list[Path]:
-    """Those that are on disk."""
+    """Return the copies of a head that are on disk."""
     with suppress(OSError, EagleLocalError):
         return [copy for kind in FILE_TYPES if (copy := place_of(path, kind)).is_file()]
     return []
 
 
 def drop_stale(folder: Path) -> int:
-    """Take away what nothing would take any more, also what killed writers left; the bytes that this freed."""
+    """Delete outdated copies, and what killed writers left; return the bytes that this freed."""
     freed = 0
     for copy in folder.glob("*.gguf"):
         if not is_current(copy):
@@ -96,7 +96,7 @@ def drop_stale(folder: Path) -> int:
 
 
 def is_current(copy: Path) -> bool:
-    """Is it whole, and its original still what it was?"""
+    """Return whether the copy is whole, and its original still what it was."""
     try:
         origin = read_header(copy, keys=(ORIGIN_KEY,)).metadata.get(ORIGIN_KEY)
     except EagleLocalError:
@@ -118,7 +118,7 @@ def _write(copy: Path, header: Header, types: Mapping[str, GgmlType], kind: str,
 
 
 def _check(copy: Header, original: Header, kind: str) -> None:
-    """Raises ResourceError where the engine would find another head than was asked for."""
+    """Raise ResourceError where the copy differs from the one that was asked for, in its tensors or its tokens."""
     kept = [[(t.name, t.shape, t.type) for t in head.tensors.values()] for head in (copy, lightened(original, kind))]
     if kept[0] != kept[1] or copy.array_bytes(TOKENS_KEY) != original.array_bytes(TOKENS_KEY):
         raise ResourceError(f"{original.path.name} came out otherwise than it should")

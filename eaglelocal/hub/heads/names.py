@@ -1,7 +1,7 @@
-"""Tensor names of every dialect -> one set of names; what belongs to no head that we run is named with its reason.
+"""Tensor names of every dialect, mapped to one set of names; tensors of other kinds of heads are refused with a reason.
 
 SafeAILab and SpecForge call the one layer `midlayer`, speculators `layers.0`, NeMo and checkpoints saved from inside
-another model put a prefix before everything. A tensor that nothing here knows is an error, never ignored.
+another model put a prefix before everything. A tensor that is not known here is an error, never ignored.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class HeadTensors:
     fc_norms: tuple[StoredTensor, ...]  # one for each tap; or none
     prefix: str  # what stood before the names, such as `model.`
     layer_name: str  # what the layer was called: midlayer or layers.0
-    dropped: tuple[str, ...]  # known and needless
+    dropped: tuple[str, ...]  # known and not needed
 
     def __getitem__(self, name: str) -> StoredTensor:
         return self.named[name]
@@ -60,7 +60,10 @@ class HeadTensors:
 
 
 def head_tensors(stored: Mapping[str, StoredTensor]) -> HeadTensors:
-    """Raises IncompatibleError on a head that is of another kind, ModelFileError on names that are no head's."""
+    """Return the tensors under their common names.
+
+    Raises IncompatibleError on a head that is of another kind, ModelFileError on names that are no head's.
+    """
     named: dict[str, StoredTensor] = {}
     for name, tensor in stored.items():
         common = common_name(name)
@@ -84,7 +87,7 @@ def head_tensors(stored: Mapping[str, StoredTensor]) -> HeadTensors:
 
 
 def common_name(name: str) -> str:
-    """`model.layers.0.mlp.up_proj.weight` and `midlayer.mlp.up_proj.weight` are both `layer.mlp.up_proj.weight`."""
+    """Return `layer.mlp.up_proj.weight` for `model.layers.0.mlp.up_proj.weight` and `midlayer.mlp.up_proj.weight`."""
     name = name.removeprefix(_prefix(name))
     for old, new in RENAMED:
         if name.startswith(old):
@@ -100,7 +103,7 @@ def _prefix(name: str) -> str:
 
 
 def _is_needless(name: str, tensor: StoredTensor) -> bool:
-    """Adding a bias of zeros changes nothing."""
+    """Return whether a tensor changes nothing, as a bias of zeros."""
     return name.endswith(NEEDLESS) or (name.endswith(".bias") and tensor.is_float and not tensor.floats().any())
 
 

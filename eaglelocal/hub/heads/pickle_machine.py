@@ -1,4 +1,4 @@
-"""Runs the part of pickle's language that a dictionary of tensors is written in, in time and memory of its length.
+"""An interpreter of the part of pickle that dictionaries of tensors use, in time and memory of the pickle's length.
 
 Python's own reader may be kept busy for ages by a few hundred bytes: a tuple of tuples of tuples, each there twice, is
 hashed anew as often as it is a key. Here keys are texts, nothing else is hashed or compared, and what is not
@@ -33,7 +33,7 @@ FETCHES = frozenset({"GET", "BINGET", "LONG_BINGET"})
 
 
 class PickleMachine:
-    """For one pickle. `known`: what names stand for, by module and name; `refer`: what a persistent id does."""
+    """An interpreter of one pickle. `known` returns the object for (module, name), `refer` for a persistent id."""
 
     def __init__(self, known: Callable[[str, str], object], refer: Callable[[object], object]) -> None:
         self._known = known
@@ -56,7 +56,7 @@ class PickleMachine:
         }
 
     def run(self, raw: bytes) -> object:
-        """What the pickle holds. Raises ModelFileError, and IndexError, KeyError or ValueError on damage."""
+        """Return what the pickle holds. Raises ModelFileError, and IndexError, KeyError or ValueError on damage."""
         for opcode, argument, _ in pickletools.genops(raw):
             if opcode.name == "STOP":
                 return self._stack.pop()
@@ -82,7 +82,7 @@ class PickleMachine:
             raise ModelFileError(f"its pickle does what no dictionary of tensors needs ({name})")
 
     def _popped(self, count: int) -> list[object]:
-        """The last so many, in their order."""
+        """Pop the last `count` objects; return them in their order."""
         if len(self._stack) < count:
             raise IndexError("nothing is left")
         found = self._stack[-count:]
@@ -117,7 +117,7 @@ class PickleMachine:
         self._stack.append(function(*arguments))
 
     def _ignore_state(self) -> None:
-        """What a dictionary remembers besides its items (torch: versions of modules) is of no use here."""
+        """Drop a dictionary's state beside its items (torch: versions of modules), which is of no use here."""
         self._stack.pop()
         if not isinstance(self._stack[-1], dict):
             raise ValueError("no dictionary")

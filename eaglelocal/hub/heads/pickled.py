@@ -1,8 +1,8 @@
-"""Reads torch's own files (`pytorch_model.bin`) without torch, and without running what a pickle may ask for.
+"""A reader of torch's files (`pytorch_model.bin`), without torch and without running what a pickle may ask for.
 
 Such a file is a zip archive: a pickle that names tensors, and their bytes, uncompressed, beside it. Of the pickle only
 what a plain dictionary of tensors needs is understood (pickle_machine.py); any other name in it is refused, and nothing
-is imported or called for it. The bytes are read later, from where they lie.
+is imported or called for it. The bytes are read later, from their place in the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from eaglelocal.hub.heads.pickle_machine import PickleMachine
 from eaglelocal.hub.heads.safetensors import ITEM_BYTES, MAX_DIMENSIONS, StoredTensor, check_count
 
 MAX_PICKLE_BYTES = 2 << 20  # about 250 for each tensor
-MAX_RANK = 16  # of what is read at all; what is used has MAX_DIMENSIONS
+MAX_RANK = 16  # of tensors that are parsed; used ones have at most MAX_DIMENSIONS
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip entry: signature, lengths of its name and of its extra field
 STORAGES: Mapping[str, str] = MappingProxyType(
     {"FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16", "DoubleStorage": "F64"}
@@ -48,7 +48,7 @@ class _View:
 
 
 def read_pickled(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of one file by name. Raises ModelFileError on whatever is no plain dictionary of tensors."""
+    """Return the tensors of one file by name. Raises ModelFileError on whatever is no plain dictionary of tensors."""
     if not path.is_file():
         raise refuse(path.name, "is not a regular file", hint="")
     try:
@@ -80,12 +80,12 @@ def _views(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo | None) 
 
 
 def _is_stored(entry: zipfile.ZipInfo) -> bool:
-    """Uncompressed, as torch writes; what is compressed may be of any size when it is not any more."""
+    """Return whether the entry is uncompressed, as torch writes it; a compressed one may expand to any size."""
     return entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size
 
 
 def _known(module: str, name: str) -> object:
-    """The few names that a dictionary of tensors needs."""
+    """Return the object for one of the few names that a dictionary of tensors needs."""
     if module == "torch" and name in STORAGES:
         return STORAGES[name]
     try:
@@ -134,7 +134,7 @@ FUNCTIONS: Mapping[tuple[str, str], Callable[..., object]] = MappingProxyType(
 def _located(
     path: Path, file: IO[bytes], name: str, view: _View, entries: Mapping[str, zipfile.ZipInfo]
 ) -> StoredTensor:
-    """Where the bytes lie: rows in order and uncompressed, as torch writes them."""
+    """Return a tensor with the place of its bytes, which must be in order and uncompressed, as torch writes them."""
     entry = entries.get(f"data/{view.storage.key}")
     if entry is None or not _is_stored(entry):
         raise refuse(path.name, f"tensor {name} has no bytes of its own", hint=CONVERT)
@@ -149,7 +149,7 @@ def _located(
         raise refuse(path.name, f"damaged before tensor {name}")
     _, name_bytes, extra_bytes = LOCAL_HEADER.unpack(raw)
     start = entry.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes + view.first * item
-    if start + count * item > os.fstat(file.fileno()).st_size:  # the directory may say anything
+    if start + count * item > os.fstat(file.fileno()).st_size:  # the archive's directory may state anything
         raise refuse(path.name, f"cut short: tensor {name} {view.shape} ends behind the file")
     return StoredTensor(name, view.storage.dtype, view.shape, path, start, count * item)
 

@@ -1,4 +1,4 @@
-"""How a head turns its queries and keys, as its configuration says it, and as llama.cpp must be told.
+"""The rotation (RoPE) of a head's queries and keys: its configuration, read, and the keys that llama.cpp needs.
 
 llama3 scaling becomes a factor for each frequency (`rope_freqs.weight`), linear and yarn become keys. Formulas are
 those of transformers (modeling_rope_utils.py) and of the Llama 3.1 release.
@@ -18,7 +18,7 @@ from eaglelocal.gguf.writer import Entry
 from eaglelocal.hub.heads.safetensors import Floats
 
 DEFAULT_THETA = 10_000.0
-PLAIN = ("default", "none", "mrope")  # several axes of positions are one in a text
+PLAIN = ("default", "none", "mrope")  # in a text the several position axes of mrope are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class Rope:
         return entries
 
     def factors(self, head_dim: int) -> Floats | None:
-        """What llama.cpp divides each frequency by [head_dim / 2]; None where all are one."""
+        """Return what llama.cpp divides each frequency by [head_dim / 2]; None where all are one."""
         if self.kind != "llama3":
             return None
-        lengths = 2 * math.pi * self.theta ** (np.arange(0, head_dim, 2) / head_dim)  # of the waves, in tokens
+        lengths = 2 * math.pi * self.theta ** (np.arange(0, head_dim, 2) / head_dim)  # wavelengths, in tokens
         longest, shortest = self.original_context / self.low, self.original_context / self.high
         share = (self.original_context / lengths - self.low) / (self.high - self.low)
         between = 1 / ((1 - share) / self.factor + share)
@@ -54,7 +54,7 @@ class Rope:
 
 
 def read_rope(config: Mapping[str, object]) -> Rope:
-    """Raises IncompatibleError on a scaling that llama.cpp does not do as the head was trained."""
+    """Read the rotation. Raises IncompatibleError on a scaling that llama.cpp does otherwise than in training."""
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(scaling, Mapping) or any(isinstance(value, Mapping) for value in scaling.values()):
         raise _unknown(f"rope_scaling is {str(scaling)[:60]}")

@@ -1,8 +1,8 @@
-"""Reads safetensors files: a JSON header, then the tensors' bytes. Nothing in such a file is ever executed.
+"""A reader of safetensors files: a JSON header, then the tensors' bytes. Nothing in such a file is ever executed.
 
 The format is eight bytes of length, the header, the data; all of it is checked against the file's size before it is
-used. Rows are read as they are wanted and come as float32, bfloat16 included, which numpy does not know.
-Knows no tensor's meaning.
+used. Rows are read on demand and returned as float32, bfloat16 included, which numpy does not know. What a tensor
+means is not known here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from eaglelocal.gguf.cursor import refuse
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
-MAX_HEADER_BYTES = 25_000_000  # the hub reads no more of one either
+MAX_HEADER_BYTES = 25_000_000  # the hub has the same limit
 MAX_TENSORS = 1 << 15  # heads have some dozens; whole models of many experts have 100 000
 MAX_DIMENSIONS = 8
 ITEM_BYTES: Mapping[str, int] = MappingProxyType(
@@ -38,7 +38,7 @@ INTS: Mapping[str, str] = MappingProxyType({"I64": "<i8", "I32": "<i4", "I16": "
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor in its file: `nbytes` bytes at `offset`."""
+    """A tensor in its file: `nbytes` bytes at `offset`."""
 
     name: str
     dtype: str
@@ -56,17 +56,17 @@ class StoredTensor:
         return self.dtype in FLOATS
 
     def rows(self, first: int, end: int) -> Floats:
-        """Rows first..end-1 of a matrix [rows, columns]. Raises ModelFileError on numbers that are not finite."""
+        """Return rows first..end-1 of a matrix [rows, columns]. Raises ModelFileError on non-finite numbers."""
         row_bytes = self.nbytes // self.shape[0]
         raw = self._read(first * row_bytes, (end - first) * row_bytes)
         return self._as_floats(raw).reshape(end - first, -1)
 
     def floats(self) -> Floats:
-        """All of it, in its shape."""
+        """Return the whole tensor as float32, in its shape."""
         return self._as_floats(self._read(0, self.nbytes)).reshape(self.shape)
 
     def integers(self) -> Ints:
-        """All of it as int64. Raises ModelFileError where it holds no integers."""
+        """Return the whole tensor as int64. Raises ModelFileError where it holds no integers."""
         if self.dtype not in INTS:
             raise refuse(self.path.name, f"tensor {self.name} is {self.dtype} where integers are due")
         return np.frombuffer(self._read(0, self.nbytes), INTS[self.dtype]).astype(np.int64).reshape(self.shape)
@@ -97,7 +97,7 @@ class StoredTensor:
 
 
 def read_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of one file by name. Raises ModelFileError, with the figure, on whatever is not sound."""
+    """Return the tensors of one file by name. Raises ModelFileError, with the figure, on whatever is not sound."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -117,7 +117,7 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
 
 
 def check_count(path: Path, num_tensors: int) -> None:
-    """Raises ModelFileError on more than any head has."""
+    """Raise ModelFileError on more tensors than any head has."""
     if num_tensors > MAX_TENSORS:
         raise refuse(path.name, f"{num_tensors} tensors, more than the limit of {MAX_TENSORS} for a head", hint="")
 
@@ -142,11 +142,11 @@ def _read_header(file: BinaryIO, path: Path, file_bytes: int) -> tuple[dict[str,
 
 
 class _TooManyObjects(Exception):
-    """The rest of the header need not be read."""
+    """A header with too many tensors; the rest of it need not be read."""
 
 
 class _Objects:
-    """Makes dictionaries of a header's objects, each as soon as it is read: one a tensor, the metadata, the whole."""
+    """A hook of the JSON reader that counts objects as they are read: one per tensor, the metadata, the whole."""
 
     def __init__(self) -> None:
         self._num_objects = 0

@@ -1,4 +1,4 @@
-"""Where a published head lies: a folder that a person names, or a repository in the hub's cache. Never downloads."""
+"""The folder of a published head: one that a person names, or a repository in the hub's cache. Never downloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def head_folder(reference: str) -> tuple[Path, str]:
-    """The folder and the head's name. Raises UsageError or ModelFileError where there is none."""
+    """Return the folder and the head's name. Raises UsageError or ModelFileError where there is none."""
     path = Path(os.path.expanduser(reference))
     if path.is_dir():
         return path, path.resolve().name
@@ -29,7 +29,7 @@ def head_folder(reference: str) -> tuple[Path, str]:
 
 
 def _cached(repository: str) -> Path | None:
-    """The newest snapshot in the hub's cache."""
+    """Return the repository's snapshot in the hub's cache; None where it has none."""
     from eaglelocal.hub.client_settings import prepare_client
 
     prepare_client(connects=False)

@@ -1,7 +1,7 @@
 """Imported heads on disk: one folder for each kind of target, in which `--draft auto` looks.
 
 A kind of target is its architecture, width, depth and tokens; so all quantizations of a model, and its fine-tunes, have
-the same heads. Which of them was made for this very model is told by the name in the file. Writing is all or
+the same heads. The target's name in a head's file tells whether it was made for this very model. Writing is all or
 nothing: a head appears under its name when it is complete and was tried.
 """
 
@@ -30,7 +30,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import Entry, StreamedTensor, file_bytes_at_most, write_streamed
 from eaglelocal.probe.processes import birth_of, is_alive
 
-MAX_HEADS = 64  # of one kind of target that are looked at
+MAX_HEADS = 64  # of one kind of target, the newest, that are read
 SPARE_DISK_BYTES = 200_000_000
 PARTIAL = ".partial"
 WRITER = re.compile(rf"{re.escape(SUFFIX)}\.(?P<pid>\d+)-(?P<birth>[\w.]+){re.escape(PARTIAL)}$")  # of a partial file
@@ -47,7 +47,7 @@ class StoredHead:
 
 
 def folder_of(beside: Header, target: ModelInfo) -> Path:
-    """Where heads for this kind of target lie."""
+    """Return the folder of the heads for this kind of target."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(f"{target.architecture} {target.n_embd} {target.n_layer}".encode())
     digest.update(beside.array_bytes(TOKENS_KEY))
@@ -55,13 +55,13 @@ def folder_of(beside: Header, target: ModelInfo) -> Path:
 
 
 def place_of(beside: Header, target: ModelInfo, name: str, kind: str) -> Path:
-    """The file that a head of this name gets, in the type `kind`."""
+    """Return the path for a head of this name, in the type `kind`."""
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "head"
     return folder_of(beside, target) / f"{slug}-{kind}.gguf"
 
 
 def heads_for(beside: Header, target: ModelInfo) -> list[StoredHead]:
-    """Heads that fit this target, those made for it first, then the newest. A file that is damaged is passed over."""
+    """Return the heads that fit this target, those made for it first, then the newest; damaged files are skipped."""
     found = []
     for path in all_heads(beside, target):
         info = _fitting(path, target)
@@ -71,14 +71,14 @@ def heads_for(beside: Header, target: ModelInfo) -> list[StoredHead]:
 
 
 def all_heads(beside: Header, target: ModelInfo) -> list[Path]:
-    """Those in the folder of this kind of target, the newest first, also such as cannot draft."""
+    """Return all heads in the folder of this kind of target, the newest first, also those that cannot draft."""
     return _newest_first(folder_of(beside, target)) if locations.heads_dir().is_dir() else []
 
 
 def _newest_first(folder: Path) -> list[Path]:
     dated = []
     for path in folder.glob("*.gguf"):
-        with suppress(OSError):  # it went just now, or is a link to nothing
+        with suppress(OSError):  # it was just deleted, or is a dangling link
             dated.append((path.stat().st_mtime, path))
     return [path for _, path in sorted(dated, reverse=True)[:MAX_HEADS]]
 
@@ -94,7 +94,7 @@ def _fitting(path: Path, target: ModelInfo) -> EagleInfo | None:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedHead:
-    """What an import left behind, or writes just now."""
+    """A partial file that an import left behind, or is writing."""
 
     path: Path
     size_bytes: int
@@ -102,16 +102,16 @@ class UnfinishedHead:
 
 
 def unfinished_heads() -> list[UnfinishedHead]:
-    """In the folders where `--draft auto` looks."""
+    """Return the partial files in the folders where `--draft auto` looks."""
     found = []
     for path in sorted(locations.heads_dir().glob(f"*/*{PARTIAL}")):
-        with suppress(OSError):  # it went just now
+        with suppress(OSError):  # it was just deleted
             found.append(UnfinishedHead(path, path.stat().st_size, _has_writer(path)))
     return found
 
 
 def _partial_of(path: Path) -> Path:
-    """Names the process that writes it, so that others know when it has ended."""
+    """Return the path of a partial file, which names the writing process, so that others know when it has ended."""
     return path.with_name(f"{path.name}.{os.getpid()}-{birth_of(os.getpid())}{PARTIAL}")
 
 
@@ -121,7 +121,7 @@ def _has_writer(partial: Path) -> bool:
 
 
 def drop_leftovers(folder: Path) -> int:
-    """Of writers that were killed; the bytes that this freed. A file whose name is none of ours is somebody else's."""
+    """Delete the partial files of killed writers, and no others; return the bytes that this freed."""
     freed = 0
     for partial in folder.glob(f"*{PARTIAL}"):
         if WRITER.search(partial.name) and not _has_writer(partial):
@@ -136,7 +136,7 @@ def drop_leftovers(folder: Path) -> int:
 def written(
     path: Path, entries: Sequence[Entry], tensors: Sequence[StreamedTensor], *, on_progress: Progress
 ) -> Iterator[Path]:
-    """A complete head beside `path`, which becomes `path` when the block ends well and vanishes when it does not.
+    """Write a complete head beside `path`; it becomes `path` when the block ends well, else it is deleted.
 
     Raises ResourceError where the disk is too small or cannot be written.
     """
@@ -152,12 +152,12 @@ def written(
 
 
 def _make_folder(folder: Path) -> None:
-    """What is below the state folder is for the owner's eyes alone."""
+    """Make the folder; below the state folder only its owner may read it."""
     make_folder(folder, PRIVATE if folder.is_relative_to(locations.state_dir()) else SHARED)
 
 
 def check_writable(path: Path) -> None:
-    """Raises ResourceError where no file could be made beside `path`; makes its folder."""
+    """Make the folder of `path`. Raises ResourceError where no file can be made in it."""
     try:
         _make_folder(path.parent)
         with tempfile.TemporaryFile(dir=path.parent):

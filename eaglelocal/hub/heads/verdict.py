@@ -1,7 +1,7 @@
-"""What a trial of a head says: which way to read it was right, and whether it knows its target at all.
+"""The verdict of a head's trial: which reading of it is right, and whether it knows its target at all.
 
 A head is tried beside its target with a fixed draft length, on the same prompts for each way to read it. Taps and
-residual decide what the first drafted token is worth, the recurrence (is the state fed back before or behind the last
+residual decide what the first drafted token is worth, the recurrence (is the state fed back before or after the last
 norm?) what the later ones are. Pure: figures in, decisions out.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MIN_FIRST = 0.10  # trained heads reach 0.5 to 0.8; one trained on 5 000 samples for minutes 0.34
-SURE = 2.0  # standard errors that a reading must be better by than what the configuration says
+SURE = 2.0  # standard errors by which a reading must be better than the stated one
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,16 @@ class Figures:
     drafts: int
     accepted_per_position: tuple[int, ...]  # [draft length], how often position i + 1 was accepted
     num_tokens: int
-    commonest_share: float  # of the token that was said most often: what guessing without looking would get
+    commonest_share: float  # of the most frequent token: what always guessing it would get
 
     @property
     def first(self) -> float:
-        """Share of drafts whose first token was accepted."""
+        """The share of drafts whose first token was accepted."""
         return self._share(0)
 
     @property
     def length(self) -> float:
-        """Tokens that a verification yields, the bonus token counted."""
+        """The acceptance length: tokens that a verification yields, the bonus token counted."""
         return 1 + sum(self.accepted_per_position) / self.drafts if self.drafts else 1.0
 
     @property
@@ -41,14 +41,14 @@ class Figures:
 
     @property
     def length_error(self) -> float:
-        """Of the mean number accepted: E[a] is the sum of shares s_i, E[a^2] that of (2i - 1) s_i."""
+        """The standard error of `length`: E[a] is the sum of shares s_i, E[a^2] that of (2i - 1) s_i."""
         shares = [self._share(i) for i in range(len(self.accepted_per_position))]
         variance = sum((2 * i + 1) * share for i, share in enumerate(shares)) - sum(shares) ** 2
         return math.sqrt(max(variance, 0.0) / max(self.drafts, 1))
 
     @property
     def least(self) -> float:
-        """The first acceptance that a head must show; below it, it does not know this target."""
+        """The share `first` that a head must reach; below it, the head does not know this target."""
         return max(MIN_FIRST, self.commonest_share + SURE * self.first_error)
 
     @property
@@ -61,7 +61,7 @@ class Figures:
 
 
 def figures_of(counts: Iterable[tuple[int, Sequence[int]]], tokens: Iterable[int]) -> Figures:
-    """Sums answers up: each one's drafts and accepted tokens per position, and all tokens that were said."""
+    """Sum up answers: (drafts, accepted tokens per position) of each, and all tokens that were emitted."""
     drafts, accepted = 0, Counter[int]()
     for num_drafts, per_position in counts:
         drafts += num_drafts
@@ -73,10 +73,10 @@ def figures_of(counts: Iterable[tuple[int, Sequence[int]]], tokens: Iterable[int
 
 
 def starts_better(other: Figures, stated: Figures) -> bool:
-    """Is this reading's first drafted token surely worth more?"""
+    """Return whether this reading's first drafted token is accepted significantly more often."""
     return other.first - stated.first > SURE * math.hypot(other.first_error, stated.first_error)
 
 
 def goes_on_better(other: Figures, stated: Figures) -> bool:
-    """Are this reading's drafts surely accepted further?"""
+    """Return whether this reading's acceptance length is significantly higher."""
     return other.length - stated.length > SURE * math.hypot(other.length_error, stated.length_error)

@@ -1,6 +1,6 @@
-"""`d2t` and `t2d`: which target token each row of a head's output stands for.
+"""`d2t` and `t2d`, the tables that map each row of a head's output to a target token.
 
-Published heads hold offsets (target = row + d2t[row]), llama.cpp wants the tokens themselves. `t2d` says for each
+Published heads hold offsets (target = row + d2t[row]), llama.cpp needs the tokens themselves. `t2d` says for each
 target token whether it is drafted; it adds nothing, and so it is a check: tables that disagree are damaged.
 """
 
@@ -13,7 +13,7 @@ from eaglelocal.hub.heads.safetensors import Ints, StoredTensor
 
 
 def target_tokens(d2t: StoredTensor | None, t2d: StoredTensor | None, *, num_rows: int, num_tokens: int) -> Ints | None:
-    """The target token of each output row [num_rows]; None where row i is token i, for all of them.
+    """Return the target token of each output row [num_rows]; None where row i is token i, for all of them.
 
     >>> target_tokens(None, None, num_rows=8, num_tokens=8) is None
     True
@@ -35,7 +35,7 @@ def target_tokens(d2t: StoredTensor | None, t2d: StoredTensor | None, *, num_row
 
 
 def _tokens(offsets: Ints, marked: Ints | None, num_tokens: int) -> Ints:
-    """Offsets, as everybody writes them; absolute ids only where t2d proves it."""
+    """Return the target tokens of offsets, which are usual; of absolute ids only where t2d proves that they are."""
     problems = []
     for tokens in (offsets + np.arange(len(offsets)), offsets):
         problem = _problem(tokens, marked, num_tokens)

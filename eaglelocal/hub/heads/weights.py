@@ -1,7 +1,7 @@
-"""Tensors of a published head -> tensors of a GGUF, a few rows at a time, so that any size needs little memory.
+"""Conversion of a published head's tensors to those of a GGUF, a few rows at a time, so that any size fits in memory.
 
-What changes on the way: rows of queries and keys are reordered (transformers turn pairs i and i + d/2 of a head,
-llama.cpp's eagle3 graph pairs 2i and 2i + 1), columns of fc take in the gains of fc_norm, and all of it is encoded.
+Rows of queries and keys are reordered (transformers rotate pairs i and i + d/2 of a head, llama.cpp's eagle3 graph
+pairs 2i and 2i + 1), columns of fc take in the gains of fc_norm, and all of it is encoded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Rows = Callable[[int, int], Floats]  # first, end -> [end - first, columns]
 
 
 def matrix(name: str, rows: Rows, shape: tuple[int, int], kind: str, *, block: int = 1) -> StreamedTensor:
-    """A matrix [rows, columns] of the type `kind`, read in pieces of whole blocks of rows.
+    """Return a matrix [rows, columns] of the type `kind`, read in pieces of whole blocks of rows.
 
     Where a row does not divide into the type's blocks, F16 stands in.
     """
@@ -41,7 +41,7 @@ def matrix(name: str, rows: Rows, shape: tuple[int, int], kind: str, *, block: i
 
 
 def vector(name: str, values: Floats) -> StreamedTensor:
-    """Norms and factors: llama.cpp wants these as F32."""
+    """Return a norm, or factors, in F32, as llama.cpp needs them."""
     flat = np.ascontiguousarray(values.reshape(-1), np.float32)
     return StreamedTensor(name, flat.shape, F32, lambda: iter([flat.view(np.uint8)]))
 
@@ -52,7 +52,7 @@ def indices(name: str, values: Ints) -> StreamedTensor:
 
 
 def encode(values: Floats, kind: GgmlType, name: str) -> Bytes:
-    """Raises ModelFileError where a number does not fit the type."""
+    """Encode floats. Raises ModelFileError where a number does not fit the type."""
     from gguf.constants import GGMLQuantizationType  # slow to import
     from gguf.quants import quantize
 
@@ -63,7 +63,10 @@ def encode(values: Floats, kind: GgmlType, name: str) -> Bytes:
 
 
 def interleaved(source: StoredTensor, head_dim: int) -> Rows:
-    """Rows of queries or keys in llama.cpp's order: within each head, row i and row i + d/2 become 2i and 2i + 1."""
+    """Return a reader of rows of queries or keys in llama.cpp's order.
+
+    Within each head, row i and row i + d/2 become 2i and 2i + 1.
+    """
     order = np.arange(head_dim).reshape(2, -1).T.reshape(-1)
 
     def rows(first: int, end: int) -> Floats:
@@ -74,7 +77,7 @@ def interleaved(source: StoredTensor, head_dim: int) -> Rows:
 
 
 def scaled_columns(source: StoredTensor, gains: Floats | None, *, num_columns: int) -> Rows:
-    """fc with each tap's gains in its columns, and columns of zeros up to `num_columns`."""
+    """Return a reader of fc with each tap's gains in its columns, and columns of zeros up to `num_columns`."""
 
     def rows(first: int, end: int) -> Floats:
         values = source.rows(first, end)
