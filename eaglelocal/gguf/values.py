@@ -18,6 +18,8 @@ Scalar = str | int | float | bool
 
 
 class ValueType(IntEnum):
+    """The types of values, by their numbers in a GGUF."""
+
     UINT8 = 0
     INT8 = 1
     UINT16 = 2

@@ -76,7 +76,7 @@ class _Rules:
         return self._add(json_rule({**schema, **definitions_of(self._root)}, is_strict=self._is_strict))
 
     def _plain(self, schema: Schema) -> str:
-        """Return an expression for JSON; booleans also as Python writes them, since the templates that models know do."""
+        """Return an expression for JSON; booleans also as Python writes them, like the templates that models know."""
         return BOOLEAN if self._kinds(schema) == {"boolean"} else self._json(schema)
 
     def _kinds(self, schema: Schema) -> frozenset[str]:
@@ -172,7 +172,7 @@ class _Rules:
         return f'"{{" {self._sequence(parts, quoted(","))} "}}"'
 
     def _gemma_value(self, schema: Schema, levels: int) -> str:
-        """Return an expression for a value. References and nested values get rules of their own, and may be recursive."""
+        """Return an expression for a value. References and nested values get their own rules, so they may recur."""
         reference = schema.get(REF)
         if isinstance(reference, str):
             return self._gemma_referred(reference)

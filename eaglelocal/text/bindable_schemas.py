@@ -89,7 +89,7 @@ def ways_to_bind(wanted: Constraint) -> Iterator[Constraint]:
 
 
 def _schema_of(wanted: Constraint) -> dict[str, object] | None:
-    """Return the constraint's schema; None if there is none, or the compiler will refuse it as too large or unreadable."""
+    """Return the constraint's schema; None if there is none, or it is too large or unreadable (a compiler error)."""
     if wanted.syntax is not Syntax.JSON_SCHEMA or len(wanted.source.encode(errors="replace")) > MAX_SOURCE_BYTES:
         return None
     try:

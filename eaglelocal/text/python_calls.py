@@ -76,7 +76,7 @@ def _renamed(found: re.Match[str], names: dict[str, str]) -> str:
 
 
 def _parsed(text: str) -> ast.expr | None:
-    """Parse the text; None if it is no expression. Some models leave line breaks in quotes, or put each call on a line."""
+    """Parse the text; None if it is no expression. Some models leave line breaks in quotes, or write a call a line."""
     for spelled in dict.fromkeys((text, text.replace("\n", "\\n"), f"[{','.join(text.splitlines())}]")):
         try:
             return ast.parse(spelled, mode="eval").body

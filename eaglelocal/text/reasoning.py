@@ -16,6 +16,8 @@ from eaglelocal.text.tool_calls import CallParser, tell_all
 
 
 class Place(Enum):
+    """The parser's position in the answer."""
+
     BEFORE = "before"  # only white space so far
     THOUGHT = "thought"
     BETWEEN = "between"  # after the thought, only white space

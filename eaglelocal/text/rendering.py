@@ -79,7 +79,7 @@ class Rendering:
         return self._up_to_here(text) if continues else text
 
     def _up_to_here(self, text: str) -> str:
-        """Cut the text at the end of the last message. Where the template opens a thought before its content, close it."""
+        """Cut the text after the last message. If the template opens a thought before its content, close that."""
         shown, mark, _ = text.rpartition(HERE)
         if not mark:
             what = "the model's chat template does not show the last message, so it cannot be continued"

@@ -72,7 +72,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call(__context, __obj, *args, **kwargs)
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
-        """Allow lists to append and pop, with which some templates number calls; the lists are made for one rendering."""
+        """Allow lists to append and pop: some templates number calls so, and the lists serve one rendering only."""
         if type(obj) is list and attr in ("append", "pop"):
             return True
         return super().is_safe_attribute(obj, attr, value)

@@ -86,8 +86,8 @@ class TaggedText:
     def begun(self, text: str) -> Begun:
         """Return the calls of offered tools in a text that goes on.
 
-        A call is certain when its first argument begins, the end of an argument or call when another part of a call follows:
-        else it may be text in a value. What is returned stays so, whatever follows.
+        A call is certain when its first argument begins. The end of an argument or call is certain when another part of
+        a call follows; else it may be text in a value. What is returned stays so, whatever follows.
         """
         found: list[tuple[ToolCall, bool]] = []
         at, value_at, text_at = _behind_space(text, 0), -1, -1

@@ -23,6 +23,8 @@ _RECIPIENT = re.compile(r"\s*+(t|to|to=\S*+)?\s*+")  # as far as it was read
 
 
 class Place(Enum):
+    """The parser's position in the answer: a header, or the kind of message."""
+
     HEADER = "header"
     THOUGHT = "thought"
     SAID = "said"
