@@ -63,7 +63,7 @@ class Literals:
         return text
 
     def hide_with(self, text: str, images: Sequence[Image]) -> str:
-        """Return the text hidden, with marks of its images."""
+        """Return the text with its spellings hidden, and marks of its images."""
         shown, last = "", 0
         for image in images:
             self._images.append(image)
@@ -106,7 +106,7 @@ class Literals:
 
 
 def longest_of(texts: Sequence[str], levels: int = MAX_LEVELS) -> str:
-    """Return a regular expression for the longest of these sorted texts, by common prefixes: there may be a thousand.
+    """Return a regular expression that matches the longest of these sorted texts, by common prefixes: there may be many.
 
     ["ab", "abc", "ad"] -> a(?:b(?:c)?|d)
     """

@@ -136,7 +136,7 @@ class Target(nn.Module):
         return self.forward_with_taps(tokens, ())[0]
 
     def forward_with_taps(self, tokens: Tensor, taps: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """Return `forward`'s result, and the residual streams that enter the layers `taps`, [batch, length, width] each."""
+        """Return `forward`'s result, and the residual streams that enter layers `taps`, each [batch, length, width]."""
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
         x = self.embedding(tokens)
         tapped = {}
