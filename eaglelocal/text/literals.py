@@ -106,7 +106,7 @@ class Literals:
 
 
 def longest_of(texts: Sequence[str], levels: int = MAX_LEVELS) -> str:
-    """Return a regular expression that matches the longest of these sorted texts, by common prefixes, as texts are many.
+    """Return a regular expression that matches the longest of these sorted texts, by common prefixes: they may be many.
 
     ["ab", "abc", "ad"] -> a(?:b(?:c)?|d)
     """
