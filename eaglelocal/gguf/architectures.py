@@ -43,7 +43,7 @@ class FinalState(StrEnum):
     """The way to read the state after the last layer, before the output norm."""
 
     LAYER_INPUT = "layer input"  # as the input of layer n_layer
-    NEXTN = "nextn"  # as the nextn state, for all rows
+    NEXTN = "nextn"  # as the nextn state, unmasked (all rows)
 
 
 # How layer id == n_layer is read. Others return zeros (llama, qwen3), abort, or return the state after the output

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FIRST_SURROGATE = 0xDC00
-SURE_CHARS = 4  # from so many on the end of a cut answer is a marker; `<` and `</t` may be code
+SURE_CHARS = 4  # a cut answer's end this long is half a marker; a shorter one (`<`, `</t`) may be code
 
 
 @dataclass(frozen=True, slots=True)
