@@ -1,7 +1,7 @@
-"""Changes values in the header of a GGUF where they stand: flags, numbers, and arrays of as many numbers.
+"""Overwrite values in the header of a GGUF in place: flags, numbers, and arrays of numbers of unchanged length.
 
-What was measured about a file is recorded in it this way, without writing its weights again. Texts and lengths
-cannot change, because everything behind them would move.
+It records what was measured about a file without writing the weights again. Strings and lengths cannot change,
+because everything after them would move.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Number = int | float | bool
 def amend(header: Header, changes: Mapping[str, Number | tuple[Number, ...]]) -> None:
     """Write the new values into the first file and flush it; read the header again afterwards.
 
-    Raises ModelFileError where a key is missing or of another kind or length, ResourceError where the file cannot be
-    written. Nothing is written before all changes are known to fit.
+    Raises ModelFileError where a key is missing or the new value has another kind or length, ResourceError where the
+    file cannot be written. Nothing is written before all changes are known to fit.
     """
     pieces = [_piece(header, key, value) for key, value in changes.items()]
     try:

@@ -1,4 +1,4 @@
-"""What llama.cpp can do with each architecture, where it would abort or lie instead of refusing.
+"""Lists of what llama.cpp can do with each architecture, where it would abort or give wrong results without an error.
 
 Literal lists, read from src/models and src/llama-arch.cpp of the pinned llama.cpp (0c1e57098). They
 must be checked again whenever the pin moves. Names are those of `general.architecture`.
@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 # Graphs that set t_layer_inp for every layer; on any other, asking for a layer input aborts the process.
-# qwen4exp sets it too, but hyper-connections wide instead of n_embd, and that aborts as well.
+# qwen4exp sets it too, but as wide as its hyper-connections instead of n_embd, which aborts as well.
 LAYER_INPUT_ARCHITECTURES = frozenset(
     {
         "bailingmoe3",
@@ -40,13 +40,13 @@ LAYER_INPUT_ARCHITECTURES = frozenset(
 
 
 class FinalState(StrEnum):
-    """How the state behind the last layer, before the output norm, can be had."""
+    """The way to read the state after the last layer, before the output norm."""
 
     LAYER_INPUT = "layer input"  # as the input of layer n_layer
-    NEXTN = "nextn"  # through the nextn state, not masked
+    NEXTN = "nextn"  # as the nextn state, unmasked (all rows)
 
 
-# Layer id == n_layer. Absent: zeros come back (llama, qwen3), an abort, or the state behind the output
+# How layer id == n_layer is read. Others return zeros (llama, qwen3), abort, or return the state after the output
 # norm, which is not what heads are trained on (gemma4, qwen35, qwen3next, bailingmoe3).
 FINAL_STATE: Mapping[str, FinalState] = MappingProxyType(
     {
@@ -83,7 +83,7 @@ HYBRID_ARCHITECTURES = frozenset(
     }
 )
 
-# earlier states of a sequence can be kept (`n_rs_seq`) and gone back to; on others llama.cpp keeps none, without a word
+# earlier states of a sequence can be kept (`n_rs_seq`) and restored; on others llama.cpp silently keeps none
 SNAPSHOT_ARCHITECTURES = frozenset(
     {
         "bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35",
@@ -91,17 +91,17 @@ SNAPSHOT_ARCHITECTURES = frozenset(
     }
 )  # fmt: skip
 
-# of those, where drafted texts were seen to be the plain ones (tests/engine/test_hybrid.py), or one graph serves both
+# of those, where texts with drafts equal plain ones (tests/engine/test_hybrid.py), or that share a graph with one
 ROLLBACK_ARCHITECTURES = frozenset({"lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"})
 
-# whose layer that predicts ahead (MTP) was seen to draft as the model would (tests/engine/test_mtp.py)
+# whose MTP layer was tested as a draft (tests/engine/test_mtp.py)
 MTP_ARCHITECTURES = frozenset({"gemma4", "qwen35", "qwen35moe"})
-ASSISTANTS: Mapping[str, str] = MappingProxyType({"gemma4-assistant": "gemma4"})  # in files of their own, and for whom
+ASSISTANTS: Mapping[str, str] = MappingProxyType({"gemma4-assistant": "gemma4"})  # MTP files -> their target
 
-# keys whose presence means recurrent state, in an architecture that these lists do not know yet
+# keys whose presence means recurrent state, in an architecture that is not in these lists yet
 RECURRENT_KEY_STEMS = ("ssm.", "wkv.", "shortconv.")
 
-# graphs that assert n_embd_head == n_rot: rope turns the whole head
+# graphs that assert n_embd_head == n_rot: RoPE rotates the whole head
 WHOLE_ROPE_ARCHITECTURES = frozenset(
     {
         "apertus", "arcee", "arctic", "baichuan", "chameleon", "codeshell", "cogvlm", "cohere2moe", "dbrx", "deci",
@@ -114,7 +114,7 @@ WHOLE_ROPE_ARCHITECTURES = frozenset(
     }
 )  # fmt: skip
 
-# graphs that assert that keys and values of a head are equally wide
+# graphs that assert that a head's keys and values have the same width
 EQUAL_WIDTH_ARCHITECTURES = WHOLE_ROPE_ARCHITECTURES | frozenset(
     {
         "afmoe", "bailingmoe2", "bitnet", "bloom", "chatglm", "cohere2", "command-r", "glm4", "glm4moe", "gpt2",
@@ -124,8 +124,8 @@ EQUAL_WIDTH_ARCHITECTURES = WHOLE_ROPE_ARCHITECTURES | frozenset(
     }
 )  # fmt: skip
 
-# the one graph that asserts that nothing is turned; on any other a rope of no dimensions does not return
+# the one graph that asserts that nothing is rotated; any other hangs on a RoPE of 0 dimensions
 NO_ROPE_ARCHITECTURES = frozenset({"glm5-next"})
 
-# few tensors a layer: llama.cpp sets aside eight graph nodes for each tensor, and aborts where its graph needs more
+# few tensors per layer: llama.cpp reserves eight graph nodes per tensor, and aborts if its graph needs more
 SMALL_GRAPH_ARCHITECTURES = frozenset({"phi3"})

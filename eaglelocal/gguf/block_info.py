@@ -1,8 +1,9 @@
-"""A typed view of a head that fills a block at a time (DFlash, DFlash2, DSpark), and whether it fits a target.
+"""A typed view of a head that drafts a block at a time (DFlash, DFlash2, DSpark), and a check that it fits a target.
 
-It keeps the target's features in its cache as keys and values, reads a root and masks behind it at once, and says a
-token at each. What llama.cpp would abort on or silently run wrong is checked from the headers
-(src/models/dflash.cpp and `draft-dflash` in common/speculative.cpp of the pinned version). DFlash is arXiv 2602.06036.
+The head keeps the target's features in its cache as keys and values, reads the root and the masks after it in one
+pass, and predicts a token at each. The check covers, from the headers, what llama.cpp would abort on or silently run
+wrong (src/models/dflash.cpp and `draft-dflash` in common/speculative.cpp of the pinned version). DFlash is arXiv
+2602.06036.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from eaglelocal.gguf.windows import windows_of
 
 ARCHITECTURE = "dflash"
 MASK_KEY = "tokenizer.ggml.mask_token_id"
-MARKOV = "markov_w1.weight"  # where it is, each token is told of the one before: DSpark
-SELECTOR = "selector_hidden.weight"  # where it is, candidates are scored behind those before: DFlash2
+MARKOV = "markov_w1.weight"  # present in DSpark: each token also depends on the one before
+SELECTOR = "selector_hidden.weight"  # present in DFlash2: candidates are scored given those before them
 DEEPSEEK_KEY = "hyper_connection_count"
-DEFAULT_BLOCK = 16  # llama.cpp's, where nothing hangs on it
+DEFAULT_BLOCK = 16  # llama.cpp's, for graphs that do not depend on it
 MAX_BLOCK = 64
 HINT = "choose another head, or `--draft none`"
 
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """What DFlash2 adds: short convolutions over a block, and a selector among the best tokens of each row."""
+    """Sizes of what DFlash2 adds: short convolutions over a block, and a selector among the best tokens of each row."""
 
     num_candidates: int
     rank: int
@@ -53,10 +54,10 @@ class Lattice:
 
 @dataclass(frozen=True, slots=True)
 class BlockInfo:
-    """`width` is the target's hidden size too: llama.cpp counts with one for both.
+    """A block head as its header describes it. `width` is the target's hidden size too: llama.cpp has one for both.
 
-    block_size  rows of a block as it was trained, the root's included
-    skips_root  the root's row says nothing
+    block_size  rows of a block in training, the root's included
+    skips_root  the root's row predicts nothing
     """
 
     name: str
@@ -85,7 +86,10 @@ class BlockInfo:
 
     @classmethod
     def from_header(cls, header: Header) -> BlockInfo:
-        """Raises ModelFileError where the file is no such head or lacks a key that llama.cpp needs."""
+        """Read a head's header.
+
+        Raises ModelFileError where the file is no such head or lacks a key that llama.cpp needs.
+        """
         keys = ArchitectureKeys(header, architecture_of(header))
         if keys.prefix != ARCHITECTURE:
             raise keys.error(f"is a {keys.prefix} model, not a {ARCHITECTURE} head")
@@ -122,17 +126,17 @@ class BlockInfo:
 
     @property
     def kind(self) -> str:
-        """For people."""
+        """The method's name, to be shown."""
         return "DSpark" if self.is_dspark else "DFlash2" if self.lattice else "DFlash"
 
     @property
     def max_draft(self) -> int:
-        """Tokens of a block."""
+        """The number of tokens that a block drafts."""
         return self.block_size - self.skips_root
 
 
 def _block_size(keys: ArchitectureKeys, *, is_needed: bool) -> int:
-    """Some graphs are built by it, and abort where it is not said."""
+    """Return `block_size`. Raises ModelFileError if it is needed and missing: llama.cpp builds some graphs by it."""
     size = keys.optional_count("block_size")
     if is_needed and not size:
         raise keys.error(f"lacks the key {keys.prefix}.block_size")
@@ -144,7 +148,7 @@ def flag(keys: ArchitectureKeys, name: str, *, default: bool) -> bool:
 
 
 def check_block(head: BlockInfo, target: ModelInfo) -> None:
-    """Returns when `head` can draft for `target`; else raises IncompatibleError with the figures."""
+    """Check that `head` can draft for `target`. Raises IncompatibleError with the figures where it cannot."""
     for problem in _problems(head, target):
         raise IncompatibleError(f"the head {head.name} does not fit {target.name}: {problem}", hint=HINT)
 
@@ -200,7 +204,7 @@ def _tensor_problems(head: BlockInfo) -> Iterator[str]:
 
 
 def _required_tensors(head: BlockInfo) -> dict[str, tuple[int, ...]]:
-    """Shapes in ggml order, of what must be there; of the rest llama.cpp refuses a wrong shape by itself."""
+    """Return the tensors that must be there, by name, with shapes in ggml order; llama.cpp checks the others itself."""
     width, queries, keys = head.width, head.n_head * head.head_dim, head.n_kv_head * head.head_dim
     shapes: dict[str, tuple[int, ...]] = {
         "fc.weight": (len(head.target_layers) * width, width),

@@ -1,8 +1,8 @@
-"""A place in a file that cannot leave it: every read is checked against what remains.
+"""A reader at a position in a file, which checks every read against the bytes that remain.
 
-Reads go through a window of a few megabytes instead of a memory map, because a file that shrinks
-under a map kills the process. It knows bytes and lengths, nothing of GGUF's structure; a failure
-says where in the file it happened, and the caller says what was being read.
+Reads go through a buffer of a few megabytes instead of a memory map, because a file that shrinks
+under a map kills the process. It handles bytes and lengths, not GGUF's structure; errors
+give the position in the file, and the caller names what was being read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GET_AGAIN = "fetch or build the file again"
 
 
 def refuse(name: str, problem: str, *, hint: str = _GET_AGAIN) -> ModelFileError:
-    """The error for a file called `name`."""
+    """Return the error for a file called `name`."""
     return ModelFileError(f"{name}: {problem}", hint=hint)
 
 
@@ -52,7 +52,7 @@ class Cursor:
         self._window = self._file.read(min(wanted_bytes, self._file_bytes - self._base))
 
     def take(self, num_bytes: int, what: str) -> bytes:
-        """The next bytes; refuses before reading when the file cannot hold them."""
+        """Return the next bytes. Raises ModelFileError, before reading, if the file cannot hold them."""
         self.require(num_bytes, what)
         if self._at + num_bytes > len(self._window):
             self._fill(max(num_bytes, _WINDOW_BYTES))

@@ -1,8 +1,8 @@
-"""A typed view of an EAGLE-3 or 3.1 draft head, and whether it fits a target.
+"""A typed view of an EAGLE-3 or 3.1 draft head, and a check that it fits a target.
 
-Everything that llama.cpp would refuse, abort on or silently run wrong is checked here, from the two
-headers alone: taps, widths, vocabularies, tensor shapes (src/models/eagle3.cpp of the pinned version).
-The flags of EAGLE-3.1 live in keys of ours, because llama.cpp has none for them.
+It checks everything that llama.cpp would refuse, abort on or silently run wrong, from the two headers
+alone: taps, widths, vocabularies, tensor shapes (src/models/eagle3.cpp of the pinned version).
+The flags of EAGLE-3.1 are in keys of this project, because llama.cpp has none for them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FC_NORM_EPS_KEY = "eaglelocal.fc_norm_eps"
 NORM_OUTPUT_KEY = "eaglelocal.norm_output"
 WINDOW_KEY = "eaglelocal.window"
 TARGET_NAME_KEY = "eaglelocal.target_name"  # general.name of the target that it was imported for
-VERIFIER_KEY = "eaglelocal.verifier"  # the target that whoever trained it names
+VERIFIER_KEY = "eaglelocal.verifier"  # the target that its authors name
 ACCEPTANCE_LENGTH_KEY = "eaglelocal.acceptance_length"  # measured when it was imported
 NUM_TAPS = 3  # llama.cpp refuses any other number
 _HINT = "choose another head, or `--draft none`"
@@ -38,7 +38,7 @@ _HINT = "choose another head, or `--draft none`"
 
 @dataclass(frozen=True, slots=True)
 class EagleInfo:
-    """A draft head. `fc_norm_eps` is `rms_eps` unless the file says otherwise (inflated heads do)."""
+    """A draft head as its header describes it. `fc_norm_eps` is `rms_eps` unless the file has its own."""
 
     name: str
     target_layers: tuple[int, ...]
@@ -61,14 +61,17 @@ class EagleInfo:
     norm_output: bool
     rms_eps: float
     fc_norm_eps: float
-    window: int | None  # tokens that its attention reaches back; None: all of them
-    target_name: str  # what it was imported for; empty where nothing says so
+    window: int | None  # tokens that its attention sees; None: all of them
+    target_name: str  # what it was imported for; empty: unknown
     weights_bytes: int
     tensors: Mapping[str, TensorInfo]
 
     @classmethod
     def from_header(cls, header: Header) -> EagleInfo:
-        """Raises ModelFileError where the file is no EAGLE-3 head or lacks a key that llama.cpp needs."""
+        """Read a head's header.
+
+        Raises ModelFileError where the file is no EAGLE-3 head or lacks a key that llama.cpp needs.
+        """
         keys = ArchitectureKeys(header, architecture_of(header))
         if keys.prefix != "eagle3":
             raise keys.error(f"is a {keys.prefix} model, not an eagle3 head")
@@ -121,7 +124,7 @@ def _window(keys: ArchitectureKeys) -> int | None:
 
 
 def check_pair(head: EagleInfo, target: ModelInfo) -> None:
-    """Returns when `head` can draft for `target`; else raises IncompatibleError with the figures."""
+    """Check that `head` can draft for `target`. Raises IncompatibleError with the figures where it cannot."""
     for problem in _problems(head, target):
         raise IncompatibleError(f"the head {head.name} does not fit {target.name}: {problem}", hint=_HINT)
 
@@ -145,7 +148,7 @@ def _target_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
 
 
 def _loan_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
-    """A head without embeddings or output borrows the target's, which must then be as wide."""
+    """Yield a width that differs from the target's where the head borrows the target's embeddings or output."""
     borrowed = [
         what for what, own in (("embeddings", head.has_own_embeddings), ("output", head.has_own_output)) if not own
     ]
@@ -163,7 +166,7 @@ def _shape_problems(head: EagleInfo) -> Iterator[str]:
 
 
 def _tensor_problems(head: EagleInfo) -> Iterator[str]:
-    """llama.cpp loads exactly these tensors, in these shapes, and none besides."""
+    """Yield missing, misshapen and unknown tensors: llama.cpp loads exactly the required ones and no others."""
     required = _required_tensors(head)
     for name, shape in required.items():
         found = head.tensors.get(name)
@@ -178,7 +181,7 @@ def _tensor_problems(head: EagleInfo) -> Iterator[str]:
 
 
 def _required_tensors(head: EagleInfo) -> dict[str, tuple[int, ...]]:
-    """Shapes in ggml order."""
+    """Return the required tensors by name, with shapes in ggml order."""
     width, pair, taps = head.width, 2 * head.width, len(head.target_layers) * head.target_hidden_size
     queries, keys = head.n_head * head.head_dim, head.n_kv_head * head.head_dim
     shapes: dict[str, tuple[int, ...]] = {

@@ -1,4 +1,4 @@
-"""Which quantization a file says that it is: `general.file_type`, by the names that files of that type have."""
+"""The quantization that a file states in `general.file_type`, under the name used in file names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from eaglelocal.gguf.header import Header
 
-GUESSED = 1024  # set where llama.cpp did not know, and named the type of most tensors
+GUESSED = 1024  # flag: llama.cpp guessed, from the type of most tensors
 # llama.cpp's numbers (include/llama.h)
 FILE_TYPES: Mapping[int, str] = MappingProxyType(
     {
@@ -21,6 +21,6 @@ FILE_TYPES: Mapping[int, str] = MappingProxyType(
 
 
 def told_type(header: Header) -> str:
-    """Such as `Q4_K_M`; empty where the file says nothing that is known."""
+    """Return the stated quantization, such as `Q4_K_M`; empty where the file states none that is known."""
     number = header.metadata.get("general.file_type")
     return FILE_TYPES.get(number & ~GUESSED, "") if isinstance(number, int) else ""

@@ -1,7 +1,8 @@
-"""Bytes of a model's caches and states, to the byte, as the pinned llama.cpp lays them out. Pure sums over a Shape.
+"""Sizes in bytes of a model's caches and recurrent states, exactly as the pinned llama.cpp allocates them.
 
-Sources: src/llama-context.cpp (padding of n_ctx), src/llama-kv-cache.cpp, src/llama-kv-cache-iswa.cpp (cells of
-windows), src/llama-memory-recurrent.cpp (states and their snapshots). Where things lie is no business of this file.
+Pure sums over a Shape. Sources: src/llama-context.cpp (padding of n_ctx), src/llama-kv-cache.cpp,
+src/llama-kv-cache-iswa.cpp (cells of windows), src/llama-memory-recurrent.cpp (states and their snapshots). The device
+that holds each is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ CELL_STEP = 256  # numbers of cells are rounded up to it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSizes:
-    """How a context is asked for. Raises UsageError for a type that no cache can have.
+    """The cache parameters of a context. Raises UsageError for an impossible `kv_type`.
 
     n_ctx          positions of each slot
     num_branches   sequences of each slot besides its own; they share its cells
     unified        one cache for all slots, else one for each
     num_snapshots  earlier states kept of each sequence, to roll back to
-    whole_windows  layers with a window keep all positions even so, so that any prefix can be used again
+    whole_windows  layers with a sliding window keep all positions too (swa_full), so any prefix can be reused
     """
 
     n_ctx: int
@@ -47,16 +48,16 @@ class CacheSizes:
 
     @property
     def num_streams(self) -> int:
-        """Caches that llama.cpp keeps apart."""
+        """The number of separate caches that llama.cpp keeps."""
         return 1 if self.unified else self.num_sequences
 
     @property
     def num_cells(self) -> int:
-        """Of one stream, in a layer that sees everything."""
+        """The cells of one stream in a layer with full attention."""
         return padded(self.n_ctx * (self.num_slots if self.unified else 1))
 
     def window_cells(self, window: int) -> int:
-        """Of one stream, in a layer that sees a window: each sequence's window, and room for a batch."""
+        """Return the cells of one stream in a layer with a window: each sequence's window, and room for a batch."""
         if self.whole_windows:
             return self.num_cells
         wanted = window * (self.num_sequences if self.unified else 1) + self.n_batch
@@ -68,13 +69,16 @@ def padded(cells: int) -> int:
 
 
 def row_bytes(kv_type: str, num_values: int) -> int:
-    """Bytes of a cell's keys or values; a part of a block counts whole."""
+    """Return the bytes of one cell's keys or values; a part of a quantization block counts as a whole one."""
     kind = GGML_TYPES_BY_NAME[kv_type.upper()]
     return -(-num_values // kind.block_elements) * kind.block_bytes
 
 
 def kv_bytes_of_layer(shape: Shape, layer: int, sizes: CacheSizes) -> int:
-    """Keys and values. Without flash attention values are kept transposed, all as wide as the widest layer's."""
+    """Return the bytes of a layer's keys and values in all streams.
+
+    Without flash attention values are kept transposed, and every layer's take the width of the widest.
+    """
     if not shape.kv_heads[layer]:
         return 0
     window = shape.windows[layer]
@@ -95,10 +99,10 @@ def state_bytes_of_layer(shape: Shape, layer: int, sizes: CacheSizes) -> int:
 
 
 def cache_bytes_of_layer(shape: Shape, layer: int, sizes: CacheSizes) -> int:
-    """All that a layer remembers."""
+    """Return the bytes of a layer's keys, values and recurrent states."""
     return kv_bytes_of_layer(shape, layer, sizes) + state_bytes_of_layer(shape, layer, sizes)
 
 
 def cache_bytes(shape: Shape, sizes: CacheSizes) -> int:
-    """All that a context remembers, in all layers."""
+    """Return the bytes of all caches and recurrent states of a context."""
     return sum(cache_bytes_of_layer(shape, layer, sizes) for layer in range(shape.n_layer))

@@ -1,8 +1,8 @@
-"""Figures that llama.cpp takes without a word and then aborts on, crashes on, or never returns from.
+"""Checks for values that llama.cpp accepts silently and then aborts on, crashes on, or never returns from.
 
 Each rule is an assertion of the pinned llama.cpp (0c1e57098), named beside it, or was found by loading
-files with one figure changed (tests/engine/test_corrupted_files.py). They must be checked again whenever
-the pin moves. Reads keys and tensor entries; what llama.cpp refuses by itself is left to it.
+files with one value changed (tests/engine/test_corrupted_files.py). They must be checked again whenever
+the pin moves. Reads keys and tensor entries; values that llama.cpp itself refuses are left to it.
 """
 
 from __future__ import annotations
@@ -26,31 +26,34 @@ ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", "attention.group_norm_epsilon")
 # no kernel multiplies with these: type_traits_cpu in ggml-cpu.c has no vec_dot for them
 NO_WEIGHTS = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
-UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # the others are in no text
+UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # other bytes never occur in UTF-8
 SECTIONED_ARCHITECTURES = ("qwen35", "qwen35moe")
-OWN_WIDTH_ARCHITECTURES = ("deepseek4", "qwen4exp", "gemma4-assistant")  # whose graphs heed embedding_length_out
+OWN_WIDTH_ARCHITECTURES = ("deepseek4", "qwen4exp", "gemma4-assistant")  # whose graphs use embedding_length_out
 HEADS = ("eagle3", "dflash")
-OUTPUT_PROJECTION = "dense_2."  # makes states of another width, in embedding models
+OUTPUT_PROJECTION = "dense_2."  # changes the width of states, in embedding models
 UNQUANTIZED = ("f32", "f16", "bf16")
-ID_TABLES = ("d2t", "ffn_gate_tid2eid.weight")  # integers are meant there
+ID_TABLES = ("d2t", "ffn_gate_tid2eid.weight")  # integer tensors
 
 
 def check_hazards(keys: ArchitectureKeys, *, head_dim: int, value_dim: int) -> None:
-    """Raises ModelFileError with the figure that would end the process; the widths are those of a key and a value."""
+    """Check a model's keys and tensors; the widths are those of one head's keys and values.
+
+    Raises ModelFileError with the value that would end the process.
+    """
     for problem in _problems(keys, head_dim, value_dim):
         raise keys.error(problem)
 
 
 def check_places(keys: ArchitectureKeys) -> None:
-    """Raises ModelFileError where data begins at a place that llama.cpp cannot map."""
+    """Check where tensors begin. Raises ModelFileError where llama.cpp cannot map one."""
     for problem in _place_problems(keys.header):
         raise keys.error(problem)
 
 
 def graph_problem(architecture: str, *, kv_type: str, num_caches: int) -> str:
-    """Why llama.cpp would run out of graph nodes for a context of so many caches; empty where it does not.
+    """Return why llama.cpp would run out of graph nodes for a context of `num_caches` caches; empty where it would not.
 
-    ggml-impl.h: GGML_ABORT in ggml_hash_insert, found with the shape of Phi-4: neither one cache nor 16 bits do that.
+    ggml-impl.h: GGML_ABORT in ggml_hash_insert, found with the shape of Phi-4, with several quantized caches only.
     """
     if architecture not in SMALL_GRAPH_ARCHITECTURES or num_caches == 1 or kv_type in UNQUANTIZED:
         return ""
@@ -73,7 +76,7 @@ def _problems(keys: ArchitectureKeys, head_dim: int, value_dim: int) -> Iterator
 
 
 def _epsilon_problems(keys: ArchitectureKeys) -> Iterator[str]:
-    """ops.cpp: GGML_ASSERT(eps >= 0.0f), at the first decode."""
+    """Yield epsilons out of range. ops.cpp: GGML_ASSERT(eps >= 0.0f), at the first decode."""
     for key in EPSILONS:
         name = f"{keys.prefix}.{key}"
         value = keys.header.metadata.get(name)
@@ -94,16 +97,17 @@ def _width_problems(keys: ArchitectureKeys, head_dim: int, value_dim: int) -> It
 
 
 def _layer_problems(keys: ArchitectureKeys) -> Iterator[str]:
-    """load_hparams asserts that no more layers predict ahead than there are."""
+    """Yield a count of MTP layers greater than that of all layers, which load_hparams asserts against."""
     ahead, layers = keys.optional_count("nextn_predict_layers") or 0, keys.optional_count("block_count")
     if layers is not None and ahead > layers:
         yield f"{keys.prefix}.nextn_predict_layers is {ahead}, of {layers} layers"
 
 
 def _output_problems(keys: ArchitectureKeys) -> Iterator[str]:
-    """States of heads and of embedding models are read in this width: from beyond what was computed, where it is wrong.
+    """Yield an `embedding_length_out` that differs from the width of the states of a head or an embedding model.
 
-    Those of other targets are not read by it; whether their MTP layer can draft is asked by mtp.py.
+    They are read with this width, so a wrong one reads beyond what was computed. States of other targets are not read
+    with it; mtp.py checks whether their MTP layer can draft.
     """
     if keys.prefix not in HEADS and task_of(keys.header) is Task.TEXT:
         return
@@ -114,7 +118,7 @@ def _output_problems(keys: ArchitectureKeys) -> Iterator[str]:
 
 
 def _rope_problems(keys: ArchitectureKeys, head_dim: int) -> Iterator[str]:
-    """ops.cpp: n_dims is even and fits the head, at the first decode; with none at all it does not return."""
+    """Yield RoPE dimensions that are odd or exceed the head (ops.cpp asserts, at the first decode), or 0 (a hang)."""
     sliding_dim = keys.optional_count("attention.key_length_swa") or head_dim
     for key, width in (("dimension_count", head_dim), ("dimension_count_swa", sliding_dim)):
         name = f"{keys.prefix}.rope.{key}"
@@ -124,7 +128,7 @@ def _rope_problems(keys: ArchitectureKeys, head_dim: int) -> Iterator[str]:
 
 
 def _section_problems(keys: ArchitectureKeys) -> Iterator[str]:
-    """ops.cpp: GGML_ASSERT that of the sections some turn something; others take none for no sections."""
+    """Yield M-RoPE sections that are all 0, which ops.cpp asserts against; other architectures then use no sections."""
     sections = keys.counts("rope.dimension_sections") if keys.prefix in SECTIONED_ARCHITECTURES else None
     if sections is not None and not any(sections):
         yield f"{keys.prefix}.rope.dimension_sections are all 0"
@@ -139,7 +143,7 @@ def _turns(architecture: str, num_dimensions: int, width: int) -> bool:
 
 
 def _scaling_problems(keys: ArchitectureKeys) -> Iterator[str]:
-    """load_hparams asserts that the type is known."""
+    """Yield an unknown type of RoPE scaling, which load_hparams asserts against."""
     name = f"{keys.prefix}.rope.scaling.type"
     scaling = keys.header.metadata.get(name)
     if isinstance(scaling, str) and scaling not in ROPE_SCALINGS:
@@ -147,11 +151,11 @@ def _scaling_problems(keys: ArchitectureKeys) -> Iterator[str]:
 
 
 def _expert_problems(keys: ArchitectureKeys) -> Iterator[str]:
-    """The assertions of load_hparams in llama-model.cpp."""
+    """Yield impossible numbers of experts: the assertions of load_hparams in llama-model.cpp."""
     count, used = keys.optional_count("expert_count") or 0, max(keys.counts("expert_used_count") or (0,))
     groups, used_groups = keys.optional_count("expert_group_count") or 0, keys.optional_count("expert_group_used_count")
     if keys.prefix in ("hunyuan-dense", "hunyuan_vl") and count <= 1:
-        return  # a dense model there says that it has one expert
+        return  # dense models of these architectures state one expert
     if count > MAX_EXPERTS or not bool(count) <= used <= count:
         yield f"it uses {used} of {count} experts, where at most {MAX_EXPERTS} fit"
     if groups and groups >= count:
@@ -161,9 +165,9 @@ def _expert_problems(keys: ArchitectureKeys) -> Iterator[str]:
 
 
 def _place_problems(header: Header) -> Iterator[str]:
-    """ggml-backend.cpp: GGML_ASSERT("buffer pointer must be aligned"), where a file is mapped into memory.
+    """Yield misaligned tensors. ggml-backend.cpp: GGML_ASSERT("buffer pointer must be aligned"), for mapped files.
 
-    A file may state a smaller alignment than that: then it depends on the sizes of its header and its tensors.
+    A file may state a smaller alignment than that; then it depends on the sizes of its header and its tensors.
     """
     for tensor in header.tensors.values():
         place = header.shards[tensor.shard].data_offset + tensor.offset
@@ -185,14 +189,14 @@ def _tensor_problems(tensor: TensorInfo) -> Iterator[str]:
 def _token_problems(keys: ArchitectureKeys) -> Iterator[str]:
     texts = keys.header.string_bytes(TOKENS_KEY) or []
     distinct = set(texts)
-    if len(distinct) != len(texts) or b"" in distinct or b"\0" in b"".join(texts):  # of few files; the rest is slower
+    if len(distinct) != len(texts) or b"" in distinct or b"\0" in b"".join(texts):  # few files; what follows is slower
         yield from _repeated_tokens(texts)
     if texts and keys.header.metadata.get("tokenizer.ggml.model") == "llama":
         yield from _missing_bytes(distinct)
 
 
 def _repeated_tokens(texts: list[bytes]) -> Iterator[str]:
-    """llama-vocab.cpp: GGML_ASSERT(id_to_token.size() == token_to_id.size())."""
+    """Yield tokens with the same text. llama-vocab.cpp: GGML_ASSERT(id_to_token.size() == token_to_id.size())."""
     seen: dict[bytes, int] = {}
     for token, text in enumerate(texts):
         word = text.partition(b"\0")[0] or b"[EMPTY_%d]" % token  # as llama.cpp reads it
@@ -202,7 +206,7 @@ def _repeated_tokens(texts: list[bytes]) -> Iterator[str]:
 
 
 def _missing_bytes(tokens: set[bytes]) -> Iterator[str]:
-    """byte_to_token of llama-vocab.cpp throws out of the library on a text with a letter that no token spells."""
+    """Yield the bytes that no token stands for: byte_to_token of llama-vocab.cpp throws on a text that contains one."""
     for byte in UTF8_BYTES:
         if b"<0x%02X>" % byte not in tokens and not (0 < byte < 0x80 and bytes([byte]) in tokens):
             yield f"no token stands for the byte 0x{byte:02X}"

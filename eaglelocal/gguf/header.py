@@ -1,4 +1,4 @@
-"""What a GGUF file says about itself: metadata, tensors and the files it spans.
+"""The data of a GGUF header: metadata, tensor entries and the files that hold them.
 
 Plain data, checked by `reader.py` before it exists. Tensor shapes are in ggml's order: the first
 dimension is the contiguous one, the reverse of numpy's.
@@ -17,7 +17,7 @@ from eaglelocal.gguf.values import ArrayValue, Scalar, Value, ValueType, decode_
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor: `nbytes` bytes at `data_offset + offset` of shard number `shard`."""
+    """A tensor's entry: its `nbytes` bytes begin at `data_offset + offset` of shard number `shard`."""
 
     name: str
     shape: tuple[int, ...]  # ggml order: (columns, rows, ...)
@@ -36,7 +36,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One file of a model: most models are one, large ones are `-00001-of-00003.gguf` and so on."""
+    """A file of a model: most models are one file, large ones are `-00001-of-00003.gguf` and so on."""
 
     path: Path
     file_bytes: int
@@ -64,7 +64,7 @@ class Header:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes on disk, all shards together."""
+        """The bytes on disk, all shards together."""
         return sum(shard.file_bytes for shard in self.shards)
 
     @property
@@ -73,14 +73,17 @@ class Header:
 
     @property
     def main_type(self) -> str:
-        """The type that most bytes of the tensors have, such as Q4_K; `none` without any."""
+        """The tensor type with the most bytes, such as Q4_K; `none` without any tensors."""
         sizes: dict[str, int] = {}
         for tensor in self.tensors.values():
             sizes[tensor.type.name] = sizes.get(tensor.type.name, 0) + tensor.nbytes
         return max(sizes, key=lambda name: sizes[name], default="none")
 
     def array(self, key: str) -> tuple[Scalar, ...] | None:
-        """The elements of an array, read from the file now; None where there is no such array."""
+        """Read the elements of an array from the file; None where there is no such array.
+
+        Raises ModelFileError if they cannot be read.
+        """
         value = self.metadata.get(key)
         if not isinstance(value, ArrayValue):
             return None
@@ -90,7 +93,7 @@ class Header:
             raise refuse(self.path.name, f"cannot read {key}: {error}") from error
 
     def string_bytes(self, key: str) -> list[bytes] | None:
-        """The elements of an array of strings as they lie in the file; None where there is no such array."""
+        """Read the elements of an array of strings, undecoded; None where there is no such array."""
         value = self.metadata.get(key)
         if not isinstance(value, ArrayValue) or value.type is not ValueType.STRING:
             return None
@@ -100,7 +103,7 @@ class Header:
             raise refuse(self.path.name, f"cannot read {key}: {error}") from error
 
     def array_bytes(self, key: str) -> bytes:
-        """An array as it lies in the file, to be compared or hashed; empty where there is none."""
+        """Read an array's raw bytes, to compare or hash them; empty where there is no such array."""
         value = self.metadata.get(key)
         if not isinstance(value, ArrayValue):
             return b""

@@ -1,4 +1,4 @@
-"""What draft heads have in common: layers of their target whose rows they read, a vocabulary that may be reduced."""
+"""Checks and readers shared by draft heads, which read rows of target layers and may have a reduced vocabulary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eaglelocal.gguf.tensors import read_indices
 
 
 class Head(Protocol):
-    """As its header tells it. `draft_vocab`: rows of d2t; None: the whole vocabulary."""
+    """A draft head as its header describes it. `draft_vocab`: rows of d2t; None: the whole vocabulary."""
 
     @property
     def target_layers(self) -> tuple[int, ...]: ...
@@ -52,7 +52,10 @@ def draft_vocabulary(header: Header) -> int | None:
 
 
 def d2t_range_of(header: Header) -> tuple[int, int] | None:
-    """Read now, because llama.cpp aborts in the middle of an answer on an id out of range."""
+    """Return the smallest and largest target token of d2t; None without d2t.
+
+    It is read now, because llama.cpp aborts in the middle of an answer on an id out of range.
+    """
     if "d2t" not in header.tensors:
         return None
     ids = read_indices(header.path, header, "d2t")
@@ -60,7 +63,7 @@ def d2t_range_of(header: Header) -> tuple[int, int] | None:
 
 
 def taps_problem(target: ModelInfo) -> str:
-    """Why no head can see into this target; empty where one can."""
+    """Return why no head can read this target's layers; empty where one can."""
     if target.gives_layer_inputs:
         return ""
     return f"llama.cpp gives no layer inputs for the architecture {target.architecture}"

@@ -1,21 +1,24 @@
-"""How many tokens an image may take, where its size decides that: by context, passes and memory, not by makers alone.
+"""A limit on the tokens of an image, for models where its size decides how many it takes.
 
-llama.cpp admits up to 4096 tokens of an image for Qwen's family, reserves memory for half of that, and ends the process
-where it then has no more. A photograph would also be larger than the context that many people run.
+llama.cpp admits up to 4096 tokens per image for Qwen's family, reserves memory for half of that, and ends the process
+where it then runs out. A photograph would also be larger than the context that many people run.
 """
 
 from __future__ import annotations
 
 from eaglelocal.gguf.projector import MAX_TOKENS
 
-WHOLE = ("gemma4uv", "gemma4v")  # whose rows may attend to those behind them: all of an image are one pass
-RESERVED = 46 * 46  # tokens for which llama.cpp takes memory when it loads a projector with the largest limits
+WHOLE = ("gemma4uv", "gemma4v")  # an image's rows attend to later ones, so all must be in one batch
+RESERVED = 46 * 46  # tokens for which llama.cpp reserves memory when it loads a projector with the largest limits
 LEAST = 16
-CONTEXT_PART = 2  # an image takes half of the context at most
+CONTEXT_PART = 2  # an image takes at most this fraction of the context: 1/2
 
 
 def max_image_tokens(kind: str, *, n_ctx: int, n_batch: int) -> int | None:
-    """`kind` of projector. None: llama.cpp's own limit is no more than there is room for."""
+    """Return the most tokens an image may take with this kind of projector, limited by context, batch and memory.
+
+    None: llama.cpp's own limit is no more than there is room for, or the kind does not size images by tokens.
+    """
     if kind not in MAX_TOKENS:
         return None
     room = min(n_ctx // CONTEXT_PART, RESERVED, n_batch if kind in WHOLE else RESERVED)

@@ -1,6 +1,6 @@
 """Typed access to the keys of one architecture: `block_count` of a llama model is `llama.block_count`.
 
-Says which key is missing or of the wrong kind. Knows no meaning of any key.
+Errors name the key that is missing or of the wrong kind. What keys mean is decided by the caller.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOKENS_KEY = "tokenizer.ggml.tokens"
 
 @dataclass(frozen=True, slots=True)
 class ArchitectureKeys:
-    """Keys below `prefix`, or full names where they hold a stem of their own (tokenizer., general.)."""
+    """The keys of a header: those below `prefix`, and others by full name (tokenizer., general.)."""
 
     header: Header
     prefix: str
@@ -31,7 +31,7 @@ class ArchitectureKeys:
         return refuse(self.header.path.name, problem)
 
     def count(self, key: str) -> int:
-        """A count that must be there."""
+        """Return a count. Raises ModelFileError where it is missing or no count."""
         value = self.optional_count(key)
         if value is None:
             raise self.error(f"lacks the key {self._full(key)}")
@@ -48,7 +48,7 @@ class ArchitectureKeys:
         return value
 
     def counts(self, key: str) -> tuple[int, ...] | None:
-        """A count or one count per layer, as a tuple; None where the key is absent."""
+        """Return a count, or one count per layer, as a tuple; None where the key is absent."""
         name = self._full(key)
         value = self.header.metadata.get(name)
         if not isinstance(value, ArrayValue):
@@ -59,7 +59,7 @@ class ArchitectureKeys:
         return tuple(self._as_count(name, item) or 0 for item in self.header.array(name) or ())
 
     def flag(self, name: str) -> bool:
-        """A bool under its full name; absent means no."""
+        """Return a bool by its full name; False where it is absent."""
         value = self.header.metadata.get(name, False)
         if not isinstance(value, bool):
             raise self.error(f"{name} is {_shown(value)}, not a bool")
@@ -80,7 +80,7 @@ class ArchitectureKeys:
         return value
 
     def whole(self, name: str) -> int | None:
-        """A count under its full name, such as a token."""
+        """Return a count by its full name, such as a token id; None where it is absent."""
         return self._as_count(name, self.header.metadata.get(name))
 
 

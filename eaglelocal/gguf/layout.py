@@ -1,7 +1,7 @@
-"""Where tensors may lie: the rules that llama.cpp sets for the data section of a GGUF.
+"""Rules of llama.cpp for the data section of a GGUF: sizes, alignment and order of tensors.
 
 Pure checks on numbers. Tensors follow each other in the order of their entries, each padded to the
-alignment; anything else llama.cpp refuses, and so do we, with the figures.
+alignment; llama.cpp refuses anything else, and so does this, with the figures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def tensor_type(type_id: int, *, file: str, tensor: str) -> GgmlType:
 
 
 def tensor_bytes(shape: tuple[int, ...], kind: GgmlType, *, file: str, tensor: str) -> int:
-    """Bytes of a tensor. Raises ModelFileError on empty dimensions, overflow and broken blocks."""
+    """Return the bytes of a tensor. Raises ModelFileError on empty dimensions, overflow and incomplete blocks."""
     num_elements = 1
     for size in shape:
         num_elements *= size
@@ -43,7 +43,10 @@ def tensor_bytes(shape: tuple[int, ...], kind: GgmlType, *, file: str, tensor: s
 
 
 def check_layout(tensors: Sequence[TensorInfo], *, alignment: int, data_bytes: int, file: str) -> None:
-    """Every tensor aligned, inside the file, and exactly where the one before it ends."""
+    """Check that every tensor is aligned, inside the file, and begins where the one before it ends.
+
+    Raises ModelFileError with the offsets.
+    """
     expected, previous = 0, "the start"
     for tensor in tensors:
         end = tensor.offset + tensor.nbytes

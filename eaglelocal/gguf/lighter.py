@@ -1,7 +1,7 @@
-"""Which tensors of an EAGLE head are kept in fewer bits than they were published in.
+"""The choice of an EAGLE head's tensors that are quantized further than in the published file.
 
-A drafted token costs a pass over the head, and what it proposes is verified anyway: bits that hardly change the
-proposals are better not read. Measured in docs/architecture/step.md. Knows tensors by name, type and shape, no weights.
+A drafted token costs a pass over the head, and every draft is verified anyway: bits that hardly change the drafts are
+not worth reading (docs/architecture/step.md). Decides by name, type and shape, without the weights.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from eaglelocal.gguf.types import GGML_TYPES_BY_NAME, GgmlType
 
 AS_IN_FILE = "file"
 BEST_TYPE = "q4_0"  # what `auto` means
-LEAST_BYTES = 8 << 20  # of a head: a smaller one stays in the processor's caches, whatever its type
+LEAST_BYTES = 8 << 20  # of a head: a smaller one fits the CPU's caches in any type
 HEAVY_TYPES = frozenset({"F32", "F16", "BF16", "Q8_0"})
-LEAST_GAIN = 0.2  # of the bytes that are read for a token
-EMBEDDING = "token_embd.weight"  # one row of it is read for a token, so that bits cost memory only
+LEAST_GAIN = 0.2  # share of the bytes read per token
+EMBEDDING = "token_embd.weight"  # one row is read per token, so its bits cost memory, not time
 EMBEDDING_TYPE = GGML_TYPES_BY_NAME["Q8_0"]
 
 
 def light_type(asked: str) -> str:
-    """What a wish means: `auto`, a type, or as in the file."""
+    """Return the quantization that a setting means: `auto` is BEST_TYPE, anything else is itself."""
     return BEST_TYPE if asked == "auto" else asked
 
 
 def lighter_types(header: Header, kind: str) -> Mapping[str, GgmlType]:
-    """The types, by name, of the tensors that become lighter in a copy of the type `kind`; empty: none would."""
+    """Return the new types, by tensor name, of a copy quantized to `kind`; empty if there should be no copy."""
     if (
         kind == AS_IN_FILE
         or header.metadata.get("general.architecture") != "eagle3"
@@ -43,7 +43,7 @@ def lighter_types(header: Header, kind: str) -> Mapping[str, GgmlType]:
 
 
 def lightened(header: Header, kind: str) -> Header:
-    """The header that a copy has, but for the places of its tensors."""
+    """Return the header that such a copy has, except for the offsets of its tensors."""
     types = lighter_types(header, kind)
     return replace(header, tensors={name: _as(tensor, types.get(name)) for name, tensor in header.tensors.items()})
 

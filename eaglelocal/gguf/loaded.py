@@ -1,6 +1,6 @@
-"""Which tensors of a file llama.cpp loads, and what each is for: looked up, of a block, of its experts, or the output.
+"""The tensors of a file that llama.cpp loads, sorted by use: input embeddings, blocks, their experts, and the output.
 
-Knows names and bytes, no weights, and not where anything lies.
+Decides by names and sizes, without the weights; the device that holds them is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from eaglelocal.gguf.header import Header, TensorInfo
 
 BLOCK_TENSOR = re.compile(r"blk\.(\d{1,9})\.", re.ASCII)
-FIRST_BLOCK_TENSORS = ("per_layer_model_proj.", "per_layer_proj_norm.")  # llama.cpp puts them beside the first block
+FIRST_BLOCK_TENSORS = ("per_layer_model_proj.", "per_layer_proj_norm.")  # llama.cpp places them with the first block
 TOKEN_EMBEDDING = "token_embd.weight"
-INPUT_TENSORS = ("token_embd.", "token_types.", "position_embd.", "per_layer_token_embd.")  # looked up in main memory
-EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # of a block, as llama.cpp finds them too (LLM_FFN_EXPS_REGEX)
+INPUT_TENSORS = ("token_embd.", "token_types.", "position_embd.", "per_layer_token_embd.")  # looked up, in RAM
+EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # of a block; the same pattern as llama.cpp's LLM_FFN_EXPS_REGEX
 EXPERT_TENSOR = re.compile(EXPERTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The tensors that llama.cpp loads, by what they are for."""
+    """Bytes of the tensors that llama.cpp loads, by use."""
 
     embedding_bytes: int
     output_bytes: int
@@ -35,7 +35,7 @@ class Weights:
 
 
 def loaded_tensors(header: Header, *, n_layer: int) -> Iterator[TensorInfo]:
-    """Those that llama.cpp reads: not the blocks behind the last layer, which only predict ahead."""
+    """Yield the tensors that llama.cpp loads: all but the blocks from `n_layer` on, which only predict ahead (MTP)."""
     for tensor in header.tensors.values():
         block = block_of(tensor.name)
         if block is None or block < n_layer:
@@ -43,7 +43,7 @@ def loaded_tensors(header: Header, *, n_layer: int) -> Iterator[TensorInfo]:
 
 
 def block_of(name: str) -> int | None:
-    """The number of the block that a tensor belongs to; None: to no block."""
+    """Return the number of the block that a tensor belongs to; None if to none."""
     if name.startswith(FIRST_BLOCK_TENSORS):
         return 0
     match = BLOCK_TENSOR.match(name)
@@ -55,7 +55,7 @@ def is_input(name: str) -> bool:
 
 
 def is_expert(name: str) -> bool:
-    """Of which a token uses some."""
+    """Return whether the tensor holds experts, of which a token uses only some."""
     return EXPERT_TENSOR.search(name) is not None
 
 
@@ -86,7 +86,10 @@ def _tied_output_bytes(header: Header) -> int:
 
 
 def active_bytes(weights: Weights, *, n_expert: int, n_expert_used: int) -> int:
-    """Read for one token. Embeddings that are the output are read whole, of others one row, which is nothing."""
+    """Return the bytes read for one token.
+
+    Embeddings that are also the output are read whole; of others one row is read, which counts as nothing.
+    """
     idle_experts = sum(weights.expert_bytes) * (n_expert - n_expert_used) // n_expert if n_expert else 0
     looked_up = weights.embedding_bytes - weights.tied_output_bytes
     return weights.total_bytes - looked_up - idle_experts

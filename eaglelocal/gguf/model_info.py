@@ -1,7 +1,7 @@
-"""A typed view of what a target model is, read from its header alone.
+"""A typed view of a target model, read from its header alone.
 
-Knows the key names that llama.cpp gives to every architecture, and which of them may hold one value
-per layer. Says nothing about whether the model fits a machine or a draft head.
+It uses the keys that llama.cpp gives to every architecture, some of which may hold one value
+per layer. Whether the model fits a machine or a draft head is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from eaglelocal.gguf.keys import MAX_PER_LAYER, TOKENS_KEY, ArchitectureKeys
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model's shape and vocabulary. `n_layer` leaves out layers that only predict ahead (MTP)."""
+    """A model's dimensions and vocabulary. `n_layer` leaves out layers that only predict ahead (MTP)."""
 
     architecture: str
     name: str
@@ -55,22 +55,25 @@ class ModelInfo:
 
     @property
     def final_state(self) -> FinalState | None:
-        """How layer id == n_layer can be tapped, if at all."""
+        """The way to read the state after the last layer (layer id == n_layer); None if there is none."""
         return FINAL_STATE.get(self.architecture)
 
     @property
     def has_state(self) -> bool:
-        """Keeps recurrent state: no branches, and rollback only by snapshots."""
+        """True if the model keeps recurrent state: no branches, and rollback only by snapshots."""
         return self.is_recurrent or self.is_hybrid
 
     @property
     def rolls_back(self) -> bool:
-        """Whether rejected rows can be taken back: cell by cell, or by going back to an earlier state."""
+        """True if rejected rows can be removed: from the KV cache, or by restoring an earlier recurrent state."""
         return not self.has_state or self.architecture in ROLLBACK_ARCHITECTURES
 
     @classmethod
     def from_header(cls, header: Header) -> ModelInfo:
-        """Raises ModelFileError on keys that are missing, make no sense, or would end llama.cpp's process."""
+        """Read a model's header.
+
+        Raises ModelFileError on keys that are missing, make no sense, or would end llama.cpp's process.
+        """
         architecture = architecture_of(header)
         keys = ArchitectureKeys(header, architecture)
         n_layer = _layers(keys)
@@ -112,7 +115,7 @@ def architecture_of(header: Header) -> str:
 
 
 def vocabulary_size(keys: ArchitectureKeys) -> int:
-    """Tokens in the tokenizer, as llama.cpp counts them; else what the key or the embeddings say."""
+    """Return the number of tokens in the tokenizer, as llama.cpp counts them; else `vocab_size` or embedding rows."""
     tokens = keys.header.array_count(TOKENS_KEY)
     if tokens is not None:
         return tokens
@@ -130,7 +133,7 @@ def _layers(keys: ArchitectureKeys) -> int:
 
 
 def _per_layer(keys: ArchitectureKeys, key: str, n_layer: int, *, default: tuple[int, ...]) -> tuple[int, ...]:
-    """One value for each layer; a single value stands for all of them."""
+    """Return one value for each layer; a single value stands for all of them."""
     values = keys.counts(key) or default
     if len(values) == 1:
         return values * n_layer

@@ -1,8 +1,8 @@
-"""Layers that predict ahead (MTP, "nextn" in llama.cpp): a draft head that comes with its target.
+"""Readers and checks for layers that predict ahead (MTP, "nextn" in llama.cpp): a draft that comes with its target.
 
-They read what an EAGLE head's decoder reads, the next token and the target's final state before it, and feed their own
-state to the next step. One layer lies in the target's file behind those that answer, or with embeddings and output in a
-file of its own (Qwen3.5); Gemma 4 has a small stack in a file of its own, which reads the target's cache.
+They take the same input as an EAGLE head's decoder, the next token and the target's final state before it, and feed
+their own state to the next step. A single layer is in the target's file after the ordinary ones, or, with embeddings
+and output, in its own file (Qwen3.5); Gemma 4 has a small stack in its own file, which reads the target's cache.
 Sources: src/models/qwen35.cpp, gemma4-assistant.cpp, common/speculative.cpp (`draft-mtp`).
 """
 
@@ -19,18 +19,18 @@ from eaglelocal.gguf.keys import ArchitectureKeys
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_size
 from eaglelocal.gguf.windows import windows_of
 
-FIRST_TENSOR = "blk.0.attn_norm.weight"  # where it is missing, the file holds no layer that answers
+FIRST_TENSOR = "blk.0.attn_norm.weight"  # missing: the file holds MTP layers only
 NEEDED = ("eh_proj", "enorm", "hnorm")
 HINT = "a draft made for this target, or `--draft none`"
 
 
 @dataclass(frozen=True, slots=True)
 class MtpInfo:
-    """`width` is that of the states that it reads and says.
+    """An MTP layer as its header describes it. `width` is that of the states that it reads and returns.
 
-    architecture  of the target that it is made for
-    block         the number of its layer: as many answer; None: it reads the target's cache, and its layers are its own
-    cache_widths  of those: keys of a token in a layer with a window, and in one without
+    architecture  of its target
+    block         index of the layer: the number of ordinary layers; None: a stack that reads the target's cache
+    cache_widths  for such a stack: values in one token's keys, in a layer with a window and in one without
     """
 
     name: str
@@ -38,9 +38,9 @@ class MtpInfo:
     block: int | None
     width: int
     n_vocab: int
-    is_alone: bool  # in its file
+    is_alone: bool  # the file has no ordinary layers
     missing: tuple[str, ...] = ()  # tensors
-    oddity: str = ""  # what llama.cpp would take and then abort on
+    oddity: str = ""  # what llama.cpp would accept and then abort on
     cache_widths: tuple[int, int] = (0, 0)
 
     @property
@@ -49,7 +49,10 @@ class MtpInfo:
 
     @classmethod
     def from_header(cls, header: Header) -> MtpInfo:
-        """Raises IncompatibleError where there is no such layer, or several, ModelFileError on senseless keys."""
+        """Read a header with an MTP layer.
+
+        Raises IncompatibleError where there is no such layer, or several, ModelFileError on senseless keys.
+        """
         keys = ArchitectureKeys(header, architecture_of(header))
         if keys.prefix in ASSISTANTS:
             return _assistant(keys)
@@ -87,7 +90,10 @@ def _assistant(keys: ArchitectureKeys) -> MtpInfo:
 
 
 def oddity_of(keys: ArchitectureKeys, block: int) -> str:
-    """Its graph counts heads as the first layer's, and its rows lie as far apart as `embedding_length_out`."""
+    """Return what llama.cpp would accept of the layer at `block` and then abort on; empty if nothing.
+
+    Its graph uses the head counts of the first layer, and its rows are `embedding_length_out` apart.
+    """
     width, said = keys.count("embedding_length"), keys.optional_count("embedding_length_out")
     if said not in (None, 0, width):
         return f"its states are {width} wide, its rows {said}"
@@ -104,7 +110,7 @@ def name_of(keys: ArchitectureKeys) -> str:
 
 
 def cache_widths(keys: ArchitectureKeys, n_layer: int) -> tuple[int, int]:
-    """(with a window, without one): of the last layer of each kind; 0 where there is none."""
+    """Return the values in one token's keys (with a window, without one), of the last layer of each kind; 0 if none."""
     heads = keys.counts("attention.head_count_kv") or keys.counts("attention.head_count") or (0,)
     whole = keys.optional_count("attention.key_length") or 0
     narrow = keys.optional_count("attention.key_length_swa") or whole
@@ -116,7 +122,7 @@ def cache_widths(keys: ArchitectureKeys, n_layer: int) -> tuple[int, int]:
 
 
 def num_ahead(keys: ArchitectureKeys) -> int:
-    """Layers that the file claims to have for it; whether their tensors are there is another matter."""
+    """Return the number of MTP layers that the file claims to have; their tensors may be missing."""
     return keys.optional_count("nextn_predict_layers") or 0
 
 
@@ -125,7 +131,7 @@ def tensor_names(block: int) -> list[str]:
 
 
 def mtp_of(header: Header) -> MtpInfo | None:
-    """What of the file could draft."""
+    """Return the file's MTP layer if it is complete and of a tested architecture, else None."""
     try:
         layer = MtpInfo.from_header(header)
     except (IncompatibleError, ModelFileError):
@@ -135,18 +141,21 @@ def mtp_of(header: Header) -> MtpInfo | None:
 
 
 def has_mtp(header: Header) -> bool:
-    """Whether a model can draft for itself, or a file for a model."""
+    """Return whether the file has an MTP layer that can draft, for its own model or, alone, for another file's."""
     return mtp_of(header) is not None
 
 
 def is_mtp_alone(header: Header) -> bool:
-    """Whether the file holds what drafts and no model that could answer."""
+    """Return whether the file holds an MTP layer that can draft, and no model."""
     layer = mtp_of(header)
     return layer is not None and layer.is_alone
 
 
 def check_mtp(layer: MtpInfo, target: ModelInfo, beside: Header) -> None:
-    """Returns when it can draft for `target`, of that header; else raises IncompatibleError with the figures."""
+    """Check that the layer can draft for `target`, whose header is `beside`.
+
+    Raises IncompatibleError with the figures where it cannot.
+    """
     for problem in _problems(layer, target, beside):
         raise IncompatibleError(f"the MTP layer of {layer.name} does not fit {target.name}: {problem}", hint=HINT)
 
@@ -171,7 +180,10 @@ def _problems(layer: MtpInfo, target: ModelInfo, beside: Header) -> Iterator[str
 
 
 def _cache_problems(layer: MtpInfo, target: ModelInfo, beside: Header) -> Iterator[str]:
-    """llama.cpp has it read the target's last layer, and where it has a window the one before, whatever those keep."""
+    """Yield where the target's last two layers do not keep what a stack that reads the cache expects.
+
+    llama.cpp lets it read the last layer, and for a window the one before, whatever those keep.
+    """
     keys = ArchitectureKeys(beside, target.architecture)
     windows = windows_of(keys, target.n_layer)
     if target.n_layer < 2 or windows[-1] is not None or windows[-2] is None:

@@ -1,7 +1,7 @@
-"""Does this draft fit this target? The one place that says so, from two headers.
+"""The check whether a draft fits a target, from their two headers.
 
-The hub asks for an early answer, the engine process asks again because a plan may come from anywhere. What a
-head must be like is told by eagle_info.py; here stands what concerns every draft, and draft models.
+The hub calls it early, the engine process again, because a plan may come from anywhere. Checks of heads are in
+eagle_info.py, block_info.py and mtp.py; this file has those of every draft, and of draft models.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ HeadInfo = EagleInfo | BlockInfo | MtpInfo  # drafts from the target's own state
 DraftInfo = HeadInfo | ModelInfo
 HEAD_ARCHITECTURES = ("eagle3", block_info.ARCHITECTURE)
 HINT = "a draft made for this target, or `--draft none`"
-# A fine-tune spells some control tokens anew and stays the model that the head knows. Drafts are ids, so the target's
-# answers are right in any case; only what it accepts is less.
+# A fine-tune may rename some control tokens and still suit the head. Drafts are token ids that the target verifies, so
+# its answers stay right; only acceptance suffers.
 MAX_RENAMED_SHARE = 0.01
 NOISE_WORDS = frozenset({"meta", "gguf", "ud", "imatrix", "unsloth"})
 
 
 def read_model(header: Header) -> ModelInfo:
-    """What a target or a draft model is. Raises ModelFileError where the file is a head."""
+    """Return the ModelInfo of a target or a draft model. Raises ModelFileError where the file is a head."""
     if (architecture := architecture_of(header)) in HEAD_ARCHITECTURES:
         message = f"{header.path.name} is a draft head ({architecture}), not a model that can answer"
         raise ModelFileError(message, hint="name the head with --draft, and its target as the model")
@@ -43,9 +43,9 @@ def read_model(header: Header) -> ModelInfo:
 
 
 def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str | None = None) -> DraftInfo:
-    """What the draft is; `beside` is the header of the target.
+    """Return what describes the draft; `beside` is the header of the target.
 
-    kind  eagle3, dflash, mtp or draft_model; None: what the file says; a target's own MTP layer drafts only as `mtp`
+    kind  eagle3, dflash, mtp or draft_model; None: by the file (a target's own MTP layer drafts only as `mtp`)
 
     Raises IncompatibleError with the figures where it cannot draft for the target, ModelFileError on a bad file.
     """
@@ -75,26 +75,32 @@ def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str |
 
 
 def kind_of(header: Header) -> str:
-    """What a file drafts as, where nothing else was said."""
+    """Return how a file drafts unless a kind is given: eagle3, dflash, mtp or draft_model."""
     if (architecture := architecture_of(header)) in HEAD_ARCHITECTURES:
         return architecture
     return "mtp" if is_mtp_alone(header) else "draft_model"
 
 
 def check_rolls_back(target: ModelInfo) -> None:
-    """Raises IncompatibleError where nothing can draft for the target, not even a lookup."""
+    """Check that the target can remove rejected tokens.
+
+    Raises IncompatibleError where it cannot: then nothing can draft for it, not even a lookup.
+    """
     problem = state_problem(target)
     if problem:
         raise IncompatibleError(f"cannot draft for {target.name}: {problem}", hint=HINT)
 
 
 def head_obstacle(target: ModelInfo) -> str:
-    """Why no head at all can draft for this target; empty where one could."""
+    """Return why no head at all can draft for this target; empty where one could."""
     return state_problem(target) or taps_problem(target)
 
 
 def state_problem(target: ModelInfo) -> str:
-    """Rejected tokens must be taken back, which recurrent state allows only where llama.cpp keeps earlier ones."""
+    """Return why rejected tokens cannot be removed from the target's recurrent state; empty where they can.
+
+    That takes earlier states, which llama.cpp keeps for some architectures only.
+    """
     if target.rolls_back:
         return ""
     why = "was never tried" if target.architecture in SNAPSHOT_ARCHITECTURES else "llama.cpp does not know"
@@ -102,21 +108,24 @@ def state_problem(target: ModelInfo) -> str:
 
 
 def state_of_draft(draft: ModelInfo) -> str:
-    """A draft model's cache is cut wherever the answer leaves its draft, further back than kept states go."""
+    """Return why the draft model's state rules it out; empty where it does not.
+
+    Its cache is cut where the answer departs from the draft, further back than kept states go.
+    """
     return f"{draft.architecture} keeps recurrent state, which drafting cannot cut" if draft.has_state else ""
 
 
 def branch_problem(target: Shape) -> str:
-    """Why drafts for this target must be chains; empty where they may be trees."""
+    """Return why drafts for this target must be chains; empty where they may be trees."""
     if target.has_state:
         return f"{target.architecture} keeps recurrent state, which has no branches"
-    if target.has_windows:  # cells that leave the window are reused only if no branch shares them
+    if target.has_windows:  # llama.cpp reuses cells outside the window only if no branch shares them
         return f"{target.architecture} attends through a sliding window, whose cells cannot be shared"
     return ""
 
 
 def _vocabulary_problem(header: Header, draft: ModelInfo, beside: Header, target: ModelInfo) -> str:
-    """Drafted ids go to the target as they are, so both must mean the same by every id."""
+    """Return how the vocabularies differ; empty if they are equal, as they must be: drafted ids are used unchanged."""
     if draft.n_vocab != target.n_vocab:
         return f"its vocabulary has {draft.n_vocab} tokens, the target's {target.n_vocab}"
     difference = compare_tokens(header, beside)
@@ -134,7 +143,7 @@ def _check_head_tokens(name: str, header: Header, beside: Header, target: ModelI
 
 
 def draft_warnings(draft: DraftInfo, header: Header, *, beside: Header, target: ModelInfo) -> tuple[str, ...]:
-    """What does not forbid this draft, but may make it draft badly; `beside` is the header of the target."""
+    """Return reasons why this draft, though possible, may draft badly; `beside` is the header of the target."""
     return tuple(_warnings(draft, header, beside, target))
 
 
@@ -155,7 +164,7 @@ def _warnings(draft: DraftInfo, header: Header, beside: Header, target: ModelInf
 
 
 def is_same_model(name: str, other: str) -> bool:
-    """Do two names mean one model? `Meta-Llama-3.1-8B-Instruct` and `Llama 3.1 8B Instruct` do."""
+    """Return whether two names mean one model: `Meta-Llama-3.1-8B-Instruct` and `Llama 3.1 8B Instruct` do."""
     return _words(name) == _words(other)
 
 

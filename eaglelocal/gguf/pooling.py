@@ -1,4 +1,4 @@
-"""What a model answers with: text, or what it makes of the states of a text's rows, a vector or a score."""
+"""The task of a model: to generate text, or to pool the states of a text's rows into a vector or a score."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RANKS = 4  # pairs of texts, with a classifier
 
 
 def pooling_of(header: Header) -> object:
-    """llama_pooling_type; None where the file says nothing, as those of chat models."""
+    """Return the llama_pooling_type; None where the file has none, as files of chat models."""
     return header.metadata.get(f"{header.metadata.get('general.architecture')}.pooling_type")
 
 

@@ -1,8 +1,8 @@
-"""A typed view of a projector: the file beside a model (mmproj-*.gguf) that makes pictures readable for it.
+"""A typed view of a projector: the file (mmproj-*.gguf) beside a model that encodes images for it.
 
-How wide its rows are is looked up where llama.cpp takes it from (clip_n_mmproj_embd in tools/mtmd/clip.cpp of the
-pinned version), for it refuses a projector that is as wide as another model; where that is not known, the header's
-word counts, and where that says nothing, nothing is refused. Knows no target but its header.
+The width of its rows is read from the tensor where llama.cpp takes it (clip_n_mmproj_embd in tools/mtmd/clip.cpp of the
+pinned version), for llama.cpp refuses a projector made for another width. For kinds without a known tensor the header's
+value counts, and without one nothing is refused. Of the target only the header is read.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from eaglelocal.gguf.model_info import architecture_of
 
 ARCHITECTURE = "clip"
 LLAVA_NORM = "mm.3.bias"
-ROW, BIAS = 1, 0  # of a tensor's shape: the rows that come out of a matrix, what is added to them
+ROW, BIAS = 1, 0  # axis of a tensor's shape that is the width: rows of a matrix, length of a bias
 _LAST = ("mm.2.weight", ROW)
 _FIRST_BIAS = ("mm.2.bias", BIAS)
-# by the kind of projector: the tensor whose shape says how wide the rows are that it gives
+# kind of projector -> the tensor, and the axis of its shape, that give the width of its rows
 WIDTHS: Mapping[str, tuple[str, int]] = MappingProxyType(
     dict.fromkeys(
         ("mlp", "phi4", "pixtral", "lightonocr", "dots_ocr", "dots3note_v", "muse-glimmer", "lfm2", "kimivl")
@@ -46,7 +46,7 @@ WIDTHS: Mapping[str, tuple[str, int]] = MappingProxyType(
         "janus_pro": ("mm.1.bias", BIAS),
     }
 )
-# of one picture, where the header does not say how large it may be: tokens, and patches on a side of each
+# where the header has no largest size of an image: its most tokens, and the side of one in patches
 MAX_TOKENS: Mapping[str, tuple[int, int]] = MappingProxyType(
     dict.fromkeys(("qwen2vl_merger", "qwen2.5vl_merger", "qwen2.5o", "qwen3vl_merger", "ling3vl"), (4096, 2))
     | dict.fromkeys(("exaone4_5", "glm4v", "muse-glimmer"), (4096, 2))
@@ -68,13 +68,13 @@ HINT = "choose the one that was made for it, or `--mmproj none`"
 
 @dataclass(frozen=True, slots=True)
 class Projector:
-    """What its header says.
+    """A projector as its header describes it.
 
-    kind         of projector, as llama.cpp names it
-    width        of the rows that a target reads; None: nobody says
-    num_patches  of the largest picture that is encoded at once
-    num_merged   patches that become one token, where a picture's size decides how many it takes
-    has_windows  most layers attend to parts of a picture, which takes a mask
+    kind         as llama.cpp names it
+    width        of the rows that a target reads; None: unknown
+    num_patches  of the largest image that is encoded at once
+    num_merged   patches that become one token, for kinds where an image's size decides its tokens
+    has_windows  most layers attend to parts of an image, which takes a mask
     """
 
     kind: str
@@ -89,14 +89,14 @@ class Projector:
     weights_bytes: int
 
     def within(self, max_tokens: int | None) -> Projector:
-        """For pictures of at most so many tokens."""
+        """Return the projector for images of at most `max_tokens` tokens; None: no limit."""
         if max_tokens is None:
             return self
         return replace(self, num_patches=min(self.num_patches, max_tokens * self.num_merged))
 
     @classmethod
     def from_header(cls, header: Header) -> Projector:
-        """Raises ModelFileError on a file that makes no pictures readable."""
+        """Read a projector's header. Raises ModelFileError on a file that encodes no images."""
         check_sees(header)
         keys = ArchitectureKeys(header, "clip.vision")
         kind = kind_of_projector(header)
@@ -116,7 +116,7 @@ class Projector:
 
 
 def check_sees(header: Header) -> None:
-    """Raises ModelFileError where a file is no projector, or one for sounds alone."""
+    """Check that the file is a projector for images. Raises ModelFileError where it is none, or one for audio only."""
     architecture = architecture_of(header)
     if architecture != ARCHITECTURE:
         message = f"{header.path.name} is no projector, which makes pictures readable: it is of architecture"
@@ -126,12 +126,12 @@ def check_sees(header: Header) -> None:
 
 
 def is_for_sounds(header: Header) -> bool:
-    """A projector that knows no pictures."""
+    """Return whether the file is a projector for audio only."""
     return architecture_of(header) == ARCHITECTURE and header.metadata.get("clip.has_vision_encoder") is not True
 
 
 def check_projector(projector: Projector, target: Header, *, name: str) -> None:
-    """Raises IncompatibleError, with the widths, where the projector was made for another model."""
+    """Check the projector against its target. Raises IncompatibleError, with the widths, if it is another model's."""
     wanted = input_width(target)
     if None not in (projector.width, wanted) and projector.width != wanted:
         told = f"{name} gives rows of width {projector.width}, the target reads {wanted}"
@@ -139,7 +139,10 @@ def check_projector(projector: Projector, target: Header, *, name: str) -> None:
 
 
 def input_width(target: Header) -> int | None:
-    """Of the rows that a target reads in the place of tokens: wider where pictures reach several of its layers."""
+    """Return the width of the rows that a target reads in place of tokens; None: unknown.
+
+    It exceeds the embedding's where images are fed to several layers (deepstack).
+    """
     keys = ArchitectureKeys(target, architecture_of(target))
     n_embd = keys.optional_count("embedding_length")
     if n_embd is None or target.array_count(f"{keys.prefix}.deepstack_mapping"):
@@ -168,7 +171,7 @@ def _told_width(header: Header) -> int | None:
 
 
 def _num_patches(keys: ArchitectureKeys, kind: str, patch_size: int) -> int:
-    """Of the largest picture: as the header says, as llama.cpp has it for the kind, else a square of the usual size."""
+    """Return the patches of the largest image, from the header, llama.cpp's limit for the kind, or `image_size`."""
     side = keys.optional_count("image_size") or 0
     if kind == "lightonocr":
         side = max(side, keys.optional_count("preproc_image_size") or 0)

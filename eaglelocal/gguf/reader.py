@@ -1,9 +1,9 @@
-"""Reads and checks a GGUF header before llama.cpp sees the file, which would abort or load nonsense.
+"""Read and check a GGUF header before llama.cpp, which would abort on or misread a damaged file, opens it.
 
 Versions 2 and 3, little endian. Every count, length and offset is compared with the file's size and
 with a sane limit before it is used, so a damaged file costs neither memory nor time: it is refused
-with a `ModelFileError` that carries the figure. Arrays are stepped over and decoded on request, so
-that a vocabulary of 152 000 tokens with its merges takes some 20 ms. Tensor data is never touched.
+with a `ModelFileError` that carries the figure. Arrays are skipped and decoded on request, so that a
+large vocabulary costs little. Tensor data is never touched.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ALWAYS = frozenset({"general.alignment", "split.no", "split.count"})
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One file, parsed: a whole model or one shard of it."""
+    """A parsed file: a whole model or one shard of it."""
 
     version: int
     metadata: Mapping[str, Value]
@@ -49,9 +49,9 @@ class _Part:
 
 
 def read_header(path: Path, *, keys: Collection[str] | None = None) -> Header:
-    """The header of a GGUF file, or of all shards of a split model given its first.
+    """Read the header of a GGUF file, or of all shards of a split model given its first.
 
-    `keys` limits the metadata to those named. Raises ModelFileError, with the figure, on whatever is
+    `keys` limits the metadata to those named. Raises ModelFileError, with the figure, on anything that is
     not a sound GGUF.
     """
     first = _read_part(path, keys)
@@ -150,7 +150,7 @@ def _read_name(cursor: Cursor, what: str, max_bytes: int) -> str:
 
 
 class _MetadataReader:
-    """The key-value part: keeps what was asked for, steps over the rest."""
+    """A reader of the key-value part that keeps the keys asked for and skips the rest."""
 
     def __init__(self, cursor: Cursor, keys: Collection[str] | None) -> None:
         self._cursor = cursor
@@ -193,7 +193,7 @@ class _MetadataReader:
 
     def _read_array(self, key: str) -> ArrayValue:
         kind = self._value_type(key)
-        if kind is ValueType.ARRAY:  # llama.cpp knows no nesting either
+        if kind is ValueType.ARRAY:  # llama.cpp has no nested arrays either
             raise refuse(self._cursor.name, f"{key} is an array of arrays")
         count = self._cursor.u64(f"the length of {key}")
         start, width = self._cursor.position, width_bytes(kind)

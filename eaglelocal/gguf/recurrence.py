@@ -1,7 +1,7 @@
-"""Which layers keep recurrent state instead of (or, in falcon-h1, beside) keys and values, and how much of it.
+"""The layers that keep recurrent state instead of (or, in falcon-h1, besides) keys and values, and the size of it.
 
-From a header alone, by the rules of the pinned llama.cpp (src/llama-hparams.cpp, src/models/*.cpp). State is float32
-and does not grow with the context.
+Read from a header alone, by the rules of the pinned llama.cpp (src/llama-hparams.cpp, src/models/*.cpp). State is
+float32 and does not grow with the context.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from eaglelocal.gguf.values import ArrayValue
 STATE_VALUE_BYTES = 4
 RECURRENT_LAYERS_KEY, INTERVAL_KEY = "attention.recurrent_layers", "full_attention_interval"
 
-# one layer in so many attends, where the file neither lists layers nor states an interval
+# one layer in N has attention, where the file neither lists layers nor states an interval
 INTERVALS: Mapping[str, int] = MappingProxyType(
     {"minimax-01": 8, "qwen35": 4, "qwen35moe": 4, "qwen3next": 4, "qwen4exp": 4}
 )
@@ -37,7 +37,7 @@ BY_KEY_HEADS = frozenset(
         "plamo2",
     }
 )
-FEED_FORWARD_APART = frozenset({"nemotron_h", "nemotron_h_moe"})  # layers that only feed forward keep nothing
+FEED_FORWARD_APART = frozenset({"nemotron_h", "nemotron_h_moe"})  # feed-forward layers are separate and keep nothing
 BOTH_IN_EACH_LAYER = frozenset({"falcon-h1"})
 DEFAULT_TOKEN_SHIFT, DEFAULT_KDA_KERNEL = 2, 4
 
@@ -45,7 +45,7 @@ DEFAULT_TOKEN_SHIFT, DEFAULT_KDA_KERNEL = 2, 4
 def recurrent_layers(
     keys: ArchitectureKeys, *, n_layer: int, kv_heads: tuple[int, ...], n_ff: tuple[int, ...]
 ) -> tuple[bool, ...]:
-    """Whether each layer keeps recurrent state."""
+    """Return for each layer whether it keeps recurrent state."""
     architecture = keys.prefix
     if architecture in RECURRENT_ARCHITECTURES | BOTH_IN_EACH_LAYER:
         return (True,) * n_layer
@@ -55,11 +55,11 @@ def recurrent_layers(
         apart = architecture in FEED_FORWARD_APART
         return tuple(heads == 0 and not (apart and width) for heads, width in zip(kv_heads, n_ff, strict=True))
     knows_state = any(key.startswith(f"{architecture}.{stem}") for key in keys.header.metadata for stem in STEMS)
-    return (knows_state and architecture not in HYBRID_ARCHITECTURES,) * n_layer  # at worst, where nobody knows
+    return (knows_state and architecture not in HYBRID_ARCHITECTURES,) * n_layer  # unknown: assume the worst
 
 
 def attends(keys: ArchitectureKeys, *, recurrent: tuple[bool, ...], n_ff: tuple[int, ...]) -> tuple[bool, ...]:
-    """Whether each layer keeps keys and values (if it has key heads)."""
+    """Return for each layer whether it keeps keys and values (if it has key heads)."""
     if keys.prefix not in RECURRENT_ARCHITECTURES | INTERVALS.keys() | BY_KEY_HEADS:
         return (True,) * len(recurrent)
     apart = keys.prefix in FEED_FORWARD_APART
@@ -81,7 +81,7 @@ def _by_interval(keys: ArchitectureKeys, n_layer: int) -> tuple[bool, ...]:
 
 
 def state_bytes_of_a_layer(keys: ArchitectureKeys, *, n_embd: int, n_head: int, head_dim: int) -> int:
-    """One sequence's state in one recurrent layer: of the convolution, and of what it feeds."""
+    """Return the bytes of one sequence's state in one recurrent layer: its convolution's and its recurrent part."""
     return STATE_VALUE_BYTES * sum(_state_values(keys, n_embd, n_head, head_dim))
 
 
@@ -99,7 +99,7 @@ def _state_values(keys: ArchitectureKeys, n_embd: int, n_head: int, head_dim: in
 
 
 def _ssm(keys: ArchitectureKeys) -> tuple[int, int]:
-    """Mamba's: the last rows of the convolution's input, and the state of its inner width."""
+    """Return Mamba's state sizes in values: the last rows of the convolution's input, and the state."""
     kernel, inner, state, groups = (
         keys.optional_count(f"ssm.{name}") or 0 for name in ("conv_kernel", "inner_size", "state_size", "group_count")
     )
@@ -107,7 +107,7 @@ def _ssm(keys: ArchitectureKeys) -> tuple[int, int]:
 
 
 def inner_width(keys: ArchitectureKeys, *, n_embd: int) -> int:
-    """Values of a token inside a recurrent layer, all parts of its widest projection together."""
+    """Return the values of a token inside a recurrent layer, all parts of its widest projection together."""
     inner, state, groups = (
         keys.optional_count(f"ssm.{name}") or 0 for name in ("inner_size", "state_size", "group_count")
     )

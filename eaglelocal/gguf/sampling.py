@@ -1,4 +1,4 @@
-"""How a model's makers recommend to draw its answers: converters take it over from its generation_config.json."""
+"""The sampling parameters that a model's makers recommend: converters copy them from its generation_config.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHOLE = frozenset({"top_k", "repeat_last_n"})
 
 
 def recommended_sampling(header: Header) -> dict[str, float]:
-    """By the name of the field of SamplingParams. What is no number, or none that can be meant, is not there."""
+    """Return the recommended values by field name of SamplingParams, without non-numbers and values out of range."""
     found = {name: _number(header.metadata.get(key), is_whole=name in WHOLE) for key, name in KEYS.items()}
     return {name: value for name, value in found.items() if value is not None and is_possible(name, value)}
 
@@ -26,5 +26,5 @@ def _number(value: object, *, is_whole: bool) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not is_whole:
-        return float(f"{value:.6g}")  # as it was written, before it became a float of 32 bits
+        return float(f"{value:.6g}")  # as written before it was stored as float32
     return value if isinstance(value, int) else None

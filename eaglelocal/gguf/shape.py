@@ -1,6 +1,6 @@
-"""What memory and speed depend on, of a model in any state: on disk (exactly), or known from a catalogue (about).
+"""The sizes of a model that memory and speed depend on: exact from a file, approximate from a catalogue.
 
-Says what there is to hold and to read, not what lies where: that is planner/memory.py's. Bytes of weights are those
+It says how much there is to hold and to read; planner/memory.py decides on which device. Bytes of weights are those
 that llama.cpp loads: layers that only predict ahead (MTP) stay in the file.
 """
 
@@ -22,10 +22,10 @@ from eaglelocal.gguf.windows import windows_of
 
 EAGLE = "eagle3"
 BLOCK = block_info.ARCHITECTURE
-MTP = "mtp"  # no architecture of llama.cpp's: a layer of one
+MTP = "mtp"  # not an architecture of llama.cpp, but a layer of one
 HEADS = (EAGLE, BLOCK, MTP)
 LAYER_EMBEDDING = "per_layer_token_embd.weight"
-# graphs that see a whole text at once and remember nothing of it
+# graphs that read a whole text at once and have no KV cache
 CACHELESS = frozenset(
     {
         "bert",
@@ -49,17 +49,17 @@ SHARES_FROM_LAYER = {"gemma3n": 20}  # layers from here on read the cache of an 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Layers are those that answer; `n_layer_ahead` further ones, which predict ahead, are counted but not loaded.
+    """A model's sizes. The `n_layer_ahead` MTP layers of its file are counted apart from `n_layer`, and not loaded.
 
     kv_heads        [n_layer]; 0: the layer has no keys and values of its own
     windows         [n_layer] tokens that a layer's cache must hold; None: all of them
     layer_states    [n_layer] bytes of recurrent state of one sequence
     layer_bytes     [n_layer] weights of each layer; empty: all alike
-    expert_bytes    [n_layer] of those, the experts that tokens are sent to; empty: none
-    embedding_bytes looked up, of the text and of each layer: llama.cpp keeps them in main memory whatever is offloaded
-    output_bytes    behind the last block, in tensors of its own
+    expert_bytes    [n_layer] of those, the experts (MoE) that tokens are routed to; empty: none
+    embedding_bytes looked up, of the tokens and of each layer: llama.cpp keeps them in RAM whatever is offloaded
+    output_bytes    after the last block, in tensors of its own
     tied_output_bytes  of the embeddings, those that are multiplied as the output too; 0 where the output is its own
-    active_bytes    read for one token: of the experts the used ones' share, of the embeddings what is the output
+    active_bytes    read for one token: of the experts the used ones' share, of the embeddings those that are the output
     n_layer_embd    values that are looked up for a token for all layers together, besides its embedding
     """
 
@@ -86,9 +86,9 @@ class Shape:
     layer_bytes: tuple[int, ...] = ()
     expert_bytes: tuple[int, ...] = ()
     n_layer_ahead: int = 0
-    window_key_dim: int | None = None  # of layers with a window; None: as the others
+    window_key_dim: int | None = None  # of layers with a window; None: as in the others
     window_value_dim: int | None = None
-    num_taps: int = 0  # layers of the target whose rows it reads
+    num_taps: int = 0  # layers of the target that a head reads
     at_once: int = 1  # tokens that one pass of it drafts
     n_inner: int = 0  # width inside a recurrent layer; 0 where there is none or it is not known
 
@@ -99,32 +99,32 @@ class Shape:
 
     @property
     def is_head(self) -> bool:
-        """Drafts from the target's own states."""
+        """True for a head, which drafts from the target's own states."""
         return self.architecture in HEADS
 
     @property
     def reads_cache(self) -> bool:
-        """Drafts from the cells of its target, and has none."""
+        """True for a draft that reads the target's KV cache and has none."""
         return self.architecture == MTP and not any(self.kv_heads)
 
     @property
     def read_output_bytes(self) -> int:
-        """Multiplied behind the last block, whether they are its own or the embeddings."""
+        """The bytes multiplied as the output after the last block: tensors of its own, or the embeddings."""
         return self.output_bytes + self.tied_output_bytes
 
     @property
     def state_bytes(self) -> int:
-        """Recurrent state of one sequence."""
+        """The bytes of recurrent state of one sequence."""
         return sum(self.layer_states)
 
     @property
     def has_state(self) -> bool:
-        """Keeps recurrent state: no branches, and rollback only by snapshots."""
+        """True if the model keeps recurrent state: no branches, and rollback only by snapshots."""
         return any(self.layer_states) or self.architecture in RECURRENT_ARCHITECTURES | HYBRID_ARCHITECTURES
 
     @property
     def keeps_snapshots(self) -> bool:
-        """Whether earlier states can be kept to roll back to."""
+        """True if llama.cpp can keep earlier recurrent states to roll back to."""
         return self.architecture in SNAPSHOT_ARCHITECTURES
 
     @property
@@ -132,17 +132,17 @@ class Shape:
         return any(window is not None for window in self.windows)
 
     def bytes_of_layer(self, layer: int) -> int:
-        """Its weights."""
+        """Return the bytes of a layer's weights."""
         if self.layer_bytes:
             return self.layer_bytes[layer]
         return (self.weights_bytes - self.embedding_bytes - self.output_bytes) // max(self.n_layer, 1)
 
     def experts_of_layer(self, layer: int) -> int:
-        """Bytes of its weights of which a token reads some."""
+        """Return the bytes of a layer's experts, of which a token reads some."""
         return self.expert_bytes[layer] if self.expert_bytes else 0
 
     def experts_problem(self, n_cpu_moe: int) -> str:
-        """Why the experts of so many layers cannot lie apart from the rest; empty where they can."""
+        """Return why the experts of `n_cpu_moe` layers cannot be kept apart from the rest; empty where they can."""
         if not n_cpu_moe:
             return ""
         if not self.expert_bytes:
@@ -150,7 +150,7 @@ class Shape:
         return f"this model has {self.n_layer} layers" if n_cpu_moe > self.n_layer else ""
 
     def key_width(self, layer: int) -> int:
-        """Values in one token's keys."""
+        """Return the number of values in one token's keys."""
         return self.kv_heads[layer] * self._dim(layer, self.window_key_dim, self.key_dim)
 
     def value_width(self, layer: int) -> int:
@@ -161,12 +161,12 @@ class Shape:
 
     @property
     def kv_values_per_token(self) -> int:
-        """Keys and values of a token in all layers, as if none had a window."""
+        """The number of values in a token's keys and values, over all layers, as if none had a window."""
         return sum(self.key_width(layer) + self.value_width(layer) for layer in range(self.n_layer))
 
 
 def shape_of(header: Header) -> Shape:
-    """Of a target, a draft model or a head. Raises ModelFileError on keys that are missing or senseless."""
+    """Return the shape of a target, a draft model or a head. Raises ModelFileError on missing or senseless keys."""
     match architecture_of(header):
         case "eagle3":
             return _head_shape(header, EagleInfo.from_header(header))
@@ -239,7 +239,10 @@ def _model_shape(header: Header) -> Shape:
 
 
 def mtp_shape_of(header: Header) -> Shape:
-    """Of a model's MTP layer, alone or in the model's file; what it borrows is read with it, but not held twice."""
+    """Return the shape of a model's MTP layer, in a file of its own or in the model's.
+
+    Tensors that it borrows from the model count in `active_bytes`, but not in `weights_bytes`.
+    """
     info = MtpInfo.from_header(header)
     if info.block is None:
         return _assistant_shape(header, info)
@@ -280,7 +283,7 @@ def mtp_shape_of(header: Header) -> Shape:
 
 
 def _assistant_shape(header: Header, info: MtpInfo) -> Shape:
-    """It keeps no cache, and its embeddings are its output alone: tokens are looked up in the target's."""
+    """Return the shape of a stack that reads its target's cache and embeddings; its own embeddings are its output."""
     keys = ArchitectureKeys(header, architecture_of(header))
     n_layer = keys.count("block_count")
     weights = weights_of(header, n_layer=n_layer)
@@ -308,7 +311,7 @@ def _assistant_shape(header: Header, info: MtpInfo) -> Shape:
 
 
 def shape_as(header: Header, kind: str) -> Shape:
-    """Of a file as what it is to draft as; a target's own file may be meant for its MTP layer."""
+    """Return the shape of a file that drafts as `kind`; for `mtp` the file may be the target's own."""
     return mtp_shape_of(header) if kind == MTP else shape_of(header)
 
 
@@ -318,7 +321,7 @@ def _n_layer_embd(header: Header) -> int:
 
 
 def _kv_heads(keys: ArchitectureKeys, info: ModelInfo, recurrent: tuple[bool, ...]) -> tuple[int, ...]:
-    """Heads of the layers that have a cache of their own."""
+    """Return the key heads of each layer, 0 for those without a cache of their own."""
     ahead = keys.optional_count("nextn_predict_layers") or 0
     shared = keys.optional_count("attention.shared_kv_layers") or 0
     if info.architecture in CACHELESS:
@@ -332,11 +335,11 @@ def _kv_heads(keys: ArchitectureKeys, info: ModelInfo, recurrent: tuple[bool, ..
 
 
 def _experts(keys: ArchitectureKeys) -> tuple[int, int]:
-    """How many there are, and how many a token is sent to (the most, where layers differ)."""
+    """Return the number of experts, and of those used for a token (the most, where layers differ)."""
     return keys.optional_count("expert_count") or 0, max(keys.counts("expert_used_count") or (0,))
 
 
 def _n_ff(keys: ArchitectureKeys, info: ModelInfo, n_expert_used: int) -> int:
-    """The widest feed-forward row of a token: of a dense layer, or of the used experts together."""
+    """Return the widest feed-forward row of a token: of a dense layer, or of the used experts together."""
     experts = max(keys.counts("expert_feed_forward_length") or (0,))
     return max(max(info.n_ff), experts * n_expert_used)

@@ -1,7 +1,7 @@
-"""Models cut into several files: which part a file is, and where the others lie.
+"""The parts of a model that is split into several files: which part a file is, and the paths of the others.
 
 llama.cpp names them `NAME-00001-of-00003.gguf` and opens the first; the keys split.no (from zero) and
-split.count say the same inside. Knows names and keys, opens nothing.
+split.count say the same inside. Uses names and keys, opens nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 def split_place(path: Path, metadata: Mapping[str, Value]) -> tuple[int, int]:
-    """(index from zero, number of parts); an unsplit file is (0, 1)."""
+    """Return (index from zero, number of parts); (0, 1) for an unsplit file.
+
+    Raises ModelFileError on impossible numbers.
+    """
     count = _count(path, metadata, "split.count", default=1)
     index = _count(path, metadata, "split.no", default=0)
     if count > MAX_SHARDS:
@@ -36,7 +39,7 @@ def _count(path: Path, metadata: Mapping[str, Value], key: str, *, default: int)
 
 
 def following_paths(path: Path, metadata: Mapping[str, Value]) -> tuple[Path, ...]:
-    """The other parts of the model whose first part is `path`. Raises ModelFileError on a later part."""
+    """Return the other parts of the model whose first part is `path`. Raises ModelFileError on a later part."""
     index, count = split_place(path, metadata)
     if count == 1:
         return ()

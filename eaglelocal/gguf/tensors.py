@@ -1,6 +1,6 @@
 """Tensor data as numpy arrays.
 
-F32, F16 and BF16 are read here; other types through the `gguf` package, imported only then. Meant for
+F32, F16 and BF16 are decoded here; other types by the `gguf` package, imported only then. Meant for
 small tensors and small models (norms, vocabulary maps, heads, the embedded model), not for targets.
 """
 
@@ -23,7 +23,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def read_tensor(path: Path, header: Header, name: str) -> Floats:
-    """The tensor as float32, in numpy's order of dimensions (rows, columns).
+    """Read the tensor as float32, in numpy's order of dimensions (rows, columns).
 
     Raises ModelFileError where the tensor is missing, cut short or of a type that cannot be decoded.
     """
@@ -33,7 +33,7 @@ def read_tensor(path: Path, header: Header, name: str) -> Floats:
 
 
 def read_rows(path: Path, header: Header, name: str, rows: Sequence[int]) -> Floats:
-    """Some rows of a matrix as float32 [rows, columns], whatever its size. Raises as read_tensor does."""
+    """Read some rows of a matrix as float32 [rows, columns], without reading the others. Raises as read_tensor does."""
     tensor = _find(path, header, name)
     if len(tensor.shape) != 2 or not all(0 <= row < tensor.shape[1] for row in rows):
         raise refuse(path.name, f"tensor {name} {tensor.shape} has no rows {list(rows)[:8]}")
@@ -43,7 +43,7 @@ def read_rows(path: Path, header: Header, name: str, rows: Sequence[int]) -> Flo
 
 
 def read_indices(path: Path, header: Header, name: str) -> Ints:
-    """An integer tensor (I64 or I32), such as `d2t`. Raises ModelFileError on any other type."""
+    """Read an integer tensor (I64 or I32), such as `d2t`. Raises ModelFileError on any other type."""
     tensor = _find(path, header, name)
     if tensor.type.name not in ("I64", "I32"):
         raise refuse(path.name, f"tensor {name} is {tensor.type.name}, not integers")
@@ -53,7 +53,7 @@ def read_indices(path: Path, header: Header, name: str) -> Ints:
 
 
 def read_span(header: Header, name: str, first: int, end: int) -> Floats:
-    """Rows first..end-1 of a matrix as float32 [rows, columns]. Raises as read_tensor does."""
+    """Read rows first..end-1 of a matrix as float32 [rows, columns]. Raises as read_tensor does."""
     tensor = _find(header.path, header, name)
     row_bytes = tensor.type.row_bytes(tensor.shape[0])
     place = replace(tensor, offset=tensor.offset + first * row_bytes, nbytes=(end - first) * row_bytes)
@@ -61,7 +61,7 @@ def read_span(header: Header, name: str, first: int, end: int) -> Floats:
 
 
 def raw_pieces(header: Header, name: str, piece_bytes: int) -> Iterator[Bytes]:
-    """The tensor's bytes as they lie in the file, so many at a time. Raises as read_tensor does."""
+    """Yield the tensor's bytes undecoded, `piece_bytes` at a time. Raises as read_tensor does."""
     tensor = _find(header.path, header, name)
     for start in range(0, tensor.nbytes, piece_bytes):
         size = min(piece_bytes, tensor.nbytes - start)
@@ -80,7 +80,7 @@ def _raw(path: Path, header: Header, tensor: TensorInfo) -> bytes:
 
 
 def _raw_parts(path: Path, header: Header, tensor: TensorInfo, starts: Sequence[int], num_bytes: int) -> bytes:
-    """So many bytes from each of these places in the tensor on, one behind the other."""
+    """Read `num_bytes` bytes from each of these offsets in the tensor, and join them."""
     shard = header.shards[tensor.shard]
     source = path if tensor.shard == 0 else shard.path
     try:
@@ -111,7 +111,7 @@ def _decode(path: Path, tensor: TensorInfo, raw: bytes) -> Floats:
 
 
 def _decode_quantized(path: Path, tensor: TensorInfo, raw: bytes, type_name: str) -> Floats:
-    """Told where rows end, the package decodes a few at a time, and takes no multiple of the result meanwhile."""
+    """Decode with the `gguf` package. It gets the data as rows, so it decodes a few at a time, which saves memory."""
     from gguf.constants import GGMLQuantizationType  # slow to import
     from gguf.quants import dequantize
 
@@ -121,6 +121,6 @@ def _decode_quantized(path: Path, tensor: TensorInfo, raw: bytes, type_name: str
     try:
         rows = np.frombuffer(raw, np.uint8).reshape(-1, tensor.type.row_bytes(tensor.shape[0]))
         numbers = dequantize(rows, GGMLQuantizationType[type_name])
-    except NotImplementedError as error:  # a type that the package knows by name only, such as Q8_1
+    except NotImplementedError as error:  # a type that the package only names, such as Q8_1
         raise unreadable from error
     return np.asarray(numbers, np.float32)

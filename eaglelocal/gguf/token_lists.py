@@ -1,6 +1,6 @@
-"""Do two files mean the same by every token id? Compares the texts of tokens, not only how many there are.
+"""A comparison of two files' vocabularies by the texts of their tokens, not only by their number.
 
-Equal lists of 152 000 tokens are told in a few milliseconds, as bytes; only lists that differ are taken apart.
+Equal lists are recognised quickly, as bytes; only lists that differ are decoded.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ SPECIALS = ("bos", "eos", "eot")
 
 @dataclass(frozen=True, slots=True)
 class TokenDifference:
-    """How two vocabularies of equally many tokens differ."""
+    """A count of the differences between two vocabularies."""
 
     num_tokens: int
     num_differing: int
-    first: int  # that differs
+    first: int  # id of the first that differs
 
     @property
     def share(self) -> float:
@@ -27,7 +27,7 @@ class TokenDifference:
 
 
 def compare_tokens(header: Header, beside: Header) -> TokenDifference | None:
-    """None where all tokens are equal, or where either file has no list to compare."""
+    """Return the differences; None where all tokens are equal, or where either file has no list to compare."""
     if header.array_bytes(TOKENS_KEY) == beside.array_bytes(TOKENS_KEY):
         return None
     ours, theirs = header.string_bytes(TOKENS_KEY), beside.string_bytes(TOKENS_KEY)
@@ -40,7 +40,7 @@ def compare_tokens(header: Header, beside: Header) -> TokenDifference | None:
 
 
 def differing_specials(header: Header, beside: Header) -> list[str]:
-    """Which special tokens are set in both files, to different ids."""
+    """Return the special tokens that are set in both files, to different ids."""
     found = []
     for name in SPECIALS:
         key = f"tokenizer.ggml.{name}_token_id"

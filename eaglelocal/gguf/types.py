@@ -1,7 +1,7 @@
 """The tensor types of ggml: how many elements make a block, and how many bytes a block takes.
 
 One literal table, taken from ggml.h and ggml-common.h of the pinned llama.cpp (43 ids, nine of them
-removed). It knows sizes only: what the bits of a block mean is the business of `tensors.py`.
+removed). It has sizes only; `tensors.py` decodes the blocks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class GgmlType:
-    """One way to store a tensor: rows are cut into blocks of `block_elements`."""
+    """A way to store a tensor: rows are divided into blocks of `block_elements`."""
 
     id: int
     name: str
@@ -21,7 +21,7 @@ class GgmlType:
     block_bytes: int
 
     def row_bytes(self, num_elements: int) -> int:
-        """Bytes of a row; the number of elements must be a multiple of the block."""
+        """Return the bytes of a row; the number of elements must be a multiple of the block."""
         return num_elements // self.block_elements * self.block_bytes
 
 
@@ -66,7 +66,7 @@ _TABLE = (
 GGML_TYPES: Mapping[int, GgmlType] = MappingProxyType({kind.id: kind for kind in _TABLE})
 GGML_TYPES_BY_NAME: Mapping[str, GgmlType] = MappingProxyType({kind.name: kind for kind in _TABLE})
 
-# ids that once existed; llama.cpp refuses them, and so do we, by name
+# ids that once existed; llama.cpp refuses them, and so does `layout.py`, by name
 REMOVED_TYPES: Mapping[int, str] = MappingProxyType(
     {
         4: "Q4_2",

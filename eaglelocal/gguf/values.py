@@ -1,7 +1,7 @@
-"""What a GGUF key can hold: the thirteen value types, and arrays that are decoded only when asked.
+"""The values of a GGUF key: thirteen types, and arrays that are decoded only on request.
 
-A vocabulary is an array of 152 000 strings that most readers of a header never look at, so an
-`ArrayValue` keeps where its bytes lie; `Header.array` decodes them. Knows no file.
+A vocabulary is an array of many strings that most readers of a header never look at, so an
+`ArrayValue` keeps the position of its bytes, and `Header.array` decodes them. Opens no file.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ Scalar = str | int | float | bool
 
 
 class ValueType(IntEnum):
+    """The types of values, by their numbers in a GGUF."""
+
     UINT8 = 0
     INT8 = 1
     UINT16 = 2
@@ -66,13 +68,13 @@ Value = Scalar | ArrayValue
 
 
 def width_bytes(kind: ValueType) -> int | None:
-    """Bytes of one element, or None for strings and arrays, whose length is in the file."""
+    """Return the bytes of one element, or None for strings and arrays, whose length is in the file."""
     spelled = _FORMATS.get(kind)
     return None if spelled is None else np.dtype(spelled).itemsize
 
 
 def decode_scalar(kind: ValueType, raw: bytes) -> int | float | bool:
-    """One fixed-width value. Raises ValueError on a bool that is neither 0 nor 1."""
+    """Decode a fixed-width value. Raises ValueError on a bool that is neither 0 nor 1."""
     value: int | float = np.frombuffer(raw, _FORMATS[kind])[0].item()
     if kind is not ValueType.BOOL:
         return value
@@ -82,7 +84,7 @@ def decode_scalar(kind: ValueType, raw: bytes) -> int | float | bool:
 
 
 def encode_scalars(kind: ValueType, values: Sequence[int | float | bool]) -> bytes:
-    """Fixed-width values as they lie in a file. Raises ValueError where one does not fit the type."""
+    """Encode fixed-width values as a file holds them. Raises ValueError where one does not fit the type."""
     spelled = np.dtype(_FORMATS[kind])
     if spelled.kind in "iu" and any(not np.iinfo(spelled).min <= value <= np.iinfo(spelled).max for value in values):
         raise ValueError(f"{list(values)} do not fit {kind.name}")
@@ -90,7 +92,7 @@ def encode_scalars(kind: ValueType, values: Sequence[int | float | bool]) -> byt
 
 
 def decode_array(array: ArrayValue, raw: bytes) -> tuple[Scalar, ...]:
-    """The elements of an array whose `nbytes` bytes are `raw`. Raises ValueError where they do not fit."""
+    """Decode the elements of an array whose `nbytes` bytes are `raw`. Raises ValueError where they do not fit."""
     if len(raw) != array.nbytes:
         raise ValueError(f"{len(raw)} bytes where {array.nbytes} were")
     if array.type is ValueType.STRING:
@@ -100,7 +102,7 @@ def decode_array(array: ArrayValue, raw: bytes) -> tuple[Scalar, ...]:
 
 
 def split_strings(raw: bytes, count: int) -> list[bytes]:
-    """The `count` strings of an array. Raises ValueError where they do not fit."""
+    """Split an array's bytes into its `count` strings. Raises ValueError where they do not fit."""
     texts: list[bytes] = []
     at = 0
     for _ in range(count):

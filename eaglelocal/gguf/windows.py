@@ -1,6 +1,6 @@
-"""Which layers of a model see only a window of what came before, as the pinned llama.cpp decides it.
+"""The layers of a model that have a sliding window, as the pinned llama.cpp decides it.
 
-A window in the file is not enough: many architectures state one that llama.cpp does not use (phi3, qwen2, mistral as
+The file's key is not enough: many architectures state a window that llama.cpp does not use (phi3, qwen2, mistral as
 llama), others have one without stating it (gemma2). Literal table of src/models/*.cpp; check it when the pin moves.
 """
 
@@ -18,8 +18,9 @@ WINDOW_KEY, PATTERN_KEY = "attention.sliding_window", "attention.sliding_window_
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`period` layers repeat, one of them whole: the last, or the first where `whole_first`. 0: the file lists layers.
+    """A pattern of layers: of each `period` one has full attention, the last (or `whole_first`), the others a window.
 
+    period   0: the file lists the layers
     default  the window where the file states none; None: there is no window then
     fixed    the window whatever the file states, unless it states zero
     """
@@ -64,7 +65,7 @@ WINDOWED_EXAONE4_LAYERS = 64  # only the 32B has windows
 
 
 def windows_of(keys: ArchitectureKeys, n_layer: int) -> tuple[int | None, ...]:
-    """The window of each layer in tokens; None: it sees everything. Raises ModelFileError on a pattern too short."""
+    """Return the window of each layer in tokens; None: full attention. Raises ModelFileError on a pattern too short."""
     rule = RULES.get(keys.prefix)
     window = _window(keys, rule, n_layer) if rule is not None else None
     if rule is None or not window:
@@ -82,7 +83,7 @@ def _window(keys: ArchitectureKeys, rule: Rule, n_layer: int) -> int | None:
 
 
 def _narrow_layers(keys: ArchitectureKeys, rule: Rule, n_layer: int) -> tuple[bool, ...]:
-    if keys.prefix == "lfm2":  # its convolutions have no cache, and all attention is narrow
+    if keys.prefix == "lfm2":  # its convolutions have no cache, and all its attention has a window
         return (True,) * n_layer
     name = f"{keys.prefix}.{PATTERN_KEY}"
     if isinstance(keys.header.metadata.get(name), ArrayValue):
@@ -95,7 +96,9 @@ def _narrow_layers(keys: ArchitectureKeys, rule: Rule, n_layer: int) -> tuple[bo
 
 
 def repeated(n_layer: int, period: int, *, whole_first: bool = False) -> tuple[bool, ...]:
-    """Whether each layer is narrow. Period 3: narrow, narrow, whole; a period of 0 has no whole layer.
+    """Return for each layer whether it is narrow, that is, has a window.
+
+    Period 3: narrow, narrow, whole; a period of 0 has no whole layer.
 
     >>> repeated(4, 2)
     (True, False, True, False)

@@ -1,7 +1,7 @@
-"""Writes a GGUF whose tensors arrive in pieces, so that a file of any size needs little memory.
+"""A writer of GGUF files whose tensors arrive in pieces, so that a file of any size needs little memory.
 
-The `gguf` package lays out header, keys and tensor entries; the data behind them is appended here,
-because the package wants whole tensors. Knows nothing of what the numbers mean.
+The `gguf` package writes the header, keys and tensor entries; the data after them is appended here,
+because the package wants whole tensors. It does not interpret the data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from eaglelocal.gguf.types import GgmlType
 from eaglelocal.gguf.values import ArrayValue, Scalar, ValueType
 
 ALIGNMENT = 32
-# of how a file is laid out, which is not how another one will be
+# keys that describe the layout of the source file, not of its copy
 LAYOUT_KEYS = frozenset({"general.architecture", "general.alignment", "split.no", "split.count", "split.tensors.count"})
 Bytes = npt.NDArray[np.uint8]
 
@@ -54,20 +54,20 @@ class StreamedTensor:
 
 
 def copied_entries(header: Header, *, without: frozenset[str]) -> list[Entry]:
-    """The keys of a file as they are, arrays included, except those of its layout and those to be left out."""
+    """Return the keys of a file unchanged, arrays included, except those in LAYOUT_KEYS and `without`."""
     entries = []
     for key, value in header.metadata.items():
         if key in LAYOUT_KEYS or key in without:
             continue
         if not isinstance(value, ArrayValue):
             entries.append(Entry(key, header.value_types[key], value))
-        elif value.count:  # the package refuses empty arrays, and llama.cpp does not miss them
+        elif value.count:  # the package refuses empty arrays, and llama.cpp does not need them
             entries.append(Entry(key, ValueType.ARRAY, header.array(key) or (), value.type))
     return entries
 
 
 def file_bytes_at_most(entries: Sequence[Entry], tensors: Sequence[StreamedTensor]) -> int:
-    """What the file will take on disk, rounded up."""
+    """Return an upper bound of the file's size in bytes."""
     texts = sum(len(str(entry.value)) + 8 * _length(entry.value) + 64 for entry in entries)
     return 4 * texts + sum(padded(tensor.nbytes, ALIGNMENT) + 256 for tensor in tensors)
 
@@ -84,7 +84,7 @@ def write_streamed(
     tensors: Sequence[StreamedTensor],
     on_bytes: Callable[[int], None],
 ) -> None:
-    """Write the file and flush it to the disk. `on_bytes` is told the size of each piece written."""
+    """Write the file and flush it. `on_bytes` is called with the size of each piece written."""
     _write_head(path, architecture, entries, tensors)
     with path.open("ab") as file:
         _pad(file)

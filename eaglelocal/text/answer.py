@@ -1,6 +1,6 @@
-"""The text of one answer: tokens in, text out, ended by a stop string where one was asked for.
+"""The text of one answer: tokens in, text out, ended by a stop string if the request has any.
 
-Joins the detokenizer and the stop matcher. Does not know sampling, limits or end-of-generation tokens.
+Joins the detokenizer and the stop matcher. Sampling, limits and end-of-generation tokens are handled elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from eaglelocal.text.stops import StopMatcher
 
 
 class AnswerPiece(NamedTuple):
-    """What a token added, reasoning first, then text, then parts of calls.
+    """The output that one token added: reasoning first, then text, then parts of calls.
 
     `text` is empty while bytes or a possible stop string are held back.
     """
@@ -23,7 +23,7 @@ class AnswerPiece(NamedTuple):
     stop: str | None = None  # the stop string that ended the answer
     reasoning: str = ""
     calls: tuple[CallPart, ...] = ()
-    is_over: bool = False  # behind its call nothing is wanted
+    is_over: bool = False  # a call ended the answer
 
     @property
     def stopped(self) -> bool:
@@ -31,7 +31,7 @@ class AnswerPiece(NamedTuple):
 
 
 class AnswerText:
-    """One request's text. After a piece that is `stopped`, further tokens add nothing."""
+    """The text of one request's answer. After a piece that is `stopped`, further tokens add nothing."""
 
     __slots__ = ("_detokenizer", "_stops")
 
@@ -43,6 +43,6 @@ class AnswerText:
         return AnswerPiece(*self._stops.push(self._detokenizer.push(token)))
 
     def finish(self, *, is_cut: bool = False) -> AnswerPiece:
-        """What was still held back when the answer ended, by itself or not; empty after a stop string."""
+        """Return the text still held back at the end of the answer, cut off or not; empty after a stop string."""
         text, _ = self._stops.push(self._detokenizer.flush())
         return AnswerPiece(text + self._stops.flush())

@@ -1,8 +1,8 @@
-"""Rules of a grammar for the arguments of one call, in the notation of its family.
+"""Grammar rules for the arguments of one call, in the notation of its model family.
 
-In llguidance's dialect of Lark. JSON is llguidance's own to bind; what is written otherwise is spelled out here from
-the tool's schema: each named argument in the schema's order, texts free up to their closing mark, everything else as
-JSON. A schema that names no arguments takes any. Patterns and lengths of such texts are not bound.
+In llguidance's dialect of Lark. JSON is bound by llguidance's own %json; other notations are spelled out here from
+the tool's schema: each named argument in the schema's order, strings free up to their closing marker, everything else
+as JSON. A schema that names no arguments admits any. Patterns and lengths of such strings are not bound.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from eaglelocal.text.schema_parts import Schema
 from eaglelocal.text.schema_references import REF
 from eaglelocal.text.tool_schemas import bound_schema, definitions_of, fields_of, kinds_of, resolved, texts_of
 
-Written = Callable[[str], str]  # a text with markers in it, as an expression of the grammar
+Written = Callable[[str], str]  # turns a text with markers into an expression of the grammar
 ANY_TEXT = "/(.|\\n)*/"
 BOOLEAN = '("true" | "false" | "True" | "False")'
-MAX_LEVELS = 8  # of objects and arrays that are bound by their schema; below, anything may stand
+MAX_LEVELS = 8  # nested objects and arrays that are bound by their schema; deeper ones may be anything
 _SCALARS = {
     "integer": "/-?(0|[1-9][0-9]*)/",
     "number": "/-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?/",
@@ -33,7 +33,7 @@ _OF_SCALARS = ("enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclu
 
 
 def argument_rules(form: CallForm, tool: Tool, name: str, written: Written, tokens: Mapping[str, int]) -> list[str]:
-    """Rules of which the first has this name."""
+    """Return the rules for a call's arguments; the first has this name."""
     schema = bound_schema(tool)
     rules = _Rules(name, written, tokens, schema, is_strict=tool.is_strict)
     match form.notation:
@@ -47,13 +47,16 @@ def argument_rules(form: CallForm, tool: Tool, name: str, written: Written, toke
 
 
 def json_rule(schema: Schema, *, is_strict: bool) -> str:
-    """Strict: what llguidance cannot bind is an error; else such parts of a schema bind nothing."""
+    """Return a rule body for JSON that fits the schema.
+
+    Strict: parts of the schema that llguidance cannot bind are an error; else they bind nothing.
+    """
     ways = {} if is_strict else {"lenient": True, "coerce_one_of": True}
     return f"%json {json.dumps({**tidied(schema), 'x-guidance': {'whitespace_pattern': JSON_SPACE, **ways}})}"
 
 
 class _Rules:
-    """The rules of one call's arguments."""
+    """A builder of the rules for one call's arguments."""
 
     def __init__(
         self, name: str, written: Written, tokens: Mapping[str, int], root: Schema, *, is_strict: bool
@@ -61,10 +64,10 @@ class _Rules:
         self._name, self._written, self._tokens, self._root = name, written, tokens, root
         self._is_strict = is_strict
         self._rules: list[str] = []
-        self._referred: dict[str, str] = {}  # rules of what is referred to
+        self._referred: dict[str, str] = {}  # reference -> its rule
 
     def _add(self, body: str) -> str:
-        """A further rule's name."""
+        """Add a rule and return its name."""
         name = f"{self._name}_{len(self._rules)}"
         self._rules.append(f"{name}: {body}")
         return name
@@ -73,7 +76,7 @@ class _Rules:
         return self._add(json_rule({**schema, **definitions_of(self._root)}, is_strict=self._is_strict))
 
     def _plain(self, schema: Schema) -> str:
-        """As JSON; truth values as Python writes them too, for so do the templates that models learned from."""
+        """Return an expression for JSON; booleans also as Python writes them, like the templates that models know."""
         return BOOLEAN if self._kinds(schema) == {"boolean"} else self._json(schema)
 
     def _kinds(self, schema: Schema) -> frozenset[str]:
@@ -83,11 +86,11 @@ class _Rules:
         return texts_of(schema, self._root)
 
     def _fields(self) -> list[tuple[str, Schema, bool]]:
-        """Of the call's arguments."""
+        """Return name, schema and whether it is required, of each argument of the call."""
         return fields_of(resolved(self._root, self._root))
 
     def _free(self, ending: str) -> str:
-        """Any text up to an ending, which is read with it: a token, where it begins with one."""
+        """Return an expression for any text up to and including `ending`, which is a token or text."""
         if ending in self._tokens:
             free = self._add("TEXT")
             return f"{free} {self._written(ending)}"
@@ -96,7 +99,7 @@ class _Rules:
         return name
 
     def _sequence(self, parts: Sequence[tuple[str, bool]], joint: str) -> str:
-        """Parts in their order, of which some may be left out, with a joint between those that are there."""
+        """Return an expression for parts in order, some of them optional, with a joint between those present."""
         rest, first = '""', '""'
         for part, is_required in reversed(parts):
             with_part = f"{joint} {part} {rest}", f"{part} {rest}"
@@ -119,7 +122,7 @@ class _Rules:
         return self._whole(" ".join(part if is_required else f"({part})?" for part, is_required in parts))
 
     def _tag(self, form: CallForm, key: str, schema: Schema) -> str:
-        """One argument; of any name, if it has none."""
+        """Return an expression for one argument; with an empty key, for one of any name."""
         kinds = self._kinds(schema)
         if not kinds or "string" in kinds:
             as_text = self._tag_as(form, key, schema, is_text=True)
@@ -151,7 +154,7 @@ class _Rules:
         return self._whole(self._sequence(parts, '", "'))
 
     def _python(self, schema: Schema) -> str:
-        """JSON, or Python's way of writing the same."""
+        """Return an expression for a value in JSON or as Python writes it."""
         kinds = self._kinds(schema)
         ways = {"string": "" if self._texts(schema) else "PY_TEXT", "null": '"None"', "boolean": '"True" | "False"'}
         return f"({' | '.join([self._json(schema), *filter(None, (ways.get(kind) for kind in sorted(kinds)))])})"
@@ -169,7 +172,7 @@ class _Rules:
         return f'"{{" {self._sequence(parts, quoted(","))} "}}"'
 
     def _gemma_value(self, schema: Schema, levels: int) -> str:
-        """What is referred to is a rule of its own, so that it may refer to itself; so are values inside others."""
+        """Return an expression for a value. References and nested values get their own rules, so they may recur."""
         reference = schema.get(REF)
         if isinstance(reference, str):
             return self._gemma_referred(reference)
@@ -180,7 +183,7 @@ class _Rules:
     def _gemma_referred(self, reference: str) -> str:
         name = self._referred.get(reference)
         if name is None:
-            name = self._referred[reference] = self._add("")  # holds the place, for it may refer to itself
+            name = self._referred[reference] = self._add("")  # reserves the name, for it may refer to itself
             place = len(self._rules) - 1
             target = resolved({REF: reference}, self._root)
             ways = self._gemma_ways(target, MAX_LEVELS) if self._kinds(target) else self._gemma_anything()
@@ -188,7 +191,7 @@ class _Rules:
         return name
 
     def _gemma_ways(self, schema: Schema, levels: int) -> str:
-        """Of each alternative, and of each type that it may have."""
+        """Return an expression for each alternative of the schema, and each type that it admits."""
         alternatives = alternatives_of(schema)
         if alternatives and "type" not in schema:
             return " | ".join(self._gemma_value(way, levels - 1) for way in alternatives if isinstance(way, dict))
@@ -206,7 +209,7 @@ class _Rules:
         return self._gemma_scalar(kind, schema) if kind in _SCALARS else self._gemma_anything()
 
     def _gemma_scalar(self, kind: str, schema: Schema) -> str:
-        """Numbers and truth values are written as in JSON; what else is said of them is bound as there."""
+        """Return an expression for a number or boolean, written as in JSON and bound by its limits as there."""
         said = {word: schema[word] for word in _OF_SCALARS if word in schema}
         return self._json({"type": kind, **said}) if said else _SCALARS[kind]
 
@@ -217,10 +220,10 @@ class _Rules:
         return f"{quote} {self._free(QUOTE)}"
 
     def _gemma_anything(self) -> str:
-        """Any value; written once."""
+        """Return the name of the rule for any value, which is added once."""
         name = f"{self._name}_any"
         if not any(rule.startswith(f"{name}:") for rule in self._rules):
-            self._rules.append(f"{name}: ")  # holds the place: texts inside number their rules
+            self._rules.append(f"{name}: ")  # reserves the index: rules of its texts are numbered
             place = len(self._rules) - 1
             pair = f'GEMMA_KEY ":" {name}'
             ways = [*_SCALARS.values(), self._gemma_text([]), f'"[" ({name} ("," {name})*)? "]"']
@@ -229,7 +232,7 @@ class _Rules:
 
 
 def alternatives_of(schema: Schema) -> list[object]:
-    """The only part of an `allOf` is one as well: so older tools write a reference with a description."""
+    """Return a schema's alternatives. A single `allOf` counts as one: older tools write a described reference so."""
     ways = next((ways for key in ("anyOf", "oneOf", "allOf") if isinstance(ways := schema.get(key), list)), [])
     return [] if "allOf" in schema and len(ways) > 1 else ways
 
@@ -238,7 +241,7 @@ PYTHON_RULES = ["PY_KEY: /[A-Za-z_][A-Za-z0-9_]{0,63}/", "PY_TEXT: /'([^'\\\\]|\
 
 
 def shared_rules(form: CallForm) -> list[str]:
-    """Terminals that the rules of arguments use."""
+    """Return the terminals that the rules of arguments use."""
     return {
         Notation.TAGS: ["TEXT: /(.|\\n)*/", 'ANY_KEY: /[^<>"\\n]{1,64}/'],
         Notation.GEMMA: ["TEXT: /(.|\\n)*/", "GEMMA_KEY: /[\\w.-]{1,64}/"],
@@ -248,5 +251,5 @@ def shared_rules(form: CallForm) -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """A literal of Lark."""
+    """Return a text as a literal of Lark."""
     return json.dumps(text)

@@ -1,9 +1,9 @@
-"""Schemas of anyone's, made such that answers and arguments can be bound to them.
+"""Schemas from requests, changed so that answers and arguments can be bound to them.
 
-What says nothing but is not understood is left out of all, and objects that name their properties get no others (what
-llama.cpp does, too): small models otherwise go on with keys of their own (`tidied`). What is not strict is loosened
-until it can be bound: without the regular expressions that no automaton can match, then without any, which others
-write in other dialects. Does not know how tight is tight enough: the compiler says that.
+In all of them, keywords without effect that the compiler does not know are left out, and objects that name their
+properties admit no others (as in llama.cpp): small models otherwise add keys of their own (`tidied`). Schemas that are
+not strict are loosened until they can be compiled: first without regular expressions that no automaton can match,
+then without any, since others write other dialects. The compiler decides how much must go.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ _DIALECT = re.compile(
     r"http://json-schema\.org/draft-0[3-7]/schema#?|https://json-schema\.org/draft/(2019-09|2020-12)/schema#?"
 )
 _COMPOSING = frozenset({"not", "if", "dependentSchemas", "patternProperties", "unevaluatedProperties", "$dynamicRef"})
-_BESIDE = frozenset({"anyOf", "oneOf", "allOf", "$ref"})  # which may name more properties
-_FOREIGN = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # looks around, or refers back
+_BESIDE = frozenset({"anyOf", "oneOf", "allOf", "$ref"})  # keywords that may name more properties
+_FOREIGN = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # lookaround and back-references
 
 
 def tidied(schema: Schema) -> dict[str, object]:
-    """Closed, without words that admit everything, and names of dialects that the compiler would look for elsewhere."""
+    """Return the schema closed, without keywords that admit everything, and without unknown dialects in `$schema`.
+
+    The compiler would try to find those elsewhere. Closed: objects get `additionalProperties: false`.
+    """
     less = changed(schema, lambda one: {key: value for key, value in one.items() if not _says_nothing(key, value)})
     return less if any(map(_is_composed, all_parts(less))) else changed(less, _closed)
 
@@ -37,7 +40,7 @@ def _says_nothing(key: str, value: object) -> bool:
     match key:
         case "$schema":
             return not (isinstance(value, str) and _DIALECT.fullmatch(value))
-        case "propertyNames":  # Zod says of every record that its keys are texts
+        case "propertyNames":  # Zod writes for every record that its keys are strings
             return value is True or value in ({}, {"type": "string"})
         case "uniqueItems":
             return value is False
@@ -51,16 +54,16 @@ def _closed(one: Schema) -> dict[str, object]:
 
 
 def _is_composed(one: Schema) -> bool:
-    """Are properties of one object named in several places, so that none of them knows all?"""
+    """Return whether one object's properties may be named in several places, none of which has them all."""
     every = one.get("allOf", [])
-    if not isinstance(every, list) or len(every) > 1:  # one alone is how Pydantic describes a reference
+    if not isinstance(every, list) or len(every) > 1:  # a single one is Pydantic's way to describe a reference
         return True
     return bool(one.keys() & _COMPOSING or ("properties" in one and one.keys() & _BESIDE))
 
 
-# ---- less and less
+# ---- looser schemas
 def looser(tool: Tool) -> Iterator[Tool]:
-    """The tool with less and less of its schema, at last with any arguments. A strict one stays what it is."""
+    """Yield the tool with less and less of its schema, finally with any arguments; nothing for a strict tool."""
     if tool.is_strict:
         return
     for schema in _looser(schema_of(tool)):
@@ -73,7 +76,7 @@ def with_any_arguments(tool: Tool) -> Tool:
 
 
 def ways_to_bind(wanted: Constraint) -> Iterator[Constraint]:
-    """The constraint as it is meant, then a schema that is not strict with less and less of it."""
+    """Yield the constraint as wanted, then, if it is not strict, with less and less of its schema."""
     schema = _schema_of(wanted)
     if schema is None:
         yield wanted
@@ -86,7 +89,7 @@ def ways_to_bind(wanted: Constraint) -> Iterator[Constraint]:
 
 
 def _schema_of(wanted: Constraint) -> dict[str, object] | None:
-    """None for what is none, is too large or cannot be read: the compiler says why."""
+    """Return the constraint's schema; None if there is none, or it is too large or unreadable (a compiler error)."""
     if wanted.syntax is not Syntax.JSON_SCHEMA or len(wanted.source.encode(errors="replace")) > MAX_SOURCE_BYTES:
         return None
     try:
@@ -97,12 +100,12 @@ def _schema_of(wanted: Constraint) -> dict[str, object] | None:
 
 
 def _json(schema: Schema) -> str:
-    """Other letters than those of ASCII stay what they are: escaped they would be too large."""
+    """Return the schema as JSON with letters unescaped, since escapes could exceed the size limit."""
     return json.dumps(schema, ensure_ascii=False)
 
 
 def _looser(schema: Schema) -> Iterator[dict[str, object]]:
-    """Each way that differs from the one before."""
+    """Yield each looser schema that differs from the one before."""
     last = schema
     for is_left_out in (_is_foreign, _is_any):
         less = _without_patterns(schema, is_left_out)
@@ -125,7 +128,7 @@ def _without_patterns(schema: Schema, is_left_out: Callable[[object], bool]) -> 
         named = less.get("patternProperties")
         if isinstance(named, dict) and any(map(is_left_out, named)):
             less["patternProperties"] = {name: said for name, said in named.items() if not is_left_out(name)}
-            less.pop("additionalProperties", None)  # which would forbid what the pattern had allowed
+            less.pop("additionalProperties", None)  # would forbid what the pattern allowed
         return less
 
     return changed(schema, change)

@@ -1,8 +1,8 @@
-"""Calls between markers, for the many families that have them: a block is read when it has come to its end.
+"""A parser of calls between markers, for the many families that write them: a block is read when it is complete.
 
-JSON shows its end itself; of anything else the closing marker decides, and where what it closes cannot be read yet, the
-marker was part of a value. What is sure is told while a block is written (json_calls.py, tagged_calls.py). Forms are
-data (call_forms.py).
+JSON shows its own end; otherwise the closing marker decides, and where the block cannot be read at that marker, the
+marker was part of a value. What is certain is emitted while a block is written (json_calls.py, tagged_calls.py). The
+forms are data (call_forms.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from eaglelocal.text.tool_schemas import has_required
 
 Read = Callable[[str], list[ToolCall] | None]
 _HEAD = re.compile(r"[\s\w./:`>-]*")
-# how the text of a block may begin; what does not is given up at once
+# how the text of a block may begin; any other is given up at once
 _BEGINNINGS: dict[Notation, re.Pattern[str]] = {
     Notation.TAGS: re.compile(r"<|[\w./:-]{1,64}(\s*<|\"|\s*$)"),
     Notation.PYTHON: re.compile(r"[\[\w]"),
@@ -33,7 +33,7 @@ _BEGINNINGS: dict[Notation, re.Pattern[str]] = {
 
 
 class BlockCalls:
-    """Implements tool_calls.CallParser."""
+    """A parser of calls in blocks. Implements tool_calls.CallParser."""
 
     def __init__(self, found: Gathering, form: CallForm, tools: tuple[Tool, ...]) -> None:
         self._found, self._form = found, form
@@ -42,10 +42,10 @@ class BlockCalls:
         self._tags = TaggedCalls(found, self._read) if isinstance(self._read, TaggedText) else None
         self._openings = frozenset(bare_openings(form, tools))
         self._block: Block | None = None
-        self._json: JsonCalls | None = None  # of the block: its JSON, once that has begun
-        self._lead = ""  # markers around blocks, as they came: text, if no block follows
-        self._is_behind = False  # a call, whose closing markers may follow
-        self._half = ""  # what stands there and may be half a marker, at which the answer is cut
+        self._json: JsonCalls | None = None  # the block's JSON, once it has begun
+        self._lead = ""  # markers around blocks, as written; text, if no block follows
+        self._is_behind = False  # after a call, whose closing markers may follow
+        self._half = ""  # text there that may be half a marker, if the answer is cut off in it
 
     def push(self, item: Item) -> None:
         if isinstance(item, Mark):
@@ -56,7 +56,7 @@ class BlockCalls:
             self._inside(self._block, item)
 
     def finish(self, *, is_cut: bool) -> None:
-        """Half a call, with its marker, is no text either: where it was cut off only what was told of it stays."""
+        """End the answer. If it was cut off, an incomplete call is dropped, except for what was emitted of it."""
         if not is_cut:
             if self._block is not None:
                 self._end_unmarked(self._block)
@@ -119,13 +119,13 @@ class BlockCalls:
             self._mark_outside(mark)
 
     def _is_text(self, block: Block, mark: Mark) -> bool:
-        """What is spelled like a marker is one of JSON's strings, or a tag of this block."""
+        """Return whether text that looks like a marker is inside a JSON string, or a tag of this block."""
         if self._json is not None:
             return self._json.in_string
         return mark.name in self._openings
 
     def _is_value(self, block: Block) -> bool:
-        """The marker may be text in an argument."""
+        """Return whether the marker may be text in an argument."""
         if self._json is not None or self._is_json(block):
             return False
         return bool(block.first) and not block.body.rstrip().endswith(self._form.tags[1] or "\0")
@@ -148,7 +148,7 @@ class BlockCalls:
                 self.push(rest)
 
     def _is_json(self, block: Block, text: str = "") -> bool:
-        """Told by the first character where a block may hold JSON or tags."""
+        """Return whether the block holds JSON; its first character tells, where it may hold JSON or tags."""
         first = block.first or text.lstrip()[:1]
         match self._form.notation:
             case Notation.JSON:
@@ -167,7 +167,7 @@ class BlockCalls:
         return not block.is_unopened or self._tags is None or self._tags.may_go_on(beginning)
 
     def _before_json(self, block: Block, text: str) -> None:
-        """A name or an id, up to the object or the array."""
+        """Read a name or an id, up to the object or the array."""
         begun = re.search(r"[{\[]", text)
         lead = text if begun is None else text[: begun.start()]
         head = block.body + lead
@@ -209,7 +209,7 @@ class BlockCalls:
 
     # ---- its end
     def _tell(self, block: Block) -> bool:
-        """Where it may end: of tags and the like, if they can be read."""
+        """Emit the calls of a block that may end here. Returns False if it cannot be read yet."""
         calls = self._read(block.body)
         if calls is None:
             return False
@@ -224,12 +224,12 @@ class BlockCalls:
         self._block, self._is_behind = None, True
 
     def _tell_tags(self, block: Block) -> None:
-        """What of it is sure so far."""
+        """Emit what is certain of the block so far."""
         if self._tags is not None and self._json is None:
             self._tags.tell(block.body)
 
     def _end_unmarked(self, block: Block) -> None:
-        """Its closing marker does not come. Arguments that must be there show then whether a call is whole."""
+        """End a block whose closing marker does not come. A call with its required arguments counts as complete."""
         if self._json is not None:
             self._end_json(self._json, self._json.close(is_cut=False))
             return
@@ -242,7 +242,7 @@ class BlockCalls:
         self._abandon(block)
 
     def _abandon(self, block: Block) -> None:
-        """It is no call, unless something of it was told already."""
+        """Give up the block: it is text, unless parts of a call were emitted already."""
         self._block = self._json = None
         self._is_behind = self._tags is not None and self._tags.num_told > 0
         if not self._is_behind:
@@ -250,17 +250,17 @@ class BlockCalls:
 
 
 def to_first_tag(text: str) -> tuple[str, str]:
-    """The text up to the end of its first tag, and what is behind: any tag may end a block that nothing opened."""
+    """Split the text after its first tag, because any tag may end a block that has no opening marker."""
     end = text.find(">") + 1 or len(text)
     return text[:end], text[end:]
 
 
 def reader_of(form: CallForm, tools: dict[str, Tool]) -> Read:
-    """Of blocks that are no JSON."""
+    """Return the reader for blocks that are not JSON."""
     match form.notation:
         case Notation.PYTHON:
             return PythonCalls(tools)
         case Notation.GEMMA:
             return read_gemma
-    # a model that was taught Hermes' form may have learned Qwen Coder's before
+    # a model trained on Hermes' form may still use Qwen Coder's
     return TaggedText(form if form.notation is Notation.TAGS else CODER, tools)

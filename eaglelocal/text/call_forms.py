@@ -1,6 +1,6 @@
-"""The forms in which families of models write calls: data, read by the parsers and by the grammars that bind calls.
+"""The forms in which model families write calls: data, used by the parsers and by the grammars that bind calls.
 
-In `call`, `around`, `tags` and `value` white space is as models write it; parsers take any.
+In `call`, `around`, `tags` and `value` white space is as models write it; parsers accept any.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ LIST = ("[", ", ", "]")
 
 
 def _listed(label: str, begin: str, end: str, call: str = OBJECT, array: tuple[str, str, str] = LIST) -> CallForm:
-    """Calls as a JSON array between two markers."""
+    """Return a form with calls as a JSON array between two markers."""
     around = (f"{begin}{array[0]}", array[1], f"{array[2]}{end}")
     return CallForm(label=label, notation=Notation.JSON, call=call, around=around, begin=begin, end=end)
 
 
 def _tagged(label: str, begin: str, end: str, tags: tuple[str, str], value: str) -> CallForm:
-    """A call in each block, arguments as text between tags."""
+    """Return a form with one call per block, its arguments as text between tags."""
     call = f"{begin}\n{tags[0]}\n{ARGS}{tags[1]}\n{end}"
     return CallForm(
         label=label, notation=Notation.TAGS, call=call, around=("", "\n", ""), begin=begin, end=end, tags=tags,
@@ -35,7 +35,7 @@ def _tagged(label: str, begin: str, end: str, tags: tuple[str, str], value: str)
 
 
 def _invoked(label: str, begin: str, end: str, prefix: str = "", is_text: str = "") -> CallForm:
-    """All calls in one block, each <invoke name=..> with <parameter name=..>."""
+    """Return a form with all calls in one block, each <invoke name=..> with <parameter name=..>."""
     tags = (f'<{prefix}invoke name="{NAME}">', f"</{prefix}invoke>")
     value = f'<{prefix}parameter name="{KEY}"{is_text}>{VALUE}</{prefix}parameter>\n'
     call, around = f"{tags[0]}\n{ARGS}{tags[1]}\n", (f"{begin}\n", "", end)
@@ -66,7 +66,7 @@ GLM = CallForm(
     tags=(NAME, ""),
     value=f"<arg_key>{KEY}</arg_key>\n<arg_value>{VALUE}</arg_value>\n",
 )
-_OPEN_SOURCE = ":opensource"  # which Tencent puts at the end of each of Hy3's tags
+_OPEN_SOURCE = ":opensource"  # a suffix of each of Hy3's tags
 HY = CallForm(
     label="hy",
     notation=Notation.TAGS,
@@ -233,7 +233,7 @@ FORMS = (
 
 
 def bare_openings(form: CallForm, tools: Sequence[Tool]) -> tuple[str, ...]:
-    """Tags that begin a call of an offered tool, where a model leaves out the marker in front of them."""
+    """Return the tags that begin a call of an offered tool, for models that leave out the marker before them."""
     if form.notation is not Notation.TAGS or form.tags[0].startswith(NAME):
         return ()
     return tuple(form.tags[0].replace(NAME, tool.name) for tool in tools)

@@ -1,7 +1,7 @@
-"""A conversation whose last message is the beginning of the answer: how much of it was thought, and how much said.
+"""Conversations whose last message is the beginning of the answer: its reasoning, and its text.
 
-Clients begin an answer to steer it, or have one that was cut go on. What was said goes on behind the message as the
-template writes it; a thought goes on behind the generation prompt, for templates leave thoughts out of old messages.
+Clients begin an answer to steer it, or to continue one that was cut off. Text goes on after the message as the
+template writes it; a thought goes on after the generation prompt, because templates drop thoughts of old messages.
 
     assistant: "<think>\\nso"             a thought to go on with, "so"
     assistant: "<think>so</think>The "   a thought that is over, and "The " to go on with
@@ -18,11 +18,11 @@ from eaglelocal.text.families import Family
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What stands before the answer's next token.
+    """The beginning of an answer, before its next token.
 
-    messages  to be rendered: up to the last one if that was said, else without it
-    thought   begun and not ended; "" where there is none
-    is_said   the last message's text goes on
+    messages  to be rendered: with the last one if it has text, else without it
+    thought   the unfinished thought; "" if there is none
+    is_said   the answer goes on with the last message's text
     """
 
     messages: tuple[Message, ...]
@@ -31,7 +31,7 @@ class Beginning:
 
 
 def beginning_of(messages: Sequence[Message], family: Family) -> Beginning:
-    """Of the answer that the last message, which has no calls, begins. An empty one begins nothing."""
+    """Return the beginning that the last message, which has no calls, gives the answer. An empty one gives nothing."""
     *before, last = messages
     thought, said = _parts(last, family)
     if said:
@@ -41,7 +41,7 @@ def beginning_of(messages: Sequence[Message], family: Family) -> Beginning:
 
 
 def within_thought(family: Family, rendered: str) -> str:
-    """A prompt with its generation prompt, up to where a thought goes on. A thought that it ends is not ended."""
+    """Return the rendered prompt, ending inside a thought: one that it closes is left open, else one is begun."""
     thoughts, turns = family.thoughts, family.form.turns
     if turns is not None:
         return rendered + turns.thought
@@ -54,7 +54,7 @@ def within_thought(family: Family, rendered: str) -> str:
 
 
 def _parts(message: Message, family: Family) -> tuple[str, str]:
-    """What was thought and what was said; a thought may stand in the content, between its markers."""
+    """Return a message's reasoning and text; reasoning may be in the content, between its markers."""
     thoughts, content = family.thoughts, message.content
     if thoughts is None or message.reasoning or not content.lstrip().startswith(thoughts.begin):
         return message.reasoning, content

@@ -1,7 +1,7 @@
-"""Tokens -> text, one token at a time, without ever showing half a character.
+"""A streaming detokenizer: tokens to text, one token at a time, without splitting characters.
 
 Bytes that may still become a character are held back; bytes that cannot become U+FFFD, exactly as
-`bytes.decode(errors="replace")` of the whole answer would have them. Does not know stop strings.
+`bytes.decode(errors="replace")` of the whole answer would have them. Stop strings are handled elsewhere.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Pieces:
-    """What each token stands for, asked of the vocabulary once. One per model, shared by its requests.
+    """A cache of the text of each token in a vocabulary. One per model, shared by its requests.
 
-    A piece that is whole characters by itself is kept as text, any other as bytes.
+    A piece of whole characters is kept as str, any other as bytes.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -31,7 +31,7 @@ class Pieces:
 
 
 class Detokenizer:
-    """The text of one answer. `push` gives what is final, `flush` what was still held back."""
+    """The text of one answer. `push` returns final text, `flush` what was still held back."""
 
     __slots__ = ("_decoder", "_holds", "_pieces")
 

@@ -1,6 +1,6 @@
-"""Families of models, told by their chat templates: how each writes tool calls and thoughts.
+"""Model families, recognised by their chat templates: how each writes tool calls and reasoning.
 
-An explicit table. A template whose calls are in no form known here is not given tools at all: they are described
+An explicit table. A template whose form of calls is not in it is not given tools at all: they are described
 in a system message in Hermes form instead (turns.py), and the answer is read as such.
 """
 
@@ -14,9 +14,9 @@ from eaglelocal.text import call_forms as forms
 from eaglelocal.text import harmony
 
 MAX_TEMPLATE_BYTES = 256 * 1024
-_SUFFIX = re.compile(r"\bHYTK = '(:\w{1,32})'")  # it is put in many places
+_SUFFIX = re.compile(r"\bHYTK = '(:\w{1,32})'")  # inserted in many places
 _MARKER = re.compile(r"<\|[^|]+\|>")
-# the first row whose texts all stand in the template; None: calls of a form of its own that is not read here
+# the first row whose texts are all in the template counts; None: a form of calls that is not read here
 FORMS: tuple[tuple[tuple[str, ...], CallForm | None], ...] = (
     (("<|channel|>", "<|message|>"), forms.HARMONY),
     (("]<]minimax[>[",), None),
@@ -60,7 +60,7 @@ FORMS: tuple[tuple[tuple[str, ...], CallForm | None], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Thoughts:
-    """Markers around thoughts, a word behind the first of them, and markers around what is said."""
+    """Markers around reasoning, a word after the opening one, and markers around the text that follows."""
 
     begin: str
     end: str
@@ -68,7 +68,7 @@ class Thoughts:
     said: tuple[str, str] = ("", "")
 
 
-# the first row one of whose markers stands in the template, and whose markers around what is said do, if any row's do
+# the first row with a marker in the template counts, preferably one whose markers around text are in it too
 THOUGHTS = (
     Thoughts("<think>", "</think>", said=("<response>", "</response>")),
     Thoughts("[THINK]", "[/THINK]"),
@@ -85,11 +85,11 @@ THOUGHTS = (
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a template says about its model's answers.
+    """A model family, as its template shows it.
 
-    form     of its calls; for a template that takes no tools, or in a form not known here, the stand-in's
-    takes_tools  the template itself tells the model about tools
-    thoughts     how they are marked, where that is not the form's own; None: there are none
+    form         of its calls; Hermes', for a template that takes no tools or has an unknown form
+    takes_tools  the template itself describes tools to the model
+    thoughts     markers of reasoning, where they are not the form's own; None: there are none
     """
 
     form: CallForm
@@ -107,7 +107,7 @@ class Family:
         )
 
     def has_begun(self, rendered: str) -> bool:
-        """The prompt ends inside a thought."""
+        """Return whether the prompt ends inside a thought."""
         if self.thoughts is None:
             return False
         begun = f"{self.thoughts.begin}{self.thoughts.label}"
@@ -124,7 +124,7 @@ def family_of(template: str) -> Family:
 
 
 def _with_suffixes(template: str) -> str:
-    """Hy3's writes '<think{}>'.format(HYTK), to each of its tags the same."""
+    """Put Hy3's suffix into its tags, which its template writes as '<think{}>'.format(HYTK)."""
     found = _SUFFIX.search(template)
     return template.replace("{}", found[1]) if found else template
 
@@ -138,7 +138,7 @@ def _thoughts_of(template: str) -> Thoughts | None:
 
 
 def markers_of(split: Split) -> tuple[str, ...]:
-    """In the order that gives each its control character."""
+    """Return the markers of a split, in the order of their control characters."""
     if is_harmony(split):
         return harmony.MARKERS
     turns = split.form.turns if split.form else None
@@ -153,7 +153,7 @@ def markers_of_turns(turns: Turns) -> tuple[str, ...]:
 
 
 def is_spelled(split: Split) -> bool:
-    """May markers be written out as text? Harmony's are always control tokens."""
+    """Return whether markers may be written as text. Harmony's are always control tokens."""
     return not is_harmony(split)
 
 

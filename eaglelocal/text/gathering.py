@@ -1,8 +1,8 @@
-"""What an answer's parser has found since it was asked: text, thought, and calls with their ids.
+"""A collector for what an answer's parser finds: text, reasoning, and calls with their ids.
 
-White space between text and a call, or around a thought, belongs to the markers: it is held back until it is
-known what follows. A call needs a name and an object of arguments; anything else was no call. What is told of a call
-before its end stays told, whatever follows.
+White space between text and a call, or around reasoning, belongs to the markers: it is held back until it is
+known what follows. A call needs a name and an object of arguments; anything else is no call. What was emitted of a
+call before its end is never withdrawn.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ NewId = Callable[[], str]
 
 @dataclass(slots=True)
 class Trimmed:
-    """A text whose ends may have to go."""
+    """A text without white space at its ends, as far as these are known."""
 
-    said: str = ""  # since it was last taken
+    said: str = ""  # since the last `take`
     held: list[str] = field(default_factory=list)  # white space, held back
-    is_open: bool = True  # white space at this point counts
+    is_open: bool = True  # white space at this point is kept
     has_text: bool = False
 
     def add(self, text: str) -> None:
@@ -40,11 +40,11 @@ class Trimmed:
             self.held.append(text[len(body) :])
 
     def trim(self) -> None:
-        """Here white space ends, before and behind."""
+        """Drop white space before and after this point."""
         self.held, self.is_open = [], False
 
     def release(self) -> None:
-        """Nothing follows, so it was text."""
+        """Add the white space held back: nothing follows, so it was text."""
         self.said, self.held = self.said + "".join(self.held), []
 
     def take(self) -> str:
@@ -54,20 +54,20 @@ class Trimmed:
 
 @dataclass(slots=True)
 class Gathering:
-    """One answer's findings. `new_id` makes the id of a call that brings none."""
+    """A collector of one answer's output. `new_id` makes the id of a call that has none."""
 
     new_id: NewId
-    parallel: bool = True  # else nothing counts behind the first call
+    parallel: bool = True  # else everything after the first call is ignored
     is_over: bool = False
     text: Trimmed = field(default_factory=Trimmed)
     thought: Trimmed = field(default_factory=lambda: Trimmed(is_open=False))
-    calls: list[CallPart] = field(default_factory=list)  # since they were last taken
+    calls: list[CallPart] = field(default_factory=list)  # since the last `take_calls`
     _num_calls: int = 0
-    _behind: str = ""  # text behind a part of a call that is not taken yet: a piece has its text before its calls
+    _behind: str = ""  # text after a call that is not taken yet: a piece has its text before its calls
 
     @property
     def has_text(self) -> bool:
-        """Something was said but white space."""
+        """True if any text but white space was added."""
         return self.text.has_text or bool(self._behind.strip())
 
     def say(self, text: str) -> None:
@@ -87,7 +87,7 @@ class Gathering:
         self._trim_text()
 
     def take_calls(self) -> tuple[CallPart, ...]:
-        """Parts of calls that were not taken yet. The text so far must have been taken."""
+        """Return the parts of calls that were not taken yet. The text so far must have been taken."""
         calls, self.calls = tuple(self.calls), []
         behind, self._behind = self._behind, ""
         self.text.add(behind)
@@ -95,13 +95,13 @@ class Gathering:
 
     # ---- calls
     def call(self, name: str, arguments: str, call_id: str = "") -> None:
-        """A whole one."""
+        """Add a complete call."""
         self.begin_call(name, call_id)
         self.argue(arguments)
         self.end_call()
 
     def begin_call(self, name: str, call_id: str = "") -> None:
-        """What is told of it, stays told."""
+        """Begin a call, which cannot be withdrawn."""
         if self.is_over:
             return
         self._trim_text()
@@ -111,7 +111,7 @@ class Gathering:
         self._num_calls += 1
 
     def argue(self, arguments: str) -> None:
-        """More arguments of the newest call."""
+        """Add text to the arguments of the newest call."""
         if arguments and not self.is_over:
             self.calls.append(CallPart(self._num_calls - 1, join_surrogates(arguments)))
 
@@ -119,7 +119,7 @@ class Gathering:
         self.is_over = self.is_over or not self.parallel
 
     def _trim_text(self) -> None:
-        """All of it, also what stands behind a call."""
+        """Trim all text, including what follows a call."""
         behind, self._behind = self._behind, ""
         self.text.add(behind)
         self.text.trim()
@@ -136,7 +136,7 @@ def read_call(text: str) -> ToolCall | None:
 
 
 def read_keyed_call(text: str) -> ToolCall | None:
-    """{"look_up": {..}}"""
+    """Read a call of the form {"look_up": {..}}; None if it is none."""
     found = members(text)
     if found is None or len(found) != 1:
         return None
@@ -146,7 +146,7 @@ def read_keyed_call(text: str) -> ToolCall | None:
 
 
 def plain_text(value: str) -> str:
-    """Of a JSON string; empty for anything else, also for one that was cut short."""
+    """Return the value of a JSON string; empty for anything else, also for an incomplete one."""
     try:
         read = read_json(value)
     except ValueError:
@@ -155,7 +155,10 @@ def plain_text(value: str) -> str:
 
 
 def as_object(value: str) -> str | None:
-    """Arguments as an object: some models write it as a text once more, leave lines unescaped, or say null for none."""
+    """Return arguments as a JSON object; None if they are none.
+
+    Some models write it as a string once more, leave line breaks unescaped, or write null for no arguments.
+    """
     if value.startswith('"'):
         value = plain_text(value) or value
     if value in ("", '""', "null"):
@@ -171,5 +174,5 @@ def hex_id() -> str:
 
 
 def short_id() -> str:
-    """Mistral's templates refuse any other length."""
+    """Return an id of nine letters and digits: Mistral's templates refuse any other length."""
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))

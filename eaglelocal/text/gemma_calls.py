@@ -1,4 +1,4 @@
-"""Calls as Gemma 4 writes them: JSON without quotes around keys, and with a token of its own around texts.
+"""A reader of calls as Gemma 4 writes them: JSON with bare keys, and a token of its own around strings.
 
 call:look_up{limit:3,word:<|"|>owl<|"|>}     -> look_up {"limit": 3, "word": "owl"}
 """
@@ -19,7 +19,7 @@ _WORD = re.compile(r"[^,\]}]*")
 
 
 def read_gemma(text: str) -> list[ToolCall] | None:
-    """The call, without an id; None if the text is none."""
+    """Return the call, without an id; None if the text is none."""
     begun = _BEGIN.match(text)
     if begun is None:
         return None
@@ -33,7 +33,7 @@ def read_gemma(text: str) -> list[ToolCall] | None:
 
 
 def _value(text: str, at: int, levels: int) -> tuple[object, int]:
-    """A value and the index behind it. Raises ValueError or IndexError for what is none."""
+    """Return a value and the index after it. Raises ValueError or IndexError if there is none."""
     at = _behind_space(text, at)
     if levels <= 0:
         raise ValueError("nested too deep")
@@ -87,7 +87,7 @@ def _key(text: str, at: int) -> tuple[str, int]:
 
 
 def _next(text: str, at: int, end: str) -> int:
-    """Behind a comma, or at the end."""
+    """Return the index after a comma, or of `end`. Raises ValueError if neither is there."""
     at = _behind_space(text, at)
     if text[at] == ",":
         return _behind_space(text, at + 1)

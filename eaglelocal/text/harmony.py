@@ -1,9 +1,9 @@
-"""Answers in OpenAI's harmony format (gpt-oss): messages on channels, each with a header.
+"""A parser of answers in OpenAI's harmony format (gpt-oss): messages on channels, each with a header.
 
     <|channel|>analysis<|message|>..<|end|><|start|>assistant<|channel|>final<|message|>..
 
-analysis is thought, final and commentary are text, and what goes to=functions.name is a call. The prompt has
-written the first `<|start|>assistant`. The last message ends with the answer: its end token is not shown here.
+The channel analysis is reasoning, final and commentary are text, and a message to=functions.name is a call. The prompt
+has the first `<|start|>assistant`. The last message ends with the answer: its end token is not shown here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
 class Kind(Enum):
-    """What a message is to the reader."""
+    """The kind of a message."""
 
     THOUGHT = "thought"
     TEXT = "text"
@@ -39,14 +39,14 @@ class Kind(Enum):
 
 
 class HarmonyParser:
-    """Implements tool_calls.CallParser."""
+    """A parser of harmony messages. Implements tool_calls.CallParser."""
 
     def __init__(self, found: Gathering, tools: tuple[Tool, ...], *, begun: Kind | None = None) -> None:
-        """`begun`: the message that the prompt has begun."""
+        """Create a parser. `begun`: the kind of message that the prompt has begun."""
         self._found, self._tools = found, {tool.name: tool for tool in tools}
-        self._header, self._said_in_header = "", ""  # with its markers, and its text alone
-        self._kind: Kind | None = begun  # of the message; None: still its header
-        self._recipient = self._body_text = ""  # to whom the message goes; its text, before it is an object
+        self._header, self._said_in_header = "", ""  # with and without its markers
+        self._kind: Kind | None = begun  # of the message; None: in its header
+        self._recipient = self._body_text = ""  # of the message; its text, before a JSON object begins
         self._json: JsonCalls | None = None  # the arguments, once they have begun
         self._has_marks = False
 
@@ -73,7 +73,7 @@ class HarmonyParser:
             self._header = self._said_in_header = ""
         elif self._kind is None:
             self._header += name
-        else:  # a header right behind a message that was not ended
+        else:  # a header after a message that was not ended
             self._end()
             self._header, self._said_in_header = name, ""
 
@@ -112,7 +112,7 @@ class HarmonyParser:
         return self._recipient.removeprefix("functions.")
 
     def _end(self, *, is_cut: bool = False, is_told: bool = True) -> None:
-        """The message ends here; `is_told`: by a marker of its own."""
+        """End the message; `is_told`: by a marker of its own."""
         if self._kind is Kind.THOUGHT:
             self._found.thought.release()
         if self._kind is Kind.CALL:

@@ -1,10 +1,10 @@
-"""Calls written as JSON, told while they are written: an object, an array of them, or arguments behind a name.
+"""A reader of calls in JSON that emits them while they are written: an object, an array, or arguments after a name.
 
     {"name": "look_up", "arguments": {"wo      -> look_up begun, arguments {"wo so far
 
-A call is told from the point where nothing but a call can follow: the name of an offered tool, and the beginning of an
-object of arguments. What is written in another order, or calls what was not offered, is told when it is whole. What
-marks stand around it is not known here (block_calls.py, tool_calls.py).
+A call is emitted from the point where nothing but a call can follow: the name of an offered tool, and the beginning of
+an object of arguments. Calls with another order of keys, or of tools not offered, are emitted when they are complete.
+Markers around them are handled elsewhere (block_calls.py, tool_calls.py).
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ _BEFORE_ELEMENT = re.compile(r"[\[,\s]*")
 
 
 class Place(Enum):
-    """Where in the value the telling is."""
+    """The reader's position in the JSON value."""
 
-    HEAD = "head"  # before the arguments of a call, or before a call
+    HEAD = "head"  # before a call, or before its arguments
     ARGUMENTS = "arguments"
-    BEHIND = "behind"  # the arguments, still in the call's object
+    BEHIND = "behind"  # after the arguments, in the call's object
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """How a call is an object.
+    """A form of calls as JSON objects.
 
-    head       what stands before its arguments, once those have begun
-    arguments  in a call that lacks its end: they are there
+    head       matches what precedes a call's arguments, once those have begun
+    arguments  shows, in a call without its end, that it has arguments
+    read       reads a complete call
     """
 
     head: re.Pattern[str]
@@ -57,13 +58,13 @@ BY_NAME = Keys(_BEFORE_OBJECT, _BEFORE_OBJECT, read_keyed_call)  # {"look_up": {
 
 
 class JsonCalls:
-    """One value in the making.
+    """A reader of one JSON value, as it is written.
 
-    raw     what opened it, as it came
-    tools   that are offered, by name
-    is_bare  only these are called; else any name is believed of a call that is whole
-    named   name and id that stood before the value, which then is its arguments
-    keys    of a call without those
+    raw     the text before the value, as written
+    tools   those offered, by name
+    is_bare  only these can be called; else a complete call may have any name
+    named   name and id that preceded the value, which then is the arguments
+    keys    the form of calls, unless `named`
     """
 
     def __init__(
@@ -76,13 +77,13 @@ class JsonCalls:
         named: ToolCall | None = None,
         keys: Keys = BY_KEYS,
     ) -> None:
-        self.raw = raw  # all as it came
-        self.rest, self.is_whole = "", False  # what came behind the value; its end came
+        self.raw = raw  # the whole text, as written
+        self.rest, self.is_whole = "", False  # text after the value; its end was read
         self._found, self._tools, self._is_bare, self._named = found, tools, is_bare, named
         self._keys = keys
         self._body, self._value = "", JsonReader()
-        self._place, self._at = Place.HEAD, 0  # up to there everything is told or passed over
-        self._inner = JsonReader()  # of the arguments, then of the object around them
+        self._place, self._at = Place.HEAD, 0  # up to this index everything was emitted or skipped
+        self._inner = JsonReader()  # reads the arguments, then the object around them
         self._num_told = 0
 
     @property
@@ -90,7 +91,7 @@ class JsonCalls:
         return self._value.in_string
 
     def push(self, text: str) -> bool:
-        """True when the value is whole."""
+        """Add text. Returns True when the value is complete."""
         if self.is_whole:
             self.rest += text
             return True
@@ -103,7 +104,7 @@ class JsonCalls:
         return self.is_whole
 
     def tell_rest(self) -> bool:
-        """The value is whole: tell what of it was not told while it came. False: it is no call."""
+        """Emit what was not emitted of a complete value. Returns False if it is no call."""
         if self._num_told:
             untold = _elements(self._body)[self._num_told :]
             if not self._tell_elements(untold):
@@ -114,7 +115,10 @@ class JsonCalls:
         return self._tell_elements(_elements(self._body))
 
     def close(self, *, is_cut: bool) -> bool:
-        """Its end does not come: closing brackets may be missing, unless it was cut off. False: it is no call."""
+        """End a value whose end does not come. Returns False if it is no call.
+
+        Closing brackets may be missing, unless the answer was cut off.
+        """
         if is_cut or self.in_string or not self._is_mendable():
             return bool(self._num_told)
         raw = self.raw
@@ -123,7 +127,7 @@ class JsonCalls:
         return self.tell_rest()
 
     def _is_mendable(self) -> bool:
-        """With the missing brackets, has each call that is not told to its end what it must have?"""
+        """Return whether each unfinished call, with the missing brackets added, has its required arguments."""
         body = self._body + self._value.closing
         if self._named is not None:
             return self._may_be(ToolCall("", self._named.name, as_object(body) or ""))
@@ -135,9 +139,9 @@ class JsonCalls:
     def _may_be(self, call: ToolCall | None) -> bool:
         return call is not None and call.arguments != "" and has_required(self._tools.get(call.name), call.arguments)
 
-    # ---- while it comes
+    # ---- while it is written
     def _tell(self) -> bool:
-        """One step onward; False: wait for more."""
+        """Emit one step. Returns False if more text is needed."""
         match self._place:
             case Place.HEAD:
                 return self._begin()
@@ -159,7 +163,7 @@ class JsonCalls:
         return (self._named, 0) if self._named and _OBJECT.match(self._body) else None
 
     def _head_begun(self) -> tuple[ToolCall, int] | None:
-        """The call whose arguments begin, and where they do."""
+        """Return the call whose arguments begin, and the index where they do; None if none does yet."""
         before = _BEFORE_ELEMENT.match(self._body, self._at)
         start = before.end() if before else self._at
         head = self._keys.head.match(self._body, start, start + MAX_HEAD_CHARS)
@@ -178,7 +182,7 @@ class JsonCalls:
         return True
 
     def _leave(self) -> bool:
-        """To the next element."""
+        """Go on to the next element. Returns False if more text is needed."""
         _, rest = self._inner.push(self._body[self._at :])
         self._at = len(self._body) - len(rest or "")
         if rest is None or self._named is not None:
@@ -186,9 +190,9 @@ class JsonCalls:
         self._place = Place.HEAD
         return True
 
-    # ---- what of it is whole
+    # ---- complete values
     def _tell_elements(self, texts: list[str]) -> bool:
-        """All of them, or none."""
+        """Emit all elements as calls, or none. Returns False if any is no call."""
         calls = [call for call in map(self._keys.read, texts) if call is not None]
         is_known = not self._is_bare or all(call.name in self._tools for call in calls)
         if not texts or len(calls) < len(texts) or not is_known:
@@ -206,5 +210,5 @@ class JsonCalls:
 
 
 def _elements(body: str) -> list[str]:
-    """What may be calls: of an array, or the object itself."""
+    """Return what may be calls: the elements of an array, or the object itself."""
     return [body] if body.startswith("{") else elements(body) or []

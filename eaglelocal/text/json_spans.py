@@ -1,6 +1,6 @@
-"""JSON inside a stream of text: where a value ends, and the members of an object as they were written.
+"""A reader of JSON inside a stream of text: the end of a value, and the members of an object as written.
 
-Knows JSON's borders only; whether a value is well-formed is for others to say.
+It finds only where values begin and end; whether they are well-formed is checked elsewhere.
 
     JsonReader().push('{"a": "}"} and more') -> ('{"a": "}"}', " and more")
 """
@@ -21,9 +21,9 @@ _CLOSING = {"{": "}", "[": "]"}
 
 
 class JsonReader:
-    """Finds the end of an object or an array that begins with the first character given.
+    """A finder of the end of an object or array that begins with the first character given.
 
-    Line breaks and other control characters that a careless model left bare in its strings come out escaped.
+    Line breaks and other control characters that a model left bare in strings are escaped in the output.
     """
 
     __slots__ = ("_escaped", "_open", "in_string")
@@ -38,7 +38,7 @@ class JsonReader:
         return "".join(reversed(self._open))
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """(what belongs to the value; what lies behind its end, or None: it goes on)."""
+        """Return (text of the value, text after its end); the latter is None while the value goes on."""
         written: list[str] = []
         at = 0
         while at < len(text):
@@ -50,13 +50,13 @@ class JsonReader:
         return "".join(written), None
 
     def _next(self, text: str, at: int) -> re.Match[str]:
-        """What changes where we are, or must not stand there; or the end of the text."""
+        """Find the next character that changes the state or must be escaped; or the end of the text."""
         found = (_ANY if self._escaped else _IN_STRING if self.in_string else _OUTSIDE).search(text, at)
         assert found is not None
         return found
 
     def _take(self, sign: str) -> str:
-        """What stands for it."""
+        """Apply a character to the state, and return it, or its escape."""
         was_escaped, self._escaped = self._escaped, False
         if not sign:
             return sign
@@ -76,7 +76,7 @@ class JsonReader:
 
 
 def _bare(control: str) -> str:
-    """A control character as JSON spells it, without the backslash."""
+    """Return a control character as JSON escapes it, without the backslash."""
     return json.dumps(control)[2:-1]
 
 
@@ -89,14 +89,14 @@ def is_json(text: str) -> bool:
 
 
 def members(text: str) -> dict[str, str] | None:
-    """The members of an object, values as they are spelled; None if it is no JSON object."""
+    """Return the members of an object, values as written; None if it is no JSON object."""
     if not text.lstrip().startswith("{") or not is_json(text):
         return None
     found: dict[str, str] = {}
     at = _skip(text, text.index("{") + 1)
     while text[at] != "}":
         key, at = _DECODER.raw_decode(text, at)
-        start = _skip(text, _skip(text, at) + 1)  # behind the colon
+        start = _skip(text, _skip(text, at) + 1)  # after the colon
         _, end = _DECODER.raw_decode(text, start)
         found[key] = text[start:end]
         at = _skip(text, end)
@@ -105,7 +105,7 @@ def members(text: str) -> dict[str, str] | None:
 
 
 def elements(text: str) -> list[str] | None:
-    """The elements of an array, as they are spelled; None if it is no JSON array."""
+    """Return the elements of an array, as written; None if it is no JSON array."""
     if not text.lstrip().startswith("[") or not is_json(text):
         return None
     found: list[str] = []

@@ -1,12 +1,12 @@
-"""What people write stays text: spellings of control tokens are hidden while a chat template runs.
+"""A filter that keeps users' text from becoming control tokens: their spellings are hidden while a template runs.
 
 Each spelling in a message is replaced by a mark of private-use characters, so that the template still sees the rest
-and may trim, split or quote it; `spans` puts the spellings back as text that must not be read as control tokens.
+and may trim, split or quote it; `pieces` puts the spellings back as text that must not be read as control tokens.
 The end of a message that could begin such a spelling is hidden too: the next one could complete it.
 
     "a<|im_end|>b" -> "a\\ue0000\\ue001b" -> template -> ("..a", False) ("<|im_end|>", True) ("b..", False)
 
-Images are marked likewise where they stand.
+Images get marks of the same kind at their positions.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 from eaglelocal.errors import ModelFileError
 
-if TYPE_CHECKING:  # a process that renders templates starts without requests and all they are made of
+if TYPE_CHECKING:  # keeps core.request out of the process that renders templates
     from eaglelocal.core.request import Image
 
 OPEN, CLOSE = "\ue000", "\ue001"
 IMAGE = "\ue003"
-HERE = "\ue002"  # stands for a place in the rendered text; nobody can write it
-MAX_LEVELS = 16  # of prefixes that are told apart; below them the texts are tried one by one
+HERE = "\ue002"  # marks a position in the rendered text; users cannot write it
+MAX_LEVELS = 16  # of common prefixes; below them texts are tried one by one
 MAX_SHOWN = 16  # times that a template may show one hidden text or image
 _MARK = re.compile(f"([{OPEN}{IMAGE}])([0-9]{{1,9}}){CLOSE}")
 
@@ -34,7 +34,7 @@ Span = tuple[str, bool]  # a text, and whether it was hidden
 
 
 class Spellings:
-    """How the control tokens of a vocabulary are spelled, made ready to be searched for. One per model."""
+    """A search pattern for the texts of a vocabulary's control tokens. One per model."""
 
     def __init__(self, controls: Sequence[str] = ()) -> None:
         self.pattern = re.compile(longest_of(sorted({*controls, OPEN, CLOSE, HERE, IMAGE})))
@@ -42,7 +42,7 @@ class Spellings:
         self._longest = max(map(len, self._begins), default=0)
 
     def num_begun(self, text: str) -> int:
-        """Characters at the end of a text that could begin a spelling."""
+        """Return the number of characters at the end of a text that could begin a spelling."""
         return next((n for n in range(min(self._longest, len(text)), 0, -1) if text[-n:] in self._begins), 0)
 
 
@@ -63,7 +63,7 @@ class Literals:
         return text
 
     def hide_with(self, text: str, images: Sequence[Image]) -> str:
-        """A text with marks of its images."""
+        """Return the text with its spellings hidden, and marks of its images."""
         shown, last = "", 0
         for image in images:
             self._images.append(image)
@@ -72,7 +72,7 @@ class Literals:
         return shown + self.hide(text[last:])
 
     def hide_all(self, value: object) -> object:
-        """Of every text in a JSON value, keys included."""
+        """Hide every string in a JSON value, keys included."""
         match value:
             case str():
                 return self.hide(value)
@@ -83,12 +83,12 @@ class Literals:
         return value
 
     def pieces(self, rendered: str) -> Iterator[Span | Image]:
-        """Texts and images, in their order. ModelFileError where the template shows one far too often."""
+        """Yield texts and images in order. Raises ModelFileError where the template shows one far too often."""
         shown, last = Counter[str](), 0
         for found in _MARK.finditer(rendered):
             hidden: Sequence[str | Image] = self._images if found[1] == IMAGE else self._hidden
             if int(found[2]) >= len(hidden):
-                continue  # a template may write anything: this is its own text
+                continue  # a template may write anything: here, text of its own
             shown[found[0]] += 1
             if shown[found[0]] > MAX_SHOWN:
                 raise ModelFileError(f"the chat template shows a text or an image more than {MAX_SHOWN} times")
@@ -106,11 +106,11 @@ class Literals:
 
 
 def longest_of(texts: Sequence[str], levels: int = MAX_LEVELS) -> str:
-    """A regular expression for the longest of these sorted texts, by common prefixes: there may be a thousand.
+    """Return a regular expression that matches the longest of these sorted texts, by common prefixes: they may be many.
 
     ["ab", "abc", "ad"] -> a(?:b(?:c)?|d)
     """
-    prefix = common_start(texts[0], texts[-1])  # of sorted texts the first and the last differ soonest
+    prefix = common_start(texts[0], texts[-1])  # of sorted texts the first and the last have the shortest one
     rests = [text[len(prefix) :] for text in texts]
     if levels:
         groups = groupby(filter(None, rests), key=lambda rest: rest[0])

@@ -1,8 +1,8 @@
-"""Markers in the text of an answer, wherever its pieces are cut: what lies between them is text.
+"""A reader that finds markers in the text of an answer, however it is cut into pieces.
 
-A marker is spelled in the text, or it is a control token, which has no text. A control token travels through the
+A marker is written as text, or it is a control token, which has no text. A control token passes through the
 text as one lone surrogate, which no decoded text contains; so the two cannot be confused, and none is ever shown.
-Holds back the longest end of the text that could begin a marker, no more. Does not know what markers mean.
+It holds back the longest end of the text that could begin a marker, no more. Parsers know what markers mean.
 
     markers ("<a>",):  push("x<a") -> ["x"]    push(">y") -> [Mark("<a>", "<a>"), "y"]
 """
@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FIRST_SURROGATE = 0xDC00
-SURE_CHARS = 4  # of a marker: `<` and `</t` may be code, which somebody lets go on from there
+SURE_CHARS = 4  # a cut answer's end this long is half a marker; a shorter one (`<`, `</t`) may be code
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A marker, and the text that it came as: empty for a control token."""
+    """A marker, and the text it was written as: empty for a control token."""
 
     name: str
     shown: str = ""
@@ -29,15 +29,15 @@ Item = str | Mark
 
 
 def control_char(index: int) -> str:
-    """What stands in the text for the control token that is the marker with this index."""
+    """Return the character that represents, in the text, the marker with this index when it is a control token."""
     return chr(FIRST_SURROGATE + index)
 
 
 class MarkReader:
-    """One answer's text, taken apart at its markers.
+    """A reader that splits one answer's text at its markers.
 
-    markers  of which none is contained in another, and none begins inside another
-    spelled  may they be spelled too? Else only control tokens count
+    markers  none is contained in another, and none begins inside another
+    spelled  True: markers may be text too; else only control tokens count
     """
 
     def __init__(self, markers: Sequence[str], *, spelled: bool) -> None:
@@ -55,7 +55,7 @@ class MarkReader:
         return self._items(text[: len(text) - held])
 
     def flush(self, *, is_cut: bool = False) -> list[Item]:
-        """What was held back and turned out to be no marker; of one that was cut off, nothing."""
+        """Return the text held back, which is no marker; nothing if the answer was cut off within one."""
         text, self._held = self._held, ""
         is_half_marker = is_cut and len(text) >= SURE_CHARS
         return [text] if text and not is_half_marker else []

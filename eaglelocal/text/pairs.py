@@ -1,9 +1,9 @@
-"""A query and a document as the tokens that a reranker reads, both in the form in which it was trained.
+"""A query and a document as the tokens that a reranker reads, in the form in which it was trained.
 
-    encoders    <s> query </s></s> document </s>          from what their tokenizers frame texts with
-    decoders    a template of the file (`rerank`) with {query} and {document}, around which it may write control tokens
+    encoders    <s> query </s></s> document </s>          with the tokens that their tokenizers put around texts
+    decoders    a template of the file (`rerank`) with {query} and {document}, in which control tokens may be written
 
-What people wrote is text, whatever it spells: no control token comes of it. Pure but for the vocabulary.
+Users' texts never become control tokens. Pure except for the vocabulary.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from eaglelocal.errors import ModelFileError, RequestError
 
 DOCUMENT = "{document}"
 MAX_TEMPLATE_CHARS = 64 * 1024
-MAX_PLACES = 8  # texts are put in, of any length
+MAX_PLACES = 8  # each is filled with a text of any length
 PLACES = re.compile(r"\{(query|document)\}")
 
 
 class Frame(NamedTuple):
-    """Tokens around and between two texts."""
+    """The tokens around and between two texts."""
 
     before: Sequence[int]
     between: Sequence[int]
@@ -32,11 +32,11 @@ class Frame(NamedTuple):
 
 class Pairs(Protocol):
     def __call__(self, query: str, document: str, most: int | None = None) -> list[int]:
-        """`most`: tokens of the document, which loses its end behind them."""
+        """Return the tokens of a pair. `most`: tokens of the document, which is cut after them."""
 
 
 class FramedPairs:
-    """Of encoders."""
+    """Pairs for encoders."""
 
     def __init__(self, vocabulary: Vocabulary, frame: Frame) -> None:
         self._vocabulary, self._frame = vocabulary, frame
@@ -47,10 +47,10 @@ class FramedPairs:
 
 
 class WrittenPairs:
-    """Of models whose file has a template."""
+    """Pairs for models whose file has a template."""
 
     def __init__(self, vocabulary: Vocabulary, template: str) -> None:
-        """Raises ModelFileError for a template that would multiply what is put in."""
+        """Parse the template. Raises ModelFileError for one that is too long or repeats its texts too often."""
         _check_size(template)
         self._vocabulary = vocabulary
         longest_first = sorted(vocabulary.control_texts, key=len, reverse=True)
@@ -66,7 +66,7 @@ class WrittenPairs:
         return tokens
 
     def _written(self, part: str, texts: dict[str, str], most: int | None) -> list[int]:
-        """A part that is no control token. Behind a document that is cut the rest is read by itself."""
+        """Return the tokens of a part without control tokens. After a cut document the rest is tokenized separately."""
         before, place, behind = part.partition(DOCUMENT)
         num_lost = len(self._tokens(texts["document"])) - most if place and most is not None else 0
         if num_lost <= 0:
@@ -91,7 +91,10 @@ def _filled(part: str, texts: dict[str, str]) -> str:
 
 
 def fitting(pairs: Pairs, ranking: Ranking, document: str, most: int) -> list[int]:
-    """At most so many tokens, of the document no more than the ranking says. Raises RequestError."""
+    """Return a pair of at most `most` tokens, with at most `ranking.max_document_tokens` of the document.
+
+    Raises RequestError if it is empty, or longer even when truncated, where the request allows that.
+    """
     tokens = pairs(ranking.query, document, ranking.max_document_tokens)
     if ranking.truncates and len(tokens) > most:
         tokens = _shortened(pairs, ranking.query, document, most) or tokens
@@ -105,9 +108,9 @@ def fitting(pairs: Pairs, ranking: Ranking, document: str, most: int) -> list[in
 
 
 def _shortened(pairs: Pairs, query: str, document: str, most: int) -> list[int]:
-    """With as much of the document as fits. None of it where the query leaves no room.
+    """Return the pair with as much of the document as fits; nothing if the query leaves no room.
 
-    One round, unless a template shows the document twice, or what stands behind it has more tokens when read by itself.
+    One round, unless a template shows the document twice, or what follows it has more tokens when tokenized separately.
     """
     num_around = len(pairs(query, ""))
     room = most - num_around  # of the document alone

@@ -1,7 +1,7 @@
-"""Calls as Python writes them: [look_up(word="owl"), add(a=1)].
+"""A reader of calls as Python writes them: [look_up(word="owl"), add(a=1)].
 
-Read from Python's own syntax tree, of which only calls, literals and JSON's three words are taken; nothing runs. Names
-that Python does not have (get-time, server/tool, from) stand there under others:
+It reads Python's syntax tree, of which only calls, literals and JSON's three words are accepted; nothing runs. Names
+that Python does not allow (get-time, server/tool, from) are replaced first:
 
     get-time(from="10:00")  ->  _0(_1="10:00")
 """
@@ -19,7 +19,7 @@ from eaglelocal.text.tagged_text import TEXT, value_of
 from eaglelocal.text.tool_schemas import parameter_schemas
 
 MAX_CHARS = 256 * 1024
-# a string to its end, if it has one; or a word, with what may follow it and make a name of it
+# a string up to its end, if it has one; or a word, with the bracket or equals sign that makes it a name
 _WORD = re.compile(
     r"""(?P<quote>"{3}|'{3}|"|')(?:\\.|(?!(?P=quote))[^\\])*+((?P=quote)|\\?\Z)"""
     r"|(?P<name>\w[\w./:-]*+)(?P<behind>\s*[(=])?",
@@ -29,13 +29,13 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 class PythonCalls:
-    """Reads a list of calls, or one call."""
+    """A reader of a list of calls, or one call."""
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self._tools = tools
 
     def __call__(self, text: str) -> list[ToolCall] | None:
-        """The calls, without ids; None if the text is none."""
+        """Return the calls, without ids; None if the text is none."""
         if len(text) > MAX_CHARS:
             return None
         names: dict[str, str] = {}
@@ -60,7 +60,7 @@ class PythonCalls:
             if keyword.arg is None:
                 raise ValueError("arguments without a name")
             key, value = names[keyword.arg], _value(keyword.value)
-            # some models quote whatever they write
+            # some models quote every value
             schema = schemas.get(key, TEXT)
             arguments[key] = value_of(value, schema) if isinstance(value, str) else value
         if is_deeper(arguments, MAX_DEPTH):
@@ -69,14 +69,14 @@ class PythonCalls:
 
 
 def _renamed(found: re.Match[str], names: dict[str, str]) -> str:
-    """A name before a bracket or an equals sign, as one that Python can read; all else as it is."""
+    """Replace a name before a bracket or an equals sign by one that Python can read; leave all else unchanged."""
     if found["behind"] is None:
         return found[0]
     return names.setdefault(found["name"], f"_{len(names)}") + found["behind"]
 
 
 def _parsed(text: str) -> ast.expr | None:
-    """Some models leave line breaks in quotes, others put each call on a line."""
+    """Parse the text; None if it is no expression. Some models leave line breaks in quotes, or write a call a line."""
     for spelled in dict.fromkeys((text, text.replace("\n", "\\n"), f"[{','.join(text.splitlines())}]")):
         try:
             return ast.parse(spelled, mode="eval").body

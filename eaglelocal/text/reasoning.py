@@ -1,7 +1,7 @@
-"""The thought before an answer, between <think> and </think> or what a family has instead.
+"""A parser of the reasoning before an answer, between <think> and </think> or a family's own markers.
 
-A thought stands at the beginning, or was begun by the prompt. Behind it everything goes to the parser of calls;
-a marker there is text. Where a model ends in its thought, calls at the end of that count, though they stay thought too.
+It is at the beginning, or was begun by the prompt. Everything after it goes to the parser of calls, and a marker there
+is text. If the model ends inside its reasoning, calls at the end of that count, though they stay reasoning too.
 """
 
 from __future__ import annotations
@@ -16,18 +16,23 @@ from eaglelocal.text.tool_calls import CallParser, tell_all
 
 
 class Place(Enum):
+    """The parser's position in the answer."""
+
     BEFORE = "before"  # only white space so far
     THOUGHT = "thought"
-    BETWEEN = "between"  # only white space behind it
+    BETWEEN = "between"  # after the thought, only white space
     BEHIND = "behind"
 
 
 class ThoughtTail:
-    """Calls at the end of a thought that is never closed: read aside, for only that end will tell."""
+    """A reader of calls at the end of a thought that is never closed.
+
+    They are parsed separately, because only the end of the answer shows that they count.
+    """
 
     def __init__(self, begin: str, parser: Callable[[Gathering], CallParser]) -> None:
         self._begin, self._parser = begin, parser
-        self._reading: tuple[Gathering, CallParser] | None = None  # since the marker that begins a call
+        self._reading: tuple[Gathering, CallParser] | None = None  # from the marker that begins a call
 
     def push(self, item: Item) -> None:
         if self._reading is None and isinstance(item, Mark) and item.name == self._begin:
@@ -37,11 +42,11 @@ class ThoughtTail:
             return
         found, parser = self._reading
         parser.push(item)
-        if found.has_text:  # that was no call, or not the end
+        if found.has_text:  # it was no call, or not at the end
             self._reading = None
 
     def tell_calls(self, found: Gathering) -> None:
-        """The answer has ended by itself."""
+        """Emit the calls: the answer has ended without being cut off."""
         if self._reading is None:
             return
         aside, parser = self._reading
@@ -53,7 +58,10 @@ class ThoughtTail:
 
 
 class ThoughtParser:
-    """Implements tool_calls.CallParser, before one that reads what is said. `split` has the markers of thoughts."""
+    """A parser of reasoning in front of one for text and calls. Implements tool_calls.CallParser.
+
+    `split` has the markers.
+    """
 
     def __init__(self, found: Gathering, said: CallParser, split: Split, *, tail: ThoughtTail) -> None:
         assert split.thought is not None
@@ -64,8 +72,8 @@ class ThoughtParser:
         self._call = split.form.begin if split.form and split.form.ends_turn and split.tools else ""
         self._place = Place.THOUGHT if split.in_thought else Place.BEHIND if split.in_said else Place.BEFORE
         self._label = "" if split.in_thought else split.thought_label  # still to come
-        self._begun = ""  # what may be the label
-        self._is_framed = split.in_said or not self._say  # what is said has a closing marker
+        self._begun = ""  # text that may be the label
+        self._is_framed = split.in_said or not self._say  # the text has a closing marker
         self._space = ""
 
     def push(self, item: Item) -> None:
@@ -91,7 +99,7 @@ class ThoughtParser:
         elif isinstance(item, Mark) and item.name == self._open and self._place is Place.BEFORE:
             self._place, self._space = Place.THOUGHT, ""
         elif isinstance(item, Mark) and item.name == self._close and self._place is Place.BEFORE:
-            self._found.end_thought()  # an empty one, begun by nobody
+            self._found.end_thought()  # an empty thought without an opening marker
             self._place, self._space = Place.BETWEEN, ""
         else:
             self._place = Place.BEHIND
@@ -116,11 +124,11 @@ class ThoughtParser:
         elif item.name == self._close:
             self._end_thought()
             self._place = Place.BETWEEN
-        elif item.name != self._open or self._found.thought.has_text:  # else begun once more
+        elif item.name != self._open or self._found.thought.has_text:  # else a repeated opening marker
             self._found.think(item.shown)
 
     def _unlabelled(self, text: str) -> str:
-        """Without the word behind the opening marker, and nothing while that may still come."""
+        """Return the text without the word after the opening marker; empty while that may still come."""
         if not self._label:
             return text
         self._begun += text
@@ -135,7 +143,7 @@ class ThoughtParser:
         self._found.end_thought()
 
     def _end_label(self) -> None:
-        """The thought ends here."""
+        """Add text that was held as a possible label: the thought ends here."""
         if self._label and self._begun != self._label:
             self._found.think(self._begun)
         self._label = ""

@@ -1,6 +1,6 @@
-"""A chat template in a process of its own, with limits: a template of anyone's can neither hold up nor fill the engine.
+"""A client of the process that renders chat templates under limits: an untrusted template cannot block the engine.
 
-Knows how a template that goes beyond its limits is told; rendering.py is what runs there.
+It turns exceeded limits into errors; rendering.py is what runs in the process.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from eaglelocal.errors import EagleLocalError, ModelFileError, ResourceError
 from eaglelocal.text.turns import Turn
 
 OPENER = "eaglelocal.text.rendering:open_renderings"
-# 200 messages take milliseconds; what is tried for a template that objects to one of 1000 takes half a second. The
-# clock ends it before the engine, which may wait for it, would count as hung.
+# Usual conversations take milliseconds; the most is trying every form of a long one that a template refuses.
+# `wall_s` ends it before the engine, which may wait for it, would count as hung.
 LIMITS = Limits(cpu_s=2.0, memory_bytes=256 * 2**20, wall_s=40.0, max_reply_bytes=64 * 2**20, rest_s=5.0)
 Source = tuple[str, str, str]  # a template, and the texts of bos and eos
 
 
 class RenderProcess:
-    """Implements template.Renderer. It may start before there is a template: a call brings its own."""
+    """A process with limits. Implements template.Renderer. It may start before there is a template: calls bring one."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._process = LimitedProcess(OPENER, limits=limits)
@@ -53,7 +53,7 @@ class RenderProcess:
         self._process.close()
 
     def _ask(self, *args: object) -> object:
-        """Raises ModelFileError for a template that failed its process."""
+        """Call the process. Raises ModelFileError if the template makes it fail, ResourceError if it cannot start."""
         try:
             return self._process.call(*args)
         except LimitedProcessError as error:

@@ -1,10 +1,9 @@
-"""What a chat template makes of a conversation: the text a model was trained on. Runs in a process of its own.
+"""Rendering of a conversation by a chat template, in a process of its own.
 
 Renders as Hugging Face's tokenizers do: same whitespace rules, same filters and functions, and
 `messages`, `tools`, `documents`, `bos_token`, `eos_token`, `add_generation_prompt` as variables.
-A template comes from a file of anyone's and may do anything: what it takes of time and memory its process limits
-(render_process.py), and every way in which it can fail is an error with its line. Imports no numpy: each process of
-this kind holds what it imports.
+A template is untrusted and may do anything: its process limits time and memory (render_process.py), and every failure
+is an error with the template's line. Imports no numpy: each process of this kind holds what it imports.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _TOOLS_IN_MESSAGE = re.compile(r"""\bmessage(\.|\[['"])tools\b""")
 
 
 class Rendering:
-    """One template, compiled. Use it from one thread.
+    """A compiled template. Use it from one thread.
 
     Raises ModelFileError for a template that cannot be read.
     """
@@ -58,12 +57,12 @@ class Rendering:
         self._template = _compile(self._sandbox, source)
 
     def render(self, turns: list[Turn], tools: list[Turn], values: Mapping[str, object], continues: bool) -> str:
-        """The prompt. RequestError when the template refuses the conversation, ModelFileError when it fails.
+        """Return the prompt. RequestError when the template refuses the conversation, ModelFileError when it fails.
 
         values    more variables, such as enable_thinking
-        continues  the prompt ends behind the text of the last message, which the answer goes on with
+        continues  the prompt ends after the text of the last message, which the answer continues
         """
-        if continues:  # the mark at the end also keeps white space before it from being trimmed
+        if continues:  # the mark at the end also protects white space before it from trimming
             turns = [*turns[:-1], {**turns[-1], "content": f"{HERE}{turns[-1]['content']}{HERE}"}]
         if not self._knows_developers:
             turns = with_system_for_developer(turns)
@@ -80,7 +79,7 @@ class Rendering:
         return self._up_to_here(text) if continues else text
 
     def _up_to_here(self, text: str) -> str:
-        """Up to the end of the last message; a few templates begin a thought before what was said, which is ended."""
+        """Cut the text after the last message. If the template opens a thought before its content, close that."""
         shown, mark, _ = text.rpartition(HERE)
         if not mark:
             what = "the model's chat template does not show the last message, so it cannot be continued"
@@ -92,7 +91,7 @@ class Rendering:
         return before + said
 
     def _with_tools(self, turns: list[Turn], offered: list[Turn]) -> tuple[list[Turn], list[Turn]]:
-        """Tools, calls and results in the places where this template looks for them."""
+        """Put tools, calls and results where this template looks for them."""
         family = self.family
         if not family.takes_tools:
             return in_hermes_form(turns, offered), []
@@ -107,7 +106,7 @@ class Rendering:
         return turns, offered
 
     def _ways(self, turns: list[Turn], variables: Mapping[str, object]) -> Iterator[list[Turn]]:
-        """In their order, but first those in which the template shows what every system says."""
+        """Yield the forms of the conversation in order, first those in which the template shows all system messages."""
         sketch, marks = sketch_of(turns)
         known, poor = list[list[Turn]](), list[list[Turn]]()
         ways, sketches = (ways_of(same, wants_none=self._wants_none) for same in (turns, sketch))
@@ -126,7 +125,7 @@ class Rendering:
 
     @functools.cached_property
     def _takes_parts(self) -> bool:
-        """Of some models that see: a content must be a list of parts, and of a text nothing is shown."""
+        """True for templates of some vision models, which show a content only if it is a list of parts."""
         asked: list[Turn] = [{"role": "user", "content": HERE}]
         return not self._is_shown(asked) and self._is_shown(in_parts(asked))
 
@@ -140,11 +139,11 @@ class Rendering:
         try:
             text = self._generate(self._as_taken(sketched), variables)
         except EagleLocalError as error:
-            return isinstance(error.__cause__, LimitExceeded)  # which the conversation itself will tell
+            return isinstance(error.__cause__, LimitExceeded)  # then rendering reports it
         return all(mark in text for mark in marks)
 
     def _first_of(self, ways: Iterator[list[Turn]], variables: Mapping[str, object]) -> str:
-        """Of the first way that the template takes; its objection to the first of all, if it takes none."""
+        """Render the first form that the template accepts. If it accepts none, raise its first error."""
         objection: EagleLocalError | None = None
         for turns in ways:
             try:
@@ -163,25 +162,25 @@ class Rendering:
                 raise RequestError(what, parameter="chat_template_kwargs")
 
     def _generate(self, turns: list[Turn], variables: Mapping[str, object]) -> str:
-        """A template may change what it is given: it has its own, so that nothing is left for the next way."""
+        """Render once. A template may change its variables, so it gets a copy, and later forms are unaffected."""
         self._sandbox.restart()
         try:
             given = pickle.loads(pickle.dumps({**variables, "messages": turns}, pickle.HIGHEST_PROTOCOL))
             return _join(self._template.generate(given))
         except MemoryError as error:
             raise MemoryError(_place(error.__traceback__)) from None
-        except Exception as error:  # a template from a file can fail in any way
+        except Exception as error:  # a template can fail in any way
             raise _rendering_error(error) from error
 
 
 class Renderings:
-    """Renders by any template; the last one stays compiled."""
+    """A renderer for any template; the last one stays compiled."""
 
     def __init__(self) -> None:
         self._last: tuple[Source, Rendering] | None = None
 
     def check(self, source: Source) -> None:
-        """Raises ModelFileError for a template that cannot be read."""
+        """Compile a template. Raises ModelFileError if it cannot be read."""
         self._rendering(source)
 
     def render(
@@ -201,7 +200,7 @@ class Renderings:
 
 
 def open_renderings() -> Callable[..., str | None]:
-    """What the process of a RenderProcess serves: a source alone is only checked."""
+    """Return the function that a RenderProcess serves; called with a source alone, it only checks it."""
     made = Renderings()
     return lambda source, *asked: made.render(source, *asked) if asked else made.check(source)
 
@@ -247,7 +246,7 @@ def _reason(error: Exception) -> str:
 
 
 def _place(trace: TracebackType | None) -> str:
-    """ " at line N", from the innermost frame that jinja2 mapped back onto the template."""
+    """Return " at line N", from the innermost frame that jinja2 mapped back onto the template, or nothing."""
     line: int | None = None
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == "<template>":

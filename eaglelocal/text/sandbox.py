@@ -1,9 +1,8 @@
-"""The place where a chat template from a model file may run: jinja2's immutable sandbox, with a budget of steps.
+"""The environment in which an untrusted chat template runs: jinja2's immutable sandbox, with a budget of steps.
 
-Knows jinja2 and its syntax tree. Every turn of a loop and every call takes a step from the budget, so a template that
-loops without end fails at the same line on every machine. What single operations take of time and memory nothing here
-counts: the process in which this runs limits that.
-Does not know messages, models or errors for people.
+It uses jinja2 and its syntax tree. Every loop iteration and every call takes a step from the budget, so a template that
+loops without end fails at the same line on every machine. Time and memory of single operations are not counted here:
+the process in which this runs limits them. Messages, models and errors for users are handled elsewhere.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import pass_context
 
-MAX_STEPS = 500_000  # turns of loops and calls in one rendering
-MAX_TEXT_CHARS = 8 * 1024 * 1024  # of its output
+MAX_STEPS = 500_000  # loop iterations and calls in one rendering
+MAX_TEXT_CHARS = 8 * 1024 * 1024  # of a rendering's output
 MAX_REFUSAL_CHARS = 1000
 
 
 class Refused(Exception):
-    """The template called raise_exception (jinja2's name for it)."""
+    """An error: the template called raise_exception (jinja2's name for it)."""
 
 
 class LimitExceeded(Exception):
-    """The template took more steps than it may."""
+    """An error: the template took more steps than it may."""
 
 
 class GenerationTag(Extension):
-    """`{% generation %}`: marks the assistant's text for training; here only its body counts."""
+    """The tag `{% generation %}`, which marks the assistant's text for training; here its body is simply rendered."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
@@ -43,7 +42,7 @@ class GenerationTag(Extension):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Serves one template in one thread; `restart` before each rendering."""
+    """An environment for one template in one thread; call `restart` before each rendering."""
 
     def __init__(self) -> None:
         extensions = [LoopControlExtension, GenerationTag]
@@ -61,7 +60,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise LimitExceeded(f"more than {MAX_STEPS} loop turns and calls")
 
     def bounded(self, source: str) -> nodes.Template:
-        """The template's tree with loops counted."""
+        """Return the template's syntax tree with its loops counted."""
         tree = self.parse(source)
         for loop in list(tree.find_all(nodes.For)):
             loop.iter = nodes.Filter(loop.iter, "counted_", [], [], None, None, lineno=loop.iter.lineno)
@@ -73,8 +72,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call(__context, __obj, *args, **kwargs)
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
-        """Lists may grow, and give an item back: some models' templates number calls so, and ours are made for one
-        rendering."""
+        """Allow lists to append and pop: some templates number calls so, and the lists serve one rendering only."""
         if type(obj) is list and attr in ("append", "pop"):
             return True
         return super().is_safe_attribute(obj, attr, value)
@@ -82,7 +80,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 @pass_context  # keeps jinja2 from evaluating it once, at compile time
 def _counted(context: Context, items: Iterable[object] | None) -> list[object]:
-    """A loop's items. None has none: some models' tool templates walk `tools` though there are none."""
+    """Return a loop's items, counted as steps. None has none: some templates loop over `tools` when there are none."""
     listed = [] if items is None else list(items)
     sandbox = context.environment
     assert isinstance(sandbox, Sandbox)
@@ -105,7 +103,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it stands: jinja2's own filter would escape for HTML. What a filter yields is a list."""
+    """Return plain JSON, since jinja2's own filter escapes for HTML. What a filter yields becomes a list."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

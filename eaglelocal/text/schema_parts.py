@@ -1,7 +1,7 @@
-"""Walking a JSON schema: which parts of it are schemas too, and which are names or data.
+"""Traversal of a JSON schema: which parts of it are schemas too, and which are names or data.
 
-A word of schemas is none where it is the name of a property (`properties: {"$ref": ...}`) or stands in data
-(`enum`, `const`, `default`, `examples`). What an unknown word holds counts as a schema.
+A keyword is none where it is the name of a property (`properties: {"$ref": ...}`) or part of data
+(`enum`, `const`, `default`, `examples`). The value of an unknown keyword counts as a schema.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ DATA = ("enum", "const", "default", "examples", "example")
 
 
 def parts_of(schema: Schema) -> Iterator[Schema]:
-    """The schemas directly within this one."""
+    """Yield the schemas directly within this one."""
     for key, value in schema.items():
         if key not in DATA:
             yield from _schemas_in([*value.values()] if isinstance(value, dict) and key in NAMED_SCHEMAS else value)
 
 
 def all_parts(schema: Schema) -> Iterator[Schema]:
-    """The schema, and each within it, however deep."""
+    """Yield the schema, and each within it, however deep."""
     waiting = [schema]
     while waiting:
         one = waiting.pop()
@@ -38,7 +38,7 @@ def _schemas_in(value: object) -> Iterator[Schema]:
 
 
 def changed(schema: Schema, change: Callable[[Schema], dict[str, object]]) -> dict[str, object]:
-    """The schema, and then each within what became of it, changed; names and data stay."""
+    """Apply `change` to the schema, and then to each schema within the result; names and data stay."""
     return {key: _changed_value(key, value, change) for key, value in change(schema).items()}
 
 

@@ -1,13 +1,14 @@
-"""References of a JSON schema, rewritten so that the schema means the same wherever it stands.
+"""References of a JSON schema, rewritten so that the schema means the same wherever it is inserted.
 
 A grammar of calls has the schema of a tool's arguments inside a schema of its own, or takes single arguments out of
-it; `#/properties/a` would then name another place, or none. So all that is referred to is moved to `$defs` at the root:
+it; `#/properties/a` would then refer to another place, or none. So everything referred to is moved to `$defs` at the
+root:
 
     {"properties": {"a": {"type": "integer"}, "b": {"$ref": "#/properties/a"}}}
     {"properties": {"a": {"$ref": "#/$defs/0"}, "b": {"$ref": "#/$defs/0"}}, "$defs": {"0": {"type": "integer"}}}
 
-Pointers (with `~0`, `~1` and percent signs), anchors and addresses (`$id`) are followed; nothing is fetched. Whose
-references go round in circles stays as it is. Does not know tools.
+Pointers (with `~0`, `~1` and percent signs), anchors and addresses (`$id`) are followed; nothing is fetched. Recursive
+references stay recursive. Does not know tools.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from urllib.parse import unquote, urldefrag, urljoin
 from eaglelocal.text.schema_parts import Schema, all_parts, changed, parts_of
 
 REF, DEFINITIONS = "$ref", "$defs"
-LIFTED = f"#/{DEFINITIONS}/"  # how every reference begins that could be followed
+LIFTED = f"#/{DEFINITIONS}/"  # the prefix of every rewritten reference
 _DEFINING = (DEFINITIONS, "definitions")
-_ANCHORS = ("$anchor", "$dynamicAnchor")  # the latter is one for `$ref` as well
+_ANCHORS = ("$anchor", "$dynamicAnchor")  # `$ref` may name the latter as well
 _DYNAMIC = ("$dynamicRef", "$recursiveRef")
 _OLD_DRAFTS = ("draft-03", "draft-04")  # in which `id` is what `$id` is in later ones
 
 
 def lifted(schema: Schema) -> tuple[dict[str, object], list[str]]:
-    """Return the schema with all that it refers to in its `$defs`, and the references that name nothing.
+    """Return the schema with everything it refers to in its `$defs`, and the references that name nothing.
 
     Those are left out of it, so it admits anything there.
     """
@@ -39,24 +40,24 @@ def lifted(schema: Schema) -> tuple[dict[str, object], list[str]]:
 
 
 def _static(one: Schema) -> dict[str, object]:
-    """A dynamic reference as a plain one: in a schema that nobody extends both name the same."""
+    """Return a dynamic reference as a plain one: in a schema that is not extended both name the same."""
     dynamic = next((one[word] for word in _DYNAMIC if word in one), None)
     rest = {key: value for key, value in one.items() if key not in _DYNAMIC}
     return rest if dynamic is None or REF in rest else {**rest, REF: dynamic}
 
 
 class _Document:
-    """A schema, and what its references mean. Parts are known by their identity."""
+    """A schema and the targets of its references. Parts are identified by `id()`."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._id = "id" if any(draft in str(root.get("$schema")) for draft in _OLD_DRAFTS) else "$id"
-        self._bases: dict[int, str] = {}  # of each schema: the address that its references begin from
+        self._bases: dict[int, str] = {}  # id of a schema -> the base address of its references
         self._resources: dict[str, Schema] = {"": root}
         self._anchors: dict[tuple[str, str], Schema] = {}
-        self._targets: dict[int, str] = {}  # of each schema with a reference: the new name of what that means
-        self._names: dict[int, str] = {}  # of everything referred to
-        self._found: list[object] = []  # the same, in the order of the names
+        self._targets: dict[int, str] = {}  # id of a schema with a reference -> the new name of its target
+        self._names: dict[int, str] = {}  # id of a target -> its new name
+        self._found: list[object] = []  # targets, in the order of their names
         self.unknown: list[str] = []
         self._index(root, "")
         self._resolve()
@@ -68,7 +69,7 @@ class _Document:
         assert isinstance(root, dict)
         return {**dialect, **root, DEFINITIONS: definitions}
 
-    # ---- what places are called
+    # ---- names of places
     def _index(self, schema: Schema, base: str) -> None:
         waiting = [(schema, base)]
         while waiting:
@@ -78,9 +79,9 @@ class _Document:
                 waiting += [(part, base) for part in parts_of(one)]
 
     def _named(self, one: Schema, base: str) -> str:
-        """Note what this schema is called. Returns the address that references in it begin from."""
+        """Register the names of this schema. Returns the base address of references in it."""
         name = one.get(self._id)
-        if isinstance(name, str) and name.startswith("#"):  # an anchor, as older drafts have them
+        if isinstance(name, str) and name.startswith("#"):  # an anchor in older drafts
             self._anchors[base, name[1:]] = one
         elif isinstance(name, str) and (address := _joined(base, name)) is not None:
             base = address.rstrip("#")
@@ -91,7 +92,7 @@ class _Document:
         return base
 
     def _place(self, reference: str, base: str) -> tuple[object, str]:
-        """What a reference names, and the address that references in it begin from; None for what is not there."""
+        """Return what a reference names, or None if there is none, and the base address of references in it."""
         address = base + reference if reference.startswith("#") else _joined(base, reference)
         if address is None:
             return None, base
@@ -102,9 +103,9 @@ class _Document:
         found = _behind(resource, fragment) if fragment.startswith("/") else self._anchors.get((base, fragment))
         return (found if isinstance(found, dict | bool) else None), base
 
-    # ---- what is referred to
+    # ---- targets of references
     def _resolve(self) -> None:
-        """Name all that is referred to from the root onwards; definitions that nobody uses are passed over."""
+        """Name everything that is referred to from the root; unused definitions are skipped."""
         waiting, seen = [self._root], set[int]()
         while waiting:
             one = waiting.pop()
@@ -115,7 +116,7 @@ class _Document:
                 waiting += parts_of(_without(one, _DEFINING))
 
     def _target(self, one: Schema) -> object:
-        """What the reference of this schema names; None where it has none, or one that names nothing."""
+        """Return what this schema's reference names; None where it has none, or one that names nothing."""
         reference = one.get(REF)
         if not isinstance(reference, str):
             return None
@@ -123,7 +124,7 @@ class _Document:
         if target is None:
             self.unknown.append(reference)
             return None
-        if isinstance(target, dict):  # it may stand in data, where nobody has looked for schemas
+        if isinstance(target, dict):  # it may be in data, which was not indexed
             self._index(target, base)
         if id(target) not in self._names:
             self._names[id(target)] = str(len(self._found))
@@ -131,9 +132,9 @@ class _Document:
         self._targets[id(one)] = self._names[id(target)]
         return target
 
-    # ---- the same in new names
+    # ---- the rewritten schema
     def _rewritten(self, target: object) -> object:
-        """With a reference for whatever in it has a name, so that nothing is written twice."""
+        """Return a schema with a reference in place of each part that has a name, so that nothing is repeated."""
         if not isinstance(target, dict):
             return target
 
@@ -155,7 +156,7 @@ def _joined(base: str, reference: str) -> str | None:
 
 
 def _behind(resource: object, pointer: str) -> object:
-    """What a pointer names (RFC 6901); None where it names nothing."""
+    """Return what a pointer names (RFC 6901); None where it names nothing."""
     for part in pointer.split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
         if isinstance(resource, dict):

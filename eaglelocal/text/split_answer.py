@@ -1,7 +1,7 @@
-"""The text of one answer taken apart: what is thought, what is said, what is called.
+"""The text of one answer, split into reasoning, text and tool calls.
 
 Tokens go through the detokenizer and the stop strings as in any answer, then through the parsers of the family.
-Does not know templates: `Split` says what the family's markers are.
+Templates are not used here: `Split` has the family's markers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from eaglelocal.text.turn_parser import TurnParser
 
 
 class SplitText:
-    """Text in, what is thought, said and called out."""
+    """A splitter of text into reasoning, text and calls."""
 
     def __init__(self, split: Split, new_id: NewId) -> None:
         self._found = Gathering(new_id, split.parallel)
@@ -39,7 +39,7 @@ class SplitText:
         return AnswerPiece(found.text.take(), None, found.thought.take(), found.take_calls(), found.is_over)
 
     def finish(self, text: str, *, is_cut: bool = False) -> AnswerPiece:
-        """`text` is the last. Here what is said stands behind the calls."""
+        """Return the rest; `text` is the last. In this piece text comes after the calls."""
         for item in [*self._reader.push(text), *self._reader.flush(is_cut=is_cut)]:
             self._parser.push(item)
         self._parser.finish(is_cut=is_cut)
@@ -51,9 +51,9 @@ class SplitText:
 
 
 class SplitAnswerText:
-    """As text.answer.AnswerText. After a piece that is `stopped`, further tokens add nothing.
+    """The answer's text as text.answer.AnswerText, split. After a piece that is `stopped`, further tokens add nothing.
 
-    Stop strings are looked for in what is said; thoughts and arguments may contain them.
+    Stop strings are searched in the text only; reasoning and arguments may contain them.
     """
 
     __slots__ = ("_chars", "_detokenizer", "_has_stopped", "_split", "_stops")
@@ -76,11 +76,11 @@ class SplitAnswerText:
             self._has_stopped = True
             return AnswerPiece(said, stop, piece.reasoning)
         if piece.calls:
-            said += self._stops.flush()  # no stop string goes on behind a call
+            said += self._stops.flush()  # a stop string does not continue after a call
         return piece._replace(text=said)
 
     def finish(self, *, is_cut: bool = False) -> AnswerPiece:
-        """What was still held back when the answer ended; calls first, then text."""
+        """Return what was still held back at the end of the answer; calls first, then text."""
         if self._has_stopped:
             return AnswerPiece("")
         piece = self._split.finish(self._detokenizer.flush(), is_cut=is_cut)
@@ -119,5 +119,5 @@ def calls_parser(split: Split, found: Gathering) -> CallParser:
 
 
 def openings_of(split: Split) -> tuple[str, ...]:
-    """Of calls whose marker a model may leave out; always spelled."""
+    """Return the tags of calls whose marker a model may leave out; they are always text."""
     return bare_openings(split.form, split.tools) if split.form else ()

@@ -1,6 +1,6 @@
-"""Stop strings in a stream of text, wherever its pieces are cut.
+"""A matcher of stop strings in a stream of text, however it is cut into pieces.
 
-The matcher is an automaton over characters (Aho and Corasick, 1975): linear in the text, whatever the
+It is an automaton over characters (Aho and Corasick, 1975): linear in the text, whatever the
 stop strings are. It holds back the longest end of the text that could begin a stop string, no more.
 The stop string that ends first wins; of two that end together, the longer.
 
@@ -25,7 +25,7 @@ class _Node:
 
 
 class StopMatcher:
-    """One request's stop strings. After a hit it swallows whatever comes."""
+    """A matcher of one request's stop strings. After a hit it drops all further text."""
 
     __slots__ = ("_held", "_hit", "_node", "_root")
 
@@ -35,7 +35,7 @@ class StopMatcher:
         self._hit: str | None = None
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """(text that is final, the stop string that was hit or None)."""
+        """Return (final text, the stop string that was hit or None)."""
         if self._hit is not None:
             return "", self._hit
         if not self._root.children:
@@ -48,7 +48,7 @@ class StopMatcher:
         return self._release(text, node), None
 
     def flush(self) -> str:
-        """What was held back and turned out to be no stop string."""
+        """Return the text held back, which is no stop string."""
         text, self._held, self._node = self._held, "", self._root
         return text
 
@@ -91,7 +91,7 @@ def _plant(root: _Node, stop: str) -> None:
 
 
 def _link(root: _Node) -> None:
-    """Fallbacks breadth first: a node's fallback is shallower than itself, so it is already linked."""
+    """Set fallbacks breadth first: a node's fallback is shallower than itself, so it is already linked."""
     waiting = deque([root])
     while waiting:
         node = waiting.popleft()

@@ -1,4 +1,4 @@
-"""Calls between tags, told while they are written: a name when its first argument begins, arguments one by one.
+"""An emitter of calls between tags while they are written: the name when its first argument begins, then each argument.
 
 <function=look_up><parameter=word>owl</parameter><parameter=      -> look_up begun, arguments {"word": "owl" so far
 """
@@ -13,7 +13,7 @@ from eaglelocal.text.tagged_text import TaggedText
 
 
 class TaggedCalls:
-    """Tells the calls of one block after another."""
+    """An emitter of the calls of one block after another."""
 
     def __init__(self, found: Gathering, text: TaggedText) -> None:
         self._found, self._text = found, text
@@ -21,22 +21,22 @@ class TaggedCalls:
 
     @property
     def num_told(self) -> int:
-        """Of this block's calls, the last perhaps in part."""
+        """The number of this block's calls that were emitted, the last perhaps in part."""
         return len(self._told)
 
     def begin(self) -> None:
-        """A new block."""
-        self._told: list[str] = []  # the arguments of each call, as far as they are told
+        """Begin a new block."""
+        self._told: list[str] = []  # the emitted arguments of each call
         self._is_open = False  # the last of them may get more
         self._num_seen = 0  # characters
-        self._value_at = self._text_at = -1  # of a text that is being told: where it begins, and how far it is told
+        self._value_at = self._text_at = -1  # an unfinished text: where it begins, and up to where it is emitted
 
     def may_go_on(self, body: str) -> bool:
-        """Behind the tag that begins a call, are there arguments, or its end?"""
+        """Return whether arguments, or a call's end, can follow the tag that begins it."""
         return self._text.may_go_on(body)
 
     def tell(self, body: str) -> None:
-        """What is sure of the block so far."""
+        """Emit what is certain of the block so far."""
         seen, self._num_seen = self._num_seen, len(body)
         if self._text.has_news(body, seen):
             begun = self._text.begun(body)
@@ -48,12 +48,12 @@ class TaggedCalls:
             self._argue(json.dumps(more, ensure_ascii=False)[1:-1])
 
     def end(self, calls: list[ToolCall]) -> None:
-        """These are all calls of the block."""
+        """End the block, whose calls these are, and emit the rest of them."""
         for index, call in enumerate(calls):
             self._tell(index, call, is_whole=True)
 
     def close(self, body: str) -> None:
-        """The block ends without its closing tags: the last call may be whole all the same."""
+        """End the block without its closing tags. The last call may be complete all the same."""
         if self._is_open and self._text.lacks_only_its_end(body):
             self._found.argue("}")
             self._found.end_call()

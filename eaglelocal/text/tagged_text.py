@@ -1,4 +1,4 @@
-"""Calls whose arguments are texts between tags, with types that the tool's schema knows: Qwen Coder, GLM, MiniMax.
+"""A reader of calls with arguments as text between tags, typed by the tool's schema: Qwen Coder, GLM, MiniMax.
 
 <function=look_up>
 <parameter=word>
@@ -33,12 +33,12 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What is sure of a block that goes on.
+    """The certain part of a block that goes on.
 
-    calls     and whether each is whole; the arguments of one that is not are JSON without its end
-    at        behind the last argument that is whole
-    value_at  there begins the text of an argument that goes on up to the next tag; -1: none does
-    text_at   up to there it is among the last arguments
+    calls     each with whether it is complete; the arguments of an incomplete one are JSON without its end
+    at        index after the last complete argument
+    value_at  where the text of an unfinished argument begins; -1: there is none
+    text_at   up to where that text is in the last arguments
     """
 
     calls: list[tuple[ToolCall, bool]]
@@ -48,7 +48,7 @@ class Begun:
 
 
 class TaggedText:
-    """Reads blocks of one form."""
+    """A reader of blocks of one form."""
 
     def __init__(self, form: CallForm, tools: Mapping[str, Tool]) -> None:
         self._tools = tools
@@ -57,21 +57,21 @@ class TaggedText:
         self._pad = "\n" if before.endswith("\n") else ""
         self._quotes = form.quotes
         begin, end = (part.strip() for part in form.tags)
-        self._is_named = begin != NAME  # else the bare name stands there, and only an offered one is believed
+        self._is_named = begin != NAME  # else the name has no tag, and must be that of an offered tool
         self._call = _pattern(begin, r"[^<>\"\s]+?" if self._is_named else r"[^<>\"\s]+")
         self._call_end = re.compile(re.escape(end))
         self._before = _pattern(before.strip())
         self._tags = (before.partition(KEY)[0].strip(), end)
         last_tag = "<" + before.rpartition("<")[2]
         beginnings = (last_tag.partition(KEY)[0].strip(), begin.partition(NAME)[0], self._value_end)
-        self._telling = tuple(filter(None, beginnings))  # how tags begin that can make something sure
+        self._telling = tuple(filter(None, beginnings))  # beginnings of tags that can make something certain
         ending, beginning = re.escape(end), rf"\s*{self._call.pattern}"
         self._after = _closing(after, self._before.pattern, ending or r"\Z")
         self._after_surely = _closing(after, self._before.pattern, *([ending + beginning] if end else ()))
         self._surely_ended = re.compile(f"{ending}(?={beginning})")
 
     def __call__(self, text: str) -> list[ToolCall] | None:
-        """The calls, without ids; None if the text is none."""
+        """Return the calls, without ids; None if the text is none."""
         calls: list[ToolCall] = []
         at = _behind_space(text, 0)
         while at < len(text):
@@ -84,10 +84,10 @@ class TaggedText:
         return calls or None
 
     def begun(self, text: str) -> Begun:
-        """Calls of offered tools in a text that goes on.
+        """Return the calls of offered tools in a text that goes on.
 
-        One is sure when its first argument begins, the end of an argument or of a call where more follows that is part
-        of one: else it may be a text in a value. What is found stays so, whatever follows.
+        A call is certain when its first argument begins. The end of an argument or call is certain when another part of
+        a call follows; else it may be text in a value. What is returned stays so, whatever follows.
         """
         found: list[tuple[ToolCall, bool]] = []
         at, value_at, text_at = _behind_space(text, 0), -1, -1
@@ -110,15 +110,18 @@ class TaggedText:
         return Begun(found, at, value_at, text_at)
 
     def _open_text(self, text: str, at: int) -> tuple[str, int, int]:
-        """What is sure of a value that begins there, where it begins, if it goes on, and up to where it is sure."""
+        """Return the certain text of a value that begins at `at`, where it begins and where the certain part ends.
+
+        Both are -1 if its end may be there.
+        """
         end = text.find(self._value_end, at)
-        if end >= 0:  # which may be text
+        if end >= 0:  # it may be text
             return self._unpadded(text[at:end]), -1, -1
         more, text_at = self.more(text, at, at)
         return more, at, text_at
 
     def more(self, text: str, value_at: int, text_at: int) -> tuple[str, int]:
-        """Of a value in which no tag has its end: what is sure from `text_at`, and up to where."""
+        """Return the certain text from `text_at` of a value without any closing tag, and where it ends."""
         if text_at == value_at and text.startswith(self._pad, text_at):
             text_at += len(self._pad)
         endings = (self._pad + self._value_end, self._value_end)
@@ -127,11 +130,11 @@ class TaggedText:
         return text[text_at:sure], sure
 
     def has_news(self, text: str, seen: int) -> bool:
-        """Behind what was seen, does a tag end that can make something sure?"""
-        if self._quotes[0] and text[seen - 1 : seen] == ">":  # what follows tells whether a value stands in quotes
+        """Return whether a tag that can make something certain ends after the first `seen` characters."""
+        if self._quotes[0] and text[seen - 1 : seen] == ">":  # what follows shows whether a value is quoted
             return True
         at = text.find(">", seen)
-        while at >= 0:  # a tag ends with the first of them behind its beginning
+        while at >= 0:  # a tag ends at the first ">" after its beginning
             begin = text.rfind("<", text.rfind(">", 0, at) + 1, at)
             if begin >= 0 and text.startswith(self._telling, begin):
                 return True
@@ -139,14 +142,14 @@ class TaggedText:
         return False
 
     def lacks_only_its_end(self, text: str) -> bool:
-        """Of a text whose last call is begun and not whole: has it what it must have, and all of that its end?"""
+        """Return whether the last call, begun and incomplete, has its required arguments and lacks only its end tag."""
         begun = self.begun(text)
         call, _ = begun.calls[-1]
         has_end = self._tags[1].startswith(text[begun.at :].strip())
         return has_end and has_required(self._tools.get(call.name), call.arguments + "}")
 
     def may_go_on(self, text: str) -> bool:
-        """Behind the tag that begins a call, are there arguments, or its end?"""
+        """Return whether arguments, or a call's end, can follow the tag that begins it."""
         begun = self._call.match(text)
         rest = text[begun.end() :].lstrip() if begun else ""
         return any(rest.startswith(tag) or tag.startswith(rest) for tag in self._tags)
@@ -162,7 +165,7 @@ class TaggedText:
         return ToolCall("", begun["name"], _written(arguments)), ended.end()
 
     def _arguments(self, text: str, at: int, name: str, closing: re.Pattern[str]) -> tuple[dict[str, object], int]:
-        """Those that are whole, and where the next begins, which is not, or where they end."""
+        """Return the complete arguments, and the index where they end or an incomplete one begins."""
         schemas = parameter_schemas(self._tools.get(name))
         arguments: dict[str, object] = {}
         while (before := self._before.match(text, at)) is not None:
@@ -170,12 +173,12 @@ class TaggedText:
             if after is None:
                 break
             value = value_of(self._unpadded(text[before.end() : after.start()]), _schema_of(before, schemas))
-            arguments.setdefault(before["key"], value)  # what is told once stays told
+            arguments.setdefault(before["key"], value)  # what was emitted stays
             at = _behind_space(text, after.end())
         return arguments, at
 
     def _unquoted_at(self, text: str, at: int) -> int:
-        """From where a value that begins there may have its end: behind its quotes, if it has some."""
+        """Return the index from which the value at `at` may end: after its quotes, if it has any."""
         first, last = self._quotes
         if not first or not text.startswith(first, at):
             return at
@@ -183,7 +186,7 @@ class TaggedText:
         return end + len(last) if end >= 0 else len(text)
 
     def _begun_text(self, text: str, at: int, name: str, arguments: Mapping[str, object]) -> re.Match[str] | None:
-        """The tag that stands here, if the value behind it can only be a text."""
+        """Return the match of the tag at `at` if the value after it can only be a string; else None."""
         before = self._before.match(text, at)
         if before is None or before["key"] in arguments:
             return None
@@ -192,7 +195,7 @@ class TaggedText:
         return before if is_plain and kinds_of(schema) == {"string"} else None
 
     def _next_at(self, text: str, at: int) -> int:
-        """Behind the tag that ends a call, if it stands here and another call follows; else 0."""
+        """Return the index after the tag that ends a call, if it is at `at` and another call follows; else 0."""
         ended = self._surely_ended.match(text, at) if self._tags[1] else None
         return ended.end() if ended else 0
 
@@ -204,12 +207,12 @@ class TaggedText:
 
 
 def _overlap(text: str, ending: str) -> int:
-    """How many characters at the end of the text could begin this."""
+    """Return how many characters at the end of the text could begin `ending`."""
     return next(length for length in range(len(ending), -1, -1) if text.endswith(ending[:length]))
 
 
 def _schema_of(before: re.Match[str], schemas: Mapping[str, Schema]) -> Schema:
-    """Of the argument that this tag begins."""
+    """Return the schema of the argument that this tag begins."""
     said = {"true": TEXT, "false": ANYTHING}.get(before.groupdict().get("is_text", ""))
     return schemas.get(before["key"], ANYTHING) if said is None else said
 
@@ -219,12 +222,12 @@ def _written(arguments: Mapping[str, object]) -> str:
 
 
 def _closing(after: str, *following: str) -> re.Pattern[str]:
-    """The tag behind a value, where one of these follows."""
+    """Return a pattern for the tag after a value, where one of these follows."""
     return re.compile(rf"{re.escape(after.strip())}(?=\s*(?:{'|'.join(following)}))")
 
 
 def _pattern(written: str, name: str = "") -> re.Pattern[str]:
-    """Of a tag as it is written: any white space for white space, groups for fields."""
+    """Return a pattern for a tag of a form: any white space for white space, groups for fields."""
     fields = {NAME: f"(?P<name>{name})", KEY: r"(?P<key>[^<>\"\n]+?)", IS_TEXT: "(?P<is_text>true|false)"}
     parts = re.split("(«\\w+»|\\s+)", written)
     return re.compile("".join(fields.get(part) or (r"\s*" if part.isspace() else re.escape(part)) for part in parts))
@@ -236,7 +239,7 @@ def _behind_space(text: str, at: int) -> int:
 
 
 def value_of(text: str, schema: Schema) -> object:
-    """A text stays one where a string is asked for; elsewhere it is JSON, or what Python prints, if it can be."""
+    """Return the value of a text: a string where the schema wants one; else JSON or a Python literal, if it is one."""
     kinds, word = kinds_of(schema), text.strip().lower()
     if kinds == {"string"} or (kinds == {"string", "null"} and _WORDS.get(word, "") is not None):
         return text
@@ -250,7 +253,7 @@ def value_of(text: str, schema: Schema) -> object:
 
 
 def python_value(text: str) -> object:
-    """A list or a dict as Python prints it; the text itself if it is none."""
+    """Return a list or a dict as Python prints it; the text itself if it is none."""
     if len(text) > MAX_PYTHON_CHARS:
         return text
     try:

@@ -1,9 +1,9 @@
-"""Messages -> the text a model was trained on, by the chat template of its GGUF.
+"""The chat template of a GGUF, which turns messages into the text a model was trained on.
 
-A rendered text already carries its special tokens: tokenize it with parse_special and without add_special,
-but for the texts that `literals` hid. Does not tokenize. A file without a template gets ChatML, and `note` says so;
+A rendered text already has its special tokens: tokenize it with parse_special and without add_special,
+except for the texts that `literals` hid. Does not tokenize. A file without a template gets ChatML, and `note` says so;
 one whose template takes no tools has them described in a system message, and `tools_note` says so.
-Templates run in a process of their own; here only what stands in their source is looked at.
+Templates run in a process of their own; here only their source is examined.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ CHATML = (
 
 
 class Renderer(Protocol):
-    """Runs templates; rendering.Rendering says what it takes and raises."""
+    """An interface to run templates; rendering.Rendering says what it takes and raises."""
 
     def start(self) -> None:
-        """Make it ready beside other work."""
+        """Start it without waiting until it is ready."""
 
     def check(self, source: Source) -> None:
-        """Raises ModelFileError for a template that cannot be read."""
+        """Check a template. Raises ModelFileError if it cannot be read."""
 
     def render(
         self,
@@ -52,17 +52,17 @@ class Renderer(Protocol):
 
 
 class ChatTemplate:
-    """One model's template. Use it from any threads, and close it.
+    """A model's template. Use it from any threads, and close it.
 
-    is_fallback  the file has no template, ChatML stands in for it
-    note         one line for people about that, or ""
+    is_fallback  the file has no template, and ChatML is used instead
+    note         one line for users about that, or ""
     stops        texts that end an answer though the model may have no token for them
     """
 
     def __init__(
         self, source: str | None, *, bos_text: str = "", eos_text: str = "", renderer: Renderer | None = None
     ) -> None:
-        """renderer: one that runs already, or of another kind than a process with limits."""
+        """Create a template; `renderer`: one that runs already, or another kind than a process with limits."""
         self.is_fallback = not (source and source.strip())
         self.note = "the model file has no chat template, so ChatML is used" if self.is_fallback else ""
         self.stops: tuple[str, ...] = ("<|im_end|>",) if self.is_fallback else ()
@@ -73,7 +73,7 @@ class ChatTemplate:
         self._renderer: Renderer = RenderProcess() if renderer is None else renderer
 
     def start(self) -> None:
-        """Make it ready beside other work."""
+        """Start the renderer without waiting until it is ready."""
         self._renderer.start()
 
     def check(self) -> None:
@@ -92,11 +92,11 @@ class ChatTemplate:
         literals: Literals | None = None,
         continues: bool = False,
     ) -> str:
-        """The prompt. RequestError when the template refuses the conversation, ModelFileError when it fails.
+        """Return the prompt. RequestError when the template refuses the conversation, ModelFileError when it fails.
 
         values    more variables, such as enable_thinking
         literals  hides in all of these texts what must not become control tokens
-        continues  the prompt ends behind the text of the last message, which the answer goes on with
+        continues  the prompt ends after the text of the last message, which the answer continues
         """
         if not messages:
             raise RequestError("a conversation needs at least one message", parameter="messages")

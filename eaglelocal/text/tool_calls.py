@@ -1,8 +1,8 @@
-"""Tool calls in an answer: what a parser of them is, what it keeps, and the families whose calls nothing marks.
+"""The interface of parsers of tool calls, what they share, and the parser for families that use no markers.
 
-Each parser takes text and markers in order and tells text and calls to a Gathering; `finish` says that nothing
-follows. Nothing is lost: what begins like a call and is none is text, spelled as it came.
-Does not know blocks (block_calls.py), thoughts (reasoning.py), nor channels (harmony.py).
+Each parser takes text and markers in order and adds text and calls to a Gathering; `finish` says that nothing
+follows. Nothing is lost: what begins like a call and is none is text, as written. Parsers of blocks (block_calls.py),
+reasoning (reasoning.py) and channels (harmony.py) are elsewhere.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from eaglelocal.text.python_calls import PythonCalls
 
 
 class CallParser(Protocol):
-    """One answer's parser."""
+    """A parser of one answer."""
 
     def push(self, item: Item) -> None: ...
 
     def finish(self, *, is_cut: bool) -> None:
-        """Nothing follows: what was begun and is no call is text. `is_cut`: the model would have gone on, so a marked
-        call that was begun is nothing."""
+        """End the answer: what was begun and is no call is text.
+
+        `is_cut`: the model would have gone on, so a marked call that was begun is dropped.
+        """
 
 
 class NoCalls:
-    """No calls are expected: all is text."""
+    """A parser that expects no calls: everything is text."""
 
     def __init__(self, found: Gathering) -> None:
         self._found = found
@@ -41,17 +43,17 @@ class NoCalls:
 
 
 class Block:
-    """What may become a call: all of its text as it came, and what stands in it."""
+    """A block that may become a call: its whole text as written, and the text in it."""
 
     def __init__(self, opening: str = "", *, is_unopened: bool = False) -> None:
         self.raw, self.body = opening, ""
-        self.is_unopened = is_unopened  # the marker that should open it was left out
+        self.is_unopened = is_unopened  # the opening marker was left out
         self._first = ""
 
     @property
     def first(self) -> str:
-        """The first character that is no white space, or nothing yet."""
-        if not self._first:  # kept, for a block may be long and is asked with every token
+        """The first character that is no white space, or empty if there is none yet."""
+        if not self._first:  # cached: it is read with every token, and a block may be long
             self._first = self.body.lstrip()[:1]
         return self._first
 
@@ -61,10 +63,10 @@ class Block:
 
 
 class BareCalls:
-    """{"name": .., "parameters": {..}}, where the answer begins or behind <|python_tag|>; more behind semicolons.
+    """A parser of {"name": .., "parameters": {..}} at the beginning or after <|python_tag|>; more after semicolons.
 
-    Or [look_up(word="owl")], which some of these models write. Nothing but the name tells a call from JSON that was
-    asked for, so it must be one that was offered.
+    Or [look_up(word="owl")], which some of these models write. Only the name distinguishes a call from JSON that was
+    asked for, so it must be that of an offered tool.
     """
 
     def __init__(self, found: Gathering, form: CallForm, tools: tuple[Tool, ...]) -> None:
@@ -76,7 +78,7 @@ class BareCalls:
         self._longest_begin = max(map(len, self._tools), default=0) + 16
         self._block: Block | None = Block()  # None: all is text up to a marker
         self._json: JsonCalls | None = None  # the object that the block turned out to be
-        self._is_behind = False  # a call, whose closing marker may follow
+        self._is_behind = False  # after a call, whose closing marker may follow
 
     def push(self, item: Item) -> None:
         block = self._block
@@ -111,7 +113,7 @@ class BareCalls:
         self._is_behind = False
 
     def _before(self, block: Block, text: str) -> None:
-        """Only white space, and semicolons behind a call, may stand before an object or a list."""
+        """Read the text before an object or list, which may only be white space, and semicolons after a call."""
         begun = re.search(r"[{\[]", text)
         lead = text if begun is None else text[: begun.start()]
         if lead.strip("; \t\r\n"):
@@ -138,7 +140,7 @@ class BareCalls:
             self._found.say(json.raw + json.rest)
 
     def _list(self, block: Block, text: str) -> None:
-        """Kept to the end, once it has begun with a call of an offered tool."""
+        """Collect a list up to its end, once it has begun with a call of an offered tool."""
         block.keep(text)
         if len(block.body) > self._longest_begin and not self._begins_python.match(block.body):
             self._found.say(block.raw)

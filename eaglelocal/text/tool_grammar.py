@@ -1,8 +1,8 @@
-"""What an answer is bound to when a call is required, or when a thought or a call may stand before a bound text.
+"""Grammars for answers that must call a tool, or where reasoning or a call may precede a bound text.
 
-Grammars in llguidance's dialect of Lark, in the form that the family's parser reads; arguments fit the tool's schema.
-Where both a bound text and calls may come, `@answer` stands for the text. Where a strict tool may be called but need
-not be, any text may come that opens no call. Does not compile.
+They are in llguidance's dialect of Lark, in the form that the family's parser reads; arguments fit the tool's schema.
+Where both a bound text and calls are possible, `@answer` stands for the text. Where a strict tool may be called but
+need not be, any text is allowed that opens no call. Does not compile them.
 
     required, Hermes   start: calls
                        calls: call (GAP? call){0,15}
@@ -29,7 +29,7 @@ from eaglelocal.text.families import is_harmony, markers_of
 from eaglelocal.text.harmony import CHANNEL, CONSTRAIN, MESSAGE
 from eaglelocal.text.tool_schemas import bound_schema, definitions_of, without_definitions
 
-MAX_CALLS = 16  # that an answer must make up: a weak model would find no end
+MAX_CALLS = 16  # in one answer, where calls are required: a weak model would not stop
 _FIELDS = {
     INDEX: "/[0-9]{1,3}/",
     ID: "/[A-Za-z0-9_-]{1,40}/",
@@ -37,27 +37,27 @@ _FIELDS = {
     MAYBE_ID: '(", \\"id\\": \\"" /[A-Za-z0-9]{9}/ "\\"")?',
 }
 _FIELD = re.compile(f"({'|'.join((ARGS, *_FIELDS))})")
-_BREAK = re.compile(r"((?:(?<! ) +)?\n *)")  # white space that models write or not
+_BREAK = re.compile(r"((?:(?<! ) +)?\n *)")  # white space that models may leave out
 
 
 class Beside(Enum):
-    """What may come instead of calls."""
+    """The alternatives to calls in an answer."""
 
     NOTHING = "nothing"
-    ANSWER = "answer"  # that is bound too
-    TEXT = "text"  # any, before calls as well
+    ANSWER = "answer"  # a bound text
+    TEXT = "text"  # any text, also before calls
 
 
 def constraint_of(
     split: Split, choice: ToolChoice, wanted: Constraint | None, *, tokens: Mapping[str, int], is_split: bool
 ) -> Constraint | None:
-    """What binds the answer, all things considered.
+    """Return the constraint that binds the answer; None: nothing does.
 
-    tokens     of the markers that are one token each
-    required   calls and nothing else, behind a thought; `wanted` says nothing then
-    otherwise  `wanted`, behind a thought, or calls instead of it
-    strict     without either: any text, and calls that fit their tools
-    is_split   the reader tells thoughts from text; else the whole text is bound
+    A required call binds it to calls, `wanted` to a text or calls instead of it, a strict tool to any text and to calls
+    that fit their tools; each after reasoning. A required call overrides `wanted`.
+
+    tokens     ids of the markers that are one token each
+    is_split   the reader separates reasoning from text; else `wanted` binds the whole text
     """
     if choice.use is ToolUse.REQUIRED:
         return Constraint(Syntax.LARK, _Frame(split, choice, tokens, Beside.NOTHING).text())
@@ -71,14 +71,17 @@ def constraint_of(
 
 
 def can_bind_beside_text(split: Split) -> bool:
-    """Does a marker tell where a call begins? Nothing marks Llama's; a message may have been begun."""
+    """Return whether a marker shows where a call begins.
+
+    Llama's calls have none; where an answer is several messages, the prompt must not have begun its text.
+    """
     if turns_of(split) is not None:
         return not split.in_said
     return split.form is not None and bool(opening_of(split))
 
 
 def opening_of(split: Split) -> str:
-    """The marker that calls begin with; "" where there is none."""
+    """Return the marker that calls begin with; "" where there is none."""
     assert split.form is not None
     first = split.form.around[0] or split.form.call
     return max((name for name in markers_of(split) if first.startswith(name)), key=len, default="")
@@ -89,7 +92,7 @@ def turns_of(split: Split) -> Turns | None:
 
 
 def callable_tools(tools: Sequence[Tool], choice: ToolChoice) -> tuple[Tool, ...]:
-    """Those that the answer may call. Raises RequestError for a choice that cannot be met."""
+    """Return the tools that the answer may call. Raises RequestError for a choice that cannot be met."""
     if choice.use is ToolUse.NONE:
         return ()
     if choice.name:
@@ -102,7 +105,7 @@ def callable_tools(tools: Sequence[Tool], choice: ToolChoice) -> tuple[Tool, ...
 
 
 class _Frame:
-    """One grammar, rule by rule."""
+    """A builder of one grammar, rule by rule."""
 
     def __init__(self, split: Split, choice: ToolChoice, tokens: Mapping[str, int], beside: Beside) -> None:
         self._split, self._parallel, self._tokens = split, choice.parallel, tokens
@@ -118,7 +121,7 @@ class _Frame:
         return "\n".join([*rules, *(self._call_rules() if self._has_calls else [])])
 
     def _body(self) -> str:
-        """What comes behind the thought."""
+        """Return the expression for what follows the reasoning."""
         calls = ["calls"] if self._has_calls else []
         match self._beside:
             case Beside.NOTHING:
@@ -134,11 +137,11 @@ class _Frame:
 
     @property
     def _is_spelled(self) -> bool:
-        """The opening marker is text, which ends where the marker begins (`spoken`, with the marker)."""
+        """True if the opening marker is text: free text ends where it begins (rule `spoken`, marker included)."""
         return bool(self._opening) and self._opening not in self._tokens
 
     def _text_rules(self) -> list[str]:
-        """Free text, in which no call is opened."""
+        """Return the rules for free text in which no call is opened."""
         if self._beside is not Beside.TEXT:
             return []
         if self._turns is not None:
@@ -152,12 +155,12 @@ class _Frame:
         return rules
 
     def _no_thought(self) -> str:
-        """Text does not begin as a thought does, or the thought would be read as text."""
+        """Return a condition that text does not begin like reasoning, for the reasoning would be matched as text."""
         if self._split.thought is None or self._split.in_thought or self._split.in_said:
             return ""
         return f" & ~/{in_regex(self._split.thought[0])}(.|\\n)*/"
 
-    # ---- what is free
+    # ---- reasoning and text
     def _thought(self) -> str:
         if self._turns is not None:
             return f"({self._written(self._turns.thought)} THOUGHT {self._written(self._turns.onward)})?"
@@ -168,7 +171,7 @@ class _Frame:
         return f"thought {gap}" if self._split.in_thought else f"({self._mark(opening)} thought {gap})?"
 
     def _thought_rules(self) -> list[str]:
-        """Free text up to the closing marker, whether that is a token or spelled."""
+        """Return the rules for free text up to the closing marker, which is a token or text."""
         if self._turns is not None:
             return ["THOUGHT: /(.|\\n)*/"]
         if self._split.thought is None:
@@ -199,12 +202,12 @@ class _Frame:
         return rules
 
     def _one_of(self, name: str) -> str:
-        """A rule for the call of any tool."""
+        """Return a rule for the call of any tool."""
         return f"{name}: {' | '.join(f'{name}_{index}' for index in range(len(self._split.tools)))}"
 
     @property
     def _is_first_cut(self) -> bool:
-        """The first call's opening marker was read with the text before it."""
+        """True if the rule for the text before the first call includes that call's opening marker."""
         return self._is_spelled and self._split.form is not None and not self._split.form.around[0]
 
     def _calls(self) -> str:
@@ -220,7 +223,7 @@ class _Frame:
         return f"calls: {self._written(first)} {calls} {self._written(last)}"
 
     def _call(self, written: str, tool: Tool, arguments: str) -> str:
-        """A call of this tool; `arguments` is the name of their rule."""
+        """Return an expression for a call of this tool; `arguments` is the name of their rule."""
         if is_harmony(self._split):
             return self._harmony_call(tool, arguments)
         fields = {ARGS: arguments, **_FIELDS}
@@ -228,7 +231,7 @@ class _Frame:
         return " ".join(fields.get(part) or self._written(part) for part in parts if part)
 
     def _harmony_call(self, tool: Tool, arguments: str) -> str:
-        """The recipient behind the channel or before it, as the model likes."""
+        """Return an expression for a harmony call, with the recipient after the channel or before it."""
         to = f"to=functions.{tool.name}"
         kind = f'(" "? {self._mark(CONSTRAIN)}? "json")?'
         behind = f"{self._mark(CHANNEL)} {quoted(f'commentary {to}')} {kind}"
@@ -236,7 +239,7 @@ class _Frame:
         return f'({behind} | {before}) " "? {self._mark(MESSAGE)} {arguments}'
 
     def _written(self, text: str) -> str:
-        """A text with markers in it."""
+        """Return an expression for a text with markers in it."""
         parts = [one for part in self._markers.split(text) for one in self._plain(part)]
         return " ".join(parts)
 
@@ -246,23 +249,26 @@ class _Frame:
         return ["GAP?" if one.isspace() else quoted(one) for one in _BREAK.split(part) if one]
 
     def _mark(self, name: str) -> str:
-        """A marker as its token, where it is one, else spelled."""
+        """Return a marker as its token, if it is one, else as text."""
         token = self._tokens.get(name)
         return quoted(name) if token is None else f"<[{token}]>"
 
 
 def in_regex(text: str) -> str:
-    """A text within a regular expression between slashes."""
+    """Return a text escaped for a regular expression between slashes."""
     return re.escape(text).replace("/", "\\/")
 
 
 def is_json_call(form: CallForm) -> bool:
-    """The whole call is a JSON object that nothing marks."""
+    """Return whether the whole call is a JSON object without markers."""
     return form.notation is Notation.BARE and form.call.startswith("{")
 
 
 def json_call(form: CallForm, tool: Tool) -> str:
-    """The whole call as JSON, not letter by letter: an answer in JSON may begin as it does, and both must stay open."""
+    """Return a rule body for the whole call as JSON of one schema, not as literal text.
+
+    An answer in JSON may begin in the same way, and both must stay possible.
+    """
     schema = bound_schema(tool)
     fields = read_object(form.call.replace(NAME, tool.name).replace(ARGS, json.dumps(ARGS)))
     properties = {

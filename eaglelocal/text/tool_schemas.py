@@ -1,6 +1,6 @@
-"""What the schema of a tool's arguments says of each of them, as far as reading and writing them needs it.
+"""Readers of the schema of a tool's arguments: the types, names and values that reading and writing calls needs.
 
-Schemas come from anyone: what cannot be read says nothing.
+Schemas come from requests: parts that cannot be read are ignored.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from eaglelocal.errors import RequestError
 from eaglelocal.text.schema_parts import Schema
 from eaglelocal.text.schema_references import DEFINITIONS, LIFTED, REF, lifted
 
-MAX_HOPS = 64  # from reference to reference
+MAX_HOPS = 64  # chained references that are followed
 MAX_QUOTED_CHARS = 100
 _KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
 
 
 def argument_schema(tool: Tool) -> Schema:
-    """Return the schema of a tool's arguments, all that it refers to in its `$defs`; a bad reference says nothing."""
+    """Return the schema of a tool's arguments, with what it refers to in `$defs`; a bad reference admits anything."""
     return _lifted(tool)[0]
 
 
@@ -36,12 +36,12 @@ def _lifted(tool: Tool) -> tuple[Schema, list[str]]:
 
 
 def schema_of(tool: Tool | None) -> Schema:
-    """Of a tool's arguments; empty where the tool is not known, or says what cannot be read."""
+    """Return the schema of a tool's arguments; empty for an unknown tool, or an unreadable schema."""
     return _object_in(tool.parameters or "{}") if tool else {}
 
 
 def parameter_schemas(tool: Tool | None) -> dict[str, Schema]:
-    """The types that the schema names for each parameter, as schemas; nothing of a tool that is not known."""
+    """Return a schema with only the types of each parameter, by name; empty for an unknown tool."""
     root = argument_schema(tool) if tool else {}
     properties = resolved(root, root).get("properties")
     if not isinstance(properties, dict):
@@ -50,7 +50,7 @@ def parameter_schemas(tool: Tool | None) -> dict[str, Schema]:
 
 
 def has_required(tool: Tool | None, arguments: str) -> bool:
-    """Does the object hold what the schema requires? An unknown tool requires nothing."""
+    """Return whether the object has what the schema requires. An unknown tool requires nothing."""
     root, found = argument_schema(tool) if tool else {}, _object_in(arguments)
     required = resolved(root, root).get("required")
     keys = [key for key in required if isinstance(key, str)] if isinstance(required, list) else []
@@ -65,12 +65,12 @@ def _object_in(text: str) -> Schema:
 
 
 def kinds_of(schema: Schema, root: Schema | None = None) -> frozenset[str]:
-    """The types that a schema names, alternatives included; none where it leaves them open. `root` has `$defs`."""
+    """Return the types that a schema names, alternatives included; none if it leaves them open. `root` has `$defs`."""
     return _kinds(schema, root or {}, set()) or frozenset()
 
 
 def _kinds(schema: object, root: Schema, seen: set[str]) -> frozenset[str] | None:
-    """None: any. `seen`: references that were followed, each of which adds its types only once."""
+    """Return the types; None: any. `seen`: references that were followed, each of which adds its types only once."""
     if not isinstance(schema, dict):
         return frozenset() if schema is False else None
     named = schema.get("type")
@@ -95,9 +95,9 @@ def _kinds(schema: object, root: Schema, seen: set[str]) -> frozenset[str] | Non
 
 
 def resolved(schema: object, root: Schema, hops: int = MAX_HOPS) -> Schema:
-    """A schema, or what its reference names, with the properties of all parts that it must fit.
+    """Return a schema, or what its reference names, with the properties of all its `allOf` parts.
 
-    Anything fits what cannot be found.
+    A schema that cannot be found admits anything.
     """
     if not isinstance(schema, dict):
         return {}
@@ -111,7 +111,7 @@ def resolved(schema: object, root: Schema, hops: int = MAX_HOPS) -> Schema:
 
 
 def _merged(schema: Schema, parts: list[Schema]) -> Schema:
-    """An object that names its properties in several places, as one; any other schema as it is."""
+    """Merge the properties that an object's parts name into one object; return any other schema unchanged."""
     if not any(isinstance(part.get("properties"), dict) for part in parts):
         return schema
     made = {key: value for key, value in schema.items() if key != "allOf"}
@@ -127,7 +127,7 @@ def _target(reference: str, root: Schema) -> object:
 
 
 def fields_of(schema: Schema) -> list[tuple[str, Schema, bool]]:
-    """Name, schema and whether it must be there, of each argument that the schema names."""
+    """Return name, schema and whether it is required, of each argument that the schema names."""
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict):
         return []
@@ -136,7 +136,7 @@ def fields_of(schema: Schema) -> list[tuple[str, Schema, bool]]:
 
 
 def texts_of(schema: Schema, root: Schema) -> list[str]:
-    """The only texts that a schema admits; none where it leaves them open."""
+    """Return the only strings that a schema admits; empty where it leaves them open."""
     schema = resolved(schema, root)
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     texts = values if isinstance(values, list) else []
@@ -144,7 +144,7 @@ def texts_of(schema: Schema, root: Schema) -> list[str]:
 
 
 def definitions_of(schema: Schema) -> Schema:
-    """What its references refer to, and the dialect of it all."""
+    """Return the part of a schema that its references need: `$defs`, and the dialect `$schema`."""
     return {key: schema[key] for key in ("$schema", DEFINITIONS) if key in schema}
 
 

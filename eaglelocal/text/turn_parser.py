@@ -1,10 +1,10 @@
-"""Answers of several messages, each with a header that says what it is (Muse, Solar). Harmony's are harmony.py's.
+"""A parser of answers of several messages, each with a header that gives its kind (Muse, Solar; see also harmony.py).
 
      to=self<|message|>..<|eom|><|start|>assistant to=user<|message|>..
     <|think|>..<|end|><|begin|>assistant<|content|>..
 
-The prompt has written the beginning of the first header. What a message to the person says is text; what goes to
-anybody else may be calls, which their own parser reads.
+The prompt has the beginning of the first header. A message to the user is text; one to any other recipient may hold
+calls, which their own parser reads.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from eaglelocal.text.marks import Item, Mark
 from eaglelocal.text.tool_calls import CallParser
 
 MAX_HEADER_CHARS = 512
-_RECIPIENT = re.compile(r"\s*+(t|to|to=\S*+)?\s*+")  # as far as it has come
+_RECIPIENT = re.compile(r"\s*+(t|to|to=\S*+)?\s*+")  # as far as it was read
 
 
 class Place(Enum):
+    """The parser's position in the answer: a header, or the kind of message."""
+
     HEADER = "header"
     THOUGHT = "thought"
     SAID = "said"
@@ -30,7 +32,7 @@ class Place(Enum):
 
 
 class TurnParser:
-    """Implements tool_calls.CallParser, before one that reads calls."""
+    """A parser of messages in front of one for calls. Implements tool_calls.CallParser."""
 
     def __init__(self, found: Gathering, calls: CallParser, turns: Turns, split: Split) -> None:
         self._found, self._calls = found, calls
@@ -40,7 +42,7 @@ class TurnParser:
         self._place = Place.THOUGHT if split.in_thought else Place.SAID if split.in_said else Place.HEADER
         self._header = ""  # with its markers
         self._has_marks = split.in_thought or split.in_said
-        # markers are control tokens: one that is spelled is text
+        # markers are control tokens, so one written as text is text
         self._has_tokens = any(name in self._own for _, name in split.marks)
 
     def push(self, item: Item) -> None:
@@ -97,5 +99,5 @@ class TurnParser:
 
 
 def opening_of(header: str) -> str:
-    """The marker behind which the message itself begins."""
+    """Return the marker that ends a header, after which the message itself begins."""
     return header[header.rindex("<|") :]

@@ -1,6 +1,6 @@
-"""Messages and tools as chat templates expect them: the plain structures of Hugging Face's practice.
+"""Messages and tools as chat templates expect them: the plain structures that Hugging Face uses.
 
-Every text of the caller passes `Literals`, arguments and schemas included, so that none can write control tokens.
+Every text of the caller passes `Literals`, arguments and schemas included, so that none becomes a control token.
 For a template that takes no tools, `in_hermes_form` writes them, the calls and their results into ordinary messages.
 """
 
@@ -26,8 +26,8 @@ Turn = dict[str, object]
 SYSTEMS = ("system", "developer")
 ROLES = (*SYSTEMS, "user", "assistant", "tool")
 SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
-UNREAD = "arguments"  # the name under which arguments that are no object are shown
-TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")  # as long as the longest that an API allows
+UNREAD = "arguments"  # the key for arguments that are no object
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")  # 128: the longest that any API allows
 
 HERMES_TOOLS = """\
 # Tools
@@ -46,20 +46,20 @@ For each function call, return a json object with function name and arguments wi
 
 
 def turns_of(messages: Sequence[Message], literals: Literals) -> list[Turn]:
-    """Raises RequestError for a role that no template can know."""
+    """Return the messages as turns. Raises RequestError for an unknown role."""
     names = {call.id: call.name for message in messages for call in message.tool_calls}
     return [turn_of(message, literals, names) for message in messages]
 
 
 def turn_of(message: Message, literals: Literals, names: dict[str, str]) -> Turn:
-    """`names` of the tools, by the ids of their calls."""
+    """Return a message as a turn. `names`: of the tools, by the ids of their calls."""
     if message.role not in ROLES:
         what = f"a message cannot have the role {message.role!r}"
         raise RequestError(what, hint=f"one of: {', '.join(ROLES)}", parameter="messages")
     turn: Turn = {"role": message.role, "content": literals.hide_with(message.content, message.images)}
     if message.reasoning:
         turn["reasoning_content"] = turn["reasoning"] = literals.hide(message.reasoning)
-        if not (message.content and message.tool_calls):  # gpt-oss takes one of them beside calls
+        if not (message.content and message.tool_calls):  # gpt-oss accepts only one of them in a turn with calls
             turn["thinking"] = turn["reasoning_content"]
     if message.tool_calls:
         turn["tool_calls"] = [call_of(call, literals) for call in message.tool_calls]
@@ -71,7 +71,10 @@ def turn_of(message: Message, literals: Literals, names: dict[str, str]) -> Turn
 
 
 def call_of(call: ToolCall, literals: Literals) -> Turn:
-    """Arguments are an object, or as text what a model wrote that is none: one broken call must not end a chat."""
+    """Return a call as templates expect it, its arguments as an object.
+
+    Arguments that are no JSON object stay text: one broken call must not end a chat.
+    """
     function = {"name": literals.hide(call.name), "arguments": literals.hide_all(_arguments(call.arguments))}
     return {"id": literals.hide(call.id), "type": "function", "function": function}
 
@@ -108,7 +111,7 @@ def tool_of(tool: Tool, literals: Literals) -> Turn:
 
 
 def in_parts(turns: Sequence[Turn]) -> list[Turn]:
-    """For templates that take no text as a content, but a list of parts."""
+    """Turn each content into a list of parts, for templates that take no string."""
     return [{**turn, "content": _parts(turn["content"])} if "content" in turn else turn for turn in turns]
 
 
@@ -119,31 +122,31 @@ def _parts(content: object) -> object:
 
 
 def with_argument_texts(turns: Sequence[Turn]) -> list[Turn]:
-    """For the few templates that join arguments as a text."""
+    """Turn arguments into strings, for the few templates that concatenate them."""
     calls = [[_as_text(call) for call in _calls(turn)] for turn in turns]
     return [{**turn, "tool_calls": texts} if texts else turn for turn, texts in zip(turns, calls, strict=True)]
 
 
 def with_argument_objects(turns: Sequence[Turn]) -> list[Turn]:
-    """For templates that look into arguments: what is no object becomes one."""
+    """Turn arguments that are no object into one, for templates that read their members."""
     calls = [[_as_object(call) for call in _calls(turn)] for turn in turns]
     return [{**turn, "tool_calls": objects} if objects else turn for turn, objects in zip(turns, calls, strict=True)]
 
 
 def with_system_for_developer(turns: Sequence[Turn]) -> list[Turn]:
-    """OpenAI's newer name, for templates that do not know it."""
+    """Turn developer messages (OpenAI's newer name) into system messages, for templates that do not know them."""
     return [{**turn, "role": "system"} if turn["role"] == "developer" else turn for turn in turns]
 
 
 def with_system_for_user(turns: Sequence[Turn]) -> list[Turn]:
-    """For templates that know no system: it begins the first question."""
+    """Put the system message in front of the first question, for templates without system messages."""
     if len(turns) < 2 or turns[0]["role"] not in SYSTEMS or turns[1]["role"] != "user":
         return list(turns)
     return [{**turns[1], "content": f"{turns[0]['content']}\n\n{turns[1]['content']}"}, *turns[2:]]
 
 
 def with_joined_systems(turns: Sequence[Turn]) -> list[Turn]:
-    """For templates that show one system in front: the texts of those that stand there are one."""
+    """Join the leading system messages into one, for templates that show only one."""
     leading = list(takewhile(lambda turn: turn["role"] in SYSTEMS, turns))
     if len(leading) < 2:
         return list(turns)
@@ -152,12 +155,12 @@ def with_joined_systems(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def with_users_for_systems(turns: Sequence[Turn]) -> list[Turn]:
-    """For templates that show no system there: the person says it, in the same place."""
+    """Turn system messages into user messages in the same place, for templates that show none there."""
     return [{**turn, "role": "user"} if turn["role"] in SYSTEMS else turn for turn in turns]
 
 
 def with_joined_turns(turns: Sequence[Turn]) -> list[Turn]:
-    """For templates that want question and answer by turns: what one side says in a row is one turn."""
+    """Join consecutive user messages into one, for templates that require alternating turns."""
     joined: list[Turn] = []
     for turn in turns:
         if joined and joined[-1]["role"] == turn["role"] == "user":
@@ -168,7 +171,7 @@ def with_joined_turns(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def with_remarks_in_results(turns: Sequence[Turn]) -> list[Turn]:
-    """For templates that want an answer behind a tool's result: what a person says there is said with the result."""
+    """Append a user message after a tool's result to that result, for templates that require an answer there."""
     joined: list[Turn] = []
     for turn in turns:
         if joined and turn["role"] == "user" and joined[-1]["role"] == "tool":
@@ -179,7 +182,7 @@ def with_remarks_in_results(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def with_single_calls(turns: Sequence[Turn]) -> list[Turn]:
-    """For templates that show one call a turn: each call is a turn, with its result behind it."""
+    """Give each call a turn of its own with its result after it, for templates that show one call per turn."""
     turns, single = list(turns), []
     while turns:
         turn = turns.pop(0)
@@ -199,7 +202,7 @@ def with_single_calls(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def with_short_ids(turns: Sequence[Turn]) -> list[Turn]:
-    """For templates that take only ids of nine letters and digits: others are replaced, calls' and results' alike."""
+    """Replace ids of calls and results that are not nine letters and digits, for templates that take no others."""
     return [_with_short_ids(turn) for turn in turns]
 
 
@@ -217,7 +220,7 @@ def _short(call_id: str) -> str:
 
 
 def with_written_calls(turns: Sequence[Turn], form: CallForm) -> list[Turn]:
-    """For templates that show no calls: they are text, as the model writes them."""
+    """Write calls into the content as the model writes them, for templates that do not show calls."""
     return [_with_written_calls(turn, form) for turn in turns]
 
 
@@ -231,7 +234,7 @@ def _with_written_calls(turn: Turn, form: CallForm) -> Turn:
 
 
 def with_tools_in_system(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
-    """For templates that look for the tools, as JSON, in the system's message."""
+    """Add the tools as JSON to the system message, for templates that look for them there."""
     described = {"tools": _json([tool["function"] for tool in tools])}
     if turns[0]["role"] == "system":
         return [{**turns[0], **described}, *turns[1:]]
@@ -239,12 +242,12 @@ def with_tools_in_system(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[T
 
 
 def without_empty_contents(turns: Sequence[Turn]) -> list[Turn]:
-    """For templates that know a turn of calls by its content being none."""
+    """Set an empty content of a turn with calls to None, for templates that recognise such turns by it."""
     return [{**turn, "content": None} if _calls(turn) and turn["content"] == "" else turn for turn in turns]
 
 
 def in_hermes_form(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
-    """Tools, calls and results as ordinary text. The description joins the system message, or becomes one."""
+    """Write tools, calls and results as ordinary text. The description joins the system message, or becomes one."""
     plain = _with_joined_results([_in_hermes_form(turn) for turn in turns])
     if not tools:
         return plain
@@ -256,7 +259,7 @@ def in_hermes_form(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
 
 
 def _with_joined_results(turns: Sequence[Turn]) -> list[Turn]:
-    """The results of one turn's calls are one turn."""
+    """Join the results of one turn's calls into one turn."""
     joined: list[Turn] = []
     for turn in turns:
         if _is_result(turn) and joined and _is_result(joined[-1]):

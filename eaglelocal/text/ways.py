@@ -1,8 +1,8 @@
-"""The ways in which templates want the same conversation, the usual one first.
+"""The forms of a conversation that templates may want, the usual one first.
 
-Templates differ in what they take: several system texts in front, one behind the first question, any at all, two turns
-of one side in a row. What they do not take some refuse, and others leave out without a word: `sketch_of` makes that
-visible. Knows the order of the ways; turns.py has each of them, and template.py tries them.
+Templates differ in what they accept: several leading system messages, one after the first question, any at all, two
+turns of one side in a row. Some refuse what they do not accept, others silently leave it out: `sketch_of` detects
+that. This file has the order of the forms; turns.py makes each of them, and rendering.py tries them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ from eaglelocal.text.turns import (
 
 
 def ways_of(turns: Sequence[Turn], *, wants_none: bool) -> Iterator[list[Turn]]:
-    """Conversations of one form have as many ways. `wants_none`: a content that is empty may have to be none."""
+    """Yield the forms of a conversation; conversations with the same roles have equally many.
+
+    `wants_none`: an empty content may have to be None.
+    """
     joined = with_joined_systems(with_system_for_developer(turns))
-    # where they stand: what was moved to the front would change a prompt from its beginning
+    # in place: moving them to the front would change the prompt from its beginning
     asked = [joined[0], *with_users_for_systems(joined[1:])]
     placed = [list(turns), with_system_for_developer(turns), joined, asked]
     contents = [way for one in placed for way in ([without_empty_contents(one), one] if wants_none else [one])]
@@ -43,9 +46,9 @@ def ways_of(turns: Sequence[Turn], *, wants_none: bool) -> Iterator[list[Turn]]:
 
 
 def sketch_of(turns: Sequence[Turn]) -> tuple[list[Turn], list[str]]:
-    """The same form with a mark in each system's text, and the marks; what else is said is short, to be rendered fast.
+    """Return the turns with a mark in each system message, and the marks; other contents are short, to render fast.
 
-    A mark tells more than its text: templates trim and quote, and the same may be said elsewhere.
+    A mark is more reliable than the text: templates trim and quote, and the same text may occur elsewhere.
     """
     sketch, marks = list[Turn](), list[str]()
     for index, turn in enumerate(turns):

@@ -1,4 +1,4 @@
-"""Calls written out as a family's model writes them, for templates that show no calls of earlier turns."""
+"""A writer of calls in a family's form, for templates that do not show the calls of earlier turns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Arguments = Mapping[str, object]
 
 
 def written_calls(form: CallForm, calls: Sequence[tuple[str, Arguments]]) -> str:
-    """Names and arguments -> the text of an answer that makes these calls."""
+    """Return the text of an answer that makes these calls, given as (name, arguments)."""
     first, joint, last = form.around
     return first + joint.join(_call(form, index, *call) for index, call in enumerate(calls)) + last
 

@@ -1,7 +1,7 @@
-"""A GGUF target beside training: of a whole text, the layer inputs that a head reads and the logits it should foresee.
+"""Outputs of a GGUF target for whole texts: the layer inputs that a head reads, and the logits it should predict.
 
-Runs llama.cpp in this process, so that what is learned from is what the engine will see: the quantized weights' own
-states and distribution, to the rounding of a batch. Knows nothing of torch.
+Runs llama.cpp in this process, so that the head learns from what the engine will see: the states and distribution of
+the quantized weights, to the rounding of a batch. Does not use torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from eaglelocal.gguf.pair import read_model
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.threads import usable_threads
 
-CAPTURE_ROWS = 128  # of a decode: llama.cpp keeps logits of the whole vocabulary for each
+CAPTURE_ROWS = 128  # of a decode: llama.cpp keeps logits of the whole vocabulary for each row
 MOST_LOGIT = 6e4  # f16 ends at 65504
 
 Floats = npt.NDArray[np.float32]
@@ -36,11 +36,11 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """Of one text of n tokens, of which those behind the position `first` are foreseen, and the one behind the last.
+    """The target's output for a text of n tokens, to predict those after the position `first` and one after the last.
 
     taps    [n, taps, width]
-    logits  [n - first, draft vocabulary] for the token behind each position from `first` on, which is one at least
-    best    [n - first] the target's likeliest token of all, behind each of them
+    logits  [n - first, draft vocabulary] for the token after each position from `first` on, at least one
+    best    [n - first] the target's likeliest token of its whole vocabulary, after each of them
     """
 
     taps: Floats
@@ -49,9 +49,11 @@ class Captured:
 
 
 class Capture:
-    """Use it as a context manager, or close it. Raises as assembly does where the target cannot be loaded.
+    """A loaded target that reads texts. Use it as a context manager, or close it.
 
-    vocabulary  [draft vocabulary] the target's tokens that the head can say; None: all
+    Raises as assembly does where the target cannot be loaded.
+
+    vocabulary  [draft vocabulary] the target's tokens that the head can predict; None: all
     """
 
     def __init__(self, plan: Plan, taps: tuple[int, ...], vocabulary: Ints | None) -> None:
@@ -74,8 +76,8 @@ class Capture:
         return self._context.n_ctx
 
     def read(self, tokens: Sequence[int], first: int) -> Captured:
-        """What the target makes of a text of at most n_ctx tokens. Raises EngineError or ResourceError."""
-        if len(tokens) > self.n_ctx:  # of a context smaller than a batch, llama.cpp would abort
+        """Return the target's output for a text of at most n_ctx tokens. Raises EngineError or ResourceError."""
+        if len(tokens) > self.n_ctx:  # llama.cpp would abort if the context were smaller than a batch
             raise EngineError(f"a text of {len(tokens)} tokens does not fit {self.n_ctx}")
         taps, logits, best = [], [], []
         for start in range(0, len(tokens), CAPTURE_ROWS):

@@ -1,8 +1,7 @@
-"""What a head learns from: conversations as token ids, the last part of each said by the very target it will draft for.
+"""Training data of a draft head: conversations as token ids, whose last message the head's own target has generated.
 
-The target is asked through a client, several answers at once, drawn as people will have it draw them; each answer is
-on disk as soon as it ends, so that a run that was stopped asks no question twice. Knows files and clients; knows
-nothing of torch.
+The target is asked through a client, several requests at once, with the sampling that users will use; each answer is
+written to disk when it ends, so that a run that was stopped asks no question twice. Does not use torch.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from eaglelocal.core.json_text import read_object
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 
-LEAST_ANSWER = 4  # tokens; what is shorter holds no draft worth learning
+LEAST_ANSWER = 4  # tokens; a shorter answer holds no draft worth learning
 
 OpenClient = Callable[[], AbstractContextManager[Client]]
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The target said `tokens[num_prompt:]`."""
+    """A conversation in which the target generated `tokens[num_prompt:]`."""
 
-    key: str  # of the question
+    key: str  # of the question, by `key_of`
     tokens: tuple[int, ...]
     num_prompt: int
 
@@ -54,19 +53,21 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
+    """The conversations to learn from, and how many were left out."""
+
     conversations: tuple[Conversation, ...]
-    num_refused: int  # questions that could not be asked, as those that do not fit the context
-    num_short: int  # answers of which nothing can be learned
+    num_refused: int  # requests that were refused, such as those that do not fit the context
+    num_short: int  # answers too short to learn from
 
 
 def key_of(request: ChatRequest) -> str:
-    """The same for equal questions, in whatever order they are asked."""
+    """Return a key that is the same for equal questions, in whatever order they are asked."""
     asked = repr((request.messages, request.text, request.tokens))
     return hashlib.blake2b(asked.encode(), digest_size=12).hexdigest()
 
 
 def read(path: Path) -> dict[str, Conversation]:
-    """By key. A line that was cut short by a crash, or is damaged, is passed over. Raises ResourceError."""
+    """Read a file's conversations, by key, and skip incomplete or damaged lines. Raises ResourceError."""
     found = {}
     for line in _lines(path):
         with suppress(ValueError, KeyError, TypeError, OverflowError):
@@ -99,10 +100,10 @@ def collect(
     most_tokens: int,
     on_tokens: Callable[[int], None],
 ) -> Collected:
-    """What `path` knows of these questions, then, until there are `most_tokens` answer tokens, what the target says.
+    """Return the answers to these questions in `path`, and generate more until there are `most_tokens` answer tokens.
 
-    In the order of asking, whichever answer ended first: the next run finds the same. The client is opened only if
-    something is to be asked. Raises what ends the engine, and ResourceError where answers cannot be kept.
+    They are in the order of the requests, whichever ended first, so the next run gets the same. The client is opened
+    only if something is to be asked. Raises what ends the engine, and ResourceError where answers cannot be written.
     """
     known, asked = read(path), {key_of(request): request for request in requests}
     unknown = [replace(request, id=key) for key, request in asked.items() if key not in known]
@@ -126,7 +127,7 @@ def collect(
 
 
 def answers(client: Client, requests: Iterable[ChatRequest], *, at_once: int) -> Iterator[Conversation | None]:
-    """As they end; None for a question that was refused. Raises every other failure."""
+    """Yield conversations as they end; None for a request that was refused. Raises every other failure."""
     ended: SimpleQueue[Conversation | EagleLocalError] = SimpleQueue()
     waiting, running = iter(requests), 0
     while True:
@@ -146,7 +147,7 @@ def answers(client: Client, requests: Iterable[ChatRequest], *, at_once: int) ->
 
 
 class _Listener:
-    """Puts together what is told of one request. Called on the client's thread."""
+    """A collector of one request's events. Called on the client's thread."""
 
     def __init__(self, key: str, ended: SimpleQueue[Conversation | EagleLocalError]) -> None:
         self._key, self._ended = key, ended
@@ -175,7 +176,7 @@ def _up_to(conversations: Iterable[Conversation], most_tokens: int) -> Iterator[
 
 
 def _appended(path: Path) -> FileIO:
-    """For the owner's eyes alone: answers are as private as what was asked."""
+    """Open the file to append to. Only its owner may read it: answers are private."""
     try:
         make_folder(path.parent, PRIVATE)
         return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb", buffering=0)
@@ -184,7 +185,7 @@ def _appended(path: Path) -> FileIO:
 
 
 def _append(file: FileIO, path: Path, said: Conversation) -> None:
-    """On a line of its own, whatever a crash left before it. No buffer is there to fail once more at its end."""
+    """Write the conversation on its own line, whatever a crash left before it. Unbuffered, so closing cannot fail."""
     line = json.dumps({"key": said.key, "num_prompt": said.num_prompt, "tokens": said.tokens})
     try:
         told = f"\n{line}\n".encode()

@@ -1,7 +1,7 @@
-"""Pieces of text -> rows of tokens with loss flags -> batches of scored positions.
+"""Packing of documents: pieces of text to rows of tokens with loss flags, to batches of scored positions.
 
 A row holds whole documents back to back (best fit, never cut in two). Pure: the same documents and seed give the same
-batches. Knows flags and packing; knows nothing of what the documents say, of files (shards.py), models or losses.
+batches. Files (shards.py), models and losses are elsewhere.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ Pieces = list[tuple[str, bool]]  # (text, is assistant)
 
 @dataclass(frozen=True, slots=True)
 class Document:
+    """A document, or a packed row, as tokens with loss flags."""
+
     tokens: npt.NDArray[np.uint16]  # [length]
     flags: npt.NDArray[np.uint8]  # [length] IGNORED, PROMPT or ASSISTANT: what predicting this token counts as
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
+    """A batch of rows and their scored positions."""
+
     tokens: npt.NDArray[np.int64]  # [rows, row_length]
     scored: npt.NDArray[np.int64]  # [num_scored] flat positions whose next token is scored
     labels: npt.NDArray[np.int64]  # [num_scored] that next token
@@ -38,7 +42,7 @@ class Batch:
 
 
 def encode_document(pieces: Pieces, tokenizer: GuideTokenizer) -> Document:
-    """Neighbours of one kind are encoded together; a border between kinds is a border between tokens, as in use."""
+    """Encode pieces. Neighbours of one kind are encoded together; between kinds tokens end, as they do at run time."""
     tokens: list[int] = []
     flags: list[int] = []
     for text, is_assistant in _merged(pieces):
@@ -46,7 +50,7 @@ def encode_document(pieces: Pieces, tokenizer: GuideTokenizer) -> Document:
         tokens += ids
         flags += [ASSISTANT if is_assistant else PROMPT] * len(ids)
     if flags:
-        flags[0] = IGNORED  # nothing before it tells what a conversation opens with
+        flags[0] = IGNORED  # nothing precedes it, so it cannot be predicted
     return Document(np.array(tokens, np.uint16), np.array(flags, np.uint8))
 
 
@@ -62,7 +66,7 @@ def _merged(pieces: Pieces) -> Iterator[tuple[str, bool]]:
 
 
 def pack(documents: Iterator[Document], row_length: int, filler: int) -> Iterator[Document]:
-    """Rows of exactly row_length: the longest waiting document that still fits is put next, the rest is filler.
+    """Yield rows of exactly row_length: the longest waiting document that still fits is next, the rest is filler.
 
     Documents longer than a row are dropped: half an answer teaches the wrong ending.
     """
@@ -95,7 +99,7 @@ def _joined(row: list[Document], row_length: int, filler: int) -> Document:
 
 
 def score(tokens: npt.NDArray[np.uint16], flags: npt.NDArray[np.uint8], seed: int) -> Batch:
-    """Rows [rows, row_length] -> batch: every assistant token is scored, and a seeded PROMPT_SHARE of prompt tokens."""
+    """Make a batch of rows [rows, row_length], scoring assistant tokens and a seeded PROMPT_SHARE of prompt tokens."""
     drawn = np.random.default_rng(seed).random(flags.shape, np.float32) < PROMPT_SHARE
     counts = (flags == ASSISTANT) | ((flags == PROMPT) & drawn)
     counts[:, 0] = False  # no position predicts a row's first token

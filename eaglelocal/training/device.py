@@ -1,4 +1,4 @@
-"""Which device torch computes on, if torch is there at all. Torch is not needed to ask."""
+"""The choice of the device on which torch computes. The module can be imported without torch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def device_of(asked: str) -> str:
-    """Raises UsageError where torch is missing, or has no such device."""
+    """Return torch's device for the setting `asked`. Raises UsageError if torch is missing or has no such device."""
     if asked not in DEVICES:
         raise UsageError(f"--torch-device must be one of {', '.join(DEVICES)}, not {asked!r}")
-    for name, value in DEFAULTS.items():  # torch's threads spin at barriers like llama.cpp's; read when torch is loaded
+    for name, value in DEFAULTS.items():  # torch's threads spin at barriers like llama.cpp's; set before import
         os.environ.setdefault(name, value)
     try:
         import torch

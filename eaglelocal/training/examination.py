@@ -1,7 +1,7 @@
-"""Held-out loss and agreement per kind of work, so that a training run can be judged while it runs.
+"""Held-out loss and agreement per kind of task, so that a training run can be judged while it runs.
 
-Knows packed rows per kind and how to ask target and head about them. Does not generate text: whether answers are right
-is for the evaluation through the engine to say.
+It packs rows per kind and measures target and head on them. It does not generate text: the evaluation through the
+engine decides whether answers are right.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from eaglelocal.training.target import Target
 from eaglelocal.training.tokenizer import GuideTokenizer
 from eaglelocal.training.ttt import TrainingTimeTest
 
-ROW_LENGTH = 512  # the length of most of the training: beyond it, early figures would tell of position, not of skill
+ROW_LENGTH = 512  # of most of the training: with longer rows, early figures would depend on position, not skill
 MAX_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    batches: dict[str, Batch]  # kind of work -> its rows
+    """The held-out batches on which target and head are judged."""
+
+    batches: dict[str, Batch]  # kind of task -> its rows
 
     @classmethod
     def of(cls, documents: Iterable[tuple[str, Pieces]], tokenizer: GuideTokenizer) -> Examination:
-        """Rows from (kind, pieces); kinds without an answer that fits a row are left out."""
+        """Pack rows from (kind, pieces); kinds without an answer that fits a row are left out."""
         by_kind: dict[str, list[Pieces]] = defaultdict(list)
         for kind, pieces in documents:
             by_kind[kind].append(pieces)
@@ -37,13 +39,13 @@ class Examination:
         return cls({kind: batch for kind, batch in batches.items() if batch is not None})
 
     def of_target(self, target: Target) -> str:
-        """`kind loss/agreement`: nats per answer token, share of answer tokens that are the argmax."""
+        """Return `kind loss/agreement`: nats per answer token, share of answer tokens that are the argmax."""
         scores = {kind: answer_loss(target, batch) for kind, batch in self.batches.items()}
         return ", ".join(f"{kind} {loss:.3f}/{agreement:.3f}" for kind, (loss, agreement) in scores.items())
 
     @torch.no_grad()
     def of_head(self, objective: TrainingTimeTest) -> str:
-        """`kind agreement by draft step`."""
+        """Return `kind agreement by draft step`."""
         told = []
         for kind, batch in self.batches.items():
             with torch.autocast("cpu", torch.bfloat16):

@@ -1,8 +1,8 @@
-"""Target and head as GGUF files that llama.cpp runs: BF16 matrices, F32 norms, the tokenizer in both.
+"""Export of target and head to GGUF files that llama.cpp runs: BF16 matrices, F32 norms, the tokenizer in both.
 
-What llama.cpp's `eagle3` has no place for is folded or flagged: fc_norm's gains go into fc's columns (the host divides
-by the RMS), and `eaglelocal.fc_norm` / `eaglelocal.norm_output` tell the engine. Knows names and keys of the two
-architectures; knows nothing of training.
+What llama.cpp's `eagle3` has no key for is folded or flagged: fc_norm's gains go into fc's columns (the host divides
+by the RMS), and `eaglelocal.fc_norm` / `eaglelocal.norm_output` are flags for the engine. It defines the names and keys
+of the two architectures; training is elsewhere.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ HEAD_NAMES = {
 
 @torch.no_grad()
 def round_to_bfloat16(module: nn.Module) -> None:
-    """Round all matrices to what the file will hold, so that what is learned from them fits the file."""
+    """Round all matrices to the file's precision, so that what is trained on their outputs fits the file."""
     for parameter in module.parameters():
         if parameter.ndim == 2:
             parameter.copy_(parameter.bfloat16())
@@ -100,7 +100,7 @@ def export_head(
 
 
 def folded_fc(head: Head) -> Tensor:
-    """fc [width, 3 * target width] with each tap's norm gains in its columns."""
+    """Return fc [width, 3 * target width] with each tap's norm gains multiplied into its columns."""
     gains = torch.cat([head.get_parameter(f"fc_norms.{index}.weight") for index in range(len(head.shape.taps))])
     return (head.fc.weight * gains).detach()
 
@@ -128,7 +128,7 @@ def _add(writer: gguf.GGUFWriter, name: str, weight: Tensor, matrix_type: Matrix
 
 @contextmanager
 def _written(path: Path, architecture: str) -> Iterator[gguf.GGUFWriter]:
-    """A writer whose file appears under its name only when complete."""
+    """Open a writer whose file appears under its name only when complete."""
     partial = path.with_suffix(".partial")
     make_folder(path.parent, SHARED)
     writer = gguf.GGUFWriter(partial, architecture)

@@ -2,8 +2,8 @@
 
 `fc_norm`: each tapped layer input has its own RMSNorm before fc; `norm_before_fc`: all have one together.
 `norm_output`: the state fed to the next draft step is the normalised one. `norm_before_residual`: the residual stream
-starts from hidden_norm(g). Sources: EAGLE-3 (arXiv 2503.01840), attention drift / EAGLE-3.1 (arXiv 2605.09992). Knows
-nothing of losses, data or files.
+starts from hidden_norm(g). Sources: EAGLE-3 (arXiv 2503.01840), attention drift / EAGLE-3.1 (arXiv 2605.09992). Losses,
+data and files are elsewhere.
 
 Positions, as in llama.cpp's draft cache: the cell at position P holds the pair (token[P+1], g[P]) and predicts
 token[P+2]. A chain is anchored at P; its step j holds (token[P+1+j], own state of step j-1) at position P+j and sees
@@ -40,7 +40,7 @@ class HeadShape:
     rope_theta: float = 10_000.0
     rope_scale: float = 1.0  # positions are divided by it
     rope_factors: tuple[float, ...] = ()  # [head_size / 2], of llama3's scaling; each frequency is divided by its own
-    window: int | None = None  # tokens that attention reaches back, as seen from a chain's first step
+    window: int | None = None  # tokens that attention sees, counted back from a chain's first step
     fc_norm: bool = True
     norm_before_fc: bool = False
     norm_before_residual: bool = True
@@ -55,7 +55,7 @@ def shape_beside(
     num_kv_heads: int = 4,
     ffn: int = 704,
 ) -> HeadShape:
-    """Of the embedded model's head, which borrows the target's embedding and lm_head and so is as wide."""
+    """Return the shape of the embedded model's head, as wide as the target, whose embedding and lm_head it borrows."""
     return HeadShape(
         width=target.width,
         tap_width=target.width,
@@ -72,13 +72,15 @@ def shape_beside(
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Keys and values, each [batch, heads, cells, head_size], keys rotated."""
+    """A tensor of keys and one of values, each [batch, heads, cells, head_size], keys rotated."""
 
     keys: Tensor
     values: Tensor
 
 
 class Head(nn.Module):
+    """An EAGLE-3 or 3.1 head without embeddings and lm_head."""
+
     cos: Tensor  # [max_context + MAX_STEPS, head_size / 2]
     sin: Tensor
 
@@ -111,7 +113,7 @@ class Head(nn.Module):
         self.register_buffer("sin", sin, persistent=False)
 
     def fuse(self, taps: Sequence[Tensor]) -> Tensor:
-        """Tapped layer inputs, each [batch, length, tap_width] -> g [batch, length, width]."""
+        """Fuse tapped layer inputs, each [batch, length, tap_width], into g [batch, length, width]."""
         normed = [norm(tap) for norm, tap in zip(self.fc_norms, taps, strict=True)] if self.fc_norms else list(taps)
         read = torch.cat(normed, -1)
         return self.fc(read if self.taps_norm is None else self.taps_norm(read))  # type: ignore[no-any-return]
@@ -120,8 +122,8 @@ class Head(nn.Module):
         """Unroll num_steps draft steps from each anchor over the given (teacher-forced) tokens.
 
         embedded [batch, length, width] token embeddings; g [batch, length, width]; anchors [batch, chains], each at
-        most length - 2. Gives per step the normalised state [batch, chains, width], which the lm_head reads. Steps
-        that run past the row repeat its last token and mean nothing.
+        most length - 2. Returns per step the normalised state [batch, chains, width], the lm_head's input. Steps past
+        the row repeat its last token and are meaningless.
         """
         prefix = self._prefix(embedded, g)
         positions = torch.arange(embedded.shape[1] - 1, device=g.device)
@@ -141,17 +143,17 @@ class Head(nn.Module):
         return states
 
     def _sees(self, anchors: Tensor, cells: Tensor) -> Tensor:
-        """[batch, chains, cells]; windows do not move along a chain: the drafter cuts its cache once a draft."""
+        """Return which cells chains see, [batch, chains, cells]. Windows stay: the drafter cuts its cache per draft."""
         is_past = cells <= anchors.unsqueeze(-1)
         return is_past if self.shape.window is None else is_past & (cells > anchors.unsqueeze(-1) - self.shape.window)
 
     def _prefix(self, embedded: Tensor, g: Tensor) -> Cells:
-        """The cells of all pairs (token[P+1], g[P]); they need no attention, only the layer's input."""
+        """Return the cells of all pairs (token[P+1], g[P]); they need no attention, only the layer's input."""
         pairs, _ = self._pair(embedded[:, 1:], g[:, :-1])
         return self._cells(pairs, torch.arange(pairs.shape[1], device=pairs.device).unsqueeze(0))
 
     def _pair(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The attention's input [batch, n, 2 * width] and the residual stream [batch, n, width]."""
+        """Return the attention's input [batch, n, 2 * width] and the residual stream [batch, n, width]."""
         hidden = self.hidden_norm(state)
         return torch.cat((self.token_norm(token), hidden), -1), hidden if self.shape.norm_before_residual else state
 
@@ -167,12 +169,12 @@ class Head(nn.Module):
         return split_heads(x, self.shape.head_size)
 
     def _finish(self, x: Tensor) -> Tensor:
-        """The layer's output, before the last norm."""
+        """Return the layer's output, before the last norm."""
         return x + self.ffn(self.ffn_norm(x))  # type: ignore[no-any-return]
 
 
 def attend(query: Tensor, prefix: Cells, is_seen: Tensor, *, own: list[Cells]) -> Tensor:
-    """Softmax over the seen prefix cells and the chain's own ones -> [batch, chains, heads * head_size].
+    """Attend to the seen prefix cells and the chain's own ones; returns [batch, chains, heads * head_size].
 
     query [batch, heads, chains, head_size]; is_seen [batch, chains, cells]; own: one cell per chain and earlier step.
     """
@@ -187,5 +189,5 @@ def attend(query: Tensor, prefix: Cells, is_seen: Tensor, *, own: list[Cells]) -
 
 
 def rows_at(x: Tensor, positions: Tensor) -> Tensor:
-    """x [batch, length, width], positions [batch, n] -> [batch, n, width]."""
+    """Gather rows of x [batch, length, width] at positions [batch, n] into [batch, n, width]."""
     return x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))

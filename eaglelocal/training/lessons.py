@@ -1,7 +1,7 @@
-"""Conversations, read by the target -> batches on torch's device, and what a head makes of them.
+"""Batches for a draft head, from conversations that the target has read, and the head's loss and acceptance on them.
 
-Which conversations a step sees, and where its chains begin, depends on (seed, step) alone, so that a resumed run takes
-the steps that one run would have. The targets are llama.cpp's own logits, of the very weights that will verify.
+The conversations of a step, and where its chains begin, depend on (seed, step) alone, so that a resumed run takes the
+same steps as an unbroken one. The targets are llama.cpp's logits, from the weights that will verify the drafts.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from eaglelocal.training.ttt import logit_loss
 
 Ints = npt.NDArray[np.int64]
 POOL = 8  # steps whose conversations are sorted by length, so that little is padded
-NOT_SAID = -1  # a token that the head has no word for
+NOT_SAID = -1  # a token outside the draft vocabulary
 
 Read = Callable[[Sequence[int], int], Captured]
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A batch. Place p of an answer is about the token behind its p-th; behind its last token nothing comes.
+    """A batch. Index p of an answer is about the token after its p-th; its last token has none.
 
     embedded  [batch, length, width] of all tokens but the last
     taps      one [batch, length, width] for each tapped layer
     wanted    [batch, answer, draft vocabulary] the target's logits
-    said      [batch, answer] what came, in the draft's vocabulary, or NOT_SAID
-    known     [batch, answer] whether the target's best is in that vocabulary
+    said      [batch, answer] the token that followed, in the draft vocabulary, or NOT_SAID
+    known     [batch, answer] True if the target's best token is in that vocabulary
     starts    [batch] the last position of each prompt: where chains may begin
-    lengths   [batch] places of `wanted` that count
+    lengths   [batch] number of indices of `wanted` that are not padding
     """
 
     embedded: Tensor
@@ -49,12 +49,12 @@ class Lesson:
     starts: Ints
     lengths: Ints
     seed: int
-    share: float = 1.0  # of its step, whose other parts are lessons of their own
+    share: float = 1.0  # of the step's chains, when the step is split into several batches
 
 
 @dataclass(frozen=True)
 class Course:
-    """All steps: every conversation once an epoch, so many together."""
+    """A schedule of all steps: every conversation once per epoch, `rows_per_step` in each step."""
 
     conversations: tuple[Conversation, ...]
     rows_per_step: int
@@ -71,7 +71,7 @@ class Course:
 
     @cached_property
     def step_tokens(self) -> int:
-        """On average."""
+        """The average number of tokens in a step."""
         total = sum(len(one.tokens) for one in self.conversations)
         return max(1, total // self.steps_per_epoch)
 
@@ -87,7 +87,7 @@ class Course:
         return {}
 
     def _order(self, epoch: int) -> list[list[int]]:
-        """Steps of an epoch, each with conversations about as long."""
+        """Return an epoch's steps as lists of indices, each of conversations of similar length."""
         rng, size = np.random.default_rng([self.seed, epoch]), self.rows_per_step
         shuffled = rng.permutation(len(self.conversations)).tolist()
         steps = []
@@ -98,7 +98,7 @@ class Course:
 
 
 class Reader:
-    """Makes lessons of conversations with at least two tokens of an answer. `read` is Capture.read."""
+    """A builder of batches from conversations with at least two answer tokens. `read` is Capture.read."""
 
     def __init__(self, read: Read, words: Words, *, device: str) -> None:
         self._read, self._words, self._device = read, words, device
@@ -122,7 +122,7 @@ class Reader:
         )
 
     def _places(self, tokens: Ints) -> Ints:
-        """In the draft's vocabulary, which lies in any order."""
+        """Return tokens as indices of the draft vocabulary, which is in any order; NOT_SAID for those not in it."""
         known = self._words.tokens
         if known is None:
             return tokens
@@ -131,13 +131,13 @@ class Reader:
         return np.where(known[places] == tokens, places, NOT_SAID)
 
     def _padded(self, rows: Sequence[npt.NDArray[np.generic]]) -> Tensor:
-        """[batch, longest, ...], zeros behind the shorter ones."""
+        """Stack rows to [batch, longest, ...], with zeros after the shorter ones."""
         return nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True).to(self._device)
 
 
 @dataclass(frozen=True, slots=True)
 class Unrolling:
-    """How the training-time test is held."""
+    """Parameters of the training-time test."""
 
     num_steps: int = 5
     step_weight: float = 0.8
@@ -147,15 +147,15 @@ class Unrolling:
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Where chains begin: [batch, chains]; `counts` [batch, chains, steps] which of their steps do."""
+    """Positions where chains begin, [batch, chains]; `counts` [batch, chains, steps]: True for the steps that count."""
 
-    firsts: Tensor  # in the answer
-    anchors: Tensor  # in the text
+    firsts: Tensor  # indices in the answer
+    anchors: Tensor  # positions in the text
     counts: Tensor
 
 
 def draw_chains(lesson: Lesson, plan: Unrolling) -> Chains:
-    """Without replacement; a short answer repeats its first chain, uncounted."""
+    """Draw chains without replacement. A short answer repeats its first chain, which then does not count."""
     rng, num_rows = np.random.default_rng(lesson.seed), len(lesson.lengths)
     num_chains = int(min(plan.chains, lesson.lengths.max()))
     firsts, is_real = np.zeros((num_rows, num_chains), np.int64), np.zeros((num_rows, num_chains), bool)
@@ -171,14 +171,14 @@ def draw_chains(lesson: Lesson, plan: Unrolling) -> Chains:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Of chains that ended in the answer: how many there were, and how often each depth was reached."""
+    """Acceptance in chains that end within the answer: the number of chains, and of those that reached each depth."""
 
     drafts: int
     per_position: tuple[int, ...]
 
     @property
     def length(self) -> float:
-        """Tokens that a verification yields, the bonus token counted."""
+        """The acceptance length: tokens per verification, the bonus token included."""
         return 1 + sum(self.per_position) / max(self.drafts, 1)
 
     def __add__(self, other: Accepted) -> Accepted:
@@ -187,7 +187,7 @@ class Accepted:
 
 
 class Imitation:
-    """The pupil's objective. `said` counts as accepted: on texts that the target drew, this is what verifying does."""
+    """The draft head's objective. A draft equal to `said` counts as accepted, as it would be: the target sampled it."""
 
     def __init__(self, pupil: Pupil, plan: Unrolling) -> None:
         self._pupil, self._plan = pupil, plan
@@ -205,7 +205,7 @@ class Imitation:
 
     @torch.no_grad()
     def accepted(self, batch: Lesson) -> Accepted:
-        """By the head's likeliest tokens, of chains that the answer does not cut."""
+        """Return the acceptance of the head's likeliest tokens, over chains that end within the answer."""
         alive, per_position, drafts = None, [], 0
         for draft, _, _, (said, whole) in self._steps(batch):
             alive = (whole if alive is None else alive) & (draft.argmax(-1) == said)
@@ -214,7 +214,9 @@ class Imitation:
         return Accepted(drafts, tuple(per_position))
 
     def _steps(self, lesson: Lesson) -> Iterator[tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
-        """Of each draft step, all chains in a row: both logits, which count, what came, which chains are whole."""
+        """Yield for each draft step, with the chains flattened: the head's and the target's logits, which chains count,
+        and (tokens that followed, chains that end within the answer).
+        """
         chains, last = draw_chains(lesson, self._plan), lesson.wanted.shape[1] - 1
         head, num_steps = self._pupil.head, self._plan.num_steps
         states = head(lesson.embedded, head.fuse(lesson.taps), chains.anchors, num_steps)

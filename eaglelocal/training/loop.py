@@ -1,7 +1,7 @@
 """The training loop of target and head: stages, learning rate, clipping, checkpoints and exact resume.
 
-Knows steps, optimizers and time; asks an Objective for a loss and a Batches for data. Knows nothing of what is
-learned, of tokens, or of GGUF. A resumed run takes the same steps as one that was never stopped.
+It handles steps, optimizers and time; an Objective computes the loss and a Batches gives the data. A resumed run takes
+the same steps as one that was never stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from eaglelocal.training.progress import Progress
 
 
 class Stretch(Protocol):
-    """Steps of one kind."""
+    """A stage of training: steps of one kind."""
 
     @property
     def num_steps(self) -> int: ...
@@ -40,8 +40,8 @@ class Stretch(Protocol):
     def step_tokens(self) -> int: ...
 
 
-MOST_SKIPPED = 20  # steps on end; then nothing is learned any more
-MILESTONE_REST = 10  # times as long as a milestone took, there is none
+MOST_SKIPPED = 20  # consecutive steps; then training fails
+MILESTONE_REST = 10  # the pause after a milestone is at least this many times as long as it took
 
 B = TypeVar("B")
 BRead = TypeVar("BRead", contravariant=True)
@@ -51,6 +51,8 @@ SRead = TypeVar("SRead", bound=Stretch, contravariant=True)
 
 
 class Objective(Protocol[BRead]):
+    """A loss, and the module that it trains."""
+
     @property
     def trained(self) -> nn.Module: ...
 
@@ -58,17 +60,19 @@ class Objective(Protocol[BRead]):
 
 
 class Batches(Protocol[SRead, BMade]):
-    """What one step learns from, part after part: their losses add up, and one is forgotten before the next is made."""
+    """A source of one step's batches: the losses of these parts add up, and each is freed before the next is made."""
 
     def __call__(self, stage: SRead, step: int) -> Iterable[BMade]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
+    """The hyperparameters of a run."""
+
     muon_lr: float = 0.02
     muon_weight_decay: float = 0.1
     adam_lr: float = 3e-3
-    attention_lr: float = 1.5e-3  # AdamW's, of the matrices that make queries and keys
+    attention_lr: float = 1.5e-3  # AdamW's, for query and key matrices
     warmup_steps: int = 100
     decay_share: float = 0.5  # of all steps, at the end, linearly down to final_lr_share
     final_lr_share: float = 0.02
@@ -79,15 +83,15 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Run(Generic[S, B]):
-    """One training: what is learned from what, where its state lives, and what happens now and then."""
+    """A training run: its objective, its data, where its checkpoint is, and what is called now and then."""
 
     objective: Objective[B]
     stages: tuple[S, ...]
     batches: Batches[S, B]
     checkpoint: Path
     recipe: Recipe
-    on_milestone: Callable[[int], None]  # gets the steps done; every milestone_every_s, rarer where it takes long
-    device: str = "cpu"  # torch's kind of it
+    on_milestone: Callable[[int], None]  # called with the steps done, every milestone_every_s, rarer if it takes long
+    device: str = "cpu"  # torch's device type
 
     @property
     def num_steps(self) -> int:
@@ -97,7 +101,7 @@ class Run(Generic[S, B]):
 def train(run: Run[S, B], progress: Progress) -> None:
     """Train from the checkpoint, if there is one, to the end; the last checkpoint stays.
 
-    Who is stopped (KeyboardInterrupt, SystemExit) leaves one of all steps that were taken. Raises ResourceError where
+    If it is stopped (KeyboardInterrupt, SystemExit), it saves all steps that were taken. Raises ResourceError where
     checkpoints cannot be written or read.
     """
     optimizers = optimizers_for(run.objective.trained, run.recipe)
@@ -144,7 +148,7 @@ def skipped(done: int, loss: float, on_end: int, progress: Progress) -> None:
 
 
 def loss_of(run: Run[S, B], parts: Iterable[B]) -> float:
-    """Of a whole step, with its gradients."""
+    """Return the loss of a whole step, and accumulate its gradients."""
     return sum(map(partial(_learned_from, run), parts))  # a loop's variable would keep a part while the next is made
 
 
@@ -156,7 +160,7 @@ def _learned_from(run: Run[S, B], part: B) -> float:
 
 
 def update(run: Run[S, B], optimizers: list[torch.optim.Optimizer], done: int, loss: float) -> bool:
-    """By the gradients, which are gone then. Where they or the loss are no numbers nothing changes; gives whether."""
+    """Apply the gradients and clear them. Returns False, and changes no weight, if they or the loss are not finite."""
     norm = nn.utils.clip_grad_norm_(run.objective.trained.parameters(), run.recipe.max_gradient_norm)
     is_sound = math.isfinite(loss) and math.isfinite(float(norm))
     share = lr_share(done, run.num_steps, run.recipe)
@@ -171,7 +175,7 @@ def update(run: Run[S, B], optimizers: list[torch.optim.Optimizer], done: int, l
 
 @contextmanager
 def unstopped() -> Iterator[None]:
-    """What would stop this process waits until the block ends: of half an update nothing could go on."""
+    """Delay signals that would stop the process until the block ends: half an update could not be resumed."""
     waiting: list[int] = []
 
     def wait(number: int, frame: FrameType | None) -> None:
@@ -191,17 +195,17 @@ def unstopped() -> Iterator[None]:
 
 
 def lr_share(done: int, num_steps: int, recipe: Recipe) -> float:
-    """Warm-up, plateau, linear decay: the share of the peak learning rate after `done` of num_steps."""
+    """Return the share of the peak learning rate after `done` of num_steps: warm-up, plateau, linear decay."""
     warmup = min(1.0, (done + 1) / recipe.warmup_steps)
     left = (num_steps - done) / max(1.0, recipe.decay_share * num_steps)
     return min(warmup, 1.0, max(recipe.final_lr_share, left))
 
 
 def optimizers_for(module: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside layers; AdamW for embeddings, norm gains, queries and keys.
+    """Return Muon for the matrices inside layers, AdamW for embeddings, norm gains, queries and keys.
 
     Muon on queries and keys makes attention logits explode where the architecture has no norm on them (llama has
-    none): after 2 000 steps their standard deviation was 50, the softmax saturated, and no head learned to copy.
+    none): the softmax saturates, and no head learns to copy.
     """
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     scores = [p for name, p in named if makes_scores(name)]
@@ -218,17 +222,17 @@ def optimizers_for(module: nn.Module, recipe: Recipe) -> list[torch.optim.Optimi
 
 
 def is_table(name: str) -> bool:
-    """Does it have a row for each token?"""
+    """Return whether the parameter has a row for each token."""
     return "embedding" in name or name == "output"
 
 
 def makes_scores(name: str) -> bool:
-    """Is this the matrix of queries or of keys?"""
+    """Return whether this is the matrix of queries or of keys."""
     return name.endswith(("q.weight", "k.weight"))
 
 
 def save(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer], *, done: int) -> None:
-    """Raises ResourceError where it cannot be written; the one before is there still."""
+    """Write a checkpoint. Raises ResourceError where it cannot be written; the previous one then remains."""
     state = {"done": done, "module": module.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
     state["rng"] = torch.get_rng_state()
     partial = path.with_suffix(".partial")
@@ -236,7 +240,7 @@ def save(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer],
         make_folder(path.parent, PRIVATE)
         torch.save(state, partial)
         put_in_place(partial, path)
-    except (OSError, RuntimeError) as error:  # torch's writer tells a full disk as a RuntimeError
+    except (OSError, RuntimeError) as error:  # torch's writer reports a full disk as a RuntimeError
         reason = (isinstance(error, OSError) and error.strerror) or "the disk is full, or was taken away"
         hint = "free some space; the same command then goes on"
         raise ResourceError(f"cannot write {path}: {reason}", hint=hint) from error
@@ -245,7 +249,7 @@ def save(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer],
 
 
 def restore(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer]) -> int:
-    """Load the checkpoint if there is one; gives the number of steps done."""
+    """Load the checkpoint if there is one; returns the number of steps done."""
     if not path.is_file():
         return 0
     with _readable(path):
@@ -258,7 +262,7 @@ def restore(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimize
 
 
 def load_weights(path: Path, module: nn.Module) -> int:
-    """Load only what was learned; gives the number of steps done."""
+    """Load only the weights of a checkpoint; returns the number of steps done."""
     with _readable(path):
         state = _read(path)
         module.load_state_dict(state["module"])
@@ -280,5 +284,5 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def can_compile() -> bool:
-    """torch.compile needs a C++ compiler; without one training runs eagerly, at two thirds of the speed."""
+    """Return whether there is a C++ compiler, which torch.compile needs; without one training runs eagerly (slower)."""
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))

@@ -1,7 +1,7 @@
-"""Muon: momentum whose matrix updates are made near-orthogonal by a Newton-Schulz iteration.
+"""The Muon optimizer: momentum whose matrix updates are made near-orthogonal by a Newton-Schulz iteration.
 
 Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon. Matrices of one shape are updated in one batch,
-in bfloat16 where that is quick. Knows matrices and gradients only; embeddings and norms belong to AdamW.
+in bfloat16 where that is fast. For matrices only; embeddings and norms belong to AdamW.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ NUM_ITERATIONS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """`weight_decay` is decoupled: a matrix shrinks by lr * weight_decay a step, which bounds its spectral norm."""
+    """An optimizer for matrices.
+
+    `weight_decay` is decoupled: a matrix shrinks by lr * weight_decay per step, which bounds its spectral norm.
+    """
 
     def __init__(
         self, matrices: Iterable[nn.Parameter], lr: float, *, momentum: float = 0.95, weight_decay: float = 0.0
@@ -52,7 +55,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """[n, rows, columns] -> the same with singular values pushed towards one."""
+    """Push the singular values of matrices [n, rows, columns] towards one."""
     x: Tensor = matrices.to(quick_type(matrices.device.type))
     is_tall = x.shape[1] > x.shape[2]
     x = x.mT if is_tall else x

@@ -1,6 +1,6 @@
-"""What the target learns: the next token, at scored positions only, so that the lm_head works on no other.
+"""The target's training objective: the next token, at scored positions only, so that the lm_head computes no others.
 
-Knows cross-entropy and batches; knows nothing of optimizers, files or kinds of work.
+Cross-entropy on batches; optimizers, files and kinds of task are elsewhere.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from eaglelocal.training.target import Target
 
 
 def cross_entropy(state: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:
-    """state [n, width], embedding [vocab, width], labels [n] -> the mean loss in nats."""
+    """Return the mean loss in nats of state [n, width] with embedding [vocab, width] and labels [n]."""
     return F.cross_entropy(F.linear(state, embedding).float(), labels)
 
 
 class NextToken:
-    """The target's objective; `compiled` fuses the graph, which is half as fast again."""
+    """The target's objective; `compiled` fuses the graph, which is faster."""
 
     def __init__(self, target: Target, *, compiled: bool) -> None:
         self._target = target
@@ -38,7 +38,7 @@ class NextToken:
 
 @torch.no_grad()
 def answer_loss(target: Target, batch: Batch) -> tuple[float, float]:
-    """Mean loss and argmax agreement over the batch's assistant tokens."""
+    """Return the mean loss and argmax agreement over the batch's assistant tokens."""
     at = torch.from_numpy(batch.scored[batch.is_assistant])
     labels = torch.from_numpy(batch.labels[batch.is_assistant])
     with torch.autocast("cpu", torch.bfloat16):

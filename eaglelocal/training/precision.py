@@ -1,4 +1,4 @@
-"""In what type matrices are multiplied: bfloat16 only where a device is quicker at it than in float32."""
+"""The type in which matrices are multiplied: bfloat16 only where a device is faster with it than with float32."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ FIRST_QUICK_CUDA = (8, 0)  # compute capability: Ampere; older cards emulate bfl
 
 
 def quick_type(device: str) -> torch.dtype:
-    """Of torch's kind of device.
+    """Return the faster type for a device of torch.
 
-    A processor without instructions for bfloat16 multiplies it many times slower than float32. Apple's GPUs gain little
-    by it, and torch's autocast knows it there only from some versions on.
+    A CPU without bfloat16 instructions multiplies it many times slower than float32. Apple's GPUs gain little from it,
+    and torch's autocast supports it there only in newer versions.
     """
     if device == "cuda":
         return torch.bfloat16 if torch.cuda.get_device_capability() >= FIRST_QUICK_CUDA else torch.float32
@@ -19,11 +19,11 @@ def quick_type(device: str) -> torch.dtype:
 
 
 def autocast(device: str) -> torch.autocast:
-    """Forward passes under it multiply in the quick type."""
+    """Return a context in which forward passes multiply in the faster type."""
     return torch.autocast(device, torch.bfloat16, enabled=quick_type(device) is torch.bfloat16)
 
 
 def _cpu_has_bfloat16() -> bool:
-    """Asked of what torch keeps for itself: versions and processors that lack the question lack the instructions."""
+    """Ask torch's private function; where a version of torch lacks it, assume that there are no such instructions."""
     known = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     return known is not None and bool(known())

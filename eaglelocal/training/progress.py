@@ -1,6 +1,6 @@
 """Progress of a training run on stderr: a bar on a terminal, a line now and then in a log.
 
-Knows counts and clocks; knows nothing of what is trained.
+It shows counts and times, and does not know what is trained.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SMOOTHING = 0.98
 
 
 class Progress:
-    """Shows steps done, loss (smoothed), tokens per second and the time left."""
+    """A display of steps done, loss (smoothed), tokens per second and the time left."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -55,13 +55,13 @@ class Progress:
             self._show(done, elapsed_s)
 
     def note(self, text: str) -> None:
-        """On a terminal without the label, which stands before the bar."""
+        """Print a line; on a terminal without the label, which the bar already has."""
         told = text if self._console.is_terminal else f"{self._label}: {text}"
         self._console.print(f"{time.strftime('%H:%M:%S')} {told}", highlight=False, soft_wrap=True)
 
     def _show(self, done: int, elapsed_s: float) -> None:
         tok_s = (self._tokens - self._tokens_at_mark) / max(elapsed_s, 1e-9)
-        spent_s = time.monotonic() - self._began_at  # steps are not alike: the last few tell little of those to come
+        spent_s = time.monotonic() - self._began_at  # averaged over the run, because steps differ
         left_s = (self._total - done) * spent_s / max(1, done - self._done_at_begin)
         state = f"step {done}/{self._total} loss {self._loss:.4f} {tok_s:.0f} tok/s"
         if self._console.is_terminal:

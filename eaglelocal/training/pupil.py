@@ -1,7 +1,7 @@
-"""A head that learns beside a GGUF target: the layer, its words, and how both come from files and go to one.
+"""A draft head in training for a GGUF target: layer, vocabulary and output, and how they are read and written.
 
-What a head lends from its target (embeddings, output) stays as the target's file has it, decoded; an output of its
-own is learned with the layer. Knows names and keys of the `eagle3` format; knows nothing of losses or conversations.
+What a head borrows from its target (embeddings, output) stays as in the target's file, decoded; an output of its own
+is trained with the layer. It writes the keys of the `eagle3` format; losses and conversations are elsewhere.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from eaglelocal.training.precision import quick_type
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
-NEW_VOCABULARY = 32_000  # tokens that a new head says, where its target knows many more
+NEW_VOCABULARY = 32_000  # tokens that a new head predicts, where its target has more
 HEAD_SIZES = (128, 64, 32)
-ROWS_AT_ONCE = 2048  # of a matrix that is decoded
+ROWS_AT_ONCE = 2048  # rows of a matrix that are decoded at once
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One that lies in a file."""
+    """A matrix in a file, of which rows are read when needed."""
 
     header: Header
     name: str
@@ -63,17 +63,17 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A head's vocabulary. `tokens` [draft vocabulary]: the target's tokens that it says; None: all."""
+    """A head's vocabulary. `tokens` [draft vocabulary]: the target's tokens that it predicts; None: all."""
 
     tokens: Ints | None
     embeddings: Matrix
     output: Matrix  # its own, or the target's
     owns_output: bool
     owns_embeddings: bool
-    is_new: bool  # the output is yet to be cut out of the target's
+    is_new: bool  # the output is still to be copied from the target's rows
 
     def embedded(self, tokens: Sequence[int]) -> Floats:
-        """[tokens, width], read from the file: of a large vocabulary a text uses little."""
+        """Read the embeddings [tokens, width] from the file: a text uses little of a large vocabulary."""
         unique, places = np.unique(np.asarray(tokens, np.int64), return_inverse=True)
         return self.embeddings.rows(unique.tolist())[places]
 
@@ -82,18 +82,18 @@ class Words:
         return (self.output.num_rows if self.tokens is None else len(self.tokens), self.output.width)
 
     def first_output(self) -> Tensor:
-        """[draft vocabulary, width], as learning begins: float32 where it learns, else as the pupil keeps it."""
+        """Return the initial output [draft vocabulary, width]: float32 if it is trained, else bfloat16, as in Pupil."""
         cut_out = self.tokens if self.is_new else None
         rows = list(range(self.output.num_rows)) if cut_out is None else cut_out.tolist()
         first = torch.empty(self.output_shape, dtype=torch.float32 if self.owns_output else torch.bfloat16)
-        for start in range(0, len(rows), ROWS_AT_ONCE):  # in float32, a large vocabulary takes gigabytes
+        for start in range(0, len(rows), ROWS_AT_ONCE):  # in float32 a large vocabulary takes gigabytes
             part = self.output.rows(rows[start : start + ROWS_AT_ONCE])
             first[start : start + len(part)] = torch.from_numpy(part)
         return first
 
 
 class Pupil(nn.Module):
-    """Head and output. Only what the head owns is a parameter, and is kept in checkpoints."""
+    """A head and its output. Only what the head owns is a parameter, and is saved in checkpoints."""
 
     output: Tensor  # [draft vocabulary, width]
 
@@ -106,7 +106,7 @@ class Pupil(nn.Module):
             self.register_buffer("output", output.bfloat16(), persistent=False)
 
     def to_learn_on(self, device: str) -> Pupil:
-        """What is lent comes in the type that it is multiplied in there, for nothing else makes it alike."""
+        """Move it to the device. A borrowed output gets the type of products there: nothing else makes types match."""
         if not isinstance(self.output, nn.Parameter):
             self.output = self.output.to(quick_type(device))
         return self.to(device)
@@ -114,7 +114,7 @@ class Pupil(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class School:
-    """A target, and the head that it begins with, if any."""
+    """A target, and the head with which training begins, if any."""
 
     target: Header
     info: ModelInfo
@@ -123,8 +123,8 @@ class School:
 
 
 def shape_of(info: EagleInfo, header: Header, *, max_context: int) -> HeadShape:
-    """Of a head in a file. Raises IncompatibleError where its rotation is none that is computed here."""
-    scaling = header.metadata.get("eagle3.rope.scaling.type", "linear")  # llama.cpp's default; its factor's is none
+    """Return the shape of a head in a file. Raises IncompatibleError if its RoPE is not supported here."""
+    scaling = header.metadata.get("eagle3.rope.scaling.type", "linear")  # llama.cpp's default; its factor has none
     turned = header.metadata.get("eagle3.rope.dimension_count", info.head_dim)
     if scaling not in ("none", "linear") or turned != info.head_dim:
         raise IncompatibleError(
@@ -160,7 +160,10 @@ def _real(header: Header, key: str, default: float) -> float:
 
 
 def new_shape(target: ModelInfo, *, max_context: int) -> HeadShape:
-    """An EAGLE-3.1 head for a target: as wide as it, one layer, about 5 % of a dense model's weights."""
+    """Return the shape of a new EAGLE-3.1 head: as wide as the target, one layer, about 5 % of a dense model's weights.
+
+    Raises IncompatibleError where the target's layers or width do not allow one.
+    """
     n = target.n_layer
     if n < 4:
         raise IncompatibleError(f"{target.name} has {n} layers; a head reads three, none of them the first")
@@ -182,14 +185,14 @@ def new_shape(target: ModelInfo, *, max_context: int) -> HeadShape:
 
 
 def frequent_tokens(counts: Ints, most: int = NEW_VOCABULARY) -> Ints | None:
-    """The tokens that are said most often, those with the lowest id where it is alike; None: all of them."""
+    """Return the `most` most frequent tokens, of equal ones those with the lowest id; None: all of them."""
     if len(counts) <= most:
         return None
     return np.sort(np.argsort(-counts, kind="stable")[:most]).astype(np.int64)
 
 
 def words_of(school: School, new_tokens: Ints | None) -> Words:
-    """Of the head it begins with, or of a new one that says `new_tokens`."""
+    """Return the vocabulary of the initial head, or of a new one that predicts `new_tokens`."""
     target, start, info = school.target, school.start, school.start_info
     lent = Matrix(target, "output.weight" if "output.weight" in target.tensors else "token_embd.weight")
     embeddings = Matrix(target, "token_embd.weight")
@@ -209,14 +212,14 @@ def words_of(school: School, new_tokens: Ints | None) -> Words:
 
 
 def head_shape(school: School, *, max_context: int) -> HeadShape:
-    """Of the head it begins with, or of a new one. Raises IncompatibleError where there is none to be trained here."""
+    """Return the shape of the initial head, or of a new one. Raises IncompatibleError if it cannot be trained here."""
     if school.start is None or school.start_info is None:
         return new_shape(school.info, max_context=max_context)
     return shape_of(school.start_info, school.start, max_context=max_context)
 
 
 def pupil_of(school: School, words: Words, *, max_context: int) -> Pupil:
-    """As learning begins: the head of the file, or a new one."""
+    """Return the head at the beginning of training: the file's, or a new one."""
     head = Head(head_shape(school, max_context=max_context))
     if school.start is None:
         begin(head)
@@ -227,7 +230,7 @@ def pupil_of(school: School, words: Words, *, max_context: int) -> Pupil:
 
 @torch.no_grad()
 def begin(head: Head) -> None:
-    """Matrices as small as those of the target's layers began; what is added to the residual stream smaller."""
+    """Initialise a new head's matrices: std 1/sqrt(columns), half of that where they add to the residual stream."""
     for name, parameter in head.named_parameters():
         if parameter.ndim == 2:
             std = parameter.shape[1] ** -0.5
@@ -236,7 +239,7 @@ def begin(head: Head) -> None:
 
 @torch.no_grad()
 def fill_head(head: Head, header: Header) -> None:
-    """Give the head the file's weights. The gains of fc_norm come back folded into fc: the same function."""
+    """Load the file's weights into the head. The gains of fc_norm stay folded into fc, which is the same function."""
 
     def weights(name: str) -> Tensor:
         return torch.from_numpy(read_tensor(header.path, header, f"{name}.weight"))
@@ -249,20 +252,20 @@ def fill_head(head: Head, header: Header) -> None:
 
 
 def name_of(school: School) -> str:
-    """Of the head that comes out."""
+    """Return the name of the trained head."""
     if school.start_info is None:
         return f"{school.info.name} EAGLE-3.1 head{TRAINED_HERE}"
     return school.start_info.name.removesuffix(TRAINED_HERE) + TRAINED_HERE
 
 
 def entries_of(head: Head, school: School, *, name: str, kind: str) -> list[Entry]:
-    """Keys of the head's file."""
+    """Return the keys of the trained head's file."""
     shape, start = head.shape, school.start
     changed = [
         Entry("general.name", ValueType.STRING, name),
         Entry("general.file_type", ValueType.UINT32, FILE_TYPES[kind]),
         Entry(TARGET_NAME_KEY, ValueType.STRING, school.info.name),
-        Entry(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it was tried
+        Entry(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it is measured
     ]
     if start is not None:
         return [*changed, *copied_entries(start, without=frozenset(entry.key for entry in changed))]

@@ -1,6 +1,6 @@
-"""Target and tokenizer from the GGUF files that `export` wrote, so that training can go on from them.
+"""Reading of target and tokenizer from the GGUF files that `export` wrote, so that training can continue from them.
 
-Matrices come back as bfloat16 held them. (Heads: pupil.py.)
+Matrices have the values of their bfloat16 in the file. (Heads: pupil.py.)
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from eaglelocal.training.tokenizer import GuideTokenizer, tokenizer_of
 
 
 def read_tokenizer(path: Path) -> GuideTokenizer:
-    """Raises KeyError where the file has no tokenizer of ours."""
+    """Read the tokenizer. Raises KeyError where the file has none that `export` wrote."""
     fields = gguf.GGUFReader(path).fields
     return tokenizer_of(fields["tokenizer.ggml.tokens"].contents(), fields["tokenizer.ggml.merges"].contents())
 
 
 @torch.no_grad()
 def fill_target(target: Target, path: Path) -> None:
-    """Give the target the file's weights. Raises KeyError or RuntimeError where the file is of another shape."""
+    """Load the file's weights into the target. Raises KeyError or RuntimeError where the file is of another shape."""
     weights = read_weights(path)
     target.embedding.weight.copy_(weights["token_embd"])
     target.norm.weight.copy_(weights["output_norm"])
@@ -35,7 +35,7 @@ def fill_target(target: Target, path: Path) -> None:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Every tensor in f32, by its name without `.weight`."""
+    """Read every tensor as float32, by its name without `.weight`."""
     return {
         tensor.name.removesuffix(".weight"): torch.from_numpy(
             np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)

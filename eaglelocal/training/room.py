@@ -1,6 +1,6 @@
-"""What learning takes of a device and of the disk, reckoned before the first question is asked: answers take hours.
+"""Estimates of the memory and disk that training needs, made before the first question, because answers take hours.
 
-State is exact; what a step takes is a bound from above, by the tensors that are kept for gradients. Pure arithmetic on
+State is exact; what a step takes is an upper bound, by the tensors that are kept for gradients. Pure arithmetic on
 shapes.
 """
 
@@ -24,16 +24,16 @@ from eaglelocal.training.precision import quick_type
 from eaglelocal.training.pupil import Pupil, School, frequent_tokens, head_shape, words_of
 
 FLOAT, HALF = 4, 2
-MUON_WORK = 16  # bytes a weight, of all matrices of one shape: pushed, stacked, and some in bfloat16
+MUON_WORK = 16  # bytes per weight, of all matrices of one shape: momentum, stack, and some in bfloat16
 CTX_STEP = 256  # a hinted --ctx is a multiple
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Of a head that learns from conversations of at most `max_tokens`."""
+    """The bytes to train a head on conversations of at most `max_tokens`."""
 
     state_bytes: int  # weights, gradients and what optimizers keep
-    step_bytes: int  # beside it, at the worst moment
+    step_bytes: int  # besides it, at the peak
     token_bytes: int  # of those, what each token of a conversation takes
     checkpoint_bytes: int
     max_tokens: int
@@ -44,10 +44,10 @@ class Need:
 
 
 def need_of(school: School, plan: Unrolling, *, max_tokens: int, device: str) -> Need:
-    """Which tokens a new head will say is not known yet; how many, is."""
+    """Return the memory needed. A new head's tokens are not chosen yet, but their number is known."""
     words = words_of(school, frequent_tokens(np.zeros(school.info.n_vocab, np.int64)))
     shape = head_shape(school, max_context=max_tokens)
-    with torch.device("meta"):  # shapes alone
+    with torch.device("meta"):  # shapes only
         pupil = Pupil(Head(shape), torch.empty(words.output_shape), owns_output=words.owns_output)
     learned = list(pupil.named_parameters())
     lent = 0 if words.owns_output else pupil.output.numel() * quick_type(device).itemsize
@@ -65,7 +65,7 @@ def need_of(school: School, plan: Unrolling, *, max_tokens: int, device: str) ->
 
 
 def kept_bytes(name: str, weight: nn.Parameter) -> int:
-    """Of each number, by its optimizer: AdamW keeps two moments, Muon one."""
+    """Return the bytes that its optimizer keeps of each number: AdamW keeps two moments, Muon one."""
     return FLOAT if by_muon(name, weight) else 2 * FLOAT
 
 
@@ -74,7 +74,7 @@ def by_muon(name: str, weight: nn.Parameter) -> bool:
 
 
 def muon_bytes(learned: Sequence[tuple[str, nn.Parameter]]) -> int:
-    """Matrices of one shape are made orthogonal together."""
+    """Return the bytes of Muon's step, which handles all matrices of one shape together."""
     together: Counter[torch.Size] = Counter()
     for name, weight in learned:
         if by_muon(name, weight):
@@ -83,13 +83,19 @@ def muon_bytes(learned: Sequence[tuple[str, nn.Parameter]]) -> int:
 
 
 def token_bytes(shape: HeadShape, plan: Unrolling) -> int:
-    """Tapped inputs, as they are and normalised; the prefix's cells; and the scores that chains give them each step."""
+    """Return the bytes of a step for each token.
+
+    Tapped inputs, raw and normalised; the prefix's cells; and the chains' attention scores for it in each draft step.
+    """
     reading = 18 * len(shape.taps) * shape.tap_width + 40 * shape.width
     return reading + shape.num_heads * plan.chains * (6 * plan.num_steps + 20)
 
 
 def check_room(need: Need, held: Sequence[Buffer], rooms: Sequence[Room], device: str) -> None:
-    """`held`: the target, that reads beside it; `device`: torch's kind. Raises ResourceError with the sum."""
+    """Check that training fits in memory. Raises ResourceError with the sum.
+
+    `held`: the target, which is loaded too; `device`: torch's device type.
+    """
     room = room_of(device, rooms)
     if room is None or room.free_bytes is None:
         return
@@ -106,7 +112,7 @@ def check_room(need: Need, held: Sequence[Buffer], rooms: Sequence[Room], device
 
 
 def room_of(device: str, rooms: Sequence[Room]) -> Room | None:
-    """Where torch lays what it learns: its first GPU is llama.cpp's; None: llama.cpp sees none."""
+    """Return the memory that torch will use: its first GPU is llama.cpp's; None: llama.cpp sees none."""
     if device == "cuda":
         first = next((room for room in rooms if room.device != RAM), None)
         if first is None or not first.in_ram:
@@ -126,7 +132,7 @@ def ways_out(need: Need, missing: int, device: str) -> Iterator[str]:
 
 
 def check_disk(need: Need, folder: Path, free_bytes: int) -> None:
-    """For one state of learning beside the one before it. Raises ResourceError."""
+    """Check the space for one checkpoint besides the previous one. Raises ResourceError."""
     wanted = 2 * need.checkpoint_bytes
     if wanted > free_bytes:
         message = f"the state of learning takes {size(wanted)}, and {size(free_bytes)} are free in {folder}"

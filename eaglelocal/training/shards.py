@@ -1,7 +1,7 @@
 """Token rows on disk: written ahead by a background process, read as memory maps.
 
-A shard is the rows of up to STEPS_PER_SHARD training steps. Which rows a step sees depends on (seed, stage, step)
-alone, so a resumed run sees what it would have seen. Knows files and processes; knows nothing of models or losses.
+A shard is the rows of up to STEPS_PER_SHARD training steps. The rows of a step depend on (seed, stage, step) alone, so
+a resumed run sees the same ones. Models and losses are elsewhere.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Shards:
     seed: int
 
     def batch(self, stage: Stage, step: int) -> Batch:
-        """The batch of one step; the shard must be there (`wait_for`)."""
+        """Return the batch of one step; its shard must be there (`wait_for`)."""
         rows = np.load(self.path(stage, step // STEPS_PER_SHARD), mmap_mode="r")  # [2, rows, row_length]
         order = np.random.default_rng([self.seed, step // STEPS_PER_SHARD]).permutation(rows.shape[1])
         first = (step % STEPS_PER_SHARD) * stage.rows_per_step
@@ -94,12 +94,12 @@ def _write_in_child(shards: Shards, tokenizer_file: Path, source: DocumentSource
 
 
 def _shard_seed(shards: Shards, stage: Stage, shard: int) -> int:
-    """No two shards of a build share a seed, whatever stage or build they are of."""
+    """Return a seed that no other shard of any stage or build has."""
     return (shards.seed * 64 + shards.stages.index(stage)) * 1_000_000 + shard * 100
 
 
 def _endless(source: DocumentSource, seed: int) -> Iterator[Pieces]:
-    """The source's documents, again under the next seed when they run out."""
+    """Yield the source's documents, again with the next seed when they run out."""
     return chain.from_iterable(source(next_seed) for next_seed in count(seed))
 
 
@@ -112,7 +112,7 @@ def _write(path: Path, rows: Iterable[Document]) -> None:
 
 
 class ShardWriter:
-    """The background process that writes shards while training reads them."""
+    """A background process that writes shards while training reads them."""
 
     def __init__(self, shards: Shards, tokenizer_file: Path, source: DocumentSource) -> None:
         self._shards = shards

@@ -1,7 +1,7 @@
-"""A head learns from a target's own conversations: capture, steps, what is held out, and the tensors at the end.
+"""Training of a draft head on its target's own conversations: capture, steps, held-out evaluation, and the result.
 
-Knows the order of things; the arithmetic, the files' formats and the target are elsewhere. A study that was stopped
-goes on from its checkpoint.
+It connects these; the arithmetic, the files' formats and the target are elsewhere. A run that was stopped continues
+from its checkpoint.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from eaglelocal.training.precision import autocast
 from eaglelocal.training.progress import Progress
 from eaglelocal.training.pupil import Pupil, School, Words, frequent_tokens, pupil_of, words_of
 
-HELD_OUT_ROWS = 4  # of a batch, where they fit one
-PART_NUMBERS = 2**22  # of a state, in what is learned from at once: beside a wide target gradients keep gigabytes of it
-LEFT_BYTES = 512 * 2**20  # of a card, for llama.cpp while torch learns on it
-# as torch says it of GPUs, and of others
+HELD_OUT_ROWS = 4  # in a batch, if they fit
+PART_NUMBERS = 2**22  # of a state, in a part trained on at once: with a wide target gradients keep gigabytes of it
+LEFT_BYTES = 512 * 2**20  # of a card, for llama.cpp while torch trains on it
+# torch's messages, for GPUs and other devices
 NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "ALLOC_FAILED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What is learned, from what, and how long.
+    """Parameters of a training run: the head, the data, and the duration.
 
-    plan        loads the target; of a conversation longer than its n_ctx the end is left out
-    checkpoint  where the state of learning lies
+    plan        loads the target; conversations longer than its n_ctx lose their end
+    checkpoint  where the state of training is kept
     """
 
     plan: Plan
@@ -56,7 +56,7 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The head, and what of its drafts would have been accepted in the conversations held out, before and after."""
+    """The trained head, and its acceptance on the held-out conversations before and after."""
 
     pupil: Pupil
     words: Words
@@ -65,8 +65,10 @@ class Learned:
 
 
 def learn(study: Study) -> Learned:
-    """Raises UsageError where the context holds no answer, ResourceError where memory does not suffice, what loading
-    the target raises, and KeyboardInterrupt, which leaves a checkpoint. What torch held is free again behind it.
+    """Train a head. What torch holds on the device is freed afterwards.
+
+    Raises UsageError where the context holds no answer, ResourceError where memory does not suffice, what loading
+    the target raises, and KeyboardInterrupt, which leaves a checkpoint.
     """
     try:
         with _memory_suffices(study.device):
@@ -80,14 +82,14 @@ def learn(study: Study) -> Learned:
 
 
 def leave_room(device: str) -> None:
-    """llama.cpp ends the process where a card has nothing left for its next product; torch raises, or frees some."""
+    """Limit torch's memory on the card: llama.cpp ends the process without memory, while torch raises or frees some."""
     if device == "cuda":
         free, total = torch.cuda.mem_get_info()
         torch.cuda.set_per_process_memory_fraction(share_of_card(free, total, torch.cuda.memory_reserved()))
 
 
 def share_of_card(free: int, total: int, held: int) -> float:
-    """What torch may have: what it holds, and what is free but for LEFT_BYTES."""
+    """Return the share of the card for torch: what it holds, and what is free except for LEFT_BYTES."""
     return min(1.0, (held + max(free - LEFT_BYTES, 0)) / total)
 
 
@@ -103,7 +105,7 @@ def _memory_suffices(device: str) -> Iterator[None]:
 
 
 def parts_of(together: Sequence[Conversation], width: int) -> Iterator[Sequence[Conversation]]:
-    """As many as are learned from at once, padded to the longest of them; together they are a step."""
+    """Split a step into parts that are small enough to train on at once, each padded to its longest conversation."""
     part: list[Conversation] = []
     for one in sorted(together, key=lambda each: len(each.tokens)):
         if part and (len(part) + 1) * len(one.tokens) * width > PART_NUMBERS:
@@ -156,9 +158,9 @@ def _learned(study: Study) -> Learned:
 
 
 def within_context(study: Study) -> Study:
-    """With the conversations of which the context holds enough to learn from: earlier ones may be longer.
+    """Cut conversations to the context, which may be smaller than before, and drop those without enough of an answer.
 
-    A file that is damaged may tell of tokens that there are not.
+    Also drops conversations with unknown tokens, which a damaged file may have. Raises UsageError if none is left.
     """
     known = range(study.school.info.n_vocab)
     taught, held_out = (
@@ -180,7 +182,7 @@ def told(accepted: Accepted) -> str:
 
 
 def _counts(study: Study) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """How often each token was said; those of the questions come after all that were."""
+    """Return a count per token, in which any token of an answer outranks those that are in questions only."""
     said = np.zeros(study.school.info.n_vocab, np.int64)
     for one in study.taught:
         tokens = np.asarray(one.tokens)

@@ -1,7 +1,7 @@
 """The small llama-architecture target in torch: exactly the graph that llama.cpp runs for `llama`.
 
 Rotary pairs are interleaved (llama.cpp's NORM convention), so weights are exported without permutation; token
-embedding and lm_head are tied. Knows shapes and arithmetic; knows nothing of tokens' meaning, data, losses or files.
+embedding and lm_head are tied. Data, losses and files are elsewhere.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class TargetShape:
+    """Sizes of a target."""
+
     vocab: int = 4096
     width: int = 256
     num_layers: int = 6
@@ -50,7 +52,7 @@ class RmsNorm(nn.Module):
 def rope_tables(
     length: int, head_size: int, theta: float, *, scale: float = 1.0, factors: Sequence[float] = ()
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, each [length, head_size / 2]. Positions are divided by `scale`, frequencies by `factors`."""
+    """Return cosines and sines, each [length, head_size / 2]. `scale` divides positions, `factors` frequencies."""
     frequencies = theta ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
     if factors:
         frequencies = frequencies / torch.tensor(factors, dtype=torch.float64)
@@ -65,7 +67,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def split_heads(x: Tensor, head_size: int) -> Tensor:
-    """[batch, length, heads * head_size] -> [batch, heads, length, head_size]."""
+    """Reshape [batch, length, heads * head_size] to [batch, heads, length, head_size]."""
     return x.reshape(x.shape[0], x.shape[1], -1, head_size).transpose(1, 2)
 
 
@@ -113,7 +115,7 @@ class Block(nn.Module):
 
 
 class Target(nn.Module):
-    """`forward` gives the state that the lm_head reads; `logits` applies the head (all rows or gathered ones)."""
+    """A llama model. `forward` returns the lm_head's input; `logits` applies the lm_head (to all rows or some)."""
 
     cos: Tensor  # [max_context, head_size / 2]
     sin: Tensor
@@ -130,11 +132,11 @@ class Target(nn.Module):
         self._initialise()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """tokens [batch, length] -> normalised final state [batch, length, width]."""
+        """Return the normalised final state [batch, length, width] of tokens [batch, length]."""
         return self.forward_with_taps(tokens, ())[0]
 
     def forward_with_taps(self, tokens: Tensor, taps: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """As `forward`, and the residual streams that enter the layers in taps, each [batch, length, width]."""
+        """Return `forward`'s result, and the residual streams that enter layers `taps`, each [batch, length, width]."""
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
         x = self.embedding(tokens)
         tapped = {}

@@ -1,7 +1,7 @@
 """Byte-level BPE of the embedded model: training, encoding, and its GGUF keys.
 
 The pre-tokenizer is llama.cpp's `qwen2` type (single digits), so that llama.cpp splits text exactly as training did.
-Knows the ChatML special tokens and the chat template; knows nothing of corpora, models or training.
+It defines the ChatML special tokens and the chat template; corpora and models are elsewhere.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True, slots=True)
 class GuideTokenizer:
-    """The trained tokenizer with the ids that the model's turns are built of."""
+    """The trained tokenizer, with the ids of its special tokens."""
 
     backend: Tokenizer
 
@@ -80,10 +80,10 @@ def train_tokenizer(texts: Iterable[str], num_tokens: int = 4096) -> GuideTokeni
 
 
 def tokenizer_of(tokens: Sequence[str], merges: Sequence[str]) -> GuideTokenizer:
-    """The tokenizer whose keys `add_tokenizer_keys` wrote: tokens by id, merges as two tokens with a blank between."""
+    """Return the tokenizer from the keys that `add_tokenizer_keys` wrote: tokens by id, merges as "left right"."""
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     backend = _backend(models.BPE(vocab={token: at for at, token in enumerate(tokens)}, merges=pairs))
-    backend.add_special_tokens(_special_tokens())  # they keep the ids that they have
+    backend.add_special_tokens(_special_tokens())  # they keep their ids
     return GuideTokenizer(backend)
 
 

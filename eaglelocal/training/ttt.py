@@ -1,8 +1,8 @@
-"""Training-time test: the head learns on its own unrolled states what the frozen target would say.
+"""Training-time test: the head is trained on its own unrolled states to predict what the frozen target would.
 
 Chains are anchored at sampled assistant positions; tokens are teacher-forced, states are the head's own. The loss per
 step is soft cross-entropy to the target's distribution plus a share of cross-entropy to its argmax (greedy acceptance
-counts matches), weighted 0.8^step (EAGLE-3, arXiv 2503.01840). Knows nothing of optimizers or files.
+counts matches), weighted 0.8^step (EAGLE-3, arXiv 2503.01840). Optimizers and files are elsewhere.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ChainPlan:
+    """Parameters of the training-time test."""
+
     num_steps: int = 5
     step_weight: float = 0.8
     argmax_share: float = 0.3
@@ -33,12 +35,14 @@ class ChainPlan:
 
 @dataclass(frozen=True, slots=True)
 class Chains:
+    """The anchors of a batch's chains, and which of their steps count."""
+
     anchors: Tensor  # [batch, chains]
     counts: Tensor  # [steps, batch, chains] 1.0 where the step's token is an assistant token of the anchor's answer
 
 
 def draw_chains(batch: Batch, plan: ChainPlan) -> Chains:
-    """Anchors P whose token P+1 is the assistant's, drawn without replacement; rows with too few repeat, uncounted."""
+    """Draw anchors P whose token P+1 is the assistant's, without replacement. Rows with too few repeat, uncounted."""
     num_rows, length = batch.tokens.shape
     rng = np.random.default_rng(int(batch.scored.sum()) % 2**32)
     is_answer = np.zeros(num_rows * length, bool)
@@ -55,7 +59,7 @@ def draw_chains(batch: Batch, plan: ChainPlan) -> Chains:
 
 
 def _counts(anchors: Positions, is_real: Flags, is_answer: Flags, num_steps: int) -> npt.NDArray[np.float32]:
-    """A step counts while every token of the chain, the predicted one included, belongs to the answer."""
+    """Return the steps that count: those where every token of the chain, even the predicted one, is the answer's."""
     padded = np.pad(is_answer, ((0, 0), (0, num_steps + 2)))
     alive, counts = is_real, []
     for step in range(num_steps):
@@ -65,14 +69,14 @@ def _counts(anchors: Positions, is_real: Flags, is_answer: Flags, num_steps: int
 
 
 def chain_loss(states: Tensor, wanted: Tensor, embedding: Tensor, argmax_share: float) -> tuple[Tensor, Tensor]:
-    """states and wanted [n, width] (head's and target's) -> loss [n] and argmax agreement [n]."""
+    """Return loss [n] and argmax agreement [n] of states and wanted [n, width] (the head's and the target's)."""
     target_logits = F.linear(wanted, embedding)
     losses, said = logit_loss(F.linear(states, embedding), target_logits, argmax_share)
     return losses, (said == target_logits.argmax(-1)).float()
 
 
 def logit_loss(draft: Tensor, target: Tensor, argmax_share: float) -> tuple[Tensor, Tensor]:
-    """Logits [n, vocabulary] of head and target -> loss [n], and what the head would draft [n]."""
+    """Return loss [n] and the head's argmax [n], from logits [n, vocabulary] of head and target."""
     target, log_draft = target.float(), F.log_softmax(draft.float(), -1)
     soft = -(F.softmax(target, -1) * log_draft).sum(-1)
     hard = -log_draft.gather(-1, target.argmax(-1, keepdim=True)).squeeze(-1)
@@ -80,7 +84,7 @@ def logit_loss(draft: Tensor, target: Tensor, argmax_share: float) -> tuple[Tens
 
 
 class TrainingTimeTest:
-    """The head's objective; keeps the last batch's agreement per step for the progress log."""
+    """The head's objective."""
 
     def __init__(self, head: Head, target: Target, plan: ChainPlan, *, compiled: bool) -> None:
         self._head, self._target, self._plan = head, target.requires_grad_(False), plan
@@ -98,7 +102,7 @@ class TrainingTimeTest:
         return loss
 
     def loss_and_agreement(self, batch: Batch) -> tuple[Tensor, list[float]]:
-        """The weighted loss, and per step the share of scored tokens on which head and target agree."""
+        """Return the weighted loss, and per step the share of scored tokens on which head and target agree."""
         tokens, chains = torch.from_numpy(batch.tokens), draw_chains(batch, self._plan)
         with torch.no_grad():
             final, taps = self._tapped(tokens, self._head.shape.taps)

@@ -1,6 +1,6 @@
-"""Where `train` keeps what a target said and how far it came: a folder for each target, and one run in it.
+"""The folders where `train` keeps a target's answers and its own state: one for each target, for one run at a time.
 
-Knows files and who uses them; knows nothing of what stands in them.
+It handles files and locks; their contents are read elsewhere.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from eaglelocal.training.conversations import unwritable
 
 ANSWERS = "answers.jsonl"
 CHECKPOINT, PARTIAL = ".checkpoint", ".partial"
-TARGET = "target"  # its label, for people; who works here holds the lock of this file
+TARGET = "target"  # its name, to be shown; the run that works here locks this file
 
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """One on disk. `paths`: what goes with it, itself the last where nobody else keeps anything there."""
+    """A folder of `train` on disk. `paths`: its files, and last the folder itself if it holds nothing else."""
 
     folder: Path
     target: str
@@ -36,9 +36,10 @@ class Workplace:
 
 @contextmanager
 def entered(folder: Path, target: str) -> Iterator[None]:
-    """Alone in the folder, which is made.
+    """Create the folder and lock it for this run alone.
 
-    Raises ResourceError where it cannot be written, or another run is there; UsageError where another target answered.
+    Raises ResourceError where it cannot be written, or another run uses it; UsageError where its answers are another
+    target's.
     """
     try:
         make_folder(folder, PRIVATE)
@@ -52,7 +53,7 @@ def entered(folder: Path, target: str) -> Iterator[None]:
             hint = "wait for it, or `--work` elsewhere"
             raise ResourceError(f"another `train` works in {folder}", hint=hint) from None
         _name(folder, lock, target)
-        for left in folder.glob(f"*{PARTIAL}"):  # by a run that was killed
+        for left in folder.glob(f"*{PARTIAL}"):  # left by a run that was killed
             left.unlink(missing_ok=True)
         yield
 
@@ -64,16 +65,16 @@ def _name(folder: Path, lock: TextIO, target: str) -> None:
         hint = f"`--work` elsewhere, or rm -r {shlex.quote(str(folder))}"
         raise UsageError(f"{folder} holds what another target said: {before}", hint=hint)
     if not before:
-        with suppress(OSError):  # a full disk: what needs more space will say so
+        with suppress(OSError):  # a full disk: later writes will report it
             lock.write(f"{target}\n")
             lock.flush()
 
 
 def workplaces() -> list[Workplace]:
-    """Those in the place where `train` works unless it is told another."""
+    """Return the folders in the place where `train` works by default."""
     found = []
     for folder in sorted(locations.training_dir().glob("*/")):
-        with suppress(OSError):  # it went just now
+        with suppress(OSError):  # removed meanwhile
             found.append(_workplace(folder))
     return found
 
