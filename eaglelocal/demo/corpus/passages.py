@@ -1,6 +1,6 @@
 """Passages about made-up events, with their summaries and the questions they answer.
 
-Knows genres (`genres.toml`), how one is filled with values and told, and which values stand in the text.
+Knows genres (`genres.toml`), how one is filled with values, and which values the text contains.
 Does not know how a summary or an answer is asked for (`summary`, `passage_qa`).
 """
 
@@ -62,7 +62,7 @@ class Passage:
 
     @property
     def open_queries(self) -> tuple[Query, ...]:
-        """The queries whose answer the text gives."""
+        """The queries whose answer is in the text."""
         told = " ".join(self.templates)
         return tuple(query for query in self.genre.queries if "{" + query.slot + "}" in told)
 
@@ -77,7 +77,7 @@ def genres() -> tuple[Genre, ...]:
 
 
 def compose(rng: Random, genre: Genre, *, max_more: int = 5) -> Passage:
-    """A passage of `genre`: its lead, all of its core and some more, with values that are all different."""
+    """Return a passage of `genre`: its lead, all of its core and some more, with values that are all different."""
     values: dict[str, str] = {}
     for slot, draw in genre.slots:
         while (value := draw(rng)) in values.values():

@@ -1,6 +1,6 @@
 """Small word problems of one or two steps.
 
-Knows stories and the operations that solve them; does not know how a working is written (`arithmetic`).
+Has stories and the operations that solve them; does not know how a working is written (`arithmetic`).
 """
 
 from __future__ import annotations
