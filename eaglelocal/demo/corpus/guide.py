@@ -64,7 +64,7 @@ _PUNCTUATION = re.compile(r"[^\w\s]")
 
 
 def task(rng: Random, split: Split, facts: tuple[Fact, ...] | None = None) -> Task:
-    """Return a conversation of one to six turns that ends with a fact, a follow-up, small talk or an unknown question."""
+    """Return a conversation of one to six turns, ending with a fact, a follow-up, small talk or an unknown question."""
     known = built_in_facts() if facts is None else facts
     if split == "held_out":
         return _held_out(rng, known)
