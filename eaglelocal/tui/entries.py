@@ -35,6 +35,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """A part of a transcript."""
+
     kind: Kind
     text: str
     mask: bytes = b""  # for answers, one byte per character: 1 if it was drafted and accepted

@@ -18,6 +18,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Errand:
+    """A task in the queue."""
+
     run: Callable[[], None]
     question: str = ""  # what the user typed for it, to put it back into the prompt
 

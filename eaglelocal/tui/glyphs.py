@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glyphs:
+    """A set of characters to draw with."""
+
     levels: str  # of a sparkline, from lowest to highest
     full: str
     parts: str  # of the last cell of a bar, from thin to almost full

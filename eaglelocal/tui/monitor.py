@@ -65,6 +65,8 @@ SPECS = (
 
 
 class Monitor(EagleApp[Outcome]):
+    """The app of the monitor; its result says how it was left."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c", "leave", "Quit", id="quit", tooltip="leave the monitor"),
         Binding("space", "pause", "Pause", id="pause", tooltip="hold what is shown"),
@@ -104,7 +106,7 @@ class Monitor(EagleApp[Outcome]):
         self.feed, self._tail = Feed(), log or Tail()
         self._watch = open_watch(self._take)
         self._read_machine, self._owns_server = read_machine, owns_server
-        self._last: Reading | None = None  # of the watch's thread
+        self._last: Reading | None = None  # used by the watch's thread only
         self._scene = Scene(
             url=self._watch.url,
             frame=self.feed.frame(time.monotonic()),

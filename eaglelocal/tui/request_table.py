@@ -18,6 +18,8 @@ from eaglelocal.tui.table_text import View, columns_in, ordered
 
 
 class RequestTable(Painted, can_focus=True):
+    """A table of the requests of a reading, with one chosen row."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False, id="up"),
         Binding("down,j", "move(1)", "Down", show=False, id="down"),

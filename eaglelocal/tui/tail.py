@@ -9,6 +9,8 @@ KEPT_LINES = 500
 
 
 class Tail:
+    """A buffer of the newest KEPT_LINES lines of a log."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)

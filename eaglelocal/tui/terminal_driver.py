@@ -27,6 +27,8 @@ TICK_S = 0.1
 
 
 class TerminalDriver(LinuxDriver):
+    """The driver of screens on a terminal."""
+
     _is_suspended = False
 
     def __init__(

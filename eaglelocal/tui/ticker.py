@@ -38,4 +38,5 @@ class Ticker:
         self._pace.made(time.thread_time() - cpu_s)
         gap_s = self._pace.gap_s(is_moving=is_moving, late_s=late_s)
         self._due_at = now + gap_s
-        asyncio.get_running_loop().call_later(gap_s, self._owner.call_next, self._tick)  # Textual's timer is a task
+        # not Textual's timer, which would create a task each time
+        asyncio.get_running_loop().call_later(gap_s, self._owner.call_next, self._tick)

@@ -1,4 +1,4 @@
-"""Models of one server: loaded on request, one at a time, unloaded when idle; loads that fail, or that no request awaits."""
+"""Models of one server: loaded on request, one at a time, unloaded when idle; loads that fail or that nobody awaits."""
 
 from __future__ import annotations
 

@@ -34,6 +34,8 @@ _ASIDES = (
 
 @dataclass(frozen=True, slots=True)
 class Query:
+    """Questions about the value of a slot, and a sentence that answers them."""
+
     slot: str
     questions: Variants
     sentence: str
@@ -41,6 +43,8 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Genre:
+    """The templates of a kind of passage: sentences, summaries and queries, and the slots that they name."""
+
     name: str
     slots: tuple[tuple[str, Drawer], ...]
     lead: Variants
@@ -52,6 +56,8 @@ class Genre:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
+    """A passage: its sentences as templates, and the values of their slots."""
+
     genre: Genre
     values: dict[str, str]
     templates: tuple[str, ...]

@@ -43,6 +43,8 @@ _DOCUMENTED = (" Add a docstring.", " Include a docstring.", " With a docstring,
 
 @dataclass(frozen=True, slots=True)
 class Function:
+    """A template of a function, and the wordings that ask for it."""
+
     asks: tuple[str, ...]
     names: tuple[str, ...]
     params: tuple[tuple[str, ...], ...]

@@ -49,6 +49,8 @@ _TWO_STEP: tuple[tuple[str, Operator, Operator], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Story:
+    """A word problem, the steps that solve it, and the result."""
+
     text: str
     steps: tuple[RawStep, ...]
     conclusion: str
