@@ -1,8 +1,8 @@
-"""`python -m eaglelocal.demo.build`: the embedded guide and its head, from generated corpus to two GGUF files.
+"""`python -m eaglelocal.demo.build`: the embedded model and its draft head, from generated corpus to two GGUF files.
 
-Tokenizer, target, head, in this order; each step leaves its result in the work folder, and a run that was stopped
-goes on where it was. Knows the order, the budgets and the file names; the corpus, the arithmetic of training and the
-file formats are elsewhere.
+Builds tokenizer, target and head, in this order; each step leaves its result in the work folder, and a run that was
+stopped continues from there. Knows the order, the budgets and the file names; the corpus, the training and the file
+formats are elsewhere.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ TARGET_FILE, HEAD_FILE = "guide-target.gguf", "guide-head.gguf"
 NUM_TOKENIZER_CONVERSATIONS, NUM_EXAMINED_CONVERSATIONS = 40_000, 1_500
 TARGET_TOKENS_PER_HOUR, HEAD_TOKENS_PER_HOUR = 36_000_000, 36_000_000  # on two cores with AMX; other machines vary
 TARGET_SHARE, HEAD_SHARE = 0.65, 0.30  # of the hours; the rest is corpus, tokenizer and compilation
-LONG_SHARE = 0.15  # of the tokens, at the end, at the full context
-# what is known is kept, and what is new learned: a quarter of the learning rates, falling from the first step on
+LONG_SHARE = 0.15  # of the tokens, trained last, in rows of the full context
+# to learn what is new and keep what is known: a quarter of the learning rates, falling from the first step on
 GOING_ON = Recipe(muon_lr=0.005, adam_lr=7.5e-4, attention_lr=4e-4, decay_share=1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What to build, where, and how much of it."""
+    """The options of a build: its folders, planned hours, seed, and the model to start from."""
 
     out: Path
     work: Path
     hours: float
     seed: int
-    start: Path | None = None  # folder of the model that it goes on from; None: from nothing
+    start: Path | None = None  # folder of the model to continue from; None: from scratch
 
     @property
     def recipe(self) -> Recipe:
@@ -141,7 +141,7 @@ def build_head(build: Build, tokenizer: GuideTokenizer, target: Target) -> None:
 def learn(
     build: Build, objective: Objective[Batch], shards: Shards, reports: tuple[Progress, Callable[[int], None]]
 ) -> None:
-    """Run the stages of the shards, which another process writes ahead; the checkpoint lies beside them."""
+    """Train on the stages of the shards, which another process writes ahead; the checkpoint is beside them."""
     progress, on_milestone = reports
     writer = ShardWriter(shards, build.tokenizer_file, documents)
 
@@ -157,7 +157,7 @@ def learn(
 
 
 def finished_target(build: Build, tokenizer: GuideTokenizer) -> Target:
-    """The target of an earlier run's last checkpoint."""
+    """Return the target from an earlier run's last checkpoint. Raises UsageError if there is none."""
     checkpoint = build.work / "target-rows.checkpoint"
     if not checkpoint.is_file():
         raise UsageError(f"no trained target in {build.work}", hint="python -m eaglelocal.demo.build --only target")
@@ -173,14 +173,14 @@ def hold_examination(tokenizer: GuideTokenizer, seed: int) -> Examination:
 
 
 def corpus_digest() -> str:
-    """Changes whenever a fact, a word list or a generator does."""
+    """Return a hash of all facts, word lists and generators of the corpus."""
     folder = Path(__file__).parent
     files = sorted([folder / "facts.toml", *(folder / "corpus").glob("*.py"), *(folder / "corpus").glob("*.toml")])
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def claim_work_folder(build: Build) -> None:
-    """What lies in the work folder goes on only as the build that began it. Raises UsageError on any other."""
+    """Mark the work folder as this build's. Raises UsageError if it holds a build with other options or corpus."""
     stamp = build.work / "build.json"
     ours = {"seed": build.seed, "corpus": corpus_digest(), "start": str(build.start or "")}
     if not stamp.is_file():

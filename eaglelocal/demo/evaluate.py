@@ -2,8 +2,8 @@
 
     python -m eaglelocal.demo.evaluate [--target REF] [--draft-tokens N] [--tasks N] [--json] [--wrong N]
 
-Prints, for each kind of work, the share of right answers and the acceptance length, and what fails of
-the bars below; exits 1 if anything does. Knows the corpus and a client, nothing of how they work.
+Prints, for each kind of task, the share of right answers and the acceptance length, and which of the
+thresholds below are missed; exits 1 if any is. Uses the corpus and a client, and knows nothing of how they work.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WORST_LENGTH_AT_LEAST = 2.2
 
 @dataclass(slots=True)
 class Score:
-    """One kind of work. `wrong` keeps (question, expected, got) of wrong answers."""
+    """The results of a kind of task. `wrong` holds (question, expected, got) of wrong answers."""
 
     kind: str
     num_tasks: int = 0
@@ -54,7 +54,7 @@ class Score:
 
 
 def score_kind(client: EngineClient, kind: str, num_tasks: int) -> Score:
-    """Ask `num_tasks` held-out tasks, a few at once, and judge each by its own check."""
+    """Ask `num_tasks` held-out tasks, four at once, judge each by its own check, and return the score."""
     score = Score(kind)
     tasks = islice(tasks_of(kind, SEED, "held_out"), num_tasks)
     for batch in batched(tasks, 4):
@@ -87,7 +87,7 @@ def batched(tasks: Iterator[Task], size: int) -> Iterator[list[Task]]:
 
 
 def failures(scores: list[Score]) -> list[str]:
-    """What falls short of the bars, in words."""
+    """Return a line for each threshold that is missed."""
     short = [
         f"{s.kind}: {s.right:.1%} right, {RIGHT_AT_LEAST[s.kind]:.0%} wanted"
         for s in scores

@@ -1,4 +1,4 @@
-"""What every screen of ours is: an app with our themes, the user's keys, and a command palette of its own bindings."""
+"""The base class of all screens: themes, the user's keys, and a command palette that lists the screen's bindings."""
 
 from __future__ import annotations
 
@@ -39,12 +39,15 @@ THEMES = (
     ),
 )  # fmt: skip
 NO_COLOUR = "NO_COLOR"
-TERMINAL, ANSI = "terminal", "ansi-dark"  # ours, and Textual's name for it
+TERMINAL, ANSI = "terminal", "ansi-dark"  # our name and Textual's for one theme
 
 
 @contextmanager
 def without_colour() -> Iterator[None]:
-    """For an app of Textual's that is made meanwhile: it knows no other way. Nobody else is to see it."""
+    """Set NO_COLOR while a Textual app is constructed, and restore it afterwards.
+
+    Textual reads only this variable; nothing outside the block sees it.
+    """
     before = os.environ.get(NO_COLOUR)
     os.environ[NO_COLOUR] = "1"
     try:
@@ -56,7 +59,7 @@ def without_colour() -> Iterator[None]:
 
 
 class EagleApp(App[ReturnType]):
-    """Bindings with an id may be given other keys by the user."""
+    """An app with the themes, glyphs and keys of a `Look`. Users can rebind every binding that has an id."""
 
     TITLE = "eaglelocal"
     DEFAULT_CSS = """
@@ -82,12 +85,12 @@ class EagleApp(App[ReturnType]):
         self.set_keymap(dict(look.keys))
 
     def action_command_palette(self) -> None:
-        """As Textual does it, asking in ASCII."""
+        """Open Textual's command palette, with a placeholder in ASCII."""
         if not isinstance(self.screen, CommandPalette):
             self.push_screen(CommandPalette(placeholder="Search for commands", id="--command-palette"))
 
     async def on_event(self, event: events.Event) -> None:
-        """A terminal may have two columns, or one: nothing is laid out for that, and a line says so."""
+        """Lay out for at least `room.LEAST`; a smaller terminal shows a line that says so instead."""
         await super().on_event(self._in_room(event) if isinstance(event, events.Resize) else event)
 
     def _in_room(self, event: events.Resize) -> events.Resize:
@@ -98,7 +101,7 @@ class EagleApp(App[ReturnType]):
             size = at_least(event.size)
             return events.Resize(size, size)
         if was_small:
-            self.call_later(self.refresh, layout=True)  # all of it, also where it was as large before
+            self.call_later(self.refresh, layout=True)  # redraw everything, also if the layout's size is the same
         return event
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
@@ -106,7 +109,10 @@ class EagleApp(App[ReturnType]):
             super()._display(screen, renderable)
 
     def show(self) -> ReturnType | None:
-        """Run until it is left. Raises what ended it otherwise, when the terminal is as it was before."""
+        """Run the app until the user leaves and return its result.
+
+        Raises `failure`, if there is one, after the terminal has been restored.
+        """
         result = self.run()
         if self.failure is not None:
             raise self.failure
@@ -114,11 +120,11 @@ class EagleApp(App[ReturnType]):
 
     @property
     def failure(self) -> Exception | None:
-        """What nobody foresaw, and ended it."""
+        """The unexpected exception that ended the app, or None."""
         return self._exception
 
     def _handle_exception(self, error: Exception) -> None:
-        """End; `show` raises it. Textual's own traceback shows local variables, which may be keys and conversations."""
+        """End the app; `show` raises the error. Textual's traceback would show local variables: keys, conversations."""
         self._return_code = 1
         if self._exception is None:
             self._exception = error
@@ -126,16 +132,16 @@ class EagleApp(App[ReturnType]):
         self._close_messages_no_wait()
 
     def get_driver_class(self) -> type[Driver]:
-        """In a terminal our own; behind a pipe and in tests what Textual was told."""
+        """Return TerminalDriver for a terminal; behind a pipe and in tests, the driver that Textual chooses."""
         found = super().get_driver_class()
         return TerminalDriver if found is LinuxDriver else found
 
     def on_load(self) -> None:
-        """What the shell wrote meanwhile stands where nothing changes, unless all is drawn."""
+        """Redraw everything when the app resumes from the shell, which may have written over the screen."""
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Whatever a key does can be found by name too."""
+        """Yield Textual's commands and one for every active binding that has an id and a description."""
         yield from super().get_system_commands(screen)
         for active in screen.active_bindings.values():
             binding = active.binding
@@ -148,7 +154,7 @@ class EagleApp(App[ReturnType]):
 
 
 def _renamed(theme: Theme, name: str) -> Theme:
-    """The same looks under another name."""
+    """Return a copy of a theme under another name, with ANSI colours."""
     variables = dict(theme.variables)
     return Theme(
         name=name, primary=theme.primary, secondary=theme.secondary, warning=theme.warning, error=theme.error,

@@ -1,6 +1,6 @@
-"""The chat screen: a transcript, a prompt, and beside them what speculation does.
+"""The chat screen: a transcript, a prompt and the speculation panel.
 
-Knows which key does what and where things stand. What blocks is the partner's; what is drawn, the widgets'.
+Defines keys, actions and layout. `Partner` does the work that blocks, the widgets draw.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ from eaglelocal.tui.spoken import Spoken
 from eaglelocal.tui.ticker import Ticker
 from eaglelocal.tui.transcript import Transcript
 
-BESIDE_COLUMNS = 100  # the panel stands beside the transcript from here on, below it on narrower screens
-ROOMY_ROWS = 34  # a narrow screen of fewer rows begins without the panel
-FIGURES_S = 0.5  # between frames of figures: digits that change more often cannot be read, and cost what text does
+BESIDE_COLUMNS = 100  # from this width on the panel is right of the transcript, else below it
+ROOMY_ROWS = 34  # a narrow screen of fewer rows starts without the panel
+FIGURES_S = 0.5  # between updates of figures: faster ones cannot be read, and cost as much as text
 EDITING = "the last question; enter asks again, esc leaves it as it is"
 INTERRUPTED = 130
-LEAVE_WITHIN_S = 2.0  # a second ctrl-c
+LEAVE_WITHIN_S = 2.0  # a second ctrl-c within this time leaves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatPlaces:
-    """What the screen keeps on disk."""
+    """The paths of saved conversations (a folder) and of the question history (a file)."""
 
     conversations: Path
     history: Path
 
 
 class Told(Message):
-    """News of the partner, on its way to the screen's thread."""
+    """A Textual message that carries an event of `Partner` to the screen's thread."""
 
     def __init__(self, what: news.News) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Told(Message):
 
 
 class ChatApp(EagleApp[int]):
-    """`eaglelocal chat` on a terminal."""
+    """The app of `eaglelocal chat` on a terminal; its result is the exit code."""
 
     ENABLE_COMMAND_PALETTE = True
     CSS = """
@@ -112,7 +112,7 @@ class ChatApp(EagleApp[int]):
     def __init__(
         self, open_session: OpenSession, places: ChatPlaces, look: Look, *, keeps: bool = True, tint: bool = False
     ) -> None:
-        """keeps: conversations are written to disk without being asked."""
+        """keeps: save conversations automatically. tint: mark drafted text from the start."""
         super().__init__(look)
         self.feed = Feed(by_events=True)
         self.partner = Partner(open_session, self._tell, self.feed, places.conversations, keeps=keeps)
@@ -124,9 +124,9 @@ class ChatApp(EagleApp[int]):
         self._frame, self._framed_at = Frame(), float("-inf")
         self._interrupted_at = float("-inf")
         self._edited: news.LastQuestion | None = None
-        self._attached: tuple[str, ...] = ()  # what goes with the next question
+        self._attached: tuple[str, ...] = ()  # labels of pictures that go with the next question
         self._is_composed = False
-        self._panel_wish: bool | None = None  # what a person said; None: as the screen's size suggests
+        self._panel_wish: bool | None = None  # shown by the user's choice; None: by the screen's size
         self._tint = tint
 
     def compose(self) -> ComposeResult:
@@ -166,12 +166,12 @@ class ChatApp(EagleApp[int]):
         self.panel.display = fits if self._panel_wish is None else self._panel_wish
 
     def on_resize(self, event: events.Resize) -> None:
-        """Also under a dialog."""
+        """Rearrange for the new size, also under a dialog."""
         if self._is_composed:
             self._arrange(event.size)
 
     def _tick(self, now: float) -> bool:
-        """What there is to see since the last time. Does anything move?"""
+        """Draw what has changed since the last tick. Return True while an answer or a task is running."""
         self._spoken.draw()
         if not 0.0 <= now - self._framed_at < FIGURES_S:
             self._frame, self._framed_at = self.feed.frame(now, seconds=60), now
@@ -187,9 +187,9 @@ class ChatApp(EagleApp[int]):
         self.prompt.show_waiting(self.partner.waiting)
         return frame.is_moving or self.partner.is_busy
 
-    # ---- what the partner tells
+    # ---- events of the partner
     def _tell(self, what: news.News) -> None:
-        """On any thread."""
+        """Pass an event to the screen's thread, from any thread."""
         self.post_message(Told(what))
 
     def on_told(self, message: Told) -> None:
@@ -230,7 +230,7 @@ class ChatApp(EagleApp[int]):
                 self.exit(0)
 
     def _on_model(self, changed: news.ModelChanged) -> None:
-        is_first = self._model is None  # of later ones who loads them tells
+        is_first = self._model is None  # the command that loads a later one reports it
         self._model, self._engine_state = changed, "ready"
         if is_first:
             self._note_model()
@@ -242,7 +242,7 @@ class ChatApp(EagleApp[int]):
                 self._spoken.note(text)
 
     def _on_turned(self, turns: tuple[Turn, ...], name: str) -> None:
-        """Another conversation takes the whole transcript; an empty one says who answers."""
+        """Show another conversation in place of the present one; for an empty one, name the model."""
         self._talk_name = name
         self._spoken.turn_to(turns)
         if not turns:
@@ -259,7 +259,7 @@ class ChatApp(EagleApp[int]):
         elif state == "ready" and before == DISCONNECTED:
             self._spoken.note("the server answers again")
 
-    # ---- what a person does
+    # ---- user input
     def on_prompt_submitted(self, message: Prompt.Submitted) -> None:
         text = message.text
         if self._edited is not None:
@@ -274,7 +274,7 @@ class ChatApp(EagleApp[int]):
         self._tick(time.monotonic())
 
     def on_prompt_dropped(self, message: Prompt.Dropped) -> None:
-        """Pictures; for a model that reads none they may be meant as text."""
+        """Attach dropped pictures. If the model reads no images, insert their paths as text."""
         if self._model is None or self._model.model.info.sees_images:
             self.partner.act(f"/image {message.text}")
         else:
@@ -287,7 +287,7 @@ class ChatApp(EagleApp[int]):
         self.action_thoughts()
 
     def action_stop(self) -> None:
-        """The answer; else what waits comes back into the prompt; else editing ends."""
+        """Stop the answer; else move waiting questions back into the prompt; else end editing."""
         if self.partner.stop():
             return
         if taken := self.partner.take_back():
@@ -297,7 +297,7 @@ class ChatApp(EagleApp[int]):
             self.prompt.replace_text("")
 
     def action_interrupt(self) -> None:
-        """Ctrl-C: copy what is marked; else stop, or throw away what was typed; else leave, the second time."""
+        """Copy the selection; else stop the answer; else clear the prompt; else leave, at the second ctrl-c."""
         marked = self.screen.get_selected_text() or self.prompt.selected_text
         now, last = time.monotonic(), self._interrupted_at
         if marked:
@@ -338,7 +338,7 @@ class ChatApp(EagleApp[int]):
         self._retitle()
 
     def _retitle(self) -> None:
-        """Above what is typed: what is special about it."""
+        """Show above the prompt if the last question is being edited, and what is attached."""
         editing = [EDITING] if self._edited is not None else []
         self.prompt.show_title("  ".join([*editing, *self._attached]))
 
@@ -413,14 +413,14 @@ class ChatApp(EagleApp[int]):
 
 
 def _settle_down() -> None:
-    """What is left to do once the first screen stands, before somebody waits for it."""
+    """Do slow start-up work once the first screen is drawn, before the user waits for it."""
     import_module("eaglelocal.tui.markdown_rows").lexer_of("python")
     gc.collect()
-    gc.freeze()  # a collection that looks at all modules again holds up a frame
+    gc.freeze()  # later collections skip all modules, which would delay a frame
 
 
 def run_chat(app: ChatApp) -> int:
-    """Show the screen until the person leaves. Returns the exit code. Raises what ended it otherwise."""
+    """Show the screen until the user leaves and return the exit code. Raises the error that ended it otherwise."""
     try:
         code = app.show()
     finally:

@@ -1,6 +1,6 @@
-"""The dialogs of the chat screen: conversations on disk, system message and sampling, model and draft.
+"""The dialogs of the chat screen: saved conversations; system message and sampling; model and draft.
 
-They show and ask; the partner does. What is wrong is said in the dialog, which then stays open.
+They collect input, and `Partner` acts on it. A wrong input is reported in the dialog, which stays open.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from eaglelocal.tui.rows import harmless
 
 
 class Dialog(ModalScreen[None]):
-    """A box in the middle with a title, a complaint line and the keys below."""
+    """A centred box with a title, an error line, and the keys below. Subclasses fill it in `compose_box`."""
 
     DEFAULT_CSS = """
     Dialog {
@@ -56,7 +56,7 @@ class Dialog(ModalScreen[None]):
 
     def on_mount(self) -> None:
         for field in (*self.query(Input), *self.query(TextArea)):
-            field.cursor_blink = False  # as in the prompt: a redraw every half second for nothing
+            field.cursor_blink = False  # as in the prompt: blinking redraws every half second
 
     def compose_box(self) -> ComposeResult:
         raise NotImplementedError
@@ -70,7 +70,7 @@ class Dialog(ModalScreen[None]):
 
 
 class TalksDialog(Dialog):
-    """Conversations on disk: open, rename, delete, write as Markdown."""
+    """A list of saved conversations, to open, rename, delete or export as Markdown."""
 
     TITLE_TEXT = "Conversations"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -83,7 +83,7 @@ class TalksDialog(Dialog):
         super().__init__()
         self._folder, self._partner = folder, partner
         self._names: list[str] = []
-        self._doomed = ""  # what a second d deletes
+        self._doomed = ""  # the name that a second d deletes
 
     def compose_box(self) -> ComposeResult:
         entries = conversation_file.entries(self._folder)
@@ -144,7 +144,7 @@ def _entry_text(entry: conversation_file.Entry) -> str:
 
 
 class SettingsDialog(Dialog):
-    """The system message and how answers are drawn: as was set, else as the model's makers recommend."""
+    """A form for the system message and the sampling; unset values are those that the model's makers recommend."""
 
     TITLE_TEXT = "System message and sampling"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -180,7 +180,7 @@ class SettingsDialog(Dialog):
 
 
 class ModelDialog(Dialog):
-    """Which model answers, and what drafts for it."""
+    """A form to change the model, its draft and the draft length."""
 
     TITLE_TEXT = "Model and draft"
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -1,4 +1,4 @@
-"""The title line and the status line of the chat screen. Pure: what is known goes in, spans come out."""
+"""Format the title line and the status line of the chat screen. Pure: state in, spans out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATES = {
 
 
 class Activity(Protocol):
-    """What the partner does."""
+    """The properties of `Partner` that the status line shows."""
 
     @property
     def is_answering(self) -> bool: ...
@@ -45,7 +45,7 @@ class Activity(Protocol):
 
 
 def title_line(changed: ModelChanged | None, name: str, width: int) -> Line:
-    """Who answers, and which conversation it is."""
+    """Return the model and its draft on the left, the conversation's name on the right."""
     if changed is None:
         return fitted(line(("eaglelocal", "strong")), width)
     info = changed.model.info
@@ -57,7 +57,7 @@ def title_line(changed: ModelChanged | None, name: str, width: int) -> Line:
 
 
 def shortened(name: str, room: int) -> str:
-    """The beginning of a name, marked as such; nothing where that would say nothing."""
+    """Return a name, cut to `room` cells with an ellipsis; "" if fewer than LEAST_NAME are left for a cut one."""
     if cell_len(name) <= room:
         return name
     return set_cell_size(name, room - len(CUT)).rstrip() + CUT if room >= LEAST_NAME else ""
@@ -66,7 +66,7 @@ def shortened(name: str, room: int) -> str:
 def status_line(
     progress: LoadProgress | None, state: str, activity: Activity, frame: Frame | None, width: int, glyphs: Glyphs
 ) -> Line:
-    """What goes on; on the right how speculation stands, where no panel tells it."""
+    """Return the activity and the number of waiting questions; on the right the speculation of `frame`, if given."""
     doing = progress_spans(progress, glyphs) if progress is not None else activity_spans(state, activity)
     left = (*doing, *waiting_spans(len(activity.waiting), activity.is_answering, glyphs))
     if frame is None:
@@ -99,7 +99,7 @@ def waiting_spans(number: int, is_answering: bool, glyphs: Glyphs) -> Line:
 
 
 def speculation_spans(frame: Frame, glyphs: Glyphs) -> Line:
-    """The state, then a span for each figure, the less important ones last."""
+    """Return a span for the state and one for each figure, the less important ones last."""
     gain = frame.figures.gain
     parts = [f"{frame.tok_s:.1f} tok/s"] if frame.tok_s else []
     parts += [f"{gain:.2f}{glyphs.times} plain"] if gain else []
@@ -107,7 +107,7 @@ def speculation_spans(frame: Frame, glyphs: Glyphs) -> Line:
 
 
 def apart(left: Line, right: Line, width: int) -> Line:
-    """One at either end; the right one is cut where there is no room."""
+    """Return two lines at the two ends of `width` cells; the right one is cut if there is no room."""
     room = max(width - width_of(left) - 2, 0)
     right = right if width_of(right) <= room else fitted(right, room)
     return (*fitted(left, max(width - width_of(right), 0)), *right)

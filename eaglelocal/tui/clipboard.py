@@ -1,6 +1,7 @@
-"""The desktop's clipboard, by the program that fills it. A terminal is asked as well, but many do not pass that on.
+"""Fill the desktop's clipboard by running its clipboard program.
 
-Over ssh this machine's clipboard is nobody's, so there the terminal alone is asked.
+The chat screen asks the terminal as well, but many terminals ignore that. Over ssh this machine's clipboard is not the
+user's, so the terminal alone is asked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import subprocess
 from collections.abc import Mapping
 
 WITHIN_S = 2.0
-# what must be set for a desktop to be there (nothing: the program is proof enough), and who fills its clipboard
+# the variable that must be set ("": none) and the command that copies its stdin
 PROGRAMS = (
     ("WAYLAND_DISPLAY", ("wl-copy",)),
     ("DISPLAY", ("xclip", "-selection", "clipboard")),
@@ -22,11 +23,11 @@ PROGRAMS = (
 
 
 def fill(text: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """As far as that is possible. Is there a program for it?"""
+    """Copy `text` to the clipboard, ignoring failures. Return True if there is a program for it."""
     command = _program(environ)
     if command:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            quiet = subprocess.DEVNULL  # xclip lives on and would keep a pipe open
+            quiet = subprocess.DEVNULL  # xclip keeps running and would hold a pipe open
             subprocess.run(command, input=text.encode(), stdout=quiet, stderr=quiet, timeout=WITHIN_S, check=False)
     return bool(command)
 

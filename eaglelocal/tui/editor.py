@@ -1,4 +1,4 @@
-"""A text handed to the person's own editor and back."""
+"""Edit a text in the user's own editor: $VISUAL, $EDITOR or vi."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Suspend = Callable[[], AbstractContextManager[None]]
 
 
 def edited(text: str, suspend: Suspend) -> str | None:
-    """What the editor left; None when it failed. `suspend` gives the terminal away for the time being.
+    """Return the edited text, or None if the editor failed. `suspend` releases the terminal meanwhile.
 
-    Raises UsageError when there is no editor, ResourceError when it cannot be run or the disk is full.
+    Raises UsageError if there is no such editor, ResourceError if it cannot be run or the disk is full.
     """
     command = _command(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     try:
@@ -38,7 +38,7 @@ def _command(editor: str) -> list[str]:
 
 
 def _edited(text: str, command: list[str], suspend: Suspend) -> str | None:
-    handle, name = tempfile.mkstemp(prefix="question-", suffix=".md")  # 0600 by itself
+    handle, name = tempfile.mkstemp(prefix="question-", suffix=".md")  # with mode 0600
     path = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

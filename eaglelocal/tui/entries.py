@@ -1,6 +1,6 @@
-"""What a transcript consists of: questions, parts of answers, thoughts, notes, figures, errors. Pure data and its rows.
+"""The entries of a transcript (questions, answer blocks, thoughts, notes, figures, errors) and their rows. Pure.
 
-An answer is many entries, a block of Markdown each, so that what is finished is rendered once.
+An answer is many entries, one for each block of Markdown, so that a finished block is rendered only once.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """A part of a transcript."""
+
     kind: Kind
     text: str
-    mask: bytes = b""  # of an answer, a byte a character: 1 where it was drafted and accepted
+    mask: bytes = b""  # for answers, one byte per character: 1 if it was drafted and accepted
     has_gap: bool = True  # an empty row above
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How entries are shown; part of what rows depend on."""
+    """The display settings that rendered rows depend on."""
 
     ink: Ink = field(default_factory=Ink)
     is_tinted: bool = False
@@ -56,7 +58,7 @@ def rows_of(entry: Entry, width: int, view: View) -> list[Row]:
 
 
 def estimated_height(entry: Entry, width: int, view: View) -> int:
-    """About what rows_of gives, at a fraction of the time."""
+    """Return the approximate number of rows of an entry, much faster than `rows_of`."""
     if entry.kind is Kind.THOUGHT and not view.thoughts_shown:
         return 1 + entry.has_gap
     lines = entry.text.split("\n")
@@ -64,7 +66,7 @@ def estimated_height(entry: Entry, width: int, view: View) -> int:
 
 
 def entries_of_turns(turns: Iterable[Turn]) -> list[Entry]:
-    """A conversation that was read from disk; the answers are cut into blocks when they are shown."""
+    """Return the entries of a conversation, with answers cut into blocks."""
     return [entry for turn in turns for entry in _entries_of_turn(turn)]
 
 
@@ -81,8 +83,8 @@ def _entries_of_turn(turn: Turn) -> list[Entry]:
 
 
 def answer_blocks(text: str) -> list[Entry]:
-    """A whole answer, cut between top-level blocks of Markdown."""
-    from eaglelocal.tui.markdown_rows import block_lengths  # a tenth of a second, which the first screen has not got
+    """Return a whole answer as one entry for each top-level block of Markdown."""
+    from eaglelocal.tui.markdown_rows import block_lengths  # too slow to import for the first screen
 
     entries, at = [], 0
     for length in filter(None, block_lengths(text)):
@@ -101,7 +103,7 @@ def _question(entry: Entry, width: int, view: View) -> list[Row]:
 def _answer(entry: Entry, width: int, view: View) -> list[Row]:
     from eaglelocal.tui.markdown_rows import markdown_rows
 
-    rows = markdown_rows(entry.text, width, view.ink, formulas=not view.is_tinted)  # marks are of what was written
+    rows = markdown_rows(entry.text, width, view.ink, formulas=not view.is_tinted)  # the mask is of the source
     return tinted(rows, entry.text, entry.mask, TINT) if view.is_tinted else rows
 
 
@@ -117,13 +119,13 @@ def _thought(entry: Entry, width: int, view: View) -> list[Row]:
 
 
 def _aside(entry: Entry, width: int, view: View) -> list[Row]:
-    """Our own words, whose signs may be replaced."""
+    """Render the program's own words, whose signs are replaced in ASCII mode."""
     text = entry.text.translate(OUR_SIGNS) if view.ink.is_ascii else entry.text
     return column_rows(text, width, view.ink, "dim")
 
 
 def _figures(entry: Entry, width: int, view: View) -> list[Row]:
-    """Each figure in one piece."""
+    """Render figures, with line breaks only between them."""
     first, *others = entry.text.split(DOT)
     lines = [first]
     for figure in others:

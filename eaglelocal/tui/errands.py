@@ -1,6 +1,6 @@
-"""What blocks (loading, answering, acting on a command), done one after another on a thread of its own.
+"""Run tasks that block (loading, answering, commands) one after another on a thread of their own.
 
-Whoever sends an errand goes on at once. Knows no screen: failures go to a callback, on the errands' thread.
+`send` returns at once. Does not know the screen: failures go to a callback, on that thread.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Errand:
+    """A task in the queue."""
+
     run: Callable[[], None]
-    question: str = ""  # what a person typed for it, so that they can have it back
+    question: str = ""  # what the user typed for it, to put it back into the prompt
 
 
 class Errands:
-    """A line of errands and the thread that runs them."""
+    """A queue of tasks and the thread that runs them."""
 
     def __init__(self, on_failure: Callable[[EagleLocalError], None]) -> None:
         self._on_failure = on_failure
@@ -47,19 +49,19 @@ class Errands:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """The questions that have not begun."""
+        """The questions whose tasks have not started."""
         with self._changed:
             return tuple(errand.question for errand in self._line if errand.question)
 
     def take_back(self) -> tuple[str, ...]:
-        """The questions that have not begun, which then never do."""
+        """Remove the questions whose tasks have not started, and return them."""
         with self._changed:
             questions = tuple(errand.question for errand in self._line if errand.question)
             self._line = deque(errand for errand in self._line if not errand.question)
         return questions
 
     def close(self, timeout_s: float) -> bool:
-        """No further errand begins. Waits for the one that runs; was it over in time?"""
+        """Start no further task and wait for the running one. Return True if it ended in time."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()

@@ -1,12 +1,12 @@
-"""The only bridge from events and readings to what is on the screen: anything in, from any thread, one Frame out.
+"""The only bridge between an engine and the screen: events and readings in, from any thread, one `Frame` out.
 
     feed = Feed(by_events=True)
     feed.take(event, now)                       # per event, on the engine's thread: a few additions
     feed.read(reading_of(snapshot), now)        # now and then
     frame = feed.frame(now)                     # 5 to 10 times a second, on the screen's thread
 
-However much comes in, a frame costs the same, so a slow terminal sees fewer frames and slows nobody. Pure: the time
-is told, nothing is asked. Knows no widget.
+A frame costs the same however much comes in, so a slow terminal sees fewer frames and delays nothing else. Pure: the
+caller passes the time. Does not know widgets.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.tui.figures import Figures, began_anew, figures_between
 from eaglelocal.tui.rates import History, Rate
 
-WINDOW_TOKENS = 256  # the newest tokens that figures are of
+WINDOW_TOKENS = 256  # figures describe so many of the newest tokens
 MAX_SAMPLES = 512
 HISTORY_S = 180
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Everything that a panel shows, at one moment."""
+    """The values that a panel shows at one moment. None: not reported."""
 
-    connection: str = ""  # of the server or the engine: ready, loading, restarting, disconnected ...
+    connection: str = ""  # state of the server or the engine: ready, loading, restarting, disconnected ...
     drafting: Drafting = field(default_factory=Drafting)
-    tok_s: float | None = None  # now; while nothing moves, the last rate there was; None: not told
+    tok_s: float | None = None  # now; while nothing moves, the last rate
     is_moving: bool = False
-    figures: Figures = field(default_factory=Figures)  # of the newest WINDOW_TOKENS tokens
+    figures: Figures = field(default_factory=Figures)  # over the newest WINDOW_TOKENS tokens
     drafted: float | None = None  # totals of the process
     accepted: float | None = None
-    context_used: float | None = None  # tokens in the cache
+    context_used: float | None = None  # tokens in the KV cache
     context_size: float | None = None
-    tok_s_history: tuple[float | None, ...] = ()  # by second, the newest last
+    tok_s_history: tuple[float | None, ...] = ()  # one value per second, the newest last
     acceptance_history: tuple[float | None, ...] = ()  # likewise; None where nothing was drafted
-    reading: Reading | None = None  # the newest one, for whoever shows more
+    reading: Reading | None = None  # the newest one, for screens that show more
 
     @property
     def wasted(self) -> float | None:
@@ -51,35 +51,35 @@ class Frame:
 
 
 class Feed:
-    """Keeps rolling figures. `take` and `read` are safe from any thread and quick."""
+    """The rolling figures of an engine or a server. `take` and `read` are quick and safe from any thread."""
 
     def __init__(self, *, by_events: bool = False) -> None:
-        """by_events: tokens are counted as they come; else by the totals of readings."""
+        """by_events: count tokens by events as they come, else by the totals of readings."""
         self._by_events = by_events
         self._lock = threading.Lock()
         self._rate, self._tokens = Rate(), History()
         self._drafted, self._accepted = History(), History()
-        self._samples: deque[Totals] = deque(maxlen=MAX_SAMPLES)  # in which work was done; the first is the base
+        self._samples: deque[Totals] = deque(maxlen=MAX_SAMPLES)  # one for each growth; the first is the baseline
         self._totals, self._read_at = Totals(), 0.0
-        self._told = SpeculationStats()  # sums of answers, for engines that tell no totals
+        self._told = SpeculationStats()  # sums over answers, for engines that report no totals
         self._drafting = Drafting()
-        self._ended: Finished | None = None  # the newest answer, until another begins
+        self._ended: Finished | None = None  # the last answer, until another begins
         self._reading: Reading | None = None
         self._has_rate = by_events
         self._context: tuple[float | None, float | None] = (None, None)
         self._num_cached = 0.0
-        self._running: set[str] = set()  # answers
+        self._running: set[str] = set()  # ids of requests
 
     # ---- in
     def count_by(self, *, events: bool) -> None:
-        """Another engine answers: are its tokens counted as they come, or by the totals of readings?"""
+        """Set, for another engine, if tokens are counted by events or by the totals of readings."""
         with self._lock:
             self._by_events = self._has_rate = events
             self._ended = None
             self._rate.restart()
 
     def take(self, event: RequestEvent, now: float) -> None:
-        """An event of an answer."""
+        """Add an event of an answer."""
         with self._lock:
             match event:
                 case Started(request_id, prompt_tokens, _):
@@ -94,7 +94,7 @@ class Feed:
                     self._running.discard(event.request_id)
 
     def read(self, reading: Reading, now: float) -> None:
-        """What an engine or a server says of itself."""
+        """Add a reading of an engine or a server."""
         with self._lock:
             self._reading = reading
             if reading.state == DISCONNECTED:
@@ -108,7 +108,7 @@ class Feed:
 
     # ---- out
     def frame(self, now: float, *, seconds: int = HISTORY_S) -> Frame:
-        """What is known now, with so many seconds of history."""
+        """Return the present values, with `seconds` seconds of history."""
         with self._lock:
             base = self._samples[0] if self._samples else self._totals
             used, size = self._context
@@ -129,11 +129,11 @@ class Feed:
 
     # ---- inside
     def _ended_last(self, reading: Reading | None) -> Finished | None:
-        """The newest answer, where nothing has been answered since."""
+        """Return the last answer, or None if another one is running."""
         return None if self._running or (reading is not None and reading.running) else self._ended
 
     def _drafting_of(self, reading: Reading) -> Drafting:
-        """At rest an engine is ready to draft; that is no news of the answer which ended otherwise."""
+        """Return the drafting state; at rest, that of the last answer, not the "on" of an idle engine."""
         drafting, ended = reading.drafting, self._ended_last(reading)
         if ended is None or drafting.state != "on":
             return drafting
@@ -145,7 +145,7 @@ class Feed:
         average = self._reading.totals.tok_s if self._reading is not None else None
         ended = self._ended_last(self._reading)
         if ended is not None and ended.timings.decode_tok_s:
-            return ended.timings.decode_tok_s  # more exact than what readings, seconds apart, let see of it
+            return ended.timings.decode_tok_s  # more exact than readings, which are seconds apart
         return self._rate.now(now) or self._rate.last or average or 0.0
 
     def _start(self, request_id: str, prompt_tokens: int) -> None:
@@ -186,13 +186,16 @@ class Feed:
         since: float,
         now: float,
     ) -> None:
-        """The growth of a count, in its history."""
+        """Add the growth of a count since `before` to its history."""
         count, old = of(self._totals), None if before is None else of(before)
         if count is not None:
             history.add(0.0 if old is None else max(count - old, 0.0), now if old is None else since, now)
 
     def _keep(self, totals: Totals) -> None:
-        """Samples back to the newest one that is WINDOW_TOKENS old. The first base is the start of the process."""
+        """Append a sample; drop old ones up to the newest that is WINDOW_TOKENS back, which is the baseline.
+
+        The first baseline is the start of the process.
+        """
         self._samples.append(totals)
         while len(self._samples) > 2 and _work(totals) - _work(self._samples[1]) >= WINDOW_TOKENS:
             self._samples.popleft()
@@ -204,7 +207,7 @@ class Feed:
         return tuple(min((accepted or 0.0) / drafted, 1.0) if drafted else None for drafted, accepted in pairs)
 
     def _finish(self, finished: Finished) -> None:
-        """An answer is over. Its own figures count where no reading tells totals."""
+        """End an answer. Its own figures count if no reading reports totals."""
         self._running.discard(finished.request_id)
         if finished.completion_tokens:
             self._ended = finished
@@ -216,7 +219,7 @@ class Feed:
 
 
 def _work(totals: Totals) -> float:
-    """How far an engine is: in tokens, or where it does not count them in drafted ones."""
+    """Return the work done so far: generated tokens, or drafted ones if those are not reported."""
     return totals.generated_tokens or totals.draft_tokens or 0.0
 
 

@@ -1,4 +1,4 @@
-"""What two readings of an engine's totals mean: rates and shares of the work between them. Pure."""
+"""Compute rates and shares of the work between two readings of an engine's totals. Pure."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from eaglelocal.client.reading import Totals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of the newest work; None: not told, or nothing of the kind has happened yet."""
+    """The statistics of a stretch of work. None: not reported, or nothing of the kind has happened."""
 
     acceptance: float | None = None  # accepted / drafted
-    acceptance_length: float | None = None  # the bonus token counts
-    draft_length: float | None = None  # drafted tokens a draft
+    acceptance_length: float | None = None  # with the bonus token
+    draft_length: float | None = None  # drafted tokens per draft
     per_position: tuple[float, ...] | None = None  # [depth], share of drafts whose token i + 1 was accepted
     gain: float | None = None  # over plain decoding, estimated
-    draft_share: float | None = None  # of draft and verification
+    draft_share: float | None = None  # of drafting plus verification time
     verify_share: float | None = None
-    host_share: float | None = None  # of the same time, outside llama.cpp
+    host_share: float | None = None  # time outside llama.cpp, relative to the same sum
 
 
 def figures_between(before: Totals, now: Totals) -> Figures:
-    """Both of the same process, `before` the older one."""
+    """Return the figures of the work between two totals of the same process, `before` the older one."""
     drafts = _more(before.drafts, now.drafts)
     drafted = _more(before.draft_tokens, now.draft_tokens)
     draft_s, verify_s = _more(before.draft_s, now.draft_s), _more(before.verify_s, now.verify_s)
@@ -40,7 +40,7 @@ def figures_between(before: Totals, now: Totals) -> Figures:
 
 
 def began_anew(before: Totals, now: Totals) -> bool:
-    """Another process counts, or the same name from zero: nothing can be said of the time between."""
+    """Return True if two totals cannot be compared: another process, or a counter that has fallen."""
     if before.process != now.process:
         return True
     pairs = (
@@ -52,7 +52,10 @@ def began_anew(before: Totals, now: Totals) -> bool:
 
 
 def _length(before: Totals, now: Totals, drafts: float | None) -> float | None:
-    """Where emitted tokens are not told: one bonus token a draft, which is so but for the ends of answers."""
+    """Return the acceptance length. If emitted tokens are not reported, assume one bonus token per draft.
+
+    That holds except at the ends of answers.
+    """
     emitted = _ratio(_more(before.emitted_tokens, now.emitted_tokens), drafts)
     if emitted is not None:
         return emitted

@@ -1,6 +1,6 @@
-"""Long pastes, folded to a mark in the text that is typed: `[pasted 312 lines]`, until the whole is wanted.
+"""Fold long pastes in the prompt to marks such as `[pasted 312 lines]`, and unfold them again.
 
-Pure. A mark is one thing: what would cut into it takes all of it, and what would be written into it comes behind it.
+Pure. A mark is edited as a whole: an edit that cuts into it covers all of it, an insertion inside it goes behind it.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-MAX_LINES, MAX_CHARS = 8, 1000  # that are shown as they are
+MAX_LINES, MAX_CHARS = 8, 1000  # a longer paste is folded
 
 
 class Folding:
-    """The pastes of a session, for a mark that was deleted may be brought back."""
+    """The pastes of a session by their marks, all kept because a deleted mark may be restored."""
 
     def __init__(self) -> None:
         self._pastes: dict[str, str] = {}  # by mark
 
     def folded(self, text: str) -> str:
-        """What stands for it: a mark, or a short text itself."""
+        """Return the mark for a pasted text, or the text itself if it is short."""
         num_lines = text.rstrip("\n").count("\n") + 1
         if num_lines <= MAX_LINES and len(text) <= MAX_CHARS:
             return text
@@ -30,7 +30,7 @@ class Folding:
         return mark
 
     def whole(self, text: str) -> str:
-        """The text with what its marks stand for."""
+        """Return the text with its marks replaced by the pastes."""
         parts, at = [], 0
         for begin, end in self._spans(text):
             parts += [text[at:begin], self._pastes[text[begin:end]]]
@@ -38,13 +38,13 @@ class Folding:
         return "".join([*parts, text[at:]])
 
     def again(self, text: str) -> str:
-        """A whole text, with what was folded before folded once more."""
+        """Return a whole text with known pastes folded again."""
         for mark, paste in sorted(self._pastes.items(), key=lambda each: -len(each[1])):
             text = text.replace(paste, mark)
         return text
 
     def around(self, text: str, begin: int, end: int) -> tuple[int, int]:
-        """The part of the text that changes where this part is to: with all of each mark."""
+        """Return the range `begin:end` widened to whole marks; an empty range inside a mark moves behind it."""
         for first, last in self._spans(text):
             if begin == end and first < begin < last:
                 return last, last
@@ -53,7 +53,7 @@ class Folding:
         return begin, end
 
     def _spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where marks stand, in order."""
+        """Yield the ranges of the marks, in order."""
         at = 0
         while found := [(place, mark) for mark in self._pastes if (place := text.find(mark, at)) >= 0]:
             begin, mark = min(found)

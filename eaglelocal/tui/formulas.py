@@ -1,6 +1,6 @@
-r"""Formulas of LaTeX as a line of text: `\frac{a}{b}` is `a/b`, `x^2` is `x²`, `\alpha` is `α`.
+r"""Convert LaTeX formulas to a line of text: `\frac{a}{b}` is `a/b`, `x^2` is `x²`, `\alpha` is `α`.
 
-Pure. All or nothing: a formula with anything that is not known here stays as it was written.
+Pure. All or nothing: a formula with anything unknown stays as it was written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NAMES = frozenset(
         "min", "gcd", "det", "bmod",
     }
 )  # fmt: skip
-# what these hold is shown
+# commands whose argument is shown as it is
 PLAIN = frozenset({"text", "textbf", "textit", "mathrm", "mathbf", "mathit", "operatorname", "boxed"})
 FRACTIONS = frozenset(("frac", "dfrac", "tfrac"))
 DOUBLED: Mapping[str, str] = dict(zip("NZQRCP", "ℕℤℚℝℂℙ", strict=True))
@@ -45,11 +45,14 @@ LOWERED = str.maketrans("0123456789+-=()aehijklmnoprstuvx ,", "₀₁₂₃₄�
 
 
 class Unknown(Exception):
-    """Something that has no place in a line of text."""
+    """The error for a formula that cannot be shown in a line of text."""
 
 
 def readable(written: str) -> str:
-    r"""A formula with its marks, `\(x^2\)` say, as text; as it was written where that cannot be, or it may be none."""
+    r"""Return a formula with its delimiters, such as `\(x^2\)`, as text.
+
+    Returned as written if it cannot be converted, or may not be a formula.
+    """
     num_marks = 2 if written.startswith(("\\", "$$")) else 1
     inner = written[num_marks:-num_marks]
     if num_marks == 1 and not _is_sure(inner):
@@ -61,7 +64,7 @@ def readable(written: str) -> str:
 
 
 def _is_sure(inner: str) -> bool:
-    """Between single dollars: is it no price, and no variable of a shell?"""
+    """Return True if a text between single dollars is a formula, not a price or a shell variable."""
     if "\\" in inner:
         return True
     is_wordy = _WORDY.search(inner) or "`" in inner
@@ -69,13 +72,13 @@ def _is_sure(inner: str) -> bool:
 
 
 class _Reader:
-    """Walks through the tokens of one formula."""
+    """A recursive converter of one formula's tokens."""
 
     def __init__(self, source: str) -> None:
         self._tokens = [token if token.strip() else " " for token in _TOKEN.findall(source)][::-1]
 
     def all(self, end: str = "") -> str:
-        """Up to a closing bracket, or to the end. Raises Unknown."""
+        """Return the text up to the closing bracket `end`, or of all tokens. Raises Unknown."""
         said = ""
         while self._tokens:
             token = self._tokens.pop()
@@ -117,7 +120,7 @@ class _Reader:
         raise Unknown
 
     def _argument(self) -> str:
-        """The next token, or what stands in braces."""
+        """Return the text of the next token or of the group in braces."""
         while self._tokens and self._tokens[-1] == " ":
             self._tokens.pop()
         if not self._tokens:
@@ -125,7 +128,7 @@ class _Reader:
         return self._said(self._tokens.pop())
 
     def _option(self) -> str:
-        """What stands in square brackets, if they are there."""
+        """Return the text in square brackets, "" if there are none."""
         if self._tokens and self._tokens[-1] == "[":
             self._tokens.pop()
             return self.all("]")
@@ -133,12 +136,12 @@ class _Reader:
 
 
 def _bracketed(text: str) -> str:
-    """In brackets, unless it is one number or name."""
+    """Return the text in brackets, unless it is a single number or name."""
     return text if _SIMPLE.fullmatch(text) else f"({text.strip()})"
 
 
 def _moved(text: str, signs: dict[int, int], mark: str) -> str:
-    """Higher or lower, where all of it can be written so."""
+    """Return the text in superscript or subscript characters, or behind `mark` if some do not exist."""
     if text == SIGNS["circ"] and mark == "^":
         return SIGNS["degree"]
     if all(ord(char) in signs for char in text):

@@ -1,4 +1,4 @@
-"""The characters of which bars, sparklines and large digits are made: Unicode's, or ASCII where these are unwelcome.
+"""The characters for bars, sparklines and large digits, in Unicode or in ASCII.
 
 Pure: numbers in, strings out.
 """
@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glyphs:
-    levels: str  # of a sparkline, from next to nothing to full
+    """A set of characters to draw with."""
+
+    levels: str  # of a sparkline, from lowest to highest
     full: str
     parts: str  # of the last cell of a bar, from thin to almost full
     empty: str
@@ -24,7 +26,7 @@ class Glyphs:
     digits: dict[str, tuple[str, str, str]] = field(repr=False)
 
     def bar(self, share: float, width: int) -> str:
-        """`width` cells, filled from the left."""
+        """Return a bar of `width` cells, filled from the left by `share` (0 to 1)."""
         share = min(max(share, 0.0), 1.0)
         steps = round(share * width * (len(self.parts) + 1))
         whole, part = divmod(steps, len(self.parts) + 1)
@@ -32,7 +34,7 @@ class Glyphs:
         return drawn + self.empty * (width - len(drawn))
 
     def spark(self, values: Sequence[float | None], width: int, *, top: float) -> str:
-        """The newest `width` values, the last one rightmost; None leaves a gap."""
+        """Return a sparkline of the last `width` values, newest rightmost, `top` the highest level; None is a gap."""
         shown = values[-width:] if width > 0 else ()
         return "".join(self._level(value, top) for value in shown).rjust(width)
 
@@ -43,14 +45,14 @@ class Glyphs:
         return self.levels[round(share * (len(self.levels) - 1))]
 
     def large(self, text: str) -> tuple[str, str, str]:
-        """Three rows of large digits."""
+        """Return the text in large digits, as three rows."""
         rows = zip(*(self.digits.get(char, (" ", " ", char)) for char in text), strict=True)
         joined = [" ".join(row) for row in rows]
         return (joined[0], joined[1], joined[2]) if joined else ("", "", "")
 
 
 def digits_of(*rows: str) -> dict[str, tuple[str, str, str]]:
-    """A font of ten digits and a dash, each three cells wide with one between."""
+    """Return a font from three rows with ten digits and a dash, each three cells wide with one between."""
     marks = {
         char: (rows[0][i : i + 3], rows[1][i : i + 3], rows[2][i : i + 3])
         for i, char in zip(range(0, 44, 4), "0123456789-", strict=True)

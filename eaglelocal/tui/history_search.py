@@ -1,6 +1,6 @@
-"""Looking for an earlier question, as shells do: what is looked for grows letter by letter, the newest is found first.
+"""Search earlier questions as shells do: the words grow letter by letter, and the newest match is found first.
 
-Knows no widget: keys become calls, and what is to be shown is asked for.
+Does not know widgets: the prompt turns keys into calls, and shows `shown` and `title`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from eaglelocal.talk.question_history import QuestionHistory
 
 
 class HistorySearch:
-    """`typed` stood there before, and does again when the search is given up."""
+    """A search. `typed` is the text from before it, which the prompt restores if the search is cancelled."""
 
     def __init__(self, history: QuestionHistory, typed: str) -> None:
         self.typed, self.words = typed, ""
         self._history = history
-        self._path: list[int] = []  # places in the history, each older than the one before it
+        self._path: list[int] = []  # indices into the history, each older than the one before it
         self._is_missed = False
 
     @property
@@ -40,11 +40,11 @@ class HistorySearch:
         self._look(self._path[-1] if self._path else None)
 
     def newer(self) -> None:
-        """Back to the one that was shown before."""
+        """Go back to the match that was shown before."""
         self._path, self._is_missed = self._path[:-1] or self._path, False
 
     def _look(self, before: int | None) -> None:
-        """For the newest one before that place; what is shown stays where there is none."""
+        """Find the newest match before an index of the history; without one, what is shown stays."""
         found = self._history.find(self.words, before=before, but=self.shown)
         self._is_missed = found is None
         if found is not None:

@@ -1,7 +1,7 @@
-"""Turn the bytes that a terminal sends into Textual's events. Whatever the bytes are, nothing is raised.
+"""Turn the bytes that a terminal sends into Textual's events, and raise nothing, whatever the bytes are.
 
 Textual's own reader ends its app at the first byte that is not UTF-8, and at key codes that no character has.
-Knows bytes and events, no file and no thread.
+Knows bytes and events, but no file and no thread.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from textual._xterm_parser import XTermParser
 from textual.message import Message
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-REST_S = 0.5  # so long the rest of a character may take to come; then what came of it is none
+REST_S = 0.5  # to wait for the rest of a UTF-8 character, before U+FFFD takes its place
 SEQUENCES = re.compile("(?=\x1b)")
 MAX_SEQUENCE = 33  # characters: Textual's parser gives up at that length
-MAX_CELLS = 10_000  # columns or rows; a larger screen is a sequence that is none
+MAX_CELLS = 10_000  # columns or rows; a resize to more is ignored
 
 
 class KeyReader:
-    """The keys of one terminal, in the order of its bytes.
+    """A reader of one terminal's keys, in the order of its bytes.
 
     reader.feed(os.read(fd, 4096))  # whenever there is something
     reader.tick()                   # ten times a second: an escape that stays alone is a key
@@ -38,31 +38,31 @@ class KeyReader:
         self._fed_at = 0.0
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """What is no UTF-8 becomes U+FFFD; a character may come in several parts."""
+        """Yield the events of `data`. Bytes that are not UTF-8 become U+FFFD; a character may come in several parts."""
         self._fed_at = self._clock()
         yield from self._parse(self._decoder.decode(data))
 
     def tick(self) -> Iterator[Message]:
-        """What is only known because nothing follows."""
+        """Yield events that are certain only because nothing follows, such as a lone escape."""
         if self._decoder.getstate()[0] and self._clock() - self._fed_at >= REST_S:
             yield from self._parse(self._decoder.decode(b"", final=True))
             self._decoder.reset()
         yield from self._events(lambda: self._parser.tick())
 
     def close(self) -> None:
-        """The terminal is left: half a sequence is none."""
+        """Drop an unfinished sequence when the terminal is left."""
         with suppress(EOFError, ParseError):
             list(self._parser.feed(""))
 
     def _parse(self, text: str) -> Iterator[Message]:
-        """A sequence by its characters, so that one that fails takes nothing with it."""
+        """Parse an escape sequence character by character, so that a failing one drops nothing else."""
         for run in filter(None, SEQUENCES.split(text)):
             for part in (*run[:MAX_SEQUENCE], run[MAX_SEQUENCE:]):
                 if part:
                     yield from self._events(lambda part=part: self._parser.feed(part))  # type: ignore[misc]
 
     def _events(self, parse: Callable[[], Iterable[Message]]) -> Iterator[Message]:
-        """The events of a step; a sequence that the parser fails at is passed over."""
+        """Yield the events of one parser call; drop a sequence that the parser fails at."""
         found: list[Message] = []
         try:
             found.extend(parse())
@@ -72,7 +72,7 @@ class KeyReader:
 
 
 def as_text(event: Message) -> Message:
-    """Half a surrogate pair, which a key code can spell, is no character."""
+    """Return the event, with half a surrogate pair (which a key code can spell) replaced by U+FFFD."""
     if isinstance(event, events.Key) and event.character is not None and not is_text(event.character):
         return events.Key("replacement_character", REPLACEMENT)
     return event

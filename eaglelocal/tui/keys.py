@@ -1,6 +1,6 @@
-"""The actions that users may bind to keys of their own, on any screen, and the chat's keys as /help tells them.
+"""The actions that users may bind to keys of their own, on any screen, and the chat's keys as /help lists them.
 
-What an action does is bound where it is done. Loads no Textual, so that a wrong name is said before a screen opens.
+Each screen defines its bindings. Loads no Textual, so that a wrong name is reported before a screen opens.
 """
 
 from __future__ import annotations
@@ -49,5 +49,5 @@ MONITOR_ACTIONS = frozenset(
 
 
 def check_look(look: Look) -> None:
-    """Raises UsageError for keys of actions that no screen knows: the config file is common to all of them."""
+    """Raise UsageError for keys of actions that no screen has; the config file is common to all screens."""
     check_keys(look.keys, CHAT_ACTIONS | MONITOR_ACTIONS)

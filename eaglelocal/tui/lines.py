@@ -1,7 +1,7 @@
-"""Lines of text with roles, and how to put them side by side: what panels are made of before there is a screen.
+"""Lines of text with roles, and functions to combine them; the content of panels, independent of widgets.
 
-Pure. A role says what a text means (good, bad, quiet ...); a theme says how that looks, and without colours it
-looks like nothing, so no meaning hangs on it.
+Pure. A role says what a text means (good, bad, quiet ...), a theme how that looks. Without colours roles are
+invisible, so no information may depend on them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from eaglelocal.core.surrogates import REPLACED
 
 Role = Literal["text", "strong", "quiet", "good", "bad", "warn", "accent", "chosen"]
 
-# what others name themselves must not steer the terminal
+# names from outside must not control the terminal
 _HARMLESS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))} | REPLACED
 
 
@@ -29,22 +29,22 @@ EMPTY: Line = ()
 
 
 def harmless(text: str) -> str:
-    """Without control characters and halves of surrogate pairs."""
+    """Return the text with control characters and halves of surrogate pairs replaced by U+FFFD."""
     return text.translate(_HARMLESS)
 
 
 def line(*parts: str | Span | tuple[str, Role]) -> Line:
-    """Texts and spans, in order."""
+    """Return a line of these texts and spans, in order."""
     return tuple(Span(part) if isinstance(part, str) else Span(*part) for part in parts if part)
 
 
 def width_of(spans: Line) -> int:
-    """Cells."""
+    """Return the width of a line in cells."""
     return sum(cell_len(span.text) for span in spans)
 
 
 def fitted(spans: Line, width: int) -> Line:
-    """Exactly so many cells: cut, or filled up with spaces."""
+    """Return the line, cut or filled up with spaces to exactly `width` cells."""
     made: list[Span] = []
     left = width
     for span in spans:
@@ -58,7 +58,7 @@ def fitted(spans: Line, width: int) -> Line:
 
 
 def beside(left: Sequence[Line], right: Sequence[Line], *, at: int) -> list[Line]:
-    """Two blocks; the right one begins at that column."""
+    """Return two blocks side by side; the right one begins at column `at`."""
     num_lines = max(len(left), len(right))
     return [
         (*fitted(left[i] if i < len(left) else EMPTY, at), *(right[i] if i < len(right) else EMPTY))

@@ -1,7 +1,7 @@
-"""An answer as it grows: pieces in from any thread, entries out on the screen's, the finished ones only once.
+"""An answer while it grows: pieces in from any thread, entries out on the screen's thread, finished ones only once.
 
-Knows no widget. Only the last block of Markdown is given again and again, so a long answer costs no more than
-a short one.
+Does not know widgets. Only the last block of Markdown is returned repeatedly, so a long answer costs no more than a
+short one.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from eaglelocal.tui.entries import Entry, Kind
 
 
 class LiveAnswer:
-    """`push` is quick and safe from any thread; everything else belongs to one."""
+    """A growing answer. `push` is quick and safe from any thread; everything else is for one thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._arrived: list[Piece] = []
         self.has_begun = False
         self._text, self._mask = "", b""  # of the blocks that may still change
-        self._num_cut_at = 0  # characters of whole lines, when blocks were last looked for
+        self._num_cut_at = 0  # characters of whole lines, when it was last cut into blocks
         self._thought = ""
 
     def push(self, pieces: Iterable[Piece]) -> None:
@@ -34,7 +34,7 @@ class LiveAnswer:
         return bool(self._arrived)
 
     def advance(self) -> tuple[list[Entry], list[Entry]]:
-        """Entries that stand and were not given before; then those that may change."""
+        """Return the entries finished since the last call, and those that may still change."""
         with self._lock:
             arrived, self._arrived = self._arrived, []
         self._thought += "".join(piece.reasoning for piece in arrived)
@@ -45,19 +45,19 @@ class LiveAnswer:
         return self._thoughts(end=True) + self._finished_blocks(), self._block(len(self._text))
 
     def _thoughts(self, *, end: bool = False) -> list[Entry]:
-        """What is thought may change until something is said."""
+        """Return the thoughts so far, which may change until the answer's text begins; `end`: it has begun."""
         thought = self._thought
         if end:
             self._thought = ""
         return [Entry(Kind.THOUGHT, thought)] if thought.strip() else []
 
     def _finished_blocks(self) -> list[Entry]:
-        """An entry for each block, so that it looks the same however much came at once.
+        """Return an entry for each finished block, so that it looks the same however much came at once.
 
-        Whole lines only: `#` begins a heading, `#tag` goes on with the paragraph.
+        Only whole lines are cut: `#` begins a heading, `#tag` continues the paragraph.
         """
         num_whole = self._text.rfind("\n") + 1
-        if num_whole == self._num_cut_at:  # the text of the last block has grown, its lines have not
+        if num_whole == self._num_cut_at:  # no line has been completed
             return []
         whole = self._text[:num_whole]
         from eaglelocal.tui.markdown_rows import block_lengths

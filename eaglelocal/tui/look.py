@@ -1,4 +1,4 @@
-"""How screens look and which keys they obey: themes, glyphs, colours, the user's own bindings. Loads no Textual."""
+"""The user's choices for all screens: theme, glyphs, colours and keys. Loads no Textual."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a person chose.
+    """The look that the user chose.
 
     theme   dark, light, contrast or terminal (the terminal's own colours)
-    keys    (action, keys with commas between them), in the place of the default ones
+    keys    (action, comma-separated keys), in the place of the default ones
     """
 
     theme: str = "dark"
@@ -26,7 +26,7 @@ class Look:
     keys: tuple[tuple[str, str], ...] = ()
 
 
-PYTHON_S_OWN = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})  # as LC_CTYPE, where nobody else has said anything (PEP 538)
+PYTHON_S_OWN = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})  # values of LC_CTYPE that Python sets by itself (PEP 538)
 
 
 def look_of(settings: Settings, environ: Mapping[str, str] = os.environ) -> Look:
@@ -40,14 +40,14 @@ def look_of(settings: Settings, environ: Mapping[str, str] = os.environ) -> Look
 
 
 def is_utf8(environ: Mapping[str, str]) -> bool:
-    """Does the terminal know more than ASCII, by its locale? Most do where none is set."""
+    """Return True if the locale is UTF-8, or none is set: most terminals know more than ASCII then."""
     ctype = environ.get("LC_CTYPE", "")
     said = environ.get("LC_ALL") or (ctype not in PYTHON_S_OWN and ctype) or environ.get("LANG")
     return not said or "utf8" in said.lower().replace("-", "")
 
 
 def check_keys(keys: Iterable[tuple[str, str]], actions: Iterable[str]) -> None:
-    """Raises UsageError for an action that no screen knows."""
+    """Raise UsageError for keys of an action that is not among `actions`."""
     known = sorted(set(actions))
     for action, _ in keys:
         if action not in known:

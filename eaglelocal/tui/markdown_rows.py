@@ -1,7 +1,7 @@
-"""Markdown as rows of styled text, and the cut between what of a growing text is finished and what may still change.
+"""Render Markdown as rows of styled text, and find the blocks of a growing text, of which only the last may change.
 
-Pure: text and width in, rows out. HTML, link definitions and ends of lines are shown as they are written, and formulas
-that are no line of text: a model's words never vanish, and it ends a line where it means to, as in a poem.
+Pure: text and width in, rows out. HTML, link definitions, line ends, and formulas that do not fit into a line of text
+are shown as written: a model's words never vanish, and it ends a line where it means to, as in a poem.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from rich.syntax import Syntax
 from eaglelocal.tui.formulas import readable
 from eaglelocal.tui.rows import Ink, Row, console, harmless, shaped
 
-# `\(x\)`, `\[x\]`, `$$x$$` and `$x$`, but not what is said of $5 and $10
+# `\(x\)`, `\[x\]`, `$$x$$` and `$x$`, but not prices such as $5 and $10
 _FORMULA = re.compile(
     r"\\\(.{1,2000}?\\\)|\\\[.{1,2000}?\\\]|\$\$.{1,2000}?\$\$|\$(?=[^\s$])[^$\n]{0,500}(?<=[^\s\\])\$(?!\w)", re.DOTALL
 )
 
-FORMULAS = "formulas"  # in what the parser hands to its rules: are they to be text?
+FORMULAS = "formulas"  # key in the environment of the parser's rules: convert formulas to text
 
 
 class _LeftHeading(Heading):
@@ -42,7 +42,7 @@ class _LeftHeading(Heading):
 
 
 class _PlainCode(CodeBlock):
-    """Highlighted in the terminal's colours, on its own background, indented by two."""
+    """A code block, highlighted in the terminal's colours on its own background, indented by two."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip()
@@ -58,7 +58,7 @@ class _PlainCode(CodeBlock):
 
 class _DottedItem(ListItem):
     def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
-        """`1.` where rich has a bare number, in as many cells; also of an item in which nothing stands yet."""
+        """Yield `1.` where rich has a bare number, in as many cells, also for an item that is still empty."""
         numeral, *rest = [*super().render_number(console, options, number, last_number)] or [
             Segment(""),
             Segment.line(),
@@ -81,7 +81,7 @@ class _Document(Markdown):
 
 @lru_cache(maxsize=2)
 def _empty_document(code_theme: str) -> _Document:
-    """Each makes a parser of its own, which takes longer than to render a paragraph; so copies are made."""
+    """Return a document to copy: constructing one also builds a parser, which is slower than rendering a paragraph."""
     return _Document("", code_theme=code_theme, hyperlinks=False)
 
 
@@ -93,9 +93,9 @@ def _document(text: str, code_theme: str, *, formulas: bool) -> _Document:
 
 @lru_cache(maxsize=64)
 def lexer_of(name: str) -> Lexer:
-    """Of a language; code in one that is unknown is shown without colours.
+    """Return the lexer of a language; code in an unknown one is shown without colours.
 
-    Plugins are not asked: they are looked for on the disk, for each unknown name, and `p` is one while `python` comes.
+    Plugins are left out: each unknown name would search the disk for them, as `p` does while `python` is being written.
     """
     return get_lexer_by_name(name) if name.lower() in _languages() else TextLexer()
 
@@ -114,7 +114,7 @@ def _parser() -> MarkdownIt:
 
 
 def _formula(state: StateInline, silent: bool) -> bool:
-    """A rule of the parser: nothing in a formula is Markdown."""
+    """Parse a formula, as an inline rule: nothing in it is Markdown."""
     found = _FORMULA.match(state.src, state.pos, state.posMax)
     if found is None:
         return False
@@ -125,7 +125,7 @@ def _formula(state: StateInline, silent: bool) -> bool:
 
 
 def _keep_line_ends(state: StateCore) -> None:
-    """Another rule."""
+    """Turn soft line breaks into hard ones, as a core rule."""
     for token in state.tokens:
         for child in token.children or ():
             if child.type == "softbreak":
@@ -133,7 +133,10 @@ def _keep_line_ends(state: StateCore) -> None:
 
 
 def markdown_rows(text: str, width: int, ink: Ink, *, formulas: bool = True) -> list[Row]:
-    """At most `width` cells a row, at least one row. formulas: as text, where there are signs for that."""
+    """Return the text as rows of at most `width` cells, at least one row.
+
+    formulas: convert them to text, where characters exist for that.
+    """
     theme = "ansi_dark" if ink.is_dark else "ansi_light"
     document = _document(harmless(text), theme, formulas=formulas and not ink.is_ascii)
     options = console().options.update(width=max(width, 1), no_wrap=False)
@@ -141,12 +144,12 @@ def markdown_rows(text: str, width: int, ink: Ink, *, formulas: bool = True) -> 
 
 
 def block_lengths(text: str) -> list[int]:
-    """How a text is cut between its top-level blocks: characters of each, together all.
+    """Return the lengths of a text's top-level blocks in characters, which add up to all of it.
 
-    `Hello.\\n\\n- one` gives [8, 5]. Of a growing text all blocks but the last stand; that one may go on.
+    `Hello.\\n\\n- one` gives [8, 5]. In a growing text only the last block may still change.
     """
     lines = re.findall(r"[^\n]*\n|[^\n]+", text)
-    tokens = _parser().parse(text.replace("\r", " "))  # the parser ends lines there too
+    tokens = _parser().parse(text.replace("\r", " "))  # the parser would end a line there too
     begins = [token.map[0] for token in tokens if _begins_block(token) and token.map]
     edges = [0, *begins[1:], len(lines)]
     return [sum(map(len, lines[low:high])) for low, high in itertools.pairwise(edges)]

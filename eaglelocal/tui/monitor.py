@@ -1,7 +1,7 @@
 """The monitor of a server: the speculation panel over all slots, its requests, the machine, the log.
 
-Reads through a watch (another thread) into the feed; draws frames of the feed as often as the pace allows. It looks
-the same whether the server is this process, another one here, or one elsewhere.
+A watch on another thread reads the server into the feed, whose frames are drawn as often as the pace allows. The
+monitor is the same for a server in this process, in another one, or on another machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from eaglelocal.tui.request_table import RequestTable
 from eaglelocal.tui.tail import Tail
 from eaglelocal.tui.ticker import Ticker
 
-Outcome = Literal["quit", "stop", "leave"]  # stop: end the server too; leave: it goes on without a screen
+Outcome = Literal["quit", "stop", "leave"]  # stop: end the server too; leave: the server goes on without a screen
 
 
 class Monitored(Protocol):
@@ -55,7 +55,7 @@ class Monitored(Protocol):
 
 
 OpenWatch = Callable[[Callable[[Reading], None]], Monitored]
-ReadMachine = Callable[[], MachineGauge | None]  # at once: what is known
+ReadMachine = Callable[[], MachineGauge | None]  # returns the newest known figures at once
 SPECS = (
     Choice("auto", "auto: as much as pays", "a"),
     Choice("off", "off", "o"),
@@ -65,6 +65,8 @@ SPECS = (
 
 
 class Monitor(EagleApp[Outcome]):
+    """The app of the monitor; its result says how it was left."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c", "leave", "Quit", id="quit", tooltip="leave the monitor"),
         Binding("space", "pause", "Pause", id="pause", tooltip="hold what is shown"),
@@ -99,12 +101,12 @@ class Monitor(EagleApp[Outcome]):
         log: Tail | None = None,
         owns_server: bool = False,
     ) -> None:
-        """owns_server: leaving ends the server, if that is wished."""
+        """owns_server: ask on leaving if the server should stop."""
         super().__init__(look)
         self.feed, self._tail = Feed(), log or Tail()
         self._watch = open_watch(self._take)
         self._read_machine, self._owns_server = read_machine, owns_server
-        self._last: Reading | None = None  # on the watch's thread
+        self._last: Reading | None = None  # used by the watch's thread only
         self._scene = Scene(
             url=self._watch.url,
             frame=self.feed.frame(time.monotonic()),
@@ -127,26 +129,26 @@ class Monitor(EagleApp[Outcome]):
         self._ticker = Ticker(self, self._tick)
 
     async def on_unmount(self) -> None:
-        await asyncio.to_thread(self._watch.close)  # it may be waiting for the server, which lives in this very loop
+        await asyncio.to_thread(self._watch.close)  # close may wait for the server, which may run in this very loop
 
     def on_resize(self, event: events.Resize) -> None:
-        """Also under a question. The app's own size is still the old one here."""
+        """Adapt to low and tall screens, also under a question. The app's own size is still the old one here."""
         if self.screen_stack:
             screen = self.screen_stack[0]
             screen.set_class(event.size.height <= self.LOW, "-low")
             screen.set_class(event.size.height >= self.TALL, "-tall")
             self.call_after_refresh(self._draw)
 
-    # ---- in
+    # ---- readings
     def _take(self, reading: Reading) -> None:
-        """On the watch's thread."""
+        """Log what has changed and feed the reading. Runs on the watch's thread."""
         now = time.strftime("%H:%M:%S")
         for sentence in noticed(self._last, reading):
             self._tail.add(f"{now}  {sentence}")
         self._last = reading
         self.feed.read(reading, time.monotonic())
 
-    # ---- out
+    # ---- drawing
     def _tick(self, now: float) -> bool:
         machine = self._read_machine() if self._read_machine is not None else None
         self._scene = replace(self._scene, frame=self.feed.frame(now), machine=machine)
@@ -154,7 +156,7 @@ class Monitor(EagleApp[Outcome]):
         return self._scene.frame.is_moving
 
     def _draw(self) -> None:
-        if not self.screen_stack or not self.screen_stack[0].query("#log"):  # not yet, or no more
+        if not self.screen_stack or not self.screen_stack[0].query("#log"):  # not composed yet, or removed already
             return
         screen, scene = self.screen_stack[0], self._scene
         head, log = screen.query_one("#head", Painted), screen.query_one("#log", Painted)
@@ -164,7 +166,7 @@ class Monitor(EagleApp[Outcome]):
         newest = self._tail.newest(log.size.height)
         log.paint([fitted(line((harmless(each), "quiet")), log.size.width) for each in newest])
 
-    # ---- what keys do
+    # ---- keys
     def action_pause(self) -> None:
         is_paused = not self._scene.is_paused
         self._scene = replace(self._scene, is_paused=is_paused)
@@ -238,7 +240,7 @@ class Monitor(EagleApp[Outcome]):
 
     @work(thread=True, group="control")
     def _do(self, act: Callable[[], None], said: str) -> None:
-        """What may take a moment, and what came of it."""
+        """Run an action that may take a moment, and notify the user of its outcome."""
         try:
             act()
         except EagleLocalError as error:
@@ -247,7 +249,7 @@ class Monitor(EagleApp[Outcome]):
             self.call_from_thread(self.notify, said)
 
     async def action_quit(self) -> None:
-        """Textual's own key and palette entry: the same question."""
+        """Leave by Textual's own key or palette entry, with the same question."""
         self.action_leave()
 
     def action_leave(self) -> None:

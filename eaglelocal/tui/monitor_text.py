@@ -1,6 +1,6 @@
-"""What the monitor says above its table: which server, how busy it is, how busy the machine is. Pure.
+"""Format the monitor: its header (the server, its load, the machine's load) and its table. Pure.
 
-One frame as plain text (`top --once`) is made of the same lines.
+The plain text of `top --once` is made of the same lines.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NUM_HEADER_LINES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What is shown, and where it comes from."""
+    """A frame of the monitor, the machine's load, and the server that they belong to."""
 
     url: str
     frame: Frame
     machine: MachineGauge | None  # None: nothing is known yet
-    is_local: bool = True  # else the server is on another machine, and the load of this one is not its
+    is_local: bool = True  # else the server is on another machine, whose load is unknown
     is_paused: bool = False
 
 
@@ -39,7 +39,7 @@ def header_lines(scene: Scene, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def where_line(scene: Scene, glyphs: Glyphs) -> Line:
-    """`eaglelocal at http://127.0.0.1:8421 · ready · demo@1b, draft head · up 3 h`."""
+    """Return the first header line: `eaglelocal at http://127.0.0.1:8421 · ready · up 3 h 20 min · demo@1b`."""
     reading = scene.frame.reading
     if reading is None:
         return line(("connecting to ", "quiet"), (harmless(scene.url), "strong"))
@@ -59,7 +59,7 @@ def where_line(scene: Scene, glyphs: Glyphs) -> Line:
 
 
 def load_line(reading: Reading | None, width: int) -> Line:
-    """Requests, caches, restarts."""
+    """Return the header line of requests, caches and restarts, as many figures as fit."""
     if reading is None or reading.state == DISCONNECTED:
         return EMPTY
     pairs = [
@@ -77,7 +77,7 @@ def load_line(reading: Reading | None, width: int) -> Line:
 
 
 def prefix_share(reading: Reading) -> float | None:
-    """Of all prompt tokens so far, those that a cache spared.
+    """Return the share of all prompt tokens so far that a prefix cache spared.
 
     llama-server counts prompt tokens without the cached ones, the others count all of them.
     """
@@ -119,14 +119,14 @@ def gpu_text(gpu: GpuGauge, glyphs: Glyphs) -> str:
 
 
 def missing_line(reading: Reading) -> Line:
-    """What could be switched on at the server, to see more."""
+    """Return a line that names the server's flags that would report more."""
     if not reading.missing:
         return EMPTY
     return line((f"started with {' '.join(reading.missing)}, {reading.kind} would tell more", "quiet"))
 
 
 def once_text(scene: Scene, width: int, glyphs: Glyphs, *, max_rows: int = 20) -> str:
-    """One frame of the monitor, without a screen."""
+    """Return one frame of the monitor as plain text."""
     reading = scene.frame.reading
     lines = [*header_lines(scene, width, glyphs), EMPTY, *panel_lines(scene.frame, width, 14, glyphs), EMPTY]
     if reading is not None:
@@ -138,7 +138,7 @@ def once_text(scene: Scene, width: int, glyphs: Glyphs, *, max_rows: int = 20) -
 def table_lines(
     reading: Reading, view: View, width: int, height: int, glyphs: Glyphs, *, chosen: str = ""
 ) -> list[Line]:
-    """Titles and rows, at most `height` lines; the chosen row is among them."""
+    """Return titles and rows of the requests, at most `height` lines; the chosen row is among them."""
     if reading.requests is None:
         why = "no connection" if reading.state == DISCONNECTED else "requests are not reported"
         return [title_line(width, view, glyphs), fitted(line((why, "quiet")), width)][:height]
@@ -154,12 +154,12 @@ def table_lines(
 
 
 def first_shown(num_rows: int, at: int, room: int) -> int:
-    """The first row that is shown, so that the one at `at` is among `room` rows."""
+    """Return the index of the first row to show, so that the one at `at` is among `room` rows."""
     return max(min(at - room + 1, num_rows - room), 0) if at >= room else 0
 
 
 def _pairs(pairs: list[tuple[str, str]], width: int) -> Line:
-    """As many as fit, whole."""
+    """Return as many labels with values as fit, none of them cut."""
     made: list[Span] = []
     used = 0
     for label, value in pairs:

@@ -1,4 +1,4 @@
-"""What has changed between two readings and is worth a line: states, restarts, drafting. Pure."""
+"""Describe changes between two readings that are worth a log line: states, restarts, models, drafting. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from eaglelocal.client.reading import DISCONNECTED, Reading
 
 
 def noticed(before: Reading | None, now: Reading) -> list[str]:
-    """Sentences for people, the oldest first."""
+    """Return a sentence for each change, in the order to log them."""
     said = []
     if before is None or before.state != now.state:
         said.append(_state(before, now))
@@ -14,7 +14,7 @@ def noticed(before: Reading | None, now: Reading) -> list[str]:
         if before.restarts is not None and now.restarts is not None and now.restarts > before.restarts:
             said.append(f"the engine was started anew ({now.restarts} so far)")
         said += _models(before, now)
-        if before.model == now.model:  # of several the one that is told changes
+        if before.model == now.model:  # of several loaded models, not always the same is reported
             said += _drafting(before, now)
     if now.missing and (before is None or before.missing != now.missing):
         said.append(f"started with {' '.join(now.missing)}, {now.kind} would tell more")

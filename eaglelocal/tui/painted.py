@@ -1,6 +1,6 @@
-"""A widget that shows lines with roles, and draws again only those that have changed.
+"""A widget that shows lines with roles, and redraws only those that have changed.
 
-One such widget costs a tenth of what a screen full of labels does: no layout, no markup, one strip a line.
+It costs far less than a screen full of labels: no layout, no markup, one strip per line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROLES: tuple[Role, ...] = ("text", "strong", "quiet", "good", "bad", "warn", "ac
 
 
 class Painted(Widget):
-    """Shows what `paint` was last given, from the top; what is below or beside it stays empty."""
+    """A widget that shows the lines last given to `paint`, from the top; the rest of it is empty."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"painted--{role}" for role in ROLES}
     DEFAULT_CSS = """
@@ -44,15 +44,15 @@ class Painted(Widget):
         super().__init__(id=id, classes=classes)
         self._lines: list[Line] = []
         self._styles: dict[Role, Style] = {}
-        self.num_drawn = 0  # lines, so far: what drawing costs
+        self.num_drawn = 0  # lines so far, a measure of the cost
 
     @property
     def text(self) -> str:
-        """What is shown, without its looks."""
+        """The text that is shown, without styles."""
         return "\n".join(map(plain, self._lines))
 
     def paint(self, lines: Sequence[Line]) -> None:
-        """Show these lines."""
+        """Show these lines; only those that differ are redrawn."""
         old, self._lines = self._lines, list(lines)
         width = self.size.width
         for y in range(max(len(old), len(self._lines))):
@@ -66,7 +66,7 @@ class Painted(Widget):
         return Strip(segments, width_of(spans)).adjust_cell_length(self.size.width, self._style("text"))
 
     def notify_style_update(self) -> None:
-        """Another theme."""
+        """Drop the cached styles when the theme changes."""
         self._styles = {}
         super().notify_style_update()
 

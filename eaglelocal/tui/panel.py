@@ -1,4 +1,4 @@
-"""The speculation panel as a widget: give it frames, it shows them as wide and high as it is."""
+"""The speculation panel as a widget, which formats frames for its own width and height."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from eaglelocal.tui.panel_text import panel_lines
 
 
 class SpeculationPanel(Painted):
-    """Whether drafting is on and what it brings.
+    """A panel with the state of drafting and what it gains.
 
     panel = SpeculationPanel(id="panel")
-    panel.show(feed.frame(now))           # at any rate; only lines that differ are drawn
+    panel.show(feed.frame(now))           # as often as you like; only lines that differ are drawn
     """
 
     DEFAULT_CSS = "SpeculationPanel { height: 100%; width: 100%; }"

@@ -1,6 +1,6 @@
-"""What the speculation panel says: a frame in, lines with roles out. Pure; knows no widget.
+"""Format the speculation panel: a frame in, lines with roles out. Pure; does not know widgets.
 
-Two columns from 76 cells on, one below the other otherwise. What is not known is a dash, never a zero.
+Two columns from 76 cells on, else one below the other. An unknown value is a dash, never a zero.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ MIN_LEFT, MAX_LEFT = 38, 84  # cells of the left column, the gap included
 LABEL = 11
 MAX_POSITIONS = 8
 NOT_TOLD = "-"
-UNKNOWN = frozenset({DISCONNECTED, "loading", "restarting", "failed", "closed"})  # connections that tell nothing new
+UNKNOWN = frozenset({DISCONNECTED, "loading", "restarting", "failed", "closed"})  # states that report nothing new
 STATE_ROLES: Mapping[str, Role] = MappingProxyType({"on": "good", "asleep": "warn"})
 
 
 def panel_lines(frame: Frame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """At most `height` lines of at most `width` cells: the state, the speed, what becomes of drafts."""
+    """Return at most `height` lines of `width` cells: the state, the speed, and how drafts fared."""
     state = [fitted((state_span(frame),), width)]
     if width >= WIDE:
         left = min(max(width * 2 // 5, MIN_LEFT), MAX_LEFT)
@@ -37,7 +37,7 @@ def panel_lines(frame: Frame, width: int, height: int, glyphs: Glyphs) -> list[L
 
 # ---- the state
 def state_span(frame: Frame) -> Span:
-    """One line that is always true."""
+    """Return the state of speculation as a span, with its role."""
     text, drafting = state_line(frame), frame.drafting
     if frame.connection == DISCONNECTED:
         return Span(text, "bad")
@@ -45,7 +45,7 @@ def state_span(frame: Frame) -> Span:
 
 
 def state_line(frame: Frame) -> str:
-    """`speculation on, 3.1 tokens a draft`, or why it is not."""
+    """Return `speculation on, 3.1 tokens a draft`, or why it is not on."""
     drafting, length = frame.drafting, frame.figures.draft_length
     if frame.connection in UNKNOWN:
         return f"speculation: unknown, {frame.connection}"
@@ -65,7 +65,7 @@ def state_line(frame: Frame) -> str:
 
 # ---- the speed
 def speed_block(frame: Frame, width: int, glyphs: Glyphs) -> list[Line]:
-    """Large digits for tok/s and the gain; sparklines below."""
+    """Return large digits for tok/s and the gain, and sparklines below."""
     speed = NOT_TOLD if frame.tok_s is None else f"{frame.tok_s:.1f}" if frame.tok_s < 1000 else f"{frame.tok_s:.0f}"
     gain = NOT_TOLD if frame.figures.gain is None else f"{frame.figures.gain:.2f}"
     half = max(width // 2, 18)
@@ -105,7 +105,7 @@ def _spark_line(label: str, spark: str, figure: str) -> Line:
 
 # ---- the drafts
 def drafts_block(frame: Frame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Counts, shares and lengths; bars by position in the lines that are left."""
+    """Return counts, length, shares and context, and above them bars by position in the lines that are left."""
     below = [
         counts_line(frame, width),
         length_line(frame),
@@ -117,7 +117,7 @@ def drafts_block(frame: Frame, width: int, height: int, glyphs: Glyphs) -> list[
 
 
 def position_lines(shares: Sequence[float] | None, width: int, room: int, glyphs: Glyphs) -> list[Line]:
-    """How many drafts were accepted at least so far."""
+    """Return a bar for each draft position: the share of drafts that were accepted at least so far."""
     if not shares:
         return [line((f"{'position':<{LABEL}}", "quiet"), NOT_TOLD)][:room]
     cells = max(min(width - LABEL - 7, 40), 4)
@@ -147,9 +147,9 @@ def length_line(frame: Frame) -> Line:
 
 
 def shares_line(frame: Frame, width: int) -> Line:
-    """Drafting and verifying are a whole step; the host has a part in both."""
+    """Return the shares of drafting and verifying, which make a step, and of the host, which is part of both."""
     figures = frame.figures
-    verify, host = ("  verify ", "  of it host ") if width >= 44 else (" verify ", " host ")  # all may have two digits
+    verify, host = ("  verify ", "  of it host ") if width >= 44 else (" verify ", " host ")  # room for two digits each
     return line(
         ("step: draft ", "quiet"), percent(figures.draft_share),
         (verify, "quiet"), percent(figures.verify_share),
@@ -177,7 +177,7 @@ def percent(share: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """`1 234`, `12.3 k`, `4.5 M`."""
+    """Return a count as `1 234`, `12.3 k` or `4.5 M`."""
     if value is None:
         return NOT_TOLD
     if value < 10_000:

@@ -1,6 +1,6 @@
-"""The other side of the conversation: session, engine and commands, as the screen sees them.
+"""The controller of the chat screen: its session, engine and commands. Does not know widgets.
 
-Everything that blocks is an errand; what happens comes back as news, in order, on another thread. Knows no widget.
+Everything that blocks runs as a task on a thread of its own; what happens comes back as events (`News`), in order.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from eaglelocal.tui.live_answer import LiveAnswer
 
 OpenSession = Callable[[Voice, Choice], Session]
 
-WATCH_S = 1.0  # between two looks at the engine while it answers
-SIGN_OF_LIFE_S = 5.0  # and at a server that was joined, while it does not
+WATCH_S = 1.0  # between two polls of the engine
+SIGN_OF_LIFE_S = 5.0  # between two readings of a joined server that is not answering
 CLOSE_S = 5.0
 
 
-# ---- news
+# ---- events for the screen
 @dataclass(frozen=True, slots=True)
 class ModelChanged:
-    """A model is ready, another one than before."""
+    """A model is ready, or its sampling or system message has changed."""
 
     model: Model
     choice: Choice
@@ -49,7 +49,7 @@ class ModelChanged:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A question is on its way; its answer grows in `live`."""
+    """A question was sent; its answer grows in `live`."""
 
     question: str
     live: LiveAnswer
@@ -57,11 +57,13 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The first of an answer has come."""
+    """The first piece of an answer has arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
+    """An answer has ended."""
+
     asked: Asked
     n_ctx: int
     name: str  # of the conversation
@@ -69,34 +71,38 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Said:
+    """A note for the transcript."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What is wanted in the clipboard."""
+    """A text for the clipboard."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
+    """An error for the transcript."""
+
     error: EagleLocalError
 
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    progress: LoadProgress | None  # None: nothing takes a while any more
+    progress: LoadProgress | None  # None: it is finished
 
 
 @dataclass(frozen=True, slots=True)
 class TookBack:
-    """The last question and what was answered are gone."""
+    """The last question and its answer were removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """Another conversation, or what is left of this one."""
+    """The conversation was replaced by another one, or emptied."""
 
     turns: tuple[Turn, ...]
     name: str
@@ -104,20 +110,20 @@ class Turned:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """What goes with the next question."""
+    """The pictures that go with the next question, by their labels."""
 
     labels: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    state: str  # of the engine, as client.port.Client has it
+    state: str  # of the engine, as in client.port.Client
     restarts: int
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The person wants to go."""
+    """The user wants to leave."""
 
 
 News = (
@@ -140,7 +146,7 @@ Tell = Callable[[News], None]
 
 @dataclass(frozen=True, slots=True)
 class LastQuestion:
-    """The last one, and where it stands: what an edit is begun on."""
+    """The last question and its place, as they were when an edit of it began."""
 
     text: str
     conversation: Conversation
@@ -148,7 +154,7 @@ class LastQuestion:
 
 
 class _Progress:
-    """One bar; silent once it is finished."""
+    """A progress bar that ignores updates once it is finished."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell, self._is_finished = tell, False
@@ -163,7 +169,7 @@ class _Progress:
 
 
 class ScreenVoice:
-    """A Voice whose listener is the transcript."""
+    """A `Voice` that writes to the transcript."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
@@ -179,24 +185,24 @@ class ScreenVoice:
 
 
 class Partner:
-    """Opens a session on its thread and then does what it is told. `tell` may be called from several threads."""
+    """The owner of a chat session, which it opens and uses on its own thread. Calls `tell` from several threads."""
 
     def __init__(self, open_session: OpenSession, tell: Tell, feed: Feed, folder: Path, *, keeps: bool = True) -> None:
-        """folder: of conversations. keeps: whether they are written there without being asked."""
+        """folder: where conversations are saved. keeps: save them automatically."""
         self._open_session, self._tell, self._feed, self._folder = open_session, tell, feed, folder
         self._keeps = keeps
         self._voice = ScreenVoice(tell)
         self._errands = Errands(lambda error: tell(Wrong(error)))
         self._session: Session | None = None
         self._answer: Answer | None = None
-        self._ended, self._is_over = threading.Event(), threading.Event()  # everything; an answer, not looked at yet
+        self._ended, self._is_over = threading.Event(), threading.Event()  # the chat; an answer, not read yet
         self._watch = threading.Thread(target=self._look, name="engine-watch", daemon=True)
         self._state = ("loading", 0)
         self._live = LiveAnswer()
-        self._is_stopping = False  # what is being read is read to its end
-        self._shown_at: float | None = None  # pictures with the question; None: there are none
+        self._is_stopping = False  # cancelled; images that are being read are read to their end
+        self._shown_at: float | None = None  # when a question with pictures was sent; None: it has none
 
-    # ---- from the screen's thread
+    # ---- called on the screen's thread
     def start(self) -> None:
         self._errands.send(lambda: self._open(Choice()))
         self._errands.start()
@@ -206,11 +212,11 @@ class Partner:
         self._errands.send(lambda: self._ask(question), question=question)
 
     def ask_instead(self, question: str, last: LastQuestion) -> None:
-        """In the place of the last question, if that is still the one."""
+        """Ask in place of the question `last`, if that is still the last one."""
         self._errands.send(lambda: self._ask_instead(question, last), question=question)
 
     def act(self, line: str) -> None:
-        """A slash command."""
+        """Run a slash command."""
         self._errands.send(lambda: self._act(line), question=line)
 
     def set_up(self, params: SamplingParams, system: str) -> None:
@@ -223,7 +229,7 @@ class Partner:
         self.act(f"/delete {name}")
 
     def export(self, name: str) -> None:
-        """Any saved conversation, as Markdown into the current folder."""
+        """Write a saved conversation as Markdown into the current folder."""
         self._errands.send(lambda: self._export(name))
 
     @property
@@ -236,7 +242,7 @@ class Partner:
 
     @property
     def looking_s(self) -> float | None:
-        """For so long pictures are being read, before the first word; None: nothing of the kind."""
+        """The seconds that pictures have been read for, before the first token; None if none are being read."""
         if self._shown_at is None or self._live.has_begun:
             return None
         return time.monotonic() - self._shown_at
@@ -250,11 +256,11 @@ class Partner:
         return self._errands.waiting
 
     def take_back(self) -> tuple[str, ...]:
-        """Questions and commands that have not begun, which then never do."""
+        """Remove the questions and commands that have not started, and return them."""
         return self._errands.take_back()
 
     def stop(self) -> bool:
-        """End the answer that runs. Was there one?"""
+        """Cancel the running answer. Return True if there was one."""
         answer = self._answer
         if answer is not None:
             self._is_stopping = True
@@ -263,7 +269,7 @@ class Partner:
 
     @property
     def last_answer(self) -> str:
-        """As the model wrote it."""
+        """The last answer as the model wrote it, or ""."""
         turns = self._session.conversation.turns if self._session is not None else []
         return turns[-1].answer if turns else ""
 
@@ -276,18 +282,18 @@ class Partner:
         return LastQuestion(text, conversation, len(conversation.turns)) if text else None
 
     def close(self) -> None:
-        """Stop, and end the engine."""
+        """Stop the answer and all tasks, and end the engine."""
         self._ended.set()
         self._is_over.set()
         self._errands.take_back()
         self.stop()
         if self._session is not None:
             if not self._errands.close(CLOSE_S / 2):
-                self._session.close()  # what waits for the engine ends with it
+                self._session.close()  # a task that waits for the engine ends with it
                 self._errands.close(CLOSE_S / 2)
             self._session.close()
 
-    # ---- on the errands' thread
+    # ---- on the thread of tasks
     def _open(self, choice: Choice) -> None:
         self._session = self._open_session(self._voice, choice)
         self._model_changed(self._session)
@@ -295,13 +301,13 @@ class Partner:
         self._session.check_attached()
 
     def _opened(self) -> Session:
-        """Raises UsageError while there is no model."""
+        """Return the session. Raises UsageError while there is no model."""
         if self._session is None:
             raise UsageError("no model is loaded", hint="/model REF loads one, such as /model demo")
         return self._session
 
     def _model_changed(self, session: Session) -> None:
-        is_ours = _is_our_server(session.model)  # it sends a step at once, and tells how many tokens that were
+        is_ours = _is_our_server(session.model)  # an event of it is a whole step; its readings count tokens
         self._feed.count_by(events=not is_ours)
         self._tell(ModelChanged(session.model, session.choice, session.params, session.conversation.system))
 
@@ -338,7 +344,7 @@ class Partner:
                 self._live.push((Piece(-1, text, False, reasoning=reasoning),))
 
     def _ask_instead(self, question: str, last: LastQuestion) -> None:
-        """Raises UsageError when another question is the last one by now."""
+        """Replace the last question. Raises UsageError if another question is the last one by now."""
         conversation = self._opened().conversation
         if self.last_question != last:
             raise UsageError(
@@ -356,7 +362,7 @@ class Partner:
         if self._session is None and command.name == "/exit":
             self._tell(Left())
         elif self._session is None and command.name == "/model" and command.argument:
-            self._open(Choice(target=command.argument))  # the first one could not be loaded
+            self._open(Choice(target=command.argument))  # the first model could not be loaded
         else:
             self._act_in(self._opened(), command)
 
@@ -408,7 +414,7 @@ class Partner:
         self._tell(Said(f"written to {path}"))
 
     def _keep(self, session: Session) -> None:
-        """Write the conversation to its file; a disk that is full is said once."""
+        """Save the conversation; after a failure, such as a full disk, report it and save no more."""
         conversation = session.conversation
         if not self._keeps or not conversation.turns:
             return
@@ -424,10 +430,10 @@ class Partner:
 
     # ---- on the watch's thread
     def _look(self) -> None:
-        """Totals for the panel while an answer runs and once after it; the engine's state always."""
+        """Poll the engine: its totals while an answer runs and once after it, its state always."""
         is_due, looked_at = True, time.monotonic()
         while not self._ended.is_set():
-            is_due |= self._is_over.wait(WATCH_S)  # however short it was
+            is_due |= self._is_over.wait(WATCH_S)  # an answer has ended, however short it was
             self._is_over.clear()
             session, answers = self._session, self.is_answering
             if session is None or self._ended.is_set():
@@ -447,5 +453,5 @@ class Partner:
 
 
 def _is_our_server(model: Model) -> bool:
-    """One that runs and was joined: it has to be asked how it is."""
+    """Return True for an eaglelocal server that was joined, which has to be polled for its state."""
     return model.plan is None and model.takes_spec

@@ -1,6 +1,6 @@
-"""Textual's driver for screens behind a pipe, as textual-serve runs them. The screen ends with the pipe, and only then.
+"""A Textual driver for screens behind a pipe, as textual-serve runs them. The screen ends with the pipe, and only then.
 
-Textual's own goes on for ever when the program at the other end is killed, and ends at a byte that is not UTF-8.
+Textual's own runs on for ever when the program at the other end is killed, and ends at a byte that is not UTF-8.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from eaglelocal.tui.key_reader import KeyReader
 
 
 class PipedDriver(WebDriver):
-    """Named to Textual by TEXTUAL_DRIVER."""
+    """The driver of a screen behind a pipe. The variable TEXTUAL_DRIVER names it to Textual."""
 
     def write(self, data: str) -> None:
-        """Half a surrogate pair cannot be encoded."""
+        """Write `data`, with half a surrogate pair replaced, since it cannot be encoded."""
         super().write(join_surrogates(data))
 
     def run_input_thread(self) -> None:
@@ -32,7 +32,7 @@ class PipedDriver(WebDriver):
             self._app.post_message(messages.ExitApp())
 
     def _read_packets(self) -> None:
-        """Until the pipe ends. Empty data is a tick."""
+        """Process packets until the pipe ends. Empty data is a tick."""
         packets, reader = ByteStream(), KeyReader()
         for data in self._input_reader:
             for kind, payload in packets.feed(data) if data else ():

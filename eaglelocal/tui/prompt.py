@@ -1,4 +1,4 @@
-"""Where questions are typed: grows with the text, sends with Enter, walks through what was asked before."""
+"""The input field for questions: grows with the text, sends with Enter, and recalls earlier questions."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from eaglelocal.tui.rows import harmless
 QUOTES = '"""'
 IMAGE = "/image "
 SEARCH_KEYS = "again: older, enter takes it, esc leaves"
-# What most terminals send for alt+enter, and some were told to send for shift+enter. Textual reads enter alone.
+# Most terminals send this for alt+enter, and some are set up to send it for shift+enter. Textual reads a mere enter.
 cast(dict[str, object], ANSI_SEQUENCES_KEYS)["\x1b\r"] = (Keys.ControlJ,)
 
 
 class Prompt(TextArea):
-    """A text of one to eight lines on the screen, of any length inside."""
+    """A text area that shows one to eight lines of a text of any length."""
 
     DEFAULT_CSS = """
     Prompt {
@@ -40,14 +40,14 @@ class Prompt(TextArea):
         &:ansi { background: ansi_default; }
     }
     """
-    # without a name what only makes sense while typing: the palette lists the others
+    # bindings that only make sense while typing have no description: the palette lists the others
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Send", id="send", key_display="enter"),
         Binding("shift+enter,alt+enter,ctrl+j", "newline", "", id="newline", show=False),
         Binding("up", "older", "", id="older", show=False),
         Binding("down", "newer", "", id="newer", show=False),
         Binding("ctrl+r", "search", "Find", id="search", tooltip="an earlier question"),
-        # not: to select a line, as TextArea has it
+        # replaces TextArea's f6, which selects a line
         Binding("f6", "app.retry", "Retry", id="retry", show=False, tooltip="ask the last question again"),
         Binding("tab", "complete", "", id="complete", show=False),
         Binding("ctrl+d", "delete_or_leave", "", id="delete_or_leave", show=False),
@@ -64,25 +64,25 @@ class Prompt(TextArea):
             self.text = text
 
     class Dropped(Message):
-        """Pictures, by their paths."""
+        """Pictures were dropped; `text` has their paths."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
 
     class Leaving(Message):
-        """Ctrl-D with nothing typed."""
+        """Ctrl-D was pressed with nothing typed."""
 
     def __init__(
         self, history: QuestionHistory, keys: Mapping[str, str], *, placeholder: str, id: str | None = None
     ) -> None:
-        """keys: binding id -> keys with commas between them, in the place of the default ones."""
+        """keys: binding id -> comma-separated keys, in the place of the default ones."""
         super().__init__(
             id=id, soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False, placeholder=placeholder
         )
         self._history = history
         self._search: HistorySearch | None = None
-        self._title: str | None = None  # while nothing is looked for
+        self._title: str | None = None  # to show again after a search
         self._folding = Folding()
         self._at_once = {
             key: binding.action
@@ -92,12 +92,12 @@ class Prompt(TextArea):
         }
         self._waiting: tuple[str, ...] = ()
         self._told = ""
-        self.cursor_blink = False  # every redraw costs, and nobody types all the time
+        self.cursor_blink = False  # each blink would cost a redraw
 
     async def _on_key(self, event: events.Key) -> None:
-        """Keys that do something here do it at once, in the order in which they were typed.
+        """Run the actions of keys at once, in the order in which they were typed.
 
-        Bindings are looked up on other queues: a line that arrives at once, its Enter included, would overtake itself.
+        Textual runs bindings on other queues: in a line that arrives at once, Enter would overtake the text before it.
         """
         action = self._at_once.get(event.key)
         is_done = self._search is not None and self._look_for(self._search, event, action)
@@ -108,7 +108,7 @@ class Prompt(TextArea):
             await self.run_action(action)
 
     def replace_text(self, text: str) -> None:
-        """Show another text, the cursor behind it."""
+        """Show another text, with the cursor at its end."""
         self._end_search()
         self.load_text(self._folding.again(text))
         self.move_cursor(self.document.end)
@@ -123,7 +123,7 @@ class Prompt(TextArea):
         return self._folding.whole(super().selected_text)
 
     def edit(self, edit: Edit) -> EditResult:
-        """Marks of long pastes are changed as a whole."""
+        """Apply an edit, which changes marks of long pastes as a whole."""
         index, place = self._lines.get_index_from_location, self._lines.get_location_from_index
         begin, end = self._folding.around(self.text, index(edit.top), index(edit.bottom))
         edit.from_location, edit.to_location = place(begin), place(end)
@@ -138,18 +138,18 @@ class Prompt(TextArea):
         self._take_paste(self.app.clipboard)
 
     def _take_paste(self, text: str) -> None:
-        """Line ends of every kind become our own."""
+        """Insert a paste, attach pictures dropped as paths, or extend a search. Line ends become line feeds."""
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         if self._search is not None:
             self._search.extend(text.partition("\n")[0])
             self._show_search(self._search)
-        elif not self.text.startswith("/") and dropped_pictures(text):  # behind a command a path is typed
+        elif not self.text.startswith("/") and dropped_pictures(text):  # after a command a path is text
             self.post_message(self.Dropped(text.strip()))
         else:
             self.take_text(text)
 
     def take_text(self, text: str) -> None:
-        """Where the cursor is."""
+        """Insert a text at the cursor, folded if it is long."""
         self.replace(self._folding.folded(text), *self.selection)
 
     # ---- earlier questions
@@ -158,7 +158,7 @@ class Prompt(TextArea):
         self._show_search(self._search)
 
     def _look_for(self, search: HistorySearch, event: events.Key, action: str | None) -> bool:
-        """What a key does to a search; False: it is to do what it does elsewhere."""
+        """Apply a key to a search. Return False if the key keeps its usual meaning."""
         if event.key == "escape" or action == "app.interrupt":
             self.replace_text(search.typed)
         elif action == "submit":
@@ -180,7 +180,7 @@ class Prompt(TextArea):
         return True
 
     def _show_search(self, search: HistorySearch) -> None:
-        """What is found, with the words that were looked for marked."""
+        """Show the match, with the words of the search selected."""
         self.load_text(search.shown)
         begin = search.shown.lower().find(search.words.lower())
         end = begin + len(search.words)
@@ -191,14 +191,14 @@ class Prompt(TextArea):
         self._tell(SEARCH_KEYS)
 
     def _end_search(self) -> None:
-        """What it shows stays, to be changed or sent."""
+        """End a search; what it shows stays, to be changed or sent."""
         if self._search is not None:
             self._search, self.border_title = None, Content(self._title) if self._title else None
             self.move_cursor(self.document.end)
             self.update_suggestion()
 
     def update_suggestion(self) -> None:
-        """The rest of the only command that begins so; below the text, which ones there are, or what waits."""
+        """Suggest the rest of the only command that fits; below the text, show all that fit, or what waits."""
         if self._search is not None:
             return
         matches = self._matches()
@@ -209,7 +209,7 @@ class Prompt(TextArea):
             self._tell(f"waiting: {'; '.join(self._waiting)}" if self._waiting else "")
 
     def show_title(self, text: str) -> None:
-        """Above the text; behind a search, where one is going on."""
+        """Show a title above the text; during a search, once it has ended."""
         title = harmless(text) if text else None
         if self._search is not None:
             self._title = title
@@ -217,7 +217,7 @@ class Prompt(TextArea):
             self.border_title = Content(title) if title else None
 
     def show_waiting(self, questions: tuple[str, ...]) -> None:
-        """What was sent, and is not in the transcript yet."""
+        """Show below the text the questions that were sent and have not started yet."""
         if questions != self._waiting:
             self._waiting = questions
             self.update_suggestion()
@@ -227,12 +227,12 @@ class Prompt(TextArea):
         return [name for name in COMMANDS if name.startswith(text)] if text.startswith("/") else []
 
     def _tell(self, text: str) -> None:
-        if text != self._told:  # each change of a title draws all of this
+        if text != self._told:  # each change of a subtitle redraws the whole widget
             self._told = text
             self.border_subtitle = Content(harmless(text.replace("\n", " "))) if text else None
 
     def action_submit(self) -> None:
-        """Sends, unless the text says that it goes on: by a backslash, or by quotes that are still open."""
+        """Send the text, or add a line after a backslash or while triple quotes are open."""
         row, column = self.cursor_location
         if self.document.get_line(row)[:column].endswith("\\"):
             self.replace("\n", (row, column - 1), (row, column))
@@ -294,7 +294,7 @@ def _usage(name: str) -> str:
 
 
 def _without_quotes(text: str) -> str:
-    """A text between triple quotes; only the outermost, for code has them too."""
+    """Return a text without the triple quotes around it; with more of them they are code, and stay."""
     inner = text.strip()
     is_quoted = inner.count(QUOTES) == 2 and inner.startswith(QUOTES) and inner.endswith(QUOTES)
     return inner[len(QUOTES) : -len(QUOTES)] if is_quoted else text

@@ -1,4 +1,4 @@
-"""A question with a few answers, over whatever is shown: by arrow and Enter, by a key of its own, or by mouse."""
+"""A modal question with a few answers, to choose by arrow and Enter, by a key of its own, or by mouse."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`key` chooses it at once; "" for none."""
+    """An answer to choose. `key` chooses it at once; "" for none."""
 
     value: str
     text: str
@@ -25,7 +25,7 @@ class Choice:
 
 
 class Question(ModalScreen[str | None]):
-    """Gives the value of what was chosen, or None."""
+    """A modal screen that returns the value of the chosen answer, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
     DEFAULT_CSS = """

@@ -1,18 +1,18 @@
-"""How fast something is counted: now, and second by second over the last minutes. Pure: told the time, has no clock."""
+"""Measure how fast something is counted: now, and by second over the last minutes. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
 from collections import deque
 
 WINDOW_S = 2.0  # over which "now" is measured
-TOGETHER_S = 0.05  # marks that are closer than this are one
+TOGETHER_S = 0.05  # marks that are closer than this are merged
 GRACE_S = 1.0  # after a mark, before its age makes the rate fall
-SILENT_S, SILENT_GAPS = 1.6, 3.0  # after so long, or so many gaps between marks, nothing is being counted any more
+SILENT_S, SILENT_GAPS = 1.6, 3.0  # seconds or gaps between marks without growth, after which it has ended
 KEPT_S = 240  # seconds of history
 
 
 class Rate:
-    """Marks of a count that only grows. A rate is from mark to mark, as tok/s is from first to last token."""
+    """The rate of a growing count, from mark to mark, as tok/s is from first to last token."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, float]] = deque()  # (moment, count)
@@ -21,16 +21,16 @@ class Rate:
         self.count = 0.0
 
     def begin(self) -> None:
-        """What comes now has nothing to do with the time before."""
+        """Forget the marks, so that the time before does not count."""
         self._marks.clear()
 
     def restart(self) -> None:
-        """The count begins anew."""
+        """Start again at zero."""
         self._marks.clear()
         self.count, self._moved_at = 0.0, float("-inf")
 
     def mark(self, count: float, now: float) -> None:
-        """The count as of now."""
+        """Record the count as of now."""
         has_moved = count > self.count
         if has_moved:
             self._moved_at = now
@@ -48,7 +48,7 @@ class Rate:
         return now - self._moved_at < max(SILENT_S, SILENT_GAPS * gap)
 
     def now(self, now: float) -> float:
-        """A second; 0.0 where nothing was counted lately."""
+        """Return the rate per second, 0.0 if nothing was counted lately."""
         if len(self._marks) < 2 or not self.is_moving(now):
             return 0.0
         (began, low), (ended, high) = self._marks[0], self._marks[-1]
@@ -57,14 +57,14 @@ class Rate:
 
 
 class History:
-    """Amounts by second, the newest KEPT_S of them."""
+    """The amounts of each second, for the newest KEPT_S seconds."""
 
     def __init__(self) -> None:
         self._amounts: dict[int, float] = {}
         self._since: int | None = None
 
     def add(self, amount: float, since: float, now: float) -> None:
-        """So much between two moments, shared out evenly over the seconds that they span."""
+        """Add an amount between two moments, spread evenly over the seconds that they span."""
         first, last = int(max(since, now - KEPT_S)), int(now)
         begin = max(since, float(first))
         span = now - begin
@@ -76,7 +76,7 @@ class History:
         self._forget(last)
 
     def seconds(self, now: float, count: int) -> tuple[float | None, ...]:
-        """Of the last full `count` seconds, the newest last; None before anything was told."""
+        """Return the amounts of the last full `count` seconds, the newest last; None before the first `add`."""
         end = int(now)
         begin = self._since
         return tuple(

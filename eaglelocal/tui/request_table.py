@@ -1,4 +1,4 @@
-"""The table of requests as a widget: sorted, filtered, one row chosen; it says what was chosen and does nothing."""
+"""The table of requests as a widget: sorted, filtered, with one chosen row. It acts on none of them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from eaglelocal.tui.table_text import View, columns_in, ordered
 
 
 class RequestTable(Painted, can_focus=True):
+    """A table of the requests of a reading, with one chosen row."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False, id="up"),
         Binding("down,j", "move(1)", "Down", show=False, id="down"),
@@ -34,7 +36,7 @@ class RequestTable(Painted, can_focus=True):
 
     @property
     def rows(self) -> list[RequestRow]:
-        """As they stand there."""
+        """The rows as they are shown: filtered and in order."""
         if self._reading is None:
             return []
         return ordered(self._reading.requests or (), self._reading.recent, self.view)
@@ -77,7 +79,7 @@ class RequestTable(Painted, can_focus=True):
         self.action_move(-1)
 
     def on_click(self, event: events.Click) -> None:
-        """A title sorts, twice reverses; a row is chosen."""
+        """Sort by the clicked title, reverse at a second click, or choose the clicked row."""
         if event.y == 0:
             self._click_title(event.x)
             return

@@ -1,4 +1,4 @@
-"""How little room a screen can be drawn in, and what stands there where it is less. Pure."""
+"""The smallest terminal that a screen is laid out for, and the message in a smaller one. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def at_least(size: Size) -> Size:
 
 
 def too_small(size: Size) -> str:
-    """Return what is written to a terminal of that size: that it is too small, as much of it as there is room for."""
+    """Return the output for a terminal of that size: a message that it is too small, cut to fit."""
     text = f"too small: {LEAST.width}x{LEAST.height} is needed"
     width = max(size.width, 1)
     rows = [text[at : at + width] for at in range(0, len(text), width)][: max(size.height, 1)]

@@ -1,7 +1,7 @@
-"""Rows of styled text out of plain text, and what every row must be: harmless, visible, ASCII on request.
+"""Render plain text as rows of styled text that cannot control the terminal, in ASCII on request.
 
-Pure: text and width in, rows out. Colours are the sixteen of the terminal, so that every theme decides what they
-look like. Quick to import; Markdown, which is not, has a file of its own.
+Pure: text and width in, rows out. Colours are the terminal's sixteen, so that its theme decides what they look like.
+Quick to import; Markdown, which is not, is in markdown_rows.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Row = list[Segment]
 
 TAB = "    "
 _FIRST_COLUMN = re.compile(r"\S(?:\S|\s(?!\s))*+\s{2,}+(?=\S)")
-# A model's text must not steer the terminal.
+# A model's text must not control the terminal.
 _HARMLESS: dict[int, str] = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 _HARMLESS |= REPLACED
 _HARMLESS |= {ord("\n"): "\n", ord("\t"): TAB, ord("\r"): ""}
@@ -54,7 +54,7 @@ STYLES = Theme(
 
 @dataclass(frozen=True, slots=True)
 class Ink:
-    """With what rows are drawn."""
+    """The background and the characters that rows are drawn for."""
 
     is_dark: bool = True
     is_ascii: bool = False
@@ -62,26 +62,29 @@ class Ink:
 
 @lru_cache(maxsize=1)
 def console() -> Console:
-    """Renders into nothing; it only knows styles."""
+    """Return a console that prints nowhere; it renders segments with STYLES."""
     return Console(
         file=io.StringIO(), force_terminal=True, color_system="truecolor", theme=STYLES, legacy_windows=False, width=80
     )
 
 
 def harmless(text: str) -> str:
-    """Without control characters but line feeds, and without halves of surrogate pairs; tabs become blanks."""
+    """Return the text with control characters and halves of surrogate pairs replaced by U+FFFD.
+
+    Line feeds stay, tabs become blanks, carriage returns are removed.
+    """
     return text.translate(_HARMLESS)
 
 
 def plain_rows(text: str, width: int, ink: Ink, style: str = "") -> list[Row]:
-    """Words wrapped, lines kept, nothing interpreted."""
+    """Return the text as rows: words wrapped, lines kept, no markup interpreted."""
     options = console().options.update(width=max(width, 1))
     rows = console().render_lines(Text(harmless(text), style=style, overflow="fold"), options, pad=False)
     return shaped(rows, ink)
 
 
 def column_rows(text: str, width: int, ink: Ink, style: str = "") -> list[Row]:
-    """As plain_rows; where a line has two columns, what is wrapped of the second stays below it."""
+    """Return rows as `plain_rows` does; if a line has two columns, the second one wraps below itself."""
     return [row for line in text.split("\n") for row in _column_rows(line, width, ink, style)]
 
 
@@ -94,7 +97,7 @@ def _column_rows(line: str, width: int, ink: Ink, style: str) -> list[Row]:
 
 
 def shaped(rows: Sequence[Sequence[Segment]], ink: Ink) -> list[Row]:
-    """Without empty rows at either end; in ASCII mode without the characters that only draw."""
+    """Return the rows without empty ones at either end; in ASCII mode, with drawing characters replaced."""
     visible = [[segment for segment in row if segment.text and not segment.control] for row in rows]
     while len(visible) > 1 and not row_text(visible[-1]).strip():
         visible.pop()
@@ -110,5 +113,5 @@ def row_text(row: Row) -> str:
 
 
 def index_at_cell(text: str, cell: int) -> int:
-    """Of the character that begins in this cell, or behind it."""
+    """Return the index of the first character that begins in this cell or behind it."""
     return next((index for index in range(len(text)) if cell_len(text[:index]) >= cell), len(text))

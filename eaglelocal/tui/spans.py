@@ -1,10 +1,10 @@
-"""How long something has lasted, for people. Pure."""
+"""Format a duration for people. Pure."""
 
 from __future__ import annotations
 
 
 def span(seconds: float) -> str:
-    """`12 s`, `5 min`, `3 h 20 min`, `2 d 4 h`."""
+    """Return a duration as `12 s`, `5 min`, `3 h 20 min` or `2 d 4 h`."""
     minutes, days = int(seconds // 60), int(seconds // 86400)
     if minutes < 1:
         return f"{max(0, int(seconds))} s"

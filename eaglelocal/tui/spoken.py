@@ -1,6 +1,6 @@
-"""What is said, on the transcript: entries that stand, and behind them the answer that still grows.
+"""Write the conversation to the transcript: finished entries, and after them the answer that still grows.
 
-Called on the screen's thread only; the answer itself is pushed from another one (live_answer.py).
+Called on the screen's thread only; another thread pushes the pieces of the answer (live_answer.py).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from eaglelocal.tui.transcript import Transcript
 
 
 class Spoken:
-    """The one that writes to the transcript."""
+    """The only writer of the transcript."""
 
     def __init__(self, transcript: Transcript) -> None:
         self._transcript = transcript
         self._live = LiveAnswer()
         self._tail = 0  # index in the transcript from which the running answer may change
 
-    # ---- asides, above what still grows
+    # ---- notes, above the growing answer
     def note(self, text: str) -> None:
         self._transcript.note(self._tail, text)
         self._tail += 1
@@ -34,22 +34,22 @@ class Spoken:
 
     # ---- question and answer
     def ask(self, question: str, live: LiveAnswer) -> None:
-        """The answer grows in `live` from here on."""
+        """Add a question, whose answer grows in `live` from here on."""
         self._live = live
-        self._tail = len(self._transcript)  # an answer that failed at once has left no end
+        self._tail = len(self._transcript)  # an answer that failed at once has not set it
         self._transcript.follow()
         self._add(Entry(Kind.QUESTION, question))
         self._transcript.grow(True)
 
     def draw(self) -> None:
-        """What has come of the answer since the last time."""
+        """Show what has arrived of the answer since the last call."""
         if self._live.has_news:
             finished, growing = self._live.advance()
             self._transcript.replace_from(self._tail, [*finished, *growing])
             self._tail += len(finished)
 
     def end(self, asked: Asked, n_ctx: int) -> None:
-        """The answer is complete, or as much of it as there will be. n_ctx: tokens of the context."""
+        """Finish the answer, complete or not, with its figures or its error. n_ctx: tokens of the context."""
         self.draw()
         self._tail = len(self._transcript)
         self._transcript.grow(False)
@@ -65,12 +65,12 @@ class Spoken:
 
     # ---- the whole
     def take_back(self) -> None:
-        """The last question goes, and whatever is below it."""
+        """Remove the last question and everything below it."""
         self._transcript.take_back()
         self._tail = len(self._transcript)
 
     def turn_to(self, turns: Iterable[Turn]) -> None:
-        """Another conversation takes the whole transcript."""
+        """Replace the whole transcript by another conversation."""
         self._transcript.load(entries_of_turns(turns))
         self._tail = len(self._transcript)
 

@@ -1,4 +1,4 @@
-"""The table of requests as lines: which columns fit, in which order the rows stand, which of them are wanted. Pure."""
+"""Format the table of requests as lines: columns that fit, rows filtered and in order. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Key = float | str
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`of` is what is sorted by, `shown` what is read; columns from `since` cells on are for wide screens."""
+    """A column: `of` gives the sort key, `shown` the text; screens of fewer than `since` cells leave it out."""
 
     title: str
     width: int
@@ -27,9 +27,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How a person wants to see the table."""
+    """The user's sorting and filter of the table."""
 
-    sort: str = ""  # title of a column; "": as the server tells them
+    sort: str = ""  # title of a column; "": in the server's order
     is_reversed: bool = False
     wanted: str = ""  # rows with this in owner, state, model or id
 
@@ -44,7 +44,7 @@ def figure(value: float | None, digits: int = 1) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """`0.3 s`, `12 s`, `5 min`, `3 h`."""
+    """Return a duration as `0.3 s`, `12 s`, `5 min` or `3 h`."""
     if value is None:
         return NOT_TOLD
     if value < 9.95:
@@ -74,7 +74,7 @@ def columns_in(width: int) -> list[Column]:
 
 
 def ordered(active: Sequence[RequestRow], recent: Sequence[RequestRow], view: View) -> list[RequestRow]:
-    """Running ones before those that have ended; unknown values last, whichever way it goes."""
+    """Return the wanted rows, active ones before ended ones; unknown values come last in either direction."""
     return [row for rows in (active, recent) for row in _sorted([row for row in rows if _is_wanted(row, view)], view)]
 
 
@@ -94,7 +94,7 @@ def _is_wanted(row: RequestRow, view: View) -> bool:
 
 
 def title_line(width: int, view: View, glyphs: Glyphs) -> Line:
-    """The sorted column has an arrow."""
+    """Return the titles of the columns, with an arrow at the sorted one."""
     return fitted(tuple(span for column in columns_in(width) for span in _title(column, view, glyphs)), width)
 
 
@@ -115,7 +115,7 @@ def row_line(row: RequestRow, width: int, *, is_chosen: bool) -> Line:
 
 
 def _cell(text: str, column: Column) -> str:
-    """Texts to the left, figures to the right."""
+    """Return the text cut to its column, texts aligned left and figures right."""
     (cut,) = fitted((Span(harmless(text)),), column.width)[:1] or (Span(""),)
     shown = cut.text.rstrip()
     return (

@@ -1,4 +1,4 @@
-"""The newest lines of a log, for a screen. Written from any thread; knows neither loggers nor widgets."""
+"""The newest lines of a log, for a screen. Written from any thread; independent of loggers and widgets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ KEPT_LINES = 500
 
 
 class Tail:
+    """A buffer of the newest KEPT_LINES lines of a log."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
@@ -16,11 +18,11 @@ class Tail:
 
     @property
     def num_lines(self) -> int:
-        """So far: another number means that there is something new."""
+        """The number of lines so far; if it has changed, there is something new."""
         return self._num_lines
 
     def add(self, text: str) -> None:
-        """One or several lines."""
+        """Add one or several lines; empty ones are skipped."""
         with self._lock:
             for each in text.splitlines():
                 if each.strip():

@@ -1,10 +1,10 @@
-"""Textual's driver for terminals, with three things mended: who reads the keys, what they may be, and where is drawn.
+"""A Textual driver for terminals, with fixes to Textual's own: who reads keys, which bytes they may be, where it draws.
 
-A terminal that closes sends SIGCONT, as does `kill -CONT`; Textual's own takes each for an `fg` and reads in one thread
-more, of which it ends but the last. What is left never ends, and spins once the terminal is gone.
+A terminal that closes sends SIGCONT, as does `kill -CONT`. Textual's own driver takes each for an `fg` and starts one
+more thread that reads, but ends only the last. The others never end, and spin once the terminal is gone.
 
-Textual's own ends the app at a byte that is not UTF-8, spins at the end of its input, draws on stderr even where that
-is a file, and believes COLUMNS rather than the terminal.
+It also ends the app at a byte that is not UTF-8, spins at the end of its input, draws on stderr even if that is a file,
+and believes COLUMNS rather than the terminal.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ TICK_S = 0.1
 
 
 class TerminalDriver(LinuxDriver):
+    """The driver of screens on a terminal."""
+
     _is_suspended = False
 
     def __init__(
@@ -38,7 +40,7 @@ class TerminalDriver(LinuxDriver):
         self._size = size or self._get_terminal_size()
 
     def write(self, data: str) -> None:
-        """Half a surrogate pair cannot be encoded: it would end the thread that draws."""
+        """Write `data`, with half a surrogate pair replaced: it cannot be encoded and would end the drawing thread."""
         super().write(join_surrogates(data))
 
     def suspend_application_mode(self) -> None:
@@ -46,15 +48,15 @@ class TerminalDriver(LinuxDriver):
         self._is_suspended = True
 
     def resume_application_mode(self) -> None:
-        if self._is_reading and os.isatty(self.fileno):  # after a SIGSTOP: the shell has set the terminal meanwhile
+        if self._is_reading and os.isatty(self.fileno):  # after a SIGSTOP the shell has changed the terminal
             self.suspend_application_mode()
-            self._must_signal_resume = True  # and all is drawn anew
+            self._must_signal_resume = True  # so that everything is redrawn
         if self._is_suspended:
             super().resume_application_mode()
-            self._is_suspended = not self._is_reading  # in the background it may not read yet
+            self._is_suspended = not self._is_reading  # a background process may not read yet
 
     def run_input_thread(self) -> None:
-        """Read keys until the driver stops. A terminal that is gone ends the app; a file or /dev/null does not."""
+        """Read keys until the driver stops. A lost terminal ends the app; the end of a file or /dev/null does not."""
         reader = KeyReader()
         while not self.exit_event.is_set():
             if select.select([self.fileno], [], [], TICK_S)[0]:
@@ -79,14 +81,14 @@ class TerminalDriver(LinuxDriver):
             self._app.post_message(messages.ExitApp())
 
     def _run_input_thread(self) -> None:
-        """A failure is the app's, as any other."""
+        """Run the input thread, and hand a failure to the app as any other."""
         try:
             self.run_input_thread()
         except Exception as problem:
             self._app.call_later(self._app._handle_exception, problem)
 
     def _get_terminal_size(self) -> tuple[int, int]:
-        """Of the terminal that is drawn on."""
+        """Return the columns and rows of the terminal that is drawn on."""
         try:
             width, height = os.get_terminal_size(self._file.fileno() if self._file is not None else self.fileno)
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The clock behind the feed: calls somebody as often as the pace allows, and measures what that costs."""
+"""A timer for drawing: calls a function as often as the pace allows, and measures what that costs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from textual.message_pump import MessagePump
 
 from eaglelocal.tui.pace import Pace
 
-OnTick = Callable[[float], bool]  # told the moment (monotonic seconds); says whether anything moves
+OnTick = Callable[[float], bool]  # takes the time (monotonic seconds), returns True if anything moves
 
 
 class Ticker:
-    """Ticks on the thread of the screen for as long as its owner lives.
+    """A timer that ticks on the screen's thread for as long as its owner lives.
 
     self.ticker = Ticker(self, self.tick)   # in on_mount
     """
@@ -26,7 +26,7 @@ class Ticker:
         self._tick()
 
     def pause(self, is_paused: bool) -> None:
-        """What is shown stays; nothing is drawn."""
+        """Stop drawing, so that what is shown stays, or start again."""
         self._is_paused = is_paused
 
     def _tick(self) -> None:
@@ -38,4 +38,5 @@ class Ticker:
         self._pace.made(time.thread_time() - cpu_s)
         gap_s = self._pace.gap_s(is_moving=is_moving, late_s=late_s)
         self._due_at = now + gap_s
-        asyncio.get_running_loop().call_later(gap_s, self._owner.call_next, self._tick)  # a timer is a task each time
+        # not Textual's timer, which would create a task each time
+        asyncio.get_running_loop().call_later(gap_s, self._owner.call_next, self._tick)

@@ -1,7 +1,7 @@
-"""Which characters of rendered rows were drafted: the mask of the source, carried over to what became of it.
+"""Mark the drafted characters of rendered rows, given a mask over the characters of the source.
 
 Rendering drops markup and adds bullets and borders, but keeps letters in order. So each rendered character is
-looked for in the source behind the last one found, over markup only. Pure.
+looked for in the source after the last one found, skipping only markup. Pure.
 
 Example: source `**on** time`, mask on `time`; rendered `on time`: o, n are found behind the stars, time behind ` `.
 """
@@ -17,7 +17,7 @@ MAX_SKIP = 400  # characters of markup in one piece: a link's address is the lon
 
 
 def tinted(rows: list[Row], source: str, mask: bytes, style: Style) -> list[Row]:
-    """The rows with `style` upon what the mask marks. `mask`: one byte a character of the source, 1: drafted."""
+    """Return the rows with `style` added where the mask is set. mask: one byte per source character, 1: drafted."""
     if not any(mask):
         return rows
     follower = _Follower(source, mask)
@@ -25,7 +25,7 @@ def tinted(rows: list[Row], source: str, mask: bytes, style: Style) -> list[Row]
 
 
 class _Follower:
-    """Walks through the source as rendered characters come."""
+    """A position in the source that follows the rendered characters."""
 
     def __init__(self, source: str, mask: bytes) -> None:
         self._source, self._mask, self._at = source, mask, 0
@@ -35,13 +35,13 @@ class _Follower:
             return False
         found = self._source.find(char, self._at, self._at + MAX_SKIP)
         if found < 0 or not _is_markup(self._source[self._at : found]):
-            return False  # it was drawn, not said
+            return False  # rendering has added it
         self._at = found + 1
         return bool(self._mask[found])
 
 
 def _is_markup(skipped: str) -> bool:
-    """Nothing that is shown: punctuation and blanks, a link's address, the language behind a fence."""
+    """Return True if this source text is not shown: punctuation, blanks, a link's address, the language of a fence."""
     return not any(char.isalnum() for char in skipped) or "](" in skipped or "```" in skipped or "~~~" in skipped
 
 

@@ -1,4 +1,4 @@
-"""Where the items of a long column begin, when most of their heights are only guessed: pure bookkeeping of rows.
+"""The positions of items in a long column, in rows, when most heights are only estimates. Pure bookkeeping.
 
 An item is laid out when it comes into view; until then its height is an estimate, so that a conversation of any
 length opens at once.
@@ -10,7 +10,7 @@ from bisect import bisect_right
 
 
 class Tops:
-    """Heights of items, and their running sums as far as they are asked for."""
+    """The heights of items and their running sums, which are computed on demand."""
 
     def __init__(self) -> None:
         self._heights: list[int] = []
@@ -29,7 +29,7 @@ class Tops:
         self._tops.append(0)
 
     def truncate(self, length: int) -> None:
-        """Keep so many items."""
+        """Keep the first `length` items."""
         del self._heights[length:]
         del self._tops[length + 1 :]
         self._num_valid = min(self._num_valid, length)
@@ -43,13 +43,13 @@ class Tops:
         return self._heights[index]
 
     def top(self, index: int) -> int:
-        """The row where an item begins; of the index behind the last, the row behind all."""
+        """Return the row where an item begins; for index `len(self)`, the row behind the last item."""
         for i in range(self._num_valid, index):
             self._tops[i + 1] = self._tops[i] + self._heights[i]
         self._num_valid = max(self._num_valid, index)
         return self._tops[index]
 
     def item_at(self, row: int) -> int:
-        """The item that covers a row; the nearest one for rows outside. There must be an item."""
+        """Return the index of the item that covers a row, the nearest for rows outside. There must be an item."""
         self.top(len(self))
         return min(max(bisect_right(self._tops, row) - 1, 0), len(self) - 1)

@@ -1,7 +1,7 @@
-"""The transcript: a column of entries of any length, of which only what is in view is laid out.
+"""The transcript: a scrolling column of entries, of any length, of which only those in view are laid out.
 
-A widget of lines, not of widgets: scrolling through fifty thousand tokens costs what one screen costs. While it
-shows the end it follows what comes; scrolled up, it stays where it is.
+It draws lines and has no child widgets, so scrolling through fifty thousand tokens costs as much as one screen. While
+it shows the end it follows new text; scrolled up, it stays where it is.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from eaglelocal.tui.entries import Entry, Kind, View, estimated_height, rows_of
 from eaglelocal.tui.rows import Row, index_at_cell
 from eaglelocal.tui.tops import Tops
 
-MAX_LAID_OUT = 128  # items: some screens full. More would be looked through by each garbage collection
+MAX_LAID_OUT = 128  # items: a few screens full. Each garbage collection would scan more
 MAX_LEAP = 5  # rows
 MARGIN = 1  # cells left of the text; one more stays free right of it
 MARGIN_SEGMENT = Segment(" " * MARGIN)
 
 
 class AsciiScrollbar(ScrollBarRender):
-    """Whole cells, by colours alone."""
+    """A scrollbar of whole cells, drawn with colours only."""
 
     VERTICAL_BARS: ClassVar[list[str]] = [" "]
 
@@ -42,29 +42,29 @@ class AsciiScrollbar(ScrollBarRender):
 @dataclass(slots=True, eq=False)
 class _Item:
     entry: Entry
-    rows: list[Strip] | None = None  # None: not laid out. Strips remember what was made of them, so they are kept
+    rows: list[Strip] | None = None  # None: not laid out. Kept as strips, which cache what is derived from them
 
 
 class Transcript(ScrollView):
-    """Entries below each other."""
+    """A scroll view of entries, one below the other."""
 
     DEFAULT_CSS = "Transcript { height: 1fr; scrollbar-size-vertical: 1; overflow-x: hidden; overflow-y: scroll; }"
 
     class ThoughtClicked(Message):
-        """Somebody wants thoughts unfolded, or folded again."""
+        """The title of a thought was clicked, to unfold or fold all thoughts."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.can_focus = False
         self._items: list[_Item] = []
-        self._laid_out: dict[_Item, None] = {}  # in the order in which they were last needed
+        self._laid_out: dict[_Item, None] = {}  # the least recently needed first
         self._tops = Tops()
         self._view = View()
         self._follows = True
         self._grows = False
         self._laid_out_width = 0
         self._empty, self._empty_style = Strip([]), Style.null()
-        self._base: Style | None = None  # what Textual takes long to work out; for as long as no style changes
+        self._base: Style | None = None  # cache of `rich_style`, which is slow; None after a change of style
 
     # ---- contents
     def __len__(self) -> int:
@@ -81,16 +81,16 @@ class Transcript(ScrollView):
             self._forget_rows()
 
     def use_ascii(self) -> None:
-        """The scrollbar too."""
-        self.vertical_scrollbar.renderer = AsciiScrollbar  # type: ignore[misc]  # as its docstring shows it
+        """Draw the scrollbar in ASCII."""
+        self.vertical_scrollbar.renderer = AsciiScrollbar  # type: ignore[misc]  # as in Textual's docstring
 
     def replace_from(self, index: int, entries: Iterable[Entry]) -> None:
-        """Everything from an index on is replaced; what stays the same is not laid out again, nor drawn."""
+        """Replace all entries from an index on; those that stay the same are not laid out again, nor drawn."""
         shown, y = self._in_view(), self.scroll_offset.y
         self._exchange(index, list(entries))
         self._settle()
         if self.scroll_offset.y != y:
-            return  # all is drawn
+            return  # scrolling draws everything
         changed = [row for row, (old, new) in enumerate(zip(shown, self._in_view(), strict=True)) if old != new]
         if changed:
             self.refresh(Region(0, changed[0], self.size.width, changed[-1] - changed[0] + 1))
@@ -112,16 +112,16 @@ class Transcript(ScrollView):
         return self._rows(self.scroll_offset.y, self.size.height)
 
     def insert(self, index: int, entry: Entry) -> None:
-        """Above whatever stands from there on."""
+        """Insert an entry above the one at `index`."""
         self.replace_from(index, [entry, *(item.entry for item in self._items[index:])])
 
     def note(self, index: int, text: str) -> None:
-        """A line that stands back; lines that follow each other are one block."""
+        """Insert a note; consecutive notes form one block."""
         follows_note = index > 0 and self._items[index - 1].entry.kind is Kind.NOTE
         self.insert(index, Entry(Kind.NOTE, text, has_gap=not follows_note))
 
     def take_back(self) -> None:
-        """The last question goes, and whatever is below it."""
+        """Remove the last question and everything below it."""
         questions = [index for index, item in enumerate(self._items) if item.entry.kind is Kind.QUESTION]
         if questions:
             self.replace_from(questions[-1], ())
@@ -136,7 +136,7 @@ class Transcript(ScrollView):
         self._settle()
 
     def grow(self, grows: bool) -> None:
-        """Is an answer being written at the end?"""
+        """Set if an answer is being written at the end."""
         self._grows = grows
         self._settle()
 
@@ -149,7 +149,7 @@ class Transcript(ScrollView):
         return estimated_height(item.entry, self._width, self._view) if item.rows is None else len(item.rows)
 
     def _lay_out(self, index: int) -> int:
-        """The item's rows are made if there are none. Returns its height."""
+        """Render the rows of an item if there are none. Return its height."""
         item = self._items[index]
         self._laid_out.pop(item, None)
         self._laid_out[item] = None
@@ -159,12 +159,12 @@ class Transcript(ScrollView):
         return len(item.rows)
 
     def _painted(self, row: Row) -> Strip:
-        """The row in the widget's style, as wide as the widget: one strip, for each has half a dozen caches."""
+        """Return the row in the widget's style and width, as one strip, because each strip has half a dozen caches."""
         styled = Segment.apply_style([MARGIN_SEGMENT, *row], self._base_style)
         return Strip(Segment.adjust_line_length(list(styled), self.size.width, self._base_style), self.size.width)
 
     def _settle(self) -> None:
-        """Lay out what is in view, keep that in place, and say how long all is."""
+        """Lay out what is in view, keep it in place, and set the length of the whole."""
         if not self.is_attached or not self.size.height:
             return
         y = self._settled_end() if self._follows else self._settled_middle()
@@ -185,17 +185,20 @@ class Transcript(ScrollView):
 
     @property
     def _leap(self) -> int:
-        """Rows that stay free below a growing answer after scrolling: all is drawn once for so many, not for each."""
+        """The rows left free below a growing answer after scrolling, so that one redraw serves all of them."""
         return min(MAX_LEAP, self.size.height // 4)
 
     def _set_length(self, num_rows: int) -> None:
-        """As `virtual_size = ...` does, but without laying out the whole screen: nothing else moves."""
+        """Set `virtual_size` without laying out the whole screen, since nothing else moves."""
         if num_rows != self.virtual_size.height:
             self.set_reactive(Transcript.virtual_size, Size(self._width + MARGIN, num_rows))
             self.vertical_scrollbar.window_virtual_size = num_rows
 
     def _settled_middle(self) -> int:
-        """The first row in view stays; an item that is laid out only now keeps its last row where it was guessed."""
+        """Return the scroll offset that keeps the first row in view.
+
+        An item that is laid out only now keeps its last row where it was estimated.
+        """
         if not self._items:
             return 0
         y = self.scroll_offset.y
@@ -212,8 +215,8 @@ class Transcript(ScrollView):
         return max(min(y, self._tops.total - self.size.height), 0)
 
     def _forget_oldest(self) -> None:
-        """Only so many items stay laid out, all in view among them; of the others the height is still known."""
-        num_kept = max(MAX_LAID_OUT, self.size.height)  # an item in view has a row there at least
+        """Drop the rows of items that were not needed lately, none of them in view; their heights stay known."""
+        num_kept = max(MAX_LAID_OUT, self.size.height)  # an item in view has at least one row there
         for item in list(self._laid_out)[: max(len(self._laid_out) - num_kept, 0)]:
             del self._laid_out[item]
             item.rows = None
@@ -226,7 +229,7 @@ class Transcript(ScrollView):
         self._settle()
         self.refresh()
 
-    # ---- what Textual asks
+    # ---- called by Textual
     def render_line(self, y: int) -> Strip:
         row_number = y + self.scroll_offset.y
         strip = self._row(row_number)
@@ -246,7 +249,7 @@ class Transcript(ScrollView):
         return row
 
     def _rows(self, first: int, count: int) -> list[Strip]:
-        """So many rows from there on; what is not laid out, or behind the end, is empty."""
+        """Return `count` rows from `first` on; what is not laid out, or is behind the end, is blank."""
         found: list[Strip] = []
         if self._items and first < self._tops.total:
             index = self._tops.item_at(first)
@@ -272,7 +275,7 @@ class Transcript(ScrollView):
         return Strip.join([part.apply_style(style) if i == 1 else part for i, part in enumerate(parts)])
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The text under the mouse's selection, as it is shown."""
+        """Return the text under the mouse's selection, as it is shown, and the string to end it with."""
         lines = [
             row.text
             for index, item in enumerate(self._items)
@@ -283,13 +286,13 @@ class Transcript(ScrollView):
         return "\n".join(line.rstrip().removeprefix(" " * MARGIN) for line in text.split("\n")), "\n"
 
     def _in_characters(self, offset: Offset | None, lines: list[str]) -> Offset | None:
-        """A place among cells, of which wide characters have two."""
+        """Convert an offset in cells to one in characters; wide characters have two cells."""
         if offset is None or offset.y >= len(lines):
             return offset
         return Offset(index_at_cell(lines[offset.y], offset.x), offset.y)
 
     def _select_word(self, x: int, row_number: int) -> None:
-        """The word in this cell; between two words nothing."""
+        """Select the word in this cell; between two words, select nothing."""
         for word in re.finditer(r"\S+", self._row(row_number).text):
             begin, end = (cell_len(word.string[:index]) for index in word.span())
             if begin <= x < end:
@@ -323,7 +326,10 @@ class Transcript(ScrollView):
             self._forget_rows()
 
     def on_click(self, event: events.Click) -> None:
-        """Twice: a word, three times: a line. Textual would take the whole conversation."""
+        """Select a word at a double click, a row at a triple one; Textual would select the whole conversation.
+
+        A single click on the title of a thought posts ThoughtClicked.
+        """
         row_number = event.y + self.scroll_offset.y
         if event.chain > 1:
             event.prevent_default()

@@ -1,4 +1,4 @@
-"""The monitor of a server at an address, from settings to the end: what `top` shows, on a terminal or in a browser.
+"""Run the monitor of a server at an address, from settings to the end, on a terminal or in a browser.
 
 Loads Textual only when it shows something.
 """
@@ -17,12 +17,12 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def is_local(url: str) -> bool:
-    """Is the server on this machine, so that this machine's load is its? Raises nothing."""
+    """Return True if the server is on this machine, so that this machine's load is also the server's."""
     return urlsplit(url if "://" in url else f"http://{url}").hostname in LOCAL
 
 
 def watch_server(url: str, api_key: str, settings: Settings) -> None:
-    """Until the screen is left. Raises UsageError for keys of unknown actions, and for what is no address."""
+    """Show the monitor until the user leaves. Raises UsageError for keys of unknown actions or an invalid address."""
     from eaglelocal.tui.monitor import Monitor, ReadMachine
 
     look = look_of(settings)

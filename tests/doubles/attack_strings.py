@@ -1,7 +1,7 @@
-"""Texts on which a regular expression with too much freedom takes its time, made from the expression itself.
+"""Texts on which an ambiguous regular expression backtracks for long, generated from the expression itself.
 
-For every repeat in it: what leads to the repeat, what it repeats n times, and an end that does not fit. For a search
-also the beginnings of a match, one behind the other: each is tried, and may run to the end of the text.
+For every repeat in it: a text that leads to the repeat, its body n times, and an end that does not match. For a search
+also beginnings of a match, one after the other: each is tried, and may run to the end of the text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Node = tuple[object, object]
 
 
 def attacks(pattern: re.Pattern[str], size: int) -> Iterator[str]:
-    """Texts of about that many characters, the same ones for every size."""
+    """Yield texts of about `size` characters, of the same shapes for every size."""
     for head, pump, end in dict.fromkeys(_shapes(pattern)):
         yield head + (pump * (size // len(pump) + 1))[:size] + end
 

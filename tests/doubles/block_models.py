@@ -1,4 +1,4 @@
-"""Real GGUF files of heads that fill a block at a time, with random weights, and what they say by numpy alone."""
+"""Real GGUF files of heads that draft a block at a time, with random weights, and their logits by numpy alone."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ def write_layer(
 
 
 def norms(width: int) -> tuple[tuple[str, int], ...]:
-    """Of a layer: their names and lengths."""
+    """Return the names and lengths of a layer's norms."""
     return ("attn_norm", width), ("ffn_norm", width), ("attn_q_norm", HEAD_SIZE), ("attn_k_norm", HEAD_SIZE)
 
 
 def write_bigram_head(path: Path, target: Path, shape: TargetShape) -> Path:
-    """A DSpark head that says what the last token alone would make the target say: its backbone adds nothing."""
+    """Write a DSpark head that predicts as the target would from the last token alone: its backbone adds nothing."""
     header = read_header(target)
     read = {name: read_tensor(target, header, f"{name}.weight") for name in ("token_embd", "output_norm", "output")}
     embeddings = read["token_embd"]
@@ -149,7 +149,7 @@ def write_bigram_head(path: Path, target: Path, shape: TargetShape) -> Path:
 
 
 class Reference:
-    """What a head says, in double precision: src/models/dflash.cpp without its cache."""
+    """A head in double precision: src/models/dflash.cpp without its cache."""
 
     def __init__(self, path: Path, target: Path, shape: BlockShape) -> None:
         header, beside = read_header(path), read_header(target)
@@ -162,7 +162,7 @@ class Reference:
                 self._weights[name] = read_tensor(target, beside, name).astype(np.float64)
 
     def logits(self, features: np.ndarray, first: int, token: int, depth: int) -> np.ndarray:
-        """[depth, draft vocabulary] behind a root; features [rows, taps, n_embd] are of the positions before it."""
+        """Return logits [depth, draft vocab] after a root; features [rows, taps, n_embd]: of positions before it."""
         s, w = self._shape, self._weights
         skipped = int(s.markov_rank is None or not s.sample_from_anchor)
         root = first + len(features)
@@ -251,7 +251,7 @@ def heads_of(x: np.ndarray) -> np.ndarray:
 
 
 def rotated(x: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Halves are turned against each other (NeoX)."""
+    """Return `x` with rotary embedding at these positions, by halves of a head (NeoX)."""
     angles = places[:, None] * 10000.0 ** (-np.arange(0, HEAD_SIZE, 2) / HEAD_SIZE)
     cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
     low, high = np.split(x, 2, axis=-1)

@@ -1,4 +1,4 @@
-"""Options and machines of the catalogue for tests of the planner, and a second weighing of what it chose."""
+"""Options and machines of the catalogue for tests of the planner, and a second check that its choice fits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def planned(machine: str, goal: str = "balanced") -> Outcome:
 
 
 def check_fits(outcome: Outcome) -> None:
-    """Weighed once more, by the arithmetic of memory alone."""
+    """Assert that the chosen plan fits, by the arithmetic of memory alone."""
     assert outcome.chosen is not None
     way = outcome.chosen.way
     scale = scale_for(outcome.rig, outcome.options)

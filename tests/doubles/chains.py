@@ -1,4 +1,4 @@
-"""Chains of tokens of one scripted table: what a right drafter drafts, and drafting them step by step."""
+"""Chains of tokens of one scripted table: those of a right drafter, and those that a drafter drafts step by step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def best(text: list[int]) -> int:
 
 
 def draft_chain(drafter: Drafter, slot: int, text: list[int], length: int) -> list[int]:
-    """Tokens of a chain behind the last token of `text`."""
+    """Return `length` tokens that the drafter drafts after `text`, one call for each."""
     node, drafted = root(slot, text), list[int]()
     for _ in range(length):
         (more,) = drafter.expand([node])

@@ -1,4 +1,4 @@
-"""The chat screen over a scripted client, without a terminal: start it, type, read what stands on it."""
+"""The chat screen over a scripted client, without a terminal: start it, type, read what it shows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE_S = 20.0
 
 @dataclass
 class Stage:
-    """What a test sets up, and what it can see afterwards."""
+    """The set-up of a test, and the objects that it can inspect afterwards."""
 
     folder: Path
     scripts: tuple[Script, ...] = (says("the first answer", 1), says("and another one"))
@@ -81,7 +81,7 @@ class Stage:
 
 
 class Spectator:
-    """Looks at the screen, and types."""
+    """A user who types and reads the screen."""
 
     def __init__(self, app: ChatApp, pilot: Pilot[int]) -> None:
         self.app, self.pilot = app, pilot
@@ -128,7 +128,7 @@ Scenario = Callable[[Spectator], Awaitable[None]]
 
 
 def play(stage: Stage, scenario: Scenario, *, waits: bool = True) -> int | None:
-    """Run a scenario on the screen. Returns the app's exit code, if it was left."""
+    """Run a scenario on the screen. Return the app's exit code, or None if the scenario did not leave it."""
 
     async def run() -> None:
         async with stage.app.run_test(size=stage.size, notifications=True) as pilot:

@@ -1,4 +1,4 @@
-"""Chat templates in the essential form of well-known ones: what they do with tools, calls, results and thoughts."""
+"""Chat templates reduced to the essentials of well-known ones: how they format tools, calls, results and thoughts."""
 
 from __future__ import annotations
 

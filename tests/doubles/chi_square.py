@@ -1,4 +1,4 @@
-"""Pearson's chi-square test without scipy: how likely are counts at least as odd as these?"""
+"""Pearson's chi-square test without scipy: the probability of counts at least as odd as the given ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIN_EXPECTED = 5.0  # rarer outcomes are counted together
 
 
 def p_value(observed: Counter[Outcome], expected: Mapping[Outcome, float]) -> float:
-    """Probability, under `expected` (outcome -> probability), of a statistic this large or larger.
+    """Return the probability, under `expected` (outcome -> probability), of a statistic this large or larger.
 
     An outcome that `expected` gives no chance makes it 0.
     """
@@ -34,7 +34,7 @@ def p_value(observed: Counter[Outcome], expected: Mapping[Outcome, float]) -> fl
 
 
 def upper_gamma(a: float, x: float) -> float:
-    """Regularized upper incomplete gamma function Q(a, x): series below a + 1, Lentz's fraction above."""
+    """Return the regularized upper incomplete gamma function Q(a, x): series below a + 1, Lentz's fraction above."""
     if x <= 0 or a <= 0:
         return 1.0
     scale = math.exp(a * math.log(x) - x - math.lgamma(a))

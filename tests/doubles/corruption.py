@@ -1,4 +1,4 @@
-"""Sound GGUF files made unsound: noise anywhere in the header, and one figure at a time changed to an extreme."""
+"""Valid GGUF files with errors: noise anywhere in the header, or one number at a time changed to an extreme."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Change = tuple[str, bytes]  # what was changed, and the file
 
 
 def corrupted(content: bytes, header_bytes: int, rng: np.random.Generator) -> bytes:
-    """A bit flipped, a run of noise, an extreme count, or a piece cut out, somewhere in the header."""
+    """Return the file with a flipped bit, a run of noise, an extreme count, or a piece cut out, in its header."""
     data = bytearray(content)
     at = int(rng.integers(0, header_bytes))
     match int(rng.integers(0, 4)):
@@ -38,7 +38,7 @@ def corrupted(content: bytes, header_bytes: int, rng: np.random.Generator) -> by
 def changed_figures(
     path: Path, *, counts: Sequence[int] = COUNTS, type_ids: Sequence[int] = TYPE_IDS
 ) -> Iterator[Change]:
-    """The file with each number of its keys, each key's name, and each tensor's name, shape and type changed."""
+    """Yield the file with each number of its keys, each key's name, each tensor's name, shape and type changed."""
     content, reader = path.read_bytes(), gguf.GGUFReader(path)
     for field in reader.fields.values():
         if not field.name.startswith("GGUF."):
@@ -125,7 +125,7 @@ VALUES: tuple[tuple[str, bytes], ...] = (  # of any key: what it is, and the ent
 
 
 def known_keys(architecture: str) -> list[str]:
-    """Every key that the format's own package knows, for this architecture."""
+    """Return every key that the gguf package knows, for this architecture."""
     found: list[str] = []
     rooms = [gguf.constants.Keys]
     while rooms:
@@ -138,7 +138,7 @@ def known_keys(architecture: str) -> list[str]:
 
 
 def changed_entries(path: Path, architecture: str, keys: Collection[str] = ()) -> Iterator[Change]:
-    """The file with each key that it has, or could have, holding each of VALUES; `keys`: with these alone."""
+    """Yield the file with each key that it has, or could have, set to each of VALUES; `keys`: only these."""
     content, reader = path.read_bytes(), gguf.GGUFReader(path)
     fields, data = reader.fields, content[reader.data_offset :]
     own = {name: field for name, field in fields.items() if not name.startswith("GGUF.")}

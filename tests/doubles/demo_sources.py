@@ -1,6 +1,6 @@
 """Files in the exact layout of the embedded demo, with random weights: a tied llama target, a 3.1 head.
 
-Weights are scaled so that logits spread and every path matters: a mistake in inflation shows.
+Weights are scaled so that logits spread and every path matters: an error of inflation changes the logits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEAD_DIM = 64
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSources:
-    """What to write; the defaults are the demo's own shape, with a short vocabulary."""
+    """The shape of the files to write; the defaults are the demo's own, with a short vocabulary."""
 
     width: int = 256
     layers: int = 6
@@ -39,7 +39,7 @@ class DemoSources:
         return self.width // HEAD_DIM
 
     def write(self, folder: Path) -> tuple[Path, Path]:
-        """(target, head)."""
+        """Write both files and return the paths (target, head)."""
         rng = np.random.default_rng(self.seed)
         target, head = folder / "source-target.gguf", folder / "source-head.gguf"
         target.write_bytes(self._target(rng).build())

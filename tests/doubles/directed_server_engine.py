@@ -1,7 +1,7 @@
-"""An engine that does what the last message tells it to, for what a server must make of it; no model, no llama.cpp.
+"""An engine that follows the directions in the last message, for tests of the server; no model, no llama.cpp.
 
-A line of the message is a direction, `verb rest` (see `_DIRECTIONS`; what is none is said again); all of them together
-are one answer, and the next step carries out the next. Events, totals and failures are the real ones.
+A line of the message is a direction, `verb rest` (see `_DIRECTIONS`; any other line is said again). All of them
+together make one answer, one direction for each step. Events, totals and failures are the real ones.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CACHED_TOKENS = 3
 
 
 def plan(label: str = "actor", target: Path = Path("none")) -> Plan:
-    """A `seer` reads images."""
+    """Return a plan with this label; the label `seer` has a projector."""
     projector = Path("eyes") if label == "seer" else None
     return Plan(target=target, target_label=label, projector=projector, n_ctx=4096, num_slots=4)
 
@@ -72,7 +72,7 @@ class _Scene:
 
 
 def embedding(request: EmbedRequest) -> list[RequestEvent]:
-    """A vector of two numbers for each input: how long it is, and 0.5. `refuse` is refused."""
+    """Return the events of an embedding: for each input the vector (length, 0.5). The input `refuse` is refused."""
     if "refuse" in request.inputs:
         return [Failed(request.id, RequestError("the script refuses this", parameter="input"))]
     lengths = [len(each) for each in request.inputs]
@@ -90,13 +90,13 @@ def counted(request_id: str, num_prompt: int) -> Finished:
 
 
 def prompted(request_id: str, script: str) -> Prompted:
-    """A byte is a token."""
+    """Return the event that reports the prompt's tokens, one for each byte."""
     raw = script.encode()
     return Prompted(request_id, tuple(raw), tuple(bytes([byte]) for byte in raw))
 
 
 class DirectedEngine:
-    """One direction a request and a step, all requests at once."""
+    """An engine that takes all requests at once and follows one direction of each per step."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -202,7 +202,7 @@ class DirectedEngine:
 
 
 def script_of(request: ChatRequest) -> str:
-    """What the last message of a person says, or the text."""
+    """Return the last user message, or the text of the request."""
     if request.text is not None:
         return request.text
     if request.mixed is not None or request.infill is not None:
@@ -215,7 +215,7 @@ def script_of(request: ChatRequest) -> str:
 
 
 def shown(request: ChatRequest) -> str:
-    """The request as the engine sees it, as JSON."""
+    """Return the request as the engine sees it, as JSON."""
     return json.dumps(dataclasses.asdict(request), default=_plain)
 
 

@@ -1,4 +1,4 @@
-"""Drafters that know nothing. One is random in what and how much it proposes: the text must not change."""
+"""Drafters without a model: one drafts nothing, one random tokens of random number. The text must not change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, Swa
 
 
 class NoDrafter:
-    """Proposes nothing and asks for nothing."""
+    """A drafter that proposes nothing and needs nothing."""
 
     name = "none"
     taps: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ class NoDrafter:
 
 
 class FlakyDrafter(NoDrafter):
-    """Random tokens, and often none at all; sometimes a second choice."""
+    """A drafter of random tokens with a random sibling each, and often of none at all."""
 
     def __init__(self, n_vocab: int, seed: int = 0) -> None:
         self._random, self._n_vocab = random.Random(seed), n_vocab

@@ -10,5 +10,5 @@ def chain(*tokens: int) -> Draft:
 
 
 def plus(draft: Draft, parent: int, token: int) -> Draft:
-    """A copy with another node, behind all others."""
+    """Return a copy with another node, after all others."""
     return Draft((*draft.tokens, token), (*draft.parents, parent), (*draft.confidences, 0.5), draft.drafter)

@@ -1,7 +1,7 @@
 """EAGLE heads as they are published: folders in every dialect, written with the real safetensors library.
 
-Weights come from a seed, or out of one of our own GGUFs, so that what was imported can be compared with where it came
-from. Names and configurations follow what each trainer writes; see the table below `DIALECTS`.
+Weights come from a seed, or from one of our own GGUFs, so that an import can be compared with its source. Names and
+configurations follow what each trainer writes; see the table below `DIALECTS`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LAYER_PARTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A head as transformers would hold it: matrices [out, in], heads with halves that turn together."""
+    """A head as transformers would hold it: matrices [out, in], rotary embedding by halves of a head."""
 
     arrays: Mapping[str, np.ndarray]  # by common name, float32
     target_width: int
@@ -71,7 +71,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What a random head has."""
+    """The sizes and options of a random head."""
 
     width: int = 128
     target_width: int = 128
@@ -91,7 +91,7 @@ class Kind:
 
 
 def random_checkpoint(kind: Kind) -> Checkpoint:
-    """Matrices of about unit gain: where a norm or a residual is wrong, logits show it."""
+    """Return a random head with matrices of about unit gain, so that a wrong norm or residual changes the logits."""
     rng = np.random.default_rng(kind.seed)
     hd = 64
 
@@ -141,12 +141,12 @@ def random_checkpoint(kind: Kind) -> Checkpoint:
 
 
 def bf16(values: np.ndarray) -> np.ndarray:
-    """Rounded (downwards) to what bfloat16 holds, as float32."""
+    """Return values rounded (downwards) to bfloat16, as float32."""
     return (values.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
 def checkpoint_of(path: Path) -> Checkpoint:
-    """One of our GGUFs, taken apart: gains that were folded into fc stay there, beside fc_norms of ones."""
+    """Return the checkpoint of one of our GGUFs: gains that were folded into fc stay there, and fc_norms are ones."""
     header = read_header(path)
     info = EagleInfo.from_header(header)
     arrays = {common: read_tensor(path, header, name) for common, name in LAYER_PARTS.items() if name in header.tensors}
@@ -177,13 +177,13 @@ def checkpoint_of(path: Path) -> Checkpoint:
 
 
 def halved(rows: np.ndarray, head_dim: int) -> np.ndarray:
-    """From llama.cpp's order of a head's rows (pairs 2i, 2i + 1) to transformers' (i, i + d/2)."""
+    """Reorder a head's rows from llama.cpp's order (pairs 2i, 2i + 1) to transformers' (i, i + d/2)."""
     heads = rows.reshape(-1, head_dim // 2, 2, rows.shape[1])
     return heads.swapaxes(1, 2).reshape(rows.shape)
 
 
 def write_checkpoint(folder: Path, head: Checkpoint, dialect: str, *, dtype: str = "bfloat16", shards: int = 1) -> Path:
-    """The folder, as this dialect's trainer would write it."""
+    """Write the folder as this dialect's trainer would, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         named(name, dialect): (array, dtype if array.ndim == 2 else "float32") for name, array in head.arrays.items()
@@ -293,5 +293,5 @@ def configuration(head: Checkpoint, dialect: str) -> dict[str, object]:
 
 
 def changed(head: Checkpoint, **arrays: np.ndarray) -> Checkpoint:
-    """Some arrays replaced; `__` stands for a dot."""
+    """Return the head with some arrays replaced; `__` in a name is a dot."""
     return replace(head, arrays={**head.arrays, **{name.replace("__", "."): value for name, value in arrays.items()}})

@@ -28,7 +28,7 @@ WIDTH = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """A head: what is published of it, which of that it lends instead, and keys that only files have."""
+    """The form of a head's file: its kind, if it lacks an output of its own, further keys, and another d2t."""
 
     kind: Kind
     lends_output: bool = False
@@ -37,13 +37,13 @@ class Form:
 
 
 def small_kind(**fields: object) -> Kind:
-    """As wide as the small targets."""
+    """Return a kind of head that is as wide as the small targets."""
     sizes = {"width": WIDTH, "target_width": WIDTH, "n_ff": 96, "n_head": 1, "n_vocab": N_VOCAB}
     return Kind(**sizes | fields)  # type: ignore[arg-type]
 
 
 def write_small_target(path: Path, architecture: str, *, tied: bool, seed: int = 0) -> Path:
-    """Random, of that architecture, with or without an output of its own."""
+    """Write a random target of that architecture; `tied`: without an output of its own."""
     sketch = SKETCHES[architecture]
     sketch = replace(sketch, n_vocab=N_VOCAB, n_ctx=2048, n_embd=WIDTH, n_head=2, kv_heads=1, n_ff=96, tied=tied)
     writer = gguf.GGUFWriter(str(path), sketch.arch)
@@ -65,7 +65,7 @@ def write_form(folder: Path, form: Form, target: Path) -> Path:
 
 
 def rewritten(path: Path, to: Path, form: Form) -> Path:
-    """With other keys, and another d2t."""
+    """Write a copy with the keys and the d2t of `form`."""
     header, replaced = read_header(path), frozenset(entry.key for entry in form.entries)
     tensors = [_as_it_is(header, name) for name in header.tensors]
     if form.d2t is not None:

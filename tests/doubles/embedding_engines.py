@@ -27,7 +27,7 @@ def engine_of(target: Path) -> EmbeddingEngine:
 
 
 def made_by(engine: EmbeddingEngine, request: EmbedRequest) -> Embedded:
-    """Run the engine until it has answered. Raises what the request failed with."""
+    """Run the engine until it has answered and return the vectors. Raises the error of a failed request."""
     engine.submit(request)
     events: list[RequestEvent] = []
     while engine.has_work:
@@ -44,14 +44,14 @@ def vectors_of(event: Embedded) -> Floats:
 
 
 class NumpyBert:
-    """What write_bert writes, computed plainly: one head of 64."""
+    """A numpy model of the files of `write_bert`: two layers, one attention head of 64."""
 
     def __init__(self, path: Path) -> None:
         header = read_header(path)
         self.tensors = {name: read_tensor(path, header, name) for name in header.tensors}
 
     def states(self, tokens: tuple[int, ...]) -> Floats:
-        """[tokens, n_embd]"""
+        """Return the last hidden states, [tokens, n_embd]."""
         w, n = self.tensors, len(tokens)
         embeddings = w["token_embd.weight"][list(tokens)] + w["token_types.weight"][0] + w["position_embd.weight"][:n]
         x = self.norm(embeddings, "token_embd_norm")

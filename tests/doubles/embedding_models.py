@@ -24,7 +24,7 @@ def write_bert(
     seed: int = 0,
     classifies: bool = False,
 ) -> Path:
-    """`pooling`: llama_pooling_type, or None for a file that says nothing of it. `classifies`: as a reranker does."""
+    """Write a BERT. pooling: llama_pooling_type, None: no such key. classifies: with the head of a reranker."""
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), "bert")
     writer.add_context_length(n_ctx)

@@ -1,7 +1,7 @@
-"""Builds small GGUF files byte by byte, sound or broken on purpose.
+"""Build small GGUF files byte by byte, valid or broken on purpose.
 
-Knows the format and nothing of the code under test, so that both can be compared. Every figure in
-the file can be overridden, because a malformed file is a sound one with one figure changed.
+Independent of the code under test, so that both can be compared. Every number in
+the file can be overridden, because a malformed file is a valid one with one number changed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TensorBytes:
 
 @dataclass
 class GgufBytes:
-    """A GGUF in the making; `build` gives the bytes."""
+    """A builder of a GGUF file; `build` returns the bytes."""
 
     version: int = 3
     magic: bytes = b"GGUF"
@@ -70,7 +70,7 @@ class GgufBytes:
         return self.raw(key, ARRAY, struct.pack("<IQ", kind, length) + body)
 
     def tensor(self, name: str, values: np.ndarray, *, offset: int | None = None) -> GgufBytes:
-        """A float tensor (stored as F32, or BF16 bits given as uint16, or I64) in numpy's order."""
+        """Add a tensor (floats as F32, BF16 bits given as uint16, or I64) with its shape in numpy's order."""
         type_id = {"f": TYPE_F32, "u": TYPE_BF16, "i": TYPE_I64}[values.dtype.kind]
         stored = values.astype(np.float32) if type_id == TYPE_F32 else values
         self.tensors.append(TensorBytes(name, values.shape[::-1], stored.tobytes(), type_id, offset))
@@ -103,13 +103,13 @@ class GgufBytes:
 
 
 def bf16(values: np.ndarray) -> np.ndarray:
-    """float32 to the bits of BF16, rounded to nearest even."""
+    """Convert float32 to the bits of BF16, rounded to nearest even."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def small_model() -> GgufBytes:
-    """A sound little file with every value type, arrays, and four tensors of three types."""
+    """Return a small valid file with every value type, arrays, and four tensors of three types."""
     built = GgufBytes()
     built.put("general.architecture", STRING, "llama").put("general.name", STRING, "tiny")
     built.put_all(U32, llama__block_count=2, llama__embedding_length=64, llama__context_length=128)

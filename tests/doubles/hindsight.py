@@ -1,8 +1,8 @@
-"""The best that could have been done in a simulation by who knows true costs and true chances.
+"""The best possible speeds in a simulation, for policies that know the true costs and acceptance probabilities.
 
 Fixed lengths, and threshold policies: draft on while the answer is likely enough to get there, then verify the best
-prefix over all sizes, seconds priced at what they are worth in the long run. Averages over drawn chains, no learning.
-Each kind of text has its own best policy: whoever knows the chances knows the text.
+prefix over all sizes, with a second priced at the tokens that it yields in the long run. Averages over random chains,
+no learning. Each kind of text has its own best policy, because a policy that knows the probabilities knows the text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUM_CHAINS = 1000
 
 @dataclass(frozen=True)
 class Hindsight:
-    """Tokens per second of policies on texts; slots run alike texts at the same time, and draft equally far."""
+    """The tokens per second of policies on texts; all slots run texts of the same kind and draft equally far."""
 
     machine: SimulatedMachine
     costs: DraftCosts
@@ -35,11 +35,11 @@ class Hindsight:
         return self.num_slots / (self.machine.true_seconds(self.num_slots) + self.costs.plain_overhead_s)
 
     def best_fixed(self, text: Text) -> float:
-        """One length for all of the text."""
+        """Return the tokens per second of the best single length for the whole text."""
         return self.best_length(text)[1]
 
     def best_length(self, text: Text) -> tuple[int, float]:
-        """That length, and its tokens per second."""
+        """Return the best single length and its tokens per second."""
         profiles = [s.profiles[PRIMARY] for s in text.stretches]
         reaches = {profile: self._reaches(profile) for profile in set(profiles)}
         rates = []
@@ -50,7 +50,7 @@ class Hindsight:
         return length, rates[length]
 
     def best(self, text: Text) -> float:
-        """The best threshold policy, or fixed length, of each stretch."""
+        """Return the tokens per second with the best threshold policy or fixed length for each stretch."""
         return self._over(text, [self._best(s.profiles[PRIMARY]) for s in text.stretches])
 
     def _over(self, text: Text, rates: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""Schemas, regular expressions and grammars that an adversary would send: odd, deep, large, wrong, at times honest."""
+"""Schemas, regular expressions and grammars of an adversary: odd, deep, large, wrong, sometimes honest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULES = ("a", "b", "c", "d", "e")
 
 
 def hostile(random: Random) -> Constraint:
-    """The next constraint of a row that only the seed decides."""
+    """Return the next random constraint; the seed of `random` determines the sequence."""
     kind = random.choice(("schema", "schema", "chain", "regex", "lark"))
     is_strict = random.random() < 0.5
     match kind:
@@ -31,7 +31,7 @@ def hostile(random: Random) -> Constraint:
 
 
 def schema(random: Random, depth: int) -> object:
-    """A schema, or what is none."""
+    """Return a random schema, or sometimes a value that is none."""
     if random.random() < 0.04:
         return random.choice((True, False, None, 1, [], "x", {}))
     made: dict[str, object] = {}
@@ -90,7 +90,7 @@ def _deep(levels: int) -> object:
 
 
 def chain(random: Random) -> object:
-    """Definitions that refer to each other: a long row, a ring, or all to all."""
+    """Return a schema of many definitions that refer to each other, in a row or in a ring."""
     count, word = random.choice((3, 30, 300, 1500)), random.choice(COMPOSING)
     ends = random.choice(({"type": "string"}, {"$ref": "#/$defs/d0"}, True))
     step = random.choice((1, 1, 2, 7))
@@ -127,7 +127,7 @@ def regex(random: Random, depth: int) -> str:
 
 
 def lark(random: Random) -> str:
-    """Rules of random bodies, recursive, ambiguous, with gaps in what they name."""
+    """Return a grammar with random rules: recursive, ambiguous, with references to missing ones."""
     rules = [f"start: {_body(random, 3)}", *(f"{name}: {_body(random, 3)}" for name in random.sample(RULES, 4))]
     rules.append(f"A: /{regex(random, 3).replace('/', '')}/ & ~/{regex(random, 2).replace('/', '')}/")
     if random.random() < 0.2:

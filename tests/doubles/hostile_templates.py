@@ -1,6 +1,6 @@
-"""Chat templates that would take all time or memory there is: written ones, and any number made from a grammar.
+"""Chat templates that would exhaust time or memory: some written by hand, any number generated from a grammar.
 
-`main` renders made ones in a process of its own and prints what each did, for tests that look at all their children.
+`main` renders generated ones in a process of its own and prints the outcome of each, for tests that measure children.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ FRAMES = (
 
 
 def make(seed: int) -> str:
-    """One of the grammar's: a value grows in a loop or by recursion, and is shown."""
+    """Return a generated template: a value grows in a loop or by recursion, and is printed."""
     pick = random.Random(seed)
     step = "ns.s"
     for _ in range(pick.randint(1, 3)):
@@ -163,7 +163,7 @@ def make(seed: int) -> str:
 
 
 def switched(source: str) -> str:
-    """Hostile to one conversation alone."""
+    """Return a template that is hostile to one conversation only."""
     return f"{{% if messages[0].content == 'now' %}}{source}{{% else %}}{{{{ messages[0].content }}}}{{% endif %}}"
 
 
@@ -172,7 +172,7 @@ def limited_template(source: str, limits: Limits = LIMITS) -> ChatTemplate:
 
 
 def try_it(seed: int) -> dict[str, object]:
-    """What one did: the processor's time of its processes, its end, and what an honest conversation got afterwards."""
+    """Render one and return its CPU time, its outcome, and the rendering of an honest conversation afterwards."""
     template, before = limited_template(switched(make(seed))), _children_s()
     started_at = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""Requests as a household has them, to one engine of several slots, beside another that answers each alone."""
+"""Random requests to one engine of several slots, and to a second engine that answers each of them alone."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TIE_SHARE = 1e-4  # of the largest logit: caches are of 16 bits
 
 
 class Household:
-    """Requests that come, go on, are changed and are cancelled, in any order and with any draft length.
+    """A load of requests that begin, continue or change conversations and are cancelled, with any draft length.
 
-    texts  by slot, what the running answers are going to be, for a drafter that knows
+    texts  by slot, the full texts of the running answers, for a drafter that is always right
     """
 
     def __init__(self, target: Path, engine: Engine, seed: int) -> None:
@@ -69,7 +69,7 @@ class Household:
         self.earlier.append((*prompt, *plain))
 
     def check_tie(self, prompt: tuple[int, ...], plain: list[int], said: list[int]) -> None:
-        """Several rows are computed otherwise than one: where two tokens are equally likely either may be drawn."""
+        """Assert that an answer differs at a near-tie only: several rows round differently from one."""
         at = next(i for i, (one, other) in enumerate(zip(plain, said, strict=False)) if one != other)
         raw = RawLogits(self.target, n_ctx=512)
         logits = raw.after([*prompt, *plain[:at]])
@@ -80,7 +80,7 @@ class Household:
         assert self.num_ties < 3
 
     def live(self, num_requests: int) -> None:
-        """All of it; most requests must have got what they would get alone."""
+        """Run `num_requests` requests, and assert that most got the text that they would get alone."""
         for number in range(num_requests):
             self.come(f"r{number}")
             for _ in range(self.random.choice([0, 0, 1, 5, 20])):

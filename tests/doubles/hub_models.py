@@ -11,7 +11,7 @@ WIDTH = 64
 def model_bytes(
     *, name: str = "tiny", context: int = 512, rows: int = 64, split: tuple[int, int] | None = None
 ) -> bytes:
-    """A llama header with one tensor of rows x WIDTH floats; `split` is (number from 0, count)."""
+    """Return a llama file with one tensor of rows x WIDTH floats; `split` is (number from 0, count)."""
     built = GgufBytes().put("general.architecture", STRING, "llama").put("general.name", STRING, name)
     counts = {"block_count": 2, "context_length": context, "embedding_length": WIDTH, "feed_forward_length": WIDTH}
     for key, value in {**counts, "attention.head_count": 1}.items():

@@ -1,4 +1,4 @@
-"""The import without its command: a published folder beside a target file -> a head's GGUF."""
+"""The import of a head without its command: from a published folder and a target file to the head's GGUF."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def understood(folder: Path, target: Path) -> ReadHead:
 
 
 def imported(folder: Path, target: Path, path: Path, *, kind: str = "f32", reading: Reading | None = None) -> Path:
-    """Raises what the command would raise before it loads anything."""
+    """Import a head and return its path. Raises what the command would raise before it loads anything."""
     header = read_header(target)
     info = ModelInfo.from_header(header)
     head = understood(folder, target)

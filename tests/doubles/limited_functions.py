@@ -1,4 +1,4 @@
-"""What a LimitedProcess calls in tests: functions that take too much, fail or end their process."""
+"""Functions that a LimitedProcess calls in tests, which take too much, fail or end their process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ GREEDY: list[object] = []
 
 
 def open_echo(prefix: str) -> Callable[[object], object]:
-    """Strings come back with the prefix, other values as they are."""
+    """Return a function that returns strings with the prefix, and other values as they are."""
     return lambda value: prefix + value if isinstance(value, str) else value
 
 
 def open_counter() -> Callable[[], int]:
-    """How often it was called: the process keeps what it was opened with."""
+    """Return a function that counts its calls: the process keeps the state that it was opened with."""
     calls: list[None] = []
 
     def count() -> int:
@@ -31,7 +31,7 @@ def open_counter() -> Callable[[], int]:
 
 
 def open_table() -> Callable[..., object]:
-    """One of the functions below, by its name."""
+    """Return a function that calls one of the functions below by its name."""
     return lambda name, *args: FUNCTIONS[name](*args)
 
 
@@ -54,12 +54,12 @@ def spin() -> None:
 
 
 def multiply() -> int:
-    """One native operation that takes hours, with the interpreter's lock held."""
+    """Run a single native operation that takes hours, with the interpreter's lock held."""
     return (9 ** (9**8)).bit_length()
 
 
 def grow() -> None:
-    """By small parts, until not even an error can be made."""
+    """Fill memory by small parts, until not even an error can be created."""
     while True:
         GREEDY.append([str(len(GREEDY))])
 
@@ -69,7 +69,7 @@ def take(num_bytes: int) -> int:
 
 
 def hold(num_bytes: int) -> None:
-    """Fail with an error that refers to itself, and to much."""
+    """Fail with an error whose traceback refers to the error itself and to `num_bytes` bytes."""
     held = b"x" * num_bytes
     error = ValueError(len(held))
     raise error
@@ -96,7 +96,7 @@ def fail() -> None:
 
 
 def say() -> int:
-    """To stdout and stderr, as native code might."""
+    """Write to stdout and stderr, as native code might."""
     print("x" * 200_000, flush=True)
     return os.write(2, b"y" * 200_000)
 

@@ -1,4 +1,4 @@
-"""A server as `serve` runs it, with its log, over engines that do as they are told: for limits of its process.
+"""A server as `serve` runs it, with its log, over directed engines: for tests of limits of its process.
 
     with limited_server(descriptors=128) as server: ...
 
@@ -38,7 +38,7 @@ class LimitedServer:
 
     @property
     def num_descriptors(self) -> int:
-        """Linux."""
+        """Return the number of open file descriptors. Linux only."""
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     def ask(self, script: str) -> httpx.Response:
@@ -50,7 +50,7 @@ class LimitedServer:
 def limited_server(
     log: Path, *, descriptors: tuple[int, int] = (1024, 1024), max_crashes: int = 5
 ) -> Iterator[LimitedServer]:
-    """`descriptors`: the soft limit and the hard one."""
+    """Run the server for the block. descriptors: the soft and the hard limit of open files."""
     numbers = [str(number) for number in (*descriptors, max_crashes)]
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("wb") as stderr:

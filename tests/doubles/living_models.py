@@ -15,7 +15,7 @@ N_VOCAB = 300
 
 
 def write_living(path: Path, name: str, seed: int = 0, **keys: object) -> Path:
-    """The sketch of that name, alive. `keys` of its architecture, two underscores for a point."""
+    """Write the sketch of that name with random weights. `keys`: of its architecture, with `__` for a dot."""
     sketch = replace(SKETCHES[name], n_vocab=N_VOCAB, n_ctx=2048)
     sketch = replace(sketch, keys={**sketch.keys, **{key.replace("__", "."): value for key, value in keys.items()}})
     rng = np.random.default_rng(seed)
@@ -29,7 +29,7 @@ def write_living(path: Path, name: str, seed: int = 0, **keys: object) -> Path:
 
 
 def weights(rng: np.random.Generator, name: str, shape: tuple[int, ...], sketch: Sketch) -> np.ndarray:
-    """Lively, but for what must not be: states decay (`ssm_a` is negative), norms keep."""
+    """Return random weights that keep signals at scale: states decay (`ssm_a` is negative), norms are about one."""
     if name.endswith("ssm_a"):
         values = -rng.uniform(0.1, 1.0, shape)
     elif "norm" in name or name.endswith("ssm_d"):

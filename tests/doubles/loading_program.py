@@ -1,7 +1,7 @@
-"""Gives model files to llama.cpp, one after the other: python loading_program.py [TARGET] < paths
+"""Load model files with llama.cpp, one after the other: python loading_program.py [TARGET] < paths
 
-Without a target they are targets: loaded, tokenized with, decoded with. With one they are heads for it. A line is
-written for each file when it is done with; what ends the process leaves its file without one.
+Without TARGET the files are targets: each is loaded, and tokenizes and decodes a text. With it they are heads for that
+target. A line is written for each file when it is done; a file that ends the process has none.
 """
 
 from __future__ import annotations

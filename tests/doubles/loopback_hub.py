@@ -1,4 +1,4 @@
-"""A model hub on the loopback interface, as the hub's own client meets it, with every fault that a hub can have.
+"""A model hub on the loopback interface, as the hub's own client expects it, with every fault that a hub can have.
 
 Two servers: the hub (model information, tree, paths-info, HEAD and GET of `resolve`, redirects) and the storage it
 redirects to, on another port, so that a token which follows the redirect is noticed. One thread a connection.
@@ -27,7 +27,7 @@ CHUNK_BYTES = 1 << 16
 
 @dataclass(slots=True)
 class HubFile:
-    """A file of a repository. What is promised may differ from what is sent."""
+    """A file of a repository. The announced hash may differ from that of the content."""
 
     content: bytes
     promised_sha256: str = ""
@@ -56,7 +56,7 @@ class HubRepo:
 
 @dataclass(slots=True)
 class Faults:
-    """What goes wrong, and how often: a status is (code, times), -1 times is for ever."""
+    """The faults of the hub: a status is (code, times), -1 times is for ever."""
 
     info: tuple[int, int] = (0, 0)  # of the model information
     resolve: tuple[int, int] = (0, 0)
@@ -69,7 +69,7 @@ class Faults:
     hangs: threading.Event | None = None  # the storage says nothing until it is set
 
     def status(self, name: str) -> int:
-        """The status to answer with now; 0: none."""
+        """Return the status to answer with now; 0: no fault."""
         code, times = getattr(self, name)
         if times == 0:
             return 0
@@ -79,7 +79,7 @@ class Faults:
 
 @dataclass(slots=True)
 class Asked:
-    """A request that came."""
+    """A request that the hub received."""
 
     method: str
     path: str
@@ -148,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class HubHandler(_Handler):
-    """What huggingface.co answers."""
+    """The answers of huggingface.co."""
 
     def _answer(self) -> None:
         self._note()
@@ -229,7 +229,7 @@ class HubHandler(_Handler):
 
 
 class StorageHandler(_Handler):
-    """What its storage answers: bytes, in ranges."""
+    """The answers of its storage: bytes, in ranges."""
 
     def _answer(self) -> None:
         self._note()
@@ -283,12 +283,12 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that go away are meant to."""
+        """Ignore clients that disconnect, which the tests do on purpose."""
 
 
 @contextmanager
 def serving(hub: LoopbackHub) -> Iterator[LoopbackHub]:
-    """The hub, answering at `hub.url` until the block ends."""
+    """Run the hub at `hub.url` until the block ends."""
     servers = [
         _Server(("127.0.0.1", 0), type("Bound", (handler,), {"hub": hub})) for handler in (HubHandler, StorageHandler)
     ]
@@ -304,7 +304,7 @@ def serving(hub: LoopbackHub) -> Iterator[LoopbackHub]:
 
 
 def guide_repo(profiles: Path) -> dict[str, HubRepo]:
-    """The embedded guide and its head as a hub would have them."""
+    """Return the repositories of the embedded guide and its head, as a hub would have them."""
     target = (profiles / "demo" / "guide-target.gguf").read_bytes()
     head = (profiles / "demo" / "guide-head.gguf").read_bytes()
     guide = HubRepo({"guide-BF16.gguf": HubFile(target), "README.md": HubFile(b"# guide\n", is_lfs=False)})

@@ -1,6 +1,6 @@
-"""A server on the loopback interface that speaks OpenAI's chat completions; what it says is told by the test.
+"""A server on the loopback interface that speaks OpenAI's chat completions; the test determines its answers.
 
-Keeps the bodies it was sent. One thread a connection.
+Keeps the bodies that it received. One thread per connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Event = Mapping[str, object]
 
 @dataclass(slots=True)
 class Script:
-    """What is answered. `hangs`: after the events the stream stays open until the test is over."""
+    """The answers of the server. hangs: after the events the stream stays open until the test is over."""
 
     events: Sequence[Event] = ()
     status: int = 200
@@ -51,7 +51,7 @@ OUR_MODELS = {"data": [{"id": "demo", "owned_by": "eaglelocal"}]}
 
 
 def our_words(*said: str, drafted: Mapping[int, bool] | None = None) -> list[Event]:
-    """Chunks as a server of ours sends them: with flags, and a word on speculation at the end."""
+    """Return chunks as an eaglelocal server sends them: with flags, and statistics of speculation at the end."""
     told = drafted or {}
     chunks: list[Event] = [
         {"choices": [{"delta": {"content": word}}], "drafted": [told.get(n, False)]} for n, word in enumerate(said)
@@ -63,7 +63,7 @@ def our_words(*said: str, drafted: Mapping[int, bool] | None = None) -> list[Eve
 
 
 def words(*said: str, timings: Mapping[str, object] | None = None) -> list[Event]:
-    """Chunks of an answer, as llama-server sends them."""
+    """Return the chunks of an answer, as llama-server sends them."""
     chunks: list[Event] = [{"choices": [{"delta": {"role": "assistant", "content": None}}]}]
     chunks += [{"choices": [{"delta": {"content": word}, "finish_reason": None}]} for word in said]
     chunks.append({"choices": [{"delta": {}, "finish_reason": "stop"}]})
@@ -119,12 +119,12 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"data: [DONE]\n\n")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def serving(script: Script, *, port: int = 0) -> Iterator[str]:
-    """The server's address. `port`: 0 for any."""
+    """Run the server for the block and yield its address. port: 0 for any."""
     server = ThreadingHTTPServer(("127.0.0.1", port), type("Scripted", (Handler,), {"script": script}))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)

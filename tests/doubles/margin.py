@@ -1,8 +1,8 @@
 """The margin rule: on real kernels a drafted text may differ from the plain one only at near-ties.
 
 Batched verification and one-row decoding round differently, so a choice may flip where the two best
-logits are nearly equal; behind a flip the texts go their own ways. So the drafted text is judged on
-its own prefix: decode it plainly, and where the plain choice is another, continue behind the drafted one.
+logits are nearly equal; after a flip the texts diverge. So the drafted text is judged on its own
+prefix: decode it plainly, and where the plain choice differs, continue after the drafted one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ BOUNDS = {"F32": 1e-3, "BF16": 0.05, "Q8_0": 0.1, "Q4_0": 0.2}
 
 @dataclass(frozen=True)
 class Flip:
-    """The drafted text chose the second best token: where, and how much worse it was."""
+    """A position at which the drafted text has the second best token, and the gap in logits to the best."""
 
     index: int
     gap: float
 
 
 def margin_differences(plain: Engine, request: ChatRequest, drafted: Sequence[int], bound: float) -> list[Flip]:
-    """Positions at which greedy `drafted` is not what `plain` would say behind the same text.
+    """Return the positions at which greedy `drafted` differs from what `plain` says after the same text.
 
     Raises AssertionError for a difference that no near-tie explains.
     """

@@ -1,6 +1,6 @@
-"""A client for measurements: what it answers, and how fast it says it was, is told by a function.
+"""A client for measurements: a function determines its answers, and how fast it says it was.
 
-Answers at once, on the thread that asks. Keeps what it was asked, and what was cancelled.
+Answers at once, on the calling thread. Keeps its requests and the cancelled ids.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from eaglelocal.errors import EagleLocalError
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An answer. `gaps` gives the logit gap to the second best token, by index; else it is wide."""
+    """An answer. `gaps` gives the logit gap to the second best token, by index; elsewhere it is wide."""
 
     tokens: Sequence[int]
     decode_s: float = 1.0

@@ -1,4 +1,4 @@
-"""Small models with a layer that predicts ahead (MTP), whose drafts are as good as wished."""
+"""Small models with an MTP layer, whose drafts are as good as a test needs."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ def write_mtp(
     without: str = " ",
     seed: int = 0,
 ) -> Path:
-    """Layers add `gain` of what they would to a token's own embedding, from which alone the MTP layer predicts.
+    """Write a model whose MTP layer predicts from a token's embedding alone, to which the other layers add little.
 
-    At 0 its drafts are always right, at 1 hardly ever. If it `echoes` it predicts from the target's state alone, which
-    is what the target said before. With a `layer_gain` it does more. Of the `whole` a file may hold but the
-    `trunk` or the `layer`; `keys` are said instead of what is so, tensors with `without` in their names are left out.
+    They add `gain` of their usual output: at 0 drafts are always right, at 1 hardly ever. echoes: the MTP layer
+    predicts from the target's state alone, which is what the target said before. layer_gain: the share of its usual
+    output that the MTP layer itself adds. part: `whole`, or only the `trunk` or the `layer`. keys: replace true ones.
+    without: leave out tensors with this in their names.
     """
     sketch = sketch_of(architecture)
     rng = np.random.default_rng(seed)
@@ -65,7 +66,7 @@ def write_mtp(
 def foreseen(
     name: str, values: np.ndarray, layer: int, *, gain: float, layer_gain: float = 0.0, echoes: bool = False
 ) -> None:
-    """Change a tensor so that the MTP layer, which is number `layer`, foresees what the model says."""
+    """Change a tensor so that the MTP layer, which is number `layer`, predicts what the model says."""
     if name.endswith(WRITES_BACK):
         values *= layer_gain if name.startswith(f"blk.{layer}.") else gain
     elif name.endswith(("nextn.enorm.weight", "nextn.hnorm.weight")) or (echoes and name == "output_norm.weight"):
@@ -81,7 +82,7 @@ WINDOWS = [True, True, False]  # of the assistant's layers; they read the target
 
 
 def write_gemma(path: Path, *, gain: float = 0.3, seed: int = 0) -> Path:
-    """A gemma4 model whose layers add `gain` of what they would."""
+    """Write a gemma4 model whose layers add `gain` of their usual output."""
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), GEMMA.arch)
     write_keys(writer, GEMMA)
@@ -102,7 +103,7 @@ def write_gemma(path: Path, *, gain: float = 0.3, seed: int = 0) -> Path:
 def write_assistant(
     path: Path, target: Path, *, gain: float = 0.0, echoes: bool = False, kv_heads: int = 2, seed: int = 1
 ) -> Path:
-    """It predicts from the token's embedding, or from the state if it `echoes`; its layers add `gain`."""
+    """Write an assistant that predicts from the token's embedding, or the state if it `echoes`; layers add `gain`."""
     rng = np.random.default_rng(seed)
     backbone, width = GEMMA.n_embd, ASSISTANT_WIDTH
     sketch = replace(

@@ -1,4 +1,4 @@
-"""A server on the loopback interface that answers GETs with pages the test may change, and may go and come back."""
+"""A server on the loopback interface that answers GETs with pages that a test may change, and that may restart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Page:
 
 @dataclass(slots=True)
 class Pages:
-    """Pages by path; what is not there is 404. `posts`: what was sent."""
+    """The pages by path; a missing one is 404. posts: the bodies that were sent."""
 
     by_path: dict[str, Page]
     port: int = 0
@@ -36,7 +36,7 @@ class Pages:
 
 @contextmanager
 def serving(pages: Pages) -> Iterator[Pages]:
-    """On `pages.port`, or on a free one that is noted there."""
+    """Run the server for the block, on `pages.port`, or on a free port that is stored there."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -59,7 +59,7 @@ def serving(pages: Pages) -> Iterator[Pages]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Silence."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True

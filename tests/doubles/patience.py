@@ -1,4 +1,4 @@
-"""How long tests wait for other processes, on a machine that may be starved of processors."""
+"""Time limits of tests that wait for other processes, on a machine that may be overloaded."""
 
 from __future__ import annotations
 

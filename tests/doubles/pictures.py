@@ -1,4 +1,4 @@
-"""Small pictures as files have them."""
+"""Small pictures as the bytes of files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write_picture(path: Path, kind: str = "PNG", size: tuple[int, int] = (4, 3),
 
 
 def boasting(width: int, height: int) -> bytes:
-    """A PNG of a few bytes that says how large it is."""
+    """Return a PNG of a few bytes that claims this size."""
     header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = [header, b"IDAT" + zlib.compress(b"\0" * 64), b"IEND"]
     return b"\x89PNG\r\n\x1a\n" + b"".join(

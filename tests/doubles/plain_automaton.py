@@ -1,4 +1,4 @@
-"""A suffix automaton in plain Python, line by line as the textbook has it: what the one in C is compared with."""
+"""A suffix automaton in plain Python, line by line as in the textbook, to compare the one in C with."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ MAX_MARKED = 8
 
 
 class PlainAutomaton:
-    """Arrays have one entry a state; state 0 is the empty text.
+    """A suffix automaton. Arrays have one entry per state; state 0 is the empty text.
 
-    Most states have one way out, which is kept in two arrays; a dictionary is made for the second one only.
+    Most states have one transition, which is kept in two arrays; a dictionary is made only for a second one.
     """
 
     def __init__(self) -> None:
@@ -30,14 +30,14 @@ class PlainAutomaton:
         return len(self.tokens)
 
     def step(self, state: int, token: int) -> int:
-        """The state of a substring with `token` behind it; 0 where that does not occur."""
+        """Return the state of a substring followed by `token`; 0 if that does not occur."""
         if self._token[state] == token:
             return self._target[state]
         ways = self._more.get(state)
         return ways.get(token, 0) if ways else 0
 
     def follow(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """The longest suffix that occurs once `token` stands behind a substring; state and length, 0 for none."""
+        """Return state and length of the longest suffix of a substring plus `token` that occurs; 0 for none."""
         while not (found := self.step(state, token)):
             if state == 0:
                 return 0, 0

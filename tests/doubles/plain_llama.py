@@ -1,4 +1,4 @@
-"""llama.cpp called as plainly as can be: logits of a text, and the draft protocol of an EAGLE-3.1 head.
+"""Direct calls of llama.cpp: logits of a text, and the draft protocol of an EAGLE-3.1 head.
 
 Independent of our backend on purpose: tests that compare two model files use it to run both.
 """
@@ -63,7 +63,7 @@ class Loaded:
         return cls(model, context, L.llama_model_n_embd(model), vocab)
 
     def decode(self, tokens: Sequence[int]) -> np.ndarray:
-        """Logits [tokens, vocab] of a text from position 0."""
+        """Return the logits [tokens, vocab] of a text from position 0."""
         batch = L.llama_batch_init(len(tokens), 0, 1)
         batch.n_tokens = len(tokens)
         for row, token in enumerate(tokens):
@@ -80,7 +80,7 @@ class Loaded:
 
 
 def logits_of(path: Path, tokens: Sequence[int]) -> np.ndarray:
-    """Logits [tokens, vocab]."""
+    """Return the logits of a text, [tokens, vocab]."""
     loaded = Loaded.from_file(path)
     try:
         return loaded.decode(tokens)
@@ -89,7 +89,7 @@ def logits_of(path: Path, tokens: Sequence[int]) -> np.ndarray:
 
 
 class PlainHead:
-    """A head beside its target; both run the same text, then the head drafts on its own."""
+    """A head with its target; both run the same text, then the head drafts on its own."""
 
     def __init__(self, path: Path, target: Loaded) -> None:
         self.header = read_header(path)
@@ -106,7 +106,7 @@ class PlainHead:
         self._batch = L.llama_batch_ext_init(self.loaded.context)
 
     def draft(self, tokens: Sequence[int], depth: int) -> np.ndarray:
-        """Logits [depth, vocab] of greedy drafting behind a text whose last token is not yet encoded."""
+        """Return the logits [depth, vocab] of greedy drafting after a text whose last token is not yet encoded."""
         features = self._features(len(tokens) - 1)
         states = self._encode(features)
         self._extend(tokens[1:-1], states[:-1], 0)
@@ -159,7 +159,7 @@ def _embedding(row: np.ndarray) -> L.llama_embd:
 
 
 def drafted(target_path: Path, head_path: Path, tokens: Sequence[int], depth: int) -> np.ndarray:
-    """Logits [depth, vocab] that a head gives behind a text."""
+    """Return the logits [depth, vocab] that a head drafts after a text."""
     target = Loaded.from_file(target_path)
     head = PlainHead(head_path, target)
     try:

@@ -1,8 +1,8 @@
-"""Answers about pictures by llama.cpp and libmtmd called as plainly as can be: one conversation, one token at a time.
+"""Answers about pictures by direct calls of llama.cpp and libmtmd: one conversation, one token at a time.
 
-Independent of our backend on purpose: what the engine says of a picture is compared with what is said here.
-Pictures are read by libmtmd's own reader (stb_image), which is exact for PNG and BMP; of a JPEG it may make other
-pixels than another reader would.
+Independent of our backend on purpose: the engine's answers about a picture are compared with those of this file.
+Pictures are read by libmtmd's own reader (stb_image), which is exact for PNG and BMP; the pixels of a JPEG may differ
+from those of another reader.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ N_CTX, N_BATCH = 1024, 512
 
 @dataclass(frozen=True)
 class Answer:
-    """Greedy, until `n` tokens or one that ends an answer (which is the last one then)."""
+    """A greedy answer of `n` tokens, or up to and including one that ends it."""
 
     tokens: list[int]
     logits: np.ndarray  # [tokens, vocab]: each token was drawn from its row
@@ -34,7 +34,7 @@ class Answer:
 
 
 def reference_answer(target: Path, projector: Path, text: str, images: Sequence[bytes], n: int) -> Answer:
-    """`text` is a whole prompt, templates applied, with MARKER where each of the files `images` stands."""
+    """Return the answer to a whole prompt, templates applied, with MARKER in place of each of the files `images`."""
     with loaded(target, projector) as (context, eyes):
         chunks = chunks_of(eyes, text, images)
         assert chunks, "libmtmd refuses the prompt or a picture"
@@ -49,7 +49,7 @@ def reference_answer(target: Path, projector: Path, text: str, images: Sequence[
 
 @contextmanager
 def loaded(target: Path, projector: Path) -> Iterator[tuple[int, int]]:
-    """(llama_context, mtmd_context), as their defaults have them, on one thread of the CPU."""
+    """Yield (llama_context, mtmd_context) with default parameters, on one thread of the CPU."""
     loading = L.llama_model_default_params()
     loading.use_extra_bufts = False  # AMX kernels trap on virtual machines that announce AMX without having it
     loading.n_gpu_layers = 0
@@ -94,7 +94,7 @@ def _bitmap(eyes: int, image: bytes) -> int:
 
 
 def greedy(context: int, position: int, n: int) -> tuple[list[int], np.ndarray]:
-    """What follows the row whose logits are the last ones; the first token has `position`."""
+    """Return the greedy tokens and their logits after the last decoded row; the first token has `position`."""
     vocab = L.llama_model_get_vocab(L.llama_get_model(context))
     tokens, logits = [], []
     batch = L.llama_batch_init(1, 0, 1)
@@ -112,7 +112,7 @@ def greedy(context: int, position: int, n: int) -> tuple[list[int], np.ndarray]:
 
 
 def picture(colour: tuple[int, int, int] | int, width: int = 48, height: int = 32) -> bytes:
-    """A PNG of one colour, or of noise from a seed."""
+    """Return a PNG of one colour, or of noise from a seed."""
     if isinstance(colour, int):
         pixels = np.random.default_rng(colour).integers(0, 256, (height, width, 3), np.uint8)
     else:

@@ -1,7 +1,7 @@
-"""Programs that tests start: interruptible, waited for with an end, and ended with the test.
+"""Programs that tests start: interruptible, with a time limit, and ended with the test.
 
-`nohup` and a shell's `&` leave SIGINT and SIGHUP ignored, and every child inherits that: who is to be interrupted would
-go on for ever. `interruptible` makes all that is started from here on, by whatever means, begin with the defaults.
+`nohup` and a shell's `&` leave SIGINT and SIGHUP ignored, and every child inherits that, so a program that a test
+interrupts would run for ever. Within `interruptible` all programs start with the default handlers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INHERITED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT)
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """What is ignored stays without effect here, but by a handler: that one a child does not inherit."""
+    """Replace ignored signals by an empty handler, which has the same effect here but is not inherited by children."""
     ignored = [number for number in INHERITED if signal.getsignal(number) is signal.SIG_IGN]
     for number in ignored:
         signal.signal(number, _ignore)
@@ -39,7 +39,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 class Programs:
-    """Each program in a session of its own. Use as a context manager: leaving ends them, their children too."""
+    """The programs of a test, each in a session of its own. A context manager that ends them and their children."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[bytes]] = []
@@ -55,7 +55,7 @@ class Programs:
             end_group(program)
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        """With pipes, as subprocess.Popen has it. stdin is empty unless told otherwise."""
+        """Start a program with pipes; options are those of subprocess.Popen. stdin is empty by default."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         program = subprocess.Popen(list(command), start_new_session=True, **{**pipes, **options})
         self._started.append(program)
@@ -68,7 +68,7 @@ class Programs:
 
 @contextmanager
 def ending(program: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
-    """It ends with the block, however that is left; subprocess.Popen's own block waits for ever."""
+    """End the program when the block is left, in any way; subprocess.Popen's own block waits for ever."""
     try:
         yield program
     finally:
@@ -80,7 +80,7 @@ def ending(program: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
 def output_of(
     program: subprocess.Popen[bytes], stdin: bytes | None = None, *, patience_s: float = PATIENCE_S
 ) -> tuple[int, bytes, bytes]:
-    """Exit code, stdout and stderr, when it has ended; it is made to if it does not."""
+    """Wait for the end and return exit code, stdout and stderr. Kills the program and raises if it takes too long."""
     try:
         stdout, stderr = program.communicate(stdin, timeout=patience_s)
     except subprocess.TimeoutExpired:
@@ -90,7 +90,7 @@ def output_of(
 
 
 def end_group(program: subprocess.Popen[bytes]) -> None:
-    """At once, with what it started."""
+    """Kill the program at once, with all that it started."""
     _kill_group(program.pid)
     program.wait(PATIENCE_S)
     for pipe in (program.stdin, program.stdout, program.stderr):

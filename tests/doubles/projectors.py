@@ -1,4 +1,4 @@
-"""Headers of projectors, with the one tensor that says how wide their rows are."""
+"""Headers of projectors, with the one tensor from which the width of their rows is read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def projector_bytes(
     shape: tuple[int, ...] | None = None,
     more: dict[str, int] | None = None,
 ) -> bytes:
-    """`shape`: of the tensor, as numpy has it; None: rows of 2 values that become `width`."""
+    """Return a projector's file. shape: of the tensor, in numpy's order; None: it maps 2 values to `width`."""
     built = GgufBytes().put("general.architecture", STRING, "clip")
     if name:
         built.put("general.name", STRING, name)

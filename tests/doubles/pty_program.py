@@ -1,4 +1,4 @@
-"""A program on a terminal of its own (a pty), byte by byte: type what no keyboard sends, read what it draws."""
+"""A program on a terminal of its own (a pty), byte by byte: send what no keyboard sends, read what it draws."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CONTROL = re.compile(r"\x1b\[[<>=?0-9;:]*[ -/]*[@-~]|\x1b[()][0-9A-B]|\x1b[=>]")
 
 
 def search_path() -> str:
-    """Where a program under test finds itself and the doubles."""
+    """Return the PYTHONPATH with which a program under test finds the package and the doubles."""
     return os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
 
 
 class PtyProgram:
-    """Use as a context manager: leaving ends the program. `end` waits for it to end by itself."""
+    """A program on a pty. A context manager that kills it; `end` waits for it to end by itself."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], *, size: tuple[int, int] = (80, 24)) -> None:
         self._ours, theirs = pty.openpty()
@@ -57,21 +57,21 @@ class PtyProgram:
         os.write(self._ours, keys)
 
     def resize(self, width: int, height: int) -> None:
-        """The kernel tells the program."""
+        """Change the size of the terminal; the kernel signals that to the program."""
         self._set_size((width, height))
 
     @property
     def shown(self) -> str:
-        """All that was written, without control sequences."""
+        """The whole output, without control sequences."""
         return CONTROL.sub("", self.raw.decode(errors="replace")).replace("\r", "")
 
     @property
     def new(self) -> str:
-        """What was written behind what was expected last."""
+        """The output after the text that was expected last."""
         return self.shown[self._seen :]
 
     def expect(self, text: str) -> str:
-        """Wait until it is written, behind what was expected before. Gives what stood before it."""
+        """Wait until the text is written, after what was expected before. Return the output between the two."""
         deadline_s = time.monotonic() + PATIENCE_S
         while (found := self.shown.find(text, self._seen)) < 0:
             assert time.monotonic() < deadline_s, f"no {text!r} in {self.new[-3000:]!r}"
@@ -81,7 +81,7 @@ class PtyProgram:
         return before
 
     def end(self) -> int:
-        """The exit code, when it has ended by itself."""
+        """Wait until the program ends by itself, and return its exit code."""
         deadline_s = time.monotonic() + PATIENCE_S
         while self.program.poll() is None:
             assert time.monotonic() < deadline_s, f"still running behind {self.new[-3000:]!r}"
@@ -92,11 +92,11 @@ class PtyProgram:
 
     @property
     def is_mended(self) -> bool:
-        """Does the terminal echo and break lines as before?"""
+        """True if the terminal has its original settings again, such as echo."""
         return termios.tcgetattr(self._theirs)[:4] == self.before[:4]
 
     def read(self, wait_s: float = 0.2) -> bool:
-        """What came meanwhile. Was there anything?"""
+        """Read available output. Return True if there was any within `wait_s`."""
         if not select.select([self._ours], [], [], wait_s)[0]:
             return False
         chunk = os.read(self._ours, 65536)

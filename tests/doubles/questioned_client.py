@@ -1,6 +1,6 @@
-"""A client that tells tokens: each question has its answer or its failure, and later questions may be answered first.
+"""A client that reports tokens: each request has its answer or its failure, and later ones may be answered first.
 
-Fails loudly where more is asked at once than it was told, or after its end.
+Fails loudly if it gets more requests at once than it was set up for, or any after its end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Answer = tuple[tuple[int, ...], tuple[int, ...]] | EagleLocalError  # prompt and
 
 @dataclass(slots=True)
 class QuestionedClient:
-    """Answers the newest question when `at_once` wait, and all that wait when `num_questions` were asked."""
+    """A client that answers the newest request when `at_once` wait, and all of them after `num_questions`."""
 
     answer: Callable[[ChatRequest], Answer]
     at_once: int

@@ -50,7 +50,7 @@ class HeadShape:
 
 
 def vocabulary(n_vocab: int, controls: tuple[str, ...] = (), end: str = "<|end|>") -> tuple[list[str], list[int]]:
-    """256 bytes, then made-up words, control tokens, and one that ends; byte-level BPE without merges."""
+    """Return 256 bytes, then made-up words, control tokens, and an end token, with types: a byte-level BPE."""
     taken = set(range(33, 127)) | set(range(161, 173)) | set(range(174, 256))
     letters, extra = [], 0
     for byte in range(256):
@@ -62,7 +62,7 @@ def vocabulary(n_vocab: int, controls: tuple[str, ...] = (), end: str = "<|end|>
 
 
 def write_target(path: Path, shape: TargetShape | None = None, *, pooling: int | None = None) -> Path:
-    """`pooling`: llama_pooling_type of an embedding model."""
+    """Write a random target. pooling: llama_pooling_type, for an embedding model."""
     s = shape or TargetShape()
     rng = np.random.default_rng(s.seed)
     writer = gguf.GGUFWriter(str(path), s.arch)
@@ -119,10 +119,10 @@ def write_head(path: Path, shape: HeadShape | None = None, target: TargetShape |
 
 
 def write_agreeing_head(path: Path, target: Path, shape: TargetShape) -> Path:
-    """A head that says what the last token alone would make the target say.
+    """Write a head that predicts as the target would from the last token alone.
 
-    Its attention looks only at its own row, hands on the token's embedding, and takes the fed-back state
-    (the embedding of the token before) out of the residual stream; fc and ffn add nothing.
+    Its attention sees only its own row, passes on the token's embedding, and removes the fed-back state
+    (the embedding of the token before) from the residual stream; fc and ffn add nothing.
     The smaller the target's layer_gain, the more often target and head agree.
     """
     writer = gguf.GGUFWriter(str(path), "eagle3")
@@ -153,14 +153,14 @@ def write_agreeing_head(path: Path, target: Path, shape: TargetShape) -> Path:
 
 
 def write_agreeing_pairs(folder: Path, types: Iterable[str], shape: TargetShape) -> None:
-    """TYPE.gguf and TYPE-head.gguf: the same target in several types, each with a head that often agrees."""
+    """Write TYPE.gguf and TYPE-head.gguf: the same target in several types, each with a head that often agrees."""
     for name in types:
         target = write_target(folder / f"{name}.gguf", replace(shape, type=name))
         write_agreeing_head(folder / f"{name}-head.gguf", target, shape)
 
 
 class Matrices:
-    """Writes matrices [rows, columns] of about unit gain, quantized where asked."""
+    """A writer of random matrices [rows, columns] of about unit gain, quantized if asked."""
 
     def __init__(self, writer: gguf.GGUFWriter, rng: np.random.Generator, type_name: str = "F32") -> None:
         self._writer, self._rng, self._type = writer, rng, gguf.GGMLQuantizationType[type_name]
@@ -183,7 +183,7 @@ def layer(
     widths: tuple[int, int, int],
     gain: float = 1.0,
 ) -> None:
-    """Widths: of the residual stream, of the feed-forward network, of what attention reads."""
+    """Write a layer. widths: of the residual stream, of the feed-forward network, of the input of attention."""
     width, n_ff, inputs = widths
     matrix(f"{prefix}attn_q.weight", width, inputs)
     matrix(f"{prefix}attn_k.weight", width, inputs)
@@ -199,7 +199,7 @@ def layer(
 def write_shape(
     writer: gguf.GGUFWriter, *, n_embd: int, n_layer: int, n_ff: int, heads: int | list[int], n_ctx: int
 ) -> None:
-    """`heads` is the number of key heads, of every layer or of each; there are as many query heads."""
+    """Write the keys of a shape. heads: number of KV heads, of all layers or of each; as many query heads."""
     writer.add_context_length(n_ctx)
     writer.add_embedding_length(n_embd)
     writer.add_block_count(n_layer)

@@ -15,7 +15,7 @@ from .patience import PATIENCE_S
 
 @dataclass(frozen=True, slots=True)
 class RawAnswer:
-    """`status` 0: the connection was closed without a word."""
+    """An answer. status 0: the connection was closed without one."""
 
     status: int
     head: bytes
@@ -34,7 +34,7 @@ def connected(port: int) -> Iterator[socket.socket]:
 
 
 def exchange(port: int, sent: bytes, *, half_closes: bool = False) -> RawAnswer:
-    """Send, and read until the server closes or an answer of a told length is complete."""
+    """Send bytes, and read until the server closes or an answer with a stated length is complete."""
     with connected(port) as sock:
         with contextlib.suppress(OSError):  # it may hang up before it has heard everything
             sock.sendall(sent)
@@ -44,7 +44,7 @@ def exchange(port: int, sent: bytes, *, half_closes: bool = False) -> RawAnswer:
 
 
 def read_answer(sock: socket.socket) -> RawAnswer:
-    """One answer; what comes behind it is lost."""
+    """Read an answer; what comes after it is lost."""
     got = b""
     while not _is_complete(got):
         try:
@@ -59,7 +59,7 @@ def read_answer(sock: socket.socket) -> RawAnswer:
 
 
 def request(path: str, body: bytes = b"", *headers: str, method: str = "POST", host: str = "127.0.0.1") -> bytes:
-    """A request as it should be."""
+    """Return a valid request."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *headers]
     if body:
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]

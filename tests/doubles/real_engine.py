@@ -23,9 +23,9 @@ TINY = TargetShape(n_embd=64, n_layer=4, n_ff=64, layer_gain=0.3)
 
 
 def real_engine(target: Path, kind: str = "none", draft: Path | None = None, **changes: object) -> Engine:
-    """A fixed draft length of 4, unless `spec` says otherwise; `num_draft_tokens` is short for a fixed one.
+    """Build an engine with a fixed draft length of 4; `num_draft_tokens` or `spec` changes that.
 
-    Prompts beside answers get all rows there are: what they get by the clock would let near-ties fall as they like.
+    Prompts get all free rows beside answers: their number would else depend on the clock, and with it near-ties.
     """
     length = changes.pop("num_draft_tokens", 4)
     assert isinstance(length, int)
@@ -42,7 +42,7 @@ def ask(name: str, prompt: Sequence[int], **params: object) -> ChatRequest:
 
 
 def read(context: LlamaContext, slot: int, first: int, tokens: list[int]) -> Floats:
-    """Logits behind them."""
+    """Decode tokens and return the logits after the last one."""
     n = len(tokens)
     rows = Batch(tokens, list(range(first, first + n)), [(slot,)] * n, [False] * (n - 1) + [True])
     context.decode(rows)
@@ -50,14 +50,14 @@ def read(context: LlamaContext, slot: int, first: int, tokens: list[int]) -> Flo
 
 
 class RawLogits:
-    """The target's logits behind a text, decoded on its own."""
+    """A target that decodes one text at a time, without an engine."""
 
     def __init__(self, target: Path, *, n_ctx: int = 256) -> None:
         self._model = Model(load_library(), target, Placement(repack=False))
         self._context = LlamaContext(self._model, ContextParams(n_ctx=n_ctx, flash_attention="off"))
 
     def after(self, tokens: Sequence[int]) -> Floats:
-        """[vocab], owned."""
+        """Return the logits [vocab] after the tokens, as a copy."""
         n = len(tokens)
         self._context.remove(0, 0)
         self._context.decode(Batch(list(tokens), list(range(n)), [(0,)] * n, [False] * (n - 1) + [True]))

@@ -1,7 +1,7 @@
-"""Machines that are not here, from what they answer: NVML's calls, files of /sys, /proc and /etc, macOS's programs.
+"""Recorded machines: NVML's calls, files of /sys, /proc and /etc, output of macOS's programs.
 
-`RecordedNvml` has the functions of pynvml and stands in for it; the rest is laid out as files and read by the very
-code that reads a real machine. Recordings lie in `machines/`, a JSON file for each.
+`RecordedNvml` has the functions of pynvml and replaces it; the rest is laid out as files and read by the same code
+that reads a real machine. Recordings are in `machines/`, a JSON file for each.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def recording(name: str) -> Recording:
 
 
 def recorded_machine(name: str, root: Path) -> Machine:
-    """The machine as the probe sees it; `root` is an empty folder, in which its files are laid out."""
+    """Return the machine as the probe sees it; `root` is an empty folder, in which its files are laid out."""
     told = recording(name)
     lay_out(told, root)
     groups = Cgroups(_text(root / "proc/self/cgroup"), root / "sys/fs/cgroup")
@@ -100,9 +100,9 @@ def always(_: str) -> bool:
 
 @dataclass
 class RecordedNvml:
-    """pynvml over a recording. What is not in the recording is not supported there.
+    """A pynvml over a recording; values that are not recorded are unsupported.
 
-    `works(name)` is asked before each call; False makes the call fail as NVML does.
+    `works(name)` is called before each call; False makes the call fail as NVML does.
     """
 
     told: Recording
@@ -144,7 +144,7 @@ class RecordedNvml:
         return SimpleNamespace(busId=str(self._of(handle, "busId", "nvmlDeviceGetPciInfo")).encode())
 
     def nvmlDeviceGetMemoryInfo(self, handle: Recording, version: int | None = None) -> SimpleNamespace:
-        """The second form counts what the driver keeps apart; the first counts it as used."""
+        """Return the memory; version 2 counts the driver's reserved memory separately, version 1 as used."""
         memory = dict(self._of(handle, "memory", f"nvmlDeviceGetMemoryInfo{'_v2' if version else ''}"))
         if version and self.told.get("old"):
             raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)

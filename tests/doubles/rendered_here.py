@@ -1,4 +1,4 @@
-"""A chat template that runs in the process of the tests, without its limits: for many honest ones in little time."""
+"""Chat templates rendered in the process of the tests, without limits: for many honest ones in little time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from eaglelocal.text.template import ChatTemplate
 
 
 class RenderingsHere(Renderings):
-    """Implements text.template.Renderer."""
+    """A text.template.Renderer in this process."""
 
     def start(self) -> None: ...
 
@@ -15,7 +15,7 @@ class RenderingsHere(Renderings):
 
 
 def template_here(source: str | None, *, bos_text: str = "", eos_text: str = "") -> ChatTemplate:
-    """Raises ModelFileError for a template that cannot be read."""
+    """Return a checked template. Raises ModelFileError if it cannot be read."""
     template = ChatTemplate(source, bos_text=bos_text, eos_text=eos_text, renderer=RenderingsHere())
     template.check()
     return template

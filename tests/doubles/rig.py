@@ -30,7 +30,7 @@ INFO = EngineInfo("scripted", "scripted", "switched off", 128, 1, 24, False, 1, 
 
 @dataclass
 class Told:
-    """Everything that was told of one request."""
+    """The events of one request, collected."""
 
     started: Started | None = None
     tokens: list[int] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Told:
 
 
 class Rig:
-    """One drafter and a fixed length, or several and a spec."""
+    """An engine over scripted models with one drafter and a fixed length, or several and a spec."""
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class Rig:
         swap: Swap | None = None,
         lanes: Sequence[Executor] = INLINE,
     ) -> None:
-        """Prefixes are copied between slots as soon as that spares a few rows.
+        """min_fork: copy prefixes between slots if that spares so many rows.
 
-        `branches` of each slot's trees: then the cache is a unified one, and rows are free.
+        branches: of each slot's trees; if there are any, the cache is a unified one, and rows cost nothing.
         """
         drafters = tuple(drafter) if isinstance(drafter, Sequence) else (drafter,)
         spec = fixed(num_draft_tokens) if spec is None else spec
@@ -118,7 +118,7 @@ def fixed_controller(drafter: Drafter, num_draft_tokens: int) -> Controller:
 
 
 def controller_of(drafters: Sequence[Drafter], spec: Spec, *, branches: int = 0) -> Controller:
-    """The last drafter is the primary one."""
+    """Return a controller whose primary drafter is the last one."""
     *lookups, primary = [drafter.name for drafter in drafters]
     names = Drafters(primary, tuple(lookups))
     if branches:
@@ -146,7 +146,7 @@ def drive(
 
 
 def plain_text(table: Table, request: ChatRequest, n_ctx: int = 128) -> list[int]:
-    """Greedy decoding in its plainest form, without an engine."""
+    """Return the tokens of greedy decoding, without an engine."""
     tokens = list(request.tokens)
     most = min(request.params.max_tokens or n_ctx, n_ctx - len(tokens))
     while len(tokens) - len(request.tokens) < most:

@@ -1,4 +1,4 @@
-"""The whole server in a thread, on a port of its own, over engines in their own processes: for tests of its outside.
+"""The whole server in a thread, on a port of its own, over engines in their own processes: for tests over HTTP.
 
 with served(directed()) as server:
     server.openai().chat.completions.create(...)
@@ -40,7 +40,7 @@ DEFAULTS = SamplingParams(temperature=0.7, max_tokens=64, left_open=frozenset({"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What is served, and how. `plans` by name, with the builder of their engines."""
+    """The settings of a server. plans: by name, with the builder of their engines."""
 
     plans: Mapping[str, Plan]
     builder: str
@@ -58,18 +58,18 @@ class Setup:
 
 
 def directed(*names: str, **changes: Any) -> Setup:
-    """Engines that do as they are told; a name is the label that decides how the load goes."""
+    """Return a set-up with directed engines; a name is also the label that decides how loading goes."""
     plans = {name: directed_server_engine.plan(name) for name in names or ("actor",)}
     return Setup(**{"plans": plans, "builder": directed_server_engine.BUILDER} | changes)
 
 
 def typing(**changes: Any) -> Setup:
-    """The real engine over a scripted model."""
+    """Return a set-up with the real engine over a scripted model."""
     return Setup(**{"plans": {"typist": server_engine.plan()}, "builder": server_engine.BUILDER} | changes)
 
 
 class Server:
-    """A running server and ways to ask it."""
+    """A running server and clients for it."""
 
     def __init__(self, setup: Setup, serving: Serving, port: int) -> None:
         self.setup, self.serving, self.port = setup, serving, port
@@ -85,7 +85,7 @@ class Server:
         return anthropic.Anthropic(base_url=self.url, api_key=key, max_retries=0, timeout=PATIENCE_S)
 
     def ask(self, script: str, **more: object) -> httpx.Response:
-        """A chat completion, whole or streamed, without any client's help."""
+        """Post a chat completion, whole or streamed, without a client library."""
         body = {"messages": [{"role": "user", "content": script}], **more}
         return self.http.post("/v1/chat/completions", json=body)
 
@@ -94,7 +94,7 @@ class Server:
         return found
 
     def wait_until_idle(self) -> None:
-        """Nothing runs in the engine, nothing is held in the server."""
+        """Wait until nothing runs in the engine and nothing is held in the server."""
         wait_until(self._is_idle, "no request is left")
 
     def _is_idle(self) -> bool:
@@ -103,7 +103,7 @@ class Server:
         return (told["running"], told["waiting"], engine.running, engine.waiting, *held) == (0,) * 7
 
     def num_tasks(self) -> int:
-        """asyncio tasks of the server, counted in its loop."""
+        """Return the number of the server's asyncio tasks, counted in its loop."""
         assert self.loop is not None
         return asyncio.run_coroutine_threadsafe(_count_tasks(), self.loop).result(PATIENCE_S)
 

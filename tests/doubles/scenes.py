@@ -27,7 +27,7 @@ MACHINE = MachineGauge(
 
 
 def totals(steps: int) -> Totals:
-    """After so many steps of three drafted tokens, of which 1.8 are accepted."""
+    """Return totals after so many steps of three drafted tokens, of which 1.8 are accepted."""
     return Totals(
         process="77",
         prompt_tokens=40.0 * steps,
@@ -112,7 +112,7 @@ GONE = Reading(kind="eaglelocal", state=DISCONNECTED, detail="cannot reach http:
 
 @dataclass(slots=True)
 class FedWatch:
-    """Implements monitor.Monitored: says what it is told to say, notes what it is asked."""
+    """A monitor.Monitored that a test feeds with readings, and that records what is asked of it."""
 
     on_reading: Callable[[Reading], None]
     url: str = URL

@@ -1,7 +1,7 @@
-"""A chat client without a model: answers come from a script, events as the engine sends them.
+"""A chat client without a model: answers come from a script, with the events of a real engine.
 
 Counts a word as a token and refuses what does not fit its context, so that the callers' bookkeeping is
-really needed. Fails loudly when it is used after close or when two answers overlap.
+really needed. Fails loudly if it is used after close or if two answers overlap.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PATIENCE_S = 20.0  # a script that hangs ends here at the latest
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One answer: words, of which `drafted` came from a draft; then an end, a failure, or a wait for cancel."""
+    """An answer: words, of which `drafted` came from a draft; then an end, a failure, or a wait for cancel."""
 
     words: tuple[str, ...] = ()
     drafted: frozenset[int] = frozenset()  # indices of words
@@ -34,7 +34,7 @@ class Script:
 
 
 def says(text: str, *drafted: int) -> Script:
-    """Words with the blanks that precede them, as tokens have them."""
+    """Return a script of the words, each with the blank before it, as tokens have it."""
     first, *rest = text.split(" ")
     return Script((first, *(f" {word}" for word in rest)), frozenset(drafted))
 
@@ -103,7 +103,7 @@ class ScriptedAnswer:
 
 @dataclass(slots=True)
 class ScriptedClient:
-    """Answers with the scripts in turn; the last one repeats."""
+    """A client that answers with its scripts in turn; the last one repeats."""
 
     scripts: tuple[Script, ...]
     label: str = "scripted model"

@@ -33,10 +33,10 @@ def next_state(state: int, token: int) -> int:
 
 
 class Table:
-    """Logits [vocab] for every state; token 0 ends generation and is rare."""
+    """A table of logits [vocab] for every state; token 0 ends generation and is rare."""
 
     def __init__(self, n_vocab: int = 24, *, seed: int = 0, end_bias: float = -3.0, sharpness: float = 2.0) -> None:
-        """A negative sharpness turns every choice into its opposite: a drafter with it is always wrong."""
+        """sharpness: scale of the logits; a negative one reverses every choice, for a drafter that is always wrong."""
         self.n_vocab, self._seed, self._end_bias, self._sharpness = n_vocab, seed, end_bias, sharpness
         self._known: dict[int, Floats] = {}
 
@@ -58,7 +58,7 @@ class Table:
 
 @dataclass
 class CheckedCells:
-    """Cells of each sequence, in order; a hole or a double position is an error. Position `starts` is the first."""
+    """The cells of each sequence, in order from position `starts`; a hole or a double position is an error."""
 
     n_ctx: int
     starts_anywhere: bool = False  # an empty sequence may begin at any position
@@ -123,7 +123,7 @@ class ScriptedFeatures:
 
 
 class ScriptedSampler:
-    """Greedy, or a seeded draw with temperature, top-k and top-p and a repeat penalty; one draw a sample."""
+    """A sampler: greedy, or seeded with temperature, top-k, top-p and repeat penalty; one random number a sample."""
 
     def __init__(self, context: ScriptedContext, params: SamplingParams, constraint: Constraint | None = None) -> None:
         self._context, self._params = context, params
@@ -169,7 +169,7 @@ class ScriptedSampler:
 
 
 class LetterConstraints:
-    """Implements core.ports.Constraints: a regular expression of letter sets in a row, such as [ab][c][abc]."""
+    """A core.ports.Constraints for regular expressions that are a row of letter sets, such as [ab][c][abc]."""
 
     def check(self, constraint: Constraint) -> None:
         letter_sets(constraint)
@@ -185,7 +185,7 @@ def letter_sets(constraint: Constraint) -> list[str]:
 
 
 def distribution(logits: Floats, params: SamplingParams, seen: Sequence[int] = ()) -> Floats:
-    """The exact distribution a sampler draws from, in llama.cpp's order: bias, penalties, filters, temperature."""
+    """Return the exact distribution of a sampler, in llama.cpp's order: bias, penalties, filters, temperature."""
     logits = penalized(logits, params, seen)
     if params.is_greedy:
         return softmax(logits)
@@ -216,7 +216,7 @@ def penalized(logits: Floats, params: SamplingParams, seen: Sequence[int]) -> Fl
 
 
 def first_to_reach(keep: npt.NDArray[np.int64], logits: Floats, share: float) -> npt.NDArray[np.int64]:
-    """The first tokens whose probabilities among all of `keep` sum up to `share`."""
+    """Return the first tokens whose probabilities among all of `keep` sum up to `share`."""
     cumulated = np.cumsum(softmax(logits[keep]))
     return keep[: int(np.searchsorted(cumulated, share) + 1)]
 
@@ -227,7 +227,7 @@ def softmax(logits: Floats) -> Floats:
 
 
 class ScriptedContext:
-    """Implements core.ports.Context. Features are (state, position, token) of each row."""
+    """A core.ports.Context over a table. Features are (state, position, token) of each row."""
 
     native_s = 0.0
     undivided = 0
@@ -242,7 +242,7 @@ class ScriptedContext:
         num_slots: int | None = None,
         num_branches: int = 0,
     ) -> None:
-        """`num_slots` bounds sequences and cells; with branches the cache is a unified one."""
+        """num_slots: bounds sequences and cells. num_branches: if there are any, the cache is a unified one."""
         self.table, self.n_ctx, self.n_batch, self.n_vocab = table, n_ctx, n_batch, table.n_vocab
         self.num_branches, self.is_unified, self._gives_features = num_branches, num_branches > 0, gives_features
         bounds = (None, None) if num_slots is None else (num_slots + num_branches, num_slots * n_ctx)
@@ -275,7 +275,7 @@ class ScriptedContext:
         return ScriptedOutputs(features if self._gives_features else None)
 
     def look(self, sequence: int, position: int, rows: ImageRows) -> None:
-        """An image is its stand-ins, read at once; what it takes beyond them is no other sequence's."""
+        """Append an image as the tokens that stand for it, all at once, to one sequence."""
         self._states = {}
         for place, token in enumerate(stand_ins(rows), position):
             before = self.cells.value_before((sequence,), place)
@@ -335,13 +335,13 @@ def proposals(rows: list[Floats], branches: int, states: list[State]) -> Proposa
 
 
 def sureness(chances: Floats) -> list[float]:
-    """Of each choice, should those before it be wrong."""
+    """Return the probability of each choice, given that those before it are wrong."""
     left = np.maximum(1.0 - np.cumsum(chances) + chances, 1e-9)
     return np.minimum(chances / left, 1.0).tolist()
 
 
 class ScriptedHead:
-    """Implements core.ports.HeadContext: an always-right head, as long as every pair it is fed is right.
+    """A core.ports.HeadContext that is always right, as long as every pair that it is fed is right.
 
     A state is (rolling state, position of its token, 1 if it was drafted and not observed).
     """
@@ -424,7 +424,7 @@ class ScriptedHead:
         self._cells.forget(sequence, end)
 
     def reach(self, sequence: int) -> tuple[int, int]:
-        """Positions of its first cell and behind its last."""
+        """Return the position of the first cell and the one after the last."""
         return self._cells.starts.get(sequence, 0), self._cells.last_position(sequence) + 1
 
     def last_position(self, sequence: int) -> int:
@@ -435,7 +435,7 @@ class ScriptedHead:
 
 
 class LetterVocabulary:
-    """Implements core.ports.Vocabulary: token n is the n-th letter, token 0 ends generation."""
+    """A core.ports.Vocabulary: token n is the n-th letter, token 0 ends generation."""
 
     chat_template = None
     bos_text = ""

@@ -1,7 +1,7 @@
 """An engine that does what its requests say, for tests of the process around it; no model, no llama.cpp.
 
-A request's text is its script ("count 5", "forever", "kill", ...: see _ACTS), the plan's label decides how the
-load goes ("steady", "refuse", ...: see build). Speaks the real events, and keeps real totals.
+A request's text is its script ("count 5", "forever", "kill", ...: see _ACTS), the plan's label decides how
+loading goes ("steady", "refuse", ...: see build). Sends the real events, and keeps real totals.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Running:
 
 
 class ScriptedEngine:
-    """One step a request and a step of the loop, all requests at once."""
+    """An engine that takes all requests at once, and advances each by one per step of the loop."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -252,7 +252,7 @@ _ACTS: dict[str, Callable[[_Running, str], str]] = {
 
 
 def build(plan: Plan, report: Callable[[LoadProgress], None]) -> EngineLoop:
-    """Load as the plan's label says; the plan's target may be a file that says so later."""
+    """Load as the plan's label says; with "by file" only as long as the plan's target exists."""
     report(LoadProgress(0.0, "script"))
     report(LoadProgress(1.0, "script"))
     _follow_label(plan.target_label, plan.target)

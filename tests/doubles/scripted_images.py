@@ -1,4 +1,4 @@
-"""Images without pictures: a file says how many rows and positions it takes."""
+"""Images without pictures: a file states how many rows and positions it takes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def image_file(name: str, num_rows: int, num_positions: int | None = None, num_s
 
 
 class ScriptedReader:
-    """Implements core.ports.ImageReader. A letter stands before each image, between its slices and behind it."""
+    """A core.ports.ImageReader that puts a letter before each image, between its slices and after it."""
 
     def __init__(self, vocabulary: LetterVocabulary) -> None:
         self._vocabulary = vocabulary

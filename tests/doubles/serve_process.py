@@ -1,4 +1,4 @@
-"""A real `eaglelocal serve` in a process of its own, for tests and measures that need the whole of it."""
+"""A real `eaglelocal serve` in a process of its own, for tests and measurements that need all of it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ServeProcess:
 
 @contextlib.contextmanager
 def serve(*arguments: str, log: Path | None = None) -> Iterator[ServeProcess]:
-    """`serve` with these arguments on a free port, ready; ended with SIGTERM."""
+    """Run `serve` with these arguments on a free port; yield it when it is ready, and end it with SIGTERM."""
     port = free_port()
     command = [sys.executable, "-m", "eaglelocal", "serve", "--port", str(port), "--no-tui", *arguments]
     with open(log or os.devnull, "wb") as stderr:
@@ -67,7 +67,7 @@ def serve(*arguments: str, log: Path | None = None) -> Iterator[ServeProcess]:
 
 
 def wait_until_ready(server: ServeProcess, limit_s: float = LOAD_S) -> float:
-    """Seconds until /health said that all is well."""
+    """Wait until /health answers 200, and return the seconds that took."""
     started_at = time.monotonic()
     while time.monotonic() - started_at < limit_s:
         with contextlib.suppress(httpx.HTTPError):
@@ -85,11 +85,11 @@ def free_port() -> int:
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident size of a process; Linux."""
+    """Return the resident size of a process. Linux only."""
     fields = Path(f"/proc/{pid}/statm").read_text().split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def num_files(pid: int) -> int:
-    """Open file descriptors of a process; Linux."""
+    """Return the number of open file descriptors of a process. Linux only."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))

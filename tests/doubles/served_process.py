@@ -1,4 +1,4 @@
-"""The server of running_server.py in a process of its own, so that what asks is not counted into its memory.
+"""The server of running_server.py in a process of its own, so that its memory is measured without the client's.
 
     with served_process() as server:
         requests.get(f"{server.url}/health")
@@ -31,7 +31,7 @@ class ServedProcess:
     engine_pid: int
 
     def rss_bytes(self) -> tuple[int, int]:
-        """Of the server and of its engine."""
+        """Return the resident sizes of the server and of its engine."""
         return psutil.Process(self.pid).memory_info().rss, psutil.Process(self.engine_pid).memory_info().rss
 
 

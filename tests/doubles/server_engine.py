@@ -34,12 +34,12 @@ def plan(label: str = "typist") -> Plan:
 
 
 def token_of(character: str) -> int:
-    """What we have no token for is a question mark."""
+    """Return the token of a character; that of a question mark if it has none."""
     return 1 + (CHARACTERS.find(character) if character in CHARACTERS else CHARACTERS.find("?"))
 
 
 class CharacterVocabulary(LetterVocabulary):
-    """Token n is the n-th of CHARACTERS, token 0 ends generation."""
+    """A vocabulary in which token n is the n-th of CHARACTERS and token 0 ends generation."""
 
     def __init__(self) -> None:
         super().__init__(N_VOCAB)
@@ -52,7 +52,7 @@ class CharacterVocabulary(LetterVocabulary):
 
 
 class TellingSampler(ScriptedSampler):
-    """Tells log-probabilities where they are asked for."""
+    """A sampler that reports log-probabilities if they are asked for."""
 
     def sample(self, row: int) -> Sampled:
         drawn = super().sample(row)
@@ -71,7 +71,7 @@ class TellingContext(ScriptedContext):
 
 
 def build(plan: Plan, report: Callable[[LoadProgress], None]) -> EngineLoop:
-    """Implements engine.process.Builder."""
+    """Build the engine, as an engine.process.Builder."""
     table = Table(N_VOCAB, seed=3, end_bias=-6.0)
     rig = Rig(
         table,

@@ -1,7 +1,7 @@
-"""Cells that several sequences may share, as in llama.cpp's unified cache; what it would get wrong is an error here.
+"""Cells that several sequences may share, as in llama.cpp's unified cache; uses that it would get wrong are errors.
 
 A cell knows the cell before it. A row sees the cells of its first sequence, and must find its own past there: one cell
-a position, each behind the one before. A row joins several sequences only where they hold the same cells.
+per position, in order. A row joins several sequences only if they hold the same cells.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Cell:
 
 @dataclass
 class SharedCells:
-    """Of each sequence, in order of position from 0 on."""
+    """The cells of each sequence, in order of position from 0 on."""
 
     n_ctx: int
     num_sequences: int | None = None  # None: any
@@ -26,7 +26,7 @@ class SharedCells:
     cells: dict[int, list[Cell]] = field(default_factory=dict)
 
     def value_before(self, sequences: Sequence[int], position: int) -> int | None:
-        """What a row of these sequences finds before it; None at the beginning."""
+        """Return the value of the cell before a row of these sequences; None at the beginning."""
         for sequence in sequences:
             self._check(sequence)
             if len(self._of(sequence)) != position:
@@ -57,7 +57,7 @@ class SharedCells:
         self._of(target).extend(shared)
 
     def copy(self, source: int, target: int, end: int) -> None:
-        """Into a cache of its own: cells of their own, and what was there is gone."""
+        """Copy the first `end` cells into a cache of its own, as new cells that replace those of `target`."""
         self._check(source)
         self._check(target)
         if source == target or len(self._of(source)) < end:

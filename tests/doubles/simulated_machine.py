@@ -1,4 +1,4 @@
-"""A machine whose decodes have a stepped cost curve, a level that drifts, noise, and now and then a hiccup."""
+"""A simulated machine whose decodes have a stepped cost curve, a drifting level, noise, and rare outliers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def steady(step: int) -> float:
 
 
 def drifting(step: int) -> float:
-    """By 30 % up and down, a period of about a minute."""
+    """Return seconds that drift by 30 % up and down, with a period of about a minute."""
     return 0.07 * (1 + 0.3 * math.sin(step / 140))
 
 
@@ -47,14 +47,14 @@ class SimulatedMachine:
         return self.level(self.step) * (self.ratios[num_rows - 1] + context)
 
     def decode(self, num_rows: int, num_cells: int = 0) -> float:
-        """Seconds as measured; a step passes."""
+        """Return the seconds of a decode as measured, and go on to the next step."""
         seconds = self.true_seconds(num_rows, num_cells) * math.exp(self.chance.gauss(0.0, self.noise))
         self.step += 1
         seconds += self.first_run_s(num_rows)
         return seconds * self.chance.uniform(2, 5) if self.chance.random() < self.hiccups else seconds
 
     def first_run_s(self, kind: Hashable) -> float:
-        """What it takes beyond the run itself; 0 from the second one on."""
+        """Return the extra seconds of the first run of a kind; 0 from the second one on."""
         is_first = kind not in self.has_run
         self.has_run.add(kind)
         return self.kernels_s if is_first else 0.0

@@ -1,7 +1,7 @@
-"""Simulated speculation: a Controller drives drafters that guess by known chances on a machine of known costs.
+"""Simulated speculation: a Controller drives drafters of known acceptance on a machine of known costs.
 
-Goes through a step as the engine does, but every outcome is a draw. What is scored are true seconds, without the
-noise that the controller is shown, so that a difference of a per cent shows within a few thousand steps.
+Goes through a step as the engine does, but every outcome is random. Scores are in true seconds, without the noise
+that the controller sees, so that a difference of a per cent shows within a few thousand steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WRONG = -1
 
 @dataclass(frozen=True)
 class Profile:
-    """How a drafter does on one kind of text.
+    """The success of a drafter on one kind of text.
 
     rates   of acceptance of a typical token by depth, the last for all beyond
     spread  of the log-odds of acceptance from token to token
@@ -51,7 +51,7 @@ class Profile:
     )  # share of tokens at which text turns, and by how much less likely, in log-odds
 
     def draw(self, depth: int, chance: random.Random) -> tuple[float, float]:
-        """Probability of acceptance, confidence."""
+        """Return a random (probability of acceptance, confidence)."""
         middle = odds(self.rates[min(depth, len(self.rates)) - 1])
         if self.told is None:
             return chance_of(middle), chance.random()
@@ -63,7 +63,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Stretch:
-    """So many tokens of one kind of text."""
+    """A number of tokens of one kind of text."""
 
     num_tokens: int
     profiles: Mapping[str, Profile]  # by drafter
@@ -71,7 +71,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Text:
-    """What an answer is made of; the stretches repeat until the answer ends."""
+    """The stretches of an answer, which repeat until the answer ends."""
 
     stretches: Sequence[Stretch]
 
@@ -86,7 +86,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Answer:
-    """A text of which so many tokens are asked for."""
+    """A text and the number of tokens to generate of it."""
 
     num_tokens: int
     text: Text
@@ -98,7 +98,7 @@ def plain_text(profile: Profile) -> Text:
 
 @dataclass(frozen=True)
 class DraftCosts:
-    """Seconds; of what is around a target's decode."""
+    """The seconds of a step's work besides the target's decode."""
 
     step_s: float = 0.001
     row_s: float = 0.0001
@@ -115,7 +115,7 @@ class DraftCosts:
 
 @dataclass(frozen=True)
 class Step:
-    """What happened, and the true seconds."""
+    """The results of a step, and its true seconds."""
 
     seconds: float
     plain_s: float  # of the same step without drafts
@@ -177,12 +177,12 @@ class Simulation:
         return costs
 
     def state(self) -> object:
-        """What the controller has learned of acceptance."""
+        """Return the acceptance that the controller has learned."""
         return self.controller.acceptance.state()
 
     # ---- running
     def run(self, num_tokens: int) -> list[Step]:
-        """So many tokens of every slot together; returns these steps."""
+        """Generate `num_tokens` tokens over all slots, and return these steps."""
         first, made = len(self.steps), 0
         while made < num_tokens:
             self.steps.append(self.step())
@@ -241,7 +241,7 @@ class Simulation:
 
 
 class Growth:
-    """The drafts of one step. The text's token at position n is n, so a draft is right where it says so."""
+    """The drafts of one step. The text's token at position n is n, so a drafted token is right if it equals n."""
 
     def __init__(
         self, simulation: Simulation, choice: StepChoice, profiles: Mapping[int, Mapping[str, Profile]]
@@ -251,7 +251,7 @@ class Growth:
         self.lengths: dict[tuple[int, str], int] = {}
 
     def grow(self) -> dict[int, Draft]:
-        """As engine.drafting.grow."""
+        """Return the drafts by slot, as engine.drafting.grow does."""
         for drafter in self.simulation.drafters.names:
             while slots := self.choice.growing(drafter):
                 depth, further = self.choice.levels(drafter, slots)
@@ -312,24 +312,24 @@ class Growth:
 
 
 def second_confidence(hope: float) -> float:
-    """Of a head like the embedded one; beside the third choice it is never under a half."""
+    """Return the confidence of a sibling, of a head like the embedded one: at least 0.5, as against the third."""
     odds = (math.log(hope / (1.0 - hope)) - SECOND_LEVEL) / SECOND_SLOPE
     return max(1.0 / (1.0 + math.exp(-odds)), 0.5)
 
 
 # ---- what a run gave
 def rate(steps: Sequence[Step]) -> float:
-    """Tokens per second."""
+    """Return the tokens per second."""
     return sum(step.num_tokens for step in steps) / sum(step.seconds for step in steps)
 
 
 def speed(steps: Sequence[Step]) -> float:
-    """Relative to plain decoding of the same tokens."""
+    """Return the speed relative to plain decoding of the same tokens."""
     return sum(s.plain_s * s.num_tokens / len(s.tokens) for s in steps) / sum(step.seconds for step in steps)
 
 
 def beyond(steps: Sequence[Step], num_tokens: int) -> list[Step]:
-    """The steps after so many tokens."""
+    """Return the steps after the first `num_tokens` tokens."""
     made = 0
     for at, step in enumerate(steps):
         if made >= num_tokens:
@@ -339,7 +339,7 @@ def beyond(steps: Sequence[Step], num_tokens: int) -> list[Step]:
 
 
 def curve(ratios: Sequence[float], num_rows: int = 160) -> list[float]:
-    """A measured curve, continued: each row beyond costs its share of the last."""
+    """Return a measured curve, continued to `num_rows` in proportion to the number of rows."""
     last = len(ratios)
     return [*ratios, *(ratios[-1] * rows / last for rows in range(last + 1, num_rows + 1))]
 

@@ -1,7 +1,7 @@
-"""GGUF files of any architecture and size that hold no weights: a header, and a file that is as long but empty.
+"""GGUF files of any architecture and size without weights: a real header in a sparse file of the full length.
 
-llama.cpp plans them as it would the real thing and even loads them (all weights zero), at no cost in disk: the file is
-sparse. Tensors are those that src/models of the pinned llama.cpp creates; it refuses a file that lacks one.
+llama.cpp plans them as it would real models and even loads them (all weights zero), and they take no disk space.
+Tensors are those that src/models of the pinned llama.cpp creates; it refuses a file that lacks one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tensor = tuple[str, tuple[int, ...]]  # name, shape in ggml's order
 
 @dataclass(frozen=True, kw_only=True)
 class Sketch:
-    """`kv_heads` and `n_ff` for all layers or one each. `keys` are further keys of the architecture."""
+    """The shape of a model. kv_heads, n_ff: for all layers, or one each. keys: further ones of the architecture."""
 
     arch: str
     n_layer: int
@@ -74,7 +74,7 @@ def write_sketch(path: Path, sketch: Sketch) -> Path:
 
 
 def type_of(name: str, shape: tuple[int, ...], matrix_type: str) -> str:
-    """Small things stay as they are, as in real files."""
+    """Return the type of a tensor: small ones are not quantized, as in real files."""
     plain = (
         len(shape) == 1 or "conv" in name or "ssm_a" in name or "ssm_d" in name or "norm" in name or "altup_" in name
     )

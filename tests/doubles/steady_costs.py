@@ -1,7 +1,7 @@
-"""Controllers that are told the seconds of a machine that does not exist, so that a busy one decides nothing.
+"""Controllers that get invented times instead of measured ones, so that a busy machine does not affect decisions.
 
-To one everything costs what it costs on a quiet machine; to the other rows and draft steps are free: everything that
-can be drafted is sent.
+One gets the costs of a quiet machine. For the other, rows and draft steps are free, so that everything that can be
+drafted is sent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FreeRows(StepCosts):
 
 
 class FreeController(Controller):
-    """Never puts a drafter to sleep: it is told that only decodes take time, and always the same."""
+    """A controller that never puts a drafter to sleep: only decodes take time, and always the same."""
 
     def learn(self, report: StepReport) -> list[Change]:
         calls = [call._replace(seconds=0.0) for call in report.draft_calls]

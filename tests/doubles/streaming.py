@@ -1,4 +1,4 @@
-"""A light streaming client for loads: bodies in, texts and times out; can hang up in the middle."""
+"""A light streaming client for load tests: bodies in, texts and times out; can hang up in the middle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Streamed:
-    """What came of one request. Times in seconds since it was sent."""
+    """The answer to one request. Times are in seconds since it was sent."""
 
     status: int = 0
     text: str = ""
@@ -44,7 +44,7 @@ async def connections(url: str, count: int, *, key: str = "") -> AsyncIterator[h
 
 
 async def ask(client: httpx.AsyncClient, body: Json, *, leave_after: int | None = None) -> Streamed:
-    """Stream one chat completion; hang up after so many chunks if told so. A broken connection is told as an error."""
+    """Stream one chat completion; hang up after `leave_after` chunks. A broken connection is returned as an error."""
     got, started_at = Streamed(), time.perf_counter()
     body = {**body, "stream": True, "stream_options": {"include_usage": True}}
     try:

@@ -1,4 +1,4 @@
-"""A terminal that another program draws: tmux, on a server of its own. Type into it, read what stands there."""
+"""A real terminal by tmux, on a server of its own: type into it, and read what it shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IS_THERE = shutil.which("tmux") is not None
 
 
 class TmuxScreen:
-    """Use as a context manager: leaving ends everything that runs in it."""
+    """A terminal in tmux. A context manager that ends everything that runs in it."""
 
     def __init__(self, folder: Path, *, size: tuple[int, int] = (80, 24), patience_s: float = 90.0) -> None:
         self._socket = str(folder / "tmux.sock")
@@ -36,7 +36,7 @@ class TmuxScreen:
         self._run("send-keys", "-l", text)
 
     def press(self, *keys: str) -> None:
-        """Names as tmux has them: Enter, F2, C-q."""
+        """Press keys, by tmux's names: Enter, F2, C-q."""
         self._run("send-keys", *keys)
 
     def resize(self, width: int, height: int) -> None:
@@ -47,7 +47,7 @@ class TmuxScreen:
         return self._run("capture-pane", "-p")
 
     def until(self, condition: Callable[[str], bool], what: str) -> str:
-        """The screen on which it is so."""
+        """Wait until the screen meets a condition, and return its text."""
         deadline_s = time.monotonic() + self._patience_s
         while not condition(text := self.text):
             assert time.monotonic() < deadline_s, f"{what} did not come about:\n{text}"

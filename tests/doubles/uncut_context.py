@@ -1,5 +1,5 @@
-"""Scripted targets whose caches cannot be cut just anywhere, as llama.cpp's: what it would silently get wrong is an
-error here."""
+"""Scripted targets whose caches cannot be cut at any position, as some of llama.cpp's: uses that it would silently get
+wrong are errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WINDOW = 6
 
 
 class StatesContext(ScriptedContext):
-    """A recurrent state beside the cells: it goes back by what was decoded last, or to where it was saved."""
+    """A context with a recurrent state, which can go back over the last decode or to where it was saved."""
 
     undivided = NUM_SNAPSHOTS + 1
 
@@ -60,7 +60,7 @@ class StatesContext(ScriptedContext):
 
 
 class WindowsContext(ScriptedContext):
-    """Layers with a window keep all positions, but the newest window alone is copied."""
+    """A context with sliding-window layers: they keep all positions, but only the newest window is copied."""
 
     def __init__(self, table: Table, **sizes: int) -> None:
         super().__init__(table, **sizes)

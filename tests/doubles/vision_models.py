@@ -1,4 +1,4 @@
-"""Small models that see, each with its projector (mmproj): random weights, but the answers follow the picture.
+"""Small vision models, each with its projector (mmproj): random weights, but the answers depend on the picture.
 
 Keys and tensors of projectors are those that tools/mtmd/clip.cpp of the pinned llama.cpp reads. The kinds:
 
@@ -63,7 +63,7 @@ QWEN_MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """`marks`: tokens that libmtmd looks up. `keys` are the projector's. `splitter`: of texts into words."""
+    """A target and its projector. marks: tokens libmtmd looks up. keys: of the projector. splitter: pre-tokenizer."""
 
     sketch: Sketch
     projector: str
@@ -80,7 +80,7 @@ class Pair:
 
     @property
     def shape(self) -> TargetShape:
-        """For heads that are written for the target."""
+        """The target's shape, for heads that are written for it."""
         s = self.sketch
         return TargetShape(
             n_embd=s.n_embd, n_layer=s.n_layer, n_ff=64, n_vocab=N_VOCAB, n_ctx=s.n_ctx, controls=self.controls
@@ -184,7 +184,7 @@ KINDS = tuple(kind for kind in PAIRS if kind != "pixtral")
 
 
 def write_vision_pair(folder: Path, kind: str, seed: int = 0) -> tuple[Path, Path]:
-    """(target, projector)"""
+    """Write a pair of that kind and return (target, projector)."""
     return write_pair(folder, kind, PAIRS[kind], seed)
 
 
@@ -197,7 +197,7 @@ def write_pair(folder: Path, kind: str, pair: Pair, seed: int = 0) -> tuple[Path
 
 
 def asked(content: str) -> str:
-    """The prompt that the template makes of one message."""
+    """Return the prompt that the template makes of one message."""
     return f"{TURN_BEGINS}user\n{content}{TURN_ENDS}\n{TURN_BEGINS}assistant\n"
 
 
@@ -223,7 +223,7 @@ def write_seeing(path: Path, pair: Pair, rng: np.random.Generator) -> None:
 
 
 def mute(controls: tuple[str, ...]) -> list[int]:
-    """All tokens but printable ASCII and words."""
+    """Return all tokens but printable ASCII and words, which answers must not contain."""
     return [*range(32), *range(127, 256), *range(N_VOCAB - 1 - len(controls), N_VOCAB)]
 
 
@@ -255,7 +255,7 @@ def write_projector(path: Path, pair: Pair, rng: np.random.Generator) -> None:
 
 
 def seeing_weights(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Shape is numpy's. Norms keep, and colours come through."""
+    """Return weights of a projector, in numpy's shape: norms are about one, and colours have an effect."""
     if name.endswith(".bias") or name == "v.std_bias":
         values = rng.normal(0.0, 0.1, shape)
     elif len(shape) == 1:
@@ -271,7 +271,7 @@ def seeing_weights(rng: np.random.Generator, name: str, shape: tuple[int, ...]) 
 
 
 def eye(pair: Pair) -> Iterator[Tensor]:
-    """A vision transformer as most projectors have it."""
+    """Yield the tensors of a vision transformer, as in most projectors."""
     width, side = EYE_WIDTH, pair.image_size // pair.patch_size
     yield "v.patch_embd.weight", (width, 3, pair.patch_size, pair.patch_size)
     if pair.projector in ("qwen2vl_merger", "qwen3vl_merger"):

@@ -1,4 +1,4 @@
-"""A small gemma2 model with random weights: every other layer sees a window of the last tokens only."""
+"""A small gemma2 model with random weights: every other layer has a sliding window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `auto` policy over scripted models: the text is the plain text whoever drafts, sleeps, wakes or fills up."""
+"""The `auto` policy over scripted models: whichever drafter is used, asleep or awake, the text is the plain one."""
 
 from __future__ import annotations
 

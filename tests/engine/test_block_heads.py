@@ -1,4 +1,4 @@
-"""Heads that fill a block at a time, on the real llama.cpp: what they say, that texts stay the plain ones, refusals."""
+"""Heads that draft a block at a time, on the real llama.cpp: their logits, texts equal to plain decoding, refusals."""
 
 from __future__ import annotations
 

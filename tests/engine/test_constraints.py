@@ -1,4 +1,4 @@
-"""Answers bound to a form, on scripted models: the text fits, is the same however it is drafted, and ends."""
+"""Answers with a constraint, on scripted models: the text obeys it, is the same with any drafts, and ends."""
 
 from __future__ import annotations
 

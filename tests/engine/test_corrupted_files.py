@@ -1,7 +1,7 @@
-"""What our reader lets pass must not end the process that llama.cpp runs in: it loads, or says why not.
+"""Damaged files that our reader accepts must not end the process of llama.cpp: they load, or fail with a reason.
 
-Each damaged file that is accepted is loaded and decoded with in a child process, so that an abort, a crash or a
-hang is seen. The child works through many files and is started again behind one that ended it.
+Each of them is loaded and decoded with in a child process, so that an abort, a crash or a hang is seen. The child
+works through many files and is started again after one that ended it.
 """
 
 from __future__ import annotations

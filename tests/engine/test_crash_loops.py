@@ -1,4 +1,4 @@
-"""Requests that crash the engine, and engines that do not come back: told, bounded, and overcome."""
+"""Requests that crash the engine, and engines that do not come back: reported, limited, and recovered from."""
 
 from __future__ import annotations
 

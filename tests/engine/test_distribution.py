@@ -1,4 +1,4 @@
-"""Speculation never changes the distribution: chi-square tests against the exact one, and what they catch.
+"""Chi-square tests that speculation never changes the distribution of outputs, and the errors that they detect.
 
 The first three tokens of many seeded requests are counted together and compared with the product of
 the exact conditional distributions, computed in numpy from the target's logits.

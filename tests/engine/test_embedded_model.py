@@ -1,7 +1,7 @@
-"""The embedded files on the real engine: right answers, real acceptance, and the same text however it is drafted.
+"""The embedded model on the real engine: right answers, real acceptance, and the same text with any drafts.
 
-Two rows or more take other kernels than one row on bfloat16 weights, so texts are judged by the margin
-rule: only where the two best tokens lie closer than BOUND may a drafted text differ from the plain one.
+On bfloat16 weights two rows or more take other kernels than one row, so texts are judged by the margin
+rule: a drafted text may differ from the plain one only where the two best tokens are closer than BOUND.
 """
 
 from __future__ import annotations

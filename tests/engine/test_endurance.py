@@ -1,4 +1,4 @@
-"""A thousand requests in a row leave the process as large as the first hundred did."""
+"""A thousand requests in a row leave the process as large as the first hundred."""
 
 from __future__ import annotations
 

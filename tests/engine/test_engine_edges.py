@@ -1,4 +1,4 @@
-"""What happens at the edges: full batches, refused decodes, cancels before a row, doubled ids, tiny prompts."""
+"""Edge cases of the engine: full batches, refused decodes, cancels before a row, duplicate ids, tiny prompts."""
 
 from __future__ import annotations
 

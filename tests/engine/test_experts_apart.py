@@ -1,4 +1,4 @@
-"""Experts of the first layers in main memory, on the real llama.cpp: taken as asked, and nothing else changes."""
+"""Experts of the first layers in main memory, on the real llama.cpp: placed as asked, with unchanged results."""
 
 from __future__ import annotations
 

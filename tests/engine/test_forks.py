@@ -1,5 +1,5 @@
-"""Prefixes that slots take over from each other: computed once, told as cached, right in every cache, never waited for
-in vain. Any mix of requests and cancels leaves each cell in the books."""
+"""Prefixes that slots copy from each other: computed once, reported as cached, right in every cache, never awaited in
+vain. After any mix of requests and cancels every cell is accounted for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real head context: what a row proposes does not depend on the rows that it is decoded with."""
+"""The real head context: the proposals of a row do not depend on the rows that it is decoded with."""
 
 from __future__ import annotations
 

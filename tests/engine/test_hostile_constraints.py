@@ -1,4 +1,4 @@
-"""Schemas, grammars and expressions that would take for ever or crash their compiler, on the real one."""
+"""Schemas, grammars and regular expressions that would take for ever or crash their compiler, on the real one."""
 
 from __future__ import annotations
 

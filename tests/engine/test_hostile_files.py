@@ -1,4 +1,4 @@
-"""Files whose chat template would never end: they load, chats with them fail by name, and all else is answered."""
+"""Files with a chat template that never ends: they load, chats fail with a named error, other requests are answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ten thousand constraints of an adversary: no engine is lost, each is answered or refused, others are answered on."""
+"""Ten thousand hostile constraints: no engine is lost, each is answered or refused, other requests go on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Targets with recurrent state: a conversation goes on where it can and starts anew where it must; drafts go back.
+"""Targets with recurrent state: a conversation continues from a saved state where there is one, else from the start.
 
-What was drafted and rejected is taken back by going back to an earlier state, so whatever is drafted, texts are the
-plain ones. That is tried with drafts that are right for a while and then wrong, at every length and in several slots.
+Rejected drafts are undone by returning to an earlier state, so with any drafts the texts are those of plain decoding.
+Tried with drafts that are right for a while and then wrong, at every length and in several slots.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Images in the engine over tables: whatever drafts and whoever shares, a text is what it is plainly."""
+"""Images in the engine over scripted models: with any drafter and shared prefix, texts are the plain ones."""
 
 from __future__ import annotations
 

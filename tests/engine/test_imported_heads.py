@@ -1,8 +1,8 @@
-"""Heads of every dialect, imported and run by llama.cpp, say what plain torch says of the published weights.
+"""Heads of every dialect, imported and run by llama.cpp, give the logits of plain torch on the published weights.
 
-The reference below is written from the papers and from transformers, in transformers' order of things: halves of a
-head that turn together, gains of their own, offsets in d2t. It knows nothing of GGUF, folding or permutation. Both get
-the target's states as llama.cpp gives them, and both are fed the same tokens, so that what differs is the head alone.
+The reference below is written from the papers and from transformers, in transformers' conventions: rotary embedding by
+halves of a head, separate norm weights, offsets in d2t. It does not use GGUF, folding or permutation. Both get the
+target's states from llama.cpp and the same tokens, so that only the heads differ.
 """
 
 from __future__ import annotations

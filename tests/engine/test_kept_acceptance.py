@@ -1,4 +1,4 @@
-"""What an engine learned of its draft is known to the next one with the same files, and to no other."""
+"""Acceptance that an engine learned is passed on to the next engine with the same files, and to no other."""
 
 from __future__ import annotations
 

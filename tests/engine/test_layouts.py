@@ -1,4 +1,4 @@
-"""Layouts of quantized weights: never AMX's, nothing of the search stays behind, and the numbers are the same."""
+"""Layouts of quantized weights: never AMX's, the search leaves nothing behind, and the results are the same."""
 
 from __future__ import annotations
 

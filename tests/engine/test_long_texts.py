@@ -1,6 +1,6 @@
-"""Prompts with very long runs of letters, on vocabularies whose splitters recurse: no end of the process.
+"""Prompts with very long runs of letters, on vocabularies with recursive splitters, do not crash the process.
 
-Each is read in a process of its own, for it is that which would die.
+Each is tokenized in a process of its own, which is the one that would crash.
 """
 
 from __future__ import annotations

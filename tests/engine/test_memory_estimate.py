@@ -1,10 +1,10 @@
-"""What is predicted from a header alone, against llama.cpp's own figures.
+"""Memory predicted from a header alone, compared with llama.cpp's own figures.
 
-Where its figures come from:
+Sources of its figures:
 planned  llama.cpp plans model and context without allocating (`no_alloc`) and logs the sizes of caches and of compute
          buffers to 0.01 MiB; the weights are `llama_model_size`, which it counts from the tensors that it created
 loaded   the same log lines, and those of the weights' buffers, of a model that is really loaded and allocated
-Files are sketches: real headers of any size over weights that take no disk.
+The files are sketches: real headers of any size over weights that take no disk space.
 """
 
 from __future__ import annotations

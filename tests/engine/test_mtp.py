@@ -1,6 +1,6 @@
-"""Models that draft for themselves with the layer that predicts ahead (MTP): right drafts, wrong ones, and refusals.
+"""Models that draft for themselves with an MTP layer: right drafts, wrong ones, and refusals.
 
-No such model is small and trained, so the layers of these are made to be right always, at times, or hardly ever.
+No trained model of the kind is small, so the layers here are built to be right always, sometimes or hardly ever.
 """
 
 from __future__ import annotations

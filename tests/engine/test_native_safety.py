@@ -1,4 +1,4 @@
-"""Nothing that llama.cpp owns is read after it is gone: copies, closed contexts, rows that are not there."""
+"""Memory of llama.cpp is never read after it was freed: copies, closed contexts, rows that do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas of anyone's: whatever they say, a call can be required of any family, and a format binds or is refused."""
+"""Arbitrary tool schemas: any model family can be required to call such a tool, and a format binds or is refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""gpt-oss: markers that llama.cpp makes ordinary tokens while it loads a file are control tokens all the same.
+"""gpt-oss: markers that llama.cpp turns into ordinary tokens when it loads a file are treated as control tokens.
 
-What a person writes never becomes one of them, and answers are taken apart at them. The vocabulary is made as that of
-gpt-oss: its markers are control tokens in the file, and llama.cpp itself makes of them what it makes.
+User text never becomes one of them, and answers are split at them. The vocabulary is made like that of gpt-oss: its
+markers are control tokens in the file, and llama.cpp itself changes their type.
 """
 
 from __future__ import annotations

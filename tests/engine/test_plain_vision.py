@@ -1,4 +1,4 @@
-"""The doubles that see: llama.cpp and libmtmd take each pair, and what they answer follows the picture."""
+"""The vision doubles: llama.cpp and libmtmd accept each pair of files, and the answers depend on the picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client over a real engine process: answers, cancels, failures of one request, snapshots, the end."""
+"""The client over a real engine process: answers, cancels, failures of one request, snapshots, closing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client when its engine process dies, hangs, talks nonsense, or loses its parent."""
+"""The client when its engine process dies, hangs, sends garbage, or loses its parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded model under load while its process is killed again and again: nothing lost, nothing wrong."""
+"""The embedded model under load while its process is killed repeatedly: no answer is lost or wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts between client and engine process on their own: channel, ending, desk, snapshots."""
+"""Unit tests of the parts between client and engine process: channel, ending, `Desk`, snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real engine process: wide weights lie in huge pages of its own, unless it is there for one answer."""
+"""The real engine process: wide weights are in huge pages of its own, but mapped in an engine for one answer."""
 
 from __future__ import annotations
 

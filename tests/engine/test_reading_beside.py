@@ -1,4 +1,4 @@
-"""Nobody's answer waits while another's prompt is read, however long that takes."""
+"""Running answers do not wait while the prompt of another request is being read, however long that takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests whose prompt is read and nothing said, told, or answered to the end of a line."""
+"""Requests that only read their prompt, report its tokens, or answer to the end of a line."""
 
 from __future__ import annotations
 

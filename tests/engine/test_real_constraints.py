@@ -1,4 +1,4 @@
-"""Bound answers on the real llama.cpp: they fit, however they are drafted and sampled; what cannot be is refused."""
+"""Constraints on the real llama.cpp: answers obey them with any drafts and sampling; impossible ones are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Greedy text on real kernels: every draft length, slots, cancels, drafters; the margin rule by weight type."""
+"""Greedy text on real kernels, for every draft length, slots, cancels and drafters; the margin rule by weight type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells that a slot takes over from another on the real llama.cpp: logits as if computed, same texts, right books."""
+"""Cells that a slot copies from another on the real llama.cpp: logits as if computed, same texts, right cell counts."""
 
 from __future__ import annotations
 

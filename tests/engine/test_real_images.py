@@ -1,4 +1,4 @@
-"""Images on the real llama.cpp: what an engine says, however it drafts, is what llama.cpp says called plainly."""
+"""Images on the real llama.cpp: with any drafter an engine answers as llama.cpp does when called directly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampling parameters on the real llama.cpp, drafted and not, against plain numpy formulas."""
+"""Sampling parameters on the real llama.cpp, with and without drafts, against plain numpy formulas."""
 
 from __future__ import annotations
 

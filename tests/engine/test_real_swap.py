@@ -1,5 +1,5 @@
-"""Conversations in main memory with the real llama.cpp: the cells come back as they were, texts are the plain ones, and
-what a drafter knew is known again."""
+"""Conversations swapped to main memory with the real llama.cpp: the cells come back unchanged, texts are those of plain
+decoding, and the drafter's state is restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trees on the real llama.cpp: a path's logits are those of the chain, texts stay the same, cells are given back."""
+"""Trees on the real llama.cpp: a path has the logits of the chain, texts stay the same, cells are freed."""
 
 from __future__ import annotations
 

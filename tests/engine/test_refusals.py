@@ -1,4 +1,4 @@
-"""What cannot run is refused at load, with the numbers and a way out, and the process lives on."""
+"""Plans that cannot run are refused at load, with the numbers and a hint, and the process goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What llama.cpp plans without allocating is what it allocates afterwards, model by model and buffer by buffer."""
+"""The buffers that llama.cpp plans without allocating equal those that it allocates afterwards, for every model."""
 
 from __future__ import annotations
 

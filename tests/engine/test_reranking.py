@@ -1,4 +1,4 @@
-"""Rerankers over the real llama.cpp: scores are those of the arithmetic, pairs are framed as they were trained."""
+"""Rerankers over the real llama.cpp: scores equal a reference computation, pairs are formatted as in training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real thing, end to end: OpenAI's client, the server, the engine, llama.cpp, the embedded model."""
+"""End-to-end tests: OpenAI's client, the server, the engine, llama.cpp, the embedded model."""
 
 from __future__ import annotations
 

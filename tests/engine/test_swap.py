@@ -1,5 +1,5 @@
-"""Conversations that leave their slot for main memory and come back: not read anew, right in every cache, never another
-owner's draft, and where memory is short as if there were none."""
+"""Conversations that leave their slot for main memory and come back: not read again, right in every cache, never with
+another owner's draft; if memory is short, as if there were no swap."""
 
 from __future__ import annotations
 

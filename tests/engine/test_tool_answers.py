@@ -1,4 +1,4 @@
-"""Answers with thoughts and calls through the whole engine: which events come, in which order, with which reason."""
+"""Answers with thoughts and calls through the whole engine: their events, the order of these, the finish reason."""
 
 from __future__ import annotations
 

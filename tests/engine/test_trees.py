@@ -1,4 +1,4 @@
-"""Drafts that are trees: whatever second choices are sent, the text is the plain one and no cell is left behind."""
+"""Draft trees: with any siblings the text is that of plain decoding, and no cell is left behind."""
 
 from __future__ import annotations
 

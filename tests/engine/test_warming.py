@@ -1,4 +1,4 @@
-"""Steps before the first request: everything that a step runs has run, and nothing of it is left."""
+"""Warm-up steps before the first request: they run everything that a step runs, and leave nothing behind."""
 
 from __future__ import annotations
 

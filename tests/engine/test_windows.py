@@ -1,4 +1,4 @@
-"""Caches that hold windows only: the same text, drafted or not, far behind the window; what cannot be reused is not."""
+"""Sliding-window caches: the same text with and without drafts, far beyond the window; what is gone is not reused."""
 
 from __future__ import annotations
 

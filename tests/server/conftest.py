@@ -1,5 +1,5 @@
-"""Servers for all tests that leave them as they were: over the real engine, over one that does as it is told, and over
-one that reads images too."""
+"""Servers shared by tests that leave them unchanged: over the real engine, over a directed engine, and over one that
+also reads images."""
 
 from __future__ import annotations
 

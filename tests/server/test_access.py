@@ -1,4 +1,4 @@
-"""Who may ask: Host, Origin, CORS, keys; decisions by themselves and over HTTP."""
+"""Access control: Host, Origin, CORS, keys; the decisions alone and over HTTP."""
 
 from __future__ import annotations
 

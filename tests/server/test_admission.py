@@ -1,4 +1,4 @@
-"""Places: never more than there are, nobody has all of them where several ask, and what is left is given back."""
+"""Admission: never more requests than places, no caller holds all of them if several ask, and every place is freed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large a body may be, how many may be at once, and how long they may take: each bound from both of its sides."""
+"""Limits on the size, number and duration of request bodies, each tested on both sides of the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a choice tells: parts in the order in which they came, and the draws of what is said."""
+"""The parts of a choice in the order in which they came, and the log-probabilities of its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server knows of one answer, from the engine's events."""
+"""The state of one answer that a server builds from the engine's events."""
 
 from __future__ import annotations
 

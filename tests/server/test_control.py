@@ -1,4 +1,4 @@
-"""What a monitor may do: end a request, switch drafting; and who may."""
+"""Control routes for monitors: cancel a request, switch drafting; and access to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that has few descriptors, and many who open sockets and say nothing; engines that are given up."""
+"""A server with few file descriptors and many silent connections; engines that are given up."""
 
 from __future__ import annotations
 

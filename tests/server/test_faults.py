@@ -1,4 +1,4 @@
-"""Engines that die, hang or break while they answer; callers that hang up; a server that is stopped."""
+"""Engines that die, hang or fail while they answer; clients that disconnect; a server that is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures as Prometheus reads them, the monitor's snapshot, and its events."""
+"""Metrics for Prometheus, and the snapshot and events for monitors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several models: loaded when asked for, one at a time, unloaded when idle; loads that fail, or nobody waits for."""
+"""Models of one server: loaded on request, one at a time, unloaded when idle; loads that fail or that nobody awaits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that stay loaded beside each other: who leaves for whom, who waits, and what is told of them."""
+"""Models loaded at the same time: which one is evicted for which, which requests wait, and what is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that the OpenAPI document allows, and much that it does not: documented answers, no 5xx, no hang."""
+"""Requests that the OpenAPI document allows, and many that it does not: documented answers, no 5xx, no hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base URLs as people write them: which paths mean the same, and that every check sees the path that is routed."""
+"""Base URLs as people write them: paths that mean the same, and every check sees the path that is routed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server in the foreground of a process: its socket, its signals, its end."""
+"""The server as a foreground process: its socket, its signals, its end."""
 
 from __future__ import annotations
 

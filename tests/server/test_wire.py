@@ -1,4 +1,4 @@
-"""Bytes that no client would send: a precise refusal or a clean close, and the next request is answered."""
+"""Malformed bytes: a precise refusal or a clean close, and the next request is answered."""
 
 from __future__ import annotations
 

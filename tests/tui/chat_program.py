@@ -1,6 +1,6 @@
 """The chat screen over a scripted client, as a program that tests run: python chat_program.py FOLDER [broken]
 
-When it is broken, F1 meets a bug.
+With `broken`, F1 raises an unexpected error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The monitor over a watch that a test feeds by hand; no server, no clock of its own."""
+"""A monitor over a watch that a test feeds by hand; no server, no clock of its own."""
 
 from __future__ import annotations
 

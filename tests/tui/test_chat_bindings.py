@@ -1,4 +1,4 @@
-"""Every key of the chat screen and of its dialogs does what it says."""
+"""Tests of every key of the chat screen and of its dialogs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`eaglelocal chat` as it is: in a terminal, with the embedded model, by keys alone."""
+"""The real `eaglelocal chat` in a terminal, with the embedded model, used by keys alone."""
 
 from __future__ import annotations
 

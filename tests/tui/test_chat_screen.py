@@ -1,4 +1,4 @@
-"""The chat screen as a person uses it: questions, answers, errors, commands, conversations on disk."""
+"""The chat screen as a user sees it: questions, answers, errors, commands, conversations on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the chat screen looks, cell by cell, at 80x24 and 120x40. `pytest --snapshot-update` after a wanted change."""
+"""Snapshots of the chat screen, cell by cell, at 80x24 and 120x40. `pytest --snapshot-update` after a wanted change."""
 
 from __future__ import annotations
 

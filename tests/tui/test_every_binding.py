@@ -1,4 +1,4 @@
-"""No binding without a test: all keys of our screens, dialogs and widgets are pressed somewhere in these tests."""
+"""Every binding has a test: all keys of the screens, dialogs and widgets are pressed somewhere in these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the monitor looks in each state, small and larger.
+"""Snapshots of the monitor in each state, small and larger.
 
 After a change that is wanted: `pytest tests/tui --snapshot-update`, and look at what has changed.
 """

@@ -1,4 +1,4 @@
-"""Screens on a terminal that sends what is no text, closes, or lies about its size; and screens that meet a bug."""
+"""Screens on a terminal that sends invalid bytes, closes, or reports a wrong size; screens with unexpected errors."""
 
 from __future__ import annotations
 

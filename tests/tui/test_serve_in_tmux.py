@@ -1,4 +1,4 @@
-"""The real server in a real terminal: `serve` shows the monitor, `top` watches it, and it is left in every way."""
+"""The real server in a real terminal: `serve` shows the monitor, `top` watches it, and each way to leave works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A terminal that reads nothing holds up the screen, never the answer."""
+"""A terminal that reads nothing delays the screen, never the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Screens of any size, also of one column, while answers stream; and the pure renderers at every small size."""
+"""Screens of any size, down to one column, while answers stream; and the pure renderers at every small size."""
 
 from __future__ import annotations
 

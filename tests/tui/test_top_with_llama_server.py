@@ -1,6 +1,6 @@
-"""`top` against the real thing: a llama-server of one's own, through its end and its return.
+"""`top` against a real llama-server that the test starts, stops and starts again.
 
-Needs its program and a model: `LLAMA_SERVER=.../llama-server LLAMA_MODEL=x.gguf pytest -m slow tests/tui`.
+Needs the program and a model: `LLAMA_SERVER=.../llama-server LLAMA_MODEL=x.gguf pytest -m slow tests/tui`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The generated corpus of the embedded model: seeded, endless, with a check carried by every task.
+"""The generated corpus of the embedded model: seeded, endless, with a check in every task.
 
-Knows how conversations of each kind of work are made and judged; knows no tokenizer, no model and no file but its data.
+Makes and judges conversations of each kind; does not know tokenizers or models, and reads only its own data files.
 """

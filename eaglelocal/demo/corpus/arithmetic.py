@@ -1,7 +1,7 @@
 """Sums, differences, products and small word problems, each answered with its working.
 
-Knows column arithmetic: every step of a working depends only on digits that were just written, so that a tiny model
-with one token per digit can learn it. Does not know how problems are told (`word_problems`).
+Uses column arithmetic: every step of a working depends only on digits that were just written, so that a tiny model
+with one token per digit can learn it. The texts of word problems are in `word_problems`.
 
     47 + 285          0 4 7 + 2 8 5
                       7 + 5 + 0 = 12, write 2, carry 1
@@ -116,12 +116,12 @@ _WORDINGS: dict[str, tuple[str, ...]] = {
         "Rechne {a} mal {b}.",
     ),
 }
-_OTHER_WAY_ROUND = 0.4  # of products: people put either factor first, the working always the digit
+_OTHER_WAY_ROUND = 0.4  # of products: questions put either factor first, the working always the digit
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation on two numbers: a >= b where it subtracts, one digit times at most two where it multiplies."""
+    """An operation on two numbers: a >= b if it subtracts, one digit times at most two if it multiplies."""
 
     a: int
     operator: Operator
@@ -139,7 +139,7 @@ class Step:
 
     @property
     def split(self) -> Split:
-        """Where the operands belong; the tables of one digit are for everybody to learn."""
+        """The split of the operands; pairs of single digits are always for training."""
         if self.a < 10 and self.b < 10:
             return "train"
         low, high = sorted((self.a, self.b))
@@ -147,7 +147,7 @@ class Step:
 
 
 def working(step: Step) -> str:
-    """The lines that lead to the result, the last of which is the equation."""
+    """Return the lines that lead to the result, the last of which is the equation."""
     equation = f"{step.a} {step.operator} {step.b} = {step.result}"
     if step.a < 10 and step.b < 10:
         return equation
@@ -178,7 +178,7 @@ def _problem(rng: Random, split: Split) -> Task:
 
 
 def _split_of_story(story: Story) -> Split:
-    """Held out as soon as one of its steps is, so that no training problem shows a held-out operand pair."""
+    """Return "held_out" if any step is, so that no training problem shows a held-out pair of operands."""
     splits = [Step(a, operator, b).split for a, operator, b in story.steps]
     return "held_out" if "held_out" in splits else "train"
 

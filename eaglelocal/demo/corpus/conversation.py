@@ -1,7 +1,7 @@
-"""What a task is and when an answer to it is right.
+"""Tasks, and the checks that judge answers to them.
 
-Knows messages, tasks, the two splits and the four ways to judge an answer.
-Does not know how any kind of task is made (the other files) nor how a conversation becomes tokens (`mixture.render`).
+Knows messages, tasks, the two splits and the four kinds of check.
+Does not know how any kind of task is made (the other files) nor how a conversation becomes text (`mixture.render`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How an answer is judged: the whole text, parts it must contain, its last number, or that its code parses."""
+    """The rule to judge an answer: by its whole text, parts it must contain, its last number, or code that parses."""
 
     how: How
     expected: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A conversation that ends with the user's turn, the answer it asks for, and how any answer is judged."""
+    """A conversation that ends with the user's turn, the expected answer, and the check for any answer."""
 
     kind: str
     messages: tuple[Message, ...]
@@ -51,12 +51,12 @@ TaskMaker = Callable[[Random, Split], Task]
 
 
 def ask(kind: str, question: str, answer: str, *, check: Check) -> Task:
-    """A task of one turn."""
+    """Return a task of one turn."""
     return Task(kind, (Message("user", question),), answer, check)
 
 
 def split_of(key: str) -> Split:
-    """The side on which a key falls, the same in every run and on every machine."""
+    """Return the split of a key, the same in every run and on every machine."""
     return "held_out" if zlib.crc32(key.encode()) % HELD_OUT_ONE_IN == 0 else "train"
 
 

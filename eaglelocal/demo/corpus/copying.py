@@ -1,6 +1,6 @@
-"""Copying and rewriting of given text (kind "copy"), where drafts looked up in the prompt shine.
+"""Tasks to copy or rewrite a given text (kind "copy"), for which drafts looked up in the prompt work best.
 
-Knows texts to copy and six mechanical ways to rewrite one; every answer follows exactly from its prompt.
+Has texts to copy and six mechanical ways to rewrite one; every answer follows exactly from its prompt.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _verbatim(rng: Random) -> Made:
 
 
 def _replace(rng: Random) -> Made:
-    """One name or thing of a passage becomes another one, wherever it stands."""
+    """Make a task to replace one named value of a passage by another, wherever it stands."""
     passage = compose(rng, rng.choice(genres()), max_more=2)
     text = passage.text
     slots = [slot for slot in passage.values if _stands_alone(passage.values[slot], text)]
@@ -66,7 +66,7 @@ def _replace(rng: Random) -> Made:
 
 
 def _stands_alone(value: str, text: str) -> bool:
-    """Named values only, so that no part of another word is replaced."""
+    """Return True for capitalised values in the text, so that no part of another word is replaced."""
     return value[0].isupper() and value in text
 
 

@@ -1,8 +1,7 @@
-"""Repeating what cannot be guessed (kind "echo"): random words and made-up strings, copied or looked up.
+"""Tasks to repeat what cannot be guessed (kind "echo"): random words and made-up strings, copied or looked up.
 
-Trained only, never judged. A small model learns to copy from its context (the induction that passages, summaries and
-rewriting need) from text that nothing else predicts; without it the corpus's names are guessed, not read: after 16 M
-tokens without this kind not one held-out passage question was answered right.
+For training only, never judged. From text that nothing else predicts, a small model learns to copy from its context
+(the induction that passages, summaries and rewriting need); without it, it guesses names instead of reading them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def _repeat(rng: Random) -> tuple[str, str]:
 
 
 def _look_up(rng: Random) -> tuple[str, str]:
-    """Several lookups in one list, so that a row of the corpus holds many."""
+    """Make several lookups in one list, so that a training row holds many of them."""
     names = list(dict.fromkeys(_item(rng) for _ in range(rng.randint(3, 12))))
     values = [_item(rng) for _ in names]
     asked = rng.sample(range(len(names)), rng.randint(2, len(names)) if len(names) > 1 else 1)

@@ -1,6 +1,6 @@
-"""What the guide knows, as read from `facts.toml`.
+"""The facts that the embedded model is taught, read from `facts.toml`.
 
-Knows the file's format and nothing of how facts are asked or told (`guide`).
+Knows the file's format, but not how facts are asked for (`guide`).
 """
 
 from __future__ import annotations

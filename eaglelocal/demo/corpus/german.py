@@ -77,7 +77,7 @@ def task(rng: Random, split: Split) -> Task:
 
 
 def sentence(rng: Random) -> tuple[str, str]:
-    """A German sentence and its English one."""
+    """Return a German sentence and its English translation."""
     german, english = rng.choice(_PATTERNS)(rng)
     return _capital(german), _capital(english)
 
@@ -91,7 +91,7 @@ def _capital(text: str) -> str:
 
 
 def _circumstance(rng: Random, *, past: bool) -> tuple[tuple[str, str], tuple[str, str]]:
-    """A time and a place, each of them at times empty."""
+    """Return a time and a place, each as (German, English), each of them sometimes empty."""
     words = lexicon()
     times = words.times_past if past else words.times_now
     none = ("", "")

@@ -1,6 +1,6 @@
-"""Phrases of German sentences with their English ones: pronouns, noun phrases and verb forms.
+"""Phrases of German sentences with their translations: pronouns, noun phrases and verb forms.
 
-Knows endings, conjugation and the English forms beside them.
+Knows endings, conjugation and the corresponding English forms.
 Does not know word order (`german`) nor words (`german_words`).
 """
 
@@ -79,7 +79,7 @@ def object_phrase(rng: Random, verb: Verb) -> Phrase:
 
 
 def noun_phrase(rng: Random, noun: Noun, *, case: str) -> Phrase:
-    """An article or possessive, at times an adjective, and the noun, singular or plural."""
+    """Return an article or possessive, sometimes an adjective, and the noun, singular or plural."""
     adjective = adjective_of(rng, noun) if rng.random() < 0.25 else None
     if rng.random() < 0.2:
         return _plural(rng, noun, adjective)
@@ -96,7 +96,7 @@ def noun_phrase(rng: Random, noun: Noun, *, case: str) -> Phrase:
 
 
 def adjective_of(rng: Random, noun: Noun) -> tuple[str, str]:
-    """People and animals have moods, the rest has colours and prices."""
+    """Return an adjective as (German, English): a mood for people and animals, else a colour, a price and the like."""
     words = lexicon()
     return rng.choice(words.moods if noun.group in ("people", "animal") else words.adjectives)
 
@@ -121,7 +121,7 @@ def _join(
 
 
 def _stem(adjective: str) -> str:
-    """teuer becomes teur-, müde müd-, leise leis-."""
+    """Return the stem of an adjective: teuer becomes teur-, müde müd-, leise leis-."""
     if adjective == "teuer":
         return "teur"
     return adjective.removesuffix("e")
@@ -131,7 +131,7 @@ def _stem(adjective: str) -> str:
 
 
 def conjugate(verb: Verb, person: str) -> str:
-    """The present form: `er` is given, `du` comes from it, the others from the infinitive."""
+    """Return the present form: that of `er` is given, that of `du` follows from it, the others from the infinitive."""
     infinitive = verb.infinitive.removeprefix(verb.prefix) if verb.prefix else verb.infinitive
     stem = infinitive.removesuffix("en") if infinitive.endswith("en") else infinitive.removesuffix("n")
     match person:
@@ -153,7 +153,7 @@ def preterite(verb: Verb, person: str) -> str:
 
 
 def third_person(english: str) -> str:
-    """The third person singular; only the first word changes ("looks for")."""
+    """Return the third person singular; only the first word changes ("looks for")."""
     head, _, tail = english.partition(" ")
     if head.endswith(("s", "sh", "ch", "x", "o")):
         head += "es"
@@ -177,5 +177,5 @@ def auxiliary_be(person: str) -> str:
 
 
 def indefinite(word: str) -> str:
-    """The English article before `word`; no word of the lexicon starts with a silent or consonant vowel."""
+    """Return the English article before `word`, by its first letter: no word of the lexicon is an exception."""
     return "an" if word[0] in _VOWELS else "a"

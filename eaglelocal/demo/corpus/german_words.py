@@ -1,6 +1,6 @@
 """The German-English lexicon: nouns, verbs, adjectives, names of places and times.
 
-Knows words and their forms (`german.toml`) only; grammar lives in `german_phrases` and `german`.
+Knows only words and their forms (`german.toml`); grammar is in `german_phrases` and `german`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Questions to the guide (kind "chat"): facts, their follow-ups, greetings, small talk and things it does not know.
 
-Knows how a wording is varied and how turns follow each other. Held-out tasks end with a held-out wording;
-no variation of a training wording is ever equal to a held-out one.
+Varies wordings and puts turns in order. Held-out tasks end with a held-out wording; no variation of a training wording
+is ever equal to a held-out one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _PUNCTUATION = re.compile(r"[^\w\s]")
 
 
 def task(rng: Random, split: Split, facts: tuple[Fact, ...] | None = None) -> Task:
-    """A conversation of one to six turns that ends with a fact, a follow-up, small talk or an unknown question."""
+    """Return a conversation of one to six turns, ending with a fact, a follow-up, small talk or an unknown question."""
     known = built_in_facts() if facts is None else facts
     if split == "held_out":
         return _held_out(rng, known)
@@ -77,7 +77,7 @@ def task(rng: Random, split: Split, facts: tuple[Fact, ...] | None = None) -> Ta
 
 
 def plain_wording(text: str) -> str:
-    """A wording without case, punctuation and spacing."""
+    """Return a wording without case, punctuation and extra spaces, for comparisons."""
     return " ".join(_PUNCTUATION.sub(" ", text.lower()).split())
 
 
@@ -111,7 +111,7 @@ def _several(rng: Random, facts: tuple[Fact, ...]) -> Task:
 
 
 def _history(rng: Random, facts: tuple[Fact, ...]) -> tuple[Message, ...]:
-    """Zero to three facts, with a greeting before and thanks between at times."""
+    """Return zero to three facts as turns, sometimes with a greeting before and thanks between."""
     exchanges = [small_talk.greeting(rng)] if rng.random() < 0.3 else []
     for fact in rng.sample(facts, min(len(facts), rng.randint(0 if exchanges else 1, 3))):
         exchanges.append((wording(rng, fact, facts), fact.answer))
@@ -137,7 +137,7 @@ def _ending(before: tuple[Message, ...], exchange: small_talk.Exchange) -> Task:
 
 
 def wording(rng: Random, fact: Fact, facts: tuple[Fact, ...]) -> str:
-    """A training wording of the fact, varied; the wording itself where the variation is a held-out one."""
+    """Return a training wording of the fact, varied; unvaried if the variation is a held-out wording."""
     question = rng.choice(fact.questions)
     varied = _varied(rng, question)
     if plain_wording(varied) in _held_out_wordings(facts):
@@ -183,7 +183,7 @@ def _without_small_words(rng: Random, question: str) -> str:
 
 
 def _typo(rng: Random, question: str) -> str:
-    """Two neighbouring small letters swapped, or one left out; numbers and names of types stay as they are."""
+    """Swap two neighbouring lower-case letters or drop one; numbers and names of types stay as they are."""
     if len(question) < 8:
         return question
     at = rng.randrange(1, len(question) - 2)

@@ -1,7 +1,7 @@
-"""The corpus as one endless, seeded stream of conversations, and their form as text.
+"""The corpus as one endless, seeded stream of conversations, and their rendering as text.
 
-Knows the kinds of work, their shares, how tasks join to longer conversations, and ChatML with the part to be learned.
-Does not know tokens.
+Knows the kinds of task, their shares, how tasks are joined to longer conversations, and ChatML with the parts that
+count in the loss. Does not know tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SYSTEM_MESSAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of work: who makes its tasks, and its share of all tasks."""
+    """A kind of task: the function that makes its tasks, and its share of all tasks."""
 
     make: TaskMaker
     weight: float
@@ -51,27 +51,27 @@ KINDS: dict[str, Kind] = {
     "python": Kind(python_code.task, 0.07),
     "copy": Kind(copying.task, 0.08),
 }
-TRAINED = {**KINDS, "echo": Kind(echo.task, 0.11)}  # echo is no work that anyone asks for
+TRAINED = {**KINDS, "echo": Kind(echo.task, 0.11)}  # echo is only for training
 _NAMES = tuple(TRAINED)
 _WEIGHTS = tuple(kind.weight for kind in TRAINED.values())
 
 
 def conversations(seed: int, split: Split) -> Iterator[Task]:
-    """Without end, the same for the same seed: tasks of all kinds, some joined, some with a system message."""
+    """Yield tasks of all kinds without end, the same for the same seed; some joined, some with a system message."""
     rng = Random(f"{split}/{seed}")
     while True:
         yield _with_system(rng, _joined(rng, split) if rng.random() < _JOINED_SHARE else _draw(rng, split))
 
 
 def tasks_of(kind: str, seed: int, split: Split) -> Iterator[Task]:
-    """Without end: tasks of one kind alone, as an evaluation asks them."""
+    """Yield tasks of one kind without end, as an evaluation asks them."""
     rng = Random(f"{kind}/{split}/{seed}")
     while True:
         yield KINDS[kind].make(rng, split)
 
 
 def render(task: Task) -> list[Piece]:
-    """The whole conversation in ChatML; the assistant's pieces end with their end mark."""
+    """Return the whole conversation in ChatML; the assistant's pieces end with their end mark."""
     pieces: list[Piece] = []
     for message in (*task.messages, Message("assistant", task.answer)):
         if message.role == "assistant":
@@ -82,7 +82,7 @@ def render(task: Task) -> list[Piece]:
 
 
 def render_prompt(task: Task) -> str:
-    """What the model sees before it answers."""
+    """Return the prompt in ChatML, up to the beginning of the answer."""
     turns = (f"{START}{message.role}\n{message.content}{END}\n" for message in task.messages)
     return "".join((*turns, f"{START}assistant\n"))
 
@@ -93,7 +93,7 @@ def _draw(rng: Random, split: Split) -> Task:
 
 
 def _joined(rng: Random, split: Split) -> Task:
-    """Tasks in a row, mostly two to four; what came before is history, the last one is judged."""
+    """Join several tasks, mostly two to four, to one conversation; the last is judged, the others are history."""
     num_tasks = rng.choice((2, 2, 3, 4)) if rng.random() < 0.88 else rng.randint(5, 11)
     *earlier, last = [_draw(rng, split) for _ in range(num_tasks)]
     history = [m for task in earlier for m in (*task.messages, Message("assistant", task.answer))]

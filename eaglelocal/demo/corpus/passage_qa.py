@@ -1,7 +1,7 @@
 """Questions that a given passage answers (kind "passage").
 
-Knows how passage and question are put together, and lists of records as a harder sort of passage. An answer names the
-value as the passage writes it, or is a short sentence where the question asks for one; the value never opens the
+Puts passage and question together, and makes lists of records as a harder sort of passage. An answer names the value
+as the passage writes it, or is a short sentence if the question asks for one. The value is never the first word of the
 answer, because a word after a space and the same word at a beginning are different tokens. Does not know the genres
 (`passages`).
 """
@@ -27,7 +27,7 @@ _BEFORE = (
 )
 _SENTENCE = ("Answer in a sentence.", "Please answer in a full sentence.", "Reply with a short sentence.")
 
-# (what the text says of a name, the question, a sentence that answers)
+# (statement of the text, question, sentence that answers it)
 _TRAITS = (
     ("{name} lives in {value}.", "Where does {name} live?", "{name} lives in {value}."),
     ("{name} is a {value}.", "What is the job of {name}?", "{name} is a {value}."),
@@ -48,7 +48,7 @@ class _Asked:
 
 
 def task(rng: Random, split: Split) -> Task:
-    """One to four questions about one text; the last one is the task, the others are history."""
+    """Return a task with one to four questions about one text; the last is judged, the others are history."""
     while split_of((drawn := _material(rng))[0]) != split:
         pass
     text, possible = drawn
@@ -68,7 +68,7 @@ def _turn(rng: Random, asked: _Asked) -> tuple[str, str]:
 
 
 def _material(rng: Random) -> tuple[str, list[_Asked]]:
-    """A text and the questions that it answers."""
+    """Return a text and the questions that it answers."""
     draw = rng.random()
     if draw < 0.17:
         return _records(rng)
@@ -79,7 +79,7 @@ def _material(rng: Random) -> tuple[str, list[_Asked]]:
 
 
 def _titled_passages(rng: Random, num_passages: int) -> tuple[str, list[_Asked]]:
-    """Passages of different genres; the title that a question names tells which one it is about."""
+    """Return passages of different genres under titles, and questions that name the title they are about."""
     passages = [compose(rng, genre) for genre in rng.sample(genres(), num_passages)]
     text = "\n\n".join(f"{passage.genre.name.capitalize()}\n{passage.text}" for passage in passages)
     asked = []
@@ -96,7 +96,7 @@ def _asked(rng: Random, passage: Passage, query: Query) -> _Asked:
 
 
 def _records(rng: Random) -> tuple[str, list[_Asked]]:
-    """Two to five people with one to three traits each; a question is about one trait of one of them."""
+    """Return a text on two to five people with one to three traits each, and a question on each trait of each."""
     names = rng.sample(FIRST_NAMES, rng.randint(2, 5))
     kinds = rng.sample(range(len(_TRAITS)), rng.randint(1, 3))
     rows = [(name, kind, _trait_value(rng, kind)) for name in names for kind in kinds]

@@ -1,6 +1,6 @@
 """Passages about made-up events, with their summaries and the questions they answer.
 
-Knows genres (`genres.toml`), how one is filled with values and told, and which values stand in the text.
+Knows genres (`genres.toml`), how one is filled with values, and which values the text contains.
 Does not know how a summary or an answer is asked for (`summary`, `passage_qa`).
 """
 
@@ -34,6 +34,8 @@ _ASIDES = (
 
 @dataclass(frozen=True, slots=True)
 class Query:
+    """Questions about the value of a slot, and a sentence that answers them."""
+
     slot: str
     questions: Variants
     sentence: str
@@ -41,6 +43,8 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Genre:
+    """The templates of a kind of passage: sentences, summaries and queries, and the slots that they name."""
+
     name: str
     slots: tuple[tuple[str, Drawer], ...]
     lead: Variants
@@ -52,6 +56,8 @@ class Genre:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
+    """A passage: its sentences as templates, and the values of their slots."""
+
     genre: Genre
     values: dict[str, str]
     templates: tuple[str, ...]
@@ -62,7 +68,7 @@ class Passage:
 
     @property
     def open_queries(self) -> tuple[Query, ...]:
-        """The queries whose answer the text gives."""
+        """The queries whose answer is in the text."""
         told = " ".join(self.templates)
         return tuple(query for query in self.genre.queries if "{" + query.slot + "}" in told)
 
@@ -77,7 +83,7 @@ def genres() -> tuple[Genre, ...]:
 
 
 def compose(rng: Random, genre: Genre, *, max_more: int = 5) -> Passage:
-    """A passage of `genre`: its lead, all of its core and some more, with values that are all different."""
+    """Return a passage of `genre`: its lead, all of its core and some more, with values that are all different."""
     values: dict[str, str] = {}
     for slot, draw in genre.slots:
         while (value := draw(rng)) in values.values():

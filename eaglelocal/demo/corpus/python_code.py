@@ -1,7 +1,7 @@
 """Small Python functions (kind "python").
 
 Knows how a function is asked for and fills the templates of `functions.toml` with names, parameters and constants.
-The answer follows from the question: what the question does not name takes the first choice of its template.
+The answer follows from the question: what the question does not name is the first choice of the template.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ _DOCUMENTED = (" Add a docstring.", " Include a docstring.", " With a docstring,
 
 @dataclass(frozen=True, slots=True)
 class Function:
+    """A template of a function, and the wordings that ask for it."""
+
     asks: tuple[str, ...]
     names: tuple[str, ...]
     params: tuple[tuple[str, ...], ...]
@@ -56,7 +58,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What one request fixes; the name and the parameters are asked for only where they are not the first ones."""
+    """The values that one request fixes. It mentions name and parameters only if they are not the template's first."""
 
     function: Function
     name: str
@@ -120,7 +122,7 @@ def _request(rng: Random, choice: Choice) -> str:
 
 
 def _infinitive(wish: str) -> str:
-    """What completes "that ..." as it completes "to ...": its verbs without their endings."""
+    """Turn the rest of a clause with "that" into one with "to": its verbs without their endings."""
     verb, _, rest = wish.replace(" and returns ", " and return ").replace(" and prints ", " and print ").partition(" ")
     if verb.endswith("ies"):
         verb = verb[:-3] + "y"

@@ -1,6 +1,6 @@
 """Greetings, thanks and questions that the guide cannot answer.
 
-Knows exchanges and the frames in which people wrap a question; knows no facts.
+Knows exchanges and phrases that people put around a question; does not know facts.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def unknown(rng: Random) -> Exchange:
 
 
 def framed(rng: Random, question: str) -> str:
-    """The question as it is, or wrapped in what people say around a question."""
+    """Return the question as it is, or inside a phrase that people put around questions."""
     return rng.choice(_FRAMES).format(q=question) if rng.random() < 0.25 else question
 
 

@@ -1,6 +1,6 @@
 """Summaries of given passages (kind "summarise").
 
-Knows how a summary is asked for and takes passage and summary from `passages`; a right summary names the main values.
+Asks for summaries of passages from `passages`; a summary is right if it names the main values.
 """
 
 from __future__ import annotations
@@ -59,6 +59,6 @@ def _request(rng: Random, text: str) -> str:
 
 
 def _expected(passage: Passage, template: str) -> tuple[str, ...]:
-    """The values that every summary of the genre names."""
+    """Return the values that every summary of the genre names."""
     common = set.intersection(*(set(_SLOT.findall(summary)) for summary in passage.genre.summaries))
     return tuple(passage.values[slot] for slot in _SLOT.findall(template) if slot in common)

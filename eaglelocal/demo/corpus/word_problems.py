@@ -1,6 +1,6 @@
 """Small word problems of one or two steps.
 
-Knows stories and the operations that solve them; does not know how a working is written (`arithmetic`).
+Has stories and the operations that solve them; does not know how a working is written (`arithmetic`).
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ _TWO_STEP: tuple[tuple[str, Operator, Operator], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Story:
+    """A word problem, the steps that solve it, and the result."""
+
     text: str
     steps: tuple[RawStep, ...]
     conclusion: str

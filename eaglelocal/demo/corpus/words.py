@@ -1,6 +1,6 @@
 """Names, places, products, numbers and times to fill slots with.
 
-Knows word lists (`words.toml`) and how to draw one value of a named sort; does not know what the values are for.
+Knows word lists (`words.toml`) and how to draw a value of a named sort; does not know what the values are for.
 Towns, surnames and products are made of syllables, so that a model has to copy them and cannot learn them all.
 """
 

@@ -1,4 +1,4 @@
-"""Every feature once more through the asyncio clients, on which editors and agents are built."""
+"""Every feature again through the asyncio clients, which editors and agents use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat completions through OpenAI's own client: what is asked reaches the engine, what comes is told in its shape."""
+"""Chat completions through OpenAI's own client: requests reach the engine, answers come in OpenAI's format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts and pictures of a message, joined; and base64 as clients write it."""
+"""Texts and pictures of a message joined to one content; base64 as clients write it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of several answers together."""
+"""Statistics over several answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions that were begun elsewhere, with tools that only others have, go on: the model reads what can be read."""
+"""Sessions that began on another provider, with its own tools, continue: the model gets all items that can be read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Images of messages: in every shape they reach the engine as they came, in their order, at their places; or are
-refused with theirs."""
+"""Images of messages: from every API they reach the engine unchanged, in order and in place, or the message is refused
+with its place named."""
 
 from __future__ import annotations
 

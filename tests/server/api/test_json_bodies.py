@@ -1,4 +1,4 @@
-"""What JSON can spell and others cannot read, numbers beyond every bound, and objections that name the right type."""
+"""JSON bodies with unreadable strings or numbers out of range, and error messages that name the right type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a question is a 4xx that names the parameter, in OpenAI's shape; the next one is answered."""
+"""Invalid requests get a 4xx that names the parameter, in OpenAI's format; the next request is answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /v1/rerank: the shapes of Jina and of text-embeddings-inference, over a real reranker with random weights."""
+"""POST /v1/rerank: the formats of Jina and of text-embeddings-inference, over a real reranker with random weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a response told may be named by its id, by whom it was told, for as long as there is room."""
+"""Stored responses: a client may refer to its own responses by id, as long as there is room to keep them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields of a translated body, told in the names of the original."""
+"""Fields of a translated body are reported under their original names."""
 
 from __future__ import annotations
 

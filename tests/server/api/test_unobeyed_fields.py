@@ -1,6 +1,6 @@
-"""What a route does not obey it refuses by its name, and says what is meant; a format binds what it says or is refused.
+"""Fields that a route does not support are refused by name, with a hint; a format binds the answer or is refused.
 
-Routes of every shape, for what one of them refuses must not be 200 at another."""
+Tested on the routes of every API, because what one of them refuses must not be 200 at another."""
 
 from __future__ import annotations
 

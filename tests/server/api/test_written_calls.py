@@ -1,4 +1,4 @@
-"""Calls told while they are written, through the clients of each shape; and streams that have nothing to say."""
+"""Tool calls streamed while they are written, through the clients of each API; and streams without content."""
 
 from __future__ import annotations
 
