@@ -19,9 +19,7 @@ class Turn:
     question: str
     answer: str
     stopped: bool = False
-    reasoning: str = (
-        ""  # not sent again: chat templates leave out the reasoning of earlier turns
-    )
+    reasoning: str = ""  # not sent again: chat templates leave out the reasoning of earlier turns
 
     pictures: Pictures = ()  # sent with the question
 
