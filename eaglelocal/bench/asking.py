@@ -165,6 +165,7 @@ def request_of(name: str, prompt: Prompt, params: SamplingParams, spec: Spec | N
 
 
 def answered(arrivals: Arrivals, finished: Finished, skip: int) -> Answered:
+    """Collect the measured facts of a finished answer. Raises EngineError if it was cancelled."""
     if finished.reason == "cancelled":
         raise EngineError("an answer was cancelled that nobody wanted to end")
     started = next((event for _, event in arrivals.events if isinstance(event, Started)), None)
@@ -206,7 +207,7 @@ def joint_tok_s(arrivals: Sequence[Arrivals], skip: int = 0) -> float:
 
 
 class Freshness:
-    """A reset of every slot's cache: each `restore` fills each slot with a prompt of one token, never the same."""
+    """A reset of every slot's cache: each `restore` gives each slot a prompt of one token, another one each time."""
 
     def __init__(self, client: Client, *, num_slots: int, n_vocab: int) -> None:
         self._side = Side("fresh", client, OFF)

@@ -27,6 +27,7 @@ class Findings:
 
 
 def findings_of(laps: Sequence[Lap], specs: Sequence[Spec], *, server: str | None) -> Findings:
+    """Evaluate the laps of our modes and of a server (the label of its side; None: there is none)."""
     modes = [str(spec) for spec in specs]
     sides = [*modes, *([server] if server else [])]
     fixed = [str(spec) for spec in specs if spec.drafting is Drafting.FIXED]

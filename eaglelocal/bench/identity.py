@@ -22,7 +22,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.reader import read_header
 
-# largest gap of the two best logits at which a choice may flip
+# largest gap from the best logit at which rounding may flip a token, by weight type
 BOUNDS = {"F32": 1e-3, "F16": 0.02, "BF16": 0.05, "Q8_0": 0.1}
 COARSE = 0.2  # bound of all other weight types, which have fewer bits
 NUM_RIVALS = 5  # best tokens requested at the first difference
@@ -58,6 +58,7 @@ class Flip:
 
 
 def first_difference(plain: Sequence[int], other: Sequence[int]) -> Flip | None:
+    """Return the first difference of two lists of token ids; None if they are equal."""
     for index in range(max(len(plain), len(other))):
         said = [tokens[index] if index < len(tokens) else None for tokens in (plain, other)]
         if said[0] != said[1]:
@@ -74,6 +75,7 @@ def weight_type(header: Header) -> str:
 
 
 def tie_bound(weights: str, kv_type: str) -> float:
+    """Return the largest gap that counts as a near-tie, for a type of weights and a type of the KV cache."""
     return max(BOUNDS.get(weights, COARSE), KV_BOUNDS.get(kv_type, COARSE))
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 from eaglelocal.bench.prompts import Prompt
 
 T = TypeVar("T")
-MIXED = "mixed"  # the category of prompts of all kinds, asked at once
+MIXED = "mixed"  # label of waves with prompts of several categories
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,12 +125,14 @@ def answers_of(laps: Iterable[Lap], side: str) -> list[Answered]:
 
 
 def acceptance_length(answers: Iterable[Answered]) -> float:
+    """Return emitted tokens per draft, bonus tokens included; 1.0 without drafts."""
     stats = [answer.speculation for answer in answers]
     num_drafts = sum(one.drafts for one in stats)
     return sum(one.emitted_tokens for one in stats) / num_drafts if num_drafts else 1.0
 
 
 def ttft_s(answers: Iterable[Answered]) -> float | None:
+    """Return the median time to the first token of answers to uncached prompts; None if there is none."""
     fresh = [answer.ttft_s for answer in answers if answer.is_fresh]
     return median(fresh) if fresh else None
 

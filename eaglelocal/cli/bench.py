@@ -143,7 +143,7 @@ class Asked:
         return any(prompt.has_images for prompt in prompts)
 
 
-# ---- before
+# ---- before the measurement
 def wanted_of(
     settings: Settings, *, spec: str | None, concurrency: str, params: SamplingParams, limit_s: float, skip: int
 ) -> Wanted:
@@ -276,7 +276,7 @@ def sides_of(model: Model, wanted: Wanted, server: HttpClient | None) -> list[Si
     return ours if server is None else [*ours, Side(SERVER_SIDE, server)]
 
 
-# ---- meanwhile
+# ---- the measurement
 def measure(
     sides: Sequence[Side], tasks: Sequence[Task], wanted: Wanted, *, examiner: Examiner, output: Output
 ) -> Result:

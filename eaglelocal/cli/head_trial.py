@@ -37,12 +37,16 @@ OnProgress = Callable[[float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
+    """A reading and its figures in the trial."""
+
     reading: Reading
     figures: Figures
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    """The readings of a trial, and the best of them."""
+
     tried: tuple[Tried, ...]  # in the order of the trials; the first follows the configuration
     best: Tried
 
@@ -126,6 +130,7 @@ def write_reading(path: Path, reading: Reading, n_layer: int, length: float) -> 
 
 
 def check_knows_target(name: str, figures: Figures, *, hint: str = OTHER_HEAD) -> None:
+    """Raise IncompatibleError if too few of a head's first drafted tokens are accepted."""
     if figures.knows_target:
         return
     raise IncompatibleError(

@@ -85,6 +85,7 @@ def import_head(
 
 
 def check_asked(target: str | None, kind: str, *, hint: str) -> None:
+    """Raise UsageError if there is no target, or `kind` is no type of weights."""
     if target is None:
         raise UsageError("no target: a head drafts for one model", hint=hint)
     if kind not in TYPES:
@@ -191,6 +192,7 @@ def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings,
 
 
 def progress_of(output: Output, what: str) -> Callable[[float], None]:
+    """Return a callback that shows a progress bar for fractions from 0 to 1."""
     progress = output.progress()
 
     def show(fraction: float) -> None:

@@ -22,7 +22,7 @@ class Planned:
 
 
 def planned_for_here(target: str, *, draft: str = "auto") -> Planned | None:
-    """Plan a catalogue entry with the settings that `chat` will have; without a draft if `draft` is none.
+    """Plan a catalogue entry with the settings that `chat` will have; no draft if `draft` or they say none.
 
     None if the target is no catalogue entry, or has a quantization: then there is nothing to choose.
     Raises UsageError with the nearest name if the catalogue has no such entry.

@@ -63,6 +63,7 @@ class Lessons:
 def lessons_of(
     settings: Settings, output: Output, device: str, *, start: str, work: str | None, out: str | None, kind: str
 ) -> Lessons:
+    """Resolve the flags of a run. Raises UsageError, IncompatibleError or ResourceError for what cannot work."""
     found = find(settings, output)
     school = school_of(start, found)
     folder = Path(work).expanduser() if work else locations.training_dir() / digest_of([str(found.path.resolve())])

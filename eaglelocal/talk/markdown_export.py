@@ -41,7 +41,7 @@ def export(conversation: Conversation, name: str, *, target: str) -> Path:
         return path.absolute()
     except FileExistsError:
         raise UsageError(f"{path} is there already", hint="/export ANOTHER.md") from None
-    except ValueError as problem:  # a zero byte
+    except ValueError as problem:  # a NUL byte in the name
         raise UsageError(f"{name!r} is not the name of a file: {problem}", hint="/export NAME.md") from None
     except OSError as problem:
         if misnamed := _why_no_name(path, problem):

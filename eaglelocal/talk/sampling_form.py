@@ -11,6 +11,8 @@ from eaglelocal.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Field:
+    """A field of the form."""
+
     name: str  # of SamplingParams
     label: str
     is_whole: bool
@@ -30,6 +32,7 @@ FIELDS = (
 
 
 def text_of(params: SamplingParams, field: Field) -> str:
+    """Return the text that the field shows; "" if the parameter is unset."""
     value = getattr(params, field.name)
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 

@@ -58,7 +58,7 @@ class Model:
     client: ChatClient
     plan: Plan | None
     info: EngineInfo
-    takes_spec: bool = True  # may a request say how to draft?
+    takes_spec: bool = True  # requests may say how to draft
 
     @property
     def speculates(self) -> bool:

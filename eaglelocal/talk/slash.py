@@ -63,6 +63,8 @@ LINE_KEYS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
+    """A parsed slash command."""
+
     name: str
     argument: str = ""
 

@@ -39,6 +39,7 @@ def copied_line(text: str) -> str:
 
 
 def no_clipboard(text: str) -> None:
+    """Raise UsageError: the `Copy` of a terminal without a clipboard."""
     raise UsageError("there is no clipboard here", hint="/export writes the conversation to a file")
 
 
