@@ -46,7 +46,7 @@ class Measuring:
     def run(self, tasks: Sequence[Task], laps: list[Lap], *, is_needed: IsNeeded) -> None:
         """Append to `laps` one lap for each counted task that `is_needed` still asks for when its turn comes.
 
-        Tasks longer than the context are skipped and noted in `too_long`. Raises what else a side raises.
+        Tasks longer than the context are skipped and noted in `too_long`; other errors are raised.
         """
         for number, task in enumerate(tasks):
             if not is_needed(task):

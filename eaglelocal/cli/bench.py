@@ -147,7 +147,7 @@ class Asked:
 def wanted_of(
     settings: Settings, *, spec: str | None, concurrency: str, params: SamplingParams, limit_s: float, skip: int
 ) -> Wanted:
-    """Check the flags and return the run's options. Without --spec the mode is the one of the settings.
+    """Check the flags and return the run's options. Without --spec the mode is that of the settings (off: auto).
 
     Raises UsageError, also if `skip` leaves fewer than MIN_ANSWER tokens.
     """
