@@ -1,17 +1,16 @@
-"""Asking a side: so many prompts at once, when what arrived, and what that makes in tokens per second.
+"""Send prompts to a side at once, record when each token arrives, and compute tokens per second.
 
-Prompts are asked with nothing cached. A slot keeps the cache of its last request, so the side that is
-asked second would find its prompt there: its time to the first token would measure that, and a drafter
-would begin without the rows that it never saw. So before each ask every slot of the engine is given one
-token of its own to hold (Freshness). What was reused all the same is counted and told; times to the first
-token are taken from answers that reused next to nothing. And each ask has an owner of its own, so that no
-side drafts from what another has just answered.
+Every prompt must miss the prefix cache. A slot keeps the KV cache of its last request, so the side that is
+asked second would find its prompt there: that would falsify its time to the first token, and its drafter
+would lack the rows of the cached prefix. So before each ask every slot of the engine is given another prompt
+of one token (Freshness). Answers that reused cached tokens all the same are counted, and left out of the
+times to the first token. Each request has its own owner, so that no side drafts from another side's answer.
 
-One request alone has the speed that the engine tells: from its first to its last token. Several at once
-have the tokens that came after every one of them had its first, by the time until the last: prefill is
-left out, and that answers end one after the other is not. Where the beginning of answers is not to count
-(`skip` tokens: what it takes to learn that drafting does not pay), both begin behind it instead, by when tokens
-arrived here. What is told of acceptance is of whole answers all the same.
+A request that runs alone has the speed that the engine reports: from its first to its last token. Requests
+that run at once have the tokens that arrived after each of them had its first token, divided by the time
+until the last token: prefill is excluded, the phase in which only some answers still run is included.
+With `skip` > 0 (tokens before speculation has learnt that it does not pay) both rates start after that many
+tokens, by their time of arrival here. Acceptance statistics always cover the whole answer.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.errors import EngineError
 
-MIN_TOKENS = 8  # of an answer that has a speed: a few steps are no rate, and one more draft would halve or double it
-MOST_TOK_S = 20_000.0  # of one answer: more only comes from a proxy that kept the stream back
-MAX_REUSED = 0.1  # share of a prompt found in the cache, up to which the time to the first token counts
+MIN_TOKENS = 8  # shorter answers have no speed: in a few steps one more draft would halve or double it
+MOST_TOK_S = 20_000.0  # of one answer: a higher rate means that a proxy buffered the stream
+MAX_REUSED = 0.1  # largest cached share of a prompt for which the time to the first token counts
 
 
 def nothing() -> None:
-    """A server is asked not to reuse anything (HttpClient); there is nothing to restore."""
+    """Do nothing: the default of `Side.restore`, for servers that HttpClient asks not to reuse a cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What is compared: a client, and how it is asked to draft (None: as it was started).
+    """A side of a comparison: a client, and how it is asked to draft (`spec` None: as it was started).
 
-    `restore` is called before each ask: it makes the client forget the prompts before.
+    `restore` is called before each ask: it makes the client drop the cached prompts.
     """
 
     label: str
@@ -56,7 +55,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One answer, as far as a measurement is concerned."""
+    """The measured facts of one answer: its tokens, its timings and its speculation statistics."""
 
     pieces: tuple[Piece, ...]
     text: str
@@ -72,7 +71,7 @@ class Answered:
         return tuple(piece.token for piece in self.pieces)
 
     def is_same_as(self, other: Answered) -> bool:
-        """By token ids; by text where a server does not tell them."""
+        """Return whether both answers have the same token ids, or the same text if a server sends no ids."""
         if NO_ID in (*self.tokens, *other.tokens):
             return self.text == other.text
         return self.tokens == other.tokens
@@ -84,7 +83,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A side's answers to prompts that it was asked at once, and their tokens per second together."""
+    """A side's answers to prompts that were sent at once, and their joint tokens per second (0: too short)."""
 
     tok_s: float
     answers: tuple[Answered, ...]
@@ -92,7 +91,7 @@ class Phase:
 
 @dataclass(slots=True)
 class Arrivals:
-    """The events of one request with their moments; filled by a client's thread, read by one other."""
+    """The events of one request with their arrival times; filled by a client's thread, read by one other."""
 
     request: ChatRequest
     events: list[tuple[float, RequestEvent]] = field(default_factory=list)
@@ -102,7 +101,7 @@ class Arrivals:
         self._queue.put((time.perf_counter(), event))
 
     def wait(self) -> Finished:
-        """The end of the answer. Raises the error of a failure."""
+        """Collect events until the answer ends and return its `Finished`. Raises the error of a `Failed`."""
         while True:
             self.events.append(self._queue.get())
             match self.events[-1][1]:
@@ -116,7 +115,7 @@ class Arrivals:
         return [(moment, event) for moment, event in self.events if isinstance(event, Tokens) and event.pieces]
 
     def moment_of(self, number: int) -> float | None:
-        """When token `number` was there, from 0; None: never."""
+        """Return the arrival time of token `number`, counted from 0, or None if it never arrived."""
         told = 0
         for moment, event in self.tokens:
             told += len(event.pieces)
@@ -125,7 +124,10 @@ class Arrivals:
         return None
 
     def num_tokens_after(self, moment_s: float) -> float:
-        """A server may tell several tokens as one piece: each piece counts as its share of all."""
+        """Return how many tokens arrived after `moment_s`.
+
+        A server may send several tokens as one piece, so each piece counts as completion tokens / pieces.
+        """
         last = self.events[-1][1]
         num_pieces = len(self.pieces)
         per_piece = last.completion_tokens / num_pieces if isinstance(last, Finished) and num_pieces else 1.0
@@ -137,9 +139,11 @@ class Arrivals:
 
 
 def ask(side: Side, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, name: str, skip: int = 0) -> Phase:
-    """Ask all at once and wait for all. Raises what failed; whoever interrupts leaves nothing running.
+    """Send all prompts at once and wait for all answers. Raises the error of one that failed.
 
-    skip  tokens at the beginning of each answer that have no part in its speed
+    On any exception, KeyboardInterrupt included, all requests are cancelled.
+
+    skip  number of tokens at the beginning of each answer that its speed leaves out
     """
     requests = [
         request_of(f"{name}-{i}", prompt, how, side.spec)
@@ -156,11 +160,12 @@ def ask(side: Side, prompts: Sequence[Prompt], params: Sequence[SamplingParams],
 
 
 def request_of(name: str, prompt: Prompt, params: SamplingParams, spec: Spec | None) -> ChatRequest:
-    """Asked by somebody new: lookup in recent answers would find what another side has just said to this prompt."""
+    """Return a request with its own owner, so that no lookup drafts from another side's answer to this prompt."""
     return ChatRequest(id=name, messages=prompt.messages, tokens=prompt.tokens, params=params, spec=spec, owner=name)
 
 
 def answered(arrivals: Arrivals, finished: Finished, skip: int) -> Answered:
+    """Collect the measured facts of a finished answer. Raises EngineError if it was cancelled."""
     if finished.reason == "cancelled":
         raise EngineError("an answer was cancelled that nobody wanted to end")
     started = next((event for _, event in arrivals.events if isinstance(event, Started)), None)
@@ -178,7 +183,10 @@ def answered(arrivals: Arrivals, finished: Finished, skip: int) -> Answered:
 
 
 def tok_s(finished: Finished) -> float:
-    """Of an answer that ran alone, as its engine tells it; 0 where it is too short to have a speed, or came at once."""
+    """Return the speed of an answer that ran alone, as its engine reports it.
+
+    0 if it is shorter than MIN_TOKENS, has no decode time, or is faster than MOST_TOK_S.
+    """
     num_tokens, timings = finished.completion_tokens, finished.timings
     if num_tokens < MIN_TOKENS or timings.decode_s <= 0:
         return 0.0
@@ -187,7 +195,7 @@ def tok_s(finished: Finished) -> float:
 
 
 def joint_tok_s(arrivals: Sequence[Arrivals], skip: int = 0) -> float:
-    """Tokens a second of requests that ran at once; 0 where they have too few tokens to tell."""
+    """Return the tokens per second of requests that ran at once; 0 if they have too few tokens to measure."""
     begun = [one.moment_of(skip) for one in arrivals]
     moments = [moment for moment in begun if moment is not None]
     if len(moments) < len(arrivals):
@@ -199,7 +207,7 @@ def joint_tok_s(arrivals: Sequence[Arrivals], skip: int = 0) -> float:
 
 
 class Freshness:
-    """Makes an engine forget what it was asked last: every slot gets one token, another one each time."""
+    """A reset of every slot's cache: each `restore` gives each slot a prompt of one token, another one each time."""
 
     def __init__(self, client: Client, *, num_slots: int, n_vocab: int) -> None:
         self._side = Side("fresh", client, OFF)

@@ -1,7 +1,7 @@
-"""The speed-ups as a chart: SVG written by hand, bars with the 95 % interval as whiskers, by category and mode.
+"""The chart of speed-ups: SVG without a library, bars with the 95 % interval as whiskers, by category and mode.
 
-Carries its own background and two sets of colours, so that it can be read on light and dark pages. Every
-bar has its figure beside it: colour is never the only signal.
+The SVG has its own background and two sets of colours, for light and dark pages. Every bar has its figure
+beside it, so colour is never the only signal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from eaglelocal.bench.statistics import Bound
 WIDTH, LEFT, RIGHT = 760, 100, 200
 TOP, BAR, GAP, BOTTOM = 64, 16, 10, 44
 COLOURS = ("#3b82c4", "#d97a2b", "#3f9e6a", "#b0579a", "#a58a1f", "#7d7f86")
-MOST_BEHIND = 1.5  # times the longest bar: where whiskers are cut
+MOST_BEHIND = 1.5  # whiskers longer than this many times the longest bar do not stretch the axis
 STYLE = """
 svg { font: 12px system-ui, sans-serif; color-scheme: light dark }
 .page { fill: #ffffff } .ink { fill: #24292f } .faint { fill: #6a737d }
@@ -33,7 +33,7 @@ svg { font: 12px system-ui, sans-serif; color-scheme: light dark }
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Speed-ups along the width of the chart, from 0 to `most`."""
+    """The x axis of the chart: speed-ups from 0 to `most`, with a tick every `step`."""
 
     most: float
     step: float
@@ -47,7 +47,7 @@ class Axis:
 
 
 def axis_for(runs: Sequence[Run]) -> Axis:
-    """Holds every mean and every whisker, but for whiskers far behind the longest bar, which are cut."""
+    """Return an axis of at most eight steps that holds every mean and every whisker up to MOST_BEHIND."""
     bounds = [run.speedup for run in runs if run.speedup is not None]
     longest = max((bound.mean for bound in bounds), default=1.0)
     ends = [bound.high for bound in bounds if bound.high <= MOST_BEHIND * longest]
@@ -58,7 +58,7 @@ def axis_for(runs: Sequence[Run]) -> Axis:
 
 
 def chart(runs: Sequence[Run], *, title: str, subtitle: str) -> str:
-    """The whole file. Runs without a speed are told as such."""
+    """Return the text of the SVG file. A run without a speed gets a row that says so."""
     axis, sides = axis_for(runs), list(dict.fromkeys(run.side for run in runs))
     rows = [(key, list(own)) for key, own in groupby(runs, key=lambda run: (run.category, run.concurrency))]
     height = TOP + sum(len(own) * BAR + GAP for _, own in rows) + BOTTOM
@@ -97,7 +97,7 @@ def grid(axis: Axis, *, bottom: float) -> Iterator[str]:
 
 
 def bar(run: Run, axis: Axis, y: float, colour: str) -> Iterator[str]:
-    """A bar, its whisker, and at the end of the row the mode and its figure."""
+    """Yield the elements of one row: the bar, its whisker, and at the right the mode and its figure."""
     middle, x0 = y + BAR / 2, axis.x(0.0)
     if run.speedup is None:
         yield text(x0 + 4, middle + 4, f"{run.side}: answers too short", shade="faint")
@@ -111,7 +111,7 @@ def bar(run: Run, axis: Axis, y: float, colour: str) -> Iterator[str]:
 
 
 def whisker(axis: Axis, bound: Bound, y: float) -> str:
-    """A line with an end at each side; an arrow where it goes on beyond the chart."""
+    """Return the SVG path of an interval: a line with a cap at each end, or an arrow where it leaves the chart."""
     low, high = axis.x(bound.low), axis.x(bound.high)
     end = f"M{high - 5:.1f} {y - 4:.1f}l5 4l-5 4" if bound.high > axis.most else f"M{high:.1f} {y - 4:.1f}v8"
     return f"M{low:.1f} {y - 4:.1f}v8 M{low:.1f} {y:.1f}H{high:.1f} {end}"

@@ -1,4 +1,4 @@
-"""All that laps amount to, put together once for the report, the chart and the object."""
+"""The evaluation of all laps, computed once for the report, the chart and the JSON object."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from eaglelocal.core.request import Drafting, Spec
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`modes` are our own sides; a server's runs stand among the others."""
+    """The results of a measurement. `modes` are the sides of our engine; `runs` also holds those of a server."""
 
     modes: tuple[str, ...]
     runs: tuple[Run, ...]
     summaries: tuple[Summary, ...]
     comparisons: tuple[Comparison, ...]
-    num_other_prompts: int = 0  # prompts that the server counted otherwise than we did
+    num_other_prompts: int = 0  # prompts whose tokens the server counted differently than we did
 
     @property
     def adaptive(self) -> tuple[Comparison, ...]:
-        """Comparisons worth a line: fixed lengths among themselves are in the table."""
+        """The comparisons to show: all except those of two fixed lengths, whose speeds the table has."""
         return tuple(one for one in self.comparisons if not one.side.isdigit() or not one.other.isdigit())
 
 
 def findings_of(laps: Sequence[Lap], specs: Sequence[Spec], *, server: str | None) -> Findings:
+    """Evaluate the laps of our modes and of a server (the label of its side; None: there is none)."""
     modes = [str(spec) for spec in specs]
     sides = [*modes, *([server] if server else [])]
     fixed = [str(spec) for spec in specs if spec.drafting is Drafting.FIXED]
@@ -39,7 +40,7 @@ def findings_of(laps: Sequence[Lap], specs: Sequence[Spec], *, server: str | Non
 
 
 def num_other_prompts(laps: Sequence[Lap], server: str) -> int:
-    """Another chat template, or none, gives the same messages another number of tokens."""
+    """Return how many prompts have another number of tokens at the server: it has another chat template, or none."""
     pairs = [
         (ours.prompt_tokens, theirs.prompt_tokens)
         for lap in laps

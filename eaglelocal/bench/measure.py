@@ -1,7 +1,7 @@
-"""The measurement itself: every task answered by every side in turn, and compared with plain decoding.
+"""The measurement itself: every side answers every task in turn, and its texts are compared with plain decoding.
 
-Knows sides and tasks; what the figures mean is for results.py. What has been measured lies in a list of
-the caller's, so that it is there when a run is stopped.
+It knows sides and tasks; results.py evaluates the figures. Laps are appended to the caller's list, so that
+they are kept when a run is interrupted.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import RequestError
 
 PLAIN = "plain"
-TOO_LONG = "context_length_exceeded"  # OpenAI's word
-OnAsk = Callable[[Task, float], None]  # what is asked now, and the share of all that is done
+TOO_LONG = "context_length_exceeded"  # OpenAI's error code
+OnAsk = Callable[[Task, float], None]  # called with the task that starts, and the share of the work done
 IsNeeded = Callable[[Task], bool]
 _SEEDS = 2**32
 
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """A task and what every side made of it, by label."""
+    """A task with every side's answers (by label), and where their texts differ from plain decoding."""
 
     task: Task
     phases: Mapping[str, Phase]
@@ -32,7 +32,7 @@ class Lap:
 
 
 class Measuring:
-    """Runs tasks. The first side is the plain one; sides of other servers have no token ids to compare."""
+    """A runner of tasks. The first side decodes plainly; sides of other servers have no token ids to compare."""
 
     def __init__(
         self, sides: Sequence[Side], params: SamplingParams, *, examiner: Examiner, on_ask: OnAsk, skip: int = 0
@@ -41,10 +41,13 @@ class Measuring:
         self._sides, self._params, self._examiner, self._on_ask = sides, params, examiner, on_ask
         self._skip = skip
         self._num_asked = 0
-        self.too_long: list[RequestError] = []  # of tasks that count and are left out
+        self.too_long: list[RequestError] = []  # of counted tasks that were skipped
 
     def run(self, tasks: Sequence[Task], laps: list[Lap], *, is_needed: IsNeeded) -> None:
-        """Adds a lap for each task that counts and is still needed when its turn comes."""
+        """Append to `laps` one lap for each counted task that `is_needed` still asks for when its turn comes.
+
+        Tasks longer than the context are skipped and noted in `too_long`; other errors are raised.
+        """
         for number, task in enumerate(tasks):
             if not is_needed(task):
                 continue
@@ -69,7 +72,7 @@ class Measuring:
         return Lap(task, phases, tuple(self._differences(task, params, phases)) if task.counts else ())
 
     def _drawn(self, task: Task) -> list[SamplingParams]:
-        """A seed for each answer, the same for all sides: one seed gives one text, however it is drafted."""
+        """Return the parameters with one seed for each answer, the same for all sides: drafting changes no text."""
         first = (self._params.seed or 0) + task.turn * len(task.prompts)
         return [replace(self._params, seed=(first + i) % _SEEDS) for i in range(len(task.prompts))]
 

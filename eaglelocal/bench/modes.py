@@ -1,4 +1,4 @@
-"""What a run compares and how many ask at once, as a person writes it: `auto,pid,2,4` and `1,2,4,8`."""
+"""Parsers for the modes that a run compares, `auto,pid,2,4`, and its numbers of requests at once, `1,2,4,8`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from eaglelocal.errors import UsageError
 
 
 def parse_modes(text: str) -> tuple[Spec, ...]:
-    """`auto,2,4` -> the modes in that order, each once. Plain decoding is what they are compared with."""
+    """Parse `auto,2,4` into modes, in that order, each once.
+
+    Raises UsageError if plain decoding is among them: every mode is compared with it anyway.
+    """
     modes = tuple(dict.fromkeys(parse_spec(part.strip()) for part in text.split(",")))
     if OFF in modes:
         raise UsageError(
@@ -18,7 +21,7 @@ def parse_modes(text: str) -> tuple[Spec, ...]:
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """`1,2,4` -> numbers of requests at once, each once, in that order."""
+    """Parse `1,2,4` into numbers of requests at once, each once, in that order. Raises UsageError."""
     try:
         levels = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:

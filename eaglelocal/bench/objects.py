@@ -1,4 +1,4 @@
-"""The result of a measurement as the JSON object of the interface. None where something was not measured."""
+"""The JSON object of `bench --json`. A value that was not measured is None."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eaglelocal.bench.statistics import Bound
 
 
 def result_object(findings: Findings) -> dict[str, object]:
-    """`runs` and the means of the mode that stands for the run; a server's runs stand apart from our modes'."""
+    """Return the JSON object: runs of our modes and of a server apart, and the means of the main mode (`spec`)."""
     main = main_side(findings.summaries, findings.modes)
     best = next((summary for summary in findings.summaries if summary.side == main), None)
     return {
@@ -52,7 +52,7 @@ def run_object(run: Run) -> dict[str, object]:
 
 
 def ends(bound: Bound | None, prefix: str) -> Mapping[str, float | None]:
-    """Low and high end of the 95 % interval, and the one-sided 95 % bound; None where they are not known."""
+    """Return the ends of the 95 % interval and the one-sided 95 % bound; None if they are not known."""
     known = bound if bound and bound.is_known else None
     return {f"{prefix}{name}": getattr(known, name) if known else None for name in ("low", "high", "least")}
 

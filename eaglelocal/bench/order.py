@@ -1,8 +1,8 @@
-"""Who is asked when: the order of the sides on a prompt, of the prompts, and which are asked at once. Pure.
+"""The order of a measurement: of the sides on a prompt, of the prompts, and which prompts run at once. Pure.
 
-Drift of the machine cancels where every side stands at every place equally often. So the sides rotate from
-prompt to prompt, and every other turn runs backwards: A B, B A, B A, A B. Categories take turns, so that
-a run that is stopped early has something of each.
+Drift of the machine cancels if every side is asked equally often at every place. So the sides rotate from
+prompt to prompt, and every other turn runs backwards: A B, B A, B A, A B. Categories alternate, so that a run
+that is stopped early has prompts of each.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import TypeVar
 from eaglelocal.bench.prompts import Prompt
 
 T = TypeVar("T")
-MIXED = "mixed"  # the category of prompts of all kinds, asked at once
+MIXED = "mixed"  # label of waves with prompts of several categories
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Prompts that every side answers in turn, all of them at once. `unit` tells prompts apart, not repeats."""
+    """Prompts that are sent at once, to every side in turn. `unit` numbers the prompts; repeats share it."""
 
     category: str
     concurrency: int
     unit: int
     repeat: int
-    turn: int  # of its category: gives the order of the sides
+    turn: int  # counts within the category: gives the order of the sides
     prompts: tuple[Prompt, ...]
     counts: bool = True  # False: warm-up
 
 
 def rotated(sides: Sequence[T], turn: int) -> tuple[T, ...]:
-    """The sides as they stand in this turn.
+    """Return the sides in their order for this turn.
 
     >>> ["".join(rotated("AB", turn)) for turn in range(4)]
     ['AB', 'BA', 'BA', 'AB']
@@ -45,9 +45,9 @@ def rotated(sides: Sequence[T], turn: int) -> tuple[T, ...]:
 def tasks(
     prompts: Mapping[str, Sequence[Prompt]], levels: Sequence[int], *, repeats: int, warm_up: Sequence[Prompt]
 ) -> list[Task]:
-    """All that is asked: prompts alone if 1 is among the levels, then so many at once as the others say.
+    """Return all tasks, by rising level: prompts one at a time at level 1, in waves of that size at the others.
 
-    Each level begins with what does not count: every prompt of the warm-up, or one wave of them.
+    Each level begins with warm-up tasks that do not count: every warm-up prompt at level 1, else one wave.
     """
     planned: list[Task] = []
     for level in sorted(levels):
@@ -64,7 +64,7 @@ def warm_up_tasks(prompts: Sequence[Prompt], level: int) -> list[Task]:
 
 
 def single_tasks(prompts: Mapping[str, Sequence[Prompt]], repeats: int) -> list[Task]:
-    """One prompt at a time. Repeats go over all prompts again, rather than ask one many times on end."""
+    """Return tasks of one prompt each. A repeat goes over all prompts again, not over one prompt several times."""
     return [
         Task(category, 1, unit, repeat, turn=place + unit + repeat * len(prompts[category]), prompts=(prompt,))
         for repeat in range(repeats)
@@ -74,7 +74,7 @@ def single_tasks(prompts: Mapping[str, Sequence[Prompt]], repeats: int) -> list[
 
 
 def wave_tasks(prompts: Mapping[str, Sequence[Prompt]], concurrency: int, repeats: int) -> list[Task]:
-    """All prompts in waves, of mixed kinds if there are several; the last wave is filled up from the beginning."""
+    """Return tasks of `concurrency` prompts, mixed from all categories; the first prompts fill up the last one."""
     category = MIXED if len(prompts) > 1 else next(iter(prompts), MIXED)
     mixed = [prompt for _, _, prompt in by_turns(prompts)]
     num_waves = -(-len(mixed) // concurrency)
@@ -87,7 +87,7 @@ def wave_tasks(prompts: Mapping[str, Sequence[Prompt]], concurrency: int, repeat
 
 
 def by_turns(prompts: Mapping[str, Sequence[Prompt]]) -> Iterator[tuple[int, str, Prompt]]:
-    """(number within its category, category, prompt): the first of each category, then the second of each."""
+    """Yield (number within its category, category, prompt): the first of each category, then the second of each."""
     for number in range(max(map(len, prompts.values()))):
         for category, found in prompts.items():
             if number < len(found):

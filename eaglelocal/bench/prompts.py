@@ -1,8 +1,8 @@
-"""What is asked in a measurement: the corpus's held-out tasks by kind of work, or a file of the user's own.
+"""The prompts of a measurement: held-out tasks of the corpus by category, or a file of the user's.
 
-A line of a file is text, or JSON: {"prompt": "..."}, {"messages": [...]} or {"tokens": [...]}, each with a
-"category" if wanted, or a bare list of token ids or messages. A line that begins with { is JSON; one that begins with [
-is text unless it is such a list. Token ids are asked as they are.
+A line of a file is text, or JSON: {"prompt": "..."}, {"messages": [...]} or {"tokens": [...]}, each with an
+optional "category", or a bare list of token ids or messages. A line that begins with { must be JSON; one that
+begins with [ is text unless it is such a list. Token ids are sent unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eaglelocal.errors import UsageError
 
 SEED = 11
 DEFAULT_CATEGORY = "prompts"
-FORM_OF = {  # as other tools spell them, too
+FORM_OF = {  # with the names that other tools use
     "prompt": "prompt",
     "text": "prompt",
     "messages": "messages",
@@ -36,7 +36,7 @@ FORMS = '{"prompt": "..."}, {"messages": [{"role": "user", "content": "..."}]} o
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A conversation, or token ids."""
+    """A prompt: a conversation, or token ids."""
 
     category: str
     messages: tuple[Message, ...] = ()
@@ -48,7 +48,10 @@ class Prompt:
 
 
 def built_in(categories: Sequence[str], num_prompts: int) -> list[Prompt]:
-    """So many held-out conversations of each category; all categories if none is named."""
+    """Return `num_prompts` held-out conversations of each named category, or of all if none is named.
+
+    Raises UsageError for an unknown category.
+    """
     unknown = sorted(set(categories) - set(KINDS))
     if unknown:
         raise UsageError(f"there is no category {unknown[0]!r}", hint=f"one of: {', '.join(KINDS)}")
@@ -60,7 +63,10 @@ def built_in(categories: Sequence[str], num_prompts: int) -> list[Prompt]:
 
 
 def from_file(path: Path, categories: Sequence[str] = ()) -> list[Prompt]:
-    """One prompt a line; of the categories named, all if none is. Raises UsageError with the line's number."""
+    """Read one prompt a line and return those of the named categories, or all if none is named.
+
+    Raises UsageError, with the line's number where a line is wrong.
+    """
     try:
         lines = read_text_file(path).split("\n")  # splitlines would cut at U+2028, which JSON may hold
     except OSError as error:
@@ -83,7 +89,7 @@ def of_categories(prompts: Sequence[Prompt], categories: Sequence[str]) -> list[
 
 
 def by_category(prompts: Sequence[Prompt], most: int | None = None) -> dict[str, list[Prompt]]:
-    """Prompts under their categories, at most so many of each, in their order."""
+    """Group prompts by category, in their order, at most `most` of each."""
     sorted_in: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         sorted_in.setdefault(prompt.category, []).append(prompt)
@@ -98,7 +104,7 @@ def _of_line(line: str, place: str) -> Prompt:
 
 
 def parse_line(line: str) -> Prompt:
-    """A line of a prompts file. Raises ValueError that says what is wrong with it."""
+    """Parse a line of a prompts file. Raises ValueError with what is wrong with it."""
     if line.startswith("["):
         return _of_list(line)
     if not line.startswith("{"):
@@ -121,7 +127,7 @@ def parse_line(line: str) -> Prompt:
 
 
 def _of_list(line: str) -> Prompt:
-    """Token ids or messages; else text that begins with a bracket."""
+    """Parse a line that begins with [: token ids, messages, or else plain text."""
     try:
         read = join_in_json(read_json(line))
     except NestedTooDeep:
@@ -154,7 +160,7 @@ def _message(entry: object) -> Message:
 
 
 def _of_parts(role: str, parts: Sequence[object]) -> Message:
-    """Texts and pictures, as OpenAI's clients send them; nothing is fetched."""
+    """Parse text and image parts in OpenAI's format. Images must be data: URLs; nothing is fetched."""
     text, images = "", []
     for part in parts:
         match part:

@@ -1,7 +1,7 @@
-"""The result of a measurement for people, at 80 columns: a table, the means, and what must be said beside.
+"""The report of a measurement for people, at 80 columns: a table, the means, and notes on their limits.
 
-Tokens per second are medians, speed-ups geometric means over prompts. `?` and `~` stand where an interval
-does not bear out its mean. Does not compute: results.py does.
+Tokens per second are medians, speed-ups geometric means over prompts. `?` and `~` mark an interval that does
+not support its mean. Only formats: results.py computes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MARKS = {
     WIDE: "the interval is wider than the difference it is about",
 }
 MORE = "more --pairs make it narrower"
-HOPELESS = 100.0  # the end of an interval that says nothing at all
+HOPELESS = 100.0  # an interval that ends above this says nothing
 LEGEND = "tok/s: medians; length: acceptance length; ttft: seconds to the first token"
 SHOWN_DIFFERENCES = 6
 SAME_TEXT_HINT = "texts may be the same with --flash-attn on: its attention rounds alike for any number of rows"
@@ -33,7 +33,7 @@ NAME_COLUMNS = 10
 
 
 def report(findings: Findings, *, flash_attn: str = "auto") -> str:
-    """Everything, as lines; what matters most comes last. `flash_attn` is how the target ran: auto, on or off."""
+    """Return the whole report, the most important lines last. flash_attn: how the target ran (auto, on, off)."""
     parts = [
         table(findings.runs),
         compared(findings.adaptive),
@@ -44,7 +44,7 @@ def report(findings: Findings, *, flash_attn: str = "auto") -> str:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """One line a category and mode; tok/s are medians, the time to the first token is in seconds."""
+    """Return the table: one line a category and mode; tok/s are medians, the time to the first token in seconds."""
     return "\n".join([HEAD, *map(line, runs)])
 
 
@@ -57,12 +57,12 @@ def line(run: Run) -> str:
 
 
 def name_of(category: str, concurrency: int) -> str:
-    """`chat`, `mixed x4`."""
+    """Return the row label of a category, such as `chat` or `mixed x4`."""
     return category[:NAME_COLUMNS] if concurrency == 1 else f"{category} x{concurrency}"
 
 
 def rate(tok_s: float | None) -> str:
-    """Four digits or so: 1234, 123.4, 1.23."""
+    """Format a speed with about four digits: 1234, 123.4, 1.23; `-` if there is none."""
     if tok_s is None:
         return "-"
     return f"{tok_s:.0f}" if tok_s >= 1000 else f"{tok_s:.1f}" if tok_s >= 10 else f"{tok_s:.2f}"
@@ -79,7 +79,7 @@ def same(run: Run) -> str:
 
 
 def interval(bound: Bound) -> str:
-    """`1.52x 1.40..1.65`, and a mark."""
+    """Format a mean and its interval, `1.52x 1.40..1.65`, with `?` or `~` if the interval does not support it."""
     if not bound.is_known:
         return f"{ratio(bound.mean)}x one prompt"
     if bound.high >= HOPELESS:
@@ -92,7 +92,7 @@ def ends(bound: Bound) -> str:
 
 
 def ratio(value: float) -> str:
-    """Four characters: 1.52, 15.2, and what is above 100 in full."""
+    """Format a ratio with four characters: 1.52, 15.2; from 100 on without decimals."""
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
@@ -103,7 +103,7 @@ def mark(bound: Bound) -> str:
 
 
 def summary_lines(summary: Summary) -> Iterator[str]:
-    """The mean of a side, and a warning where its interval does not bear it out."""
+    """Yield the mean of a side, and a warning if its interval does not support it."""
     where = "" if summary.concurrency == 1 else f" with {summary.concurrency} at once"
     bound = summary.speedup
     worst = summary.worst.speedup if summary.concurrency == 1 else None
@@ -115,7 +115,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
 
 
 def doubt(bound: Bound) -> str:
-    """What the interval says against the mean; "" where nothing."""
+    """Return why the interval does not support the mean; "" if it does."""
     if not bound.is_known:
         return "this rests on one prompt, so nothing is known of its error"
     if bound.high >= HOPELESS:
@@ -126,7 +126,7 @@ def doubt(bound: Bound) -> str:
 
 
 def compared(comparisons: Sequence[Comparison]) -> str:
-    """Sides against each other: with the best fixed length in hindsight, or with another server."""
+    """Return the table of sides against the best fixed length in hindsight, or against another server."""
     if not comparisons:
         return ""
     head = f"{'category':<11}{'spec':>7}{'against':>10}  {'ratio, 95 %':<19}{'at least':>9}"
@@ -140,7 +140,7 @@ def comparison_line(one: Comparison) -> str:
 
 
 def notes(findings: Findings) -> Iterator[str]:
-    """What a reader must not miss."""
+    """Yield the legend, then notes on wide intervals, short answers, cached prompts and differing texts."""
     yield LEGEND
     bounds = [run.speedup for run in findings.runs if run.speedup is not None and run.speedup.is_known]
     bounds += [one.ratio for one in findings.adaptive if one.ratio.is_known]
@@ -158,7 +158,7 @@ def notes(findings: Findings) -> Iterator[str]:
 
 
 def same_text_hint(findings: Findings, flash_attn: str) -> Iterator[str]:
-    """Name the setting under which drafted texts are the plain ones, where some were not."""
+    """Yield the setting under which drafted texts equal plain ones, if some of our modes' texts differed."""
     ours = [one for run in findings.runs if run.side in findings.modes for one in run.differences]
     if ours and flash_attn != "on":
         yield SAME_TEXT_HINT
@@ -174,7 +174,7 @@ def short_lines(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def differences(found: Sequence[Difference]) -> Iterator[str]:
-    """Wrong texts first; near-ties are named, with their gap."""
+    """Yield a line for each difference, wrong texts first, at most SHOWN_DIFFERENCES and then the counts."""
     order = list(Finding)[::-1]
     ranked = sorted(found, key=lambda one: (one.finding is not Finding.DIFFERENT, order.index(one.finding)))
     yield from map(difference_line, ranked[:SHOWN_DIFFERENCES])

@@ -1,7 +1,7 @@
-"""What laps amount to: speed-ups over plain decoding, modes against each other, and what must be said beside.
+"""The evaluation of laps: speed-ups over plain decoding, comparisons of modes, and counts of what limits them.
 
-Pure. A pair is a lap in which both sides have a speed; the others are counted as too short. Units of the
-statistics are prompts (or waves of prompts), their repeats averaged; of a single prompt its repeats.
+Pure. A pair is a lap in which both sides have a speed; other laps are counted as too short. The statistics
+sample prompts (or waves of prompts), with their repeats averaged; with a single prompt, its repeats.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from eaglelocal.bench.identity import Difference
 from eaglelocal.bench.measure import PLAIN, Lap
 from eaglelocal.bench.statistics import Bound, bounded_mean, geometric_mean, median
 
-WHOLE = "all"  # categories together
+WHOLE = "all"  # label of all categories together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A side against plain decoding in one category, at one number of requests at once."""
+    """A side compared with plain decoding in one category, at one number of requests at once."""
 
     category: str
     concurrency: int
@@ -28,20 +28,20 @@ class Run:
     plain_tok_s: float | None
     tok_s: float | None
     acceptance_length: float
-    plain_ttft_s: float | None  # of answers to prompts that were not cached; None: there was none
+    plain_ttft_s: float | None  # median over answers to uncached prompts; None: there was none
     ttft_s: float | None
     num_pairs: int
     num_short: int
     num_answers: int
     num_identical: int
-    num_reused: int  # answers to prompts of which the cache held a part
-    num_asleep: int  # answers at whose end drafting did not pay
+    num_reused: int  # answers to prompts that were partly cached
+    num_asleep: int  # answers at whose end speculation was asleep
     differences: tuple[Difference, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Speed of one side / of another, on the same prompts."""
+    """The speed of `side` divided by that of `other`, on the same prompts."""
 
     category: str
     concurrency: int
@@ -52,7 +52,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A side over all categories at one number of requests at once."""
+    """A side compared with plain decoding over all categories, at one number of requests at once."""
 
     side: str
     concurrency: int
@@ -62,7 +62,7 @@ class Summary:
 
 
 def groups(laps: Iterable[Lap]) -> dict[tuple[int, str], list[Lap]]:
-    """Laps by (concurrency, category), in the order in which they came up."""
+    """Group laps by (concurrency, category): by rising concurrency, categories in order of appearance."""
     found: dict[tuple[int, str], list[Lap]] = {}
     for lap in laps:
         found.setdefault((lap.task.concurrency, lap.task.category), []).append(lap)
@@ -70,7 +70,7 @@ def groups(laps: Iterable[Lap]) -> dict[tuple[int, str], list[Lap]]:
 
 
 def sides_of(laps: Sequence[Lap], order: Sequence[str]) -> list[str]:
-    """The sides that were asked, plain decoding left out."""
+    """Return the sides that were measured, without plain decoding, in the given order."""
     return [side for side in order if side != PLAIN and any(side in lap.phases for lap in laps)]
 
 
@@ -79,7 +79,7 @@ def runs(laps: Sequence[Lap], sides: Sequence[str]) -> list[Run]:
 
 
 def run_of(laps: Sequence[Lap], side: str) -> Run:
-    """Of laps of one category and concurrency."""
+    """Evaluate a side on laps of one category and one concurrency."""
     pairs = with_speeds(laps, side, PLAIN)
     answers, plain = answers_of(laps, side), answers_of(laps, PLAIN)
     return Run(
@@ -107,13 +107,13 @@ def with_speeds(laps: Iterable[Lap], *sides: str) -> list[Lap]:
 
 
 def ratios(laps: Sequence[Lap], side: str, other: str) -> list[float]:
-    """One ratio of speeds a unit; of one unit alone its repeats."""
+    """Return one ratio of speeds for each unit, or for each repeat if there is only one unit."""
     found = repeats_of(laps, side, other)
     return found[0] if len(found) == 1 else [geometric_mean(repeats) for repeats in found]
 
 
 def repeats_of(laps: Sequence[Lap], side: str, other: str) -> list[list[float]]:
-    """The ratios of speeds of each unit."""
+    """Return the ratios of speeds by unit: one list for each unit, one ratio for each repeat."""
     by_unit: dict[int, list[float]] = {}
     for lap in laps:
         by_unit.setdefault(lap.task.unit, []).append(lap.phases[side].tok_s / lap.phases[other].tok_s)
@@ -125,20 +125,22 @@ def answers_of(laps: Iterable[Lap], side: str) -> list[Answered]:
 
 
 def acceptance_length(answers: Iterable[Answered]) -> float:
+    """Return emitted tokens per draft, bonus tokens included; 1.0 without drafts."""
     stats = [answer.speculation for answer in answers]
     num_drafts = sum(one.drafts for one in stats)
     return sum(one.emitted_tokens for one in stats) / num_drafts if num_drafts else 1.0
 
 
 def ttft_s(answers: Iterable[Answered]) -> float | None:
+    """Return the median time to the first token of answers to uncached prompts; None if there is none."""
     fresh = [answer.ttft_s for answer in answers if answer.is_fresh]
     return median(fresh) if fresh else None
 
 
 def over_all(laps: Sequence[Lap], side: str, other: str) -> Bound | None:
-    """The mean over the categories' means; None where nothing has a speed.
+    """Return the mean over the categories' means of the speed ratio; None if no pair has a speed.
 
-    Repeats of a prompt say nothing of other prompts: they count as units only where there is one prompt in all.
+    Repeats of a prompt say nothing about other prompts: they count as units only if there is a single prompt.
     """
     parts = [with_speeds(own, side, other) for own in groups(laps).values()]
     parts = [own for own in parts if own]
@@ -149,7 +151,7 @@ def over_all(laps: Sequence[Lap], side: str, other: str) -> Bound | None:
 
 
 def summaries(laps: Sequence[Lap], found: Sequence[Run], sides: Sequence[str]) -> list[Summary]:
-    """One for each concurrency and side that has a speed."""
+    """Return a summary for each concurrency and side that has a speed."""
     told = []
     for level in sorted({run.concurrency for run in found}):
         own = [lap for lap in laps if lap.task.concurrency == level]
@@ -163,7 +165,7 @@ def summaries(laps: Sequence[Lap], found: Sequence[Run], sides: Sequence[str]) -
 
 
 def against_best_fixed(laps: Sequence[Lap], sides: Sequence[str], fixed: Sequence[str]) -> list[Comparison]:
-    """Every side against the fixed length that did best in each part: chosen in hindsight, on these very pairs."""
+    """Compare every side with the fixed length that was fastest in each part, chosen in hindsight on these pairs."""
     told = []
     for category, part in parts(laps):
         speedups = {length: over_all(part, length, PLAIN) for length in fixed}
@@ -175,12 +177,12 @@ def against_best_fixed(laps: Sequence[Lap], sides: Sequence[str], fixed: Sequenc
 
 
 def against(laps: Sequence[Lap], sides: Sequence[str], other: str) -> list[Comparison]:
-    """Every side against one of them, in each part."""
+    """Compare every side with `other` in each part."""
     return [one for category, part in parts(laps) for one in compare(category, part, sides, other)]
 
 
 def parts(laps: Sequence[Lap]) -> list[tuple[str, list[Lap]]]:
-    """Laps by concurrency and category, and those of all categories of a concurrency together."""
+    """Return (category, laps) for each concurrency: each category, then all of them together if there are several."""
     told = []
     for level in sorted({lap.task.concurrency for lap in laps}):
         own = [lap for lap in laps if lap.task.concurrency == level]
@@ -196,7 +198,7 @@ def compare(category: str, laps: Sequence[Lap], sides: Sequence[str], other: str
 
 
 def main_side(told: Sequence[Summary], sides: Sequence[str]) -> str | None:
-    """The side whose mean stands for the run: `auto` if it was measured, else the fastest."""
+    """Return the side whose mean represents the run: `auto` if it was measured, else the fastest."""
     first = [summary for summary in told if summary.concurrency == told[0].concurrency and summary.side in sides]
     if not first:
         return None

@@ -1,11 +1,11 @@
 """Ratios of paired runs: geometric means with bounds. Machines drift, so only pairs are compared.
 
-A ratio is judged on its logarithm. What is resampled are units that stand for the prompts to come: one
-number a prompt (its repeats averaged), within the categories, whose means weigh the same. The bootstrap
-of a small sample is too narrow (n prompts spread by (n-1)/n of their variance, and it knows no doubt about
-that spread), so its deviations are widened by sqrt(n / (n-1)) and by t / z: on normal deviations this is
-Student's interval, on skewed ones it keeps the skew (after Hesterberg 2015, doi:10.1080/00031305.2015.1089789).
-A unit that is alone in its category is believed to vary as those of the other categories do around their means.
+Statistics are computed on logarithms of ratios. The bootstrap resamples units: one number for each prompt (its
+repeats averaged), within categories, whose means have equal weight. The bootstrap of a small sample is too narrow
+(n prompts spread by (n-1)/n of their variance, and it ignores the uncertainty of that spread), so its
+deviations are widened by sqrt(n / (n-1)) and by t / z: on normal deviations this is Student's interval, on
+skewed ones it keeps the skew (after Hesterberg 2015, doi:10.1080/00031305.2015.1089789).
+A unit that is alone in its category is assumed to vary as those of the other categories do around their means.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESAMPLES = 2000
-TWO_SIDED, ONE_SIDED = 0.975, 0.95  # quantiles of the interval's ends, and of the bound that is claimed alone
+TWO_SIDED, ONE_SIDED = 0.975, 0.95  # quantiles of the interval's ends, and of the one-sided bound
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A geometric mean of ratios, the 95 % interval around it, and what it is at least (one-sided 95 %).
+    """A geometric mean of ratios, its 95 % interval (`low`, `high`), and its one-sided 95 % lower bound (`least`).
 
-    One unit alone has no spread to judge by: then nothing is known but the mean (0 to infinity).
+    A single unit has no spread: then only the mean is known, and the interval is 0 to infinity.
     """
 
     mean: float
@@ -40,12 +40,12 @@ class Bound:
 
     @property
     def shows_difference(self) -> bool:
-        """1 lies outside the interval."""
+        """True if 1 lies outside the interval."""
         return not self.low <= 1.0 <= self.high
 
     @property
     def is_wide(self) -> bool:
-        """The interval is wider than the difference that the mean claims."""
+        """True if the interval is wider than the distance of the mean from 1."""
         return self.high - self.low > abs(self.mean - 1.0)
 
 
@@ -60,9 +60,10 @@ def median(values: Sequence[float]) -> float:
 
 
 def bounded_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
-    """Geometric mean of the groups' geometric means, with bounds. Groups of one unit each are one sample.
+    """Return the geometric mean of the groups' geometric means, with bounds.
 
-    Example: [[2.0, 2.0], [1.0, 1.0]] -> 1.41, and no width, since no prompt differs from its category.
+    If every group has one unit, they are treated as one sample. Example: [[2.0, 2.0], [1.0, 1.0]] -> 1.41, and
+    no width, since no prompt differs from its category.
     """
     logs = [np.log(np.asarray(group, dtype=np.float64)) for group in groups if len(group)]
     centre = float(np.mean([group.mean() for group in logs]))
@@ -82,7 +83,7 @@ def bounded_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
 
 
 def resampled(groups: Sequence[NDArray[np.float64]], seed: int) -> NDArray[np.float64]:
-    """Deviations of the mean of means over bootstrap samples, drawn within each group.  # [RESAMPLES]"""
+    """Return the deviations of the mean of means over bootstrap samples, drawn within each group.  # [RESAMPLES]"""
     rng = np.random.default_rng(seed)
     total = np.zeros(RESAMPLES)
     for group in groups:
@@ -95,30 +96,34 @@ def resampled(groups: Sequence[NDArray[np.float64]], seed: int) -> NDArray[np.fl
 
 
 def spread_of(groups: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Deviations of single units from the means of their groups, those of small groups widened as theirs are."""
+    """Return the units' deviations from their groups' means, widened by sqrt(n / (n-1)); groups of one are left out."""
     several = [group for group in groups if len(group) > 1]
     return np.concatenate([(group - group.mean()) * math.sqrt(len(group) / (len(group) - 1)) for group in several])
 
 
 def degrees_of_freedom(groups: Sequence[NDArray[np.float64]]) -> float:
-    """Welch and Satterthwaite's, of a mean of means. Groups without spread leave it to the others."""
+    """Return the degrees of freedom of a mean of means, after Welch and Satterthwaite.
+
+    Groups without spread add nothing; groups of one unit use the pooled spread of the others.
+    """
     several = [group for group in groups if len(group) > 1]
     pooled = sum(len(group) - 1 for group in several)
     shares = [float(group.var(ddof=1)) / len(group) for group in several]
     doubt = sum(share**2 / (len(group) - 1) for share, group in zip(shares, several, strict=True))
-    if len(several) < len(groups):  # all that are alone lean on the same spread
+    if len(several) < len(groups):  # all groups of one unit share one spread
         alone = (len(groups) - len(several)) * float(np.mean(spread_of(groups) ** 2))
         shares, doubt = [*shares, alone], doubt + alone**2 / pooled
     return sum(shares) ** 2 / doubt if doubt > 0 else float(pooled)
 
 
 def t_quantile(p: float, freedom: float) -> float:
-    """Quantile of Student's t, p > 0.5: closed for one and two degrees, else the expansion around the normal's.
+    """Return the quantile of Student's t for p > 0.5.
 
-    Cornish and Fisher's, as Abramowitz and Stegun 26.7.5: within 1 % from three degrees on.
-    Degrees between whole numbers count as the smaller, which is the wider interval.
+    Closed form for one and two degrees of freedom, else Cornish and Fisher's expansion around the normal quantile
+    (Abramowitz and Stegun 26.7.5): within 1 % from three degrees on. Fractional degrees are rounded down, which
+    gives the wider interval.
     """
-    n = max(math.floor(freedom + 1e-6), 1)  # of one group it is a whole number but for rounding
+    n = max(math.floor(freedom + 1e-6), 1)  # for one group it is a whole number, up to rounding
     if n == 1:
         return math.tan(math.pi * (p - 0.5))
     if n == 2:

@@ -1,4 +1,4 @@
-"""Amounts for people: bytes on disk, rates, ages. Decimal units, as disks and hubs count. Pure."""
+"""Formatting of sizes, durations, ages and paths for people. Decimal units, as disks and hubs count. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def size_text(num_bytes: float) -> str:
-    """`11.9 MB`, `4.68 GB`, `512 B`."""
+    """Format bytes: `11.9 MB`, `4.68 GB`, `512 B`."""
     for index, (unit_bytes, unit) in enumerate(_UNITS):
         if num_bytes >= unit_bytes * 0.99995:
             digits = 2 if index < 2 and num_bytes < 10 * unit_bytes else 1
@@ -17,7 +17,7 @@ def size_text(num_bytes: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """`8 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Format seconds: `8 s`, `3 min 20 s`, `2 h 5 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -26,7 +26,7 @@ def duration_text(seconds: float) -> str:
 
 
 def age_text(seconds: float) -> str:
-    """`now`, `12 min`, `5 h`, `3 d`, `7 mo`: at most five characters."""
+    """Format an age in seconds with few characters: `now`, `12 min`, `5 h`, `3 d`, `7 mo`."""
     minutes = int(seconds // 60)
     if minutes < 1:
         return "now"
@@ -40,6 +40,6 @@ def age_text(seconds: float) -> str:
 
 
 def path_text(path: Path) -> str:
-    """With `~` for the home folder."""
+    """Return the path with `~` for the home folder."""
     home = Path.home()
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

@@ -1,7 +1,7 @@
-"""Ask one question and show the answer as it comes. One-shot and interactive chat share this.
+"""Ask one question and show the answer as it arrives. One-shot and interactive chat share this.
 
-Knows Ctrl-C (the first cancels, the second leaves) and what is said after an answer. Does not know
-where questions come from.
+It handles Ctrl-C (the first cancels, the second leaves) and the lines after an answer. Questions come from
+the caller.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from eaglelocal.talk.session import Answer, Outcome, Session
 
 
 class InterruptGuard:
-    """While an answer runs, the first Ctrl-C cancels it and the next raises KeyboardInterrupt.
+    """A guard of a running answer: the first Ctrl-C cancels it, the next raises KeyboardInterrupt.
 
-    A handler rather than an exception: an exception could strike in the middle of the client.
+    The first calls a handler because an exception could interrupt the client's code at any point.
     """
 
     def __init__(self, cancel: Callable[[], None]) -> None:
@@ -46,25 +46,25 @@ class InterruptGuard:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """A session with a place to show its answers."""
+    """A session and the output that shows its answers."""
 
     session: Session
     output: Output
     tint: bool = True
-    quiet: bool = False  # nothing on stdout, no figures: the caller prints the object
+    quiet: bool = False  # no answer on stdout, no statistics: the caller prints a JSON object
 
     def ask(self, question: str) -> Outcome:
-        """Ask, show, record. Old turns that no longer fit are left out, and said so."""
+        """Ask a question, show the answer and record both. Reports it if old turns no longer fit and are left out."""
         pictures = self.session.take_attached()
-        if pictures and not self.quiet:  # it may take long, and nothing moves meanwhile
+        if pictures and not self.quiet:  # it may take long, without any progress to show
             self.output.aside(f"reading {' '.join(picture.label for picture in pictures)}")
         asked = ask(self.session, question, self._follow, pictures)
         self._tell(asked)
         return asked.outcome
 
     def _follow(self, answer: Answer) -> Outcome:
-        """Show the answer as it comes; Ctrl-C stops it."""
-        shown = None if self.quiet else self.output.answer(tint=self.tint)  # the object at the end says it all
+        """Show the answer as it arrives; Ctrl-C stops it."""
+        shown = None if self.quiet else self.output.answer(tint=self.tint)  # the JSON object holds the text
 
         def hear(event: RequestEvent) -> None:
             if shown is not None:
@@ -74,7 +74,7 @@ class Asker:
             return listen(answer, hear)
 
     def _tell(self, asked: Asked) -> None:
-        """What stands under an answer: that turns were left out, that it was stopped, the honest line."""
+        """Show the lines below an answer: that turns were left out, that it was cut off, its statistics."""
         outcome = asked.outcome
         if self.quiet:
             return

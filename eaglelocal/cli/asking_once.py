@@ -1,4 +1,4 @@
-"""One question before something that costs: asked on a terminal, answered by --yes elsewhere."""
+"""Confirmation before an expensive or destructive action: a question on a terminal, --yes elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ YES = frozenset({"y", "yes"})
 
 
 def confirm(question: str, output: Output, *, yes: bool, default: bool) -> None:
-    """Returns when the answer is yes. Raises Cancelled on no, UsageError where nobody can be asked."""
+    """Return if the answer is yes. Raises Cancelled on no, UsageError if stdin is no terminal.
+
+    yes      do not ask (--yes)
+    default  what an empty answer means
+    """
     if yes:
         return
     if not sys.stdin.isatty():

@@ -1,7 +1,7 @@
-"""`eaglelocal bench`: what speculation gains here, measured in alternating pairs on one engine.
+"""`eaglelocal bench`: measure the speed-up of speculation on this machine, in alternating pairs on one engine.
 
-From flags to a measurement and its report; what is asked in which order, and what it means, is the bench
-room's. A run that is stopped or fails reports what it has.
+From flags to a measurement and its report; eaglelocal/bench decides the order of requests and evaluates them.
+A run that is stopped or fails reports the results so far.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from eaglelocal.settings import Settings
     from eaglelocal.talk.session import Model
 
-FEWEST_PROMPTS = 2  # of each kind, however long they take: one alone has no interval
+FEWEST_PROMPTS = 2  # of each category, however long they take: a single one has no interval
 OF_SETTINGS = frozenset(
     {"target", "mmproj", "draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "device"}
     | {"split", "kv_type", "flash_attn", "ctx", "parallel"}
@@ -104,22 +104,22 @@ def bench(
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """A server that is asked the same; no address: none."""
+    """A server to compare with, which gets the same prompts; `url` None: there is none."""
 
     url: str | None
-    model: str | None  # None: its first
+    model: str | None  # None: its first model
     key_file: Path | None
 
 
 def run(
     settings: Settings, wanted: Wanted, tasks: Sequence[Task], *, rival: Rival, output: Output
 ) -> tuple[Told, Result]:
-    """Load, measure, close."""
+    """Load the model, measure, and close it. Returns the run's description and its result."""
     from eaglelocal.bench.identity import Examiner, tie_bound_of
 
     with contextlib.ExitStack() as opened:
         server = open_server(rival, opened)
-        beside = server.start() if server is not None else None  # says what is wrong before a model is loaded
+        beside = server.start() if server is not None else None  # fails before a model is loaded
         plan = plan_of(settings, wanted, output)
         bound = tie_bound_of(plan)
         model = load_model(plan, output)
@@ -132,7 +132,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The prompts that count, by category, and those that warm up."""
+    """The prompts to measure, by category, and those of the warm-up."""
 
     prompts: dict[str, list[Prompt]]
     warm_up: list[Prompt]
@@ -143,11 +143,14 @@ class Asked:
         return any(prompt.has_images for prompt in prompts)
 
 
-# ---- before
+# ---- before the measurement
 def wanted_of(
     settings: Settings, *, spec: str | None, concurrency: str, params: SamplingParams, limit_s: float, skip: int
 ) -> Wanted:
-    """Modes as the flag says, else as chats are drafted here."""
+    """Check the flags and return the run's options. Without --spec the mode is that of the settings (off: auto).
+
+    Raises UsageError, also if `skip` leaves fewer than MIN_ANSWER tokens.
+    """
     from eaglelocal.bench.modes import parse_levels, parse_modes
 
     if skip and params.max_tokens is not None and params.max_tokens - skip < MIN_ANSWER:
@@ -160,7 +163,7 @@ def wanted_of(
 
 
 def sighted(settings: Settings, asked: Asked) -> Settings:
-    """What merely lies beside a model, and that no prompt has a use for, is not loaded."""
+    """Return settings that load no projector found beside the model (mmproj auto) if no prompt has images."""
     if settings.mmproj != "auto" or asked.has_images:
         return settings
     return dataclasses.replace(settings, mmproj="none")
@@ -169,7 +172,7 @@ def sighted(settings: Settings, asked: Asked) -> Settings:
 def params_of(
     settings: Settings, *, temperature: float, seed: int, max_tokens: int, ignore_eos: bool
 ) -> SamplingParams:
-    """Greedy unless a temperature is named here: the one of the settings is for chats."""
+    """Return greedy sampling unless --temperature is given; the settings' temperature is for chats only."""
     from eaglelocal.core.sampling import GREEDY, SamplingParams
 
     if temperature == 0:
@@ -186,7 +189,10 @@ def params_of(
 
 
 def prompts_of(file: Path | None, categories: Sequence[str], pairs: int | None, num_warm_up: int) -> Asked:
-    """From the file, or held-out tasks of the embedded model's corpus; those have others to warm up with."""
+    """Return the prompts of the file, or held-out tasks of the embedded model's corpus.
+
+    The warm-up uses the first prompts of a file, but other tasks of the corpus than those measured.
+    """
     from eaglelocal.bench.prompts import built_in, by_category, from_file
 
     if file is not None:
@@ -205,7 +211,7 @@ def tasks_of(asked: Asked, wanted: Wanted, repeats: int) -> list[Task]:
 
 
 def check_folder(svg: Path | None) -> None:
-    """Said now, not after minutes of measuring."""
+    """Raise UsageError if the chart's folder is missing: before the measurement, not after minutes of it."""
     if svg is not None and not svg.absolute().parent.is_dir():
         raise UsageError(f"there is no folder for the chart {svg}")
 
@@ -222,7 +228,10 @@ def open_server(rival: Rival, opened: contextlib.ExitStack) -> HttpClient | None
 
 
 def read_key(file: Path | None) -> str:
-    """The first in the file, with or without a name before it, as `serve` writes them; empty without a file."""
+    """Return the first key of a file, `KEY` or `name: KEY` as `serve` writes it; "" without a file.
+
+    Raises UsageError if the file cannot be read or holds no key.
+    """
     if file is None:
         return ""
     try:
@@ -238,7 +247,10 @@ def read_key(file: Path | None) -> str:
 
 
 def plan_of(settings: Settings, wanted: Wanted, output: Output) -> Plan:
-    """Loaded for `auto`, which allows every mode a request."""
+    """Return a plan with `spec` auto, under which each request may choose its mode, and with enough slots.
+
+    Raises UsageError if there is no draft.
+    """
     slots = max(*wanted.levels, slots_of(settings))
     options = dataclasses.replace(options_of(settings, Choice()), spec="auto", parallel=slots)
     plan = plan_run(options, output)
@@ -248,7 +260,7 @@ def plan_of(settings: Settings, wanted: Wanted, output: Output) -> Plan:
 
 
 def sides_of(model: Model, wanted: Wanted, server: HttpClient | None) -> list[Side]:
-    """Plain decoding first."""
+    """Return the sides to compare: plain decoding first, then the modes, then the server if there is one."""
     from eaglelocal.bench.asking import Freshness, Side
     from eaglelocal.bench.measure import PLAIN
     from eaglelocal.client.engine_client import EngineClient
@@ -264,11 +276,11 @@ def sides_of(model: Model, wanted: Wanted, server: HttpClient | None) -> list[Si
     return ours if server is None else [*ours, Side(SERVER_SIDE, server)]
 
 
-# ---- meanwhile
+# ---- the measurement
 def measure(
     sides: Sequence[Side], tasks: Sequence[Task], wanted: Wanted, *, examiner: Examiner, output: Output
 ) -> Result:
-    """Ctrl-C and failures end it early; what was measured is kept."""
+    """Run the tasks. Ctrl-C and failures end the run early and are kept in the result with the laps so far."""
     from eaglelocal.bench.measure import Measuring
 
     laps: list[Lap] = []
@@ -289,7 +301,10 @@ def measure(
 
 
 def patience(limit_s: float) -> IsNeeded:
-    """Everything until the time is over; then what no result can do without: two prompts of each kind, and waves."""
+    """Return a predicate: every task is needed until `limit_s` seconds from now have passed.
+
+    After that only those without which there is no result: FEWEST_PROMPTS of each category, waves, warm-up.
+    """
     began_s = time.monotonic()
 
     def is_needed(task: Task) -> bool:
@@ -300,7 +315,7 @@ def patience(limit_s: float) -> IsNeeded:
 
 
 def teller(progress: Callable[[LoadProgress], None]) -> OnAsk:
-    """Shows what is measured; on a terminal, how long it will still take, too."""
+    """Return a callback that shows the progress of the tasks; on a terminal with category and remaining time."""
     began_s = time.monotonic()
 
     def tell(task: Task, done: float) -> None:

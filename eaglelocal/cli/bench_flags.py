@@ -1,4 +1,4 @@
-"""The flags of `bench` that no other command has. Their values are read in bench.py."""
+"""The flags that only `bench` has. bench.py reads their values."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 DEFAULT_PAIRS = 5
-LIMIT_S = 100.0  # of a run whose length nobody named, for each mode, and besides loading
-MIN_ANSWER = 16  # tokens: shorter answers have no speed worth the name
+LIMIT_S = 100.0  # for each mode, loading excluded; only if no flag sets the length of the run
+MIN_ANSWER = 16  # tokens: the speed of shorter answers is too uncertain
 
 # what is compared
 Modes = Annotated[str | None, typer.Option(metavar="MODES", help="auto, pid and draft lengths: auto,2,4,8.")]

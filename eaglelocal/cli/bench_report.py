@@ -1,6 +1,6 @@
-"""What a measurement says to its reader: what was measured, the table, the chart, the JSON object.
+"""The output of `bench`: what was measured, the table, the chart, the JSON object.
 
-Knows where each part goes; the parts are the bench room's.
+This file decides where each part goes; eaglelocal/bench makes the parts.
 """
 
 from __future__ import annotations
@@ -29,49 +29,49 @@ SERVER_SIDE = "server"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is compared, how many ask at once, how answers are drawn, and when it is enough."""
+    """The options of a run: modes, numbers of requests at once, sampling, and the limit of time."""
 
     modes: tuple[Spec, ...]
     levels: tuple[int, ...]
     params: SamplingParams
     limit_s: float = math.inf  # for each mode
-    skip: int = 0  # tokens at the beginning of answers that do not count
+    skip: int = 0  # tokens at the beginning of each answer that its speed leaves out
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was measured, and why there is not all of it."""
+    """The laps of a run, and why some are missing."""
 
     laps: list[Lap]
     num_tasks: int
     error: EagleLocalError | None
-    too_long: Sequence[EagleLocalError] = ()  # why tasks were left out: a prompt does not fit a context
+    too_long: Sequence[EagleLocalError] = ()  # one per skipped task: a prompt does not fit the context
 
     def check_whole(self) -> None:
-        """Raises what ended it early."""
+        """Raise the error that ended the run early, if there was one."""
         if self.error is not None:
             raise self.error
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a result belongs to."""
+    """The description of a run: the engine, the options, and another server if one was measured."""
 
     info: EngineInfo
     wanted: Wanted
-    server: EngineInfo | None  # of another that was asked too; its library is the address
+    server: EngineInfo | None  # another server that was measured; its `library` is the URL
     flash_attn: str  # as the target runs: auto, on or off
-    tie_bound: float  # gap of logits up to which a choice may flip
+    tie_bound: float  # largest gap of logits that counts as a near-tie
 
 
 def finish(result: Result, told: Told, output: Output, *, svg: Path | None, as_json: bool) -> None:
-    """Tell what there is, then raise what kept it from being all."""
+    """Report the result, then raise the error that ended the run early, if there was one."""
     tell(result, told, output, svg=svg, as_json=as_json)
     result.check_whole()
 
 
 def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_json: bool) -> None:
-    """The table, the chart and the object of what there is."""
+    """Print the report and the JSON object, and write the chart, of the laps so far."""
     from eaglelocal.bench.findings import findings_of
     from eaglelocal.bench.objects import result_object
     from eaglelocal.bench.report import report
@@ -90,7 +90,7 @@ def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_jso
     output.data("\n".join(head_lines(told)))
     output.data(f"\n{report(findings, flash_attn=told.flash_attn)}")
     with contextlib.ExitStack() as last:
-        if as_json:  # also where the chart cannot be written
+        if as_json:  # also if the chart cannot be written
             told_all = {
                 **head_object(told),
                 **result_object(findings),
@@ -150,7 +150,7 @@ def write_chart(file: Path, runs: Sequence[Run], told: Told) -> None:
 
 @functools.cache
 def machine_name() -> str:
-    """The GPUs that this build of llama.cpp serves, and the processor."""
+    """Return the names of the GPUs that this build of llama.cpp supports, and of the CPU."""
     from eaglelocal.probe.probe import probe
 
     machine = probe()

@@ -1,6 +1,7 @@
-"""--web: the monitor in a browser, beside a server of ours or of any other one. Who may look, and under which address.
+"""The monitor in a browser (--web), of an eaglelocal server or any other one: its address and who may open it.
 
-The rule is the server's: loopback needs no key, any other address does, and where there is a key it is wanted.
+The server's rule of access applies: loopback needs no key, any other address does, and a configured key is
+always required.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Work = Callable[[], Coroutine[None, None, None]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An address that is listened on, where nothing is shown yet. `new_key`: one that nobody knows yet."""
+    """A bound address that serves no page yet. `new_key`: a generated key, which the message shows."""
 
     listening: socket.socket
     access: Access
@@ -45,17 +46,23 @@ class Page:
         return f"?key={self.new_key}" if self.new_key else "?key=KEY, with one of its keys"
 
     def beside(self, server_url: str, other: Work) -> Work:
-        """Show that server, which each visitor asks with a key of their own, while something else goes on."""
+        """Return a coroutine function that runs `other` and shows the server's monitor beside it.
+
+        Each visitor's screen asks the server with the visitor's own key.
+        """
 
         async def both() -> None:
             async with asyncio.TaskGroup() as group:
-                group.create_task(other())  # first: where it is a screen, what is said next goes to its log
+                group.create_task(other())  # first: a screen takes the messages of show() into its log
                 group.create_task(self.show(server_url))
 
         return both
 
     async def show(self, server_url: str, *, api_key: str | None = None) -> None:
-        """Until it is cancelled. api_key: with which all visitors' screens ask; None: with the visitor's own."""
+        """Serve the monitor of a server until cancelled.
+
+        api_key  key with which every visitor's screen asks the server; None: the visitor's own
+        """
         from eaglelocal.web.site import MonitorSite, Watched
 
         site = MonitorSite(Watched(url=server_url, api_key=api_key), self.access)
@@ -65,7 +72,7 @@ class Page:
 
 
 def bound_page(settings: Settings, access: Access, output: Output, *, new_key: str = "") -> Page:
-    """Raises UsageError where textual-serve is missing, ResourceError where the port is taken."""
+    """Bind the page's address. Raises UsageError without textual-serve, ResourceError if the port is taken."""
     from eaglelocal.server.run import bound
 
     try:
@@ -77,7 +84,11 @@ def bound_page(settings: Settings, access: Access, output: Output, *, new_key: s
 
 
 def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output) -> None:
-    """Until Ctrl-C. Where the watched server wants a key and none was given for the page, the page gets a new one."""
+    """Serve the monitor of the server at `url` until Ctrl-C.
+
+    If that server is asked with a key and no key is configured for the page, the page gets a generated one, so that
+    its visitors need a key too.
+    """
     from eaglelocal.client.servers.connection import Connection
     from eaglelocal.server.access import Access, check_bind, key_warnings, names_of, read_keys
     from eaglelocal.tui.keys import check_look
@@ -99,7 +110,7 @@ def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output)
 
 
 async def until_stopped(page: Page, url: str, api_key: str) -> None:
-    """Ctrl-C, SIGTERM and a closed terminal are the end, and no failure."""
+    """Serve the page until Ctrl-C, SIGTERM or a closed terminal, and return normally then."""
     from eaglelocal.server.run import ending_signals
 
     shown = asyncio.create_task(page.show(url, api_key=api_key))

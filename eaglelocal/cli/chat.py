@@ -1,6 +1,6 @@
-"""`eaglelocal chat`: from flags to a session, then one answer or a talk.
+"""`eaglelocal chat`: from flags to a session, then one answer or a conversation.
 
-Composes settings, plan, engine and the two modes; nothing heavy is imported before a model is needed.
+Combines settings, plan, engine, line mode and the screen; nothing heavy is imported before a model is needed.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def chat(  # many parameters: typer reads the flags from the signature
 
 
 def talk(session: Session, output: Output, question: str | None, *, as_json: bool, tint: bool) -> int:
-    """One answer, or as many as are wanted. Returns the exit code."""
+    """Answer one question, or converse in line mode if `question` is None. Returns the exit code."""
     if question is None:
         return converse(session, output, tint=tint)
     if not as_json:
@@ -105,7 +105,7 @@ def talk(session: Session, output: Output, question: str | None, *, as_json: boo
 
 
 def tell_model(session: Session, output: Output) -> None:
-    """What answers; which server was joined is said already."""
+    """Show target, draft and notes of a model loaded here; a server was already named when it was joined."""
     model = session.model
     if model.plan is not None:
         output.aside(model_line(model.info, model.plan))
@@ -114,13 +114,13 @@ def tell_model(session: Session, output: Output) -> None:
 
 
 def has_screen(output: Output) -> bool:
-    """Is there a terminal that can be drawn on?"""
+    """Return whether the output is a terminal that a full screen can be drawn on."""
     knows_terminal = os.name == "nt" or os.environ.get("TERM", "") not in ("", "dumb")
     return output.is_terminal and knows_terminal
 
 
 def show_screen(settings: Settings, pictures: Pictures, *, keeps: bool, tint: bool) -> int:
-    """The chat screen until the person leaves. It is there before the model is."""
+    """Run the chat screen until the user leaves; it appears before the model is loaded. Returns the exit code."""
     from eaglelocal.tui.chat import ChatApp, ChatPlaces, run_chat
     from eaglelocal.tui.keys import check_look
     from eaglelocal.tui.look import look_of
@@ -132,7 +132,10 @@ def show_screen(settings: Settings, pictures: Pictures, *, keeps: bool, tint: bo
 
 
 def question_of(prompt: str | None, output: Output, *, as_json: bool) -> str | None:
-    """PROMPT joined with stdin; None: a person sits there and will ask."""
+    """Return PROMPT joined with stdin, or None if there is no PROMPT and stdin is a terminal.
+
+    Raises UsageError in that case with --json.
+    """
     is_person = sys.stdin is not None and sys.stdin.isatty()
     if prompt is None and is_person:
         if as_json:
@@ -144,10 +147,10 @@ def question_of(prompt: str | None, output: Output, *, as_json: bool) -> str | N
 def open_session(
     settings: Settings, voice: Voice, choice: Choice, *, pictures: Pictures = (), is_brief: bool = False
 ) -> Session:
-    """A session with the model that answers: a server's, or one of our own, as chosen or as the settings say.
+    """Open a session with a running server's model, or load a model as `choice` or the settings say.
 
-    pictures  that go with the first question
-    is_brief  it is over after one answer
+    pictures  attached to the first question
+    is_brief  the session ends after one answer
     """
 
     def options(chosen: Choice) -> RunOptions:
@@ -156,7 +159,7 @@ def open_session(
 
     joined = joined_model(settings, voice) if choice.target is None else None
     model = joined
-    if joined is None and choice.target is None and settings.target is None:  # once, while all memory is free
+    if joined is None and choice.target is None and settings.target is None:  # planned once, while all memory is free
         first = decide(options(choice), voice)
         settings = replace(settings, target=first.target)
         model = load_model(write_plan(first, voice), voice)

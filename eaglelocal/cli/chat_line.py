@@ -1,7 +1,7 @@
-"""The interactive loop of line mode: read, ask or act, show, again.
+"""The interactive loop of line mode: read a line, run the command or ask the question, repeat.
 
-Knows when to leave: ctrl-d, /exit, ctrl-c a second time. An error is shown and the loop goes on; the
-engine restarts by itself. What nobody foresaw is shown too, and the loop goes on; should it end, the talk is kept.
+It ends on ctrl-d, /exit or a second ctrl-c. An error, even an unexpected one, is shown and the loop continues;
+the engine restarts by itself. If the loop fails, the unsaved conversation is written to disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ReadQuestion = Callable[[], str]
 
 @dataclass(slots=True)
 class Loop:
-    """Goes round until the person leaves; `presses` counts ctrl-c since the last line they entered."""
+    """The loop of line mode; `presses` counts ctrl-c since the last line that was entered."""
 
     asker: Asker
     desk: Desk
@@ -41,7 +41,7 @@ class Loop:
     presses: int = 0
 
     def run(self) -> int:
-        """Returns the exit code."""
+        """Loop until the user leaves and return the exit code."""
         while True:
             try:
                 self._once()
@@ -61,7 +61,7 @@ class Loop:
                 return 0
             except (OutputClosed, TerminalGone):
                 raise
-            except Exception as problem:  # whatever it is, what was said is not lost with it
+            except Exception as problem:  # a bug must not lose the conversation
                 self._tell_bug(problem)
 
     def _tell_bug(self, problem: Exception) -> None:
@@ -89,7 +89,7 @@ class Loop:
             self._ask(line.strip())
 
     def _ask(self, question: str) -> None:
-        self.presses = 1  # a ctrl-c that gets out of ask() was the second
+        self.presses = 1  # a KeyboardInterrupt from ask() is the second ctrl-c
         with unseen_typing():
             outcome = self.asker.ask(question)
         if outcome.finished is None or outcome.finished.reason != "cancelled":
@@ -99,9 +99,9 @@ class Loop:
 
 
 def converse(session: Session, output: Output, *, tint: bool) -> int:
-    """Talk on a terminal until the person leaves. Returns the exit code."""
+    """Converse on a terminal until the user leaves and return the exit code."""
     desk = Desk(session, output, locations.conversations_dir(), lambda text: copy_to_desktop(text, output))
-    is_told = session.model.plan is not None or session.model.takes_spec  # other servers do not say what was drafted
+    is_told = session.model.plan is not None or session.model.takes_spec  # other servers do not report drafted tokens
     is_tinted = tint and output.colour and is_told and session.model.speculates
     desk.say(
         *model_lines(session.model.info, session.model.plan),
@@ -121,7 +121,7 @@ def converse(session: Session, output: Output, *, tint: bool) -> int:
 
 
 def keep_talk(desk: Desk) -> None:
-    """Write what was said and not saved to disk, and say where."""
+    """Save the unsaved conversation in a new file, and show its path."""
     path = conversation_file.rescue(
         desk.session.conversation, desk.conversations, target=desk.session.model.info.target
     )
@@ -130,7 +130,7 @@ def keep_talk(desk: Desk) -> None:
 
 
 def copy_to_desktop(text: str, output: Output) -> None:
-    """Raises UsageError where there is no program for it."""
+    """Copy a text to the clipboard and confirm it. Raises UsageError if no clipboard program is found."""
     if not clipboard.fill(text):
         no_clipboard(text)
     output.message(copied_line(text))

@@ -1,6 +1,6 @@
-"""One question, one answer: `chat PROMPT`, and text on stdin.
+"""The one-shot chat, `chat PROMPT`: one question, from PROMPT and stdin, and one answer.
 
-Knows how stdin joins PROMPT and what stands on stdout. Does not know the loop.
+It decides how stdin is joined to PROMPT and what is printed on stdout.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from eaglelocal.errors import Cancelled, EngineError, UsageError
 from eaglelocal.talk.report import answer_object
 
 PATIENCE_S = 2.0
-MAX_STDIN_BYTES = 8_000_000  # more than any context holds; what never ends (`yes |`) must not fill the memory
+MAX_STDIN_BYTES = 8_000_000  # more than any context holds; endless input (`yes |`) must not fill the memory
 
 
 def read_stdin(stdin: TextIO | None, output: Output) -> str:
-    """All of stdin when it is no terminal; says so when nothing comes, since an open pipe looks like a hang."""
+    """Return all of stdin, or "" if it is a terminal. Raises UsageError if it is too long or not UTF-8.
+
+    Shows a message if nothing arrives within PATIENCE_S, because an open pipe looks like a hang.
+    """
     if stdin is None or stdin.isatty():
         return ""
     if not _is_ready(stdin):
@@ -41,13 +44,13 @@ def read_stdin(stdin: TextIO | None, output: Output) -> str:
 
 
 def _is_ready(stdin: TextIO) -> bool:
-    if os.name == "nt":  # select knows only sockets there
+    if os.name == "nt":  # there select takes only sockets
         return True
     return bool(select.select([stdin], [], [], PATIENCE_S)[0])
 
 
 def joined(prompt: str, piped: str) -> str:
-    """`PROMPT`, an empty line, what was piped. Raises UsageError when both are empty."""
+    """Return PROMPT, an empty line, and the piped text. Raises UsageError if both are empty."""
     parts = [part.strip("\n") for part in (prompt, piped) if part.strip()]
     if not parts:
         raise UsageError("there is no question: PROMPT and stdin are empty", hint='eaglelocal chat "What can you do?"')
@@ -55,7 +58,10 @@ def joined(prompt: str, piped: str) -> str:
 
 
 def answer_once(asker: Asker, question: str) -> None:
-    """Ask and show. With a quiet asker the object is the only thing on stdout. Raises what failed."""
+    """Ask a question and show the answer; a quiet asker prints only the JSON object on stdout.
+
+    Raises the error of the answer, or Cancelled if it was stopped.
+    """
     outcome = asker.ask(question)
     if outcome.error is not None:
         raise outcome.error

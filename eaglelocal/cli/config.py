@@ -1,4 +1,4 @@
-"""`eaglelocal config show`: every setting, its value and where it came from."""
+"""`eaglelocal config show`: show every setting, its value and where it came from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eaglelocal.cli.output import standard_output
 from eaglelocal.settings import Settings
 
 UNSET = "-"
-MAX_VALUE = 40  # cells: one long value does not push all origins out of sight
+MAX_VALUE = 40  # columns: one long value must not push all origins out of sight
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -49,7 +49,7 @@ def show(as_json: flags.AsJson = False) -> None:
 
 
 def as_written(value: object) -> str:
-    """Return the value as a person writes it in the config file; a text without quotes where that says the same."""
+    """Return the value as one writes it in the config file; a text is unquoted where that is unambiguous."""
     if isinstance(value, tuple) and value:
         table = as_json_value(value)
         if isinstance(table, dict):
@@ -63,11 +63,11 @@ def as_written(value: object) -> str:
 
 
 def as_json_value(value: object) -> object:
-    """Return the value as JSON has it: a table is an object."""
+    """Return the value for JSON: a table becomes an object."""
     is_table = isinstance(value, tuple) and value and all(isinstance(entry, tuple) for entry in value)
     return dict(value) if is_table else value  # type: ignore[call-overload]
 
 
 def _quoted(text: object) -> str:
-    """A basic string of TOML, which is a string of JSON too."""
+    """Return a text as a JSON string, which is also a basic string of TOML."""
     return json.dumps(text, ensure_ascii=False)

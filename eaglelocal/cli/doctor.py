@@ -1,4 +1,4 @@
-"""`eaglelocal doctor`: what is wrong with this installation, and the command that mends it."""
+"""`eaglelocal doctor`: show what is wrong with this installation, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def findings_object(findings: list[Finding]) -> dict[str, object]:
 
 
 def findings_lines(findings: list[Finding]) -> list[str]:
-    """The worst first, each with its command on a line of its own that can be copied whole."""
+    """Return the findings as lines, the worst first, each command on its own line so that it can be copied."""
     ordered = [each for level in ("problem", "warning", "ok") for each in findings if each.level == level]
     return [line for finding in ordered for line in _lines_of(finding)]
 

@@ -1,7 +1,7 @@
-"""Reading questions from a person: one line, a line that goes on, or a block in triple quotes.
+"""Input of questions in line mode: one line, a line continued with a backslash, or a block in triple quotes.
 
-Knows the stdlib's line editing (GNU readline or libedit, where there is one), history and completion
-of slash commands. Does not know what the lines mean.
+Uses the stdlib's line editing (GNU readline or libedit, where available), with history and completion
+of slash commands. It does not interpret the lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eaglelocal.talk.pictures import completions
 
 try:
     import readline
-except ImportError:  # a Python without line editing still chats
+except ImportError:  # a Python without line editing
     readline = None  # type: ignore[assignment]
 try:
     import termios
@@ -29,26 +29,26 @@ except ImportError:  # not a Unix
     termios = None  # type: ignore[assignment]
 
 QUOTES = '"""'
-IMAGE = "/image "  # behind it a path is typed
+IMAGE = "/image "  # followed by a path, which is completed
 PROMPT, MORE = "> ", ". "
 MAX_HISTORY = 1000
-ALT_ENTER = r'"\e\C-m": "\\\C-m"'  # types a backslash and enter: the text goes on
+ALT_ENTER = r'"\e\C-m": "\\\C-m"'  # types a backslash and enter, so the text continues on the next line
 
 ReadLine = Callable[[str], str]
 
 
 class LineDiscarded(Exception):
-    """Ctrl-C threw away what was typed; nobody wants to leave."""
+    """A Ctrl-C that discarded a typed text; it does not count towards leaving."""
 
 
 class TerminalGone(Exception):
-    """Nobody can type any more: the terminal was closed. A Ctrl-D is an EOFError."""
+    """The end of input because the terminal was closed. A Ctrl-D is an EOFError."""
 
 
 def read_question(read_line: ReadLine) -> str:
-    r"""A question, its lines joined.
+    r"""Read a question and return it with its lines joined.
 
-    Raises EOFError, TerminalGone, LineDiscarded, and KeyboardInterrupt when nothing was typed.
+    Raises EOFError, TerminalGone, LineDiscarded, and KeyboardInterrupt if nothing was typed.
 
     `one line`, `goes on \` + `here`, or a block: `\"""first`, `second`, `third\"""`.
     """
@@ -78,15 +78,15 @@ def _more(read_line: ReadLine) -> str:
 
 
 class LineEditor:
-    """A terminal with history. Use as a context manager: leaving writes the history file."""
+    """A line editor with history. Use as a context manager: leaving writes the history file."""
 
     def __init__(self, history: Path, completions: Sequence[str] = (), *, prompt_is_shown: bool = True) -> None:
         self._history = history
-        self._prompt_is_shown = prompt_is_shown  # not where stdout is a file: the prompt is no data
+        self._prompt_is_shown = prompt_is_shown  # False if stdout is a file: the prompt is no data
         self._completions = tuple(completions)
 
     def __enter__(self) -> LineEditor:
-        if isinstance(sys.stdin, io.TextIOWrapper):  # a byte that is no text must not end the line
+        if isinstance(sys.stdin, io.TextIOWrapper):  # invalid UTF-8 must not raise
             sys.stdin.reconfigure(errors="surrogateescape")
         if readline is not None:
             self._prepare()
@@ -97,9 +97,9 @@ class LineEditor:
             self._write_history()
 
     def read_line(self, prompt: str) -> str:
-        """Return one line. Raises EOFError at Ctrl-D or the end of a file, TerminalGone, and what `_on_interrupt` does.
+        """Return one line. Raises EOFError at Ctrl-D or the end of a file, TerminalGone, and as `_on_interrupt`.
 
-        Some line editing tells a closed terminal as the end of a file: then the terminal no longer says it is one.
+        Some editing libraries report a closed terminal as the end of a file; then isatty() has become false.
         """
         was_terminal = _types_on_terminal()
         previous = signal.signal(signal.SIGINT, _on_interrupt)
@@ -123,7 +123,7 @@ class LineEditor:
             readline.parse_and_bind(setting)
         try:
             readline.read_history_file(self._history)
-        except OSError:  # none yet, or one that another library wrote: start anew
+        except OSError:  # missing, or written by another library: start anew
             readline.clear_history()
 
     def _complete(self, text: str, state: int) -> str | None:
@@ -133,7 +133,7 @@ class LineEditor:
         return matches[state] + " " if state < len(matches) else None
 
     def _write_history(self) -> None:
-        """Questions are private: the file belongs to its owner alone. A full disk is no reason to fail."""
+        """Write the history, readable by the owner only because questions are private. Ignores OSError."""
         try:
             make_folder(self._history.parent, PRIVATE)
             os.close(os.open(self._history, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -145,20 +145,20 @@ class LineEditor:
 def _types_on_terminal() -> bool:
     try:
         return sys.stdin.isatty()
-    except (OSError, ValueError, AttributeError):  # closed, or none
+    except (OSError, ValueError, AttributeError):  # stdin is closed or None
         return False
 
 
 def _bindings() -> list[str]:
     if "libedit" in (readline.__doc__ or ""):
         return ["bind ^I rl_complete"]
-    paste = [] if os.environ.get("TERM") == "dumb" else ["set enable-bracketed-paste on"]  # Python switches it off
+    paste = [] if os.environ.get("TERM") == "dumb" else ["set enable-bracketed-paste on"]  # Python disables it
     return ["tab: complete", ALT_ENTER, *paste]
 
 
 @contextmanager
 def unseen_typing() -> Iterator[None]:
-    """What is typed while an answer runs is kept for the next prompt, but does not appear amid the text."""
+    """Switch off the terminal's echo, so that text typed during an answer only appears at the next prompt."""
     if termios is None or not sys.stdin.isatty():
         yield
         return
@@ -174,7 +174,10 @@ def unseen_typing() -> Iterator[None]:
 
 
 def _on_interrupt(number: int, frame: FrameType | None) -> None:
-    """Runs while the typed line is still there; afterwards the library has forgotten it."""
+    """Raise LineDiscarded if a text was typed, else KeyboardInterrupt.
+
+    A signal handler, because after the signal the library has dropped the typed line.
+    """
     if readline is not None and readline.get_line_buffer():
         raise LineDiscarded
     raise KeyboardInterrupt

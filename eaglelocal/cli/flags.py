@@ -1,6 +1,6 @@
-"""The flags that several commands share, named once. All are text: settings reads and checks the values.
+"""The flags that several commands share. All are text: settings.py parses and checks the values.
 
-So a wrong value has one message, wherever it came from: flag, environment or file.
+So a wrong value gives the same message, whether it came from a flag, the environment or the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TopK = Annotated[str | None, typer.Option(metavar="N", help="Only the N likelies
 TopP = Annotated[str | None, typer.Option(metavar="P", help="Only the likeliest tokens that sum to P.")]
 MinP = Annotated[str | None, typer.Option(metavar="P", help="No token below P times the likeliest.")]
 
-# how it runs; unset: as planned
+# how it runs; unset: the planner decides
 Threads = Annotated[str | None, typer.Option(metavar="N", help="Unset: the cores this process may use.")]
 GpuLayers = Annotated[str | None, typer.Option(metavar="auto|N", help="Layers on the GPU.")]
 NCpuMoe = Annotated[str | None, typer.Option(metavar="auto|N", help="Experts of the first N layers stay in RAM.")]

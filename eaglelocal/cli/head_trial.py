@@ -1,7 +1,8 @@
-"""A head is tried beside its target, in a real engine: which way to read it is right, and is it worth anything?
+"""The trial of an imported head with its target, in a real engine: which reading of it is right, if any.
 
-Each reading is written into the file's header and loaded anew; the prompts, and with greedy answers the texts, are the
-same for all. What decides is in hub/heads/verdict.py.
+A reading is an interpretation of the head's configuration: tapped layers and places of norms. Each one is written
+to the file's header and loaded; prompts, and since answers are greedy also texts, are the same for all. The
+criteria are in hub/heads/verdict.py.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from eaglelocal.hub.heads.verdict import Figures, figures_of, goes_on_better, st
 from eaglelocal.talk.session import ChatClient
 
 DRAFT_LENGTH = 5
-NUM_TOKENS = 1000  # of a reading; two at least are tried
+NUM_TOKENS = 1000  # generated with each reading; at least two readings are tried
 ANSWER_TOKENS = 96
 PROMPTS_OF_A_KIND = 4
 OTHER_HEAD = "take the head that was trained for this very model; `--no-trial` imports it as it is"
-PATIENCE_S = 300.0  # for the first reading; the others get as many prompts
+PATIENCE_S = 300.0  # for the first reading; the others get the same number of prompts
 
 OpenEngine = Callable[[Path], ChatClient]
 OnProgress = Callable[[float, str], None]
@@ -36,13 +37,17 @@ OnProgress = Callable[[float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
+    """A reading and its figures in the trial."""
+
     reading: Reading
     figures: Figures
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    tried: tuple[Tried, ...]  # in the order of trying; the first is what the configuration says
+    """The readings of a trial, and the best of them."""
+
+    tried: tuple[Tried, ...]  # in the order of the trials; the first follows the configuration
     best: Tried
 
     @property
@@ -51,14 +56,17 @@ class Outcome:
 
     @property
     def is_alike(self) -> bool:
-        """Both recurrences are accepted alike, as where the last norm's gains are nearly equal: either will do."""
+        """True if the best reading and the one with the other `norm_output` are accepted equally well.
+
+        Either will do then, as where the gains of the last norm are nearly equal.
+        """
         flipped = replace(self.best.reading, norm_output=not self.best.reading.norm_output)
         others = [tried.figures for tried in self.tried if tried.reading == flipped]
         return bool(others) and not goes_on_better(self.best.figures, others[0])
 
 
 class Trial:
-    """Loads a head in one reading after the other. `open_engine` starts an engine with the head at a path."""
+    """A trial of a head in one reading after the other. `open_engine` starts an engine with the head at a path."""
 
     def __init__(
         self,
@@ -77,7 +85,7 @@ class Trial:
         self._num_readings = 2 + len(head.alternatives())
 
     def run(self) -> Outcome:
-        """Leaves the best reading in the file. Raises IncompatibleError where no reading is worth anything."""
+        """Try the readings and leave the best one in the file. Raises IncompatibleError if none knows the target."""
         best = self._try(self._head.stated)
         for reading in self._head.alternatives():
             other = self._try(reading)
@@ -122,6 +130,7 @@ def write_reading(path: Path, reading: Reading, n_layer: int, length: float) -> 
 
 
 def check_knows_target(name: str, figures: Figures, *, hint: str = OTHER_HEAD) -> None:
+    """Raise IncompatibleError if too few of a head's first drafted tokens are accepted."""
     if figures.knows_target:
         return
     raise IncompatibleError(
@@ -133,7 +142,7 @@ def check_knows_target(name: str, figures: Figures, *, hint: str = OTHER_HEAD) -
 
 
 def prompts() -> list[Prompt]:
-    """Of all kinds in turn."""
+    """Return prompts of all categories, alternating between them."""
     kinds: dict[str, list[Prompt]] = {}
     for prompt in built_in((), PROMPTS_OF_A_KIND):
         kinds.setdefault(prompt.category, []).append(prompt)
@@ -147,7 +156,10 @@ def ask_all(
     on_tokens: Callable[[float], None],
     num_tokens: int = NUM_TOKENS,
 ) -> tuple[Figures, int]:
-    """Greedy answers until there are enough tokens, or no time left. Returns the number of prompts, too."""
+    """Send requests until there are `num_tokens` tokens or PATIENCE_S seconds have passed.
+
+    Returns the figures and the number of requests sent. `on_tokens` gets the share of the tokens so far.
+    """
     began_at, counts, said = time.monotonic(), [], list[int]()
     for request in requests:
         finished = _ask(client, request, said)
@@ -159,14 +171,14 @@ def ask_all(
 
 
 def request_of(prompt: Prompt, number: int, *, has_template: bool) -> ChatRequest:
-    """A model without a chat template goes on with the question's text."""
+    """Return a trial's request: a conversation, or without a chat template the question as text to complete."""
     if has_template:
         return as_trial(ChatRequest(id="", messages=prompt.messages), number)
     return as_trial(ChatRequest(id="", text=prompt.messages[-1].content), number)
 
 
 def as_trial(request: ChatRequest, number: int) -> ChatRequest:
-    """The same question, answered greedily and drafted for at the trial's length."""
+    """Return the request with greedy sampling and drafts of DRAFT_LENGTH."""
     params = SamplingParams(temperature=0.0, max_tokens=ANSWER_TOKENS)
     return replace(request, id=f"trial-{number}", params=params, spec=fixed(DRAFT_LENGTH))
 

@@ -1,6 +1,6 @@
-"""`eaglelocal import`: an EAGLE-3 or 3.1 head as it was published -> a GGUF that `--draft auto` finds.
+"""`eaglelocal import`: convert a published EAGLE-3 or 3.1 head to a GGUF that `--draft auto` finds.
 
-Reads, checks, writes and tries the head; a head that does not know its target is not kept.
+Reads, checks, writes and tries the head; a head that predicts its target too badly is not kept.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ def import_head(
 
 
 def check_asked(target: str | None, kind: str, *, hint: str) -> None:
+    """Raise UsageError if there is no target, or `kind` is no type of weights."""
     if target is None:
         raise UsageError("no target: a head drafts for one model", hint=hint)
     if kind not in TYPES:
@@ -92,7 +93,10 @@ def check_asked(target: str | None, kind: str, *, hint: str) -> None:
 
 
 def asked_place(out: str, name: str) -> Path:
-    """The file that is asked for; in a folder, the head's own name."""
+    """Return the file of --out; if that is a folder, the file `name` in it.
+
+    Raises UsageError if it exists and is not a head.
+    """
     path = Path(os.path.expanduser(out))
     path = path / name if path.is_dir() else path
     if path.exists() and not is_head(path):
@@ -111,7 +115,7 @@ def is_head(path: Path) -> bool:
 
 
 def find(settings: Settings, output: Output) -> FoundTarget:
-    """The target, if a head can draft for it at all."""
+    """Find the target and read its header. Raises IncompatibleError if no head can draft for it."""
     from eaglelocal.errors import IncompatibleError
     from eaglelocal.gguf.pair import head_obstacle
     from eaglelocal.hub.targets import find_target
@@ -144,7 +148,10 @@ def parts_of(read: ReadHead, found: FoundTarget, kind: str) -> tuple[list[Entry]
 
 
 def check_written(path: Path, read: ReadHead, found: FoundTarget) -> tuple[str, ...]:
-    """What the engine will check again. Raises IncompatibleError; returns what is only worth a word."""
+    """Check the written head as the engine will when it loads it, and return warnings.
+
+    Raises IncompatibleError if it does not fit the target.
+    """
     from eaglelocal.gguf.pair import draft_warnings, is_same_model, read_draft
     from eaglelocal.gguf.reader import read_header
 
@@ -185,6 +192,7 @@ def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings,
 
 
 def progress_of(output: Output, what: str) -> Callable[[float], None]:
+    """Return a callback that shows a progress bar for fractions from 0 to 1."""
     progress = output.progress()
 
     def show(fraction: float) -> None:

@@ -1,4 +1,4 @@
-"""What `eaglelocal import` shows: what a head is, how it was tried, where it lies. Pure: figures in, texts out."""
+"""The output of `eaglelocal import`: the head, its trial, its file. Pure: figures in, texts out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def head_lines(head: ReadHead, found: FoundTarget, warnings: tuple[str, ...]) ->
 
 
 def labelled(label: str, text: str) -> Iterator[str]:
-    """Lines of at most 80 columns, the label before the first."""
+    """Yield a text in lines of at most WIDTH columns, the label before the first."""
     wrapped = textwrap.wrap(text, WIDTH - LABEL, break_long_words=False, break_on_hyphens=False) or [""]
     for number, line in enumerate(wrapped):
         yield f"{label if number == 0 else '':<{LABEL}}{line}"
@@ -97,7 +97,7 @@ def verdict(outcome: Outcome) -> str:
 
 
 def told(reading: Reading, *, beside: Outcome) -> str:
-    """What was tried in more than one way."""
+    """Return a reading in words: the norm, and whatever else differs between the readings that were tried."""
     others = [tried.reading for tried in beside.tried]
     parts = ["post-norm" if reading.norm_output else "pre-norm"]
     if any(other.taps != reading.taps for other in others):

@@ -1,9 +1,9 @@
-"""Where a chat is answered: by a server that runs, or by an engine of its own.
+"""The choice of what answers a chat: a running server, or an engine of its own.
 
-`--url URL` joins that server. Without --target a server of ours on this machine that answers in text is joined,
-rather than that a second copy of a model is loaded; one that is still loading is waited for. What only an engine of
-one's own can obey (--threads, --draft ...) contradicts --url, and without it asks for an engine of one's own; variables
-and the config file do not. With --url, --target names one of the server's models.
+`--url URL` joins that server. Without --target, a running eaglelocal server on this machine that generates text
+is joined, so that no second copy of a model is loaded; one that is still loading is waited for. Flags that only
+an engine of one's own can obey (--threads, --draft ...) are an error with --url, and without it prevent joining;
+the same settings from variables or the config file do not. With --url, --target names one of the server's models.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from eaglelocal.talk.voice import Voice
 if TYPE_CHECKING:
     from eaglelocal.client.running import RunningServer
 
-PASSING = ("loading", "restarting")  # states
+PASSING = ("loading", "restarting")  # temporary states
 LOADING_S, POLL_S = 300.0, 0.2
-NO_SERVER = "none"  # as --url: an engine of one's own, whatever runs
+NO_SERVER = "none"  # value of --url: an engine of one's own, whatever runs
 OUR_KEY, OPENAI_KEY = "EAGLELOCAL_API_KEY", "OPENAI_API_KEY"
 OF_AN_ENGINE = (
     *("mmproj", "draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "device"),
@@ -35,7 +35,10 @@ OF_AN_ENGINE = (
 
 
 def joined_model(settings: Settings, voice: Voice) -> Model | None:
-    """A server's model, and said which; None: an engine of one's own is wanted. Raises what keeps from joining."""
+    """Join a server, say which, and return its model; None if the chat needs an engine of its own.
+
+    Raises UsageError if the flags contradict --url or its server generates no text, and the client's errors.
+    """
     flags = engine_flags(settings)
     if settings.url is not None and settings.url != NO_SERVER:
         if flags:
@@ -62,22 +65,25 @@ def joined_model(settings: Settings, voice: Voice) -> Model | None:
 
 
 def name_server_of(target: str, voice: Voice) -> None:
-    """Say of a server that has this very model that it would answer, before the model is loaded a second time."""
+    """Point out a running server that has this target loaded, before it is loaded a second time."""
     from eaglelocal.client.running import running_servers
 
     for server in running_servers():
-        if server.target == target or server.target.startswith(f"{target}:"):  # the quantization was left open
+        if server.target == target or server.target.startswith(f"{target}:"):  # named without quantization
             voice.aside(f"{server.url} has {server.target} too: without --target it answers, and memory is spared")
             return
 
 
 def engine_flags(settings: Settings) -> list[str]:
-    """Flags on the command line that a server cannot obey."""
+    """Return the flags on the command line that a server cannot obey."""
     return [place for name in OF_AN_ENGINE if (place := settings.origins()[name]).startswith("--")]
 
 
 def spec_of(settings: Settings, model: Model) -> Spec | None:
-    """What requests to a server say about drafting; None: as the server was started. Raises UsageError."""
+    """Return how requests to a server ask for drafting; None: as the server was started.
+
+    Raises UsageError if --spec is given and the server does not take it.
+    """
     origin = settings.origins()["spec"]
     if model.takes_spec:
         return parse_spec(settings.spec) if origin.startswith("--") else None
@@ -87,7 +93,7 @@ def spec_of(settings: Settings, model: Model) -> Spec | None:
 
 
 def key_of(url: str, environ: Mapping[str, str]) -> str:
-    """What a server of ours announced, else ours from the environment, else the one for OpenAI's clients."""
+    """Return a server's key: as announced by a local eaglelocal server, else of OUR_KEY or OPENAI_KEY, else ""."""
     from eaglelocal.client.running import running_servers
 
     announced = next((server.api_key for server in running_servers() if server.is_at(url)), "")
@@ -95,7 +101,7 @@ def key_of(url: str, environ: Mapping[str, str]) -> str:
 
 
 def ready_servers(voice: Voice, *, patience_s: float) -> Iterator[RunningServer]:
-    """The servers of ours that can answer, the newest first; says of those before them why they cannot."""
+    """Return the running eaglelocal servers that are ready, newest first; report why others are skipped."""
     from eaglelocal.client.running import running_servers, state_of
 
     def settled(server: RunningServer) -> str:
@@ -105,7 +111,10 @@ def ready_servers(voice: Voice, *, patience_s: float) -> Iterator[RunningServer]
 
 
 def settled_state(read_state: Callable[[], str], what: str, voice: Voice, *, patience_s: float) -> str:
-    """What the state is when it is none that passes: a model that is being loaded twice needs twice the memory."""
+    """Wait up to `patience_s` seconds while the state is a temporary one, and return the state.
+
+    Waiting for a server that loads avoids a second copy of its model in memory.
+    """
     state, give_up_at = read_state(), time.monotonic() + patience_s
     if state in PASSING and patience_s:
         voice.aside(f"{what}: {state}")
@@ -124,10 +133,10 @@ def ready_of(servers: Iterable[tuple[RunningServer, str]], voice: Voice) -> Iter
 
 
 def join(url: str, api_key: str, settings: Settings, voice: Voice) -> Model | None:
-    """The server's model; None: it writes no text."""
+    """Connect to a server and return its model; None if the model generates no text."""
     from eaglelocal.client.http_client import HttpClient
 
-    named = settings.origins()["target"].startswith("--")  # elsewhere a target is a file of this machine
+    named = settings.origins()["target"].startswith("--")  # a target from elsewhere names a file of this machine
     model = settings.target if named and settings.target else ""
     client = HttpClient(url, api_key=api_key, model=model, reuses_prompts=True)
     info = client.start()

@@ -1,4 +1,4 @@
-"""`eaglelocal ls`: the models on this disk, for people and as JSON."""
+"""`eaglelocal ls`: list the models on this disk, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ls(as_json: flags.AsJson = False) -> None:
 
 
 def table(entries: Sequence[Entry], *, now: float, width: int | None) -> list[str]:
-    """Lines of at most `width` columns: a reference that leaves no room for the rest has a line of its own."""
+    """Return the table, at most `width` columns wide (None: any); a reference that is too long gets its own line."""
     rows = [HEADINGS, *(_row(entry, now) for entry in entries)]
     widths = [max(len(row[column]) for row in rows) for column in range(1, len(HEADINGS))]
     rest = sum(widths) + 2 * len(widths)
@@ -90,7 +90,7 @@ def _kind(entry: Entry) -> str:
 
 
 def partial_lines(partials: Sequence[Partial]) -> list[str]:
-    """One line for each repository with an unfinished download."""
+    """Return a line for each repository with an unfinished download."""
     lines = []
     for repo in dict.fromkeys(partial.repo for partial in partials):
         came = sum(partial.size_bytes for partial in partials if partial.repo == repo)
@@ -99,7 +99,7 @@ def partial_lines(partials: Sequence[Partial]) -> list[str]:
 
 
 def head_lines(heads: Sequence[UnfinishedHead]) -> list[str]:
-    """Of imports that were killed; one that is at work is no news."""
+    """Return lines on the files of imports that were killed; imports that still run are left out."""
     return [
         f"unfinished: an imported head, {size_text(head.size_bytes)} so far\n  {path_text(head.path)}"
         for head in heads
@@ -108,7 +108,7 @@ def head_lines(heads: Sequence[UnfinishedHead]) -> list[str]:
 
 
 def sized(paths: Sequence[Path]) -> list[tuple[Path, int]]:
-    """Files that are still there, with their bytes."""
+    """Return the files that still exist, with their bytes."""
     found = []
     for path in paths:
         with contextlib.suppress(OSError):
@@ -117,7 +117,10 @@ def sized(paths: Sequence[Path]) -> list[tuple[Path, int]]:
 
 
 def copy_lines(copies: Sequence[tuple[Path, int]]) -> list[str]:
-    """What heads in fewer bits take beside the models. They go with their heads, and come again when they draft."""
+    """Return lines on the disk use of quantized copies of heads.
+
+    A copy is removed with its head, and made again when the head drafts.
+    """
     if not copies:
         return []
     heads, total = "head" if len(copies) == 1 else "heads", size_text(sum(size for _, size in copies))
@@ -125,7 +128,7 @@ def copy_lines(copies: Sequence[tuple[Path, int]]) -> list[str]:
 
 
 def place_lines(places: Sequence[Workplace]) -> list[str]:
-    """What `train` keeps for the next time."""
+    """Return lines on the folders in which `train` keeps answers for the next run."""
     if not places:
         return []
     told = [

@@ -1,7 +1,7 @@
-"""The command `eaglelocal`: which commands there are, and how every failure ends.
+"""The command `eaglelocal`: its table of commands, and the handling of every failure.
 
-Knows exit codes (0; 1 the input or the machine; 2 usage; 130 Ctrl-C, 143 a kill) and how typer fails. Does not
-know what a command does; nothing heavy is imported before a command needs it.
+It knows exit codes (0; 1 the input or the machine; 2 usage; 130 Ctrl-C, 143 SIGTERM) and typer's exceptions.
+Commands are in their own files; nothing heavy is imported before a command needs it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from eaglelocal.talk.nearest import nearest
 
 PROGRAM = "eaglelocal"
 INTERRUPTED = 130
-# The base of everything that typer says about a command line; its place differs between versions.
+# The base class of typer's errors about a command line; its module differs between versions.
 _TyperUsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
@@ -91,13 +91,13 @@ def root(
 
 
 def commands() -> list[str]:
-    """The names of what there is."""
+    """Return the names of all commands and groups."""
     names = [command.name for command in app.registered_commands] + [group.name for group in app.registered_groups]
     return [name for name in names if name]
 
 
 def main() -> int:
-    """Run the command line. Returns the exit code; says what went wrong on stderr."""
+    """Run the command line and return the exit code; errors are shown on stderr."""
     end_in_order()
     fill_streams()
     output = standard_output()
@@ -113,17 +113,17 @@ def main() -> int:
 
 
 def fill_streams() -> None:
-    """A stream that the caller has closed leads nowhere; else its number goes to the next file that is opened."""
+    """Open /dev/null for standard streams that the caller closed, so that no other file gets their descriptors."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 # as long as we live
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 # open until the end
 
 
 def end_in_order() -> None:
-    """A kill and a closed terminal end as Ctrl-C does: no file half written, no terminal in disorder stays behind."""
+    """Let SIGTERM and SIGHUP raise SystemExit, so that files and the terminal are cleaned up as after Ctrl-C."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # under nohup it is ignored
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup sets SIG_IGN, which stays
             signal.signal(number, _end)
 
 
@@ -140,7 +140,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def fail(problem: Exception, output: Output) -> int:
-    """Say it and give the exit code."""
+    """Show an error and return its exit code; with the traceback if TRACEBACK_VARIABLE is 1."""
     error = as_error(problem)
     if os.environ.get(TRACEBACK_VARIABLE) == "1":
         output.message("".join(traceback.format_exception(problem)))
@@ -150,7 +150,7 @@ def fail(problem: Exception, output: Output) -> int:
 
 
 def as_error(problem: Exception) -> EagleLocalError:
-    """Every failure as one of ours; what nobody foresaw is a bug and says so."""
+    """Convert an exception to an EagleLocalError; an unexpected one becomes a bug report."""
     if isinstance(problem, EagleLocalError):
         return problem
     if isinstance(problem, _TyperUsageError):
@@ -161,7 +161,7 @@ def as_error(problem: Exception) -> EagleLocalError:
 
 
 def _usage(problem: Exception) -> UsageError:
-    """Typer's sentence in our form: lower case, no full stop."""
+    """Convert an error of typer to a UsageError: lower case, no full stop, and --help as hint."""
     message = getattr(problem, "format_message", problem.__str__)()
     context = getattr(problem, "ctx", None)
     command = getattr(context, "command_path", PROGRAM)
@@ -169,7 +169,10 @@ def _usage(problem: Exception) -> UsageError:
 
 
 def _check_command(arguments: Sequence[str]) -> None:
-    """Unknown commands get the nearest name; the program's own options take no values."""
+    """Raise UsageError with the nearest name if the first argument is an unknown command.
+
+    The program's own options take no values, so a first argument without a dash is the command.
+    """
     words = [argument for argument in arguments[:1] if not argument.startswith("-")]
     if words and words[0] not in commands():
         close = nearest(words[0], commands())

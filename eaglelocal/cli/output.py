@@ -1,7 +1,6 @@
-"""The one sink: data to stdout, messages and progress to stderr. The only file that prints.
+"""The output of all commands: data to stdout, messages and progress to stderr. The only file that prints.
 
-Knows colour (NO_COLOR, FORCE_COLOR, terminals), closed pipes and what a terminal must not be sent.
-Does not know what is said.
+It handles colour (NO_COLOR, FORCE_COLOR, terminals), closed pipes and control characters, whatever the text.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ BAR_CELLS = 16
 DEFAULT_WIDTH, MAX_WIDTH = 80, 10_000
 MAX_DIGITS = 9
 REDRAW_S = 0.1
-# A model's text must not steer the terminal: control characters but line feed and tab become visible.
+# A model's text must not control the terminal: control characters except line feed and tab are replaced.
 _HARMLESS = {
     code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
@@ -35,11 +34,11 @@ _HARMLESS |= REPLACED | {ord("\r"): ""}
 
 
 class OutputClosed(Exception):
-    """The reader of stdout has gone (`| head`): nothing more to say, and nothing wrong."""
+    """The end of output because the reader of stdout has exited (`| head`); not a failure."""
 
 
 def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """NO_COLOR wins, then FORCE_COLOR, then: is it a terminal that can?"""
+    """Return whether to colour a stream: NO_COLOR decides, then FORCE_COLOR, then whether it is a capable terminal."""
     if environ.get("NO_COLOR"):
         return False
     if environ.get("FORCE_COLOR"):
@@ -48,7 +47,7 @@ def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 def takes_any_text(stream: TextIO) -> bool:
-    """Elsewhere question marks would stand for what cannot be encoded."""
+    """Return whether the stream is UTF-8; in other encodings some characters would become question marks."""
     encoding = getattr(stream, "encoding", None)
     return encoding is None or codecs.lookup(encoding).name == "utf-8"
 
@@ -61,7 +60,7 @@ def columns_of(stream: TextIO) -> int:
 
 
 class Output:
-    """Two streams and their manners."""
+    """The output of a process: stdout for data, stderr for messages, each with its own rules of colour."""
 
     def __init__(self, *, stdout: TextIO, stderr: TextIO, environ: Mapping[str, str]) -> None:
         self._stdout = stdout
@@ -74,26 +73,29 @@ class Output:
         return self._stdout.isatty()
 
     def data(self, text: str, *, end: str = "\n") -> None:
-        """What was asked for. Raises OutputClosed, or ResourceError when it cannot be written."""
+        """Write a command's result to stdout. Raises OutputClosed, or ResourceError if it cannot be written."""
         self._write(f"{_harmless(text) if self.is_terminal else text}{end}")
 
     def object(self, value: Mapping[str, object]) -> None:
-        """One JSON object on one line."""
+        """Write a JSON object on one line to stdout."""
         self.data(json.dumps(value, ensure_ascii=not takes_any_text(self._stdout)))
 
     def answer(self, *, tint: bool) -> AnswerStream:
-        """Where one answer is shown as it comes; with tint, accepted draft tokens are coloured if colour is allowed."""
+        """Return a stream that shows an answer as it arrives.
+
+        tint: colour accepted draft tokens, if colour is allowed.
+        """
         width = self._width - 1 if self.is_terminal else None
         return AnswerStream(self._write, tint=tint and self.colour, faint=self.colour, width=width)
 
     @property
     def columns(self) -> int | None:
-        """Of the terminal; None: data goes elsewhere, and need not fit."""
+        """The width of the terminal in columns; None if stdout is no terminal, so that data need not fit."""
         return self._width if self.is_terminal else None
 
     @property
     def width(self) -> int:
-        """Columns of stdout; COLUMNS, or 80, where it is no terminal."""
+        """The width of stdout in columns; COLUMNS or 80 if it is no terminal."""
         return (
             self._width if self.is_terminal else min(int_of(os.environ.get("COLUMNS", "")), MAX_WIDTH) or DEFAULT_WIDTH
         )
@@ -103,15 +105,15 @@ class Output:
         return columns_of(self._stdout)
 
     def message(self, text: str = "") -> None:
-        """A line for the person. Nothing is lost with it: a closed stderr is no failure."""
+        """Write a line for the user to stderr. A closed stderr is ignored, because messages are not data."""
         self._say(_harmless(text))
 
     def ask(self, question: str) -> None:
-        """A question on stderr; the cursor stays behind it."""
+        """Write a question to stderr; the cursor stays behind it."""
         self._say(_harmless(question), end="")
 
     def aside(self, text: str) -> None:
-        """A message that stands back, such as the figures after an answer."""
+        """Write a message of lesser importance in faint letters, such as the statistics after an answer."""
         text = _harmless(text)
         if self._stderr.isatty():
             width = max(self._width - 1, 1)
@@ -120,7 +122,7 @@ class Output:
         self._say(_paint(text, QUIET) if self._colour_messages else text)
 
     def error(self, error: EagleLocalError) -> None:
-        """`error: ...`, a blank line, `hint: ...`."""
+        """Write `error: ...`, a blank line and `hint: ...`, then the report if there is one."""
         word = _paint("error", BAD) if self._colour_messages else "error"
         self._say(f"{word}: {_harmless(error.message)}")
         if error.hint:
@@ -132,7 +134,7 @@ class Output:
         return ProgressLine(self._stderr)
 
     def status(self) -> StatusLine:
-        """The last line of stderr, redrawn in place; nothing where stderr is no terminal."""
+        """Return the status line, the last line of stderr, redrawn in place; it shows nothing without a terminal."""
         return StatusLine(self._stderr)
 
     def _say(self, text: str, *, end: str = "\n") -> None:
@@ -152,15 +154,15 @@ class Output:
             raise ResourceError(f"cannot write to stdout: {problem.strerror}") from problem
 
     def _abandon_stdout(self) -> None:
-        """Python flushes stdout once more at its end; let that go nowhere rather than fail."""
+        """Redirect stdout to /dev/null, so that Python's last flush at exit does not fail."""
         if self._stdout is sys.stdout:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class AnswerStream:
-    """One answer on its way to stdout: tinted and broken between words on a terminal, untouched elsewhere.
+    """The stream of an answer to stdout: on a terminal coloured and wrapped between words, elsewhere unchanged.
 
-    Thoughts stand faint before it on a terminal; elsewhere the answer is all that was asked for.
+    On a terminal the reasoning is shown in faint letters before the answer; elsewhere it is left out.
     """
 
     def __init__(self, write: Callable[[str], None], *, tint: bool, faint: bool, width: int | None) -> None:
@@ -193,7 +195,7 @@ class AnswerStream:
 
 
 class ProgressLine:
-    """What takes a while: a bar that redraws in place on a terminal, elsewhere one line for each thing."""
+    """A progress bar: on a terminal redrawn in place, elsewhere one line for each new `LoadProgress.what`."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -213,7 +215,7 @@ class ProgressLine:
             self._write(f"{_harmless(progress.what)}\n")
 
     def finish(self) -> None:
-        """Leave the terminal as it was, and stay silent: an engine that restarts later must not draw here."""
+        """Erase the bar and ignore later progress: an engine that restarts must not draw here."""
         self._finished = True
         if self._shown:
             self._write("\r\x1b[K")
@@ -233,7 +235,7 @@ class ProgressLine:
 
 
 class StatusLine:
-    """How things are, in one line that stays below the messages."""
+    """A line with the current state that stays below the messages."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self.is_shown = stream, stream.isatty()
@@ -243,13 +245,13 @@ class StatusLine:
             self._write(f"\r\x1b[K{_harmless(text)[: columns_of(self._stream) - 1]}")
 
     def clear(self) -> None:
-        """Make room for a message."""
+        """Erase the line, to make room for a message."""
         if self.is_shown and self._is_ours:
             self._write("\r\x1b[K")
 
     @property
     def _is_ours(self) -> bool:
-        """Is this process in the foreground? Behind a shell (`serve &`) the line below is the shell's."""
+        """True if this process is in the foreground; in the background (`serve &`) the last line is the shell's."""
         try:
             return os.tcgetpgrp(self._stream.fileno()) == os.getpgrp()
         except (OSError, ValueError):
@@ -263,7 +265,7 @@ class StatusLine:
 
 
 def bar_line(progress: LoadProgress, width: int) -> str:
-    """`━━━━━━━━────  62 %  loading the target`, with the detail behind it, one column less than there are."""
+    """Return `━━━━━━━━────  62 %  loading the target`, then the detail, in at most `width` - 1 columns."""
     fraction = min(1.0, max(0.0, progress.fraction))
     full = int(fraction * BAR_CELLS)
     told = ", ".join(part for part in (progress.what, progress.detail) if part)
@@ -283,7 +285,10 @@ def _paint(text: str, code: str) -> str:
 
 
 def standard_output(*, colour: str = "auto") -> Output:
-    """The process's own streams; characters that they cannot carry become question marks."""
+    """Return the output on the process's own streams; characters that they cannot encode become question marks.
+
+    colour: auto, always or never.
+    """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""How a plan is shown: a screen of 80 columns with memory bars, and one object. Pure: an outcome in, text out."""
+"""The output of `plan`: a screen of 80 columns with memory bars, and a JSON object. Pure: an outcome in, text out."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from eaglelocal.planner.way import Chosen, Rejected, Way
 
 WIDTH = 79
 BAR_CELLS = 30
-SHOWN, SHOWN_REASONS = 2, 3  # of what was rejected, and of reasons, without --all
+SHOWN, SHOWN_REASONS = 2, 3  # rejected candidates and reasons shown without --all
 GIB = 2**30
 PROGRAM = "eaglelocal"
-CONTINUES = " \\"  # a shell reads on behind it
+CONTINUES = " \\"  # continues a shell command on the next line
 
 
 # ---- for people
 def report_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[str]:
-    """At most WIDTH columns; fits a screen of 24 lines with few reasons."""
+    """Return the report, at most WIDTH columns wide; with few reasons it fits a screen of 24 lines."""
     way = chosen.way
     return [
         *wrapped("machine  ", outcome.rig.name),
@@ -83,7 +83,7 @@ def speed_text(way: Way, num_slots: int) -> str:
 
 
 def bar_line(load: Load, outcome: Outcome) -> str:
-    """`CUDA0    ██████████████████████████████  22.4 of 23.0 GiB`"""
+    """Return a device's memory bar: `CUDA0    ██████████████████████████████  22.4 of 23.0 GiB`."""
     free = load.room.free_bytes
     name = load.room.device
     if free is None:
@@ -116,7 +116,7 @@ def rejected_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[
 
 
 def telling(outcome: Outcome, chosen: Chosen) -> list[Rejected]:
-    """The best of the chosen target's other drafts, then the best of each other target."""
+    """Return at most SHOWN rejected candidates: one of the chosen target, then the best of other targets by score."""
     best: dict[str, Rejected] = {}
     for each in outcome.rejected:
         if each.way is None or each.option.target == chosen.way.option.target:
@@ -142,7 +142,7 @@ def command_lines(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
 
 
 def commands(options: RunOptions, chosen: Chosen) -> dict[str, str | None]:
-    """What to type; None where there is nothing to do."""
+    """Return the commands to pull the files, import the head and run the plan; None for a step that is not needed."""
     way = chosen.way
     reference = shlex.quote(way.option.reference)
     command = "chat" if options.parallel == 1 else "serve"
@@ -156,7 +156,7 @@ def commands(options: RunOptions, chosen: Chosen) -> dict[str, str | None]:
 
 
 def run_flags(options: RunOptions, way: Way) -> Iterator[str]:
-    """What makes a run the one that was planned."""
+    """Yield the flags that make a run use this plan."""
     yield f"--ctx {way.setup.n_ctx}"
     if way.setup.kv_type != "f16" or options.kv_type is not None:
         yield f"--kv-type {way.setup.kv_type}"
@@ -179,7 +179,7 @@ def run_flags(options: RunOptions, way: Way) -> Iterator[str]:
 
 
 def draft_flag(options: RunOptions, way: Way) -> str:
-    """Empty where `auto` takes what was planned."""
+    """Return the value of --draft for the planned draft; "" if `auto` chooses it anyway."""
     shape = way.option.shape
     if way.draft.needs_naming:
         return way.draft.id
@@ -189,7 +189,7 @@ def draft_flag(options: RunOptions, way: Way) -> str:
 
 
 def continued(begin: str, command: str) -> list[str]:
-    """A command that can be copied though it is longer than a line."""
+    """Wrap a command with backslashes at the ends of lines, so that it can be copied."""
     *lines, last = textwrap.wrap(
         command, WIDTH - len(begin) - len(CONTINUES), break_on_hyphens=False, break_long_words=False
     )
@@ -211,7 +211,7 @@ def wrapped(begin: str, text: str) -> list[str]:
 
 # ---- for programs
 def outcome_object(outcome: Outcome) -> dict[str, object]:
-    """What `plan --json` prints; `chosen` is null where nothing fits."""
+    """Return the JSON object of `plan --json`; `chosen` is null if nothing fits."""
     chosen = outcome.chosen
     return {
         "machine": outcome.rig.name,

@@ -1,4 +1,4 @@
-"""What the planner would take of a catalogue entry for this machine, where a person named only the entry."""
+"""The planner's choice of quantization and draft on this machine, for a catalogue entry that is named alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GOAL = "balanced"
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """`draft`: an id of the catalogue; none where a lookup does, or nothing. `problem`: why nothing was chosen."""
+    """The planner's choice. `draft`: a catalogue id, or `none` for a lookup or no draft; `problem`: why none fits."""
 
     quant: str | None = None
     draft: str = "none"
@@ -22,10 +22,10 @@ class Planned:
 
 
 def planned_for_here(target: str, *, draft: str = "auto") -> Planned | None:
-    """None where the target is no catalogue entry without a quantization: then there is nothing to choose.
+    """Plan a catalogue entry with the settings that `chat` will have; no draft if `draft` or they say none.
 
-    Planned with the settings that `chat` will have, and without a draft where none is wanted.
-    Raises UsageError with the nearest name where the catalogue has no such entry.
+    None if the target is no catalogue entry, or has a quantization: then there is nothing to choose.
+    Raises UsageError with the nearest name if the catalogue has no such entry.
     """
     parsed = parse_reference(target)
     if not isinstance(parsed, Profile) or parsed.quant:
@@ -36,7 +36,7 @@ def planned_for_here(target: str, *, draft: str = "auto") -> Planned | None:
     wanted = "none" if "none" in (draft, options.draft) else "auto"
     try:
         outcome = planned(replace(options, draft=wanted), None)
-    except UsageError as problem:  # a GPU in the settings that is not here: no reason to fetch nothing
+    except UsageError as problem:  # e.g. the settings name a missing GPU: the model can be fetched all the same
         return Planned(problem=problem.message)
     if outcome.chosen is None:
         reason = outcome.rejected[0].reason if outcome.rejected else "nothing of it is known to fit"

@@ -1,4 +1,4 @@
-"""`eaglelocal probe`: what this machine is, for people and as JSON."""
+"""`eaglelocal probe`: show this machine's hardware and llama.cpp, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def probe(as_json: flags.AsJson = False, measure: Measure = False) -> None:
 
 
 def machine_lines(machine: Machine, *, now: float) -> list[str]:
-    """At most 79 columns each."""
+    """Return the description of a machine in lines of at most WIDTH columns. now: seconds since 1970."""
     gpus = [line for gpu in machine.gpus for line in _gpu_lines(gpu, machine.backend_of(gpu))]
     if machine.unified is not None:
         gpus += _unified_lines(machine.unified, machine.llama_cpp)
@@ -91,7 +91,7 @@ def _gpu_facts(gpu: Gpu) -> str:
 
 
 def _link_text(gpu: Gpu) -> str:
-    """The best that card and slot reach together: an idle link shows less."""
+    """Return the fastest PCIe link that card and slot reach together; an idle link reports less."""
     if gpu.pcie is None:
         return ""
     generation = gpu.pcie.max_generation or gpu.pcie.generation
@@ -101,7 +101,7 @@ def _link_text(gpu: Gpu) -> str:
 
 
 def _gpu_processes(gpu: Gpu) -> str:
-    """Who holds memory there, the largest first."""
+    """Return the processes that use the GPU's memory, the largest first."""
     told = [process for process in gpu.processes or () if process.used_bytes is not None]
     shown = [f"{each.name or f'pid {each.pid}'} {_size(each.used_bytes)}" for each in told[:MAX_PROCESSES]]
     others = len(told) - len(shown)
@@ -122,7 +122,7 @@ def _served_by(gpu: Gpu, backend: str | None) -> str:
     if gpu.is_mute:
         return "not used: it does not answer; see eaglelocal doctor"
     names = " or ".join(BACKEND_NAMES[name] for name in gpu.backends if gpu.vendor != "nvidia" or name == "cuda")
-    # doctor does not miss what would gain little
+    # doctor does not advise a build that would gain little
     advice = "; see eaglelocal doctor" if gpu.is_worth_building_for else ""
     return f"not used: this llama.cpp is built without {names}{advice}"
 

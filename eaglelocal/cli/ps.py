@@ -1,4 +1,4 @@
-"""`eaglelocal ps`: the servers of ours that run on this machine, for people and as JSON. Shows no key."""
+"""`eaglelocal ps`: list the eaglelocal servers that run on this machine, for people and as JSON. Shows no key."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def server_object(server: RunningServer, state: str) -> dict[str, object]:
 
 
 def server_lines(found: Sequence[tuple[RunningServer, str]], *, now: float, width: int | None) -> list[str]:
-    """A server a line; on a terminal of this width the targets, whose names may be long, are cut to fit."""
+    """Return one line a server; if `width` is given, lines are cut to fit: names of targets may be long."""
     from eaglelocal.tui.spans import span
 
     rows = [(server.url, state, f"pid {server.pid}", f"up {span(now - server.started_at)}") for server, state in found]

@@ -1,6 +1,6 @@
-"""`eaglelocal pull`: fetch a model, and what drafts for it, after one question; check it; say what to run then.
+"""`eaglelocal pull`: fetch a model and its draft after one question, check them, and say how to run them.
 
-What is to be fetched is decided first, from what the hub lists; nothing is fetched before it is shown and wanted.
+The files are chosen first, from the hub's listings; nothing is fetched before they are shown and confirmed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from eaglelocal.hub.troubles import Patience
 
 MAX_FILES_SHOWN = 8
-LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # somebody sits there and waits
-FETCH_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # since the last byte that came
+LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # between attempts; short, because the user is waiting
+FETCH_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between attempts, since the last byte that arrived
 KINDS = {"eagle3": "a draft head", "dflash": "a draft head", "mtp": "an MTP layer", "draft_model": "a small model"}
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.")]
@@ -85,7 +85,10 @@ def pull(
 
 
 def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> Wanted | None:
-    """As asked; what was left open of a catalogue entry is as planned for this machine."""
+    """Return what to fetch; for a catalogue entry the planner fills in quantization and draft if they are open.
+
+    None for the embedded model. Raises UsageError.
+    """
     from eaglelocal.cli.planned import planned_for_here
     from eaglelocal.hub.references import wanted
 
@@ -112,7 +115,10 @@ def comes_with_target(draft: str) -> bool:
 
 
 def ordered(want: Wanted, output: Output) -> list[Order]:
-    """What the hub has of it. Empty where no hub answers and the model is here already, which is said."""
+    """Look up the files to fetch on the hub: the target's order, then the draft's.
+
+    Empty, with a message, if the hub does not answer and the model is on disk. Raises DownloadError or UsageError.
+    """
     from eaglelocal.hub.on_disk import find_cached
 
     patience = patience_of(output, LOOK_UP_WAITS_S)
@@ -132,14 +138,14 @@ def ordered(want: Wanted, output: Output) -> list[Order]:
 
 
 def with_eyes(orders: list[Order], mmproj: str) -> list[Order]:
-    """The model's order, with a projector where its repository has one."""
+    """Return the orders; the first, the model's, includes a projector if its repository has one."""
     from eaglelocal.hub.ordering import with_projector
 
     return [with_projector(order, mmproj) if not number else order for number, order in enumerate(orders)]
 
 
 def say_other_copy(want: Wanted, output: Output) -> None:
-    """Why a model is fetched that is here already."""
+    """Explain why a model is fetched that is on disk already: only the other copy has an MTP layer."""
     from eaglelocal.hub.on_disk import find_cached
 
     try:
@@ -151,7 +157,10 @@ def say_other_copy(want: Wanted, output: Output) -> None:
 
 
 def ordered_target(want: Wanted, patience: Patience, output: Output) -> Order:
-    """In the quantization that is asked for; one that was only planned may be missing. A head alone will do too."""
+    """Look up the target, which may also be a head alone.
+
+    If a planned quantization is missing, the usual one is taken; raises UsageError if the user asked for it.
+    """
     from eaglelocal.hub.ordering import order_draft, order_model
 
     try:
@@ -164,7 +173,7 @@ def ordered_target(want: Wanted, patience: Patience, output: Output) -> Order:
 
 
 def with_nearest(problem: DownloadError, repo: str) -> DownloadError:
-    """The same; of a repository that is not there, with the one in the catalogue that may have been meant."""
+    """Return the error; if the repository is missing, with a similar one of the catalogue in its hint."""
     from eaglelocal.hub.references import nearest_repo
     from eaglelocal.hub.troubles import is_missing
 
@@ -173,7 +182,7 @@ def with_nearest(problem: DownloadError, repo: str) -> DownloadError:
 
 
 def ordered_draft(want: Wanted, patience: Patience, output: Output) -> list[Order]:
-    """A draft that was not asked for by name is no reason to stop: the model runs without."""
+    """Look up the draft. If that fails, raise only if it was asked for by name: the model runs without one."""
     from eaglelocal.hub.ordering import order_draft
 
     if want.draft is None:
@@ -196,7 +205,7 @@ def patience_of(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> P
 
 
 def fetch_all(orders: Sequence[Order], output: Output, *, yes: bool, is_verified: bool = False) -> None:
-    """Show, ask, fetch. Raises Cancelled where it is not wanted."""
+    """Show the files, ask and fetch them. Raises Cancelled if the answer is no."""
     from eaglelocal.hub.download import check_disk, check_names, fetch, free_bytes, missing_bytes
 
     cache = locations.hub_cache_dir()
@@ -229,7 +238,7 @@ def fetch_all(orders: Sequence[Order], output: Output, *, yes: bool, is_verified
 
 
 def order_lines(orders: Sequence[Order]) -> list[str]:
-    """What each repository gives: its licence, its files and their sizes."""
+    """Return lines on each repository: its licence, its files and their sizes."""
     lines = []
     for order in orders:
         licence = f", licence {order.repo.licence}" if order.repo.licence else ""
@@ -244,14 +253,14 @@ def order_lines(orders: Sequence[Order]) -> list[str]:
 
 
 def amount(orders: Sequence[Order], missing_bytes: int) -> str:
-    """`4.7 GB`, or what is left of it."""
+    """Return the total size, `4.7 GB`, or how much of it is missing."""
     total = sum(order.size_bytes for order in orders)
     rest = size_text(missing_bytes)
     return rest if missing_bytes == total else f"the missing {rest} of {size_text(total)}"
 
 
 def shown(progress: Progress, orders: Sequence[Order]) -> LoadProgress:
-    """`━━━━━━──────────  38 %  fetching 4.7 GB, 38.2 MB/s, 1 min 17 s left`."""
+    """Return the progress to show: `━━━━━━──────────  38 %  fetching 4.7 GB, 38.2 MB/s, 1 min 17 s left`."""
     if progress.waits_for:
         return LoadProgress(progress.fraction, f"another process is fetching {progress.waits_for}")
     count = sum(len(order.files) for order in orders)
@@ -267,7 +276,7 @@ def shown(progress: Progress, orders: Sequence[Order]) -> LoadProgress:
 def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
     """Read the headers, compare draft and target, and say how to run them.
 
-    Raises ModelFileError on a file that cannot run, IncompatibleError on a draft that was asked for and does not fit.
+    Raises ModelFileError on a file that cannot run, IncompatibleError if a draft that was asked for does not fit.
     """
     from eaglelocal.gguf.mtp import has_mtp
     from eaglelocal.hub.inventory import HEAD, described
@@ -303,7 +312,7 @@ def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
 
 
 def tell_eyes(target: FoundTarget, output: Output) -> None:
-    """Whether it reads images, with what is here."""
+    """Show which projector on disk lets the target read images, or why there is none."""
     from eaglelocal.hub.projectors import projector_beside
 
     eyes = projector_beside(target.path, target.header, is_of_hub=True)
@@ -319,7 +328,10 @@ def say_import(order: Order, target: str, output: Output) -> None:
 
 
 def check_draft(order: Order, of: Order, target: FoundTarget, output: Output) -> None:
-    """A draft that fits is remembered, so that `--draft auto` takes it for this target."""
+    """Check that a draft fits the target, and remember it so that `--draft auto` chooses it.
+
+    A head that must be imported first is only mentioned. Raises IncompatibleError or ModelFileError.
+    """
     from eaglelocal.hub.ordering import needs_import
 
     if needs_import(order):
@@ -330,7 +342,7 @@ def check_draft(order: Order, of: Order, target: FoundTarget, output: Output) ->
 
 
 def forget(target: Order) -> None:
-    """What was fetched to draft for it before. Raises ResourceError."""
+    """Forget the draft that was remembered for this target. Raises ResourceError."""
     from eaglelocal.hub.pulled_drafts import forget_draft
 
     file = locations.pulled_drafts_file()
@@ -339,7 +351,7 @@ def forget(target: Order) -> None:
 
 
 def remember(draft: Order, target: Order) -> None:
-    """Raises ResourceError."""
+    """Remember which draft was pulled for a target. Raises ResourceError."""
     from eaglelocal.hub.pulled_drafts import remember_draft
 
     file = locations.pulled_drafts_file()
@@ -350,7 +362,7 @@ def remember(draft: Order, target: Order) -> None:
 
 @contextlib.contextmanager
 def written(file: Path) -> Iterator[None]:
-    """Raises ResourceError where it cannot be."""
+    """Convert an OSError while a file is written to ResourceError."""
     try:
         yield
     except OSError as problem:
@@ -364,7 +376,7 @@ def checked_draft(order: Order, target: FoundTarget) -> FoundDraft:
 
 
 def path_of(order: Order) -> Path:
-    """The file that llama.cpp opens."""
+    """Return the file that llama.cpp opens. Raises ModelFileError if it is missing."""
     from eaglelocal.hub.download import pointer
 
     path = pointer(order, order.files[0], locations.hub_cache_dir())

@@ -1,4 +1,4 @@
-"""`eaglelocal pull --verify`: hash what is here already, name what is damaged, and fetch that anew after a question."""
+"""`eaglelocal pull --verify`: hash the files on disk, name damaged ones, and remove them after a question."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def discard_damaged(orders: Sequence[Order], output: Output, *, yes: bool) -> bool:
-    """Take damaged files away, so that they are fetched again. Returns whether there were any.
+    """Remove damaged files after a question, so that they are fetched again. Returns whether there were any.
 
-    Raises Cancelled where that is not wanted.
+    Raises Cancelled if the answer is no.
     """
     from eaglelocal.hub.download import discard, whole_files
 
@@ -39,14 +39,17 @@ def discard_damaged(orders: Sequence[Order], output: Output, *, yes: bool) -> bo
 
 
 def verify_on_disk(want: Wanted, output: Output) -> None:
-    """Where no hub answers, by the names that its client gave the files. Raises ModelFileError on a damaged one."""
+    """Verify a model without the hub, by the hashes in the names of its cached files.
+
+    Raises ModelFileError on a damaged file.
+    """
     from eaglelocal.hub.on_disk import find_cached
     from eaglelocal.hub.verification import of_cache
 
     try:
         model = find_cached(locations.hub_cache_dir(), want.target)
     except EagleLocalError:
-        return None  # said before
+        return None  # already reported
     files = of_cache(model)
     if len(files) < len(model.paths):
         return output.message("its hashes are not known: only a hub that answers can tell them")
@@ -57,7 +60,7 @@ def verify_on_disk(want: Wanted, output: Output) -> None:
 
 
 def hashed(files: Sequence[Promised], output: Output) -> list[Promised]:
-    """Hash them all, and say what came of it. Returns the damaged ones."""
+    """Hash the files, report the result and return the damaged ones."""
     from eaglelocal.hub.verification import damaged
 
     total, done = sum(file.size_bytes for file in files), 0

@@ -1,4 +1,4 @@
-"""`eaglelocal rm`: take a model off the disk, after showing what that frees and what it does not."""
+"""`eaglelocal rm`: remove a model from disk, after showing what that frees and what it does not."""
 
 from __future__ import annotations
 
@@ -40,14 +40,17 @@ def rm(ref: Which, yes: Yes = False) -> None:
     for line in removal_lines(removal):
         output.message(line)
     confirm(f"free {size_text(removal.freed_bytes)}?", output, yes=yes, default=False)
-    removal = removal_of(ref)  # while the person thought, a download may have begun
+    removal = removal_of(ref)  # a download may have started before the answer
     remove(removal)
     freed_bytes = removal.freed_bytes + drop_stale(locations.light_heads_dir())
     output.message(f"freed {size_text(freed_bytes)}")
 
 
 def removal_of(reference: str) -> Removal:
-    """Raises UsageError, or ModelFileError where it is not here."""
+    """Return what to remove for a reference. Raises UsageError, or ModelFileError if it is not on disk.
+
+    Raises ResourceError if another process is writing it.
+    """
     from eaglelocal.catalog.reference import Embedded, File, parse_reference
 
     parsed = parse_reference(reference)
@@ -61,7 +64,7 @@ def removal_of(reference: str) -> Removal:
 
 
 def _generated(reference: str) -> Removal:
-    """Also what older versions of the embedded model left under that name."""
+    """Return the generated files of an embedded model, including those of older versions."""
     from eaglelocal.hub.inflate import parse_demo_reference
     from eaglelocal.hub.inventory import generated, reference_of
     from eaglelocal.hub.removal import plan_file_removal
@@ -93,7 +96,7 @@ def _imported(path: Path) -> Removal:
 
 
 def _workplace(path: Path) -> Workplace | None:
-    """Of `train`. Raises ResourceError where that is at work."""
+    """Return the working folder of `train` at this path, or None. Raises ResourceError if it is in use."""
     from eaglelocal.training.workplace import workplaces
 
     place = next((place for place in workplaces() if _place(place.folder) == _place(path)), None)
@@ -103,7 +106,7 @@ def _workplace(path: Path) -> Workplace | None:
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Is it what an import left behind? Raises ResourceError where that is at work."""
+    """Return whether the file is left from an import that was stopped. Raises ResourceError if it is in use."""
     from eaglelocal.hub.heads.store import unfinished_heads
 
     head = next((head for head in unfinished_heads() if _place(head.path) == _place(path)), None)
@@ -113,12 +116,12 @@ def _is_unfinished(path: Path) -> bool:
 
 
 def _place(path: Path) -> Path:
-    """Where the file itself lies, or the link, if it is one: what a link leads to is not meant."""
+    """Return the absolute path of the file, or of the link itself if it is one."""
     return path.parent.resolve() / path.name
 
 
 def _of_hub(reference: str) -> Removal:
-    """One model; where a repository is named that has only unfinished downloads, those."""
+    """Return a model of the hub's cache, and its repository's unfinished downloads; these alone if it has no model."""
     from eaglelocal.hub.cache import partials_of
     from eaglelocal.hub.on_disk import find_cached
     from eaglelocal.hub.references import any_reference
@@ -140,7 +143,7 @@ def _of_hub(reference: str) -> Removal:
 
 
 def check_unused(partials: Sequence[Partial], cache: Path) -> None:
-    """Raises ResourceError where a download is going on."""
+    """Raise ResourceError if one of the partial files is being downloaded."""
     if not partials:
         return
     from eaglelocal.hub.client_settings import prepare_client

@@ -1,7 +1,7 @@
 """`eaglelocal serve`: from flags to a server in the foreground.
 
-Checks what can be checked before the address is taken: settings, keys, what is wanted. The files of every model are
-found by the first load, which may have to write them, so that /health answers meanwhile.
+Settings, keys and models are checked before the address is bound. The first load finds the files of every model,
+because it may have to write them; /health answers meanwhile.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from eaglelocal.server.serving import Serving
 
 DEFAULT_PARALLEL = 4
-ENGINE_RETRIES = 12  # of an engine that fails again and again: about eleven minutes
+ENGINE_RETRIES = 12  # of an engine that keeps failing: about eleven minutes
 
 
 def serve(  # many parameters: typer reads the flags from the signature
@@ -82,20 +82,20 @@ def serve(  # many parameters: typer reads the flags from the signature
     eaglelocal serve --host 0.0.0.0 --api-key-file ~/.config/eaglelocal/keys
     """
     settings = settings_of(context.params)
-    output = standard_output(colour=settings.colour)  # also says what streams can carry
+    output = standard_output(colour=settings.colour)  # also sets how streams encode what they cannot carry
     screen = None if no_tui else screen_for(settings)
     run_server(settings, output if screen is None else screen.output(settings.colour), screen, web=web)
 
 
 def screen_for(settings: Settings) -> ServeScreen | None:
-    """None where lines are wanted, or where there is nowhere to show one."""
+    """Return the monitor screen; None if the log is JSON or there is no terminal that can show it."""
     from eaglelocal.cli.serve_screen import ServeScreen, can_show
 
     return None if settings.log == "json" or not can_show(os.environ) else ServeScreen(settings)
 
 
 def run_server(settings: Settings, output: Output, screen: ServeScreen | None = None, *, web: bool = False) -> None:
-    """web: the monitor is shown in browsers too."""
+    """Serve until stopped. web: serve the monitor for browsers too."""
     from eaglelocal.cli.browser import bound_page
     from eaglelocal.cli.serve_log import Said, log_to
     from eaglelocal.client.running import announce, announced, this_server
@@ -145,7 +145,7 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
 
 
 def decide_all(settings: Settings, output: Output) -> dict[str, Decision]:
-    """Return what is decided for each model, by the name under which it is asked for; the first is loaded first."""
+    """Return the decision for each model by its name in requests, and show it; the first is loaded first."""
     from eaglelocal.planning.coresidency import side_by_side
 
     first = decide_first(settings)
@@ -166,7 +166,7 @@ def server_options(settings: Settings, choice: Choice, parallel: int) -> RunOpti
 
 
 def decide_first(settings: Settings) -> Decision:
-    """Decide for fewer answers at once, where nobody said how many, rather than for a model that does not fit."""
+    """Plan the first model. Without --parallel, use fewer slots if it does not fit with DEFAULT_PARALLEL."""
     from eaglelocal.planning.autoplan import autoplan
 
     most, *fewer = [settings.parallel] if settings.parallel else [DEFAULT_PARALLEL, 2, 1]
@@ -186,7 +186,7 @@ def note_of_first(decision: Decision, settings: Settings) -> str:
 
 
 def plans_of(decisions: dict[str, Decision], output: Output) -> dict[str, Plan]:
-    """Return the plan of each model: what is missing of any is found now, not when somebody asks for it."""
+    """Return the plans of all models, so that a missing file is found now and not at the first request for it."""
     return {name: write_plan(decision, output) for name, decision in decisions.items()}
 
 
@@ -201,7 +201,7 @@ def serving_of(settings: Settings, decisions: dict[str, Decision], access: Acces
         admission=Admission(
             num_slots=next(iter(decisions.values())).options.parallel,
             max_waiting=limits.max_waiting,
-            # the key of this machine's own `chat` counts: who sits there gets in, however much the others ask
+            # counts the local `chat`'s own key: it keeps its share of the queue, however many requests others send
             is_shared=len(access.keys.by_name) > 1,
         ),
         metrics=Metrics(),

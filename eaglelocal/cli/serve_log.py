@@ -1,4 +1,4 @@
-"""What a server in the foreground says on stderr: lines of its log, a status line below them, readiness for systemd."""
+"""The stderr output of a server in the foreground: its log, a status line below it, and readiness for systemd."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eaglelocal.server.serving import Serving
 
 STATUS_GAP_S = 1.0
 REPEAT_S = 10.0
-MAX_REPEATS = 3  # equal warnings in so long
+MAX_REPEATS = 3  # warnings of one place in the code that are shown within REPEAT_S
 LOGGERS = ("eaglelocal", "uvicorn.error", "asyncio")
 FIELDS = ("method", "path", "status", "owner", "seconds")
 QUIET_PATHS = frozenset(
@@ -29,7 +29,7 @@ QUIET_PATHS = frozenset(
 
 
 class LineHandler(logging.Handler):
-    """Log records as messages, text or JSON."""
+    """A handler that shows log records as messages, in text or JSON."""
 
     def __init__(self, output: Output, status: StatusLine | None, *, as_json: bool) -> None:
         super().__init__(logging.INFO)
@@ -38,7 +38,7 @@ class LineHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         is_well = getattr(record, "status", 0) in (200, 503)
-        if is_well and getattr(record, "path", "") in QUIET_PATHS:  # monitors ask all the time
+        if is_well and getattr(record, "path", "") in QUIET_PATHS:  # polled by monitors
             return
         if self._status is not None:
             self._status.clear()
@@ -46,10 +46,10 @@ class LineHandler(logging.Handler):
 
 
 class RepeatFilter:
-    """Lets through the first few of equal warnings, and then one in REPEAT_S that counts the others.
+    """A filter that passes the first MAX_REPEATS equal warnings, then one each REPEAT_S that counts the others.
 
-    Equal is what one place in the code says, whatever the values: an attack must not fill a disk with log lines.
-    Lines of requests and crashes have levels and places of their own, and are all told.
+    Warnings of one place in the code are equal, whatever their values: an attack must not fill a disk with log
+    lines. Records of requests and crashes have levels and places of their own, and all pass.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -76,7 +76,7 @@ class RepeatFilter:
 
 @dataclass(slots=True)
 class Repeats:
-    """What one place in the code has said since then."""
+    """The counts of warnings of one place in the code since `since_s`."""
 
     since_s: float
     num_told: int = 0
@@ -109,7 +109,7 @@ def log_to(output: Output, status: StatusLine | None, *, as_json: bool) -> None:
 
 
 class Said:
-    """The life of a server, told."""
+    """The messages about a server's life: listening, ready, its status line, its end."""
 
     def __init__(
         self, output: Output, serving: Serving, status: StatusLine | None, *, address: tuple[str, int]
@@ -127,7 +127,7 @@ class Said:
         notify_service_manager(f"READY=1\nSTATUS=serving {loaded.name}")
 
     async def watch(self) -> None:
-        """Keep the status line true."""
+        """Update the status line every STATUS_GAP_S, until cancelled."""
         last: list[EngineSnapshot] = []
         while self._status is not None and self._status.is_shown:
             await asyncio.sleep(STATUS_GAP_S)
@@ -142,7 +142,7 @@ class Said:
 
 
 def status_text(serving: Serving, snapshots: Sequence[EngineSnapshot], last: Sequence[EngineSnapshot]) -> str:
-    """`ready · 2 running, 1 waiting · 41.2 tok/s · acceptance length 3.12 · 12 answered`; of all models together."""
+    """Return the status of all models: `ready · 2 running, 1 waiting · 41.2 tok/s · acceptance length 3.12 · ...`."""
     choices = [choice for _, choice in serving.active.values()]
     running = sum(choice.started is not None for choice in choices)
     parts = [serving.state, f"{running} running, {len(choices) - running} waiting"]
@@ -159,6 +159,6 @@ def status_text(serving: Serving, snapshots: Sequence[EngineSnapshot], last: Seq
 
 
 def url_of(host: str, port: int) -> str:
-    """An address that can be opened from this machine."""
+    """Return a URL of the address that can be opened from this machine."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{shown}:{port}"

@@ -1,6 +1,6 @@
-"""The monitor of a server in the foreground: when it can be shown, and what becomes of the server when it goes.
+"""The monitor screen of a server in the foreground: when it can be shown, and whether the server outlives it.
 
-It reads the server as `top` would, over the loopback with the server's own key, so it shows what everybody else sees.
+It reads the server as `top` does, over loopback with the server's own key, so both show the same.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _log = logging.getLogger("eaglelocal.server")
 
 
 def can_show(environ: Mapping[str, str]) -> bool:
-    """A terminal on every side, in the foreground, that can do more than print."""
+    """Return whether stdin, stdout and stderr are a capable terminal and this process is in the foreground."""
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()) or environ.get("TERM") == "dumb":
         return False
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (OSError, ValueError, AttributeError):  # no job control here
+    except (OSError, ValueError, AttributeError):  # no job control
         return True
 
 
 class ServeScreen:
-    """The screen, the log that goes to it, and stderr for when there is none."""
+    """The monitor screen of `serve`, with the log that it shows; without the screen the log goes to stderr."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises UsageError for keys of unknown actions."""
+        """Read the look and the key bindings. Raises UsageError if a key is bound to an unknown action."""
         from eaglelocal.tui.keys import check_look
         from eaglelocal.tui.look import look_of
 
@@ -53,7 +53,10 @@ class ServeScreen:
         return Output(stdout=sys.stdout, stderr=cast(TextIO, self._stream), environ={**os.environ, **wanted})
 
     async def show(self, server: RunningServer, afterwards: Callable[[], Awaitable[None]]) -> None:
-        """Until it is left. The server is asked to end, as Ctrl-C would, or goes on with `afterwards` beside it."""
+        """Show the screen until the user leaves it.
+
+        Then either send SIGINT to this process, so that the server ends, or await `afterwards` while it continues.
+        """
         from eaglelocal.probe.gauges import GaugeWatch
         from eaglelocal.tui.monitor import Monitor
 
@@ -80,7 +83,10 @@ class ServeScreen:
 
 
 async def until_left(monitor: Monitor) -> Outcome | None:
-    """What was chosen; None where the screen has failed. Who is cancelled leaves the terminal as it was."""
+    """Run the monitor and return the user's choice, or None if the screen failed.
+
+    If cancelled, the monitor exits first, which restores the terminal.
+    """
     running = asyncio.create_task(monitor.run_async())
     try:
         outcome = await asyncio.shield(running)
@@ -97,7 +103,7 @@ async def until_left(monitor: Monitor) -> Outcome | None:
 
 
 def _report(problem: Exception) -> None:
-    """One line: of a long log the terminal would get the end of a traceback and not what it is about."""
+    """Log a failure of the screen in one line: of a traceback the terminal would only get the last lines."""
     shown = problem if os.environ.get(TRACEBACK_VARIABLE) == "1" else None
     what = f"{type(problem).__name__}: {problem}"
     _log.error("this is a bug: the screen has failed, the server goes on: %s", what, exc_info=shown)

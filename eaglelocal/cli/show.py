@@ -1,4 +1,4 @@
-"""`eaglelocal show`: one model on disk, from its header alone: nothing is loaded."""
+"""`eaglelocal show`: describe a model on disk from its header; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def show(ref: Which, as_json: flags.AsJson = False) -> None:
 
 
 def folded(name: str, text: str, width: int | None) -> list[str]:
-    """`name      text`, its further lines under the text."""
+    """Return `name      text` wrapped to `width` columns (None: one line), further lines indented to the text."""
     head = f"{name:<{INDENT}}"
     if width is None:
         return [f"{head}{text}"]
@@ -104,7 +104,7 @@ def _size(look: Look) -> str:
 
 
 def _memory(look: Look) -> str:
-    """Weights and cache; buffers and runtime come on top and depend on the machine."""
+    """Return the memory of weights and KV cache; buffers come on top and depend on the machine."""
     n_ctx = _usual_ctx(look)
     cache = look.cache_bytes(n_ctx)
     if look.shape is None or cache is None or look.about.kind != "model":
@@ -115,7 +115,7 @@ def _memory(look: Look) -> str:
 
 
 def _images(look: Look) -> str:
-    """With which projector it reads them, and what that takes; empty where none is here."""
+    """Return which projector reads images and the memory it takes; the note on images, or "", if there is none."""
     path, projector = look.eyes.path, look.eyes.projector
     if path is None or projector is None:
         return look.eyes.note
@@ -128,7 +128,7 @@ def _usual_ctx(look: Look) -> int:
 
 
 def template_text(template: str) -> str:
-    """What the model's own chat template says of it."""
+    """Return what the chat template supports: the form of tool calls, and reasoning."""
     from eaglelocal.text.families import family_of
 
     if not template:

@@ -1,6 +1,6 @@
-"""`eaglelocal stop`: end servers of ours that run on this machine, and say what came of it.
+"""`eaglelocal stop`: end eaglelocal servers on this machine, and report the result.
 
-A server is asked to end (SIGTERM) and waited for; it is never killed: that is a person's to decide.
+A server gets SIGTERM and is waited for; it never gets SIGKILL: that decision is left to the user.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eaglelocal.client.running import RunningServer
 
 ALL = "all"
-PATIENCE_S = 45.0  # what runs may end first
+PATIENCE_S = 45.0  # running answers may finish first
 
 Which = Annotated[str | None, typer.Argument(metavar="PORT|URL|all", help="Unset: the only one.", show_default=False)]
 
@@ -47,7 +47,10 @@ def stop(which: Which = None) -> None:
 
 
 def chosen_of(servers: Sequence[RunningServer], which: str | None) -> list[RunningServer]:
-    """Raises EngineError when nothing runs there, UsageError when it is not clear which one is meant."""
+    """Return the servers to stop: all, the one at a port or URL, or the only one if `which` is None.
+
+    Raises EngineError if none runs there, UsageError if several could be meant.
+    """
     if which == ALL:
         return list(servers)
     there = ", ".join(server.url for server in servers)
@@ -68,7 +71,7 @@ def _is_meant(server: RunningServer, which: str) -> bool:
 def ask_to_end(server: RunningServer) -> None:
     from eaglelocal.probe.processes import is_alive
 
-    if not is_alive(server.pid, server.birth):  # another process may have its pid by now
+    if not is_alive(server.pid, server.birth):  # another process may have got its pid
         return
     try:
         os.kill(server.pid, signal.SIGTERM)
@@ -79,7 +82,7 @@ def ask_to_end(server: RunningServer) -> None:
 
 
 def wait_for_end(server: RunningServer, patience_s: float) -> None:
-    """Raises EngineError when it still runs after that."""
+    """Wait until a server has ended. Raises EngineError if it still runs after `patience_s` seconds."""
     from eaglelocal.client.running import running_servers
     from eaglelocal.probe.processes import is_alive
 
@@ -89,4 +92,4 @@ def wait_for_end(server: RunningServer, patience_s: float) -> None:
             what = f"{server.url} was asked to end and still runs after {patience_s:g} s"
             raise EngineError(what, hint=f"wait, or: kill -9 {server.pid}")
         time.sleep(0.05)
-    running_servers()  # removes the file of one that could not do so itself
+    running_servers()  # removes the files of servers that ended without removing them

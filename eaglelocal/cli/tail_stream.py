@@ -1,4 +1,4 @@
-"""stderr with a door: while a screen is shown, lines go to its log instead; afterwards the newest of them are said."""
+"""A stderr stream that can be held: while a screen is shown its lines go to a log, of which the newest follow later."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import TextIO
 
 from eaglelocal.tui.tail import Tail
 
-SAID_AGAIN = 12  # lines that came while nobody could read stderr
+SAID_AGAIN = 12  # most lines of the time under the screen that release() writes
 _LOOKS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class TailStream:
-    """What cli/output.py needs of a stream. Safe from any thread."""
+    """A stream for cli/output.py, with the methods that it uses. Safe from any thread."""
 
     def __init__(self, stream: TextIO, tail: Tail) -> None:
         self._stream, self.tail = stream, tail
         self._lock = threading.Lock()
         self._is_held = False
-        self._held_at = 0  # lines of the tail by then
-        self._begun = ""  # of a line that is not complete
+        self._held_at = 0  # number of lines in the tail when hold() was called
+        self._begun = ""  # the beginning of an incomplete line
 
     def hold(self) -> None:
-        """From now on the terminal is somebody else's."""
+        """Send lines to the tail instead of the terminal, until release()."""
         with self._lock:
             if self._stream.isatty():
-                self._stream.write("\r\x1b[K")  # a progress bar may stand there
+                self._stream.write("\r\x1b[K")  # erase a progress bar
                 self._stream.flush()
             self._is_held, self._held_at = True, self.tail.num_lines
 
@@ -44,7 +44,7 @@ class TailStream:
                 return self._stream.write(text)
             *whole, self._begun = (self._begun + _LOOKS.sub("", text)).split("\n")
             for line in whole:
-                self.tail.add(line.rpartition("\r")[2])  # what was drawn over is gone
+                self.tail.add(line.rpartition("\r")[2])  # keep only what the last carriage return left visible
             return len(text)
 
     def flush(self) -> None:

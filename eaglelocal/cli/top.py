@@ -1,4 +1,4 @@
-"""`eaglelocal top [URL]`: the monitor of a running server, on the screen, as text or as JSON."""
+"""`eaglelocal top [URL]`: monitor a running server on the screen, in a browser, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from eaglelocal.tui.feed import Feed
     from eaglelocal.tui.monitor_text import Scene
 
-BETWEEN_S = 1.0  # the two readings of --once, of which rates are made
+BETWEEN_S = 1.0  # between the two readings of --once and --json, which give the rates
 DEFAULT_WIDTH = 80
 
 Url = Annotated[str | None, typer.Argument(metavar="URL", help="Unset: the server that runs here.", show_default=False)]
@@ -69,7 +69,7 @@ def top(
 
 
 def address_here() -> str:
-    """Of the newest server of ours on this machine. Raises EngineError where none runs."""
+    """Return the URL of the newest eaglelocal server on this machine. Raises EngineError if none runs."""
     from eaglelocal.client.running import running_servers
 
     found = running_servers()
@@ -94,7 +94,10 @@ def look_once(url: str, api_key: str, settings: Settings, output: Output, *, as_
 
 
 def scene_of(watch: Watch) -> Scene:
-    """Two readings, a second apart. Raises EngineError where nothing answers the first."""
+    """Read the server twice, BETWEEN_S apart, and return the monitor's contents.
+
+    Raises EngineError if it does not answer.
+    """
     from eaglelocal.probe.gauges import GaugeWatch
     from eaglelocal.tui.feed import Feed
     from eaglelocal.tui.monitor_text import Scene
@@ -121,7 +124,7 @@ def read_into(feed: Feed, watch: Watch) -> None:
 
 
 def scene_object(scene: Scene) -> dict[str, object]:
-    """Absent figures are null."""
+    """Return the JSON object of --json; absent figures are null."""
     frame, reading = scene.frame, scene.frame.reading
     return {
         "url": scene.url,
@@ -137,4 +140,4 @@ def scene_object(scene: Scene) -> dict[str, object]:
 
 
 def ignored(reading: Reading) -> None:
-    """Nobody watches."""
+    """Ignore a reading: the listener of a Watch that is only read directly."""

@@ -1,7 +1,7 @@
-"""`eaglelocal train`: a target's own answers -> an EAGLE-3.1 head for that very file, which `--draft auto` then finds.
+"""`eaglelocal train`: train an EAGLE-3.1 head on a target's own answers; `--draft auto` then finds it.
 
-Asks the target, teaches a head (a new one, or one that there is), and tries it beside the one before on questions that
-were held out. What is no better is not kept.
+Collects answers of the target, trains a new or an existing head on them, and compares it with the draft used so
+far on held-out questions. A head that is no better is not kept.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def train(
 
 
 def trained_for(lessons: Lessons, asked: Asked, *, tokens: int, epochs: int) -> Trained:
-    """Ask, learn, try; what was begun in the folder goes on."""
+    """Collect answers, train and try the head; resumes from the files in the folder. Returns the result."""
     from eaglelocal.training.study import learn
     from eaglelocal.training.workplace import entered
 
@@ -123,7 +123,7 @@ def trained_for(lessons: Lessons, asked: Asked, *, tokens: int, epochs: int) -> 
 
 @contextmanager
 def resumable(output: Output) -> Iterator[None]:
-    """Who is stopped hears that nothing is lost."""
+    """Tell the user on interruption that the same command resumes the run."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -132,7 +132,7 @@ def resumable(output: Output) -> Iterator[None]:
 
 
 def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Collected:
-    """Raises UsageError where there are too few to learn from."""
+    """Collect the target's answers, up to `most_tokens` tokens. Raises UsageError if they are too few."""
     from eaglelocal.training.conversations import collect, key_of
     from eaglelocal.training.workplace import ANSWERS
 
@@ -145,7 +145,7 @@ def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Coll
         with client:
             yield client
 
-    began_at, known = time.monotonic(), list[int]()  # what was there before says nothing of the pace
+    began_at, known = time.monotonic(), list[int]()  # known: the first count, of earlier answers
 
     def show(num_tokens: int) -> None:
         known[:] = known or [num_tokens]
@@ -170,7 +170,7 @@ def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Coll
 
 
 def time_left(done: int, rest: int, spent_s: float) -> str:
-    """As it went so far; nothing before that can be told."""
+    """Return the remaining time at the pace so far; "" in the first three seconds."""
     return f", {duration_text(rest * spent_s / done)} left" if done > 0 and spent_s > 3.0 and rest > 0 else ""
 
 
@@ -189,14 +189,17 @@ def check_enough(collected: Collected, *, num_asked: int, most_tokens: int) -> N
 
 
 def fitting(collected: Collected, ctx: int) -> Collected:
-    """Without those of which this context holds too little: they were heard in a larger one."""
+    """Leave out conversations that are too short once cut to `ctx`: they come from a run with a larger context."""
     fit = tuple(one for one in collected.conversations if not one.cut(ctx).is_short)
     num_short = collected.num_short + len(collected.conversations) - len(fit)
     return dataclasses.replace(collected, conversations=fit, num_short=num_short)
 
 
 def study_of(lessons: Lessons, collected: Collected, *, epochs: int) -> Study:
-    """Every so many conversations one is held out, of all that the file has, in the order of asking."""
+    """Return the description of the training run: training and held-out conversations, recipe, checkpoint.
+
+    The checkpoint's name depends on the start, the epochs, the context and the conversations.
+    """
     from eaglelocal.training.study import Study
     from eaglelocal.training.workplace import CHECKPOINT
 
@@ -219,18 +222,21 @@ def study_of(lessons: Lessons, collected: Collected, *, epochs: int) -> Study:
 
 
 def parted(conversations: Sequence[Conversation]) -> tuple[tuple[Conversation, ...], tuple[Conversation, ...]]:
-    """Of few more often, or a handful of drafts would decide."""
+    """Split conversations into training and held-out ones, at most MOST_HELD_OUT.
+
+    One in HELD_OUT_EVERY is held out, more of few: otherwise a handful of drafts would decide the comparison.
+    """
     every = min(HELD_OUT_EVERY, max(len(conversations) // LEAST_HELD_OUT, 2))
     held = set(conversations[::every][:MOST_HELD_OUT])
     return tuple(one for one in conversations if one not in held), tuple(one for one in conversations if one in held)
 
 
 def recipe_of(lessons: Lessons, num_steps: int) -> Recipe:
-    """A head that knows something goes on more gently: a quarter of the rates, falling from the first step on."""
+    """Return the learning rates. A pre-trained head gets a quarter of them, decaying from the first step on."""
     from eaglelocal.training.loop import Recipe
 
     width = lessons.found.info.n_embd
-    narrower = min(1.0, 256 / width)  # AdamW's steps do not shrink with a matrix's width; Muon's do
+    narrower = min(1.0, 256 / width)  # AdamW's steps, unlike Muon's, do not shrink with a matrix's width
     gentle = 1.0 if lessons.school.start is None else 0.25
     return Recipe(
         muon_lr=0.02 * gentle,
@@ -242,11 +248,14 @@ def recipe_of(lessons: Lessons, num_steps: int) -> Recipe:
 
 
 class _NoBetter(Exception):
-    """The head that was there stays; a file that was asked for by name is written all the same."""
+    """A signal that the new head is no better and is discarded; not raised if --out names a file."""
 
 
 def keep(lessons: Lessons, study: Study, learned: Learned, asked: Asked, collected: Collected) -> Trained:
-    """Write the head, try it in a real engine beside the one before, and leave it where it is found if it is better."""
+    """Write the head, compare it with the draft used so far in a real engine, and keep it if it is better.
+
+    Raises IncompatibleError if it predicts the target too badly.
+    """
     from eaglelocal.cli.head_trial import check_knows_target
     from eaglelocal.cli.train_report import Trained
     from eaglelocal.gguf.amend import amend
@@ -280,7 +289,7 @@ def keep(lessons: Lessons, study: Study, learned: Learned, asked: Asked, collect
 
 
 def tried(lessons: Lessons, draft: str, requests: Sequence[ChatRequest], what: str) -> Figures:
-    """Greedy answers to what was held out, drafted for by a head, or what else there is, at a fixed length."""
+    """Answer the held-out questions greedily with a draft (as --draft takes it) of fixed length; return its figures."""
     from eaglelocal.cli.head_trial import DRAFT_LENGTH, as_trial, ask_all
 
     progress = lessons.output.progress()

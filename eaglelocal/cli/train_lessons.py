@@ -1,6 +1,6 @@
-"""What a run of `eaglelocal train` is about, as far as the command line says it, and whether there is room for it.
+"""The options of a run of `eaglelocal train`, and the check whether memory and disk suffice.
 
-Whatever would only fail after hours of asking or learning is refused here.
+Errors that would otherwise only show after hours of collecting or training are raised here.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ DEFAULT_CTX = 2048
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lessons:
-    """Of a run; what comes of it is elsewhere."""
+    """The options of a training run: target, start, rival, files and devices."""
 
     found: FoundTarget
     school: School
-    rival: str | None  # the draft that is used now, or that it goes on from; what comes out must be better
+    rival: str | None  # the draft used now, or the head that training starts from; the result must be better
     settings: Settings
     output: Output
     folder: Path
     device: str  # torch's
-    path: Path  # of the head that comes out
-    is_named: bool  # by --out: it is written even if it is no better
-    kind: str  # of its weights
+    path: Path  # of the new head
+    is_named: bool  # --out is given: the head is written even if it is no better
+    kind: str  # type of the head's weights
 
     def plan(self, draft: str, *, ctx: int, parallel: int = 1, spec: str | int = "auto") -> Plan:
-        """`draft` as --draft takes it; a head just as its file has it."""
+        """Return a plan with this draft, as --draft takes it; a head's weights are not quantized further."""
         from eaglelocal.gguf.lighter import AS_IN_FILE
 
         options = options_of(self.settings, Choice(), parallel=parallel)
@@ -51,18 +51,19 @@ class Lessons:
         return plan_run(options, self.output)
 
     def reading_plan(self) -> Plan:
-        """Of the target, as it reads beside learning."""
+        """Return the plan of the target alone, as training runs it to read the conversations."""
         return self.plan("none", ctx=self.ctx, spec="off")
 
     @property
     def ctx(self) -> int:
-        """Tokens of a conversation."""
+        """The most tokens of a conversation."""
         return min(self.settings.ctx or DEFAULT_CTX, self.found.info.context_length or DEFAULT_CTX)
 
 
 def lessons_of(
     settings: Settings, output: Output, device: str, *, start: str, work: str | None, out: str | None, kind: str
 ) -> Lessons:
+    """Resolve the flags of a run. Raises UsageError, IncompatibleError or ResourceError for what cannot work."""
     found = find(settings, output)
     school = school_of(start, found)
     folder = Path(work).expanduser() if work else locations.training_dir() / digest_of([str(found.path.resolve())])
@@ -81,9 +82,9 @@ def lessons_of(
 
 
 def school_of(start: str, found: FoundTarget) -> School:
-    """With the head to go on from: the one that is named, or the one that `--draft auto` takes; none: a new one.
+    """Return the target with the head to start from: `start` names it, or auto: as `--draft auto`, or none: a new one.
 
-    Raises IncompatibleError where it cannot be trained, before the target is asked anything.
+    Raises UsageError if it is no EAGLE head, IncompatibleError if it cannot be trained, before answers are collected.
     """
     from eaglelocal.gguf.eagle_info import EagleInfo
     from eaglelocal.gguf.reader import read_header
@@ -102,7 +103,10 @@ def school_of(start: str, found: FoundTarget) -> School:
 
 
 def draft_there(start: str, found: FoundTarget) -> str | None:
-    """What a new head is compared with: what `--draft auto` takes, for which it would stand. Lookups go on beside."""
+    """Return the draft that the new head would replace, as --draft takes it: the one of `--draft auto`, or `start`.
+
+    None if it has no file: a lookup is not replaced by a head.
+    """
     from eaglelocal.hub.drafts import find_draft
 
     draft = find_draft("auto" if start == "none" else start, found)
@@ -112,7 +116,7 @@ def draft_there(start: str, found: FoundTarget) -> str | None:
 
 
 def path_of(school: School, kind: str, out: str | None) -> Path:
-    """Where the head will lie. Raises UsageError or ResourceError where it cannot: now, not after hours."""
+    """Return the file of the new head. Raises UsageError or ResourceError if it cannot be written."""
     from eaglelocal.hub.heads.store import check_writable, place_of
     from eaglelocal.training.pupil import name_of
 
@@ -123,7 +127,7 @@ def path_of(school: School, kind: str, out: str | None) -> Path:
 
 
 def check_there_is_room(lessons: Lessons) -> None:
-    """Before the target is asked anything. Raises ResourceError with the sum."""
+    """Raise ResourceError, with the numbers, if memory or disk do not suffice; called before answers are collected."""
     from eaglelocal.catalog.catalog import load
     from eaglelocal.gguf.shape import shape_of
     from eaglelocal.planner.memory import estimate, safe_rooms

@@ -1,4 +1,4 @@
-"""What a target is asked so that a head can learn from its answers: a file's questions, saved chats, built-in tasks."""
+"""The questions of a training run: from a file, or from saved chats and built-in tasks."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ from eaglelocal.talk.conversation_file import load, names
 from eaglelocal.training.conversations import key_of
 
 TASKS_OF_A_KIND = 1500
-SEED = 5  # bench asks others
+SEED = 5  # not bench's, so that the questions differ
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Requests without ids, and where they come from, in words."""
+    """The requests of a training run, without ids, and their source in words."""
 
     requests: tuple[ChatRequest, ...]
     source: str
 
 
 def asked_of(prompts: str | None, params: SamplingParams, *, has_template: bool, least: int) -> Asked:
-    """Of the file, or of this person's chats and then built-in tasks. Raises UsageError on a bad file."""
+    """Return the questions of a file, or those of the user's saved chats and then built-in tasks.
+
+    Raises UsageError on a bad file, or one with images or with fewer than `least` different questions.
+    """
     if prompts is not None:
         found = from_file(Path(prompts).expanduser())
         if any(each.has_images for each in found):
@@ -51,7 +54,7 @@ def asked_of(prompts: str | None, params: SamplingParams, *, has_template: bool,
 def _request(
     messages: tuple[Message, ...], params: SamplingParams, has_template: bool, *, tokens: tuple[int, ...] = ()
 ) -> ChatRequest:
-    """A model without a chat template goes on with the question's text."""
+    """Return a request: token ids, a conversation, or without a chat template the question as text to complete."""
     if tokens:
         return ChatRequest(id="", tokens=tokens, params=params)
     if has_template:
@@ -60,12 +63,15 @@ def _request(
 
 
 def _saved() -> Iterator[tuple[Message, ...]]:
-    """Each question of each chat, with what came before it. A file that cannot be read is passed over."""
+    """Yield each question of each saved chat with the messages before it, skipping unreadable files.
+
+    A chat ends at its first picture: heads are trained on text only.
+    """
     folder = locations.conversations_dir()
     for name in names(folder):
         with suppress(EagleLocalError):
             chat = load(folder, name)
-            heard = itertools.takewhile(lambda turn: not turn.pictures, chat.turns)  # a head learns without eyes
+            heard = itertools.takewhile(lambda turn: not turn.pictures, chat.turns)  # heads are trained on text only
             for number, turn in enumerate(heard):
                 system = (Message("system", chat.system),) if chat.system else ()
                 past = tuple(message for before in chat.turns[:number] for message in before.messages())
@@ -73,7 +79,7 @@ def _saved() -> Iterator[tuple[Message, ...]]:
 
 
 def _tasks() -> Iterator[tuple[Message, ...]]:
-    """Of all kinds in turn."""
+    """Yield built-in tasks of all categories, alternating between them."""
     kinds = [islice(tasks_of(kind, SEED, "train"), TASKS_OF_A_KIND) for kind in KINDS]
     for turn in zip(*kinds, strict=True):
         for task in turn:

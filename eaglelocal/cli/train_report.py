@@ -1,4 +1,4 @@
-"""What `eaglelocal train` shows: what will be learned from what, and how the head did. Pure: figures in, texts out."""
+"""The output of `eaglelocal train`: its inputs, and the head's results. Pure: figures in, texts out."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A head and its trials. `held_before` and `held_after` are of texts, `before` and `after` of an engine."""
+    """A trained head and its acceptance before and after: on held-out texts (`held_*`), and in a real engine."""
 
     path: Path
     name: str
     is_kept: bool
     held_before: Accepted
     held_after: Accepted
-    before: Figures | None  # of the head that was there
+    before: Figures | None  # of the draft used so far; None: there was none
     after: Figures
     collected: Collected
     num_taught: int

@@ -1,8 +1,8 @@
-"""`eaglelocal tune`: what decodes of n rows cost here, and what draft length that implies.
+"""`eaglelocal tune`: measure what decodes of n rows cost on this machine, and which draft length that implies.
 
 The engine runs in its own process, as in every command: a native crash ends the measurement, not the terminal. It
-measures as it always does, at its start and with every real step; this command only sees to it that every draft
-length has its steps, in turn, and asks what was learnt.
+always measures, at its start and with every real step; this command only runs steps of every draft length in turn
+and reads the measured costs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from eaglelocal.settings import Settings
 
 LENGTH_S = 1.0  # for each draft length
-PATIENCE = 4.0  # times that, for all of them, on a machine that is starved: then what there is must do
-STEPS = 6  # of a draft length, until it is the next one's turn
+PATIENCE = 4.0  # the measurement ends after this many times the planned time, however slow the machine is
+STEPS = 6  # consecutive steps of one draft length
 PROMPT = "A draft of several tokens is checked by one decode of the target; what it costs depends on the machine."
 
 
@@ -76,13 +76,16 @@ def tune(
 
 
 def plan_of(settings: Settings, output: Output) -> Plan:
-    """Without what reads images: no step of it is measured."""
+    """Return the plan of the settings without a projector: images are not measured."""
     options = options_of(settings, Choice(), parallel=slots_of(settings))
     return plan_run(dataclasses.replace(options, mmproj="none"), output)
 
 
 def measure(client: ChatClient, max_draft: int, output: Output) -> MeasuredCosts:
-    """Let every draft length run in turn for a while; what the engine has learnt then."""
+    """Run every draft length in turn and return the costs that the engine has measured.
+
+    Raises EngineError if it has measured none.
+    """
     progress = output.progress()
     try:
         exercise(
@@ -102,7 +105,10 @@ def measure(client: ChatClient, max_draft: int, output: Output) -> MeasuredCosts
 def exercise(
     client: ChatClient, lengths: range, *, clock: Callable[[], float], on_progress: Callable[[float, str], None]
 ) -> None:
-    """Rounds over all lengths, so that a slow minute strikes them alike; one at least, where that ends in time."""
+    """Run rounds over all lengths, so that a slow minute affects them alike.
+
+    At least one round, unless it takes longer than PATIENCE times the planned time.
+    """
     began_at, rounds, box_s = clock(), 0, LENGTH_S * len(lengths)
     while rounds == 0 or clock() - began_at < box_s:
         for length in lengths:
@@ -114,13 +120,13 @@ def exercise(
 
 
 def request_of(length: int, number: int, num_lengths: int) -> ChatRequest:
-    """A request that never ends before its steps are done: however much of each draft is accepted."""
+    """Return a request with enough tokens for STEPS steps, even if every draft is accepted."""
     params = SamplingParams(temperature=0.0, max_tokens=(STEPS + 2) * num_lengths, ignore_eos=True)
     return ChatRequest(id=f"tune-{number}-{length}", text=PROMPT, params=params, spec=fixed(length))
 
 
 def run_steps(answer: Answer) -> None:
-    """Follow an answer for a few steps; then it has served."""
+    """Follow an answer for STEPS steps, then cancel it. Raises the error of a failure."""
     steps = 0
     for event in answer:
         if isinstance(event, Failed):

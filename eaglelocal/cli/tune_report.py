@@ -1,10 +1,11 @@
-"""What measured costs imply for the draft length, and how that is shown. Pure: figures in, text and plain dicts out.
+"""The draft length that measured costs imply, and the output of `tune`. Pure: figures in, text and plain dicts out.
 
     tokens of a step    E(k) = 1 + a + ... + a^k, with k drafted and each accepted with probability a
     its seconds         C(k) = decode of k + 1 rows + draft steps for k tokens + the rest
     speed-up            E(k) * C(0) / C(k)
 
-(Leviathan et al. 2023, with measured decodes in place of equal ones.) The rest is what a step takes beside them.
+(Leviathan et al. 2023, with measured decodes instead of equal ones.) The rest is a step's time outside decodes and
+draft steps.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from eaglelocal.core.events import EngineInfo
 from eaglelocal.speculation.cost_curve import lines
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
-CLIFF = 0.3  # of a plain decode, for one row more
-NOISY = 0.2  # above this, decodes are not what was measured
+CLIFF = 0.3  # of a plain decode: one more row that costs more than this is a cliff
+NOISY = 0.2  # above this the measured costs say little about single decodes
 WIDTH = 80
 BAR_CELLS = 30
 MS = 1000
@@ -26,7 +27,7 @@ MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Implied:
-    """The best draft length where each drafted token is accepted with a given probability; 0: plain."""
+    """The best draft length if each drafted token is accepted with probability `acceptance`; 0: plain decoding."""
 
     acceptance: float
     num_draft_tokens: int
@@ -35,7 +36,7 @@ class Implied:
 
 @dataclass(frozen=True, slots=True)
 class Implications:
-    """Costs of a step by its number of drafted tokens, and what follows from them."""
+    """The costs of a step by its number of drafted tokens, and the draft lengths that they imply."""
 
     seconds: list[float]  # [drafted tokens]
 
@@ -56,18 +57,18 @@ class Implications:
         return tokens * self.seconds[0] / self.seconds[num_draft_tokens]
 
     def best(self, acceptance: float) -> Implied:
-        """Over all lengths: costs are steps, and a climb would stop at the first."""
+        """Return the best draft length, out of all: costs rise in jumps, so hill climbing would stop at the first."""
         length = max(range(len(self.seconds)), key=lambda k: self.speedup(k, acceptance))
         return Implied(acceptance, length, self.speedup(length, acceptance))
 
     def break_even(self) -> float | None:
-        """The acceptance above which some draft pays, in hundredths; None: not even when all are accepted."""
+        """Return the lowest acceptance, in steps of 0.01, at which a draft pays; None if none does, even at 1."""
         paying = (percent / 100 for percent in range(101) if self.best(percent / 100).num_draft_tokens)
         return next(paying, None)
 
 
 def draft_step_s(costs: MeasuredCosts) -> float:
-    """Of the dearest drafter, one node a step; 0.0 where nothing drafts."""
+    """Return the seconds of a draft step with one node, of the slowest drafter; 0.0 if none was measured."""
     first: dict[str, float] = {}
     for drafter, cost in costs.draft_steps:
         first.setdefault(drafter, cost.seconds)
@@ -75,7 +76,7 @@ def draft_step_s(costs: MeasuredCosts) -> float:
 
 
 def cliffs(costs: MeasuredCosts) -> list[int]:
-    """Sizes that cost CLIFF of a plain decode more than the one before, for each row more."""
+    """Return the sizes that cost more than CLIFF of a plain decode for each row above the size before."""
     pairs = zip(costs.decodes, costs.decodes[1:], strict=False)
     one_s = costs.decodes[0].seconds
     return [
@@ -87,7 +88,7 @@ def cliffs(costs: MeasuredCosts) -> list[int]:
 
 # ---- for people
 def report_lines(costs: MeasuredCosts, info: EngineInfo, machine: str) -> list[str]:
-    """At most 80 columns."""
+    """Return the report, at most WIDTH columns wide."""
     return [
         f"target       {info.target}"[:WIDTH],
         f"draft        {info.draft}"[:WIDTH],
@@ -120,7 +121,7 @@ def curve_lines(costs: MeasuredCosts) -> list[str]:
 
 
 def beside_lines(costs: MeasuredCosts) -> list[str]:
-    """Draft steps, the rest of a step, and what context adds."""
+    """Return lines on draft steps, the rest of a step, and the cost of context."""
     steps = [
         f"draft step   {drafter}: {cost.seconds * MS:.2f} ms{_of_nodes(cost.num_rows, costs.at_once)}"
         for drafter, cost in costs.draft_steps
@@ -175,7 +176,7 @@ def _verdict(break_even: float | None) -> str:
 
 
 def noise_lines(costs: MeasuredCosts) -> list[str]:
-    """A word where the figures above are worth little."""
+    """Return a warning if the measurements are too noisy."""
     if costs.noise < NOISY:
         return []
     return [f"note         like decodes differ by a factor of {math.exp(costs.noise):.1f}: what else is running?"]

@@ -1,6 +1,6 @@
-"""Variables of the flags that are no settings: EAGLELOCAL_NO_TUI for --no-tui, EAGLELOCAL_SAVE=0 for --no-save.
+"""Environment variables of flags that are no settings: EAGLELOCAL_NO_TUI for --no-tui, EAGLELOCAL_SAVE=0 for --no-save.
 
-Those that are settings are read with the config file, by settings.py, which is told the names of the others.
+Variables of settings are read by settings.py, together with the config file; it has a list of the other names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ WITHOUT = ("--help", "--version", "--install-completion", "--show-completion")
 
 
 def flags_beside_settings(command: Any) -> Iterator[tuple[str, Any]]:
-    """(variable, option) of a command as typer builds it, and of those below it."""
+    """Yield (variable, option) for each such flag of a command that typer built, and of its subcommands."""
     for below in getattr(command, "commands", {}).values():
         yield from flags_beside_settings(below)
     for option in command.params:
@@ -24,6 +24,6 @@ def flags_beside_settings(command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def give_variables(command: Any) -> None:
-    """Let each of these flags be set by its variable; help does not repeat the rule on every line."""
+    """Let each of these flags be set by its variable, without showing it in the help of each flag."""
     for variable, option in flags_beside_settings(command):
         option.envvar, option.show_envvar = variable, False

@@ -1,7 +1,7 @@
-"""Breaks streamed text between words, for a terminal that would break it anywhere.
+"""Word wrap of streamed text, for a terminal that would break it anywhere.
 
-A word is shown as it grows; when it meets the right edge it is taken back and written on the next
-line. Fenced code keeps its lines, since people copy it. Knows columns, no colour beyond what it is told.
+A word is shown as it grows; if it reaches the right edge it is erased and written again on the next line. Fenced
+code is not wrapped, since people copy it. Runs carry whether they were drafted; colouring is up to the caller.
 
 Example, width 10: `a lovely` + ` gar` fills the line, `den` does not fit: go back three cells, erase,
 new line, `garden`.
@@ -14,21 +14,21 @@ from dataclasses import dataclass, field
 
 FENCE = "```"
 
-Run = tuple[str, bool]  # text, accepted from a draft
+Run = tuple[str, bool]  # text, and whether it was accepted from a draft
 
 
 @dataclass(slots=True)
 class WordWrap:
-    """Where the cursor stands in one answer."""
+    """The state of one answer's wrapping: the cursor's column and the current word."""
 
-    width: int  # cells that may be used; the last of a terminal stays free, or going back miscounts
+    width: int  # cells to use; a terminal's last cell must stay free, or moving the cursor back miscounts
     column: int = 0
-    word: list[Run] = field(default_factory=list)  # a character each
+    word: list[Run] = field(default_factory=list)  # one run a character
     line_start: str = ""
     in_code: bool = False
 
     def feed(self, text: str, drafted: bool) -> list[Run]:
-        """The text with what must be written around it; control sequences count as not drafted."""
+        """Return the text with the control sequences and line breaks to write; those count as not drafted."""
         runs: list[Run] = []
         for char in text:
             runs += self._put(char, drafted)
@@ -72,7 +72,7 @@ class WordWrap:
 
 
 def _cells(char: str) -> int:
-    """Columns of a character on a terminal."""
+    """Return the columns that a character takes on a terminal."""
     if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1

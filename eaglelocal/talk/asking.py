@@ -1,6 +1,6 @@
-"""Ask one question: leave out old turns until it fits, follow the answer, record what was said.
+"""Ask one question: leave out old turns until it fits, follow the answer, record both.
 
-Line mode and the screen share this. Does not know how answers are shown or stopped: it is given `Follow`.
+Line mode and the screen share this. How answers are shown and stopped is up to the caller's `Follow`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ from eaglelocal.talk.pictures import Pictures
 from eaglelocal.talk.session import Answer, Outcome, Session
 
 Listener = Callable[[RequestEvent], None]
-Follow = Callable[[Answer], Outcome]  # most often `listen`, with something that can stop the answer around it
+Follow = Callable[[Answer], Outcome]  # usually `listen`, inside something that can stop the answer
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What came of a question."""
+    """The result of a question."""
 
     outcome: Outcome
-    num_left_out: int  # more old turns than before that were not sent
+    num_left_out: int  # old turns that were left out for the first time
 
 
 def ask(session: Session, question: str, follow: Follow, pictures: Pictures = ()) -> Asked:
-    """Ask and record. Turns that no longer fit are left out, oldest first, as many as the engine makes necessary."""
+    """Ask a question and record the answer in the session.
+
+    The oldest turns are left out until the engine takes the request.
+    """
     before = session.conversation.num_forgotten
     num_forgotten = _forgettable(session, question, pictures)
     outcome = _try(session, question, pictures, num_forgotten, follow)
@@ -48,7 +51,7 @@ def ask(session: Session, question: str, follow: Follow, pictures: Pictures = ()
 
 
 def listen(answer: Answer, hear: Listener) -> Outcome:
-    """Follow an answer to its end; `hear` gets each event. A failure comes back inside the outcome, with the text."""
+    """Pass each event of an answer to `hear` and return the outcome. An EagleLocalError is kept in it, not raised."""
     outcome = Outcome()
     try:
         for event in answer:
@@ -80,7 +83,7 @@ def _try(session: Session, question: str, pictures: Pictures, num_forgotten: int
 
 
 def _forgettable(session: Session, question: str, pictures: Pictures) -> int:
-    if not session.model.info.n_ctx:  # a server that does not tell: it will say what is too long
+    if not session.model.info.n_ctx:  # a server that does not report it: it will refuse what is too long
         return session.conversation.num_forgotten
     return turns_to_forget(
         session.conversation,
@@ -93,7 +96,7 @@ def _forgettable(session: Session, question: str, pictures: Pictures) -> int:
 
 
 def forgotten_line(num_turns: int, n_ctx: int) -> str:
-    """That the context was full, in words."""
+    """Return the message that the oldest turns are left out because the context is full."""
     turns = "oldest turn is" if num_turns == 1 else f"{num_turns} oldest turns are"
     size = f" of {n_ctx} tokens" if n_ctx else ""
     return f"the {turns} left out from here on: the conversation outgrew the context{size}"

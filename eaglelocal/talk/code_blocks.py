@@ -1,4 +1,4 @@
-"""Code in an answer, as Markdown marks it. Pure."""
+"""Fenced code blocks of a Markdown answer. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<about>[^`]*)")
 
 
 def last_code(text: str) -> str:
-    """What stands in the last fenced block, also one that was cut off; "" without any."""
+    """Return the content of the last fenced block, even if its end is missing; "" if there is none."""
     found: list[str] = []
     begun: re.Match[str] | None = None
     for line in text.split("\n"):

@@ -1,6 +1,6 @@
-"""The conversation: a system message and turns; what a question is asked against.
+"""The conversation: a system message and turns.
 
-Knows which messages go to the model and which turns fell out of the context. Does not know files,
+It knows which messages go to the model and which turns no longer fit in the context; it does not know files,
 tokens, models or terminals.
 """
 
@@ -14,42 +14,43 @@ from eaglelocal.talk.pictures import Pictures, message_of, shown
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A question and what came back; `stopped` marks an answer that was cut off by a person or a failure."""
+    """A question and its answer; `stopped` marks an answer that was cut off by the user or a failure."""
 
     question: str
     answer: str
     stopped: bool = False
-    reasoning: str = (
-        ""  # what the model thought; templates leave thoughts of earlier turns out, so it is not sent again
-    )
+    reasoning: str = ""  # not sent again: chat templates leave out the reasoning of earlier turns
 
-    pictures: Pictures = ()  # that went with the question
+    pictures: Pictures = ()  # sent with the question
 
     @property
     def shown_question(self) -> str:
         return shown(self.question, self.pictures)
 
     def messages(self, *, sees: bool = True) -> tuple[Message, Message]:
-        """sees: the model reads images."""
+        """Return the turn's user and assistant message. sees: the model reads images."""
         return message_of(self.question, self.pictures, sees=sees), Message("assistant", self.answer)
 
 
 @dataclass(slots=True)
 class Conversation:
-    """The one thing that changes while people talk; `num_forgotten` turns at the front are no longer sent."""
+    """A conversation, changed by each turn; the first `num_forgotten` turns are no longer sent."""
 
     system: str = ""
     turns: list[Turn] = field(default_factory=list)
     num_forgotten: int = 0
     unanswered: str = ""  # the question whose answer failed, for /retry
-    unanswered_pictures: Pictures = ()  # that went with it
-    name: str = ""  # under which it was saved or loaded
+    unanswered_pictures: Pictures = ()  # sent with it
+    name: str = ""  # it was saved or loaded under this name
     num_saved: int = 0  # turns at the front that are on disk
 
     def messages(
         self, question: str, pictures: Pictures = (), *, num_forgotten: int | None = None, sees: bool = True
     ) -> tuple[Message, ...]:
-        """What to send: the system message, the turns still in the context, the question. sees: as in Turn."""
+        """Return the messages to send: system message, turns still in the context, question.
+
+        sees: the model reads images.
+        """
         first = self.num_forgotten if num_forgotten is None else num_forgotten
         system = (Message("system", self.system),) if self.system else ()
         past = tuple(message for turn in self.turns[first:] for message in turn.messages(sees=sees))
@@ -57,7 +58,7 @@ class Conversation:
 
     @property
     def num_sent(self) -> int:
-        """Turns that still go to the model."""
+        """The number of turns that still go to the model."""
         return len(self.turns) - self.num_forgotten
 
     def add(self, turn: Turn) -> None:
@@ -66,13 +67,13 @@ class Conversation:
 
     @property
     def last_pictures(self) -> Pictures:
-        """Of the question that `take_last_question` takes."""
+        """The pictures of the question that `take_last_question` would return."""
         if self.unanswered:
             return self.unanswered_pictures
         return self.turns[-1].pictures if self.turns else ()
 
     def take_last_question(self) -> str:
-        """For asking again: the failed question, or the last one, whose answer is then forgotten."""
+        """Return the question to ask again: the failed one, or the last one, whose turn is removed; "" if none."""
         if self.unanswered:
             return self.unanswered
         if not self.turns:

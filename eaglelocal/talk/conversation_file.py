@@ -1,7 +1,7 @@
-"""Conversations on disk: one JSON file each, written whole or not at all, readable by the owner only.
+"""Conversations on disk: one JSON file each, written atomically, readable by the owner only.
 
-Knows names, the format and its checks. Does not know when to save. A name is a plain word, never a path. Pictures lie
-in a folder beside them (picture_store.py): a file of its own each, written once however often the talk goes on.
+It knows names, the format and its checks; callers decide when to save. A name is a plain word, never a path.
+Pictures are separate files in a folder beside them (picture_store.py), each written once.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from eaglelocal.talk.nearest import nearest
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 64 * 1024 * 1024
-MAX_NAME_BYTES = 255 - len(".json")  # what file systems take
-MAX_FRESH_NAME = 48  # characters: a list of conversations is read, not searched
+MAX_NAME_BYTES = 255 - len(".json")  # the limit of file systems
+MAX_FRESH_NAME = 48  # characters, so that a list of conversations is easy to read
 NAME = re.compile(r"\w[\w .-]{0,79}")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A saved conversation, as a list shows it."""
+    """An entry of the list of saved conversations."""
 
     name: str
     modified_at: float  # seconds since 1970
 
 
 def entries(folder: Path) -> tuple[Entry, ...]:
-    """Saved conversations, latest first."""
+    """Return the saved conversations of a folder, latest first."""
     found = []
     for path in folder.glob("*.json"):
-        with suppress(OSError):  # it went just now, or is a link to nothing
+        with suppress(OSError):  # it was just removed, or is a dangling link
             found.append(Entry(path.stem, path.stat().st_mtime))
     return tuple(sorted(found, key=lambda entry: (entry.modified_at, entry.name), reverse=True))
 
@@ -52,23 +52,23 @@ def names(folder: Path) -> tuple[str, ...]:
 
 
 def fresh_name(folder: Path, question: str) -> str:
-    """A name that no file has, of the first words of a question: `What is an eagle`, `What is an eagle 2`."""
+    """Return an unused name made of a question's first words: `What is an eagle`, `What is an eagle 2`."""
     words = re.sub(r"[^\w .-]+", " ", question).split()
     base = _without_unfit_end(" ".join(words)[:MAX_FRESH_NAME].lstrip(" .-")) or "chat"
-    taken = {name.casefold() for name in names(folder)}  # some file systems do not tell A from a
+    taken = {name.casefold() for name in names(folder)}  # some file systems ignore case
     numbered = (f"{base} {number}" for number in itertools.count(2))
     return next(name for name in itertools.chain([base], numbered) if name.casefold() not in taken)
 
 
 def _without_unfit_end(name: str) -> str:
-    """`path_of` drops .json, so a name that ends with it would be another one's."""
+    """Strip trailing blanks, dots, dashes and `.json`, which `path_of` would drop or refuse."""
     while name != (shorter := name.rstrip(" .-").removesuffix(".json")):
         name = shorter
     return name
 
 
 def rename(folder: Path, old: str, new: str) -> str:
-    """Give a saved conversation another name. Returns it as it was taken. Raises UsageError, ResourceError."""
+    """Rename a saved conversation and return its new name without `.json`. Raises UsageError, ResourceError."""
     source, target = _existing(folder, old), path_of(folder, new)
     if target.exists() and target != source:
         raise UsageError(f"a conversation named {target.stem!r} is there already")
@@ -93,7 +93,7 @@ def delete(folder: Path, name: str) -> None:
 
 
 def path_of(folder: Path, name: str) -> Path:
-    """The file of a conversation. Raises UsageError on a name that is no plain word."""
+    """Return the file of a conversation. Raises UsageError on a name that is no plain word, or too long."""
     plain = name.strip().removesuffix(".json")
     if not NAME.fullmatch(plain) or plain.endswith((".", " ")):
         raise UsageError(f"not a name for a conversation: {name!r}", hint="letters, digits, blanks, '-', '_' and '.'")
@@ -104,7 +104,7 @@ def path_of(folder: Path, name: str) -> Path:
 
 
 def save(conversation: Conversation, path: Path, *, target: str) -> None:
-    """Write the file beside its place, then move it there: a crash leaves the old one."""
+    """Write a conversation and its pictures; a crash leaves the old file. Raises ResourceError."""
     try:
         make_folder(path.parent, PRIVATE)
         picture_store.keep(path.parent, (picture for turn in conversation.turns for picture in turn.pictures))
@@ -115,7 +115,7 @@ def save(conversation: Conversation, path: Path, *, target: str) -> None:
 
 
 def rescue(conversation: Conversation, folder: Path, *, target: str) -> Path | None:
-    """Write a conversation that is not saved to a file of its own. None: it is saved, or the disk takes nothing."""
+    """Save unsaved turns in a new file and return its path; None if nothing is unsaved or writing failed."""
     if len(conversation.turns) <= conversation.num_saved:
         return None
     name = fresh_name(folder, f"rescued {conversation.turns[0].question}")
@@ -128,7 +128,7 @@ def rescue(conversation: Conversation, folder: Path, *, target: str) -> Path | N
 
 
 def load(folder: Path, name: str) -> Conversation:
-    """Read and check a conversation. Raises UsageError with what is wrong and where."""
+    """Read and check a conversation. Raises UsageError with what is wrong and where, or ResourceError."""
     path = _existing(folder, name)
     try:
         if path.stat().st_size > MAX_FILE_BYTES:

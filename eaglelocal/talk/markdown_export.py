@@ -1,6 +1,6 @@
-"""A conversation as a Markdown document, for people and for other programs. Pure but for `export`, which writes it.
+"""Export of a conversation as a Markdown document. Pure except `export`, which writes it.
 
-Answers stay as the model wrote them; questions become quotes, so that a heading in one does not upset the document.
+Answers stay as the model wrote them; questions become quotes, so that a heading in one does not break the outline.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.talk.conversation import Conversation, Turn
 
-MAX_NAME_BYTES = 255  # what file systems take
+MAX_NAME_BYTES = 255  # the limit of file systems
 
 
 def as_markdown(conversation: Conversation, *, target: str) -> str:
-    """Title, system message, then question and answer of each turn. Thoughts are folded away."""
+    """Return the document: title, system message, then question and answer of each turn, reasoning folded."""
     title = f"# {conversation.name or 'Conversation'}"
     parts = [title, f"*{target}*"]
     if conversation.system:
@@ -27,11 +27,11 @@ def as_markdown(conversation: Conversation, *, target: str) -> str:
 
 
 def export(conversation: Conversation, name: str, *, target: str) -> Path:
-    """Write the document to a file of that name; nothing is written over. Returns its path.
+    """Write the document to a new file of that name and return its path; no file is overwritten.
 
-    Raises UsageError, ResourceError; a document that was begun is taken away then.
+    Raises UsageError, ResourceError; a partly written file is removed then.
     """
-    path = Path(os.path.expanduser(name))  # unlike Path.expanduser it takes a user that there is not
+    path = Path(os.path.expanduser(name))  # unlike Path.expanduser, no error for an unknown user
     if not conversation.turns:
         raise UsageError("there is nothing to export yet")
     try:
@@ -41,7 +41,7 @@ def export(conversation: Conversation, name: str, *, target: str) -> Path:
         return path.absolute()
     except FileExistsError:
         raise UsageError(f"{path} is there already", hint="/export ANOTHER.md") from None
-    except ValueError as problem:  # a zero byte
+    except ValueError as problem:  # a NUL byte in the name
         raise UsageError(f"{name!r} is not the name of a file: {problem}", hint="/export NAME.md") from None
     except OSError as problem:
         if misnamed := _why_no_name(path, problem):
@@ -50,7 +50,7 @@ def export(conversation: Conversation, name: str, *, target: str) -> Path:
 
 
 def _why_no_name(path: Path, problem: OSError) -> tuple[str, str] | None:
-    """What is wrong with the name itself, and a hint. None: it is the disk."""
+    """Return what is wrong with the name itself, and a hint; None if the disk is to blame."""
     if problem.errno == errno.ENOENT and str(path).startswith("~") and len(path.parts) > 1:
         return f"there is no user {path.parts[0][1:]!r}", "/export ~/NAME.md"
     if problem.errno != errno.ENAMETOOLONG:

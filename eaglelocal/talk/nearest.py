@@ -1,4 +1,4 @@
-"""The word that a mistyped word was meant to be. Knows words only."""
+"""Correction of a mistyped word to a known one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word most like `word`, or None when nothing is like it.
+    """Return the known word most similar to `word`, or None if none is similar.
 
-    A unique beginning counts as alike: nearest("/st", ["/stats", "/spec"]) is "/stats".
+    A unique prefix counts as similar: nearest("/st", ["/stats", "/spec"]) is "/stats".
     """
     words = list(known)
     begins = [candidate for candidate in words if len(word) > 1 and candidate.startswith(word)]

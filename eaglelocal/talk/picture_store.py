@@ -1,7 +1,7 @@
-"""Pictures of saved conversations: one file each, named after its bytes, in a folder beside the conversations.
+"""Pictures of saved conversations: one file each, named by its SHA-256, in a folder beside the conversations.
 
-So a picture is written once, whichever conversations show it; it goes with the last of them. What is not there any
-more, or is not what it was, is told as gone and keeps no conversation from being read.
+So a picture is written once, however many conversations show it, and removed with the last of them. A file that
+is missing or changed is shown as gone; the conversation can still be read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def keep(folder: Path, pictures: Iterable[Picture]) -> None:
-    """Raises OSError."""
+    """Write the pictures that are not stored yet. Raises OSError."""
     for picture in pictures:
         path = folder / FOLDER / picture.digest
         if picture.data and not path.is_file():
@@ -35,7 +35,7 @@ def as_json(pictures: Pictures) -> list[dict[str, str]]:
 
 
 def from_json(folder: Path, told: object) -> Pictures | None:
-    """None: that is no list of pictures."""
+    """Read the pictures that a conversation file lists; None if `told` is not a valid list of pictures."""
     if not isinstance(told, list) or len(told) > MAX_PICTURES:
         return None
     found = []
@@ -49,7 +49,7 @@ def from_json(folder: Path, told: object) -> Pictures | None:
 
 
 def named_in(conversation: Path) -> set[str]:
-    """The digests that a file mentions."""
+    """Return the digests that a conversation file mentions; none if it cannot be read."""
     try:
         return set(DIGEST.findall(conversation.read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -57,7 +57,7 @@ def named_in(conversation: Path) -> set[str]:
 
 
 def drop(folder: Path, digests: set[str]) -> None:
-    """Remove those that no conversation mentions any more."""
+    """Remove the pictures with these digests that no conversation mentions any more."""
     if digests:
         left = digests.difference(*map(named_in, folder.glob("*.json")))
         for digest in left:

@@ -1,6 +1,6 @@
-"""Pictures that go with a question: from paths, as people type, paste and drop them, to checked bytes with a name.
+"""Pictures of a question: from paths that people type, paste and drop to checked bytes with a name.
 
-Reads files; what cannot be a picture is refused here, with its name, before a model is asked. Knows no model.
+A file that is no picture is refused here, by name, before a request is sent. Independent of any model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp")
-MAX_PATHS_CHARS = 8192  # a longer text is no path that was dropped
+MAX_PATHS_CHARS = 8192  # a longer text is not a dropped path
 BEGINNING_BYTES = 16
 ADDRESS = re.compile("https?:/")
 MAX_COMPLETIONS = 200
@@ -42,13 +42,13 @@ MAX_COMPLETIONS = 200
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """`data` is empty where the file of a saved conversation has gone."""
+    """A picture of a question. `data` is empty if the file of a saved conversation is gone."""
 
     name: str
     data: bytes = field(repr=False)
     width: int = 0
     height: int = 0
-    digest: str = ""  # SHA-256 of the bytes, under which they are kept
+    digest: str = ""  # SHA-256 of the bytes, their file name in picture_store
 
     @property
     def label(self) -> str:
@@ -60,7 +60,7 @@ Pictures = tuple[Picture, ...]
 
 
 def picture_of(name: str, data: bytes) -> Picture:
-    """Raises UsageError on bytes that are no picture of ours."""
+    """Check the bytes of a picture and read its size. Raises UsageError on an unknown format or a bad size."""
     if not media_type(data):
         raise UsageError(f"{name} is no {NAMES}", hint="save it as one of these")
     with _opened(name, data) as opened:
@@ -72,8 +72,8 @@ def picture_of(name: str, data: bytes) -> Picture:
 
 @contextmanager
 def _opened(name: str, data: bytes) -> Iterator[Opened]:
-    """Raises UsageError, also on what goes wrong while it is open: damaged files fail in any way."""
-    from PIL import Image, UnidentifiedImageError  # only who has pictures waits for it
+    """Open a picture. Turns any exception into UsageError, also in the `with` body: damaged files fail in any way."""
+    from PIL import Image, UnidentifiedImageError  # imported only when there are pictures: it is slow
 
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(data), formats=FORMATS) as opened:
@@ -87,12 +87,12 @@ def _opened(name: str, data: bytes) -> Iterator[Opened]:
 
 
 def read_picture(path: Path) -> Picture:
-    """Whole: a file that is damaged is named here, where the engine knows no names. Raises UsageError."""
+    """Read and decode a picture file. Raises UsageError with its name: the engine could not name a damaged file."""
     try:
         with open(path, "rb", opener=_opener) as file:
             os.set_blocking(file.fileno(), True)
             data = file.read(MAX_PICTURE_BYTES + 1)
-    except (OSError, ValueError) as problem:  # a name that no file can have is a ValueError
+    except (OSError, ValueError) as problem:  # an impossible file name is a ValueError
         reason = problem.strerror if isinstance(problem, OSError) else problem
         hint = "nothing is fetched: save the picture, and give its path" if ADDRESS.match(str(path)) else ""
         raise UsageError(f"cannot read {path}: {reason}", hint=hint) from None
@@ -100,23 +100,23 @@ def read_picture(path: Path) -> Picture:
         raise UsageError(f"{path.name} has more than {MAX_PICTURE_BYTES // 2**20} MiB", hint="make the picture smaller")
     picture = picture_of(path.name, data)
     with _opened(path.name, data) as opened:
-        opened.draft("L", (1, 1))  # of a JPEG no more is unpacked than shows whether it is whole
+        opened.draft("L", (1, 1))  # decode a JPEG only as far as it takes to see that it is complete
         opened.load()
     return picture
 
 
 def _opener(path: str, flags: int) -> int:
-    """A named pipe into which nobody writes is not waited for."""
+    """Open without blocking, so that a named pipe without a writer is not waited for."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def pictures_of(paths: Iterable[str]) -> Pictures:
-    """Raises UsageError."""
+    """Read the pictures at these paths. Raises UsageError if one is unreadable or there are too many."""
     return joined((), (read_picture(_path(path)) for path in paths))
 
 
 def joined(attached: Pictures, more: Iterable[Picture]) -> Pictures:
-    """Raises UsageError where they become too many for one question."""
+    """Return both lists of pictures as one. Raises UsageError if they are too many for one question."""
     together = (*attached, *more)
     if len(together) > MAX_PICTURES:
         raise UsageError(f"{len(together)} pictures are too many for one question", hint=f"at most {MAX_PICTURES}")
@@ -125,7 +125,7 @@ def joined(attached: Pictures, more: Iterable[Picture]) -> Pictures:
 
 # ---- paths
 def paths_in(text: str) -> tuple[Path, ...]:
-    """The files that a text names: one path as it stands, one a line, or several as terminals paste what is dropped.
+    """Return the files that a text names: a path, one path a line, or several quoted as terminals paste dropped files.
 
     >>> paths_in("'my cat.png' file:///tmp/a%20b.png my\\\\ dog.png")
     (PosixPath('my cat.png'), PosixPath('/tmp/a b.png'), PosixPath('my dog.png'))
@@ -136,13 +136,13 @@ def paths_in(text: str) -> tuple[Path, ...]:
         return lines
     try:
         parts = tuple(map(_path, shlex.split(text)))
-    except ValueError:  # a quote that is still open: an apostrophe, most likely
+    except ValueError:  # an unclosed quote: most likely an apostrophe
         parts = ()
     return parts if any(map(_is_file, parts)) else (whole,)
 
 
 def dropped_pictures(text: str) -> tuple[Path, ...]:
-    """The pictures of a text that names nothing else; empty for any other text."""
+    """Return the picture files that a text names; empty if it contains anything else."""
     if not text.strip() or len(text) > MAX_PATHS_CHARS:
         return ()
     paths = paths_in(text)
@@ -150,7 +150,7 @@ def dropped_pictures(text: str) -> tuple[Path, ...]:
 
 
 def completions(begun: str) -> list[str]:
-    """Folders and pictures that a path may become."""
+    """Return the folders and picture files that complete a partly typed path."""
     folder, _, name = begun.rpartition("/")
     place = Path(os.path.expanduser(f"{folder}/" if "/" in begun else "."))
     try:
@@ -174,7 +174,7 @@ def _path(text: str) -> Path:
 
 
 def _is_file(path: Path) -> bool:
-    return os.path.isfile(path)  # unlike Path.is_file, also false on a name that no file can have
+    return os.path.isfile(path)  # unlike Path.is_file, False for an impossible file name too
 
 
 def _is_picture(path: Path) -> bool:
@@ -189,12 +189,15 @@ def _is_picture(path: Path) -> bool:
 
 # ---- messages
 def shown(text: str, pictures: Pictures) -> str:
-    """A question as a transcript has it: what is attached, then the words."""
+    """Return a question as a transcript shows it: a label for each picture, then the text."""
     return "\n".join([*(picture.label for picture in pictures), text])
 
 
 def message_of(question: str, pictures: Pictures, *, sees: bool = True) -> Message:
-    """Pictures stand before the words. A model that reads none, and whatever has gone, is told their names."""
+    """Return the user message of a question, pictures before the text.
+
+    Missing pictures, and all of them if the model reads no images (sees=False), are replaced by their labels.
+    """
     seen = tuple(picture for picture in pictures if picture.data and sees)
     told = tuple(picture for picture in pictures if picture not in seen)
     return Message("user", shown(question, told), images=tuple(Image(picture.data) for picture in seen))

@@ -1,6 +1,6 @@
-"""What was asked before, for the up key of the screen: a JSON text a line on disk, for its owner alone.
+"""The history of questions for the up key of the screen: one JSON string a line, readable by the owner only.
 
-Line mode keeps its own file, whose format belongs to readline. A disk that cannot be written is no failure.
+Line mode has its own file in readline's format. Errors of reading and writing are ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_FILE_BYTES = 8 * 1024 * 1024
 
 
 class QuestionHistory:
-    """A walk through old questions; what was being typed waits at its end."""
+    """A cursor over old questions; the unsent text of the input is kept at its end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -29,7 +29,7 @@ class QuestionHistory:
         self._typed = ""
 
     def older(self, shown: str) -> str | None:
-        """The question before the one shown; None at the beginning."""
+        """Step back and return the previous question; None at the beginning. shown: the text of the input now."""
         if self._at == 0:
             return None
         if self._at == len(self._entries):
@@ -38,7 +38,7 @@ class QuestionHistory:
         return self._entries[self._at]
 
     def newer(self) -> str | None:
-        """The question behind the one shown, last what was being typed; None at the end."""
+        """Step forward and return the next question, last the unsent text; None at the end."""
         if self._at == len(self._entries):
             return None
         self._at += 1
@@ -48,13 +48,16 @@ class QuestionHistory:
         return self._entries[place]
 
     def find(self, words: str, *, before: int | None, but: str) -> int | None:
-        """The place of the newest question with these words, in capitals or not, before a place; never of this text."""
+        """Return the index of the newest question before index `before` that contains `words`, ignoring case.
+
+        before None: search all. Questions equal to `but` are skipped. None if there is no match.
+        """
         wanted = words.casefold()
         places = reversed(range(len(self._entries))[:before])
         return next((at for at in places if self._entries[at] != but and wanted in self._entries[at].casefold()), None)
 
     def add(self, question: str) -> None:
-        """Remember a question that was sent; the walk begins at the end again."""
+        """Append a question that was sent, unless it repeats the last one, and move the cursor to the end."""
         if not self._entries or self._entries[-1] != question:
             self._entries.append(question)
             self._append(question)
@@ -77,7 +80,7 @@ def _lines(questions: list[str]) -> str:
 
 
 def _read(path: Path) -> list[str]:
-    """The newest questions, to which a file that has grown too long is cut; lines that are none are passed over."""
+    """Return the newest questions, skipping invalid lines; a file that grew too long is cut to them."""
     found: list[str] = []
     with contextlib.suppress(OSError):
         lines, is_whole = _newest_lines(path)
@@ -92,9 +95,9 @@ def _read(path: Path) -> list[str]:
 
 
 def _newest_lines(path: Path) -> tuple[list[str], bool]:
-    """The lines at the end of a file; are they all of it?"""
+    """Return the lines in the last MAX_FILE_BYTES of a file, and whether they are the whole file."""
     with path.open("rb") as file:
         begin = max(file.seek(0, os.SEEK_END) - MAX_FILE_BYTES, 0)
         file.seek(begin)
         lines = file.read(MAX_FILE_BYTES).decode("utf-8", errors="replace").splitlines()
-    return lines[1:] if begin else lines, not begin  # the first one is most often cut
+    return lines[1:] if begin else lines, not begin  # the first line is usually cut

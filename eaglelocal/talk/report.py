@@ -1,7 +1,7 @@
-"""What is said about an answer: the honest line, the totals, and the JSON object.
+"""The statistics of answers as text and JSON: the line below an answer, the totals of /stats, the model lines.
 
-Pure: engine events in, text and plain dicts out. Knows the words of ARCHITECTURE.md, no model and no
-terminal. Every figure was measured by the engine, except the gain, which says that it is estimated.
+Pure: engine events in, text and plain dicts out. Terms are defined in ARCHITECTURE.md. Every figure was
+measured by the engine, except the gain, which is marked as estimated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ BAR_CELLS = 20
 
 
 def model_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
-    """Who answers: target, draft with its length or why there is none, context."""
+    """Return lines on the model: target, draft with its length or why there is none, images, context, sampling.
+
+    plan None: the model is at a server.
+    """
     lines = [f"target   {info.target}"]
     if plan is None:
         return [*lines, *_server_lines(info)]
@@ -36,21 +39,21 @@ def model_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
 
 
 def _server_lines(info: EngineInfo) -> list[str]:
-    """Of a model at a server, which may tell little."""
+    """Return the lines on a model at a server, which may report little."""
     draft = info.draft if info.draft != "none" or not info.draft_reason else info.draft_reason
     context = [f"context  {info.n_ctx} tokens"] if info.n_ctx else []
     return [f"draft    {draft}", *context, f"server   {info.library}"]
 
 
 def model_line(info: EngineInfo, plan: Plan) -> str:
-    """The same in one line."""
+    """Return target, draft and context in one line."""
     draft = f"{info.draft}, {ahead(plan.spec)}" if plan.speculates else f"no draft: {_no_draft(info, plan)}"
     images = " · reads images" if info.sees_images else ""
     return f"{info.target} · {draft} · context {info.n_ctx}{images}"
 
 
 def ahead(spec: Spec) -> str:
-    """How much is drafted, for people."""
+    """Return the draft length in words."""
     match spec.drafting:
         case Drafting.FIXED:
             return f"{_count(spec.num_draft_tokens, 'token')} ahead"
@@ -65,7 +68,7 @@ def _no_draft(info: EngineInfo, plan: Plan) -> str:
 
 
 def honest_line(finished: Finished) -> str:
-    """One line after each answer.
+    """Return the line of statistics shown after each answer.
 
     `41.2 tok/s · acceptance length 3.12 · 74/118 drafted accepted · first token 0.21 s · 1.64x plain (estimated)`
     """
@@ -111,7 +114,7 @@ def _ending(finished: Finished) -> list[str]:
 
 
 def answer_object(text: str, finished: Finished, info: EngineInfo, *, reasoning: str = "") -> dict[str, object]:
-    """The last stdout line of `chat --json`; `reasoning` only where the model thought before it spoke."""
+    """Return the JSON object that `chat --json` prints last; it has `reasoning` only if the model produced any."""
     timings, speculation = finished.timings, finished.speculation
     return {
         "text": text,
@@ -142,7 +145,7 @@ def answer_object(text: str, finished: Finished, info: EngineInfo, *, reasoning:
 
 
 def total_lines(answers: Sequence[Finished], snapshot: EngineSnapshot, restarts: int) -> list[str]:
-    """`/stats`: this session's answers, acceptance by position, and what the engine used."""
+    """Return the lines of `/stats`: this session's answers, acceptance by position, the engine's steps and memory."""
     return [*_answers_lines(answers), *_position_lines(answers), *_engine_lines(snapshot, restarts)]
 
 
@@ -170,7 +173,7 @@ def _drafting(answer: Finished) -> tuple[int, int, int, int]:
 
 
 def _position_lines(answers: Sequence[Finished]) -> list[str]:
-    """How many of the drafts were accepted at least so far."""
+    """Return a bar for each draft position: the share of drafts that were accepted at least that far."""
     drafts = sum(answer.speculation.drafts for answer in answers)
     columns = zip_longest(*(answer.speculation.accepted_per_position for answer in answers), fillvalue=0)
     shares = [sum(column) / drafts for column in columns] if drafts else []
@@ -181,7 +184,7 @@ def _position_lines(answers: Sequence[Finished]) -> list[str]:
 
 
 def _engine_lines(snapshot: EngineSnapshot, restarts: int) -> list[str]:
-    if not snapshot.peak_rss_bytes:  # a server that does not tell
+    if not snapshot.peak_rss_bytes:  # a server that does not report it
         return []
     busy_s = snapshot.host_s + snapshot.native_s
     share = f", {snapshot.host_s / busy_s:.1%} of the time outside llama.cpp" if busy_s else ""

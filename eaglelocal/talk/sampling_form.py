@@ -1,4 +1,4 @@
-"""Sampling as a form of texts: what stands in the fields, and what was typed as SamplingParams. Pure."""
+"""Sampling parameters as text fields of a form, and their parsing into SamplingParams. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from eaglelocal.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Field:
+    """A field of the form."""
+
     name: str  # of SamplingParams
     label: str
     is_whole: bool
     unset: str = ""  # what an empty field means; "": it must not be empty
-    least: float | None = None  # to a person, for whom less means nothing
+    least: float | None = None  # smallest value that makes sense to enter here
 
 
 FIELDS = (
@@ -30,14 +32,15 @@ FIELDS = (
 
 
 def text_of(params: SamplingParams, field: Field) -> str:
+    """Return the text that the field shows; "" if the parameter is unset."""
     value = getattr(params, field.name)
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def params_of(params: SamplingParams, said: Mapping[str, str], shown: SamplingParams) -> SamplingParams:
-    """With what was said unlike what was shown, which is then open no longer.
+    """Return `params` with the fields of `said` that differ from `shown`; those leave `left_open`.
 
-    Raises UsageError for what is no number, RequestError for what is out of range.
+    Raises UsageError for a text that is no number, RequestError for a value out of range.
     """
     numbers = {field.name: _number(field, said[field.name].strip()) for field in FIELDS}
     changed = {name: number for name, number in numbers.items() if number != getattr(shown, name)}
@@ -45,7 +48,7 @@ def params_of(params: SamplingParams, said: Mapping[str, str], shown: SamplingPa
 
 
 def changed(params: SamplingParams, name: str, text: str) -> SamplingParams:
-    """One of them. Raises as params_of, and UsageError for a name that is none of theirs."""
+    """Return `params` with one field set. Raises as `params_of`, and UsageError for an unknown name."""
     known = {field.name: field for field in FIELDS}
     if name not in known:
         raise UsageError(f"nothing that can be set is called {name!r}", hint=f"there are: {', '.join(known)}")

@@ -1,7 +1,7 @@
-"""One chat session: the model that answers, the conversation, and how the next question is asked.
+"""A chat session: the model that answers, the conversation, and the settings of the next request.
 
-Knows clients through a Protocol and turns questions into requests. Does not know where models come
-from (it is given a loader), nor terminals.
+It turns questions into requests and knows clients through a Protocol. It gets a loader of models from the
+caller, and does not know terminals.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAYBE_TOO_LONG = ("", "context_length_exceeded")  # codes of a RequestError; som
 
 
 class Answer(Protocol):
-    """Events of one request, ending with Finished or Failed."""
+    """An iterable over the events of one request, the last of which is Finished or Failed."""
 
     def __iter__(self) -> Iterator[RequestEvent]: ...
 
@@ -35,11 +35,11 @@ class Answer(Protocol):
 
 
 class ChatClient(Protocol):
-    """What chat needs of an engine, in this process or behind a pipe."""
+    """The client interface that chat needs: an engine in this process or another one, or a server."""
 
     @property
     def state(self) -> str:
-        """As client.port.Client has it: loading, ready, restarting, failed, closed."""
+        """The state, as in client.port.Client: loading, ready, restarting, failed, closed."""
 
     @property
     def restarts(self) -> int: ...
@@ -53,12 +53,12 @@ class ChatClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that is ready: loaded by us as planned, or without a plan of ours at a server."""
+    """A model that is ready: loaded here by `plan`, or at a server (`plan` None)."""
 
     client: ChatClient
     plan: Plan | None
     info: EngineInfo
-    takes_spec: bool = True  # may a request say how to draft?
+    takes_spec: bool = True  # requests may say how to draft
 
     @property
     def speculates(self) -> bool:
@@ -66,7 +66,7 @@ class Model:
 
 
 def check_sees(model: Model) -> None:
-    """Raises UsageError, with what would help, where a model reads no images."""
+    """Raise UsageError, with a hint, if the model reads no images."""
     if model.info.sees_images:
         return
     if model.plan is None:
@@ -76,7 +76,7 @@ def check_sees(model: Model) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a person asked for while chatting; None: as at the start."""
+    """The model options that the user chose while chatting; None: as at the start."""
 
     target: str | None = None
     spec: str | None = None  # auto, off, N
@@ -85,7 +85,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Garage:
-    """Where models come from: `plan` finds the files and refuses what cannot run, `load` starts the engine."""
+    """A loader of models: `plan` finds the files and refuses what cannot run, `load` starts the engine."""
 
     plan: Callable[[Choice], Plan]
     load: Callable[[Plan], Model]
@@ -93,10 +93,10 @@ class Garage:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came back for a question: text, and how it ended."""
+    """The outcome of a request: its text, and how it ended."""
 
     text: str = ""
-    reasoning: str = ""  # what was thought before it
+    reasoning: str = ""  # generated before the text
     finished: Finished | None = None
     error: EagleLocalError | None = None
     started: bool = False
@@ -107,43 +107,46 @@ class Outcome:
 
     @property
     def refused(self) -> bool:
-        """The engine did not take the request: it may be too long for the context."""
+        """True if the engine refused the request, possibly because it is too long for the context."""
         return isinstance(self.error, RequestError) and self.error.code in MAYBE_TOO_LONG and not self.started
 
 
 @dataclass(slots=True)
 class Session:
-    """What changes while people talk."""
+    """The mutable state of a chat: model, sampling parameters, conversation, attached pictures, answers so far."""
 
     garage: Garage
     model: Model
     params: SamplingParams
     conversation: Conversation = field(default_factory=Conversation)
-    spec: Spec | None = None  # of the requests; None: as planned
+    spec: Spec | None = None  # how requests are drafted for; None: as planned
     choice: Choice = field(default_factory=Choice)
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
     answers: list[Finished] = field(default_factory=list)
     num_asked: int = 0
-    attached: Pictures = ()  # they go with the next question
+    attached: Pictures = ()  # sent with the next question
 
     def attach(self, pictures: Iterable[Picture]) -> None:
-        """Raises UsageError where the model reads none, or they become too many."""
+        """Attach pictures to the next question. Raises UsageError if the model reads none, or they are too many."""
         check_sees(self.model)
         self.attached = joined(self.attached, pictures)
 
     def attach_again(self) -> None:
-        """What went with the last question, which is about to be asked once more. Raises as `attach`."""
+        """Attach the last question's pictures, before it is asked again. Raises as `attach`."""
         if last := self.conversation.last_pictures:
             check_sees(self.model)
             self.attached = joined(last, self.attached)
 
     def check_attached(self) -> None:
-        """Raises UsageError where what is attached cannot be read."""
+        """Raise UsageError if pictures are attached that the model cannot read."""
         if self.attached:
             check_sees(self.model)
 
     def take_attached(self) -> Pictures:
-        """Raises UsageError where another model was loaded meanwhile, which reads none."""
+        """Return the attached pictures and detach them.
+
+        Raises UsageError if a model that reads none was loaded since they were attached.
+        """
         if self.attached and not self.model.info.sees_images:
             raise UsageError(f"{self.model.info.target} reads no images", hint="/image none asks without them")
         taken, self.attached = self.attached, ()
@@ -158,11 +161,11 @@ class Session:
             ),
             params=self.params,
             spec=self.spec,
-            is_split=True,  # thoughts are neither the answer nor sent again
+            is_split=True,  # keep reasoning apart from the answer; it is not sent again
         )
 
     def record(self, question: str, outcome: Outcome, num_forgotten: int, pictures: Pictures = ()) -> None:
-        """Keep what was said. A question without an answer waits for /retry."""
+        """Add a question and its answer to the conversation. A question without an answer is kept for /retry."""
         if outcome.stopped and not outcome.text:
             self.conversation.unanswered, self.conversation.unanswered_pictures = question, pictures
             return
@@ -173,9 +176,9 @@ class Session:
             self._learn(outcome.finished, num_forgotten)
 
     def switch(self, choice: Choice) -> None:
-        """Load another model, or the same one with another draft; the old one leaves memory first.
+        """Load another model, or the same one with another draft; the old one is unloaded first.
 
-        When the new one cannot be loaded the old one comes back, and the error is raised. A server is left.
+        If loading fails, the old model is loaded again and the error is raised. A server is disconnected.
         """
         old, new = self.model.plan, self.garage.plan(choice)
         if old is None:
@@ -190,7 +193,7 @@ class Session:
         self.estimate = TokenEstimate()
 
     def _replace(self, old: Plan, choice: Choice) -> None:
-        """Planned once more when the old model is gone: before, its memory was not free."""
+        """Unload the old model, then plan again (its memory is free only now) and load."""
         self.close()
         try:
             self.model = self.garage.load(self.garage.plan(choice))
@@ -205,6 +208,6 @@ class Session:
     def _learn(self, finished: Finished, num_forgotten: int) -> None:
         *turns, last = self.conversation.turns
         past = Conversation(self.conversation.system, turns)
-        answer = Message("assistant", last.reasoning + last.answer)  # all that was generated
+        answer = Message("assistant", last.reasoning + last.answer)  # all that was generated, as counted
         messages = (*past.messages(last.question, last.pictures, num_forgotten=num_forgotten), answer)
         self.estimate = calibrated(messages, finished.prompt_tokens + finished.completion_tokens)

@@ -1,6 +1,6 @@
-"""The slash commands of chat: their names, what they take and what they are for.
+"""The slash commands of chat: their names, arguments and purposes.
 
-Pure: a line becomes a command or an error with the nearest name. What they do is in slash_actions.
+Pure: parses a line into a command, or raises an error with the nearest name. slash_actions runs them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HELP_COLUMN = 31
 
 @dataclass(frozen=True, slots=True)
 class Slash:
-    """One line of /help."""
+    """A line of /help: the arguments of a command, and its purpose."""
 
     takes: str
     purpose: str
@@ -41,7 +41,7 @@ COMMANDS: dict[str, Slash] = {
     "/draft": Slash("[auto|ngram|mtp|none|REF]", "name the draft, or change it"),
     "/exit": Slash("", "leave, as ctrl-d and /bye do"),
 }
-OTHER_NAMES: Mapping[str, str] = {  # what people type who come from other programs
+OTHER_NAMES: Mapping[str, str] = {  # names of the same commands in other programs
     "/": "/help",
     "/?": "/help",
     "/bye": "/exit",
@@ -63,17 +63,22 @@ LINE_KEYS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
+    """A parsed slash command."""
+
     name: str
     argument: str = ""
 
 
 def is_command(text: str) -> bool:
-    """Several lines that begin with a slash are text (a comment in C, say) unless they name a command."""
+    """Return whether a text is a command: it begins with a slash.
+
+    A text of several lines must name a known command; otherwise it may be, say, a comment in C.
+    """
     return text.startswith("/") and ("\n" not in text or text.split()[0] in COMMANDS)
 
 
 def parse(line: str) -> Command:
-    """`/spec 4` -> Command("/spec", "4"). Raises UsageError with the nearest name."""
+    """Parse `/spec 4` into Command("/spec", "4"). Raises UsageError with the nearest name."""
     typed, argument = (*line.strip().split(maxsplit=1), "", "")[:2]
     name = OTHER_NAMES.get(typed, typed)
     if name not in COMMANDS:
@@ -86,6 +91,6 @@ def parse(line: str) -> Command:
 
 
 def help_lines(keys: Mapping[str, str]) -> list[str]:
-    """The commands, and the keys of whichever mode it is."""
+    """Return the lines of /help: the commands, then the keys of the mode."""
     commands = [f"{name} {slash.takes}".ljust(HELP_COLUMN) + slash.purpose for name, slash in COMMANDS.items()]
     return [*commands, "", *(key.ljust(HELP_COLUMN) + purpose for key, purpose in keys.items())]

@@ -1,7 +1,7 @@
-"""What the slash commands do to a session. One function a command, chosen from a literal table.
+"""The actions of the slash commands: one function a command, in the table ACTIONS.
 
-An action may give back a question to ask next (/retry). Knows the session, the output and the folder
-of conversations; does not know the loop.
+An action may return a question to ask next (/retry). Actions know the session, the output and the folder
+of conversations, not the loop that reads commands.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SPEC_HINT = "/spec auto, /spec off, /spec pid or /spec N"
 
 
 class Leave(Exception):
-    """The person wants to go."""
+    """A request to leave the chat (/exit)."""
 
 
-Copy = Callable[[str], None]  # into the clipboard, and says so
+Copy = Callable[[str], None]  # copies to the clipboard, and confirms it
 
 
 def copied_line(text: str) -> str:
@@ -39,18 +39,19 @@ def copied_line(text: str) -> str:
 
 
 def no_clipboard(text: str) -> None:
+    """Raise UsageError: the `Copy` of a terminal without a clipboard."""
     raise UsageError("there is no clipboard here", hint="/export writes the conversation to a file")
 
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What an action works with."""
+    """The context of an action: session, output, folder of conversations, clipboard."""
 
     session: Session
     voice: Voice
     conversations: Path
     copy: Copy = no_clipboard
-    keys: Mapping[str, str] = field(default_factory=lambda: LINE_KEYS)  # what /help says of the keyboard
+    keys: Mapping[str, str] = field(default_factory=lambda: LINE_KEYS)  # the keys that /help lists
 
     def say(self, *lines: str) -> None:
         for line in lines:
@@ -61,7 +62,7 @@ Action = Callable[[Desk, str], str | None]
 
 
 def act(desk: Desk, command: Command) -> str | None:
-    """Do it. Returns a question to ask next, if there is one. Raises EagleLocalError and Leave."""
+    """Run a command and return a question to ask next, or None. Raises EagleLocalError, and Leave on /exit."""
     return ACTIONS[command.name](desk, command.argument)
 
 
@@ -82,7 +83,7 @@ def _spec(desk: Desk, argument: str) -> None:
 
 
 def wished(argument: str) -> Spec:
-    """What `/spec ARGUMENT` asks for. Raises UsageError."""
+    """Parse the argument of `/spec`; `on` means auto. Raises UsageError."""
     try:
         return AUTO if argument == "on" else parse_spec(argument)
     except UsageError:
@@ -90,7 +91,7 @@ def wished(argument: str) -> Spec:
 
 
 def _wish(desk: Desk, spec: Spec) -> None:
-    """Change what requests ask for; load again when this model was loaded without any draft."""
+    """Set how requests are drafted for; load the model again if it was loaded without a draft. Raises UsageError."""
     session = desk.session
     if not session.model.takes_spec:
         raise UsageError("this server does not take a wish about drafting", hint="/model demo leaves it")
@@ -114,7 +115,7 @@ def _spec_line(session: Session) -> str:
 
 
 def _set(desk: Desk, argument: str) -> None:
-    """`temperature 0.5`, as Ollama has it too: `parameter temperature 0.5`."""
+    """Set a sampling parameter, `temperature 0.5` or as in Ollama `parameter temperature 0.5`, and list all."""
     session = desk.session
     if argument:
         name, value = (*argument.removeprefix("parameter ").split(maxsplit=1), "", "")[:2]
@@ -136,7 +137,7 @@ def _clear(desk: Desk, argument: str) -> None:
 
 
 def _retry(desk: Desk, argument: str) -> str:
-    """With its pictures, and what was attached since."""
+    """Return the last question; attach its pictures again, before those attached since."""
     desk.session.attach_again()
     question = desk.session.conversation.take_last_question()
     if not question:
@@ -205,7 +206,7 @@ def _rename(desk: Desk, argument: str) -> None:
 
 
 def _delete(desk: Desk, argument: str) -> None:
-    """What is open stays open, unsaved."""
+    """Delete a saved conversation; if it is the open one, that stays open, unsaved."""
     if not argument:
         raise UsageError("which conversation?", hint="/delete NAME; /load lists them")
     name = conversation_file.path_of(desk.conversations, argument).stem

@@ -1,6 +1,6 @@
-"""Where what is said to a person goes, beside answers: a terminal's stderr in line mode, the transcript on the screen.
+"""The interface for messages to the user other than answers: stderr in line mode, the transcript on the screen.
 
-Only the seam: who loads, joins or acts on a command speaks through it and does not know which it is.
+Code that loads models, joins servers or runs commands writes to it without knowing which of the two it is.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from eaglelocal.core.events import LoadProgress
 
 
 class Progress(Protocol):
-    """A bar for one thing that takes a while."""
+    """A progress bar of one operation."""
 
     def __call__(self, progress: LoadProgress) -> None: ...
 
     def finish(self) -> None:
-        """Take the bar away; what comes later is not shown."""
+        """Remove the bar; later progress is not shown."""
 
 
 class Voice(Protocol):
-    """`cli.output.Output` is one."""
+    """An output for messages, such as `cli.output.Output`."""
 
     def message(self, text: str = "") -> None:
-        """A line that was asked for."""
+        """Show a line that the user asked for."""
 
     def aside(self, text: str) -> None:
-        """A line that stands back."""
+        """Show a line of lesser importance."""
 
     def progress(self) -> Progress: ...
