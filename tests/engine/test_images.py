@@ -213,7 +213,7 @@ def test_what_looks_like_a_mark_is_text() -> None:
     assert told.finished is not None
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_conversations_with_images_stay_their_own(data: st.DataObject) -> None:
     """Any conversations that begin alike, cancelled at any step, in any slot."""

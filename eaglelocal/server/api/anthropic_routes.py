@@ -90,7 +90,7 @@ async def messages(body: MessagesBody, serving: There, owner: Owner) -> Response
 
 @router.post("/v1/messages/count_tokens", response_model=CountReply)
 async def count_tokens(body: CountBody, serving: There, owner: Owner) -> Response:
-    """How many tokens a conversation has for the model, with its template and tools; the model answers nothing."""
+    """Count the tokens of a conversation, with the model's template and the tools; nothing is generated."""
     question, names = read(body, {}, serving, owner)
     request = dataclasses.replace(question.requests[0], is_counted=True)
 

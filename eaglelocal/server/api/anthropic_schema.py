@@ -29,7 +29,7 @@ from eaglelocal.server.api.schema import (
 
 
 class Source(Body):
-    """Of an image, where it can be read as base64, or of what cannot be read."""
+    """The source of an image (base64 is supported) or of another file, which is not read."""
 
     type: Word
     media_type: Name | None = None
@@ -63,7 +63,7 @@ class Turn(Body):
 
 
 class AnthropicTool(Body):
-    """Only tools of the caller's can be called; those that Anthropic runs are refused by their name."""
+    """A tool of the caller's; tools that Anthropic runs are refused by their type."""
 
     type: Word | None = None
     name: ToolName

@@ -29,7 +29,7 @@ _WHITE = b" \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The texts as one, and where pictures stand among them."""
+    """The joined texts of a message, and the images with their positions in the text."""
 
     text: str = ""
     images: tuple[Image, ...] = ()

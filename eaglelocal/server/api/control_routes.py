@@ -21,7 +21,7 @@ router = APIRouter(tags=["Monitor"], route_class=BodyRoute)
 
 @router.post("/v1/requests/{request_id:path}/cancel")
 async def cancel(request_id: str, serving: There, owner: Owner, is_operator: Operator) -> Cancelled:
-    """End an answer early, with all answers of the same call. Its caller is told so, with what there is of it."""
+    """Cancel an answer, and all answers of the same call. Its caller gets an error after what was sent so far."""
     found = serving.active.get(request_id)
     if found is None:
         raise Problem(404, "no such request is running or waiting", NOT_FOUND, code="request_not_found")
@@ -34,7 +34,7 @@ async def cancel(request_id: str, serving: There, owner: Owner, is_operator: Ope
 
 @router.post("/v1/speculation")
 async def switch(body: SwitchBody, serving: There, is_operator: Operator) -> Switched:
-    """How requests are drafted for that say nothing of it themselves; those that run follow at once."""
+    """Set how to draft for requests that do not say it themselves, running ones included."""
     if not is_operator:
         raise Problem(403, "only the operator may switch drafting for everybody", PERMISSION)
     clients = [one.loaded.client for one in serving.models.residents]

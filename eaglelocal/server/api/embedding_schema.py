@@ -10,7 +10,7 @@ from eaglelocal.server.api.schema import MAX_INPUTS, Body, Count, Name, Text, To
 
 
 class Document(Body):
-    """As Jina's clients write one."""
+    """A document in Jina's format."""
 
     text: Text
 

@@ -100,7 +100,7 @@ class TemplateBody(ChatBody):
 
 
 class LlamaReply(BaseModel):
-    """Whole, or those of its fields that were asked for."""
+    """A completion, whole or with only the requested `response_fields`."""
 
     content: str | None = None
     generation_settings: dict[str, Any] | None = None

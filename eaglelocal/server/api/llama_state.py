@@ -18,7 +18,7 @@ router = APIRouter(tags=["llama-server"])
 
 @router.get("/props")
 async def props(serving: There, model: str = "") -> PropsReply:
-    """A model that is loaded, or was before it was idle, and how it answers where a request says nothing."""
+    """Return a model that is or was loaded, with the default settings of requests."""
     name, info = model_in(serving, model)
     return PropsReply(
         default_generation_settings={"params": settings_of(serving.defaults, info), "n_ctx": info.n_ctx},
@@ -39,7 +39,7 @@ async def props(serving: There, model: str = "") -> PropsReply:
 
 @router.get("/slots", response_model=list[Slot])
 async def slots(serving: There, model: str = "", fail_on_no_slot: str = "") -> Response:
-    """As many slots as there are, of which the first are the busy ones: whose they are is not told."""
+    """List the slots. The first ones are shown as busy, as many as are in use; not whose they are."""
     name, info = model_in(serving, model)
     calls = list(serving.active.values())
     num_busy = sum(choice.started is not None for call, choice in calls if call.model == name)

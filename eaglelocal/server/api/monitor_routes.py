@@ -35,9 +35,9 @@ UNTOLD = ("template", "bos_text", "eos_text")  # left out because the snapshot i
 @router.head("/health", include_in_schema=False)
 @router.get("/health", response_model=Health, responses={503: {"model": Health}})
 async def health(serving: There, owner: Owner) -> Response:
-    """200 when questions are answered; 503 with the state while they have to wait, or cannot be.
+    """Return 200 when requests are answered; 503 with the state when they have to wait, or cannot be answered.
 
-    Who has no key is told the state alone.
+    Callers without a key get only the state.
     """
     loaded = serving.models.loaded
     said = Health(

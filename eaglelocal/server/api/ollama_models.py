@@ -56,7 +56,7 @@ router = APIRouter(tags=["Ollama"], route_class=JsonRoute, responses=OLLAMA_ERRO
 @router.head("/", response_class=PlainTextResponse, include_in_schema=False)
 @router.get("/", response_class=PlainTextResponse)
 async def root(request: Request) -> str:
-    """The words by which programs know that Ollama's API is spoken here; a person who comes by browser reads others."""
+    """Return the text by which programs recognize Ollama's API; browsers get a page for people."""
     return FOR_PEOPLE if "text/html" in request.headers.get("accept", "") else "Ollama is running"
 
 
@@ -70,13 +70,13 @@ async def version() -> VersionReply:
 @router.head("/api/tags", include_in_schema=False)
 @router.get("/api/tags")
 async def tags(serving: There) -> TagsReply:
-    """The models that may be asked for."""
+    """List the available models."""
     return TagsReply(models=[card_of(serving, name) for name in serving.models.listed])
 
 
 @router.post("/api/show")
 async def show(body: ShowBody, serving: There) -> ShowReply:
-    """One model."""
+    """Describe one model."""
     name = name_of(body.model or body.name, serving)
     info, capabilities = serving.models.info_of(name), capabilities_of(serving.models, name)
     return ShowReply(
@@ -90,7 +90,7 @@ async def show(body: ShowBody, serving: There) -> ShowReply:
 
 @router.get("/api/ps")
 async def ps(serving: There) -> PsReply:
-    """The models that are loaded and can answer."""
+    """List the models that are loaded and ready."""
     there = [one.loaded for one in serving.models.residents if one.loaded.client.state == "ready"]
     return PsReply(models=[running_card(loaded) for loaded in there])
 

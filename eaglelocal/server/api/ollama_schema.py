@@ -146,7 +146,7 @@ class VersionReply(BaseModel):
 
 
 class Details(BaseModel):
-    """What is not known is empty."""
+    """Details of a model; unknown ones are empty."""
 
     parent_model: str = ""
     format: str = "gguf"

@@ -71,7 +71,7 @@ async def completions(body: CompletionBody, serving: There, owner: Owner) -> Res
 @router.get("/v1/models/", include_in_schema=False)  # otherwise it would match /v1/models/{name} with an empty name
 @router.get("/v1/models")
 async def models(serving: There) -> ModelList:
-    """The models that may be asked for, and which of them are loaded."""
+    """List the available models, and which of them are loaded."""
     return ModelList(data=[card_of(serving, name) for name in serving.models.listed])
 
 

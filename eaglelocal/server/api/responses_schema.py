@@ -33,8 +33,9 @@ MAX_IN_NAMESPACE = 1024
 
 
 class Item(Body):
-    """A message, a thought, a call, what a call gave, or the id of an item that was told; which of them is said by
-    `type`, and messages need none. Items of tools that only others have are read as the like of them."""
+    """A message, reasoning, a call, a call's result, or a reference to an earlier item, depending on `type` (default:
+    message). Items of tools that only other servers have are read as the most similar of these.
+    """
 
     type: Word = "message"
     id: CallId | None = None
@@ -54,7 +55,7 @@ class Item(Body):
 
 
 class FunctionTool(Body):
-    """Only functions of the caller's can be called."""
+    """A function of the caller's."""
 
     type: Literal["function"]
     name: ToolName
@@ -128,7 +129,7 @@ class AllowedTool(Body):
 
 
 class NamedTool(Body):
-    """Or several, of which any may be called (`allowed_tools`)."""
+    """The tool to call, or several of which any may be called (`allowed_tools`)."""
 
     type: Word
     name: Name | None = None

@@ -123,7 +123,7 @@ class FunctionCall(Body):
 
 
 class CallGiven(Body):
-    """What a model called before; a call of a custom tool, which takes a text, is read as one of a function."""
+    """An earlier call by the model. A call of a custom tool, whose input is a text, is read as a function call."""
 
     id: CallId | None = None
     type: Literal["function", ""] | None = "function"
@@ -166,7 +166,7 @@ class FunctionGiven(Body):
 
 
 class ToolGiven(Body):
-    """Only functions can be called; other types are refused by their name."""
+    """A function that the model may call; tools of other types are refused by their type."""
 
     type: Word
     function: FunctionGiven | None = None
@@ -182,7 +182,7 @@ class AllowedTool(Body):
 
 
 class AllowedTools(Body):
-    """Of the tools given, those that may be called now."""
+    """The given tools that may be called now."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[AllowedTool], Field(max_length=MAX_ALLOWED)]
