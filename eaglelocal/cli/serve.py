@@ -146,12 +146,13 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
 
 def decide_all(settings: Settings, output: Output) -> dict[str, Decision]:
     """Return the decision for each model by its name in requests, and show it; the first is loaded first."""
+    from eaglelocal.planning.autoplan import autoplan
     from eaglelocal.planning.coresidency import side_by_side
 
     first = decide_first(settings)
     parallel = first.options.parallel
-    others = {name: server_options(settings, Choice(target=name), parallel) for name in settings.models}
-    others.pop(first.target, None)
+    names = [name for name in settings.models if name != first.target]
+    others = {name: autoplan(server_options(settings, Choice(target=name), parallel)) for name in names}
     first, beside = side_by_side(first, others, most=settings.max_loaded or None)
     decisions = {first.target: first} | beside
     for name, one in decisions.items():
@@ -167,14 +168,15 @@ def server_options(settings: Settings, choice: Choice, parallel: int) -> RunOpti
 
 def decide_first(settings: Settings) -> Decision:
     """Plan the first model. Without --parallel, use fewer slots if it does not fit with DEFAULT_PARALLEL."""
-    from eaglelocal.planning.autoplan import autoplan
+    from eaglelocal.planning.autoplan import autoplan, replan
 
     most, *fewer = [settings.parallel] if settings.parallel else [DEFAULT_PARALLEL, 2, 1]
     decision = autoplan(server_options(settings, Choice(), most))
     for num_slots in fewer:
         if decision.fits:
             break
-        other = autoplan(server_options(settings, Choice(), num_slots))
+        options = dataclasses.replace(decision.options, parallel=num_slots)
+        other = replan(dataclasses.replace(decision, options=options))
         decision = other if other.fits else decision
     return decision
 

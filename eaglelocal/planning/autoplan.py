@@ -26,7 +26,7 @@ from eaglelocal.planner.way import Way
 from eaglelocal.planning.decision import DEFAULT_CTX, EMBEDDED, Decision
 from eaglelocal.planning.local_models import demo_option, option_of_files, pulled_models
 from eaglelocal.planning.measured_costs import measured_costs
-from eaglelocal.planning.model_files import find_files
+from eaglelocal.planning.model_files import ModelFiles, find_files
 from eaglelocal.probe.probe import probe
 
 # What a model may lose for images that nobody asked for, or for other models: little of its speed, and context beyond
@@ -62,13 +62,24 @@ def autoplan(options: RunOptions, *, beside: Needs = ()) -> Decision:
     if isinstance(parse_reference(options.target), Embedded):
         return _plan_embedded(options, options.target, beside)
     files = find_files(find_target(options.target, on_progress=lambda fraction, what: None), options)
+    return _plan_files(options, files, options.target, beside)
+
+
+def replan(decision: Decision, *, beside: Needs = ()) -> Decision:
+    """Return what is decided for the same options, and files found before, with other models in memory."""
+    if decision.files is None or decision.options.target is None:
+        return autoplan(decision.options, beside=beside)
+    return _plan_files(decision.options, decision.files, decision.target, beside)
+
+
+def _plan_files(options: RunOptions, files: ModelFiles, reference: str, beside: Needs) -> Decision:
     found = Decision(options, files=files)
-    if files.task is not Task.TEXT:  # its sizes are its own, nothing is to decide
+    if files.task is not Task.TEXT:  # an embedding model has its own sizes: nothing is to decide
         return found
     try:
         catalog = load()
         rig = rig_beside(this_rig(catalog), beside)
-        best = best_of([option_of_files(files, options.target, options, catalog)], rig, options)
+        best = best_of([option_of_files(files, reference, options, catalog)], rig, options)
     except EagleLocalError:
         return found
     return with_best(found, best)

@@ -11,22 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
 from eaglelocal.catalog.catalog import load
-from eaglelocal.catalog.reference import Embedded, parse_reference
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.task import Task
-from eaglelocal.errors import EagleLocalError
 from eaglelocal.fitting import sources_of, with_attention, with_caches
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.pooling import task_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.shape import shape_of
-from eaglelocal.hub.targets import find_target
 from eaglelocal.planner.beside import Needs, leavers
 from eaglelocal.planner.memory import estimate, safe_rooms
 from eaglelocal.planner.placement import used_gpus
-from eaglelocal.planning.autoplan import CTX_KEPT, autoplan, costs_little, this_rig
+from eaglelocal.planning.autoplan import CTX_KEPT, costs_little, replan, this_rig
 from eaglelocal.planning.decision import Decision
 from eaglelocal.planning.resolve import context_size
 
@@ -35,78 +30,73 @@ LOGIT_BYTES = 4
 
 # ---- before anything is loaded
 def side_by_side(
-    first: Decision, others: Mapping[str, RunOptions], *, most: int | None = None
+    first: Decision, others: Mapping[str, Decision], *, most: int | None = None
 ) -> tuple[Decision, dict[str, Decision]]:
-    """Return what is decided for the first model and for the others.
+    """Return what is decided for the first model and for the others, each planned as if it were alone before.
 
-    The first leaves room for as many of the others, the smallest before, as cost it little; each of them is planned
-    beside it, or as if it were alone where that would cost it much: then they take turns.
+    The first leaves room for as many of the others, the smallest before, as cost it little. Each of them is planned
+    beside it, or stays as it was where that would cost it much: then they take turns.
 
-    first  as it would be alone
     most   models at once; None: as many as fit
     """
     if not others:
         return first, {}
+    rooms = this_rig(load()).rooms
+    least = {name: needs for name, other in others.items() if (needs := least_needs(other, rooms))}
     chosen = first
-    kept: dict[str, Needs] = {}  # what the others need that stay
-    for name, needs in sorted(least_of(others).items(), key=lambda item: total_bytes(item[1])):
+    kept: dict[str, Needs] = {}  # the needs of the others that stay
+    for name, needs in sorted(least.items(), key=lambda item: total_bytes(item[1])):
         if most is not None and len(kept) + 1 >= most:
             break
-        closer = autoplan(first.options, beside=joined([*kept.values(), needs]))
+        closer = replan(first, beside=joined([*kept.values(), needs]))
         if is_nearly(closer, first):
             chosen, kept[name] = as_small(closer), needs
-    held = chosen.needs or least_of({"": first.options}).get("", ())
-    settled = {}
-    for name, options in others.items():
+    held = chosen.needs or least_needs(first, rooms)
+    decisions = {}
+    for name, alone in others.items():
         beside = [needs for other, needs in kept.items() if other != name]
-        settled[name] = settled_beside(options, joined([held, *beside]) if most != 1 else ())
+        decisions[name] = decide_beside(alone, joined([held, *beside]) if most != 1 else ())
         if name in kept:
-            kept[name] = settled[name].needs or kept[name]
-    return chosen, settled
+            kept[name] = decisions[name].needs or kept[name]
+    return chosen, decisions
 
 
-def settled_beside(options: RunOptions, beside: Needs) -> Decision:
-    alone, closer = autoplan(options), autoplan(options, beside=beside)
-    return as_small(closer) if beside and is_nearly(closer, alone) else alone
+def decide_beside(alone: Decision, beside: Needs) -> Decision:
+    """Return the decision with other models in memory if that costs the model little, else the one as if alone."""
+    if not beside:
+        return alone
+    closer = replan(alone, beside=beside)
+    return as_small(closer) if is_nearly(closer, alone) else alone
 
 
 def as_small(closer: Decision) -> Decision:
-    """Not larger than planned where it finds more room: that is another's."""
+    """Return the decision without the whole windows that loading would add if it finds more room than was planned."""
     if closer.way is None or closer.way.setup.whole_windows:
         return closer
     return dataclasses.replace(closer, whole_windows=False)
 
 
 def is_nearly(closer: Decision, alone: Decision) -> bool:
-    """Is it about as good as with the memory to itself? What can no longer see images is not."""
+    """Return whether a model is about as good as with the memory to itself; one that lost its images is not."""
     if closer.way is None or alone.way is None or closer.is_blind != alone.is_blind:
         return False
     return closer.fits and costs_little(closer.way, alone.way)
 
 
-def least_of(asked: Mapping[str, RunOptions]) -> dict[str, Needs]:
-    """What each needs to be of use; of some that is not known."""
-    rooms = this_rig(load()).rooms
-    found = {name: least_needs(options, rooms) for name, options in asked.items()}
-    return {name: needs for name, needs in found.items() if needs}
+def least_needs(decision: Decision, rooms: Sequence[Room]) -> Needs:
+    """Return the memory that a model needs to be of use; empty: unknown, as for the embedded model of any size.
 
-
-def least_needs(options: RunOptions, rooms: Sequence[Room]) -> Needs:
-    """Of the embedded model, which is as large as one likes, and of what cannot be read it is not known."""
-    try:
-        if options.target is None or isinstance(parse_reference(options.target), Embedded):
-            return ()
-        target = find_target(options.target, on_progress=lambda fraction, what: None)
-        if task_of(target.header) is not Task.TEXT:
-            return embedding_needs(
-                target.header, context_size(options.ctx, target), rooms, gpu_layers=options.gpu_layers
-            )
-        settled = autoplan(options)
-        if settled.way is None or settled.way.setup.n_ctx <= CTX_KEPT or options.ctx is not None:
-            return settled.needs
-        return autoplan(dataclasses.replace(options, ctx=CTX_KEPT)).needs
-    except EagleLocalError:  # whoever loads it meets it again, and says it
+    Raises UsageError where more context is asked for than the model was trained for.
+    """
+    files, options = decision.files, decision.options
+    if files is None:
         return ()
+    if files.task is not Task.TEXT:
+        n_ctx = context_size(options.ctx, files.target)
+        return embedding_needs(files.target.header, n_ctx, rooms, gpu_layers=options.gpu_layers)
+    if decision.way is None or decision.way.setup.n_ctx <= CTX_KEPT or options.ctx is not None:
+        return decision.needs
+    return replan(dataclasses.replace(decision, options=dataclasses.replace(options, ctx=CTX_KEPT))).needs
 
 
 # ---- while the server runs

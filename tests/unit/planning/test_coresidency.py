@@ -77,7 +77,9 @@ def on(monkeypatch: pytest.MonkeyPatch) -> On:
 def settled(first: str, *others: str, most: int | None = None) -> tuple[Decision, Decision, dict[str, Decision]]:
     """The first one alone, beside the others, and the others."""
     alone = autoplan(RunOptions(target=first, parallel=1))
-    return alone, *side_by_side(alone, {name: RunOptions(target=name, parallel=1) for name in others}, most=most)
+    return alone, *side_by_side(
+        alone, {name: autoplan(RunOptions(target=name, parallel=1)) for name in others}, most=most
+    )
 
 
 def plans_of(*all_of_it: Decision) -> dict[str, Plan]:
