@@ -1,7 +1,6 @@
-"""The models of one server: planned so that they fit beside each other where that costs little, and who has to leave
-where they do not.
+"""Plan several models of one server to fit into memory together if that costs little, and choose which to unload.
 
-What one needs is reckoned, not measured: a loaded model's weights are mapped, so the system counts them as free.
+What a model needs is computed, not measured, because a loaded model's weights are mapped and count as free memory.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ def side_by_side(
 ) -> tuple[Decision, dict[str, Decision]]:
     """Return what is decided for the first model and for the others.
 
-    The first leaves room for as many of the others, the smallest before, as cost it little; each of them is planned
-    beside it, or as if it were alone where that would cost it much: then they take turns.
+    The first leaves room for as many others, smallest first, as it can at little cost. Each other is planned beside it,
+    or alone if that would cost it much: then they are loaded in turn.
 
-    first  as it would be alone
-    most   models at once; None: as many as fit
+    first  the decision for the first model alone
+    most   the most models loaded at once; None: as many as fit
     """
     if not others:
         return first, {}
     chosen = first
-    kept: dict[str, Needs] = {}  # what the others need that stay
+    kept: dict[str, Needs] = {}  # the needs of others that fit beside the first
     for name, needs in sorted(least_of(others).items(), key=lambda item: total_bytes(item[1])):
         if most is not None and len(kept) + 1 >= most:
             break
@@ -66,33 +65,37 @@ def side_by_side(
 
 
 def settled_beside(options: RunOptions, beside: Needs) -> Decision:
+    """Return the decision beside other models if it is nearly as good as alone; else the one alone."""
     alone, closer = autoplan(options), autoplan(options, beside=beside)
     return as_small(closer) if beside and is_nearly(closer, alone) else alone
 
 
 def as_small(closer: Decision) -> Decision:
-    """Not larger than planned where it finds more room: that is another's."""
+    """Return the decision with window caches as small as planned: free memory at load time is for other models."""
     if closer.way is None or closer.way.setup.whole_windows:
         return closer
     return dataclasses.replace(closer, whole_windows=False)
 
 
 def is_nearly(closer: Decision, alone: Decision) -> bool:
-    """Is it about as good as with the memory to itself? What can no longer see images is not."""
+    """Return whether a model loses little beside others; losing its projector is never little."""
     if closer.way is None or alone.way is None or closer.is_blind != alone.is_blind:
         return False
     return closer.fits and costs_little(closer.way, alone.way)
 
 
 def least_of(asked: Mapping[str, RunOptions]) -> dict[str, Needs]:
-    """What each needs to be of use; of some that is not known."""
+    """Return the least useful memory of each model, by name; models of which it is unknown are left out."""
     rooms = this_rig(load()).rooms
     found = {name: least_needs(options, rooms) for name, options in asked.items()}
     return {name: needs for name, needs in found.items() if needs}
 
 
 def least_needs(options: RunOptions, rooms: Sequence[Room]) -> Needs:
-    """Of the embedded model, which is as large as one likes, and of what cannot be read it is not known."""
+    """Return the memory of a model with a context of at most CTX_KEPT, unless more was asked for.
+
+    Empty if unknown: no target or the embedded model, which has any size, and files that cannot be read.
+    """
     try:
         if options.target is None or isinstance(parse_reference(options.target), Embedded):
             return ()
@@ -105,15 +108,15 @@ def least_needs(options: RunOptions, rooms: Sequence[Room]) -> Needs:
         if settled.way is None or settled.way.setup.n_ctx <= CTX_KEPT or options.ctx is not None:
             return settled.needs
         return autoplan(dataclasses.replace(options, ctx=CTX_KEPT)).needs
-    except EagleLocalError:  # whoever loads it meets it again, and says it
+    except EagleLocalError:  # loading raises it again and reports it
         return ()
 
 
 # ---- while the server runs
 class Household:
-    """Who has to leave for whom: by what each needs, and by how many may be there.
+    """Chooses the models to unload for another, by memory and by the limit on their number.
 
-    most  models at once; None: as many as fit
+    most  the most models loaded at once; None: as many as fit
     """
 
     def __init__(self, *, most: int | None = None) -> None:
@@ -122,20 +125,23 @@ class Household:
         self._needs: dict[str, Needs] = {}
 
     def reckon(self, plans: Mapping[str, Plan]) -> None:
-        """What each needs, by reference, and what there is, before any of them is loaded. Raises what reading does."""
+        """Compute what each plan needs and what is free, before anything is loaded. Raises as `needs_of`.
+
+        plans  by the reference of the model
+        """
         rooms = this_rig(load()).rooms
         self._rooms = safe_rooms(rooms)
         self._needs = {name: needs_of(plan, rooms) for name, plan in plans.items()}
 
     def leavers(self, name: str, others: Sequence[str]) -> list[str]:
-        """Of the others, who must leave for it. `others`: what is loaded, the one that can be spared most first."""
+        """Return the models to unload before `name` is loaded. `others`: the loaded ones, first to unload in front."""
         num_over = 0 if self._most is None else max(len(others) + 1 - self._most, 0)
         over, stay = list(others[:num_over]), others[num_over:]
         return over + leavers(self._needs[name], {other: self._needs[other] for other in stay}, self._rooms)
 
 
 def needs_of(plan: Plan, rooms: Sequence[Room]) -> Needs:
-    """What a plan whose files are here would put where. Raises ModelFileError and IncompatibleError."""
+    """Return the buffers of a plan with its files on disk. Raises ModelFileError and IncompatibleError."""
     if plan.task is not Task.TEXT:
         return embedding_needs(read_header(plan.target), plan.n_ctx, rooms, gpu_layers=plan.gpu_layers)
     target, *draft = sources_of(plan)
@@ -145,7 +151,10 @@ def needs_of(plan: Plan, rooms: Sequence[Room]) -> Needs:
 
 
 def embedding_needs(header: Header, n_ctx: int, rooms: Sequence[Room], *, gpu_layers: int | None) -> Needs:
-    """A pass has a whole text's rows; a decoder computes their logits, which nobody reads."""
+    """Return the buffers of an embedding model: a pass has the rows of a whole text.
+
+    llama.cpp computes logits of all rows for a decoder, though nothing reads them.
+    """
     shape = shape_of(header)
     plan = Plan(
         target=header.path, target_label="", n_ctx=n_ctx, n_batch=n_ctx, gpu_layers=gpu_layers, unified=True
