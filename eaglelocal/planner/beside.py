@@ -22,7 +22,7 @@ def fit(needs: Iterable[Needs], rooms: Sequence[Room]) -> bool:
 
 
 def leavers(needed: Needs, held: Mapping[str, Needs], rooms: Sequence[Room]) -> list[str]:
-    """Return the loaded models to unload so that `needed` fits: as few as possible; all, if even that is not enough.
+    """Return the loaded models to unload so that `needed` fits, none without need; all, if even that is not enough.
 
     held  what each loaded model needs, by name, the one to unload first at the front
     """

@@ -55,7 +55,7 @@ class Rejected:
     """An option that was rejected, with the reason.
 
     draft         id of its draft; "": the option was rejected with any draft
-    way, weighed  None: the search rejected it before
+    way, weighed  None: it was rejected before that stage of the search
     """
 
     option: Option
