@@ -1,6 +1,6 @@
-"""From flags to a model that is ready: settings, options, plan, engine. Every command that runs a model begins here.
+"""Load a model from the flags of a command: settings, options, plan, engine. Used by every command that runs a model.
 
-Nothing heavy is imported before a model is needed.
+Imports nothing heavy before a model is needed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def settings_of(parameters: Mapping[str, object]) -> Settings:
 
 
 def sampling_of(settings: Settings) -> SamplingParams:
-    """How answers are drawn where a request says nothing else; what nobody set is left to the model's makers."""
+    """Return the default sampling of requests; parameters that were not set are left to the model's recommendation."""
     return SamplingParams(
         temperature=settings.temperature,
         top_k=settings.top_k,
@@ -50,9 +50,9 @@ def sampling_of(settings: Settings) -> SamplingParams:
 
 
 def options_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> RunOptions:
-    """Return the options of a run: the settings, with what was chosen while chatting.
+    """Return the options of a run: the settings, overridden by what was chosen while chatting.
 
-    What the settings name beside their target (a draft, a projector) belongs to that target alone.
+    A draft, projector or --n-cpu-moe of the settings belongs to their target: another target does not get it.
     """
     draft = choice.draft or (AUTO if choice.target and settings.draft != NONE else settings.draft)
     spec = settings.spec if choice.spec is None else choice.spec
@@ -75,7 +75,7 @@ def options_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> RunO
 
 
 def slots_of(settings: Settings) -> int:
-    """As the flag says; what the environment and the config file say is meant for servers."""
+    """Return --parallel if it was given as a flag, else 1: the environment and the config file mean it for servers."""
     return settings.parallel or 1 if settings.origins()["parallel"] == "--parallel" else 1
 
 
@@ -85,7 +85,7 @@ def plan_run(options: RunOptions, voice: Voice) -> Plan:
 
 
 def decide(options: RunOptions, voice: Voice) -> Decision:
-    """Return what is decided where the options leave it open, and say what was."""
+    """Return what planning decides for options left open, and tell the user about it."""
     from eaglelocal.planning.autoplan import autoplan
 
     decision = autoplan(options)
@@ -95,7 +95,7 @@ def decide(options: RunOptions, voice: Voice) -> Decision:
 
 
 def write_plan(decision: Decision, voice: Voice) -> Plan:
-    """Return the plan. The inflated embedded model is written now if it is not there."""
+    """Return the plan, and show progress if an inflated embedded model has to be written first."""
     from eaglelocal.planning.resolve import make_plan
 
     progress = voice.progress()
@@ -122,7 +122,7 @@ def start_engine(plan: Plan, voice: Voice, *, num_retries: int = 0) -> tuple[Eng
     def show(fraction: float, detail: str = "") -> None:
         progress(LoadProgress(fraction, f"loading {plan.target_label}", detail))
 
-    show(0.0)  # a process that starts says nothing yet
+    show(0.0)  # the starting process reports nothing yet
     builder = ENGINE if plan.task is Task.TEXT else EMBEDDER
     client = EngineClient(
         plan,
@@ -132,7 +132,7 @@ def start_engine(plan: Plan, voice: Voice, *, num_retries: int = 0) -> tuple[Eng
     )
     try:
         return client, client.start()
-    except BaseException:  # Ctrl-C too: no engine process stays behind
+    except BaseException:  # Ctrl-C too: leave no engine process behind
         client.close()
         raise
     finally:

@@ -1,4 +1,4 @@
-"""`eaglelocal plan`: what to run, on this machine or one of the catalogue, and why. Downloads and loads nothing."""
+"""The command `eaglelocal plan`: what to run on this machine or one of the catalogue. Downloads and loads nothing."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ def plan(
 
 
 def planned(options: RunOptions, machine: str | None, *, ram_gib: float | None = None) -> Outcome:
-    """Return what the search found. Raises UsageError, ModelFileError or IncompatibleError."""
+    """Return the planner's outcome for this machine, or for one of the catalogue with `ram_gib` of RAM.
+
+    Raises UsageError, ModelFileError or IncompatibleError.
+    """
     from eaglelocal.catalog.catalog import load
     from eaglelocal.planner.plan import plan as decide
     from eaglelocal.planning.candidates import candidates
@@ -93,7 +96,10 @@ def planned(options: RunOptions, machine: str | None, *, ram_gib: float | None =
 
 
 def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_elsewhere: bool) -> RunOptions:
-    """Return the options that `chat` would have; for another machine without what the settings say of GPUs here."""
+    """Return the options that `chat` would have; for another machine without the settings about this machine's GPUs.
+
+    given  flags of the command, by name; None: not given
+    """
     from eaglelocal.cli.loading import options_of, settings_of
     from eaglelocal.talk.session import Choice
 
@@ -111,7 +117,7 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
 
 
 def checked_goal(name: str) -> str:
-    """Return the name of a goal. Raises UsageError on another."""
+    """Return `name` if it is a goal. Raises UsageError if not."""
     from eaglelocal.planner.goals import GOALS
 
     if name not in GOALS:
@@ -130,7 +136,10 @@ def here(catalog: Catalog) -> Rig:
 
 
 def there(name: str | None, catalog: Catalog, ram_gib: float | None) -> Rig:
-    """Raises UsageError where there is no such machine, or no main memory beside its cards."""
+    """Return a machine of the catalogue, with `ram_gib` of RAM if given.
+
+    Raises UsageError on an unknown machine, or on `ram_gib` without a machine that has RAM beside its GPUs.
+    """
     from eaglelocal.catalog.machines import GIB
     from eaglelocal.planner.machine import rig_of_known, with_ram
 

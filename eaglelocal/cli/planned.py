@@ -1,4 +1,4 @@
-"""The planner's choice of quantization and draft on this machine, for a catalogue entry that is named alone."""
+"""Choose quantization and draft for this machine if a catalogue entry was named without a quantization."""
 
 from __future__ import annotations
 

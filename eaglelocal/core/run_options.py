@@ -16,7 +16,7 @@ AUTO, NONE, NGRAM = "auto", "none", "ngram"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What was said about a run; None and "auto" leave the choice to planning.
+    """The options of one run; None and "auto" leave the choice to planning.
 
     target      a reference; None: the best model on disk, else the embedded one
     mmproj      auto, none, or the path of a projector for images
@@ -55,7 +55,7 @@ class RunOptions:
 
     @property
     def drafts(self) -> bool:
-        """Whether drafting is on. Raises UsageError on a `spec` that is not understood."""
+        """Return whether drafting is on. Raises UsageError on a `spec` that is not understood."""
         return self.draft != NONE and parse_spec(self.spec).max_draft > 0
 
     @property

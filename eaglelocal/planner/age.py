@@ -1,7 +1,7 @@
-"""When a model came out, and what that is worth: the later, the more its makers knew to make of parameters. Pure.
+"""Weigh a model's release date: a later model makes better use of each parameter. Pure.
 
-Knows nothing of single models: a weak one of this year is taken for as good as a strong one. What has no date is taken
-for as old as the usual model of the catalogue.
+It does not judge single models: a weak one of this year counts as much as a strong one. A model without a date counts
+as old as the usual model of the catalogue (`Catalog.usual_release`).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from eaglelocal.catalog.targets import Target
 from eaglelocal.gguf.header import Header
 from eaglelocal.hub.cache import repo_folder
 
-# Of parameters, in a year. Benchmarks say 10.8 (Densing Law, arXiv 2412.04315: a doubling in 3.5 months), which nobody
-# feels. The same loss takes a third of the compute (Epoch, arXiv 2403.05812: a halving in 8 months), which is 1.7 times
-# the parameters where tokens grow as they do. Up to 1.8 a 70 B of 2024 comes before a 31 B of 2026, from 2.4 on a 12 B
-# of 2026 before a 32 B of 2025.
+# The factor by which a parameter gains value in a year. Benchmarks give 10.8 (Densing Law, arXiv 2412.04315: a doubling
+# in 3.5 months), far more than users notice. The compute for the same loss falls to a third (Epoch, arXiv 2403.05812: a
+# halving in 8 months), which is a factor of 1.7 in parameters if training tokens grow along. Up to 1.8 a 70 B of 2024
+# would rank above a 31 B of 2026; from 2.4 on, a 12 B of 2026 above a 32 B of 2025.
 WORTH_OF_YEAR = 2.0
-MOST_YEARS = 1.5  # that count, either way: nobody has measured more at one size
-NAMES = ("general.name", "general.basename", "general.base_model.0.name")  # a fine-tune knows what its base does
+MOST_YEARS = 1.5  # the most that counts, earlier or later: nobody has measured a longer span at one size
+NAMES = ("general.name", "general.basename", "general.base_model.0.name")  # a fine-tune counts as its base model
 
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """Of a model, beside the usual one of its catalogue. Both as YYYY-MM; empty: unknown.
+    """A model's release month and that of the usual model of the catalogue, both as YYYY-MM; empty: unknown.
 
     >>> Age("2026-04", usual="2025-04").worth
     2.0
@@ -37,14 +37,14 @@ class Age:
 
     @property
     def years(self) -> float:
-        """Later than usual."""
+        """Return by how many years the model is later than usual, within MOST_YEARS; 0 if unknown."""
         if not self.released or not self.usual:
             return 0.0
         return max(-MOST_YEARS, min((_months(self.released) - _months(self.usual)) / 12, MOST_YEARS))
 
     @property
     def worth(self) -> float:
-        """Of a parameter, in those of the usual age."""
+        """Return the value of one parameter, in parameters of a model of the usual age."""
         return float(WORTH_OF_YEAR**self.years)
 
 
@@ -53,13 +53,13 @@ def age_of(target: Target, catalog: Catalog) -> Age:
 
 
 def age_of_file(header: Header, catalog: Catalog) -> Age:
-    """As old as the entry of the catalogue that it is, or is made of, by its own names or its repository."""
+    """Return the age of the catalogue entry that the file is or derives from, by its names or its repository."""
     target = _named(header, catalog) or _from_repo(header, catalog)
     return age_of(target, catalog) if target else Age(usual=catalog.usual_release)
 
 
 def _named(header: Header, catalog: Catalog) -> Target | None:
-    """The one whose name says most of the file's: Qwen3-4B-Thinking is a Qwen3-4B."""
+    """Return the target with the longest name that begins the file's name: Qwen3-4B-Thinking is a Qwen3-4B."""
     for own in filter(None, (_plain(header.metadata.get(key)) for key in NAMES)):
         found = [(name, target) for target in catalog.targets.values() for name in _names(target)]
         fitting = [(name, target) for name, target in found if f"{own}-".startswith(f"{name}-")]
@@ -69,7 +69,7 @@ def _named(header: Header, catalog: Catalog) -> Target | None:
 
 
 def _names(target: Target) -> Iterator[str]:
-    """Its id, and what its files are called before their quantization."""
+    """Yield its id, and the names of its files up to the quantization."""
     yield target.id
     yield from (_plain(re.split(r"-(?:UD-)?\{", file)[0]) for file in target.files)
 
@@ -83,7 +83,7 @@ def _from_repo(header: Header, catalog: Catalog) -> Target | None:
 
 
 def _plain(name: object) -> str:
-    """As people write a model's name, in one way.
+    """Return a model's name in lower case with single hyphens; "" if it is no text.
 
     >>> _plain("Qwen3.6 27B"), _plain("gpt_oss-20b")
     ('qwen3.6-27b', 'gpt-oss-20b')

@@ -1,7 +1,7 @@
-"""Several models on one machine: what is left beside one, and who has to leave so that another fits. Pure arithmetic.
+"""Compute which models fit into memory together, and which to unload so that another fits. Pure.
 
-What a model needs comes from memory.py; that its file is mapped, and so could be pushed out of memory, does not count:
-a model that is read from disk for each token is as good as not there.
+memory.py says what a model needs. Mapped weights count in full although the system could evict them: a model that is
+read from disk for each token is too slow to use.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ Needs = Sequence[Buffer]
 
 
 def fit(needs: Iterable[Needs], rooms: Sequence[Room]) -> bool:
-    """Do they fit, together?"""
+    """Return whether these models fit into the rooms together."""
     buffers = [buffer for each in needs for buffer in each]
     return all(load_of(room, buffers, rooms).missing_bytes <= 0 for room in rooms)
 
 
 def leavers(needed: Needs, held: Mapping[str, Needs], rooms: Sequence[Room]) -> list[str]:
-    """Of those that are held, the one that can be spared most first, as few as make room; where nothing does, all."""
+    """Return the loaded models to unload so that `needed` fits, none without need; all, if even that is not enough.
+
+    held  what each loaded model needs, by name, the one to unload first at the front
+    """
     gone: list[str] = []
     for name in held:
         if fit([needed, *(held[other] for other in held if other not in gone)], rooms):
             break
         gone.append(name)
-    for name in reversed(gone):  # who left in vain: a smaller one than those behind it
+    for name in reversed(gone):  # keep those that need not go, as larger ones after them do
         stay = [held[other] for other in held if other not in gone or other == name]
         if fit([needed, *stay], rooms):
             gone.remove(name)
@@ -36,7 +39,7 @@ def leavers(needed: Needs, held: Mapping[str, Needs], rooms: Sequence[Room]) -> 
 
 
 def rig_beside(rig: Rig, held: Needs) -> Rig:
-    """The machine with what is held taken from what is free."""
+    """Return the machine with its free memory reduced by what is held."""
 
     def left(device: Device, room: Room) -> Device:
         if device.free_bytes is None:

@@ -1,9 +1,9 @@
-"""An upper bound of llama.cpp's compute buffers: there is no simple formula, but each stage of a layer has one.
+"""Compute an upper bound of llama.cpp's compute buffers, stage by stage of a layer.
 
-A graph's buffer holds what lives at the same time. That is the attention masks and the residual stream throughout, and
-the largest of the stages: attention, feed-forward, recurrence, output. How many rows of each are alive at once was
-read off plans of real shapes (tests/engine/test_memory_estimate.py compares); the exact figure comes from
-backend/rehearsal.py once there is a file.
+A graph's buffer holds the tensors that are alive at the same time: the attention masks and the residual stream
+throughout, plus the largest of the stages attention, feed-forward, recurrence and output. How many rows of each are
+alive at once was read off llama.cpp's plans of real shapes (tests/engine/test_memory_estimate.py compares); the exact
+figure comes from backend/rehearsal.py once there is a file.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from eaglelocal.gguf.footprint import CacheSizes, kv_bytes_of_layer
 from eaglelocal.gguf.shape import EAGLE, Shape
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
-SLACK_SHARE, SLACK_BYTES = 1.05, 2 * 2**20  # alignment, indices, positions, what small graphs keep besides
-LIVE_RESIDUALS = 4  # the stream itself, what was added, its norm, the next layer's input
+SLACK_SHARE, SLACK_BYTES = 1.05, 2 * 2**20  # alignment, indices, positions, other tensors of small graphs
+LIVE_RESIDUALS = 4  # the stream itself, the summand, its norm, the next layer's input
 LIVE_QUERIES, LIVE_KEYS = 4, 3
 LIVE_HIDDEN = 3  # gate, up, and their product
-LIVE_EXPERT_OUTPUTS = 2  # of each used expert: as it comes, and weighted
-LIVE_ROUTES = 8  # of each expert: logits, shares, order, indices
-LIVE_INNER = 3  # of a recurrent layer: projected, convolved, and as the scan leaves it
-LIVE_STATES = 3  # as stored, as read for this batch, as it will be stored
-LIVE_LAYER_INPUTS = 4  # of what is looked up for all layers, besides itself: projected, normed, added, and turned
-STREAMS = {"gemma3n": 4}  # residual streams beside one another, where there is more than one
-COPIES = 4  # of what goes from card to card, so that cards work at the same time (GGML_SCHED_MAX_COPIES)
+LIVE_EXPERT_OUTPUTS = 2  # for each used expert: its output, and that weighted
+LIVE_ROUTES = 8  # for each expert: logits, weights, order, indices
+LIVE_INNER = 3  # for a recurrent layer: projected, convolved, and the output of the scan
+LIVE_STATES = 3  # the stored state, the one read for this batch, and the one to store
+LIVE_LAYER_INPUTS = 4  # of per-layer embeddings, besides themselves: projected, normed, added and permuted
+STREAMS = {"gemma3n": 4}  # parallel residual streams, of architectures that have several
+COPIES = 4  # of tensors sent between GPUs, for pipeline parallelism (GGML_SCHED_MAX_COPIES)
 
 
 def compute_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int, device: str = "CPU") -> int:
-    """Where all layers and the output are computed on one device, by its name."""
+    """Return the bytes of the compute buffer of the device, by name, that computes the output (and layers)."""
     stages = (
         attention_bytes(shape, sizes) + widened_bytes(shape, sizes, device),
         feed_forward_bytes(shape, sizes),
@@ -40,7 +40,7 @@ def compute_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int, device: 
 
 
 def layers_bytes(shape: Shape, sizes: CacheSizes, *, device: str = "CPU") -> int:
-    """Where layers are computed but not the output."""
+    """Return the bytes of the compute buffer of a device that computes layers but not the output."""
     stages = (
         attention_bytes(shape, sizes) + widened_bytes(shape, sizes, device),
         feed_forward_bytes(shape, sizes),
@@ -51,13 +51,13 @@ def layers_bytes(shape: Shape, sizes: CacheSizes, *, device: str = "CPU") -> int
 
 
 def inputs_bytes(shape: Shape, sizes: CacheSizes) -> int:
-    """In main memory, where everything is computed elsewhere: embeddings and masks as they are made."""
+    """Return the bytes of inputs in RAM if everything is computed on GPUs: embeddings, and masks in 32 bits."""
     embeddings = sizes.n_batch * shape.n_embd * FLOAT_BYTES + layer_inputs_bytes(shape, sizes)
     return with_slack(embeddings + mask_bytes(shape, sizes) * FLOAT_BYTES // HALF_BYTES)
 
 
 def copies_bytes(shape: Shape, sizes: CacheSizes) -> int:
-    """What each of several cards, and main memory, hold besides: copies of inputs, while others still compute."""
+    """Return the bytes of input copies that each of several GPUs, and RAM, holds for pipeline parallelism."""
     return COPIES * inputs_bytes(shape, sizes)
 
 
@@ -66,7 +66,7 @@ def with_slack(num_bytes: int) -> int:
 
 
 def mask_bytes(shape: Shape, sizes: CacheSizes) -> int:
-    """Which row may see which cell; windows have a mask of their own."""
+    """Return the bytes of the attention masks, [rows, cells]; each size of sliding window has its own."""
     if not any(shape.kv_heads):
         return 0
     windows = {window for window in shape.windows if window is not None}
@@ -80,12 +80,12 @@ def residual_bytes(shape: Shape, sizes: CacheSizes) -> int:
 
 
 def layer_inputs_bytes(shape: Shape, sizes: CacheSizes) -> int:
-    """What was looked up for all layers, which waits until each has had its part."""
+    """Return the bytes of the per-layer embeddings, which stay alive until the last layer has used its part."""
     return sizes.n_batch * shape.n_layer_embd * FLOAT_BYTES
 
 
 def attention_bytes(shape: Shape, sizes: CacheSizes) -> int:
-    """Without flash attention the scores of every head, row and cell are kept."""
+    """Return the bytes of queries, keys and values; without flash attention also the scores, [heads, rows, cells]."""
     layers = range(shape.n_layer)
     head = max(shape.key_dim, shape.window_key_dim or 0)
     values = LIVE_QUERIES * shape.n_head * head
@@ -96,8 +96,10 @@ def attention_bytes(shape: Shape, sizes: CacheSizes) -> int:
 
 
 def widened_bytes(shape: Shape, sizes: CacheSizes, device: str) -> int:
-    """A layer's keys and values once more, in f16, beside what flash attention gives: read in ggml-metal-ops.cpp, which
-    always has room for them (`extra_kv_f16`), and fattn-common.cuh, where the cache is of another type.
+    """Return the bytes of one layer's keys and values converted to f16 for flash attention; 0 where none are.
+
+    Metal always reserves them (`extra_kv_f16` in ggml-metal-ops.cpp), CUDA and ROCm if the cache is of another type
+    (fattn-common.cuh).
     """
     stem = device.rstrip("0123456789")
     if not sizes.flash_attention or not (stem == "MTL" or (stem in ("CUDA", "ROCm") and sizes.kv_type != "f16")):
@@ -107,19 +109,19 @@ def widened_bytes(shape: Shape, sizes: CacheSizes, device: str) -> int:
 
 
 def feed_forward_bytes(shape: Shape, sizes: CacheSizes) -> int:
-    """`n_ff` counts the used experts together. Experts' outputs are added up when all are there."""
+    """Return the bytes of the feed-forward. `n_ff` is the sum over the used experts."""
     outputs = LIVE_EXPERT_OUTPUTS * shape.n_expert_used * shape.n_embd
     values = max(LIVE_HIDDEN * shape.n_ff, shape.n_ff + outputs) + LIVE_ROUTES * shape.n_expert
     return sizes.n_batch * values * FLOAT_BYTES
 
 
 def recurrence_bytes(shape: Shape, sizes: CacheSizes) -> int:
-    kept = sizes.num_snapshots if shape.keeps_snapshots else 0  # come out of a layer beside its rows
+    kept = sizes.num_snapshots if shape.keeps_snapshots else 0  # outputs of a layer, beside its rows
     states = (LIVE_STATES + kept) * max(shape.layer_states, default=0) * sizes.num_sequences
     return states + sizes.n_batch * LIVE_INNER * shape.n_inner * FLOAT_BYTES
 
 
 def output_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int) -> int:
-    """Logits; an EAGLE head's are spread over the target's vocabulary. Experts' outputs may still be there."""
+    """Return the bytes of logits (an EAGLE head's twice: mapped to the target's vocabulary), with experts' outputs."""
     logits = max_outputs * shape.n_vocab * (2 if shape.architecture == EAGLE else 1)
     return (logits + sizes.n_batch * shape.n_expert_used * shape.n_embd) * FLOAT_BYTES

@@ -1,15 +1,15 @@
-"""What a person wants, as one number for each way to run: the score by which plans are ranked. Pure.
+"""Compute the score by which plans are ranked, for the goal that a person chose. Pure.
 
-    score = ln(effective parameters)  +  ln(what their age makes of each)
-                                      -  slow x ln(pace / speed)   where speed is below the goal's pace
-                                      +  more x ln(speed / pace)   where it is above
-                                      +  what more context, a whole cache and layers on the GPU are worth
+    score = ln(effective parameters)  +  ln(worth of each by its age)
+                                      -  slow x ln(pace / speed)   if speed is below the goal's pace
+                                      +  more x ln(speed / pace)   if it is above
+                                      +  terms for context, cache type, sliding windows and layers on the GPU
 
-So: the best answers that come at the goal's pace. Below it, halving the speed costs as much as quartering the model
-(speed: as taking a third of it; but below what `balanced` wants all goals want speed alike, or `speed` would take the
-slower plan); above it, more speed is worth little (quality) or much (speed), and something to `balanced`: models of
-2026 think for thousands of tokens before a person reads the first. Differences of 0.01 are about one per cent
-of a model.
+So the score prefers the best answers at the goal's pace. Below the pace, halving the speed costs as much as a model of
+a quarter of the size (for `speed`, of a third; but below CRAWL all goals weigh speed alike, or `speed` would take the
+slower plan). Above it, more speed is worth little for `quality`, much for `speed` and something for `balanced`, because
+models think for thousands of tokens before a person reads the first. A difference of 0.01 is about one per cent of a
+model's size.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from types import MappingProxyType
 
 from eaglelocal.planner.quality import KV_LOSS
 
-CRAWL, SLOW = 15.0, 2.0  # tokens/s, and what speed is worth below them at least
-CTX_WORTH, TIGHT_CTX_WORTH = 0.02, 0.25  # of each doubling above and below COMFORTABLE_CTX
+CRAWL, SLOW = 15.0, 2.0  # tokens/s, and the least weight of speed below them
+CTX_WORTH, TIGHT_CTX_WORTH = 0.02, 0.25  # per doubling above, and per halving below COMFORTABLE_CTX
 COMFORTABLE_CTX = 8192
-WHOLE_WINDOWS_WORTH = 0.005  # any prefix can be used again
-UNSEEN_WORTH = -0.03  # a file whose size was computed: it may be larger, or there may be none in the first repository
-# Layers in main memory read prompts three or four times slower, for their weights cross the bus with each part of one.
-# The speed of answers does not show it, so it counts as that does for `balanced`: 0.25 x ln 3.5.
+WHOLE_WINDOWS_WORTH = 0.005  # with full-size caches of window layers any prefix can be reused
+UNSEEN_WORTH = -0.03  # a file whose size was computed: it may be larger, or missing in the first repository
+# Prefill is three or four times slower with layers in RAM, because their weights cross the bus for each chunk. The
+# decode speed does not show it, so it costs as much as that factor in speed does for `balanced`: 0.25 x ln 3.5.
 ON_HOST_WORTH = -0.3
 
 
 class Term(StrEnum):
-    """Of the score."""
+    """A term of the score."""
 
     QUALITY = "quality"
     AGE = "age"
@@ -47,7 +47,12 @@ class Term(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """`pace` in tokens/s: reading takes 4 to 6, skimming 15, and a program that waits never has enough."""
+    """The speed that a person wants, and its weight against quality.
+
+    pace  the wanted tokens/s (reading takes 4 to 6, skimming 15; programs use any speed)
+    slow  weight of speed below the pace
+    more  weight of speed above it
+    """
 
     name: str
     pace: float
@@ -55,7 +60,7 @@ class Goal:
     more: float
 
     def worth_of(self, tok_s: float) -> float:
-        """Of such a speed."""
+        """Return the speed term of the score for this speed."""
         behind = math.log(self.pace / tok_s)
         crawling = max(math.log(CRAWL / tok_s), 0.0)
         return -self.more * behind if behind < 0 else -self.slow * behind - (SLOW - self.slow) * crawling
@@ -72,13 +77,13 @@ GOALS: Mapping[str, Goal] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comfort:
-    """What of a plan counts besides answers and speed."""
+    """The properties of a plan that count besides quality and speed."""
 
     n_ctx: int
     kv_type: str
     whole_windows: bool
-    on_host: bool  # some layers are, though there is a GPU
-    is_unseen: bool = False  # nobody saw the file's size
+    on_host: bool  # some layers or experts are in RAM, though there is a GPU
+    is_unseen: bool = False  # the file's size was computed
 
     @property
     def worth(self) -> float:
@@ -96,11 +101,12 @@ class Comfort:
 
 
 def score(goal: Goal, *, quality_b: float, age_worth: float, tok_s: float, comfort: Comfort) -> float:
+    """Return the score, in natural logarithms. Arguments as of `terms`."""
     return sum(terms(goal, quality_b=quality_b, age_worth=age_worth, tok_s=tok_s, comfort=comfort).values())
 
 
 def terms(goal: Goal, *, quality_b: float, age_worth: float, tok_s: float, comfort: Comfort) -> Mapping[Term, float]:
-    """What the score is the sum of. `age_worth`: of each parameter (planner/age.py)."""
+    """Return the terms of the score. `age_worth`: the value of each parameter by its age (planner/age.py)."""
     return {
         Term.QUALITY: math.log(max(quality_b, 1e-3)),
         Term.AGE: math.log(age_worth),

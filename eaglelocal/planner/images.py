@@ -1,4 +1,4 @@
-"""What it takes to read pictures: a projector's weights, and what llama.cpp computes in while it encodes one. Pure."""
+"""Estimate the memory for reading images: a projector's weights, and the buffers for encoding one image. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from eaglelocal.gguf.projector import Projector
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
 COLOURS = 3
-ATTENDING_ROWS, FEEDING_ROWS = 8, 3  # rows alive at once in a layer, with those that go past it
+ATTENDING_ROWS, FEEDING_ROWS = 8, 3  # rows alive at once in a layer, the residual included
 
 
 def image_buffers(projector: Projector | None, plan: Plan, gpus: Sequence[Room]) -> Iterator[Buffer]:
-    """On the first GPU, where the target has anything on one, else in main memory; nothing where there is none."""
+    """Yield a projector's buffers: on the first GPU if the target uses one, else in RAM. None without a projector."""
     if projector is None:
         return
     projector = projector.within(max_image_tokens(projector.kind, n_ctx=plan.n_ctx, n_batch=plan.n_batch))
@@ -26,21 +26,20 @@ def image_buffers(projector: Projector | None, plan: Plan, gpus: Sequence[Room])
 
 
 def picture_bytes(projector: Projector) -> int:
-    """The largest picture as floats, and the rows that come of it."""
+    """Return the bytes of the largest image as floats, and of the rows that it is encoded to."""
     pixels = projector.num_patches * projector.patch_size**2
     return FLOAT_BYTES * (COLOURS * pixels + projector.num_patches * (projector.width or projector.n_embd))
 
 
 def encoding_bytes(projector: Projector, *, flash_attention: bool = True) -> int:
-    """From above, for the largest picture that is encoded at once; llama.cpp reserves it when it sees one.
+    """Return an upper bound of the buffer for encoding the largest image; llama.cpp reserves it for the first image.
 
-    Buffers are used again from layer to layer, so one layer counts. Of each patch there are alive at most: the row that
-    goes past the layer, its norm, queries, keys and values, their copies in other orders, and what was attended to
-    (8 rows of the width); or the row, its norm and the sum beside three of the feed-forward's width: gate, up, product.
-    Before the first layer the picture lies there by patches, once as it comes and once unfolded. A mask, where parts
-    attend to themselves, has a float and a half float for each pair of patches; scores, where attention is not flash,
-    two floats for each pair and each head. llama.cpp takes flash attention wherever a device has it. Of the kinds that
-    were measured it reserved between half of this and all of it.
+    Layers reuse the buffer, so one layer counts. For each patch at most these are alive: the residual row, its norm,
+    queries, keys and values, their permuted copies, and the attention's output (8 rows of the width); or the residual,
+    its norm and the sum, with three rows of the feed-forward's width: gate, up, product. Before the first layer the
+    image is there by patches, as it came and unfolded. A mask (window attention) has a float and a half float for each
+    pair of patches; scores (no flash attention) two floats for each pair and head. llama.cpp uses flash attention
+    wherever the device has it.
     """
     info = projector
     layer = max(ATTENDING_ROWS * info.n_embd, FEEDING_ROWS * (info.n_embd + info.n_ff))

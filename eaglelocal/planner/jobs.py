@@ -1,6 +1,6 @@
-"""What a plan asks of llama.cpp: for each model a context of these sizes. The one place where a plan becomes sizes.
+"""Derive the sizes of each model's llama.cpp context from a plan; no other file does.
 
-assembly.py makes the contexts from it, memory.py weighs them, so that what is planned is what is loaded.
+assembly.py creates the contexts from them and memory.py estimates their memory, so what is planned is what is loaded.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from eaglelocal.core.plan import MAX_SLOTS, Plan
 from eaglelocal.gguf.footprint import CacheSizes
 from eaglelocal.gguf.shape import BLOCK, MTP, Shape
 
-# drafted rows for which states are kept, the most that fit: each takes as much memory as the state itself
+# numbers of drafted rows that can be rolled back, the first that fits; each costs one more recurrent state
 ROLLBACKS = (8, 4, 2)
-PLANNED_ROLLBACK, PLANNED_LOOKUP_ROLLBACK = 4, 2  # what a plan counts on
-PLANNED_BLOCK_ROLLBACK = 8  # whose tokens come together
-HEAD_ROWS, MTP_ROWS, ROWS_A_SLOT = 128, 64, 32  # of one call; what waits for a draft is less, and prompts go in parts
+PLANNED_ROLLBACK, PLANNED_LOOKUP_ROLLBACK = 4, 2  # the number that a plan assumes
+PLANNED_BLOCK_ROLLBACK = 8  # of a block head, which drafts its tokens together
+HEAD_ROWS, MTP_ROWS, ROWS_A_SLOT = 128, 64, 32  # rows of one call; fewer wait for a draft, and prompts go in chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Job:
 
     max_outputs  rows of one decode whose logits may be wanted
     num_taps     layers whose input is copied for every row, for a head
-    gpu_layers   None: all
+    gpu_layers   layers on the GPUs; None: all
     n_cpu_moe    layers whose experts stay in main memory
     """
 
@@ -38,7 +38,7 @@ class Job:
 
 
 def jobs_of(plan: Plan, target: Shape, draft: Shape | None = None) -> tuple[Job, ...]:
-    """The target's, and the draft's where the plan has one."""
+    """Return the job of the target, then that of the draft if there is one."""
     first = target_job(plan, target, num_taps=draft.num_taps if draft is not None else 0)
     return (first,) if draft is None else (first, draft_job(plan, draft))
 
@@ -67,15 +67,15 @@ def target_job(plan: Plan, target: Shape, *, num_taps: int = 0) -> Job:
 
 
 def draft_job(plan: Plan, draft: Shape) -> Job:
-    """Every row of a call is an output of a head; a draft model is asked for one a slot.
+    """Return the job of a draft. Each row of a head's call is an output; a draft model has one output per slot.
 
-    Outputs take room for logits of the whole vocabulary, so a head has fewer rows a call than its target, and an MTP
-    layer or a block head, whose vocabulary is mostly not cut, fewer still.
+    Each output needs logits of the whole vocabulary, so a head has fewer rows per call than its target; an MTP layer or
+    a block head, whose vocabulary is mostly not reduced, has fewer still.
 
-    A head's slots wait with unequal numbers of pairs, and its one layer attends cheaply: one cache for all. Windows are
-    kept whole: a draft is small, and its cache must be cut wherever the target's is. What reads the target's cache has
-    it as the target has, and a row a slot. A head that fills blocks begins anew wherever it is cut, so its windows are
-    all that is kept; and the end of a block may stand beyond the context.
+    A head has one cache for all slots: they wait with unequal numbers of pairs, and its single layer attends cheaply.
+    Window layers have full-size caches, because a draft is small and must be cut wherever the target's cache is. A head
+    that reads the target's cache has its layout, and one row per slot. A block head begins anew wherever it is cut, so
+    it keeps its windows only; the end of its block may lie beyond the context, which is longer by one block.
     """
     fills_blocks = draft.architecture == BLOCK
     n_batch = head_rows(plan, draft) if draft.is_head else plan.n_batch
@@ -93,7 +93,7 @@ def draft_job(plan: Plan, draft: Shape) -> Job:
 
 
 def head_rows(plan: Plan, head: Shape) -> int:
-    """Of one call."""
+    """Return the most rows of one call of a head."""
     if head.reads_cache:
         return min(plan.n_batch, MAX_SLOTS)
     least = MTP_ROWS if head.architecture in (MTP, BLOCK) else HEAD_ROWS
@@ -101,18 +101,18 @@ def head_rows(plan: Plan, head: Shape) -> int:
 
 
 def num_branches(plan: Plan, target: Shape) -> int:
-    """Of each slot's trees; recurrent state and windows have none."""
+    """Return the branches of each slot's trees; 0 for a target with recurrent state or sliding windows."""
     return 0 if target.has_state or target.has_windows else plan.num_branches
 
 
 def num_snapshots(plan: Plan, target: Shape) -> int:
-    """Earlier states, one for each drafted row that may be taken back."""
+    """Return how many earlier recurrent states are kept: one for each drafted row that can be rolled back."""
     if not (target.has_state and target.keeps_snapshots):
         return 0
     return min(plan.max_draft, rollback_of(plan.draft_kind) if plan.rollback is None else plan.rollback)
 
 
 def rollback_of(draft_kind: str) -> int:
-    """Drafted rows that a plan counts on being able to take back; where more fit, more are."""
+    """Return the drafted rows that a plan assumes can be rolled back; the engine allows more if they fit."""
     planned = {"ngram": PLANNED_LOOKUP_ROLLBACK, BLOCK: PLANNED_BLOCK_ROLLBACK}
     return planned.get(draft_kind, PLANNED_ROLLBACK)

@@ -1,7 +1,7 @@
-"""A machine as the planner sees it: rooms to fill, and how fast each is read.
+"""Describe a machine for the planner: the free memory, bandwidth and arithmetic of each device.
 
-Made of what was probed here, or of an entry of the catalogue. Every figure that had to be assumed is named in `notes`,
-for it decides over the prediction. Memory is what is free now: what other processes hold is theirs.
+Built from a probe of this machine or from a catalogue entry. `notes` names every assumed figure, because predictions
+depend on it. Free memory is what is free now, without what other processes hold.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from eaglelocal.catalog.machines import CPU, CUDA, GIB, METAL, VULKAN, KnownMach
 from eaglelocal.probe.machine import Gpu, Machine, Unified
 
 MEGA, GIGA, TERA = 10**6, 10**9, 10**12
-SYSTEM_BYTES, SYSTEM_SHARE = 4 * GIB, 0.25  # of main memory, that a running system and its page cache keep
-MORE_BEHIND_BYTES, MORE_SHARE = 16 * GIB, 1 / 16  # and of what lies above
-FLOPS_PER_BYTE: Mapping[str, float] = {CUDA: 75.0, METAL: 34.0}  # of fp16, where nobody states it: as RTX 3090, M2 Max
-UNKNOWN_GPU_BYTES_S = 250.0 * GIGA  # of a card that no table knows: as the slower ones of today
-CYCLE_FLOPS = 5.0  # of a core on quantized weights, that are not in a layout of their own (measured: 4.6 to 5.0)
-USUAL_CLOCK = 3.2 * GIGA  # of a processor that does not tell it
-KNOWN_CORES = 8  # of a machine in the catalogue
-THREAD_BYTES_S, DDR4_BYTES_S = 8.0 * GIGA, 38.0 * GIGA  # of main memory nobody measured: each core, and at most
+SYSTEM_BYTES, SYSTEM_SHARE = 4 * GIB, 0.25  # RAM that a running system and its page cache keep
+MORE_BEHIND_BYTES, MORE_SHARE = 16 * GIB, 1 / 16  # and further RAM: this share of what is above 16 GiB
+FLOPS_PER_BYTE: Mapping[str, float] = {CUDA: 75.0, METAL: 34.0}  # fp16, if not stated: as RTX 3090, M2 Max
+UNKNOWN_GPU_BYTES_S = 250.0 * GIGA  # of a GPU in no table: as the slower ones of today
+CYCLE_FLOPS = 5.0  # per cycle of a core, on quantized weights that are not repacked
+USUAL_CLOCK = 3.2 * GIGA  # cycles a second, if the processor does not report it
+KNOWN_CORES = 8  # of a catalogue machine
+THREAD_BYTES_S, DDR4_BYTES_S = 8.0 * GIGA, 38.0 * GIGA  # of unmeasured RAM: per thread, and at most
 MAKERS = frozenset({"nvidia", "geforce", "apple", "amd", "radeon"})
-NO_MODEL = MAKERS | {"graphics", "generation", "workstation", "edition"}  # words of a name that tell no model
-ASSUMED = "assumed"  # as entries of the catalogue say it of their main memory
-MOST_LENT = 0.75  # of main memory, that a system can well lend its graphics
-SUSTAINED_SHARE = 0.75  # of the bandwidth that memory is sold with
+NO_MODEL = MAKERS | {"graphics", "generation", "workstation", "edition"}  # words of a name that do not identify a model
+ASSUMED = "assumed"  # `field_confidence` of catalogue entries whose RAM was assumed
+MOST_LENT = 0.75  # share of RAM that a system can lend its integrated GPU
+SUSTAINED_SHARE = 0.75  # of the nominal bandwidth of memory
 NAMES: Mapping[str, str] = {"cuda": "CUDA", "hip": "ROCm", "vulkan": "Vulkan", "sycl": "SYCL", "metal": "MTL"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A place for weights. For main memory `name` is RAM and the processor computes."""
+    """A device that holds weights and computes with them: a GPU, or RAM with the CPU."""
 
-    name: str  # as llama.cpp calls it
+    name: str  # as llama.cpp calls it, or RAM
     label: str  # as people call it
     kind: str  # cuda, metal or cpu: which kernels run there
     total_bytes: int | None
-    free_bytes: int | None  # None: unknown, and nothing is planned for it
-    bytes_s: float  # read from its memory, at best; of a processor: sustained
-    flops: float  # of a GPU in half precision, at best; of a processor on quantized weights, as llama.cpp does it
+    free_bytes: int | None  # None: unknown, so nothing is planned for it
+    bytes_s: float  # peak memory bandwidth; of a CPU: sustained
+    flops: float  # of a GPU: peak fp16; of a CPU: llama.cpp on quantized weights
     shares_ram: bool = False
-    has_layouts: bool = True  # llama.cpp lays out some quantized weights for this processor: known of AVX2
+    has_layouts: bool = True  # llama.cpp repacks some quantized weights for this CPU (known of AVX2)
 
     @property
     def is_gpu(self) -> bool:
@@ -52,15 +52,15 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rig:
-    """Main memory with the processor, and the GPUs that llama.cpp can use."""
+    """A machine: RAM with the CPU, and the GPUs that llama.cpp can use."""
 
     name: str
     host: Device
     gpus: tuple[Device, ...] = ()
     notes: tuple[str, ...] = ()
-    assumed: str = ""  # of the main memory beside its cards, where nobody stated it
+    assumed: str = ""  # size and speed of the RAM, for people, if the catalogue assumed them
     is_here: bool = False
-    machine: Machine | None = None  # as it was probed, where it is this one: what was measured of it is known by it
+    machine: Machine | None = None  # the probe, if it is this machine: the key of its measurements
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -68,7 +68,7 @@ class Rig:
 
     @property
     def rooms(self) -> tuple[Room, ...]:
-        """As the arithmetic of memory wants them, main memory first."""
+        """Return the free memory of each device, RAM first."""
         return tuple(Room(each.name, each.free_bytes, each.shares_ram) for each in (self.host, *self.gpus))
 
     def device(self, name: str) -> Device:
@@ -77,7 +77,7 @@ class Rig:
 
 # ---- from the catalogue
 def rig_of_known(machine: KnownMachine) -> Rig:
-    """A machine with nothing running but its system."""
+    """Return a catalogue machine with nothing but its operating system running."""
     host = Device(
         name=RAM,
         label="RAM",
@@ -100,7 +100,7 @@ def rig_of_known(machine: KnownMachine) -> Rig:
 
 
 def with_ram(rig: Rig, num_bytes: int) -> Rig:
-    """A machine of the catalogue with so much main memory beside its cards, as quick as was assumed."""
+    """Return a catalogue machine with this many bytes of RAM, at its assumed speed."""
     speed = rig.assumed.partition(" at ")[2]
     host = replace(rig.host, total_bytes=num_bytes, free_bytes=num_bytes - system_bytes(num_bytes))
     return replace(rig, host=host, assumed=f"{num_bytes / GIB:.0f} GiB at {speed}" if speed else "")
@@ -127,22 +127,22 @@ def _known_gpus(machine: KnownMachine) -> Iterable[Device]:
 
 
 def kernels_of(kind: str) -> str:
-    """Whose arithmetic stands for a machine's: of Vulkan's nothing else is fitted than CUDA's."""
+    """Return the kind whose fitted constants apply: CUDA for Vulkan, which has none of its own."""
     return CUDA if kind == VULKAN else kind
 
 
 def system_bytes(total: int) -> int:
-    """What a system keeps of so much memory."""
+    """Return the bytes that the operating system keeps of RAM of this size."""
     more = int(max(total - MORE_BEHIND_BYTES, 0) * MORE_SHARE)
     return min(SYSTEM_BYTES, int(total * SYSTEM_SHARE)) + more
 
 
 # ---- from what was probed
 def rig_of(machine: Machine, known: Mapping[str, KnownMachine]) -> Rig:
-    """This machine as it is now; `known` tells what its GPUs can do."""
+    """Return this machine as it was probed. `known`: the catalogue, for the bandwidth and arithmetic of its GPUs."""
     host, notes = _host(machine)
     gpus: list[Device] = []
-    numbers: dict[str, int] = {}  # of each backend, that counts its own devices
+    numbers: dict[str, int] = {}  # the last device number of each backend
     for gpu in sorted(machine.gpus, key=lambda gpu: gpu.device_index or 0):
         backend = None if gpu.is_mute or gpu.hidden_by else machine.backend_of(gpu)
         device, said = _gpu(machine, gpu, host, _device_name(backend, numbers), known)
@@ -181,12 +181,12 @@ def _host(machine: Machine) -> tuple[Device, list[str]]:
 
 
 def _clock(machine: Machine) -> float:
-    """Cycles a second."""
+    """Return cycles per second."""
     return machine.cpu.clock_mhz * MEGA if machine.cpu.clock_mhz else USUAL_CLOCK
 
 
 def _device_name(backend: str | None, numbers: dict[str, int]) -> str:
-    """The backend's next one; empty where none sees it."""
+    """Return the name of the backend's next device; empty if there is no backend for it."""
     if backend is None:
         return ""
     numbers[backend] = numbers.get(backend, -1) + 1
@@ -221,7 +221,7 @@ def _gpu(
 
 
 def _free_bytes(machine: Machine, gpu: Gpu) -> int | None:
-    """Of main memory no more than is free there, and of that what its driver lends."""
+    """Return the free bytes of a GPU; of an integrated one at most what is free in RAM and what its driver lends."""
     free, lent = machine.memory.available_bytes, gpu.room_bytes
     if not gpu.shares_memory:
         return lent
@@ -231,7 +231,7 @@ def _free_bytes(machine: Machine, gpu: Gpu) -> int | None:
 
 
 def _about_lent(machine: Machine, gpu: Gpu, name: str) -> list[str]:
-    """Where it is less than could be."""
+    """Return a note if the kernel lends an integrated GPU less RAM than it could."""
     lent, total = gpu.total_bytes, machine.memory.total_bytes
     if not gpu.shares_memory or _may_have_all(gpu) or lent is None or total is None or lent >= MOST_LENT * total:
         return []
@@ -239,18 +239,18 @@ def _about_lent(machine: Machine, gpu: Gpu, name: str) -> list[str]:
 
 
 def _may_have_all(gpu: Gpu) -> bool:
-    """NVIDIA's that work in the main memory: CUDA says so too, NVML often nothing."""
+    """Return whether a GPU may use all RAM: NVIDIA's integrated ones, of which NVML often reports no memory."""
     return gpu.shares_memory and gpu.vendor == "nvidia"
 
 
 def _is_beside_a_card(machine: Machine, gpu: Gpu) -> bool:
-    """llama.cpp takes a processor's graphics only where there is nothing better."""
+    """Return whether it is an integrated GPU next to a discrete one; llama.cpp leaves it out."""
     cards = (each for each in machine.gpus if not (each.shares_memory or each.is_mute or each.hidden_by))
     return gpu.shares_memory and not _may_have_all(gpu) and any(machine.backend_of(each) for each in cards)
 
 
 def _not_planned(machine: Machine, gpu: Gpu, free: int | None) -> str:
-    """Why nothing is planned for it; empty where it is."""
+    """Return the reason why nothing is planned for a GPU; empty if it is used."""
     if gpu.is_mute:
         return "is not used: it does not answer"
     if machine.backend_of(gpu) is None:
@@ -284,9 +284,9 @@ def _apple(machine: Machine, unified: Unified, known: Mapping[str, KnownMachine]
 
 
 def entry_named(name: str, known: Mapping[str, KnownMachine], kinds: Sequence[str]) -> KnownMachine | None:
-    """The single-device entry that a driver's name means: `NVIDIA GeForce RTX 3090` is not `RTX 3090 Ti`.
+    """Return the single-GPU catalogue entry for a driver's name: `NVIDIA GeForce RTX 3090` is not `RTX 3090 Ti`.
 
-    Of several with the same name (an Apple chip with more or less memory) the slowest.
+    Of several with the same name (an Apple chip with more or less memory), the slowest. None if there is none.
     """
     words = _words(name)
     alike = [
@@ -296,7 +296,7 @@ def entry_named(name: str, known: Mapping[str, KnownMachine], kinds: Sequence[st
 
 
 def _words(name: str) -> frozenset[str]:
-    """Of a device's name, without makers, families and sizes."""
+    """Return the words of a device's name without makers, families and memory sizes."""
     words = re.findall(r"[a-z0-9]+", re.sub(r"(?<!\d)\d+ ?gb?\b", " ", name.lower()))
     return frozenset(words) - NO_MODEL
 

@@ -1,8 +1,8 @@
-"""Will it fit, before anything is downloaded: what a plan puts where, from shapes alone.
+"""Estimate the memory of a plan on each device from shapes alone, before anything is downloaded.
 
-Weights, caches and states are exact for a shape that was read from a header; buffers for computing are bounded from
-above (compute.py). What it costs that there is a process and a driver at all is measured or taken from others, and
-stands here. Once the files are there, backend/rehearsal.py says it exactly, in the same words (backend/fit.py).
+Weights, caches and states are exact for a shape that was read from a header; compute buffers are upper bounds
+(compute.py). The constants for the process and the GPU runtimes are measured or reported by users. Once the files are
+on disk, backend/rehearsal.py gives exact figures in the same types (backend/fit.py).
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from eaglelocal.planner.placement import expert_places, places_of, shares_on, us
 
 GIB = 2**30
 PROCESS_BYTES = int(0.25 * GIB)  # the engine's interpreter, llama.cpp's code, tokenizer and bookkeeping
-# by the stem of a device's name: its context, kernels and libraries' workspaces. CUDA: 0.35 to 0.8 GiB seen by users
+# by device name without its number: context, kernels and library workspaces. CUDA: users report 0.35 to 0.8 GiB
 RUNTIME_BYTES: Mapping[str, int] = MappingProxyType(
     {"CUDA": int(0.6 * GIB), "ROCm": int(0.6 * GIB), "SYCL": int(0.6 * GIB), "Vulkan": int(0.3 * GIB), "MTL": GIB // 10}
 )
-GPU_MARGIN_BYTES = GIB  # of what is free; llama.cpp's own --fit leaves as much
+GPU_MARGIN_BYTES = GIB  # kept free; llama.cpp's own --fit leaves as much
 RAM_MARGIN_SHARE, LEAST_RAM_MARGIN_BYTES = 0.05, GIB // 2
-LARGEST_MATRIX_SHARE = 2 / 3  # of a layer or its experts, at most: of three in feed-forward two may be one
-UNIFIED_MARGIN_SHARE = 0.05  # of what the system lets the GPU have, which is no more than a part of the memory
+LARGEST_MATRIX_SHARE = 2 / 3  # at most, of a layer or its experts: two of three feed-forward matrices may be fused
+UNIFIED_MARGIN_SHARE = 0.05  # of what the system lends the GPU, which is only a part of RAM
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Bytes of a plan by what they are for, on all devices together."""
+    """The bytes of a plan by purpose, summed over all devices."""
 
     weights_bytes: int
     kv_bytes: int
     draft_bytes: int
     draft_kv_bytes: int
-    compute_bytes: int  # buffers of both, features and runtimes
-    images_bytes: int = 0  # of what makes them readable
+    compute_bytes: int  # buffers of target and draft, features and runtimes
+    images_bytes: int = 0  # the projector
 
     @property
     def total_bytes(self) -> int:
@@ -59,9 +59,11 @@ class Sum:
 def estimate(
     plan: Plan, target: Shape, draft: Shape | None, rooms: Sequence[Room], projector: Projector | None = None
 ) -> tuple[Buffer, ...]:
-    """What the plan would put where. `rooms`: main memory and each GPU, as llama.cpp names it.
+    """Return the buffers that the plan would allocate on each device.
 
-    Raises UsageError for a KV type that there is not.
+    rooms  RAM and each GPU, as llama.cpp names it
+
+    Raises UsageError on an unknown KV type.
     """
     gpus = used_gpus(rooms, device=plan.device, split=plan.split)
     jobs = jobs_of(plan, target, draft)
@@ -75,7 +77,7 @@ def estimate(
 
 
 def buffers_of(job: Job, gpus: Sequence[Room], shares: Sequence[float]) -> Iterator[Buffer]:
-    """Of one model, without runtimes."""
+    """Yield the buffers of one model, without those of runtimes."""
     shape = job.shape
     where = places_of(shape, gpus, shares, gpu_layers=job.gpu_layers)
     experts = expert_places(where[: shape.n_layer], job.n_cpu_moe)
@@ -91,7 +93,11 @@ def buffers_of(job: Job, gpus: Sequence[Room], shares: Sequence[float]) -> Itera
 
 
 def weights(shape: Shape, where: Sequence[str], experts: Sequence[str]) -> Iterator[Buffer]:
-    """Embeddings stay in main memory; where they are the output too, the output's device has them once more."""
+    """Yield the weights. Embeddings stay in RAM; if they are the output too, its device holds a copy.
+
+    where    the device of each layer, then that of the output
+    experts  the device of each layer's experts
+    """
     output = where[-1]
     yield Buffer(RAM, Kind.WEIGHTS, shape.embedding_bytes)
     yield Buffer(output, Kind.WEIGHTS, shape.output_bytes)
@@ -109,7 +115,7 @@ def caches(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
 
 
 def computing(job: Job, where: Sequence[str], experts: Sequence[str]) -> Iterator[Buffer]:
-    """Of each device that computes, and of main memory, where inputs are made whoever computes."""
+    """Yield the compute buffer of each device that computes, and that of RAM, where inputs are always prepared."""
     shape, sizes = job.shape, job.sizes
     computes = {*where, *experts}
     cards = computes - {RAM}
@@ -128,10 +134,10 @@ def computing(job: Job, where: Sequence[str], experts: Sequence[str]) -> Iterato
 
 
 def lent_bytes(job: Job, where: Sequence[str], experts: Sequence[str]) -> int:
-    """Of layers in main memory, what the first card computes for them of long prompts: a matrix, or a layer's cache.
+    """Return the bytes on the first GPU for computing long prompts with layers that lie in RAM.
 
-    llama.cpp copies them there, one after the other and with their inputs, into the buffer that it computes in. Of a
-    layer whose experts alone lie there it is theirs.
+    llama.cpp copies one matrix or one layer's cache at a time, with its inputs, into that GPU's compute buffer. Of a
+    layer with only its experts in RAM, their matrices count.
     """
     shape = job.shape
     on_host = [layer for layer in range(shape.n_layer) if where[layer] == RAM]
@@ -144,7 +150,7 @@ def lent_bytes(job: Job, where: Sequence[str], experts: Sequence[str]) -> int:
 
 
 def rows(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
-    """Logits, a head's states, and tapped rows: these in main memory and once more where they are computed."""
+    """Yield logits, a head's hidden states, and tapped rows; the latter in RAM and on the device that computes them."""
     shape = job.shape
     floats = shape.n_vocab + (shape.n_embd if shape.is_head else 0)
     yield Buffer(RAM, Kind.BUFFERS, job.max_outputs * floats * FLOAT_BYTES)
@@ -154,20 +160,20 @@ def rows(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
 
 
 def runtimes(held: Iterable[Buffer]) -> Iterator[Buffer]:
-    """Of the process, and of each GPU on which anything lies."""
+    """Yield the memory of the process, and of the runtime of each GPU that is used."""
     yield Buffer(RAM, Kind.RUNTIME, PROCESS_BYTES)
     for device in sorted({buffer.device for buffer in held} - {RAM}):
         yield Buffer(device, Kind.RUNTIME, runtime_bytes(device))
 
 
 def runtime_bytes(device: str) -> int:
-    """Of a GPU by its name; an unknown maker's is taken for the largest."""
+    """Return the bytes of a GPU's runtime, by the device's name; of an unknown backend the largest known."""
     stem = device.rstrip("0123456789")
     return RUNTIME_BYTES.get(stem, max(RUNTIME_BYTES.values()))
 
 
 def safe_rooms(rooms: Iterable[Room]) -> tuple[Room, ...]:
-    """The rooms less what should stay free: others' use moves, and libraries take what nobody counted."""
+    """Return the rooms without the margin to keep free: other processes' use varies, and libraries allocate more."""
     return tuple(
         room if room.free_bytes is None else replace(room, free_bytes=max(room.free_bytes - margin_bytes(room), 0))
         for room in rooms
@@ -184,7 +190,7 @@ def margin_bytes(room: Room) -> int:
 
 
 def summed(buffers: Iterable[Buffer]) -> Sum:
-    """By what they are for."""
+    """Return the bytes of the buffers by purpose."""
     sums: dict[tuple[Kind, bool], int] = {}
     for buffer in buffers:
         key = buffer.kind, buffer.of_draft

@@ -1,6 +1,6 @@
-"""Which of the models that are here already should answer when nobody named one. Pure: fed with what is on disk.
+"""Choose among the models on disk if no target was named. Pure: takes what is on disk as arguments.
 
-The same search and score as `eaglelocal plan`, over files instead of the catalogue, so every figure is a header's own.
+Search and score are those of `eaglelocal plan`, but sizes come from the headers of files, not from the catalogue.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def best_on_disk(
     *,
     measured: Mapping[str, MeasuredCosts] | None = None,
 ) -> Way | None:
-    """The way to run that scores best on this machine; None where nothing is here, or nothing that is fits.
+    """Return the best-scoring way to run a model on disk; None if there is none, or none fits.
 
-    measured  what decodes really cost here, by the reference of an option
+    measured  costs of decodes measured on this machine, by the reference of an option
     """
     here = [option for option in candidates if option.is_here]
     chosen = plan(here, rig, options, measured=measured).chosen
@@ -37,9 +37,10 @@ def best_on_disk(
 
 
 def with_its_draft(way: Way, rig: Rig, options: RunOptions) -> Way:
-    """A draft that is here is loaded where it costs no more than context beyond what is comfortable.
+    """Return the way with the draft on disk added, if that costs no more than context above COMFORTABLE_CTX.
 
-    Whether it pays is measured, not predicted; but no layer leaves the GPU for it, and no cache falls below q8_0.
+    Whether drafting pays is measured at run time, not predicted. No layer is moved to RAM for the draft, and the cache
+    is quantized to no less than q8_0 for it.
     """
     draft = draft_of(way.option)
     if way.draft.shape is not None or draft is None:
@@ -57,17 +58,17 @@ def with_its_draft(way: Way, rig: Rig, options: RunOptions) -> Way:
 
 
 def is_comfortable(way: Way, other: Way) -> bool:
-    """Has it the other's layers on the GPU, and its context as far as that is no luxury?"""
+    """Return whether a way has the other's offload, and its context up to COMFORTABLE_CTX."""
     return way.offload == other.offload and way.setup.n_ctx >= comfortable(other).n_ctx
 
 
 def comfortable(way: Way) -> Setup:
-    """Its setup with no more context than that."""
+    """Return the way's setup with at most COMFORTABLE_CTX tokens of context."""
     return dataclasses.replace(way.setup, n_ctx=min(way.setup.n_ctx, COMFORTABLE_CTX))
 
 
 def with_plain_cache(way: Way, rig: Rig, options: RunOptions) -> Way:
-    """A quantized cache is for want of memory, not for a little speed: where f16 fits in its place, that is taken."""
+    """Return the way with an f16 cache if that fits and no type was asked for: quantizing is to save memory only."""
     if options.kv_type is not None:
         return way
     plain = dataclasses.replace(way.setup, kv_type="f16")
@@ -76,7 +77,7 @@ def with_plain_cache(way: Way, rig: Rig, options: RunOptions) -> Way:
 
 
 def why_without(way: Way, rig: Rig, options: RunOptions) -> str:
-    """Why the draft that is here is not taken; empty where it is, or where there is none."""
+    """Return the reason why the draft on disk is not loaded; empty if it is, or if there is none."""
     draft = draft_of(way.option)
     if way.draft.shape is not None or draft is None:
         return ""
@@ -88,5 +89,5 @@ def why_without(way: Way, rig: Rig, options: RunOptions) -> str:
 
 
 def draft_of(option: Option) -> DraftWay | None:
-    """The model that drafts for it."""
+    """Return the first draft that is a model; None if there is none."""
     return next((draft for draft in option.drafts if draft.shape is not None), None)

@@ -1,7 +1,7 @@
-"""What could be run: a target in one quantization, with what could draft for it and what could not, and why.
+"""Build the options of the planner: a target in one quantization, with the drafts it could use and those it could not.
 
-Made of a catalogue entry (about) or of a file's header (exactly); the search sees no difference. Only what the engine
-runs is a way to draft; everything else is kept beside its reason.
+An option comes from a catalogue entry (approximate) or a file's header (exact); the search treats both alike. `drafts`
+holds only what the engine can run, `unusable` the others, each with its reason.
 """
 
 from __future__ import annotations
@@ -35,31 +35,35 @@ DEFAULTS = {
     BLOCK: HEAD_DEFAULT,
     MTP: MTP_DEFAULT,
     DRAFT_MODEL: MODEL_DEFAULT,
-}  # acceptance that nobody reported
+}  # acceptance probability of drafts without reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftWay:
-    """A way to draft. `shape` None: needs no model. `acceptance` None: nothing is known, and nothing counted on."""
+    """A way to draft.
+
+    shape       of the draft; None: it needs no model
+    acceptance  None: unknown, so no gain is predicted
+    """
 
     id: str
-    kind: str  # none, ngram, eagle3, mtp, draft_model
+    kind: str  # none, ngram, draft_model, mtp, or the architecture of a head
     shape: Shape | None = None
     acceptance: Acceptance | None = None
     import_from: str = ""  # the repository of a checkpoint that must be converted first
     notes: tuple[str, ...] = ()
     is_here: bool = False  # on this disk
-    needs_naming: bool = False  # `--draft auto` takes another, or none
+    needs_naming: bool = False  # `--draft auto` chooses another, or none
 
     @property
     def is_at_hand(self) -> bool:
-        """Nothing need be fetched for it."""
+        """Return whether nothing has to be fetched for it."""
         return self.shape is None or self.is_here
 
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """A draft that cannot be used for a target."""
+    """A draft that cannot be used for a target, and why."""
 
     id: str
     reason: str
@@ -67,22 +71,22 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """`reference` is what a person writes for it; `target` and `quant` are its parts."""
+    """A target in one quantization. `reference` is what a person types; `target` and `quant` are for display."""
 
     target: str
     quant: str
     reference: str
     model: Model
     quality_b: float  # effective parameters, in 10^9
-    age: Age  # and what that makes of them
-    drafts: tuple[DraftWay, ...]  # the preferred first; always one that needs no model
+    age: Age  # which weighs them
+    drafts: tuple[DraftWay, ...]  # the preferred first; one at least needs no model
     unusable: tuple[Unusable, ...] = ()
-    projector: Projector | None = None  # what makes images readable for it
-    max_context: int = 0  # trained for; 0: unknown
+    projector: Projector | None = None  # for images
+    max_context: int = 0  # tokens it was trained for; 0: unknown
     is_here: bool = False  # on this disk
-    is_unseen: bool = False  # its size was computed
+    is_unseen: bool = False  # the file's size was computed, not seen
     notes: tuple[str, ...] = ()
-    header: Header | None = field(default=None, compare=False, repr=False)  # of its file, where that is here
+    header: Header | None = field(default=None, compare=False, repr=False)  # of its file, if that is on disk
 
     @property
     def shape(self) -> Shape:
@@ -90,13 +94,13 @@ class Option:
 
     @property
     def answers_b(self) -> float:
-        """Effective parameters of the usual age that would answer as well, in 10^9."""
+        """Return the effective parameters, in 10^9, of a model of the usual age that answers as well."""
         return self.quality_b * self.age.worth
 
 
 # ---- from the catalogue
 def options_of(target: Target, catalog: Catalog, *, quant: str | None = None) -> Iterator[Option]:
-    """One for each quantization, or for the one that is named."""
+    """Yield an option for each quantization of the target, or only for `quant`."""
     for quantization in target.quantizations.values():
         if quant is None or quantization.name.lower() == quant.lower():
             yield option_of(target, quantization, catalog)
@@ -105,7 +109,7 @@ def options_of(target: Target, catalog: Catalog, *, quant: str | None = None) ->
 def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> Option:
     outline = target.outline
     shape = shape_of_target(outline, quantization.name, quantization.num_bytes)
-    computed = NATIVE if NATIVE in target.quantizations else quantization.name  # its experts stay as they were trained
+    computed = NATIVE if NATIVE in target.quantizations else quantization.name  # experts keep their native type
     ways, unusable = draft_ways(target, shape, catalog)
     return Option(
         target=target.id,
@@ -134,7 +138,7 @@ def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> O
 
 
 def draft_ways(target: Target, shape: Shape, catalog: Catalog) -> tuple[tuple[DraftWay, ...], tuple[Unusable, ...]]:
-    """What can draft for it, then a lookup or nothing, and what cannot."""
+    """Return the usable drafts of a target, model-free ones last, and the unusable ones."""
     ways: list[DraftWay] = []
     unusable: list[Unusable] = []
     for draft in catalog.drafts_for(target):
@@ -149,13 +153,16 @@ def draft_ways(target: Target, shape: Shape, catalog: Catalog) -> tuple[tuple[Dr
 
 
 def lookups(architecture: str, *, has_state: bool) -> tuple[DraftWay, ...]:
-    """To look up, or not to: where states are kept for it, what they take may be worth more elsewhere."""
+    """Return the model-free ways to draft: a lookup, and for a target with recurrent state also none.
+
+    The states that a lookup's rollback needs may be worth more as free memory.
+    """
     way = lookup(architecture, has_state=has_state)
     return (way, DraftWay(id="none", kind="none")) if has_state and way.kind == NGRAM else (way,)
 
 
 def lookup(architecture: str, *, has_state: bool) -> DraftWay:
-    """What drafts without a model: what was said before, where a rejected token can be taken back."""
+    """Return the model-free way to draft: an n-gram lookup; none if rejected tokens cannot be rolled back."""
     keeps_state = has_state or architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
     if keeps_state and architecture not in ROLLBACK_ARCHITECTURES:
         return DraftWay(id="none", kind="none")
@@ -163,7 +170,7 @@ def lookup(architecture: str, *, has_state: bool) -> DraftWay:
 
 
 def _problem(draft: DraftEntry, target: Outline) -> str:
-    """Why this draft cannot be planned for this target; empty where it can."""
+    """Return the reason why this draft cannot be planned for this target; empty if it can."""
     if found := obstacle(draft, target):
         return found
     is_known = draft.is_in_target or shape_of_draft(draft, target) is not None
@@ -193,10 +200,10 @@ def _way(draft: DraftEntry, target: Outline, shape: Shape) -> DraftWay:
 # ---- from files
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDisk:
-    """A target that is here, or can be written here: exact, as its header says.
+    """A target that is on disk, or can be written to it, with the exact sizes of its header.
 
-    quant        as its name or its header calls it, else the type that most of its bytes have
-    active       of the parameters, those that one token is multiplied with
+    quant        as its name or header calls it, else the type of most of its bytes
+    active       number of parameters that one token is multiplied with
     draft        the head or small model that belongs to it
     """
 
@@ -219,7 +226,7 @@ class OnDisk:
 class FileDraft:
     """The head or small model on disk that belongs to a target. `acceptance` None: nothing was reported.
 
-    kind  mtp, where a layer of that file is meant
+    kind  mtp if the MTP layer of that file is meant
     """
 
     label: str
@@ -229,19 +236,19 @@ class FileDraft:
 
     @property
     def shape(self) -> Shape:
-        """Raises ModelFileError on senseless keys."""
+        """Return the draft's shape. Raises ModelFileError on senseless keys."""
         return shape_as(self.header, self.kind)
 
     @property
     def way(self) -> DraftWay:
-        """Raises ModelFileError on senseless keys."""
+        """Return the way to draft with it. Raises ModelFileError on senseless keys."""
         return way_on_disk(self.label, self.shape, self.acceptance)
 
 
 def option_of_file(
     header: Header, *, reference: str, label: str, catalog: Catalog, draft: FileDraft | None = None
 ) -> Option:
-    """Exactly, from what files say of themselves. Raises ModelFileError on senseless keys."""
+    """Return the option of a file, with its exact sizes. Raises ModelFileError on senseless keys."""
     shape = shape_of(header)
     parameters, active = parameters_of(header, shape)
     there = OnDisk(
@@ -294,7 +301,7 @@ def _ways_on_disk(there: OnDisk) -> tuple[DraftWay, ...]:
 
 
 def way_on_disk(label: str, draft: Shape, acceptance: Acceptance | None) -> DraftWay:
-    """To draft with a file that is here."""
+    """Return the way to draft with a file on disk; an unreported acceptance is the default of its kind."""
     kind = draft.architecture if draft.is_head else DRAFT_MODEL
     return DraftWay(
         id=label,
@@ -306,7 +313,7 @@ def way_on_disk(label: str, draft: Shape, acceptance: Acceptance | None) -> Draf
 
 
 def parameters_of(header: Header, shape: Shape) -> tuple[float, float]:
-    """(all, those that one token is multiplied with), as counts of values."""
+    """Return the numbers of (all parameters, parameters that one token is multiplied with)."""
     total = active = 0.0
     used = shape.n_expert_used / shape.n_expert if shape.n_expert else 1.0
     for tensor in loaded_tensors(header, n_layer=shape.n_layer):

@@ -1,4 +1,4 @@
-"""Which layer lies on which device, as the pinned llama.cpp decides it (llama_model_base::load_tensors)."""
+"""Compute the device of each layer as the pinned llama.cpp does (llama_model_base::load_tensors)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from eaglelocal.gguf.shape import Shape
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """What of a model lies on the GPUs.
+    """The part of a model that lies on the GPUs.
 
-    gpu_layers  as llama.cpp counts them, from the last on, the output is one; None: all
-    n_cpu_moe   of the first so many layers the experts stay in main memory all the same
+    gpu_layers  number of layers, counted from the last, the output included, as in llama.cpp; None: all
+    n_cpu_moe   number of first layers whose experts stay in RAM all the same
     """
 
     gpu_layers: int | None = None
@@ -31,7 +31,7 @@ WHOLE = Offload()
 
 
 def places(num_blocks: int, gpus: Sequence[str], shares: Sequence[float], *, gpu_layers: int | None) -> tuple[str, ...]:
-    """The device of each block, and behind them that of the output. `gpu_layers`: the last so many; None: all.
+    """Return the device of each block, then that of the output. `gpu_layers`: the number of last ones; None: all.
 
     >>> places(3, ("CUDA0", "CUDA1"), (1.0, 1.0), gpu_layers=3)
     ('RAM', 'CUDA0', 'CUDA0', 'CUDA1')
@@ -48,38 +48,41 @@ def places(num_blocks: int, gpus: Sequence[str], shares: Sequence[float], *, gpu
 def places_of(
     shape: Shape, gpus: Sequence[Room], shares: Sequence[float], *, gpu_layers: int | None
 ) -> tuple[str, ...]:
-    """As `places`, of a model. `shares`: as asked; empty: by what is free."""
+    """Return the device of each layer and of the output. MTP layers count too, though they are not loaded.
+
+    shares  of each GPU; empty: by free memory
+    """
     names = [gpu.device for gpu in gpus]
     return places(shape.n_layer + shape.n_layer_ahead, names, shares_of(gpus, shares), gpu_layers=gpu_layers)
 
 
 def expert_places(where: Sequence[str], n_cpu_moe: int) -> tuple[str, ...]:
-    """The device of each layer's experts; `where`: of the layers."""
+    """Return the device of each layer's experts. `where`: the device of each layer."""
     return tuple(RAM if layer < n_cpu_moe else device for layer, device in enumerate(where))
 
 
 def used_gpus(rooms: Sequence[Room], *, device: str | None, split: str) -> tuple[Room, ...]:
-    """Those of the machine's GPUs that a plan uses, in llama.cpp's order."""
+    """Return the GPUs that a plan uses, in llama.cpp's order. `device`: comma-separated names; None: all."""
     named = None if device is None else [name.strip() for name in device.split(",")]
     gpus = [room for room in rooms if room.device != RAM and (named is None or room.device in named)]
     if named is not None:
         gpus.sort(key=lambda room: named.index(room.device))
-    elif not all(room.in_ram for room in gpus):  # beside cards llama.cpp leaves the processor's GPU out
+    elif not all(room.in_ram for room in gpus):  # llama.cpp leaves an integrated GPU out next to a discrete one
         gpus = [room for room in gpus if not room.in_ram]
     return tuple(gpus[:1] if split == "none" else gpus)
 
 
 def shares_on(gpus: Sequence[Room], device: str) -> tuple[float, ...]:
-    """All on that one, and nothing on the others; empty where it is none of them.
+    """Return shares that put all on one device; empty if that is RAM.
 
-    A head's is that of its target's output, which it may borrow: over two cards its few rows would go from one to the
-    other for each token that is drafted.
+    A head lies on the device of its target's output, which it may borrow: split over two GPUs, its few rows would cross
+    between them for each drafted token.
     """
     return tuple(float(room.device == device) for room in gpus) if device != RAM else ()
 
 
 def shares_of(gpus: Sequence[Room], shares: Sequence[float]) -> tuple[float, ...]:
-    """As asked, else by what is free; evenly where that is unknown."""
+    """Return each GPU's share of the layers: as asked, else by free memory, evenly if that is unknown."""
     if shares:
         return tuple(shares[: len(gpus)]) + (0.0,) * (len(gpus) - len(shares))
     free = [room.free_bytes for room in gpus]

@@ -1,9 +1,9 @@
-"""Options, a machine and a goal -> the plan, and why nothing else. Pure.
+"""Search for the best plan among options, for a machine and a goal, and say why the others were rejected. Pure.
 
-Best first: every way to run has a bound, its score if it fitted whole at the roomiest setup. The best bound is weighed
-first; one that fits at some setup goes back with its true score, one that does not is tried with layers on the host and
-with layers' experts there, whichever is better, or rejected. The first that comes back is the best there is, so most of
-the catalogue is never weighed. What is chosen fits by construction: it was weighed.
+A best-first search: every way to run has a bound, its score if it fitted whole at the roomiest setup. The best bound is
+weighed first. If it fits at some setup, it returns to the heap with its true score; if not, it is tried with layers in
+RAM and with layers' experts there, whichever is better, or rejected. The first weighed way to be popped is the best, so
+most of the catalogue is never weighed, and the chosen way is known to fit.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from eaglelocal.planner.way import Chosen, Rejected, Way, gib
 from eaglelocal.planner.weighing import Scale, Setup, Weighed, fits_gpus
 from eaglelocal.planner.why import why_lower, why_not_fits
 
-CONTEXTS = (32768, 16384, COMFORTABLE_CTX, 4096)  # tried in this order where none is given
+CONTEXTS = (32768, 16384, COMFORTABLE_CTX, 4096)  # the context sizes to try if none is given, in this order
 KV_TYPES = ("f16", "q8_0", "q4_0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`rejected`: the nearest to being chosen first."""
+    """The result of a search. `rejected`: the nearest to being chosen first; `chosen`: None if nothing fits."""
 
     rig: Rig
     options: RunOptions
@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def nearest(self) -> Rejected | None:
-        """Where nothing fits: what lacks least."""
+        """Return the rejected way that lacks least memory, if nothing fits; else None."""
         missed = [each for each in self.rejected if each.missing_bytes is not None]
         return min(missed, key=lambda each: each.missing_bytes or 0, default=None) if self.chosen is None else None
 
@@ -48,9 +48,11 @@ class Outcome:
 def plan(
     candidates: Sequence[Option], rig: Rig, options: RunOptions, *, measured: Mapping[str, MeasuredCosts] | None = None
 ) -> Outcome:
-    """`measured`: what decodes really cost here, by the reference of an option.
+    """Return the best way to run one of the candidates, and why the others were rejected.
 
-    Raises UsageError where the options name GPUs that the machine does not have.
+    measured  costs of decodes measured on this machine, by the reference of an option
+
+    Raises UsageError if the options name GPUs that the machine does not have.
     """
     search = _Search(rig, options, measured or {})
     chosen = search.run(candidates)
@@ -59,7 +61,7 @@ def plan(
 
 
 def scale_for(rig: Rig, options: RunOptions, measured: Mapping[str, MeasuredCosts] | None = None) -> Scale:
-    """Raises UsageError where the options name GPUs that the machine does not have."""
+    """Return what weighs ways to run on this machine. Raises UsageError if the options name GPUs that it lacks."""
     return Scale(
         rig_with(rig, options),
         num_slots=options.parallel,
@@ -70,7 +72,7 @@ def scale_for(rig: Rig, options: RunOptions, measured: Mapping[str, MeasuredCost
 
 
 def setups_for(option: Option, options: RunOptions) -> tuple[Setup, ...]:
-    """Contexts, cache types and windows to try, roomiest first; never beyond what the model was trained for."""
+    """Return the contexts, cache types and window modes to try, roomiest first, up to the trained context."""
     most = min(option.max_context or max(CONTEXTS), max(CONTEXTS))
     contexts = (options.ctx,) if options.ctx else tuple(ctx for ctx in CONTEXTS if ctx <= most) or (most,)
     windows = (True, False) if option.shape.has_windows else (True,)
@@ -84,24 +86,24 @@ def setups_for(option: Option, options: RunOptions) -> tuple[Setup, ...]:
 
 
 def problem_of_graph(option: Option, options: RunOptions, kv_type: str) -> str:
-    """Why llama.cpp would abort with such a cache; empty where it does not.
+    """Return the reason why llama.cpp would abort with this cache type; empty if it would not.
 
-    Only one slot is sure to: whether two share a cache depends on where layers will lie.
+    Each slot counts as a cache of its own, because whether slots share one depends on the offload.
     """
     return graph_problem(option.shape.architecture, kv_type=kv_type, num_caches=options.parallel)
 
 
 def kv_types_for(options: RunOptions) -> tuple[str, ...]:
-    """As asked; only flash attention reads a quantized cache."""
+    """Return the cache types to try: the one asked for, else all; only f16 without flash attention."""
     if options.kv_type is not None:
         return (options.kv_type,)
     return KV_TYPES[:1] if options.flash_attn == "off" else KV_TYPES
 
 
 def small_setups(setups: Sequence[Setup]) -> Iterator[tuple[Setup, ...]]:
-    """Those for a target that does not fit its GPUs: no more context than is comfortable, no whole windows.
+    """Yield groups of setups to try for a target that does not fit the GPUs whole, without full-size window caches.
 
-    Then, for where that does not fit either, the least context.
+    First those with COMFORTABLE_CTX (or the least context), then those with the least, if the first do not fit.
     """
     contexts = {setup.n_ctx for setup in setups}
     windows = min(setup.whole_windows for setup in setups)
@@ -116,13 +118,13 @@ def is_too_long(option: Option, options: RunOptions) -> bool:
 
 @dataclass(order=True, slots=True)
 class _Node:
-    """In the heap; the best first. `order` settles ties for good."""
+    """An entry of the heap, best score first. `order` makes ties deterministic."""
 
     minus_score: float
     order: int
     way: Way = field(compare=False)
-    weighed: Weighed | None = field(compare=False, default=None)  # None: a bound
-    is_split: bool = field(compare=False, default=False)  # it does not fit whole: a bound for some layers on the host
+    weighed: Weighed | None = field(compare=False, default=None)  # None: the score is a bound
+    is_split: bool = field(compare=False, default=False)  # it does not fit whole: a bound with some layers in RAM
 
 
 class _Search:
@@ -134,6 +136,7 @@ class _Search:
         self.rejected: list[Rejected] = []
 
     def run(self, candidates: Sequence[Option]) -> Chosen | None:
+        """Return the best way that fits; None if none does. Adds to `rejected`."""
         too_large = [option for option in candidates if not self._push_bounds(option)]
         while self._heap:
             node = heapq.heappop(self._heap)
@@ -148,11 +151,11 @@ class _Search:
         return None
 
     def outdone(self, chosen: Chosen) -> Iterator[Rejected]:
-        """What is left: it would have scored lower, whether it fits or not."""
+        """Yield the ways left in the heap as rejected: they score lower, whether they fit or not."""
         for node in sorted(self._heap):
             way, is_bound = node.way, node.weighed is None
             if way.option is chosen.way.option and way.draft.id == chosen.way.draft.id:
-                continue  # a lookup of no token is what drafts nothing
+                continue  # a lookup of no tokens became NO_LOOKUP, the same way as none
             if is_bound and way.offload.is_whole and self._scale.lacks_gpu_bytes(way.option):
                 way = self._at_best(way) or way
             reason = self._why_idle(way) or why_lower(way, chosen.way, self._goal, is_bound=is_bound)
@@ -164,12 +167,12 @@ class _Search:
         return self._scale.has_gpus and self._options.gpu_layers is None
 
     def _may_part(self, option: Option) -> bool:
-        """May experts lie elsewhere than the rest of their layers?"""
+        """Return whether experts may lie in RAM while the rest of their layers is on GPUs."""
         is_open = self._options.n_cpu_moe is None and self._options.gpu_layers != 0
         return self._scale.has_gpus and is_open and any(option.shape.expert_bytes)
 
     def _offload(self, option: Option) -> Offload:
-        """Return the layers that the options put on the GPUs; all, where they say nothing."""
+        """Return the layers that the options put on the GPUs; all if they say nothing."""
         if not self._scale.has_gpus:
             return WHOLE
         blocks, options = option.shape.n_layer + option.shape.n_layer_ahead, self._options
@@ -177,7 +180,7 @@ class _Search:
         return Offload(layers, options.n_cpu_moe or 0)
 
     def _push_bounds(self, option: Option) -> bool:
-        """False: not even its weights fit."""
+        """Push the bounds of an option, or reject it; return False if its weights exceed all free memory."""
         if is_too_long(option, self._options):
             reason = f"it was trained for {option.max_context} tokens, --ctx asks for {self._options.ctx}"
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
@@ -226,7 +229,7 @@ class _Search:
         )
 
     def _try_at_once(self, bound: Way) -> None:
-        """With the layers that were asked for; else with all where they are quickest: on the GPUs, if there are any."""
+        """Try the layers asked for, else all on the GPUs; push the best setup, or a bound with a part in RAM."""
         setups = setups_for(bound.option, self._options)
         smallest = self._scale.weigh(bound.option, bound.draft, setups[-1], bound.offload)
         if smallest.fits:
@@ -237,7 +240,7 @@ class _Search:
             self._miss(replace(bound, setup=setups[-1]), smallest)
 
     def _at_best(self, whole: Way) -> Way | None:
-        """The better of what could be with a part in main memory; None: all must be as it was asked for."""
+        """Return the better bound with layers or experts in RAM; None if the options forbid both."""
         option, draft, fixed = whole.option, whole.draft, self._offload(whole.option)
         offloads = []
         if self._may_split:
@@ -248,7 +251,7 @@ class _Search:
         return max(ways, key=lambda way: way.score, default=None)
 
     def _push_roomiest(self, bound: Way, setups: Sequence[Setup]) -> None:
-        """The setup with the highest score among those that fit; the smallest does."""
+        """Push the way with the best-scoring setup that fits; the smallest does."""
         ways = (self._way(bound.option, bound.draft, setup, bound.offload) for setup in setups)
         for way in sorted(ways, key=lambda way: -way.score):
             weighed = self._scale.weigh(way.option, way.draft, way.setup, way.offload)
@@ -257,7 +260,7 @@ class _Search:
         raise AssertionError("the smallest setup fitted a moment ago")
 
     def _try_on_host(self, bound: Way) -> None:
-        """What the GPUs cannot take stays in main memory; a small cache leaves room for more of it."""
+        """Try with a part in RAM; a small cache leaves room for more layers on the GPUs."""
         option, draft = bound.option, bound.draft
         tried = []
         for group in small_setups(setups_for(option, self._options)):
@@ -269,7 +272,10 @@ class _Search:
         return self._miss(*min(tried, key=lambda each: each[1].worst.missing_bytes))
 
     def _splits(self, option: Option, draft: DraftWay, setup: Setup) -> Iterator[tuple[Way, Weighed]]:
-        """With whole layers in main memory, and with experts: of all layers, before whole ones follow."""
+        """Yield the way with layers in RAM, and that with experts in RAM.
+
+        If all experts are not enough, the latter has whole layers in RAM too.
+        """
         scale, fixed = self._scale, self._offload(option)
         found = [scale.best_split(option, draft, setup, fixed.n_cpu_moe)] if self._may_split else []
         if self._may_part(option):
@@ -299,7 +305,7 @@ class _Search:
         return Rejected(option=option, draft="", reason=reason)
 
     def _nearest_of(self, option: Option) -> Rejected:
-        """Weighed where it comes nearest to fitting, for nothing else did."""
+        """Return a too large option, weighed where it lacks least, for the message that nothing fits."""
         draft, setup = option.drafts[-1], setups_for(option, self._options)[-1]
         splits = self._splits(option, draft, setup)
         way, weighed = min(splits, key=lambda each: each[1].worst.missing_bytes, default=(None, None))
@@ -316,7 +322,7 @@ NO_LOOKUP = DraftWay(id="none", kind="none", notes=("no lookup: a rejected token
 
 
 def unusable(candidates: Sequence[Option]) -> Iterator[Rejected]:
-    """Drafts that cannot be used, once for each target."""
+    """Yield the drafts that cannot be used, once for each target."""
     seen: set[tuple[str, str]] = set()
     for option in candidates:
         for draft in option.unusable:

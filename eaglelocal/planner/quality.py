@@ -1,14 +1,13 @@
-"""How good an answer may be, as one number of parameters: the only measure that every entry of a catalogue has.
+"""Estimate the quality of answers as a number of effective parameters, known for every catalogue entry.
 
     effective parameters = all^0.6 x active^0.4 x exp(-LOSS x KLD of the quantization)
 
-For dense models it is the number itself. For experts the usual rule of thumb is the geometric mean, 0.5. By the index
-of Artificial Analysis (April 2026) Qwen3.6-35B-A3B (43) stands so near its 27 B (46; Qwen3.5: 27 B 42, 9 B 32) that it
-would be 0.76, and Qwen3.5-122B-A10B behind its 27 B, which would be 0.4: ALL_SHARE is between. KLD was measured
-on one model of 8 B (catalog/quants.py), and LOSS is chosen so that Q4_K_M is worth 92 % of f16, Q3_K_M 78 % and Q2_K a
-third: where the next smaller model of a family becomes the better use of the memory. It ranks, it does not judge: of
-families it knows nothing, and generations are age.py's. A quantization that nobody measured (a mixture such as
-UD-Q4_K_XL) is taken for what its bits a weight are worth among those that were.
+For dense models before quantization it is the number of parameters. For mixtures of experts the usual rule of thumb is
+the geometric mean, an exponent of 0.5; by the index of Artificial Analysis (April 2026), Qwen3.6-35B-A3B against its
+27 B would give 0.76, and Qwen3.5-122B-A10B 0.4, so ALL_SHARE lies between. KLD was measured on one model of 8 B
+(catalog/quants.py). LOSS makes Q4_K_M worth 92 % of f16, Q3_K_M 78 % and Q2_K a third, where the next smaller model of
+a family becomes the better use of memory. The number only ranks: it ignores families, and age.py weighs generations. An
+unmeasured quantization (a mixture such as UD-Q4_K_XL) gets the KLD interpolated at its bits per weight.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from eaglelocal.catalog.quants import QuantLoss
 
 LOSS = 3.0
 ALL_SHARE = 0.6
-NATIVE = "MXFP4"  # trained in it, so there is nothing to lose
+NATIVE = "MXFP4"  # models are trained in it, so nothing is lost
 LOSSLESS = (NATIVE, "BF16", "F32")
 FULL_BITS = 16.0
-MIDDLE = ("Q3_K", "Q4_K", "Q5_K")  # the tensor types, by which nobody means anything but the middle mixture
+MIDDLE = ("Q3_K", "Q4_K", "Q5_K")  # bare tensor types, by which people mean the medium mixture (_M)
 KV_LOSS: Mapping[str, float] = {
     "f16": 0.0,
     "q8_0": 0.01,
     "q4_0": 0.1,
-}  # shares of quality
+}  # share of quality lost by a quantized cache
 
 
 def effective_b(
     *, parameters_b: float, active_b: float, quant: str, bits_per_weight: float, quants: Mapping[str, QuantLoss]
 ) -> float:
-    """In 10^9 parameters. `bits_per_weight`: of the whole file."""
+    """Return the effective parameters, in 10^9. `bits_per_weight`: of the whole file."""
     lost = divergence(quant, quants, bits_per_weight=bits_per_weight)
     return float(parameters_b**ALL_SHARE * active_b ** (1 - ALL_SHARE)) * math.exp(-LOSS * lost)
 
 
 def divergence(quant: str, quants: Mapping[str, QuantLoss], *, bits_per_weight: float) -> float:
-    """KLD of the next token from that of f16; of a quantization that nobody measured, by its bits."""
+    """Return the KLD of next tokens from those of f16; of an unmeasured quantization, by its bits per weight."""
     name = quant.upper().removeprefix("UD-").removeprefix("QAT_")
     if name in LOSSLESS:
         return 0.0
@@ -49,7 +48,7 @@ def divergence(quant: str, quants: Mapping[str, QuantLoss], *, bits_per_weight: 
 
 
 def divergence_of_bits(bits: float, quants: Mapping[str, QuantLoss]) -> float:
-    """Between the measured ones, on a logarithmic scale; below them as the lowest two go on; 16 bits lose nothing."""
+    """Return the KLD at these bits per weight: log-linear between measured points and below them; 0 from 16 bits."""
     points = frontier(quants)
     if not points or bits >= FULL_BITS:
         return 0.0
@@ -62,7 +61,7 @@ def divergence_of_bits(bits: float, quants: Mapping[str, QuantLoss]) -> float:
 
 
 def frontier(quants: Mapping[str, QuantLoss]) -> list[tuple[float, float]]:
-    """(bits, KLD) of those that no smaller one beats, by bits; what loses nothing measurable is left out."""
+    """Return the (bits, KLD) points that no smaller quantization beats, by bits; those with a KLD of 0 are left out."""
     known = sorted((loss.bits_per_weight, loss.kld) for loss in quants.values() if loss.kld)
     points: list[tuple[float, float]] = []
     for bits, kld in known:

@@ -1,4 +1,4 @@
-"""Why a plan is what it is, in sentences. Pure: an outcome in, texts out, each with its figures."""
+"""Explain the chosen plan in sentences with figures. Pure: takes an outcome, returns texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eaglelocal.planner.way import Chosen
 
 
 def reasons(outcome: Outcome, chosen: Chosen) -> tuple[str, ...]:
-    """Of what was chosen, the weightiest first."""
+    """Return the reasons for the chosen plan, the most important first."""
     way = chosen.way
     return (
         *_about_goal(outcome, chosen),
@@ -36,14 +36,14 @@ def _about_goal(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
 
 
 def age_text(age: Age) -> str:
-    """Nothing where it is as old as usual, or may be."""
+    """Return the effect of the age in words; empty if the model is as old as usual, or of unknown age."""
     if age.worth == 1.0:
         return ""
     return f" of {age.released}, each worth {age.worth:.1f} of {age.usual}"
 
 
 def _about_layers(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
-    """Where not all are on the GPU."""
+    """Yield the layers and experts that are not on the GPU, and why."""
     way, options = chosen.way, outcome.options
     if way.offload.is_whole:
         return
@@ -75,7 +75,7 @@ def _about_draft(chosen: Chosen) -> Iterator[str]:
 
 
 def _about_other_drafts(chosen: Chosen) -> Iterator[str]:
-    """Where no model drafts, why none could."""
+    """Yield the reasons why drafts cannot be used, if no model drafts."""
     for draft in chosen.way.option.unusable if chosen.way.draft.shape is None else ():
         yield f"not {draft.id}: {draft.reason}"
 

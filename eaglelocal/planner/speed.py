@@ -1,13 +1,13 @@
-"""How fast a model answers, before it ever ran: what one token makes each device read, and what more rows add. Pure.
+"""Predict the speed of a model before it runs, from the bytes that each device reads and the cost of more rows. Pure.
 
-    a decode of n rows = sum over devices of   bytes read / bandwidth          (weights, experts of n tokens, cache)
-                                             + layers x starting their kernels
-                                             + (n - 1) x arithmetic of a row
+    seconds of a decode of n rows = sum over devices of   bytes read / bandwidth  (weights, experts of n tokens, cache)
+                                                        + layers x launching their kernels
+                                                        + (n - 1) x arithmetic of a row
 
 The constants are fitted to published speeds of llama.cpp: RTX A6000 with Llama-3 8B and 70B Q4_K_M (102 and 14.6
-tokens/s), M3 Max and M2 Ultra with the same (50.7 and 7.5, 76 and 12), DDR4-3200 with 8B Q4 (6 to 10); other cards of
-that table come out within a quarter, data centre cards too fast by up to a third. Small models are decided by kernels,
-large ones by bandwidth. Where this machine has measured its own curve for the model, that curve is used instead.
+tokens/s), M3 Max and M2 Ultra with the same (50.7 and 7.5, 76 and 12), DDR4-3200 with 8B Q4 (6 to 10). Other GPUs of
+that table come out within a quarter, data centre GPUs too fast by up to a third. Kernel launches limit small models,
+bandwidth large ones. If a curve for the model was measured on this machine, that is used instead.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from eaglelocal.planner.placement import expert_places
 from eaglelocal.speculation.cost_curve import lines
 
 EFFICIENCY: Mapping[str, float] = MappingProxyType({CUDA: 0.88, METAL: 0.75, CPU: 1.0})  # of a device's bytes_s
-CPU_EXPERTS = 0.6  # of the bandwidth, where a processor hops from expert to expert
-LAYER_S: Mapping[str, float] = MappingProxyType({CUDA: 90e-6, METAL: 200e-6, CPU: 20e-6})  # starting a layer's kernels
-CROSSING_S = 60e-6  # of a layer whose experts lie elsewhere: its rows go there and back, each waited for. Not measured
-ROW_SHARE: Mapping[str, float] = MappingProxyType({CUDA: 0.15, METAL: 0.35})  # of the flops, that few rows reach
-HOST_S, DRAFTED_HOST_S, DRAFT_HOST_S = 0.2e-3, 0.6e-3, 0.2e-3  # of a step, of one with a draft, of a draft step
-ENCODE_STEPS = 0.5  # taking the features in, as a share of a draft step
-TYPICAL_CELLS = 1024  # behind which an answer is written, on average
-MAX_DRAFT = 7  # heads are trained so deep; nothing is known of what lies beyond
-MOST_WASTE = 2.0  # that a draft which is rejected whole may cost, where nobody knows how often that happens
+CPU_EXPERTS = 0.6  # of the bandwidth, when a CPU reads scattered experts
+LAYER_S: Mapping[str, float] = MappingProxyType({CUDA: 90e-6, METAL: 200e-6, CPU: 20e-6})  # launching a layer's kernels
+CROSSING_S = 60e-6  # of a layer with its experts on another device: rows go there and back, each waited for. Assumed
+ROW_SHARE: Mapping[str, float] = MappingProxyType({CUDA: 0.15, METAL: 0.35})  # share of the flops reached with few rows
+HOST_S, DRAFTED_HOST_S, DRAFT_HOST_S = 0.2e-3, 0.6e-3, 0.2e-3  # host time: plain step, step with a draft, draft step
+ENCODE_STEPS = 0.5  # encoding the target's features, in draft steps
+TYPICAL_CELLS = 1024  # in the cache while an answer is written, on average
+MAX_DRAFT = 7  # the depth that heads are trained for; acceptance beyond it is unknown
+MOST_WASTE = 2.0  # cost limit of a wholly rejected draft, in plain decodes, if its acceptance is unknown
 
 
 class Arithmetic(NamedTuple):
-    """What weights of a type ask of a processor."""
+    """The cost of computing with weights of one type on a CPU."""
 
-    share: float  # of its flops, that a decode of one row reaches
-    row: float  # of such a decode, that a further row adds
+    share: float  # of the CPU's flops, reached by a decode of one row
+    row: float  # time of each further row, as a share of the first
 
 
-HALF_BITS = 14.0  # of a weight, above which kernels are those of 16 bits
-HALVES, QUANTIZED = Arithmetic(0.8, 0.1), Arithmetic(1.0, 0.5)  # measured: 0.75 to 0.83 of q8_0's
-# In a layout for the processor (backend/layouts.py) or, Q6_K, by better kernels. Measured on two cores with AVX-512.
+HALF_BITS = 14.0  # bits per weight above which kernels are those of 16-bit types
+HALVES, QUANTIZED = Arithmetic(0.8, 0.1), Arithmetic(1.0, 0.5)  # of 16-bit weights; of quantized ones
+# Repacked for the CPU (backend/layouts.py) or, Q6_K, with better kernels. Measured on two cores with AVX-512.
 QUICKER: Mapping[str, Arithmetic] = MappingProxyType(
     {"Q4_0": Arithmetic(1.3, 0.15), "Q4_K": Arithmetic(1.7, 0.2), "Q6_K": Arithmetic(1.35, 0.3)}
 )
@@ -61,22 +61,22 @@ def arithmetic_of(quant: str, bits_per_weight: float) -> Arithmetic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What is to be run."""
+    """A model to predict the speed of."""
 
     shape: Shape
     parameters: float
-    active_parameters: float  # that one token is multiplied with
-    arithmetic: Arithmetic  # of its weights on a processor
+    active_parameters: float  # those that one token is multiplied with
+    arithmetic: Arithmetic  # of its weights on a CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """`num_draft_tokens`: the length that pays most (of a lookup: that is safe); 0: none pays."""
+    """Predicted speeds. `num_draft_tokens`: the best draft length (of a lookup: a safe one); 0: none pays."""
 
     plain_tok_s: float
     spec_tok_s: float
     num_draft_tokens: int
-    is_measured: bool = False  # the curve; acceptance may still be what was reported
+    is_measured: bool = False  # decode costs are measured; acceptance may still be reported or assumed
 
     @property
     def gain(self) -> float:
@@ -85,38 +85,40 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a decode asks of one device."""
+    """The work of one decode on one device."""
 
     device: Device
     shared_bytes: float = 0.0  # weights that every row uses, and the cache
-    expert_bytes: float = 0.0  # of the experts that one token is sent to
+    expert_bytes: float = 0.0  # of the experts that one token is routed to
     num_layers: int = 0
-    num_crossings: int = 0  # layers elsewhere, of which the experts are read here
-    parameters: float = 0.0
+    num_crossings: int = 0  # layers on other devices with their experts here
+    parameters: float = 0.0  # multiplied for one token
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Seconds of target decodes and draft steps."""
+    """The seconds of target decodes and draft steps, by number of rows."""
 
     readings: Sequence[Reading]
     shape: Shape
     arithmetic: Arithmetic
     draft_s: float = 0.0
-    at_once: int = 1  # tokens of a draft step
+    at_once: int = 1  # tokens drafted by one draft step
     measured: MeasuredCosts | None = None
-    _table: list[float] = field(default_factory=list)  # [rows], of what was measured
+    _table: list[float] = field(default_factory=list)  # [rows], measured seconds of a decode; empty: computed
 
     def decode_s(self, num_rows: int) -> float:
+        """Return the seconds of a target decode of this many rows."""
         if self._table:
             return self._table[num_rows]
         return sum(self._device_s(reading, num_rows) for reading in self.readings)
 
     def plain_s(self) -> float:
+        """Return the seconds of a step without a draft, host time included."""
         return self.decode_s(1) + (self.measured.plain_overhead_s if self.measured else HOST_S)
 
     def drafted_s(self, num_drafted: int) -> float:
-        """A step that drafts so many tokens and verifies them."""
+        """Return the seconds of a step that drafts this many tokens and verifies them."""
         rest = self.measured.drafted_overhead_s if self.measured else DRAFTED_HOST_S
         encode = ENCODE_STEPS if self.draft_s else 0.0
         steps = -(-num_drafted // self.at_once) + encode
@@ -134,7 +136,7 @@ class Curve:
         return (reading.shared_bytes + experts) / bytes_s + starting + (num_rows - 1) * row_s
 
     def _cpu_s(self, reading: Reading, num_bytes: float, num_rows: int) -> float:
-        """Bandwidth or arithmetic, whichever is slower; where there are few cores that is arithmetic."""
+        """Return the seconds by bandwidth or arithmetic, whichever is slower; with few cores, arithmetic."""
         device = reading.device
         share, row = self.arithmetic if device.has_layouts else (min(self.arithmetic.share, 1.0), self.arithmetic.row)
         one_s = max(num_bytes / (device.bytes_s * EFFICIENCY[CPU]), 2.0 * reading.parameters / (device.flops * share))
@@ -142,7 +144,7 @@ class Curve:
 
 
 def distinct_experts(shape: Shape, num_rows: int) -> float:
-    """Experts that so many tokens are sent to together, as a multiple of those of one; chosen as if at random."""
+    """Return the expected distinct experts of this many tokens, in multiples of one token's, if routed at random."""
     if not shape.n_expert or not shape.n_expert_used:
         return 1.0
     share = shape.n_expert_used / shape.n_expert
@@ -152,7 +154,11 @@ def distinct_experts(shape: Shape, num_rows: int) -> float:
 def readings_of(
     model: Model, where: Sequence[str], rig: Rig, *, n_cpu_moe: int = 0, kv_type: str, num_cells: int
 ) -> list[Reading]:
-    """`where`: the device of each layer, and behind them that of the output. `n_cpu_moe`: as in placement.py."""
+    """Return the work of each device for a decode with `num_cells` cells in the cache.
+
+    where      the device of each layer, then that of the output
+    n_cpu_moe  as in placement.py
+    """
     shape = model.shape
     experts = expert_places(where[: shape.n_layer], n_cpu_moe)
     readings: list[Reading] = []
@@ -176,12 +182,12 @@ def readings_of(
 
 
 def used_share(shape: Shape) -> float:
-    """Of the experts, those that one token is sent to."""
+    """Return the share of the experts that one token is routed to; 0 without experts."""
     return shape.n_expert_used / shape.n_expert if shape.n_expert else 0.0
 
 
 def cache_bytes(shape: Shape, layer: int, kv_type: str, num_cells: int) -> int:
-    """That a row reads behind so many tokens, recurrent state included."""
+    """Return the bytes of a layer's cache that a row reads after this many tokens, recurrent state included."""
     window = shape.windows[layer]
     cells = num_cells if window is None else min(num_cells, window)
     keys, values = shape.key_width(layer), shape.value_width(layer)
@@ -190,7 +196,7 @@ def cache_bytes(shape: Shape, layer: int, kv_type: str, num_cells: int) -> int:
 
 
 def draft_step_s(draft: Shape, device: Device) -> float:
-    """Of one slot: a token, or as many as come at once."""
+    """Return the seconds of a draft step of one slot: one token, or all tokens of a block head."""
     bytes_s = device.bytes_s * EFFICIENCY[device.kind]
     return draft.active_bytes / bytes_s + (draft.n_layer + 1) * LAYER_S[device.kind] + DRAFT_HOST_S
 
@@ -205,8 +211,8 @@ def curve_of(
     kv_type: str,
     measured: MeasuredCosts | None,
 ) -> Curve:
-    """Computed, or as it was measured on this machine."""
-    device = rig.device(where[-1])  # without any layer on a GPU the draft has none there either
+    """Return the cost curve of a model and its draft: measured on this machine if it was, else computed."""
+    device = rig.device(where[-1])  # the draft lies on the device of the output
     draft_s, at_once = (draft_step_s(draft, device), draft.at_once) if draft else (0.0, 1)
     readings = readings_of(model, where, rig, n_cpu_moe=n_cpu_moe, kv_type=kv_type, num_cells=TYPICAL_CELLS)
     if measured is None or not measured.decodes:
@@ -220,9 +226,10 @@ def curve_of(
 def predict(
     curve: Curve, acceptance: Acceptance | None, *, looks_up: bool = False, most: int = MAX_DRAFT
 ) -> Prediction:
-    """The length up to `most` with the most tokens a second, over all of them: curves are steps.
+    """Return the speeds, with the draft length up to `most` that gives the most tokens/s.
 
-    Of a lookup nothing is known before there is a text: no gain is counted on, and the length is what is safe.
+    All lengths are tried, because measured curves have steps. The acceptance of a lookup depends on the text, so no
+    gain is predicted for it, and its length is one that costs at most MOST_WASTE if rejected.
     """
     plain = 1.0 / curve.plain_s()
     best, length = plain, 0

@@ -1,4 +1,4 @@
-"""The nouns of a search: a way to run an option, what was chosen, what was rejected and why."""
+"""Define the records of a search: a way to run an option, the chosen way, and rejected ways with reasons."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from eaglelocal.planner.weighing import Setup, Weighed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """An option with what drafts, as it would run."""
+    """A way to run an option: its draft, setup and offload, with the predicted speed and the terms of its score."""
 
     option: Option
     draft: DraftWay
     setup: Setup
     offload: Offload
     prediction: Prediction
-    terms: Mapping[Term, float]  # of the score
+    terms: Mapping[Term, float]  # whose sum is the score
 
     @property
     def score(self) -> float:
@@ -29,7 +29,7 @@ class Way:
 
     @property
     def gpu_layers(self) -> int | None:
-        """None: all."""
+        """Return the number of layers on GPUs; None: all."""
         return self.offload.gpu_layers
 
     @property
@@ -38,19 +38,25 @@ class Way:
 
     @property
     def drafts_nothing(self) -> bool:
-        """A model that would draft lies idle."""
+        """Return whether the draft model is predicted not to pay."""
         return self.draft.shape is not None and not self.prediction.num_draft_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
+    """The best way that fits, with its memory."""
+
     way: Way
     weighed: Weighed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """`way`, `weighed`: as far as it came. `draft`: only where it is the draft that is rejected."""
+    """An option that was rejected, with the reason.
+
+    draft         id of its draft; "": the option was rejected with any draft
+    way, weighed  None: it was rejected before that stage of the search
+    """
 
     option: Option
     draft: str
@@ -60,12 +66,12 @@ class Rejected:
 
     @property
     def missing_bytes(self) -> int | None:
-        """Of the room that lacks most; None where it was not weighed or fits."""
+        """Return the bytes missing on the device that lacks most; None if it was not weighed, or fits."""
         return None if self.weighed is None or self.weighed.fits else self.weighed.worst.missing_bytes
 
 
 def offload_text(way: Way) -> str:
-    """What lies where, as far as not all is on the GPUs; empty: all is, or there is none."""
+    """Return the layers on the GPU and the experts in RAM, in words; empty if nothing is split between them."""
     layers = way.option.shape.n_layer
     on_gpu = [] if way.gpu_layers is None else [f"{way.gpu_layers} of {layers + 1} layers on the GPU"]
     experts = [f"experts of {way.n_cpu_moe} of {layers} layers in main memory"] if way.n_cpu_moe else []

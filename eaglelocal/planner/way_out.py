@@ -1,6 +1,6 @@
-"""What to say where nothing fits: what came nearest, what it lacks, and what would make it fit. Pure.
+"""Build the error message if nothing fits: the nearest option, what it lacks, and what would make it fit. Pure.
 
-Every way out was tried: it is named because a plan that takes it fits.
+Every hinted option was planned with: it is named because the plan then fits.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from eaglelocal.planner.plan import KV_TYPES, Outcome, is_too_long, plan
 from eaglelocal.planner.way import Chosen, Rejected, Way, gib
 from eaglelocal.planner.why import lies_text
 
-RAM_GIB = (32, 48, 64, 96, 128, 192, 256)  # as main memory is sold
+RAM_GIB = (32, 48, 64, 96, 128, 192, 256)  # usual sizes of RAM
 CTX_STEP = 256  # a hinted --ctx is a multiple of it
 
 
 def nothing_fits(outcome: Outcome) -> tuple[str, str]:
-    """(what lacks least and how much, what would make it fit)."""
+    """Return (message: what lacks least and how much, hint: what would make it fit)."""
     miss = outcome.nearest
     if miss is None:
         return _too_long(outcome) or _unweighed(outcome)
@@ -52,7 +52,7 @@ def with_setup(way: Way, options: RunOptions) -> str:
 
 
 def _too_long(outcome: Outcome) -> tuple[str, str] | None:
-    """Where more context is asked for than anything was trained for."""
+    """Return message and hint if --ctx is more than any option was trained for; else None."""
     long = [each.option for each in outcome.rejected if is_too_long(each.option, outcome.options)]
     if not long:
         return None
@@ -68,7 +68,7 @@ def _unweighed(outcome: Outcome) -> tuple[str, str]:
 
 
 def _freed(load: Load, rig: Rig) -> Iterator[str]:
-    """Only what others hold can be freed, and only on a machine that runs."""
+    """Yield the hint to free memory, if other processes on this machine hold enough."""
     device = rig.device(load.room.device)
     held = (device.total_bytes or 0) - (device.free_bytes or 0)
     if rig.is_here and load.missing_bytes <= held:
@@ -76,7 +76,7 @@ def _freed(load: Load, rig: Rig) -> Iterator[str]:
 
 
 def _more_memory(miss: Rejected, outcome: Outcome) -> Iterator[str]:
-    """Beside the cards of a machine of the catalogue, whose owner may have more than was assumed."""
+    """Yield the least --ram that fits, for a catalogue machine whose RAM was assumed."""
     held = outcome.rig.host.total_bytes or 0
     sizes = (size for size in RAM_GIB if outcome.rig.assumed and size * GIB > held)
     fits = (size for size in sizes if plan([miss.option], with_ram(outcome.rig, size * GIB), outcome.options).chosen)
@@ -84,7 +84,7 @@ def _more_memory(miss: Rejected, outcome: Outcome) -> Iterator[str]:
 
 
 def _other_asks(miss: Rejected, outcome: Outcome) -> Iterator[str]:
-    """What a person may ask for instead so that this option fits, the least loss first; each by itself."""
+    """Yield single changes of the options that make this option fit, the least loss first."""
     options = outcome.options
 
     def planned(other: RunOptions) -> Chosen | None:
@@ -111,7 +111,7 @@ def _other_asks(miss: Rejected, outcome: Outcome) -> Iterator[str]:
 
 
 def most_that(fits: Callable[[int], bool], most: int) -> int:
-    """The largest count up to `most` that fits, where fewer always do; 0: none."""
+    """Return the largest count up to `most` that fits, by bisection: if a count fits, all less do. 0: none."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -120,6 +120,6 @@ def most_that(fits: Callable[[int], bool], most: int) -> int:
 
 
 def _has_smaller_tried(miss: Rejected, outcome: Outcome) -> bool:
-    """Was a smaller file of the same target too large as well?"""
+    """Return whether other quantizations of the same target were rejected too."""
     tried = {each.option.quant for each in outcome.rejected if each.option.target == miss.option.target}
     return len(tried) > 1

@@ -1,7 +1,7 @@
-"""One way to run against one machine: what lies where, whether it fits, how fast it would be. Pure.
+"""Weigh one way to run on one machine: its memory on each device, whether it fits, and its speed. Pure.
 
-Memory is planner/memory.py's, speed is speed.py's; this file puts them together, and finds how many layers a GPU can
-take where it cannot take them all, or of how many it must leave the experts out.
+Combines memory.py and speed.py, and finds how many layers the GPUs can hold if they cannot hold all, or of how many
+layers the experts must stay in RAM.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from eaglelocal.planner.options import DraftWay, Option
 from eaglelocal.planner.placement import WHOLE, Offload, places_of, used_gpus
 from eaglelocal.planner.speed import MAX_DRAFT, Prediction, curve_of, predict
 
-SPEED_KV_TYPE = "f16"  # a quantized cache is for room: what it saves in reading goes into unpacking
+SPEED_KV_TYPE = "f16"  # a quantized cache counts as fast as f16: it saves reading, but costs unpacking
 N_BATCH = 512  # as in core/plan.py
-NO_FILE = Path()  # nothing is downloaded yet
+NO_FILE = Path()  # plans here are for sizes only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The sizes that the planner chooses. `whole_windows`: as in core/plan.py."""
+    """Context and cache as the planner chooses them. `whole_windows`: as in core/plan.py."""
 
     n_ctx: int
     kv_type: str
@@ -43,10 +43,10 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighed:
-    """What a way to run holds on each device."""
+    """The memory of a way to run on each device."""
 
     buffers: tuple[Buffer, ...]
-    loads: tuple[Load, ...]  # of each room, less the margins
+    loads: tuple[Load, ...]  # of each room without its margin
 
     @property
     def fits(self) -> bool:
@@ -54,7 +54,7 @@ class Weighed:
 
     @property
     def worst(self) -> Load:
-        """The room that lacks most."""
+        """Return the load of the room that lacks most."""
         return max(self.loads, key=lambda load: load.missing_bytes)
 
     @property
@@ -67,12 +67,16 @@ class Weighed:
 
     @property
     def budget_bytes(self) -> int:
-        """Of all used rooms; memory that is shared counts once."""
+        """Return the free bytes of all used rooms; memory shared with RAM counts once."""
         return sum(load.room.free_bytes or 0 for load in self.used if not load.room.in_ram)
 
 
 class Scale:
-    """Weighs options for one machine and a number of slots. `shares`, `flash_attention`: as in core/plan.py."""
+    """Computes memory and speed of options on one machine.
+
+    measured                 costs of decodes measured here, by the reference of an option
+    shares, flash_attention  as in core/plan.py
+    """
 
     def __init__(
         self,
@@ -100,24 +104,26 @@ class Scale:
         return bool(self._gpus)
 
     def lacks_gpu_bytes(self, option: Option) -> bool:
-        """Are there GPUs, and not even the weights fit them?"""
+        """Return whether there are GPUs and even the weights alone exceed their memory."""
         shape = option.shape
         held = shape.weights_bytes - shape.embedding_bytes + shape.tied_output_bytes
         return self.has_gpus and held > self._gpu_bytes
 
     @property
     def total_free_bytes(self) -> int | None:
-        """Of all memory; None where a part is unknown."""
+        """Return the free bytes of all devices; None if a part is unknown."""
         free = [room.free_bytes for room in self.rooms if not room.in_ram]
         known = [each for each in free if each is not None]
         return sum(known) if len(known) == len(free) else None
 
     def weigh(self, option: Option, way: DraftWay, setup: Setup, offload: Offload = WHOLE) -> Weighed:
+        """Return the memory of a way to run on each device."""
         plan = self.plan_of(option, way, setup, offload)
         buffers = estimate(plan, option.shape, way.shape, self.rooms, option.projector)
         return Weighed(buffers=buffers, loads=tuple(load_of(room, buffers, self.rooms) for room in self.rooms))
 
     def predict(self, option: Option, way: DraftWay, offload: Offload = WHOLE) -> Prediction:
+        """Return the predicted speed, and the draft length for it."""
         curve = curve_of(
             option.model,
             self._where(option, offload.gpu_layers),
@@ -125,19 +131,19 @@ class Scale:
             way.shape,
             n_cpu_moe=offload.n_cpu_moe,
             kv_type=SPEED_KV_TYPE,
-            measured=self._measured.get(option.reference) if offload.is_whole else None,  # of another placement
+            measured=self._measured.get(option.reference) if offload.is_whole else None,  # measured without a split
         )
         most = rollback_of(way.kind) if option.shape.has_state else MAX_DRAFT
         return predict(curve, way.acceptance, looks_up=way.kind == NGRAM, most=most)
 
     def layers_at_best(self, option: Option, draft: DraftWay, n_cpu_moe: int = 0) -> Offload:
-        """As many layers as the GPUs could ever take: weights alone, no cache, no buffers, and not all of them."""
+        """Return an upper bound of the layers on GPUs, less than all: by weights alone, without cache and buffers."""
         shape, each = option.shape, weights_of_layers(option.shape, n_cpu_moe)
         layers = 1 + fitting(each, self._free_beside(shape, draft))
         return Offload(min(layers, shape.n_layer + shape.n_layer_ahead), n_cpu_moe)
 
     def experts_at_best(self, option: Option, draft: DraftWay, gpu_layers: int | None) -> Offload:
-        """As few layers' experts in main memory as could ever be, in the same way, and of one at least."""
+        """Return a lower bound, at least 1, of the layers with experts in RAM, by weights alone."""
         shape, free = option.shape, self._free_beside(option.shape, draft)
         on_gpu = shape.n_layer if gpu_layers is None else min(max(gpu_layers - 1, 0), shape.n_layer)
         held = (sum(weights_of_layers(shape, count)[shape.n_layer - on_gpu :]) for count in range(1, shape.n_layer))
@@ -145,15 +151,15 @@ class Scale:
         return Offload(gpu_layers, least)
 
     def _free_beside(self, shape: Shape, draft: DraftWay) -> int:
-        """Of the GPUs, for layers."""
+        """Return the free bytes of the GPUs for layers, beside the output and the draft's weights."""
         drafting = draft.shape.weights_bytes - draft.shape.embedding_bytes if draft.shape else 0
         return self._gpu_bytes - shape.read_output_bytes - drafting
 
     def best_split(self, option: Option, way: DraftWay, setup: Setup, n_cpu_moe: int = 0) -> tuple[Offload, Weighed]:
-        """As many layers on the GPUs as fit there, the output counted; the rest may not fit main memory.
+        """Return the most layers that fit the GPUs, the output counted, and the memory; the rest may not fit into RAM.
 
-        With the output alone there, all that is no layer is known; the layers are counted from the last one on, and the
-        count is put right, for several GPUs are never filled evenly.
+        Weighing with the output alone on the GPUs gives all that is not a layer. The layers that fit beside it, from
+        the last on, are a guess, which is then corrected, because several GPUs are never filled evenly.
         """
         alone = Offload(1, n_cpu_moe)
         held = sum(load.total for load in self.weigh(option, way, setup, alone).loads if load.room.device != RAM)
@@ -165,7 +171,7 @@ class Scale:
         return settled, self.weigh(option, way, setup, settled)
 
     def _settled(self, option: Option, way: DraftWay, setup: Setup, guess: Offload) -> Offload:
-        """The most layers that the GPUs hold, looked for from a guess on."""
+        """Return the most layers that fit the GPUs, searched down and up from a guess."""
 
         def fits(layers: int) -> bool:
             return fits_gpus(self.weigh(option, way, setup, replace(guess, gpu_layers=layers)))
@@ -181,7 +187,7 @@ class Scale:
     def best_experts(
         self, option: Option, way: DraftWay, setup: Setup, gpu_layers: int | None
     ) -> tuple[Offload, Weighed]:
-        """The experts of as few layers in main memory as make the rest fit the GPUs; of all, where none do."""
+        """Return the fewest layers with experts in RAM so that the rest fits the GPUs; all layers, if it never does."""
         offloads = [Offload(gpu_layers, count) for count in range(1, option.shape.n_layer + 1)]
 
         def fits(offload: Offload) -> bool:
@@ -191,6 +197,7 @@ class Scale:
         return settled, self.weigh(option, way, setup, settled)
 
     def plan_of(self, option: Option, way: DraftWay, setup: Setup, offload: Offload = WHOLE) -> Plan:
+        """Return a plan with the sizes of a way to run, but no files."""
         gpu_layers = offload.gpu_layers
         return Plan(
             target=NO_FILE,
@@ -208,7 +215,7 @@ class Scale:
         )
 
     def _flash_attention(self, option: Option, setup: Setup, gpu_layers: int | None) -> str:
-        """What `auto` means there."""
+        """Return the setting of flash attention, `auto` resolved."""
         cells = setup.n_ctx * (self._num_slots if self._shares_cache(option, gpu_layers) else 1)
         return settled(
             self._attention,
@@ -229,7 +236,7 @@ class Scale:
 
 
 def weights_of_layers(shape: Shape, n_cpu_moe: int) -> list[int]:
-    """Bytes of each layer, without the experts that stay in main memory."""
+    """Return the bytes of each layer, without experts that stay in RAM."""
     return [
         shape.bytes_of_layer(layer) - (shape.experts_of_layer(layer) if layer < n_cpu_moe else 0)
         for layer in range(shape.n_layer)
@@ -237,7 +244,7 @@ def weights_of_layers(shape: Shape, n_cpu_moe: int) -> list[int]:
 
 
 def fitting(sizes: Sequence[int], free_bytes: int) -> int:
-    """How many of the last ones fit."""
+    """Return how many of the sizes, from the last on, fit into the free bytes."""
     sums = accumulate(reversed(sizes))
     return sum(1 for taken in sums if taken <= free_bytes)
 

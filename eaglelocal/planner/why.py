@@ -1,7 +1,6 @@
-"""Why a way to run was rejected, from the terms of its score. Pure.
+"""Explain why a way to run was rejected, from the terms of its score. Pure.
 
-A way that was never weighed has a bound for a score: what it would be if everything fitted. Of such a one only what it
-could be at best is said.
+The score of a way that was never weighed is a bound, as if everything fitted; its figures are given as "at best".
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from eaglelocal.planner.goals import Goal, Term
 from eaglelocal.planner.way import Way, gib, offload_text
 from eaglelocal.planner.weighing import Weighed
 
-TELLING = 0.005  # of a score: below it two ways are as good as each other
+TELLING = 0.005  # difference of a term of the score from which on it is mentioned
 MAX_TOLD = 2
-CLEARLY = 1.05  # faster or larger than the plan, from which on it is said
+CLEARLY = 1.05  # factor above the plan's speed or size from which on it is mentioned
 
 
 def why_not_fits(way: Way, weighed: Weighed) -> str:
-    """The room that lacks most, with its sum."""
+    """Return the device that lacks most, what it would hold, and what is free there, in words."""
     load = weighed.worst
     return (
         f"{gib(load.total)} on {load.room.device} even with {way.setup.n_ctx} tokens in {way.setup.kv_type}"
@@ -25,16 +24,16 @@ def why_not_fits(way: Way, weighed: Weighed) -> str:
 
 
 def lies_text(way: Way, joint: str) -> str:
-    """What is not, or not all, on the GPU, to follow other words."""
+    """Return `offload_text` after `joint`, to append to a sentence; empty if nothing is split."""
     text = offload_text(way)
     return f" {joint} {text}" if text else ""
 
 
 def why_lower(way: Way, chosen: Way, goal: Goal, *, is_bound: bool) -> str:
-    """What it lacks beside the chosen one, the weightiest first. `is_bound`: it was not weighed."""
+    """Return in which terms a way scores below the chosen one, the largest first. `is_bound`: it was not weighed."""
     lost = {term: chosen.terms[term] - way.terms[term] for term in Term}
     telling = sorted((term for term in Term if lost[term] > TELLING), key=lambda term: -lost[term])[:MAX_TOLD]
-    if Term.SPEED in telling:  # which says how many layers are on the host
+    if Term.SPEED in telling:  # whose clause says how many layers are on the GPU
         telling = [term for term in telling if term is not Term.HOST]
     if not telling:
         return f"as good as the plan{beside(way, chosen)}, which comes first"
@@ -47,7 +46,7 @@ def beside(way: Way, chosen: Way) -> str:
 
 
 def clause(term: Term, way: Way, chosen: Way, *, is_bound: bool) -> str:
-    """One term of the score in words: of what it has, or could have at best, and of what the plan has."""
+    """Return one term of the score in words: the figure of this way (or its bound) and that of the plan."""
     best = "at best " if is_bound else ""
     match term:
         case Term.QUALITY:
@@ -84,7 +83,7 @@ def pace_text(telling: list[Term], way: Way, chosen: Way, goal: Goal) -> str:
 
 
 def though(telling: list[Term], way: Way, chosen: Way, *, is_bound: bool) -> str:
-    """What it has more of than the plan."""
+    """Return in what the way is better than the plan, in words; empty if in nothing."""
     speed, best = way.prediction.spec_tok_s, chosen.prediction.spec_tok_s
     more = []
     if Term.AGE in telling and way.option.quality_b > CLEARLY * chosen.option.quality_b:
@@ -95,7 +94,7 @@ def though(telling: list[Term], way: Way, chosen: Way, *, is_bound: bool) -> str
 
 
 def apart(left: float, right: float) -> tuple[str, str]:
-    """Both with as many digits as it takes to see that they differ.
+    """Return both numbers with as many digits, up to three, as it takes to show that they differ.
 
     >>> apart(2.42, 2.44)
     ('2.42', '2.44')

@@ -1,8 +1,8 @@
 """Decide what the options of a run leave open, for this machine: target, draft, context, cache and layers.
 
-Without a target the best model on disk is chosen, never a download, else the embedded one. What a person said is kept
-and planned with; where nothing fits, nothing is decided, and loading says what is missing. A draft without room is left
-out, and the note says so. The embedded model is planned only where there is a GPU; its native size never is.
+Without a target the best model on disk is chosen, never a download, else the embedded one. Explicit options are kept
+and planned with. If nothing fits, nothing is decided, and loading reports what is missing. A draft that does not fit is
+left out, and the note says so. The embedded model is planned only if there is a GPU, and never in its native size.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from eaglelocal.planning.measured_costs import measured_costs
 from eaglelocal.planning.model_files import ModelFiles, find_files
 from eaglelocal.probe.probe import probe
 
-# What a model may lose for images that nobody asked for, or for other models: little of its speed, and context beyond
-# this many tokens.
+# What a model may lose to make room for a projector that nobody asked for, or for other models: a tenth of its speed,
+# and context beyond this many tokens.
 SPEED_KEPT, CTX_KEPT = 0.9, 16384
 
 
@@ -39,8 +39,8 @@ class BestWay:
     """The best way to run one of some models here.
 
     needs          its memory
-    without_draft  the reason why the draft on disk is left out
-    is_blind       whether the projector on disk is
+    without_draft  the reason why the draft on disk is left out; empty: it is not
+    is_blind       whether the projector on disk is left out
     """
 
     way: Way
@@ -52,10 +52,10 @@ class BestWay:
 def autoplan(options: RunOptions, *, beside: Needs = ()) -> Decision:
     """Return what is decided for this machine.
 
-    beside  the memory that other models of ours will hold
+    beside  the memory that other models of this server will hold
 
-    Raises UsageError, ModelFileError or IncompatibleError on a target, draft or projector that cannot be used. What
-    planning itself trips over leaves the options as they are: loading meets it again, and says it.
+    Raises UsageError, ModelFileError or IncompatibleError on a target, draft or projector that cannot be used. After
+    any other error while planning, the options stay open: loading meets it again and reports it.
     """
     if options.target is None:
         return _choose_target(options, beside)
@@ -100,7 +100,7 @@ def _choose_target(options: RunOptions, beside: Needs) -> Decision:
 
 
 def _plan_embedded(options: RunOptions, reference: str, beside: Needs) -> Decision:
-    """Plan a large embedded model: it may need layers in RAM, or go without its head."""
+    """Plan an inflated embedded model: it may need layers in RAM, or no head."""
     found = Decision(options)
     if reference == NATIVE:
         return found
@@ -120,7 +120,7 @@ def this_rig(catalog: Catalog) -> Rig:
 
 
 def with_best(decision: Decision, best: BestWay | None) -> Decision:
-    """Return the decision with the best way to run; None: nothing fits."""
+    """Return the decision with the best way to run; if that is None, with `fits` False."""
     if best is None:
         return dataclasses.replace(decision, fits=False)
     return dataclasses.replace(
@@ -129,10 +129,10 @@ def with_best(decision: Decision, best: BestWay | None) -> Decision:
 
 
 def best_of(candidates: Sequence[Option], rig: Rig, options: RunOptions) -> BestWay | None:
-    """Return the best way to run one of the models; None where none fits. Raises UsageError on GPUs that are not there.
+    """Return the best way to run one of the models; None if none fits. Raises UsageError on GPUs that are not there.
 
-    A projector that was not asked for is left out where the model would be slow, another one, or short of context for
-    its sake.
+    A projector that was not asked for is left out if it would make the model slow or short of context, or another model
+    the best.
     """
     seeing = _best_of(candidates, rig, options)
     if options.mmproj != AUTO or not any(option.projector for option in candidates):
@@ -152,7 +152,7 @@ def costs_little(less: Way, most: Way) -> bool:
 
 
 def _best_of(candidates: Sequence[Option], rig: Rig, options: RunOptions) -> BestWay | None:
-    # On a processor long contexts are for those who ask: behind them each drafted row attends more slowly.
+    # On a CPU long contexts are for those who ask: each drafted row attends more slowly after them.
     if not rig_with(rig, options).gpus or options.gpu_layers == 0:
         candidates = [with_max_context(option, options, DEFAULT_CTX) for option in candidates]
     way = best_on_disk(candidates, rig, options, measured=measured_costs(candidates, rig))

@@ -1,7 +1,7 @@
 """Find the models that `eaglelocal plan TARGET` weighs. Reads headers, runs nothing.
 
-A file is planned from its header, also where the catalogue knows it, a demo that was not written yet from its
-proportions, everything else from the catalogue.
+A file is planned from its header, even if the catalogue knows it; an embedded model that was not written yet from its
+sketch; everything else from the catalogue.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def _entry_with(repo: str, catalog: Catalog) -> Target | None:
 
 
 def _file(reference: str, options: RunOptions, catalog: Catalog) -> tuple[Option, ...]:
-    """A file, or what is on disk of a repository that the catalogue does not know, with the draft that chat would take.
+    """Return the option of a file on disk, by path or by a repository not in the catalogue, with the draft of `chat`.
 
-    Raises ModelFileError where nothing is there.
+    Raises ModelFileError if there is no file.
     """
     from eaglelocal.hub.targets import find_target
 

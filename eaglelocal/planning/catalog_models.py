@@ -1,7 +1,7 @@
-"""Options of the catalogue, and what of them is on this disk already: that is read exactly, and need not be fetched.
+"""Build the options of catalogue entries, with exact sizes for the files that are on disk already.
 
-A file's header says more than any page, so it stands for the entry: its sizes, its shape, its quantization. Of drafts
-those count as here that `--draft auto` or their own name would find. Reads headers, asks no hub.
+The header of a file replaces the figures of its entry: sizes, shape and quantization. A draft counts as on disk if
+`--draft auto` or its own name would find it. Reads headers, asks no hub.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AUTO = "auto"
 
 
 def entry_options(target: Target, catalog: Catalog, *, quant: str | None = None) -> Iterator[Option]:
-    """One for each quantization, or for the one that is named: those of the catalogue, and others that are here."""
+    """Yield the options of a target: the catalogue's quantizations, then others on disk; or only `quant`."""
     cache = locations.hub_cache_dir()
     has_some = any(repo_folder(cache, repo).is_dir() for repo in target.repos)
     known = options_of(target, catalog, quant=quant)
@@ -44,14 +44,14 @@ def entry_options(target: Target, catalog: Catalog, *, quant: str | None = None)
 
 
 def fetched(option: Option, target: Target, catalog: Catalog) -> Option:
-    """The option as its file says, if it is here; else as it was."""
+    """Return the option with the figures of its file, if that is on disk; else unchanged."""
     found = _found(target, option.quant, catalog)
     if found is None:
         return option
     try:
         exact = option_of_file(found.header, reference=option.reference, label=target.id, catalog=catalog)
         drafts = tuple(_drafts(option, found, catalog))
-    except EagleLocalError:  # whoever loads it meets it again, and says it
+    except EagleLocalError:  # loading raises it again and reports it
         return option
     return replace(
         option,
@@ -68,7 +68,7 @@ def fetched(option: Option, target: Target, catalog: Catalog) -> Option:
 
 
 def _beyond(target: Target, catalog: Catalog, quant: str | None, cache: Path) -> Iterator[Option]:
-    """Quantizations on disk that the catalogue does not list; what drafts for a target drafts for all of them."""
+    """Yield the quantizations on disk that the catalogue does not list, with the drafts of their target."""
     like = next(options_of(target, catalog))
     for name in _unlisted(target, _quants_on_disk(target, cache), quant):
         option = fetched(replace(like, quant=name, reference=f"{target.id}:{name}"), target, catalog)
@@ -77,7 +77,10 @@ def _beyond(target: Target, catalog: Catalog, quant: str | None, cache: Path) ->
 
 
 def _unlisted(target: Target, names: Sequence[str], quant: str | None) -> list[str]:
-    """The one that is named; else all, without those that stand for a listed one that is not here (UD-Q4_K_M)."""
+    """Return `quant` if it is unlisted; else all unlisted ones but those that stand for a listed one not on disk.
+
+    UD-Q4_K_M on disk stands for a listed Q4_K_M, unless that is on disk too.
+    """
     unlisted = [name for name in names if target.quantization(name) is None]
     if quant is not None:
         return [name for name in unlisted if name == canonical(quant)]
@@ -91,7 +94,7 @@ def _quants_on_disk(target: Target, cache: Path) -> list[str]:
 
 
 def _found(target: Target, quant: str, catalog: Catalog) -> FoundTarget | None:
-    """As `chat --target ID:QUANT` would find it."""
+    """Return the file that `chat --target ID:QUANT` would find; None if there is none."""
     try:
         model = find_cached(locations.hub_cache_dir(), hub_reference(Profile(target.id, quant), catalog))
         return replace(read_target(model.path), repo=model.repo)
@@ -100,7 +103,7 @@ def _found(target: Target, quant: str, catalog: Catalog) -> FoundTarget | None:
 
 
 def _drafts(option: Option, found: FoundTarget, catalog: Catalog) -> Iterator[DraftWay]:
-    """What `auto` takes first, then the others of the catalogue, here or not, and last what needs no model."""
+    """Yield the draft of `--draft auto`, then the catalogue's others, on disk or not, and last the model-free ones."""
     auto = _auto_draft(found)
     own = None if auto is None else next((way for way in option.drafts if _is_of(way, auto, catalog)), None)
     if auto is not None:
@@ -127,7 +130,7 @@ def _auto_draft(found: FoundTarget) -> FileDraft | None:
 
 
 def _draft_header(way: DraftWay, found: FoundTarget, catalog: Catalog) -> Header | None:
-    """Of a draft of the catalogue that is here as a GGUF under its own name, and fits."""
+    """Return the header of a catalogue draft on disk as a GGUF under its own name, if it fits; else None."""
     entry = catalog.drafts.get(way.id)
     if entry is not None and entry.is_in_target:
         return found.header if has_mtp(found.header) else None
@@ -142,9 +145,9 @@ def _draft_header(way: DraftWay, found: FoundTarget, catalog: Catalog) -> Header
 
 
 def _is_of(way: DraftWay, draft: FileDraft, catalog: Catalog) -> bool:
-    """Is it this entry's file: from its repository, or imported, and then it has the repository's name?
+    """Return whether a file is that of a catalogue draft: from its repository, or imported and named after it.
 
-    A target's own MTP layer is whose file the target is.
+    The draft of an entry for the target's own MTP layer is that layer.
     """
     entry = catalog.drafts.get(way.id)
     if entry is not None and entry.is_in_target:

@@ -1,7 +1,6 @@
-"""The models of one server: planned so that they fit beside each other where that costs little, and who has to leave
-where they do not.
+"""Plan several models of one server to fit into memory together if that costs little, and choose which to unload.
 
-What one needs is reckoned, not measured: a loaded model's weights are mapped, so the system counts them as free.
+What a model needs is computed, not measured, because a loaded model's weights are mapped and count as free memory.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ def side_by_side(
 ) -> tuple[Decision, dict[str, Decision]]:
     """Return what is decided for the first model and for the others, each planned as if it were alone before.
 
-    The first leaves room for as many of the others, the smallest before, as cost it little. Each of them is planned
-    beside it, or stays as it was where that would cost it much: then they take turns.
+    The first leaves room for as many others, smallest first, as it can at little cost. Each other is planned beside it,
+    or alone if that would cost it much: then they are loaded in turn.
 
-    most   models at once; None: as many as fit
+    most   the most models loaded at once; None: as many as fit
     """
     if not others:
         return first, {}
     rooms = this_rig(load()).rooms
     least = {name: needs for name, other in others.items() if (needs := least_needs(other, rooms))}
     chosen = first
-    kept: dict[str, Needs] = {}  # the needs of the others that stay
+    kept: dict[str, Needs] = {}  # the needs of others that fit beside the first
     for name, needs in sorted(least.items(), key=lambda item: total_bytes(item[1])):
         if most is not None and len(kept) + 1 >= most:
             break
@@ -70,14 +69,14 @@ def decide_beside(alone: Decision, beside: Needs) -> Decision:
 
 
 def as_small(closer: Decision) -> Decision:
-    """Return the decision without the whole windows that loading would add if it finds more room than was planned."""
+    """Return the decision with window caches as small as planned: free memory at load time is for other models."""
     if closer.way is None or closer.way.setup.whole_windows:
         return closer
     return dataclasses.replace(closer, whole_windows=False)
 
 
 def is_nearly(closer: Decision, alone: Decision) -> bool:
-    """Return whether a model is about as good as with the memory to itself; one that lost its images is not."""
+    """Return whether a model loses little beside others; losing its projector is never little."""
     if closer.way is None or alone.way is None or closer.is_blind != alone.is_blind:
         return False
     return closer.fits and costs_little(closer.way, alone.way)
@@ -101,9 +100,9 @@ def least_needs(decision: Decision, rooms: Sequence[Room]) -> Needs:
 
 # ---- while the server runs
 class Household:
-    """Who has to leave for whom: by what each needs, and by how many may be there.
+    """Chooses the models to unload for another, by memory and by the limit on their number.
 
-    most  models at once; None: as many as fit
+    most  the most models loaded at once; None: as many as fit
     """
 
     def __init__(self, *, most: int | None = None) -> None:
@@ -112,20 +111,23 @@ class Household:
         self._needs: dict[str, Needs] = {}
 
     def reckon(self, plans: Mapping[str, Plan]) -> None:
-        """What each needs, by reference, and what there is, before any of them is loaded. Raises what reading does."""
+        """Compute what each plan needs and what is free, before anything is loaded. Raises as `needs_of`.
+
+        plans  by the reference of the model
+        """
         rooms = this_rig(load()).rooms
         self._rooms = safe_rooms(rooms)
         self._needs = {name: needs_of(plan, rooms) for name, plan in plans.items()}
 
     def leavers(self, name: str, others: Sequence[str]) -> list[str]:
-        """Of the others, who must leave for it. `others`: what is loaded, the one that can be spared most first."""
+        """Return the models to unload before `name` is loaded. `others`: the loaded ones, first to unload in front."""
         num_over = 0 if self._most is None else max(len(others) + 1 - self._most, 0)
         over, stay = list(others[:num_over]), others[num_over:]
         return over + leavers(self._needs[name], {other: self._needs[other] for other in stay}, self._rooms)
 
 
 def needs_of(plan: Plan, rooms: Sequence[Room]) -> Needs:
-    """What a plan whose files are here would put where. Raises ModelFileError and IncompatibleError."""
+    """Return the buffers of a plan with its files on disk. Raises ModelFileError and IncompatibleError."""
     if plan.task is not Task.TEXT:
         return embedding_needs(read_header(plan.target), plan.n_ctx, rooms, gpu_layers=plan.gpu_layers)
     target, *draft = sources_of(plan)
@@ -135,7 +137,10 @@ def needs_of(plan: Plan, rooms: Sequence[Room]) -> Needs:
 
 
 def embedding_needs(header: Header, n_ctx: int, rooms: Sequence[Room], *, gpu_layers: int | None) -> Needs:
-    """A pass has a whole text's rows; a decoder computes their logits, which nobody reads."""
+    """Return the buffers of an embedding model: a pass has the rows of a whole text.
+
+    llama.cpp computes logits of all rows for a decoder, though nothing reads them.
+    """
     shape = shape_of(header)
     plan = Plan(
         target=header.path, target_label="", n_ctx=n_ctx, n_batch=n_ctx, gpu_layers=gpu_layers, unified=True

@@ -1,4 +1,4 @@
-"""What planning decided about the options that a person left open. Nothing of it is written back to the options."""
+"""Define the result of planning: values for the options that a person left open. The options are never changed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ DEFAULT_CTX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A choice for each option that was left open. What a person said stays as it was said.
+    """A choice for each option that was left open; explicit options take precedence.
 
-    chosen         the reference of the model that was chosen, where no target was named
-    files          found already; None: they are found when the plan is made
-    way            how the model runs here; None: nothing was planned, the defaults hold
+    chosen         the reference of the chosen model, if no target was named
+    files          the files of the run; None: they are found when the plan is made
+    way            how the model runs here; None: not planned, the defaults apply
     needs          the memory of that way; empty: unknown
     without_draft  the reason why the draft on disk is not loaded; empty: it is, or there is none
-    is_blind       whether the projector on disk is left out for want of memory
+    is_blind       whether the projector on disk is left out because memory is short
     whole_windows  as in core/plan.py
     intro          what was chosen, for people
-    fits           False where nothing fits, as far as is known
+    fits           False if nothing is known to fit
     """
 
     options: RunOptions
@@ -68,7 +68,7 @@ class Decision:
 
     @property
     def note(self) -> str:
-        """Return what was decided, for people; empty where all is as one would expect."""
+        """Return the unexpected part of the decision, for people; empty if there is none."""
         decided = "; ".join(self._unexpected())
         return f"{self.intro}{': ' if self.intro and decided else ''}{decided}"
 

@@ -1,7 +1,6 @@
-"""Describe the models on this disk, or those that can be written to it, as the planner weighs them.
+"""Build the planner's options of models on this disk, and of embedded models that can be written to it.
 
-Reads headers, loads nothing. A model's drafts are those that may be loaded for it: where the options name one, there is
-no other.
+Reads headers, loads nothing. An option's drafts are those that may be loaded for it: if the run names one, only that.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from eaglelocal.planner.options import DraftWay, FileDraft, OnDisk, Option, opti
 from eaglelocal.planning.model_files import ModelFiles, find_files
 
 DEMO_HEAD = "its own EAGLE-3.1 head"
-DEMO_ACCEPTANCE = Acceptance.of(((5, 3.41), (7, 3.8)), default=0.0)  # of the embedded head, on held-out prompts
+DEMO_ACCEPTANCE = Acceptance.of(((5, 3.41), (7, 3.8)), default=0.0)  # of the embedded head on held-out prompts
 NO_DRAFT = DraftWay(id=NONE, kind=NONE)
 
 
 def pulled_models(options: RunOptions, catalog: Catalog) -> Iterator[tuple[Option, ModelFiles]]:
-    """Yield the models from hubs that can answer. What cannot be read is passed over; `eaglelocal ls` names it."""
+    """Yield the models in the hub cache that write text. Unreadable files are skipped; `eaglelocal ls` names them."""
     for model in all_models(locations.hub_cache_dir()):
         if described(model.path).kind != "model":
             continue
@@ -49,7 +48,7 @@ def pulled_models(options: RunOptions, catalog: Catalog) -> Iterator[tuple[Optio
 
 
 def option_of_files(files: ModelFiles, reference: str, options: RunOptions, catalog: Catalog) -> Option:
-    """Return the model as the planner weighs it. Raises ModelFileError on senseless keys."""
+    """Return the planner's option of a run's files. Raises ModelFileError on senseless keys."""
     target, draft = files.target, files.draft
     beside = FileDraft(draft.label, head_header(draft.path, options), kind=draft.kind) if draft.path else None
     option = option_of_file(target.header, reference=reference, label=target.label, catalog=catalog, draft=beside)
@@ -58,12 +57,12 @@ def option_of_files(files: ModelFiles, reference: str, options: RunOptions, cata
 
 
 def head_header(path: Path, options: RunOptions) -> Header:
-    """Return the header of a draft as it will be loaded: a head in fewer bits than its file has."""
+    """Return the header of a draft as it will be loaded: heads are copied in fewer bits."""
     return lightened(read_header(path), light_type(options.draft_type))
 
 
 def with_drafts_of(option: Option, options: RunOptions) -> Option:
-    """Return the model with no more drafts than the options leave to it."""
+    """Return the option with only the drafts that the run allows."""
     if not options.drafts:
         return dataclasses.replace(option, drafts=(NO_DRAFT,))
     if options.draft == AUTO:
@@ -73,7 +72,10 @@ def with_drafts_of(option: Option, options: RunOptions) -> Option:
 
 
 def with_projector_of(option: Option, options: RunOptions) -> Option:
-    """Raises ModelFileError or IncompatibleError where a file is named that does not fit what is on disk."""
+    """Return the option with the projector that the run allows: as found, none, or the named file.
+
+    Raises ModelFileError or IncompatibleError if the named file does not fit the target on disk.
+    """
     if options.mmproj == AUTO:
         return option
     if options.mmproj == NONE:
@@ -84,9 +86,9 @@ def with_projector_of(option: Option, options: RunOptions) -> Option:
 
 
 def demo_option(reference: str, options: RunOptions, catalog: Catalog) -> Option:
-    """The embedded model: from its files if they were written, else from the proportions that they will have.
+    """Return the option of the embedded model: from its files if they were written, else from its sketch.
 
-    Raises UsageError on a size that cannot be.
+    Raises UsageError on an impossible size.
     """
     target, head = demo_sources()
     if reference != NATIVE:

@@ -1,4 +1,4 @@
-"""What decodes of the models on this disk really cost on this machine, as far as engines learnt it."""
+"""Read the decode costs that engines measured on this machine for the models on its disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eaglelocal.speculation.costs import StepCosts
 
 
 def measured_costs(options: Iterable[Option], rig: Rig) -> Mapping[str, MeasuredCosts]:
-    """By reference of the option; nothing of a machine that is not this one."""
+    """Return the measured costs by the reference of the option; empty for a machine that is not this one."""
     found: dict[str, MeasuredCosts] = {}
     for option in options:
         if option.header is None or rig.machine is None:

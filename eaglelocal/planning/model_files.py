@@ -1,4 +1,4 @@
-"""Find the files of one run: the target, what drafts for it, and what makes images readable. Reads headers only."""
+"""Find the files of one run: target, draft and projector. Reads headers only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Make the plan of a run from what planning decided and the files that it found.
 
-Refuses here, before any process is started, whatever would fail or abort later. Files other than the embedded model
-are never fetched; `demo@SIZE` is written to the cache on first use, and so is a head's copy in fewer bits.
+Raises here, before any process is started, on whatever would fail or abort later. Files are never downloaded;
+`demo@SIZE` is written to the cache on first use, and so is a head's copy in fewer bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from eaglelocal.planning.model_files import ModelFiles, find_files
 
 
 def resolve(options: RunOptions, *, on_progress: Progress) -> Plan:
-    """Return the plan of just what the options say; what they leave open has its default. Raises as `make_plan`."""
+    """Return the plan of the options without planning: what they leave open has its default. Raises as `make_plan`."""
     return make_plan(Decision(options), on_progress=on_progress)
 
 
@@ -68,9 +68,9 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
 
 
 def context_size(ctx: int | None, target: FoundTarget) -> int:
-    """Return the tokens of each slot: `ctx`, else what the model was trained for, at most DEFAULT_CTX.
+    """Return the context of each slot in tokens: `ctx`, else what the model was trained for, at most DEFAULT_CTX.
 
-    Raises UsageError where `ctx` is more than the model was trained for.
+    Raises UsageError if `ctx` is more than the model was trained for.
     """
     trained = target.info.context_length or DEFAULT_CTX
     if ctx is None:
