@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from eaglelocal.cli.prompt_signals import delivered_signals
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.talk.pictures import completions
@@ -104,7 +105,8 @@ class LineEditor:
         was_terminal = _types_on_terminal()
         previous = signal.signal(signal.SIGINT, _on_interrupt)
         try:
-            return join_surrogates(input(prompt if self._prompt_is_shown else ""))
+            with delivered_signals():
+                return join_surrogates(input(prompt if self._prompt_is_shown else ""))
         except (OSError, ValueError, RuntimeError) as problem:
             raise TerminalGone from problem
         except EOFError as end:
