@@ -1,7 +1,7 @@
 """`eaglelocal serve`: from flags to a server in the foreground.
 
-Settings, keys and models are checked before the address is bound. The first load finds the files of every model,
-because it may have to write them; /health answers meanwhile.
+Settings, keys and the files of every model are checked before the address is bound. The first load makes all plans,
+because it may have to write the embedded model or a lighter head; /health answers meanwhile.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def note_of_first(decision: Decision, settings: Settings) -> str:
 
 
 def plans_of(decisions: dict[str, Decision], output: Output) -> dict[str, Plan]:
-    """Return the plans of all models, so that a missing file is found now and not at the first request for it."""
+    """Return the plans of all models, with all their files on disk before the first request."""
     return {name: write_plan(decision, output) for name, decision in decisions.items()}
 
 
