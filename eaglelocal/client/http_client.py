@@ -234,12 +234,13 @@ class _Exchange:
 
 def parse_url(url: str) -> SplitResult:
     """Parse `http://host:port`, with or without /v1. Raises UsageError."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
+    wrong = UsageError(f"{url!r} is not the address of a server", hint="such as http://127.0.0.1:8080")
     try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # the port is no number
-        is_good = False
+    except ValueError:  # the port is no number, or a bracket of an IPv6 address is missing
+        raise wrong from None
     if not is_good or parts.query or parts.fragment or parts.username:
-        raise UsageError(f"{url!r} is not the address of a server", hint="such as http://127.0.0.1:8080")
+        raise wrong
     path = parts.path.rstrip("/")
     return parts._replace(path=path if path.endswith("/v1") else f"{path}/v1")

@@ -5,8 +5,7 @@ Loads Textual only when it shows something.
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
+from eaglelocal.client.http_client import parse_url
 from eaglelocal.client.servers.watch import Watch
 from eaglelocal.probe.gauges import GaugeWatch
 from eaglelocal.settings import Settings
@@ -17,8 +16,11 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def is_local(url: str) -> bool:
-    """Return True if the server is on this machine, so that this machine's load is also the server's."""
-    return urlsplit(url if "://" in url else f"http://{url}").hostname in LOCAL
+    """Return True if the server is on this machine, so that this machine's load is also the server's.
+
+    Raises UsageError for an invalid address.
+    """
+    return parse_url(url).hostname in LOCAL
 
 
 def watch_server(url: str, api_key: str, settings: Settings) -> None:

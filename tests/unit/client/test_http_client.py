@@ -187,7 +187,20 @@ def test_addresses(url: str, host: str, path: str) -> None:
     assert (parts.netloc, parts.path) == (host, path)
 
 
-@pytest.mark.parametrize("url", ["", "ftp://host", "http://", "http://host:x", "http://u:p@host", "http://host?x=1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "ftp://host",
+        "http://",
+        "http://host:x",
+        "http://u:p@host",
+        "http://host?x=1",
+        "http://[",
+        "[::1",
+        "http://]",
+    ],
+)
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(UsageError, match="is not the address"):
         parse_url(url)
