@@ -16,7 +16,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import sys_tags
 
 FOLDER = Path("eaglelocal/backend/native")
-LIBRARY = "libhot.dylib" if sys.platform == "darwin" else "libhot.so"
+LIBRARY = "libnative_step.dylib" if sys.platform == "darwin" else "libnative_step.so"
 FLAGS = ("-std=gnu11", "-O3", "-Wall", "-fPIC", "-shared", "-pthread")
 HINT = "install a C compiler (Debian: apt install gcc; macOS: xcode-select --install), or name yours in CC"
 

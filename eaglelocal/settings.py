@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from eaglelocal.core.gpu_split import parse_split
 from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.sampling import RANGES
-from eaglelocal.core.split import parse_split
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.core.toml_text import read_toml_file
 from eaglelocal.errors import UsageError

@@ -22,10 +22,10 @@ import pytest
 from typer.main import get_command
 
 from eaglelocal.cli.main import app
+from eaglelocal.conversation.slash_commands import COMMANDS, OTHER_NAMES
 from eaglelocal.server.app import PATHS
 from eaglelocal.settings import PREFIX, READERS, Settings
-from eaglelocal.talk.slash import COMMANDS, OTHER_NAMES
-from eaglelocal.tui.keys import CHAT_KEYS
+from eaglelocal.tui.key_bindings import CHAT_KEYS
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

@@ -19,11 +19,11 @@ import pytest
 from doubles.attack_strings import attacks
 
 from eaglelocal.core.tools import Notation, Tool
-from eaglelocal.text.call_forms import FORMS
-from eaglelocal.text.gathering import Gathering
-from eaglelocal.text.literals import Spellings
-from eaglelocal.text.tagged_text import TaggedText
-from eaglelocal.text.tool_calls import BareCalls
+from eaglelocal.text.templates.literal_text import Spellings
+from eaglelocal.text.tool_calls.answer_collector import Gathering
+from eaglelocal.text.tool_calls.call_forms import FORMS
+from eaglelocal.text.tool_calls.call_parser import BareCalls
+from eaglelocal.text.tool_calls.tagged_text import TaggedText
 
 PACKAGE = Path(__file__).parent.parent / "eaglelocal"
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -15,14 +15,14 @@ from typing import cast
 
 import numpy as np
 
-from eaglelocal.backend.choices import Choices, num_ranked
-from eaglelocal.backend.constraint import ConstrainedSampler
-from eaglelocal.backend.hot import NOT_CUT, TAKEN, UNKNOWN, Hot, TargetStruct, filled, maxima_of
-from eaglelocal.backend.images import ImageChunk
-from eaglelocal.backend.library import NativeClock, failure
-from eaglelocal.backend.memory import Cells, uncut
+from eaglelocal.backend.constraint_compiler import ConstrainedSampler
+from eaglelocal.backend.image_encoder import ImageChunk
+from eaglelocal.backend.kv_cells import Cells, uncut
+from eaglelocal.backend.llama_library import NativeClock, failure
 from eaglelocal.backend.model import Model, look_up
+from eaglelocal.backend.native_step import NOT_CUT, TAKEN, UNKNOWN, Hot, TargetStruct, filled, maxima_of
 from eaglelocal.backend.samplers import Chain, ChainSampler, FilteredChain, GreedySampler, WholeChain, filter_of
+from eaglelocal.backend.top_tokens import Choices, num_ranked
 from eaglelocal.core.batch import Batch, Bytes, Floats, Proposals
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import ImageRows

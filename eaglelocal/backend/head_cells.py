@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes as C
 
 from eaglelocal.backend.context import ContextParams, LlamaContext, create_context
-from eaglelocal.backend.hot import HeadStruct, filled
-from eaglelocal.backend.memory import Cells
+from eaglelocal.backend.kv_cells import Cells
 from eaglelocal.backend.model import Model
+from eaglelocal.backend.native_step import HeadStruct, filled
 from eaglelocal.core.batch import Bytes
 
 

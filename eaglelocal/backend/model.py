@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal.backend.constraint import LlamaConstraints
-from eaglelocal.backend.library import Library
+from eaglelocal.backend.constraint_compiler import LlamaConstraints
+from eaglelocal.backend.llama_library import Library
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
-from eaglelocal.gguf.loaded import EXPERTS
+from eaglelocal.gguf.loaded_tensors import EXPERTS
 
 LOAD_HINT = "check the file, or try a smaller --ctx or fewer --gpu-layers"
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode

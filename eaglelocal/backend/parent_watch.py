@@ -1,11 +1,11 @@
-"""Ends a child process with its parent, whatever it is doing then. Native code watches the parent (native/parent.c)."""
+"""End a child process with its parent, whatever it is doing then: native/parent_watch.c watches the parent."""
 
 from __future__ import annotations
 
 import ctypes as C
 import os
 
-from eaglelocal.backend.hot import INSTALL, function_of, load
+from eaglelocal.backend.native_step import INSTALL, function_of, load
 from eaglelocal.errors import LibraryError, ResourceError
 
 

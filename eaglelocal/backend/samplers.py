@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eaglelocal.backend.hot import NONE_FITS, UNKNOWN, DrawStruct, filled
-from eaglelocal.backend.library import Library, NativeClock
+from eaglelocal.backend.llama_library import Library, NativeClock
+from eaglelocal.backend.native_step import NONE_FITS, UNKNOWN, DrawStruct, filled
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.errors import EngineError

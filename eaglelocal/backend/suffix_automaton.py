@@ -1,7 +1,7 @@
 """A suffix automaton: an index of all substrings of a growing text of tokens, in linear memory, built online.
 
 Source: Blumer et al., The smallest automaton recognizing the subwords of a text, 1985. Knows token ids
-and their positions, not slots, owners or drafts. Its states are kept in native code (native/automaton.c).
+and their positions, not slots, owners or drafts. Its states are kept in native code (native/suffix_automaton.c).
 
 A state stands for all substrings that end at the same places; its link leads to the longest suffix that
 ends at more places. Appending a token costs O(1) amortised, and so does following a text with a Cursor.
@@ -17,7 +17,7 @@ import weakref
 from array import array
 from collections.abc import Iterable, Sequence
 
-from eaglelocal.backend.hot import function_of, load
+from eaglelocal.backend.native_step import function_of, load
 
 
 class Native:

@@ -7,8 +7,8 @@ import functools
 import re
 from collections.abc import Callable
 
-from eaglelocal.backend.library import Library
-from eaglelocal.backend.long_runs import WITHOUT_RECURSION, parts_of
+from eaglelocal.backend.llama_library import Library
+from eaglelocal.backend.long_text import WITHOUT_RECURSION, parts_of
 from eaglelocal.core.ports import FillTokens
 from eaglelocal.errors import IncompatibleError
 

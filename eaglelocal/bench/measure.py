@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from eaglelocal.bench.asking import Phase, Side, ask
-from eaglelocal.bench.identity import Difference, Examiner, first_difference
-from eaglelocal.bench.order import Task, rotated
+from eaglelocal.bench.prompt_run import Phase, Side, ask
+from eaglelocal.bench.run_order import Task, rotated
+from eaglelocal.bench.text_identity import Difference, Examiner, first_difference
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import RequestError
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from eaglelocal.bench.asking import MIN_TOKENS
-from eaglelocal.bench.findings import Findings
-from eaglelocal.bench.identity import Difference, Finding
+from eaglelocal.bench.evaluation import Findings
+from eaglelocal.bench.prompt_run import MIN_TOKENS
 from eaglelocal.bench.results import Comparison, Run, Summary
 from eaglelocal.bench.statistics import Bound
+from eaglelocal.bench.text_identity import Difference, Finding
 
 HEAD = (
     f"{'category':<11}{'spec':>7}{'pairs':>6}{'plain':>8}{'spec':>8}  "

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from eaglelocal.bench.asking import Answered
-from eaglelocal.bench.identity import Difference
 from eaglelocal.bench.measure import PLAIN, Lap
+from eaglelocal.bench.prompt_run import Answered
 from eaglelocal.bench.statistics import Bound, bounded_mean, geometric_mean, median
+from eaglelocal.bench.text_identity import Difference
 
 WHOLE = "all"  # label of all categories together
 

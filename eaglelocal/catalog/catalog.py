@@ -14,12 +14,12 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from eaglelocal import locations
-from eaglelocal.catalog.drafts import EVERY_TARGET, DraftEntry, read_draft
-from eaglelocal.catalog.machines import KnownMachine, read_machine
-from eaglelocal.catalog.quants import QuantLoss, read_quant
+from eaglelocal.catalog.draft_entries import EVERY_TARGET, DraftEntry, read_draft
+from eaglelocal.catalog.known_machines import KnownMachine, read_machine
+from eaglelocal.catalog.quantizations import QuantLoss, read_quant
 from eaglelocal.catalog.reference import Profile, parse_reference
-from eaglelocal.catalog.table import Table
-from eaglelocal.catalog.targets import Target, read_target
+from eaglelocal.catalog.target_entries import Target, read_target
+from eaglelocal.catalog.toml_table import Table
 from eaglelocal.errors import UsageError
 
 Entry = TypeVar("Entry")

@@ -32,7 +32,7 @@ _REPO_FILE = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*):(?P<fi
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The embedded model, as written; hub/sizes.py parses what follows the `@`."""
+    """The embedded model, as written; hub/inflation/demo_sizes.py parses what follows the `@`."""
 
     text: str
 

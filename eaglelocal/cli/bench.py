@@ -21,26 +21,26 @@ import typer
 
 from eaglelocal.cli import bench_flags, flags
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S, MIN_ANSWER
-from eaglelocal.cli.bench_report import SERVER_SIDE, Result, Told, Wanted, finish
-from eaglelocal.cli.joining import key_of
-from eaglelocal.cli.loading import load_model, options_of, plan_run, settings_of, slots_of
+from eaglelocal.cli.chat_connection import key_of
+from eaglelocal.cli.load_model import load_model, options_of, plan_run, settings_of, slots_of
 from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.reports.bench import SERVER_SIDE, Result, Told, Wanted, finish
+from eaglelocal.conversation.session import Choice
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.utf8_text import FaultInLine, place_of, read_text_file
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
-from eaglelocal.talk.session import Choice
 
 if TYPE_CHECKING:
-    from eaglelocal.bench.asking import Side
-    from eaglelocal.bench.identity import Examiner
+    from eaglelocal.bench.bench_prompts import Prompt
     from eaglelocal.bench.measure import IsNeeded, Lap, OnAsk
-    from eaglelocal.bench.order import Task
-    from eaglelocal.bench.prompts import Prompt
+    from eaglelocal.bench.prompt_run import Side
+    from eaglelocal.bench.run_order import Task
+    from eaglelocal.bench.text_identity import Examiner
     from eaglelocal.client.http_client import HttpClient
+    from eaglelocal.conversation.session import Model
     from eaglelocal.core.plan import Plan
     from eaglelocal.core.sampling import SamplingParams
     from eaglelocal.settings import Settings
-    from eaglelocal.talk.session import Model
 
 FEWEST_PROMPTS = 2  # of each category, however long they take: a single one has no interval
 OF_SETTINGS = frozenset(
@@ -115,7 +115,7 @@ def run(
     settings: Settings, wanted: Wanted, tasks: Sequence[Task], *, rival: Rival, output: Output
 ) -> tuple[Told, Result]:
     """Load the model, measure, and close it. Returns the run's description and its result."""
-    from eaglelocal.bench.identity import Examiner, tie_bound_of
+    from eaglelocal.bench.text_identity import Examiner, tie_bound_of
 
     with contextlib.ExitStack() as opened:
         server = open_server(rival, opened)
@@ -193,7 +193,7 @@ def prompts_of(file: Path | None, categories: Sequence[str], pairs: int | None, 
 
     The warm-up uses the first prompts of a file, but other tasks of the corpus than those measured.
     """
-    from eaglelocal.bench.prompts import built_in, by_category, from_file
+    from eaglelocal.bench.bench_prompts import built_in, by_category, from_file
 
     if file is not None:
         prompts = from_file(file, categories)
@@ -205,7 +205,7 @@ def prompts_of(file: Path | None, categories: Sequence[str], pairs: int | None, 
 
 
 def tasks_of(asked: Asked, wanted: Wanted, repeats: int) -> list[Task]:
-    from eaglelocal.bench.order import tasks
+    from eaglelocal.bench.run_order import tasks
 
     return tasks(asked.prompts, wanted.levels, repeats=repeats, warm_up=asked.warm_up)
 
@@ -261,8 +261,8 @@ def plan_of(settings: Settings, wanted: Wanted, output: Output) -> Plan:
 
 def sides_of(model: Model, wanted: Wanted, server: HttpClient | None) -> list[Side]:
     """Return the sides to compare: plain decoding first, then the modes, then the server if there is one."""
-    from eaglelocal.bench.asking import Freshness, Side
     from eaglelocal.bench.measure import PLAIN
+    from eaglelocal.bench.prompt_run import Freshness, Side
     from eaglelocal.client.engine_client import EngineClient
     from eaglelocal.core.request import OFF
 

@@ -73,7 +73,7 @@ class Page:
 
 def bound_page(settings: Settings, access: Access, output: Output, *, new_key: str = "") -> Page:
     """Bind the page's address. Raises UsageError without textual-serve, ResourceError if the port is taken."""
-    from eaglelocal.server.run import bound
+    from eaglelocal.server.run_server import bound
 
     try:
         import eaglelocal.web.site  # noqa: F401
@@ -91,8 +91,8 @@ def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output)
     """
     from eaglelocal.client.servers.connection import Connection
     from eaglelocal.server.access import Access, check_bind, key_warnings, names_of, read_keys
-    from eaglelocal.tui.keys import check_look
-    from eaglelocal.tui.look import look_of
+    from eaglelocal.tui.display_options import look_of
+    from eaglelocal.tui.key_bindings import check_look
 
     check_look(look_of(settings))
     watched_url = Connection(url).url
@@ -111,7 +111,7 @@ def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output)
 
 async def until_stopped(page: Page, url: str, api_key: str) -> None:
     """Serve the page until Ctrl-C, SIGTERM or a closed terminal, and return normally then."""
-    from eaglelocal.server.run import ending_signals
+    from eaglelocal.server.run_server import ending_signals
 
     shown = asyncio.create_task(page.show(url, api_key=api_key))
     loop = asyncio.get_running_loop()

@@ -15,11 +15,11 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
-from eaglelocal.cli.asking import Asker
+from eaglelocal.cli.answer_printer import Asker
+from eaglelocal.cli.chat_connection import joined_model, spec_of
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.chat_once import answer_once, joined, read_stdin
-from eaglelocal.cli.joining import joined_model, spec_of
-from eaglelocal.cli.loading import (
+from eaglelocal.cli.load_model import (
     decide,
     load_model,
     options_of,
@@ -30,15 +30,15 @@ from eaglelocal.cli.loading import (
     write_plan,
 )
 from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.conversation.answer_stats import model_line
+from eaglelocal.conversation.conversation import Conversation
+from eaglelocal.conversation.message_output import Voice
+from eaglelocal.conversation.pictures import Pictures, pictures_of
+from eaglelocal.conversation.session import Choice, Garage, Session
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
-from eaglelocal.talk.conversation import Conversation
-from eaglelocal.talk.pictures import Pictures, pictures_of
-from eaglelocal.talk.report import model_line
-from eaglelocal.talk.session import Choice, Garage, Session
-from eaglelocal.talk.voice import Voice
 
 
 def chat(  # many parameters: typer reads the flags from the signature
@@ -121,9 +121,9 @@ def has_screen(output: Output) -> bool:
 
 def show_screen(settings: Settings, pictures: Pictures, *, keeps: bool, tint: bool) -> int:
     """Run the chat screen until the user leaves; it appears before the model is loaded. Returns the exit code."""
-    from eaglelocal.tui.chat import ChatApp, ChatPlaces, run_chat
-    from eaglelocal.tui.keys import check_look
-    from eaglelocal.tui.look import look_of
+    from eaglelocal.tui.chat_app import ChatApp, ChatPlaces, run_chat
+    from eaglelocal.tui.display_options import look_of
+    from eaglelocal.tui.key_bindings import check_look
 
     look = look_of(settings)
     check_look(look)

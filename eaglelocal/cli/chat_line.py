@@ -13,16 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from eaglelocal import locations
-from eaglelocal.cli.asking import Asker
-from eaglelocal.cli.editor import LineDiscarded, LineEditor, TerminalGone, read_question, unseen_typing
+from eaglelocal.cli.answer_printer import Asker
+from eaglelocal.cli.line_editor import LineDiscarded, LineEditor, TerminalGone, read_question, unseen_typing
 from eaglelocal.cli.output import Output, OutputClosed
+from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.answer_stats import model_lines
+from eaglelocal.conversation.pictures import dropped_pictures
+from eaglelocal.conversation.session import Session
+from eaglelocal.conversation.slash_actions import Desk, Leave, act, copied_line, no_clipboard
+from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse
 from eaglelocal.errors import TRACEBACK_VARIABLE, EagleLocalError, as_bug
-from eaglelocal.talk import conversation_file
-from eaglelocal.talk.pictures import dropped_pictures
-from eaglelocal.talk.report import model_lines
-from eaglelocal.talk.session import Session
-from eaglelocal.talk.slash import COMMANDS, Command, is_command, parse
-from eaglelocal.talk.slash_actions import Desk, Leave, act, copied_line, no_clipboard
 from eaglelocal.tui import clipboard
 
 INTERRUPTED = 130

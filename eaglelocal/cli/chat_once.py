@@ -9,11 +9,11 @@ import os
 import select
 from typing import TextIO
 
-from eaglelocal.cli.asking import Asker
+from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.output import Output
-from eaglelocal.core.picture_kinds import media_type
+from eaglelocal.conversation.answer_stats import answer_object
+from eaglelocal.core.image_formats import media_type
 from eaglelocal.errors import Cancelled, EngineError, UsageError
-from eaglelocal.talk.report import answer_object
 
 PATIENCE_S = 2.0
 MAX_STDIN_BYTES = 8_000_000  # more than any context holds; endless input (`yes |`) must not fill the memory

@@ -2,7 +2,7 @@
 
 A reading is an interpretation of the head's configuration: tapped layers and places of norms. Each one is written
 to the file's header and loaded; prompts, and since answers are greedy also texts, are the same for all. The
-criteria are in hub/heads/verdict.py.
+criteria are in hub/heads/trial_verdict.py.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eaglelocal.bench.prompts import Prompt, built_in
+from eaglelocal.bench.bench_prompts import Prompt, built_in
+from eaglelocal.conversation.session import ChatClient
 from eaglelocal.core.events import Failed, Finished, Tokens
 from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import IncompatibleError
-from eaglelocal.gguf.amend import amend
 from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NORM_OUTPUT_KEY
+from eaglelocal.gguf.header_patch import amend
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads.convert import ReadHead, Reading, padded_taps
-from eaglelocal.hub.heads.verdict import Figures, figures_of, goes_on_better, starts_better
-from eaglelocal.talk.session import ChatClient
+from eaglelocal.hub.heads.trial_verdict import Figures, figures_of, goes_on_better, starts_better
 
 DRAFT_LENGTH = 5
 NUM_TOKENS = 1000  # generated with each reading; at least two readings are tried

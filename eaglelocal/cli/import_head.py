@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.loading import options_of, plan_run, settings_of, start_engine
+from eaglelocal.cli.load_model import options_of, plan_run, settings_of, start_engine
 from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.conversation.session import ChatClient, Choice
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import UsageError
-from eaglelocal.talk.session import ChatClient, Choice
 
 if TYPE_CHECKING:
     from eaglelocal.cli.head_trial import Outcome
     from eaglelocal.gguf.writer import Entry, StreamedTensor
     from eaglelocal.hub.heads.convert import ReadHead
-    from eaglelocal.hub.targets import FoundTarget
+    from eaglelocal.hub.target_resolver import FoundTarget
     from eaglelocal.settings import Settings
 
 TYPES = ("f16", "bf16", "q8_0", "f32")
@@ -62,8 +62,8 @@ def import_head(
     \b
     eaglelocal import ./EAGLE3-Qwen3-8B --target ./Qwen3-8B-Q4_K_M.gguf
     """
-    from eaglelocal.cli.import_report import head_lines, report_object, trial_lines
-    from eaglelocal.hub.heads.store import place_of, written
+    from eaglelocal.cli.reports.import_head import head_lines, report_object, trial_lines
+    from eaglelocal.hub.heads.head_store import place_of, written
 
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
@@ -117,8 +117,8 @@ def is_head(path: Path) -> bool:
 def find(settings: Settings, output: Output) -> FoundTarget:
     """Find the target and read its header. Raises IncompatibleError if no head can draft for it."""
     from eaglelocal.errors import IncompatibleError
-    from eaglelocal.gguf.pair import head_obstacle
-    from eaglelocal.hub.targets import find_target
+    from eaglelocal.gguf.draft_pairing import head_obstacle
+    from eaglelocal.hub.target_resolver import find_target
 
     progress = output.progress()
     try:
@@ -134,8 +134,8 @@ def find(settings: Settings, output: Output) -> FoundTarget:
 
 def understand(reference: str, found: FoundTarget) -> ReadHead:
     from eaglelocal.hub.heads.convert import read_head
-    from eaglelocal.hub.heads.folder import read_published
-    from eaglelocal.hub.heads.source import head_folder
+    from eaglelocal.hub.heads.head_folder import read_published
+    from eaglelocal.hub.heads.head_source import head_folder
 
     folder, name = head_folder(reference)
     return read_head(read_published(folder), found.header, found.info, name=name)
@@ -152,7 +152,7 @@ def check_written(path: Path, read: ReadHead, found: FoundTarget) -> tuple[str, 
 
     Raises IncompatibleError if it does not fit the target.
     """
-    from eaglelocal.gguf.pair import draft_warnings, is_same_model, read_draft
+    from eaglelocal.gguf.draft_pairing import draft_warnings, is_same_model, read_draft
     from eaglelocal.gguf.reader import read_header
 
     header = read_header(path)
@@ -166,7 +166,7 @@ def check_written(path: Path, read: ReadHead, found: FoundTarget) -> tuple[str, 
 
 def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings, output: Output) -> Outcome:
     from eaglelocal.cli.head_trial import DRAFT_LENGTH, Trial
-    from eaglelocal.gguf.lighter import AS_IN_FILE
+    from eaglelocal.gguf.head_requantization import AS_IN_FILE
 
     asked = options_of(settings, Choice())
     as_file = dataclasses.replace(asked, draft=str(path.resolve()), draft_type=AS_IN_FILE, spec=DRAFT_LENGTH)

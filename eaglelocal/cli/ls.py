@@ -13,10 +13,10 @@ from eaglelocal.cli.amounts import age_text, path_text, size_text
 from eaglelocal.cli.output import standard_output
 
 if TYPE_CHECKING:
-    from eaglelocal.hub.cache import Partial
-    from eaglelocal.hub.heads.store import UnfinishedHead
+    from eaglelocal.hub.heads.head_store import UnfinishedHead
+    from eaglelocal.hub.hub_cache import Partial
     from eaglelocal.hub.inventory import Entry
-    from eaglelocal.training.workplace import Workplace
+    from eaglelocal.training.training_folder import Workplace
 
 WIDTH = 79
 HEADINGS = ("MODEL", "SIZE", "CONTEXT", "KIND", "AGE")
@@ -31,11 +31,11 @@ def ls(as_json: flags.AsJson = False) -> None:
     eaglelocal ls --json | jq -r '.models[].reference'
     """
     from eaglelocal import locations
-    from eaglelocal.hub.cache import partials_in
-    from eaglelocal.hub.heads.light_copy import all_copies
-    from eaglelocal.hub.heads.store import unfinished_heads
+    from eaglelocal.hub.heads.head_store import unfinished_heads
+    from eaglelocal.hub.heads.requantized_copy import all_copies
+    from eaglelocal.hub.hub_cache import partials_in
     from eaglelocal.hub.inventory import inventory
-    from eaglelocal.training.workplace import workplaces
+    from eaglelocal.training.training_folder import workplaces
 
     output = standard_output()
     cache = locations.hub_cache_dir()

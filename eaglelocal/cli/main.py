@@ -36,11 +36,11 @@ from eaglelocal.cli import (
     train,
     tune,
 )
+from eaglelocal.cli.flag_variables import give_variables
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
-from eaglelocal.cli.variables import give_variables
+from eaglelocal.conversation.spelling import nearest
 from eaglelocal.errors import TRACEBACK_VARIABLE, Cancelled, EagleLocalError, UsageError, as_bug
-from eaglelocal.talk.nearest import nearest
 
 PROGRAM = "eaglelocal"
 INTERRUPTED = 130

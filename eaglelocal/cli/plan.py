@@ -10,14 +10,14 @@ import typer
 
 from eaglelocal.cli import flags
 from eaglelocal.cli.output import standard_output
+from eaglelocal.conversation.spelling import nearest
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.talk.nearest import nearest
 
 if TYPE_CHECKING:
     from eaglelocal.catalog.catalog import Catalog
     from eaglelocal.core.run_options import RunOptions
-    from eaglelocal.planner.machine import Rig
-    from eaglelocal.planner.plan import Outcome
+    from eaglelocal.planning.machine_spec import Rig
+    from eaglelocal.planning.plan_search import Outcome
 
 Target = Annotated[
     str | None, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8b:Q5_K_M, demo@8b:q4_0, ./model.gguf.")
@@ -63,7 +63,7 @@ def plan(
     eaglelocal plan qwen3-8b --ctx 16384
     eaglelocal plan --machine rtx-3090 --ram 64 --goal quality
     """
-    from eaglelocal.cli.plan_report import outcome_object, report_lines
+    from eaglelocal.cli.reports.plan import outcome_object, report_lines
 
     output = standard_output()
     given = {name: context.params[name] for name in OF_SETTINGS}
@@ -84,9 +84,9 @@ def planned(options: RunOptions, machine: str | None, *, ram_gib: float | None =
     Raises UsageError, ModelFileError or IncompatibleError.
     """
     from eaglelocal.catalog.catalog import load
-    from eaglelocal.planner.plan import plan as decide
-    from eaglelocal.planning.candidates import candidates
+    from eaglelocal.planning.find_options import candidates
     from eaglelocal.planning.measured_costs import measured_costs
+    from eaglelocal.planning.plan_search import plan as decide
 
     catalog = load()
     rig = None if machine is None and ram_gib is None else there(machine, catalog, ram_gib)
@@ -100,8 +100,8 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
 
     given  flags of the command, by name; None: not given
     """
-    from eaglelocal.cli.loading import options_of, settings_of
-    from eaglelocal.talk.session import Choice
+    from eaglelocal.cli.load_model import options_of, settings_of
+    from eaglelocal.conversation.session import Choice
 
     settings = settings_of(given)
     options = replace(options_of(settings, Choice(), parallel=settings.parallel or 1), target=target, goal=goal)
@@ -118,7 +118,7 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
 
 def checked_goal(name: str) -> str:
     """Return `name` if it is a goal. Raises UsageError if not."""
-    from eaglelocal.planner.goals import GOALS
+    from eaglelocal.planning.goals import GOALS
 
     if name not in GOALS:
         close = nearest(name, GOALS)
@@ -129,7 +129,7 @@ def checked_goal(name: str) -> str:
 
 
 def here(catalog: Catalog) -> Rig:
-    from eaglelocal.planner.machine import rig_of
+    from eaglelocal.planning.machine_spec import rig_of
     from eaglelocal.probe.probe import probe
 
     return rig_of(probe(), catalog.machines)
@@ -140,8 +140,8 @@ def there(name: str | None, catalog: Catalog, ram_gib: float | None) -> Rig:
 
     Raises UsageError on an unknown machine, or on `ram_gib` without a machine that has RAM beside its GPUs.
     """
-    from eaglelocal.catalog.machines import GIB
-    from eaglelocal.planner.machine import rig_of_known, with_ram
+    from eaglelocal.catalog.known_machines import GIB
+    from eaglelocal.planning.machine_spec import rig_of_known, with_ram
 
     known = None if name is None else catalog.machine(name)
     if known is None or (ram_gib is not None and not known.num_gpus):
@@ -152,7 +152,7 @@ def there(name: str | None, catalog: Catalog, ram_gib: float | None) -> Rig:
 
 
 def nothing_fits(outcome: Outcome) -> ResourceError:
-    from eaglelocal.planner.way_out import nothing_fits as why
+    from eaglelocal.planning.no_fit_hints import nothing_fits as why
 
     message, hint = why(outcome)
     return ResourceError(message, hint=hint)

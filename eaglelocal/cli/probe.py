@@ -31,8 +31,8 @@ def probe(as_json: flags.AsJson = False, measure: Measure = False) -> None:
     eaglelocal probe --json | jq .memory
     """
     from eaglelocal.probe.bandwidth import with_bandwidth
+    from eaglelocal.probe.machine_json import to_json
     from eaglelocal.probe.probe import probe as probe_machine
-    from eaglelocal.probe.report import to_json
 
     output = standard_output()
     machine = with_bandwidth(probe_machine(), again=measure)

@@ -10,7 +10,7 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.output import standard_output
 
 if TYPE_CHECKING:
-    from eaglelocal.client.running import RunningServer
+    from eaglelocal.client.running_servers import RunningServer
 
 
 def ps(as_json: flags.AsJson = False) -> None:
@@ -20,7 +20,7 @@ def ps(as_json: flags.AsJson = False) -> None:
     eaglelocal ps
     eaglelocal ps --json | jq '.servers[].url'
     """
-    from eaglelocal.client.running import running_servers, state_of
+    from eaglelocal.client.running_servers import running_servers, state_of
 
     output = standard_output()
     found = [(server, state_of(server)) for server in running_servers()]
@@ -46,7 +46,7 @@ def server_object(server: RunningServer, state: str) -> dict[str, object]:
 
 def server_lines(found: Sequence[tuple[RunningServer, str]], *, now: float, width: int | None) -> list[str]:
     """Return one line a server; if `width` is given, lines are cut to fit: names of targets may be long."""
-    from eaglelocal.tui.spans import span
+    from eaglelocal.tui.duration_text import span
 
     rows = [(server.url, state, f"pid {server.pid}", f"up {span(now - server.started_at)}") for server, state in found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

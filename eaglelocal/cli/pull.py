@@ -16,7 +16,7 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli.amounts import duration_text, path_text, size_text
-from eaglelocal.cli.asking_once import confirm
+from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.pull_verify import discard_damaged, verify_on_disk
 from eaglelocal.core.events import LoadProgress
@@ -31,10 +31,10 @@ from eaglelocal.errors import (
 
 if TYPE_CHECKING:
     from eaglelocal.hub.download import Order, Progress
-    from eaglelocal.hub.drafts import FoundDraft
-    from eaglelocal.hub.references import Wanted
-    from eaglelocal.hub.targets import FoundTarget
-    from eaglelocal.hub.troubles import Patience
+    from eaglelocal.hub.draft_resolver import FoundDraft
+    from eaglelocal.hub.hub_errors import Patience
+    from eaglelocal.hub.hub_references import Wanted
+    from eaglelocal.hub.target_resolver import FoundTarget
 
 MAX_FILES_SHOWN = 8
 LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # between attempts; short, because the user is waiting
@@ -89,8 +89,8 @@ def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> W
 
     None for the embedded model. Raises UsageError.
     """
-    from eaglelocal.cli.planned import planned_for_here
-    from eaglelocal.hub.references import wanted
+    from eaglelocal.cli.choose_build import planned_for_here
+    from eaglelocal.hub.hub_references import wanted
 
     planned = planned_for_here(target, draft=draft) if quant is None else None
     if planned is None:
@@ -119,7 +119,7 @@ def ordered(want: Wanted, output: Output) -> list[Order]:
 
     Empty, with a message, if the hub does not answer and the model is on disk. Raises DownloadError or UsageError.
     """
-    from eaglelocal.hub.on_disk import find_cached
+    from eaglelocal.hub.cached_files import find_cached
 
     patience = patience_of(output, LOOK_UP_WAITS_S)
     try:
@@ -139,14 +139,14 @@ def ordered(want: Wanted, output: Output) -> list[Order]:
 
 def with_eyes(orders: list[Order], mmproj: str) -> list[Order]:
     """Return the orders; the first, the model's, includes a projector if its repository has one."""
-    from eaglelocal.hub.ordering import with_projector
+    from eaglelocal.hub.pull_plan import with_projector
 
     return [with_projector(order, mmproj) if not number else order for number, order in enumerate(orders)]
 
 
 def say_other_copy(want: Wanted, output: Output) -> None:
     """Explain why a model is fetched that is on disk already: only the other copy has an MTP layer."""
-    from eaglelocal.hub.on_disk import find_cached
+    from eaglelocal.hub.cached_files import find_cached
 
     try:
         there = find_cached(locations.hub_cache_dir(), want.target)
@@ -161,7 +161,7 @@ def ordered_target(want: Wanted, patience: Patience, output: Output) -> Order:
 
     If a planned quantization is missing, the usual one is taken; raises UsageError if the user asked for it.
     """
-    from eaglelocal.hub.ordering import order_draft, order_model
+    from eaglelocal.hub.pull_plan import order_draft, order_model
 
     try:
         return order_draft(want.target, patience)
@@ -174,8 +174,8 @@ def ordered_target(want: Wanted, patience: Patience, output: Output) -> Order:
 
 def with_nearest(problem: DownloadError, repo: str) -> DownloadError:
     """Return the error; if the repository is missing, with a similar one of the catalogue in its hint."""
-    from eaglelocal.hub.references import nearest_repo
-    from eaglelocal.hub.troubles import is_missing
+    from eaglelocal.hub.hub_errors import is_missing
+    from eaglelocal.hub.hub_references import nearest_repo
 
     near = nearest_repo(repo) if is_missing(problem) else None
     return DownloadError(problem.message, hint=f"did you mean {near}? or {problem.hint}") if near else problem
@@ -183,7 +183,7 @@ def with_nearest(problem: DownloadError, repo: str) -> DownloadError:
 
 def ordered_draft(want: Wanted, patience: Patience, output: Output) -> list[Order]:
     """Look up the draft. If that fails, raise only if it was asked for by name: the model runs without one."""
-    from eaglelocal.hub.ordering import order_draft
+    from eaglelocal.hub.pull_plan import order_draft
 
     if want.draft is None:
         return []
@@ -197,8 +197,8 @@ def ordered_draft(want: Wanted, patience: Patience, output: Output) -> list[Orde
 
 
 def patience_of(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> Patience:
-    from eaglelocal.hub.remote import silence_client
-    from eaglelocal.hub.troubles import Patience
+    from eaglelocal.hub.hub_api import silence_client
+    from eaglelocal.hub.hub_errors import Patience
 
     silence_client()
     return Patience(waits_s, on_wait=output.aside)
@@ -280,8 +280,8 @@ def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
     """
     from eaglelocal.gguf.mtp import has_mtp
     from eaglelocal.hub.inventory import HEAD, described
-    from eaglelocal.hub.ordering import needs_import
-    from eaglelocal.hub.targets import read_target
+    from eaglelocal.hub.pull_plan import needs_import
+    from eaglelocal.hub.target_resolver import read_target
 
     if needs_import(orders[0]):
         return say_import(orders[0], "REF", output)
@@ -313,7 +313,7 @@ def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
 
 def tell_eyes(target: FoundTarget, output: Output) -> None:
     """Show which projector on disk lets the target read images, or why there is none."""
-    from eaglelocal.hub.projectors import projector_beside
+    from eaglelocal.hub.projector_resolver import projector_beside
 
     eyes = projector_beside(target.path, target.header, is_of_hub=True)
     if eyes.path is not None:
@@ -332,7 +332,7 @@ def check_draft(order: Order, of: Order, target: FoundTarget, output: Output) ->
 
     A head that must be imported first is only mentioned. Raises IncompatibleError or ModelFileError.
     """
-    from eaglelocal.hub.ordering import needs_import
+    from eaglelocal.hub.pull_plan import needs_import
 
     if needs_import(order):
         return say_import(order, of.reference, output)
@@ -370,7 +370,7 @@ def written(file: Path) -> Iterator[None]:
 
 
 def checked_draft(order: Order, target: FoundTarget) -> FoundDraft:
-    from eaglelocal.hub.drafts import draft_at
+    from eaglelocal.hub.draft_resolver import draft_at
 
     return draft_at(path_of(order), target)
 

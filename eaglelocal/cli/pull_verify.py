@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from eaglelocal import locations
 from eaglelocal.cli.amounts import size_text
-from eaglelocal.cli.asking_once import confirm
+from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.output import Output
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import EagleLocalError, ModelFileError
 
 if TYPE_CHECKING:
     from eaglelocal.hub.download import Order
-    from eaglelocal.hub.references import Wanted
+    from eaglelocal.hub.hub_references import Wanted
     from eaglelocal.hub.verification import Promised
 
 
@@ -43,7 +43,7 @@ def verify_on_disk(want: Wanted, output: Output) -> None:
 
     Raises ModelFileError on a damaged file.
     """
-    from eaglelocal.hub.on_disk import find_cached
+    from eaglelocal.hub.cached_files import find_cached
     from eaglelocal.hub.verification import of_cache
 
     try:

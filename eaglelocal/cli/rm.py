@@ -10,14 +10,14 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli.amounts import path_text, size_text
-from eaglelocal.cli.asking_once import confirm
+from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.output import standard_output
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 
 if TYPE_CHECKING:
-    from eaglelocal.hub.cache import Partial
+    from eaglelocal.hub.hub_cache import Partial
     from eaglelocal.hub.removal import Removal
-    from eaglelocal.training.workplace import Workplace
+    from eaglelocal.training.training_folder import Workplace
 
 MAX_KEPT_SHOWN = 5
 
@@ -32,7 +32,7 @@ def rm(ref: Which, yes: Yes = False) -> None:
     eaglelocal rm user/repo-GGUF:Q4_K_M
     eaglelocal rm demo@1b:bf16 --yes
     """
-    from eaglelocal.hub.heads.light_copy import drop_stale
+    from eaglelocal.hub.heads.requantized_copy import drop_stale
     from eaglelocal.hub.removal import remove
 
     output = standard_output()
@@ -65,10 +65,10 @@ def removal_of(reference: str) -> Removal:
 
 def _generated(reference: str) -> Removal:
     """Return the generated files of an embedded model, including those of older versions."""
-    from eaglelocal.hub.inflate import parse_demo_reference
+    from eaglelocal.hub.inflation.inflate import parse_demo_reference
     from eaglelocal.hub.inventory import generated, reference_of
     from eaglelocal.hub.removal import plan_file_removal
-    from eaglelocal.hub.targets import NATIVE
+    from eaglelocal.hub.target_resolver import NATIVE
 
     if reference == NATIVE:
         raise UsageError("the embedded model belongs to eaglelocal", hint="pip uninstall eaglelocal removes both")
@@ -97,7 +97,7 @@ def _imported(path: Path) -> Removal:
 
 def _workplace(path: Path) -> Workplace | None:
     """Return the working folder of `train` at this path, or None. Raises ResourceError if it is in use."""
-    from eaglelocal.training.workplace import workplaces
+    from eaglelocal.training.training_folder import workplaces
 
     place = next((place for place in workplaces() if _place(place.folder) == _place(path)), None)
     if place is not None and place.is_in_use:
@@ -107,7 +107,7 @@ def _workplace(path: Path) -> Workplace | None:
 
 def _is_unfinished(path: Path) -> bool:
     """Return whether the file is left from an import that was stopped. Raises ResourceError if it is in use."""
-    from eaglelocal.hub.heads.store import unfinished_heads
+    from eaglelocal.hub.heads.head_store import unfinished_heads
 
     head = next((head for head in unfinished_heads() if _place(head.path) == _place(path)), None)
     if head is not None and head.is_being_written:
@@ -122,9 +122,9 @@ def _place(path: Path) -> Path:
 
 def _of_hub(reference: str) -> Removal:
     """Return a model of the hub's cache, and its repository's unfinished downloads; these alone if it has no model."""
-    from eaglelocal.hub.cache import partials_of
-    from eaglelocal.hub.on_disk import find_cached
-    from eaglelocal.hub.references import any_reference
+    from eaglelocal.hub.cached_files import find_cached
+    from eaglelocal.hub.hub_cache import partials_of
+    from eaglelocal.hub.hub_references import any_reference
     from eaglelocal.hub.removal import plan_removal
 
     cache = locations.hub_cache_dir()

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.loading import options_of, sampling_of, settings_of, start_engine, write_plan
+from eaglelocal.cli.load_model import options_of, sampling_of, settings_of, start_engine, write_plan
 from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.conversation.answer_stats import model_line
+from eaglelocal.conversation.session import Choice
 from eaglelocal.core.plan import Plan
 from eaglelocal.settings import Settings
-from eaglelocal.talk.report import model_line
-from eaglelocal.talk.session import Choice
 
 if TYPE_CHECKING:
     from eaglelocal.cli.serve_screen import ServeScreen
     from eaglelocal.core.run_options import RunOptions
     from eaglelocal.planning.decision import Decision
     from eaglelocal.server.access import Access
-    from eaglelocal.server.models import Models
-    from eaglelocal.server.residents import Loaded
-    from eaglelocal.server.serving import Serving
+    from eaglelocal.server.dependencies import Serving
+    from eaglelocal.server.loaded_models import Loaded
+    from eaglelocal.server.model_manager import Models
 
 DEFAULT_PARALLEL = 4
 ENGINE_RETRIES = 12  # of an engine that keeps failing: about eleven minutes
@@ -98,10 +98,10 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
     """Serve until stopped. web: serve the monitor for browsers too."""
     from eaglelocal.cli.browser import bound_page
     from eaglelocal.cli.serve_log import Said, log_to
-    from eaglelocal.client.running import announce, announced, this_server
+    from eaglelocal.client.running_servers import announce, announced, this_server
     from eaglelocal.server.access import Access, check_bind, key_warnings, names_of, origins_of, read_keys, with_own_key
     from eaglelocal.server.app import create_app
-    from eaglelocal.server.run import Runtime, bound, run
+    from eaglelocal.server.run_server import Runtime, bound, run
 
     key_file = Path(settings.api_key_file).expanduser() if settings.api_key_file else None
     is_new = key_file is not None and not key_file.exists()
@@ -194,8 +194,8 @@ def plans_of(decisions: dict[str, Decision], output: Output) -> dict[str, Plan]:
 
 def serving_of(settings: Settings, decisions: dict[str, Decision], access: Access, output: Output) -> Serving:
     from eaglelocal.server.admission import Admission
+    from eaglelocal.server.dependencies import Limits, Serving
     from eaglelocal.server.metrics import Metrics
-    from eaglelocal.server.serving import Limits, Serving
 
     limits = Limits(max_waiting=settings.max_waiting, request_s=settings.request_timeout)
     return Serving(
@@ -214,8 +214,8 @@ def serving_of(settings: Settings, decisions: dict[str, Decision], access: Acces
 
 def models_of(decisions: dict[str, Decision], settings: Settings, output: Output) -> Models:
     from eaglelocal.planning.coresidency import Household
-    from eaglelocal.server.models import Models
-    from eaglelocal.server.residents import Opened
+    from eaglelocal.server.loaded_models import Opened
+    from eaglelocal.server.model_manager import Models
 
     plans: dict[str, Plan] = {}
     household = Household(most=settings.max_loaded or None)

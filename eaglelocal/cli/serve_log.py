@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from eaglelocal.cli.output import Output, StatusLine
 from eaglelocal.core.events import EngineSnapshot
-from eaglelocal.server.residents import Loaded
-from eaglelocal.server.run import notify_service_manager
-from eaglelocal.server.serving import Serving
+from eaglelocal.server.dependencies import Serving
+from eaglelocal.server.loaded_models import Loaded
+from eaglelocal.server.run_server import notify_service_manager
 
 STATUS_GAP_S = 1.0
 REPEAT_S = 10.0

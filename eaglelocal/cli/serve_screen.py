@@ -17,10 +17,10 @@ from eaglelocal.cli.output import Output
 from eaglelocal.cli.tail_stream import TailStream
 from eaglelocal.errors import TRACEBACK_VARIABLE
 from eaglelocal.settings import Settings
-from eaglelocal.tui.tail import Tail
+from eaglelocal.tui.log_tail import Tail
 
 if TYPE_CHECKING:
-    from eaglelocal.client.running import RunningServer
+    from eaglelocal.client.running_servers import RunningServer
     from eaglelocal.tui.monitor import Monitor, OpenWatch, Outcome
 
 _log = logging.getLogger("eaglelocal.server")
@@ -41,8 +41,8 @@ class ServeScreen:
 
     def __init__(self, settings: Settings) -> None:
         """Read the look and the key bindings. Raises UsageError if a key is bound to an unknown action."""
-        from eaglelocal.tui.keys import check_look
-        from eaglelocal.tui.look import look_of
+        from eaglelocal.tui.display_options import look_of
+        from eaglelocal.tui.key_bindings import check_look
 
         self._look = look_of(settings)
         check_look(self._look)
@@ -57,7 +57,7 @@ class ServeScreen:
 
         Then either send SIGINT to this process, so that the server ends, or await `afterwards` while it continues.
         """
-        from eaglelocal.probe.gauges import GaugeWatch
+        from eaglelocal.probe.load_gauges import GaugeWatch
         from eaglelocal.tui.monitor import Monitor
 
         gauges = GaugeWatch()
@@ -77,7 +77,7 @@ class ServeScreen:
 
     @staticmethod
     def _watcher(server: RunningServer) -> OpenWatch:
-        from eaglelocal.client.servers.watch import Watch
+        from eaglelocal.client.servers.server_watch import Watch
 
         return lambda on_reading: Watch(server.url, on_reading, api_key=server.api_key)
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eaglelocal.catalog.drafts import MTP
+from eaglelocal.catalog.draft_entries import MTP
 from eaglelocal.cli import flags
 from eaglelocal.cli.amounts import path_text, size_text
 from eaglelocal.cli.output import standard_output
 from eaglelocal.core.sampling import sampling_text
 from eaglelocal.gguf.block_info import BlockInfo
-from eaglelocal.gguf.pair import HEAD_ARCHITECTURES
-from eaglelocal.gguf.sampling import recommended_sampling
-from eaglelocal.gguf.shape import BLOCK
-from eaglelocal.planner.images import encoding_bytes
+from eaglelocal.gguf.draft_pairing import HEAD_ARCHITECTURES
+from eaglelocal.gguf.model_shape import BLOCK
+from eaglelocal.gguf.recommended_sampling import recommended_sampling
+from eaglelocal.memory.projector_bytes import encoding_bytes
 
 if TYPE_CHECKING:
-    from eaglelocal.hub.look import KnownDraft, Look
+    from eaglelocal.hub.model_details import KnownDraft, Look
 
 WIDTH, INDENT = 79, 10
 DEFAULT_CTX = 4096
@@ -35,7 +35,7 @@ def show(ref: Which, as_json: flags.AsJson = False) -> None:
     eaglelocal show user/repo-GGUF:Q4_K_M
     eaglelocal show ./model.gguf --json | jq .context
     """
-    from eaglelocal.hub.look import look_at
+    from eaglelocal.hub.model_details import look_at
 
     output = standard_output()
     look = look_at(ref)
@@ -129,7 +129,7 @@ def _usual_ctx(look: Look) -> int:
 
 def template_text(template: str) -> str:
     """Return what the chat template supports: the form of tool calls, and reasoning."""
-    from eaglelocal.text.families import family_of
+    from eaglelocal.text.reasoning.model_families import family_of
 
     if not template:
         return "none: a stand-in is used"

@@ -17,7 +17,7 @@ from eaglelocal.cli.output import standard_output
 from eaglelocal.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
-    from eaglelocal.client.running import RunningServer
+    from eaglelocal.client.running_servers import RunningServer
 
 ALL = "all"
 PATIENCE_S = 45.0  # running answers may finish first
@@ -33,7 +33,7 @@ def stop(which: Which = None) -> None:
     eaglelocal stop 8421
     eaglelocal stop all
     """
-    from eaglelocal.client.running import running_servers
+    from eaglelocal.client.running_servers import running_servers
 
     output = standard_output()
     chosen = chosen_of(running_servers(), which)
@@ -69,7 +69,7 @@ def _is_meant(server: RunningServer, which: str) -> bool:
 
 
 def ask_to_end(server: RunningServer) -> None:
-    from eaglelocal.probe.processes import is_alive
+    from eaglelocal.probe.process_info import is_alive
 
     if not is_alive(server.pid, server.birth):  # another process may have got its pid
         return
@@ -83,8 +83,8 @@ def ask_to_end(server: RunningServer) -> None:
 
 def wait_for_end(server: RunningServer, patience_s: float) -> None:
     """Wait until a server has ended. Raises EngineError if it still runs after `patience_s` seconds."""
-    from eaglelocal.client.running import running_servers
-    from eaglelocal.probe.processes import is_alive
+    from eaglelocal.client.running_servers import running_servers
+    from eaglelocal.probe.process_info import is_alive
 
     deadline_s = time.monotonic() + patience_s
     while is_alive(server.pid, server.birth):

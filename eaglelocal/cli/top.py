@@ -16,8 +16,8 @@ from eaglelocal.errors import EngineError, UsageError
 from eaglelocal.settings import Settings
 
 if TYPE_CHECKING:
-    from eaglelocal.client.reading import Reading
-    from eaglelocal.client.servers.watch import Watch
+    from eaglelocal.client.server_reading import Reading
+    from eaglelocal.client.servers.server_watch import Watch
     from eaglelocal.tui.feed import Feed
     from eaglelocal.tui.monitor_text import Scene
 
@@ -46,7 +46,7 @@ def top(
     eaglelocal top --once | head -3
     eaglelocal top --web
     """
-    from eaglelocal.cli.joining import key_of
+    from eaglelocal.cli.chat_connection import key_of
 
     said = {"web_port": web_port, "host": host, "api_key_file": api_key_file, "allowed_hosts": allowed_hosts}
     if not web and (given := [name for name, value in said.items() if value is not None]):
@@ -63,14 +63,14 @@ def top(
         return watch_in_browser(where, api_key, settings, output)
     if not output.is_terminal:
         raise UsageError("stdout is no terminal", hint="`eaglelocal top --once` prints one frame, --json an object")
-    from eaglelocal.tui.watching import watch_server
+    from eaglelocal.tui.run_monitor import watch_server
 
     return watch_server(where, api_key, settings)
 
 
 def address_here() -> str:
     """Return the URL of the newest eaglelocal server on this machine. Raises EngineError if none runs."""
-    from eaglelocal.client.running import running_servers
+    from eaglelocal.client.running_servers import running_servers
 
     found = running_servers()
     if not found:
@@ -81,8 +81,8 @@ def address_here() -> str:
 
 # ---- one frame
 def look_once(url: str, api_key: str, settings: Settings, output: Output, *, as_json: bool) -> None:
-    from eaglelocal.client.servers.watch import Watch
-    from eaglelocal.tui.look import look_of
+    from eaglelocal.client.servers.server_watch import Watch
+    from eaglelocal.tui.display_options import look_of
     from eaglelocal.tui.monitor_text import once_text
 
     watch = Watch(url, ignored, api_key=api_key)
@@ -98,10 +98,10 @@ def scene_of(watch: Watch) -> Scene:
 
     Raises EngineError if it does not answer.
     """
-    from eaglelocal.probe.gauges import GaugeWatch
+    from eaglelocal.probe.load_gauges import GaugeWatch
     from eaglelocal.tui.feed import Feed
     from eaglelocal.tui.monitor_text import Scene
-    from eaglelocal.tui.watching import is_local
+    from eaglelocal.tui.run_monitor import is_local
 
     gauges = GaugeWatch() if is_local(watch.url) else None
     feed = Feed()
@@ -115,7 +115,7 @@ def scene_of(watch: Watch) -> Scene:
 
 
 def read_into(feed: Feed, watch: Watch) -> None:
-    from eaglelocal.client.reading import DISCONNECTED
+    from eaglelocal.client.server_reading import DISCONNECTED
 
     reading = watch.read()
     if reading.state == DISCONNECTED:

@@ -18,22 +18,22 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.amounts import duration_text
 from eaglelocal.cli.import_head import check_asked, progress_of
-from eaglelocal.cli.loading import sampling_of, settings_of, start_engine
+from eaglelocal.cli.load_model import sampling_of, settings_of, start_engine
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.train_lessons import Lessons, check_there_is_room, digest_of, lessons_of
+from eaglelocal.cli.train_options import Lessons, check_there_is_room, digest_of, lessons_of
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import UsageError
 from eaglelocal.training.device import DEVICES, device_of
 
 if TYPE_CHECKING:
+    from eaglelocal.cli.reports.train import Trained
     from eaglelocal.cli.train_questions import Asked
-    from eaglelocal.cli.train_report import Trained
-    from eaglelocal.client.port import Client
+    from eaglelocal.client.client import Client
     from eaglelocal.core.request import ChatRequest
-    from eaglelocal.hub.heads.verdict import Figures
+    from eaglelocal.hub.heads.trial_verdict import Figures
     from eaglelocal.training.conversations import Collected, Conversation
     from eaglelocal.training.loop import Recipe
-    from eaglelocal.training.study import Learned, Study
+    from eaglelocal.training.trainer import Learned, Study
 
 DEFAULT_SLOTS = 4
 LEAST_CONVERSATIONS = 40
@@ -86,8 +86,8 @@ def train(
     \b
     eaglelocal train --target ./Qwen3-8B-Q4_K_M.gguf --prompts questions.txt
     """
+    from eaglelocal.cli.reports.train import begin_lines, report_object, result_lines
     from eaglelocal.cli.train_questions import asked_of
-    from eaglelocal.cli.train_report import begin_lines, report_object, result_lines
 
     settings = settings_of({name: value for name, value in context.params.items() if name not in OWN})
     output = standard_output(colour=settings.colour)
@@ -109,8 +109,8 @@ def train(
 
 def trained_for(lessons: Lessons, asked: Asked, *, tokens: int, epochs: int) -> Trained:
     """Collect answers, train and try the head; resumes from the files in the folder. Returns the result."""
-    from eaglelocal.training.study import learn
-    from eaglelocal.training.workplace import entered
+    from eaglelocal.training.trainer import learn
+    from eaglelocal.training.training_folder import entered
 
     with entered(lessons.folder, lessons.found.label), resumable(lessons.output):
         check_there_is_room(lessons)
@@ -134,7 +134,7 @@ def resumable(output: Output) -> Iterator[None]:
 def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Collected:
     """Collect the target's answers, up to `most_tokens` tokens. Raises UsageError if they are too few."""
     from eaglelocal.training.conversations import collect, key_of
-    from eaglelocal.training.workplace import ANSWERS
+    from eaglelocal.training.training_folder import ANSWERS
 
     slots, output = lessons.settings.parallel or DEFAULT_SLOTS, lessons.output
     progress = output.progress()
@@ -200,8 +200,8 @@ def study_of(lessons: Lessons, collected: Collected, *, epochs: int) -> Study:
 
     The checkpoint's name depends on the start, the epochs, the context and the conversations.
     """
-    from eaglelocal.training.study import Study
-    from eaglelocal.training.workplace import CHECKPOINT
+    from eaglelocal.training.trainer import Study
+    from eaglelocal.training.training_folder import CHECKPOINT
 
     taught, held_out = parted(collected.conversations)
     start = lessons.school.start
@@ -257,14 +257,14 @@ def keep(lessons: Lessons, study: Study, learned: Learned, asked: Asked, collect
     Raises IncompatibleError if it predicts the target too badly.
     """
     from eaglelocal.cli.head_trial import check_knows_target
-    from eaglelocal.cli.train_report import Trained
-    from eaglelocal.gguf.amend import amend
+    from eaglelocal.cli.reports.train import Trained
+    from eaglelocal.gguf.draft_pairing import read_draft
     from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY
-    from eaglelocal.gguf.pair import read_draft
+    from eaglelocal.gguf.header_patch import amend
     from eaglelocal.gguf.reader import read_header
-    from eaglelocal.hub.heads.store import written
+    from eaglelocal.hub.heads.head_store import written
     from eaglelocal.training.conversations import key_of
-    from eaglelocal.training.pupil import entries_of, name_of, tensors_of
+    from eaglelocal.training.draft_head import entries_of, name_of, tensors_of
 
     found, school, path, kind = lessons.found, lessons.school, lessons.path, lessons.kind
     name = name_of(school)

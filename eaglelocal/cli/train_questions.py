@@ -10,12 +10,12 @@ from itertools import islice
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.bench.prompts import from_file
+from eaglelocal.bench.bench_prompts import from_file
+from eaglelocal.conversation.conversation_file import load, names
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
 from eaglelocal.errors import EagleLocalError, UsageError
-from eaglelocal.talk.conversation_file import load, names
 from eaglelocal.training.conversations import key_of
 
 TASKS_OF_A_KIND = 1500

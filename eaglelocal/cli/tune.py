@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.loading import load_model, options_of, plan_run, settings_of, slots_of
+from eaglelocal.cli.load_model import load_model, options_of, plan_run, settings_of, slots_of
 from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.conversation.session import Answer, ChatClient, Choice
 from eaglelocal.core.events import Failed, LoadProgress, Tokens
 from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError
-from eaglelocal.talk.session import Answer, ChatClient, Choice
 
 if TYPE_CHECKING:
     from eaglelocal.core.costs import MeasuredCosts
@@ -56,8 +56,8 @@ def tune(
     eaglelocal tune
     eaglelocal tune --target demo@1b:bf16 --threads 2 --json
     """
-    from eaglelocal.calibrations import machine_name
-    from eaglelocal.cli.tune_report import report_lines, report_object
+    from eaglelocal.cli.reports.tune import report_lines, report_object
+    from eaglelocal.loading.calibration_store import machine_name
     from eaglelocal.probe.probe import probe
 
     settings = settings_of(context.params)

@@ -16,17 +16,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 
-from eaglelocal.client.answer import Answer, stream
-from eaglelocal.client.desk import Desk
-from eaglelocal.client.port import OnEvent
+from eaglelocal.client.answer_stream import Answer, stream
+from eaglelocal.client.client import OnEvent
+from eaglelocal.client.in_flight_requests import Desk
 from eaglelocal.client.snapshots import Snapshots
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, LoadProgress, RequestEvent
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest, ChatRequest, Spec
-from eaglelocal.engine.child import EngineChild
-from eaglelocal.engine.crash_report import InFlight
-from eaglelocal.engine.supervisor import DEFAULT_POLICY, EngineState, RestartPolicy, Supervisor
 from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError
+from eaglelocal.worker.child import EngineChild
+from eaglelocal.worker.crash_report import InFlight
+from eaglelocal.worker.supervisor import DEFAULT_POLICY, EngineState, RestartPolicy, Supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class EngineClient:
         self,
         plan: Plan,
         *,
-        builder: str = "eaglelocal.assembly:build",
+        builder: str = "eaglelocal.loading.engine_builder:build",
         on_progress: OnProgress | None = None,
         restart: RestartPolicy = DEFAULT_POLICY,
     ) -> None:

@@ -18,11 +18,11 @@ from dataclasses import replace
 from types import TracebackType
 from urllib.parse import SplitResult, urlsplit
 
-from eaglelocal.client.answer import Answer, stream
+from eaglelocal.client.answer_stream import Answer, stream
+from eaglelocal.client.client import OnEvent
 from eaglelocal.client.http_server import chosen_model, info_of, is_ours, snapshot_of
 from eaglelocal.client.http_stream import Dialect, StreamedAnswer, chat_body, data_lines, mapping, number, refusal
-from eaglelocal.client.port import OnEvent
-from eaglelocal.client.reading import DISCONNECTED
+from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Piece, Tokens
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.request import ChatRequest
@@ -37,7 +37,7 @@ MAX_LINE_BYTES = 2**20
 
 
 class HttpClient:
-    """A Client (client/port.py) over HTTP. `start` finds the model's name; requests may come from any thread."""
+    """A Client (client/client.py) over HTTP. `start` finds the model's name; requests may come from any thread."""
 
     def __init__(self, url: str, *, api_key: str = "", model: str = "", reuses_prompts: bool = False) -> None:
         """`model`: the model to use, if not the first. `reuses_prompts`: allow prompt caching (benchmarks must not)."""

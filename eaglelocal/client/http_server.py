@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 from eaglelocal.client.http_stream import mapping, number, speculation_of
 from eaglelocal.core.events import EngineInfo, EngineSnapshot
+from eaglelocal.core.model_task import Task
 from eaglelocal.core.sampling import RECOMMENDED, is_possible
 from eaglelocal.core.stats import SpeculationStats
-from eaglelocal.core.task import Task
 from eaglelocal.errors import EngineError, RequestError
 
 OURS = "eaglelocal"  # `owned_by` of our models

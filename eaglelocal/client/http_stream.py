@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from eaglelocal.core.events import Finished, Piece
+from eaglelocal.core.image_formats import media_type
 from eaglelocal.core.json_text import read_json
-from eaglelocal.core.picture_kinds import media_type
 from eaglelocal.core.request import ChatRequest, Drafting, Message, Spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import Future
 from dataclasses import replace
 
-from eaglelocal.client.desk import Recipient
+from eaglelocal.client.in_flight_requests import Recipient
 from eaglelocal.core.events import NOTHING_YET, EngineSnapshot, TakeSnapshot
 
 

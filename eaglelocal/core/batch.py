@@ -15,7 +15,7 @@ State = bytes  # float32 [width] of an EAGLE head, owned; opaque to drafters, wh
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Token rows for a target or a draft model; one sequence a row (a chain) or several (a tree: engine/branches.py).
+    """Token rows for a target or a draft model: one sequence a row (a chain) or several (a tree: sequence_ids.py).
 
     An output row is one whose logits can be sampled; rows are addressed by their index in the batch.
     """
@@ -90,5 +90,5 @@ class Proposals:
     """A draft model's proposals at its output rows, best first; for several levels, one level after another."""
 
     tokens: list[list[int]]  # [levels x output rows][branches]
-    confidences: list[list[float]]  # [levels x output rows][branches], see backend/choices.py; NaN if not asked for
+    confidences: list[list[float]]  # [levels x output rows][branches], see backend/top_tokens.py; NaN if not asked for
     states: list[State] = field(default_factory=list)  # [output rows] after the last level, input of the next rows

@@ -23,7 +23,7 @@ class Draft:
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
-    confidences: tuple[float, ...] = ()  # of each token, see backend/choices.py; NaN: not asked for
+    confidences: tuple[float, ...] = ()  # of each token, see backend/top_tokens.py; NaN: not asked for
     drafter: str = ""  # name of the drafter that proposed it
 
     def __len__(self) -> int:

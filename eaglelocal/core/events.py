@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.core.model_task import Task
 from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.core.stats import SpeculationStats, Timings
-from eaglelocal.core.task import Task
 from eaglelocal.core.tools import CallPart
 from eaglelocal.errors import EagleLocalError
 

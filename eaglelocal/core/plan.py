@@ -1,7 +1,7 @@
 """A plan: exactly what the engine process should load, and how. Plain, frozen, explainable.
 
 planning/autoplan.py decides what the options leave open, and planning/resolve.py makes the plan. What is still
-`auto` depends on the machine that loads the plan, and is decided in fitting.py.
+`auto` depends on the machine that loads the plan, and is decided in fit.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglelocal.core.model_task import Task
 from eaglelocal.core.request import AUTO, MAX_DRAFT_TOKENS, Spec
-from eaglelocal.core.task import Task
 
 NO_ROOM_FOR_IMAGES = "no images, for want of memory (--mmproj FILE insists)"
 MAX_SLOTS = 16
@@ -42,7 +42,7 @@ class Plan:
     n_cpu_moe: int = 0  # the experts of the first so many layers stay in RAM, wherever the rest lies
     kv_type: str = "f16"
     flash_attention: str = "auto"
-    unified: bool | None = None  # one cache for all slots; None, until fitting.py decides: only with one slot
+    unified: bool | None = None  # one cache for all slots; None, until fit.py decides: only with one slot
     device: str | None = None
     split: str = "layer"
     shares: tuple[float, ...] = ()  # of each GPU; empty: in proportion to free memory

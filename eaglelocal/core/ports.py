@@ -91,7 +91,7 @@ class Context(Swappable, Cache, Protocol):
 
     @property
     def is_unified(self) -> bool:
-        """True if all sequences share one cache. Else each has its own, which costs passes (speculation/layout.py)."""
+        """True if all sequences share one cache. Else each has its own, which costs passes (ubatch_split.py)."""
 
     @property
     def undivided(self) -> int:
@@ -152,7 +152,7 @@ class HeadContext(Swappable, Cache, Protocol):
     ) -> Proposals:
         """Write the pairs, replacing each sequence's cells from its first pair on, and propose at the output rows.
 
-        confident  return confidences too, see backend/choices.py
+        confident  return confidences too, see backend/top_tokens.py
         depth      number of levels: behind each output row the best token is followed, depth - 1 rows more
         further    optional levels behind those; only with `confident`
         """
@@ -181,7 +181,7 @@ class BlockContext(Swappable, Cache, Protocol):
         """Write features, replacing the cells from each piece's position on."""
 
     def fill(self, roots: Roots, depth: int, branches: int) -> Proposals:
-        """Propose `depth` tokens behind each root, with confidences (backend/choices.py).
+        """Propose `depth` tokens behind each root, with confidences (backend/top_tokens.py).
 
         The next call overwrites them.
         """

@@ -7,8 +7,8 @@ from enum import Enum
 
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import PlacedImage
+from eaglelocal.core.model_task import Task
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.core.task import Task
 from eaglelocal.core.tools import ANY_TOOL, Split, Tool, ToolCall, ToolChoice
 from eaglelocal.errors import UsageError
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eaglelocal.core.gpu_split import parse_split
 from eaglelocal.core.request import parse_spec
-from eaglelocal.core.split import parse_split
 from eaglelocal.errors import UsageError
 
 AUTO, NONE, NGRAM = "auto", "none", "ngram"

@@ -106,7 +106,7 @@ class TokenLogprob:
 
     token: int
     logprob: float
-    piece: bytes = b""  # the token's bytes; filled in by engine/answering.py
+    piece: bytes = b""  # the token's bytes; filled in by engine/running_answer.py
 
 
 @dataclass(frozen=True, slots=True)

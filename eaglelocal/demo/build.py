@@ -25,19 +25,19 @@ from eaglelocal.core.json_text import read_object
 from eaglelocal.demo.corpus.mixture import conversations, render
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.training.data import Batch, Pieces
-from eaglelocal.training.examination import Examination
-from eaglelocal.training.export import export_head, export_target, round_to_bfloat16
-from eaglelocal.training.head import Head, shape_beside
+from eaglelocal.training.document_packing import Batch, Pieces
+from eaglelocal.training.draft_head import fill_head
+from eaglelocal.training.eagle_head import Head, shape_beside
+from eaglelocal.training.gguf_export import export_head, export_target, round_to_bfloat16
+from eaglelocal.training.gguf_reload import fill_target, read_tokenizer
+from eaglelocal.training.held_out import Examination
+from eaglelocal.training.llama_target import Target, TargetShape
 from eaglelocal.training.loop import Objective, Recipe, Run, can_compile, load_weights, train
 from eaglelocal.training.next_token import NextToken
 from eaglelocal.training.progress import Progress
-from eaglelocal.training.pupil import fill_head
-from eaglelocal.training.reload import fill_target, read_tokenizer
-from eaglelocal.training.shards import Shards, ShardWriter, Stage
-from eaglelocal.training.target import Target, TargetShape
+from eaglelocal.training.token_shards import Shards, ShardWriter, Stage
 from eaglelocal.training.tokenizer import GuideTokenizer, load_tokenizer, train_tokenizer
-from eaglelocal.training.ttt import ChainPlan, TrainingTimeTest
+from eaglelocal.training.training_time_test import ChainPlan, TrainingTimeTest
 
 TARGET_NAME, HEAD_NAME = "eaglelocal guide", "eaglelocal guide EAGLE-3.1 head"
 TARGET_FILE, HEAD_FILE = "guide-target.gguf", "guide-head.gguf"

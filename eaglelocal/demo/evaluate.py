@@ -20,8 +20,8 @@ from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.demo.corpus.conversation import Task, is_right
 from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
+from eaglelocal.demo.corpus.tasks import Task, is_right
 from eaglelocal.planning.resolve import resolve
 
 SEED = 2026

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shlex
 
-from eaglelocal.doctor.commands import (
+from eaglelocal.doctor.finding import Finding, ok, problem, warning
+from eaglelocal.doctor.gpu_parts import NEWER_HEADERS
+from eaglelocal.doctor.installation import Facts
+from eaglelocal.doctor.machine_checks import present_backend, wanted_backend
+from eaglelocal.doctor.repair_commands import (
     NAMES,
     install_compilers,
     install_toolkit,
     missing_toolkit,
     reinstall,
 )
-from eaglelocal.doctor.facts import Facts
-from eaglelocal.doctor.finding import Finding, ok, problem, warning
-from eaglelocal.doctor.gpu_parts import NEWER_HEADERS
-from eaglelocal.doctor.machine_checks import present_backend, wanted_backend
 
 
 def library_version(facts: Facts) -> Finding:

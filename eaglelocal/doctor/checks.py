@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from eaglelocal.doctor import build_checks, folder_checks, machine_checks
-from eaglelocal.doctor.facts import Facts
 from eaglelocal.doctor.finding import Finding
+from eaglelocal.doctor.installation import Facts
 
 Check = Callable[[Facts], Finding | None]
 

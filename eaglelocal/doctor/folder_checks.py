@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from eaglelocal.doctor.facts import Disk, Facts
 from eaglelocal.doctor.finding import Finding, ok, problem, warning
+from eaglelocal.doctor.installation import Disk, Facts
 
 LEAST_FREE_BYTES = 2 << 30  # smaller than any useful model
 LITTLE_FREE_BYTES = 15 << 30  # a model of 20 GB does not fit

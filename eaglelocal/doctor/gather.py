@@ -17,17 +17,18 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from eaglelocal import calibrations, locations
-from eaglelocal.backend.hot import FILE as NATIVE_LIBRARY
-from eaglelocal.backend.library import BUILD, CHECKED_VERSION
-from eaglelocal.client.running import running_servers, stale_files
-from eaglelocal.doctor.facts import Disk, Facts, Hub, NativePart, Port, Tools
+from eaglelocal import locations
+from eaglelocal.backend.llama_library import BUILD, CHECKED_VERSION
+from eaglelocal.backend.native_step import FILE as NATIVE_LIBRARY
+from eaglelocal.client.running_servers import running_servers, stale_files
 from eaglelocal.doctor.gpu_parts import device_files, missing_of_vulkan
-from eaglelocal.doctor.trial import try_library
+from eaglelocal.doctor.installation import Disk, Facts, Hub, NativePart, Port, Tools
+from eaglelocal.doctor.llama_trial import try_library
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.client_settings import check_settings
+from eaglelocal.loading import calibration_store
 from eaglelocal.probe.machine import Machine
-from eaglelocal.probe.ports import is_taken, listener
+from eaglelocal.probe.port_owner import is_taken, listener
 from eaglelocal.probe.probe import free_bytes
 from eaglelocal.settings import Settings
 
@@ -66,8 +67,8 @@ def gather(machine: Machine, environ: Mapping[str, str] = os.environ) -> Facts:
         config_file=locations.config_file(),
         settings_problem=settings_problem,
         settings_hint=settings_hint,
-        stale_calibrations=_attempt(lambda: tuple(calibrations.stale_files(machine, BUILD)), ()),
-        current_build=calibrations.build_of(BUILD, machine),
+        stale_calibrations=_attempt(lambda: tuple(calibration_store.stale_files(machine, BUILD)), ()),
+        current_build=calibration_store.build_of(BUILD, machine),
         stale_announcements=_attempt(lambda: tuple(stale_files()), ()),
         environ=environ,
     )

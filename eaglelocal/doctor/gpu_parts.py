@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from eaglelocal.doctor.facts import DeviceFiles
+from eaglelocal.doctor.installation import DeviceFiles
 
 # llama.cpp uses this extension by name; the headers of Ubuntu 22.04 and Debian 12 are older
 NEEDED_EXTENSION = "VK_EXT_layer_settings"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from eaglelocal.doctor.commands import NAMES, backend_to_build, install_driver, is_macos, reinstall
-from eaglelocal.doctor.facts import Facts
 from eaglelocal.doctor.finding import Finding, ok, problem, warning
+from eaglelocal.doctor.installation import Facts
+from eaglelocal.doctor.repair_commands import NAMES, backend_to_build, install_driver, is_macos, reinstall
 from eaglelocal.probe.machine import Gpu, Machine
 
 LITTLE_MEMORY_BYTES = 2 << 30

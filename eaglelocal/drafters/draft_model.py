@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from eaglelocal.core.batch import NO_FURTHER, Batch, Further
 from eaglelocal.core.ports import Context
-from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, OverContext, Swapped, continuations
+from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Node, OverContext, Swapped, continuations
 from eaglelocal.errors import EngineError, ResourceError
 
 MAX_WAITING_TOKENS = 24  # more are decoded without waiting for a draft

@@ -13,8 +13,8 @@ it, so a cycle costs one encode, and one decode per drafted token.
 A head that was trained with a sliding window sees no further back: pairs that have left it are removed before each
 draft. The window does not move within a draft, so the later rows of a draft see a few cells more.
 
-The two norms that EAGLE-3.1 adds to EAGLE-3 are applied in backend/head.py, where an MTP layer gets the target's final
-state as it is.
+The two norms that EAGLE-3.1 adds to EAGLE-3 are applied in backend/head_context.py, where an MTP layer gets the
+target's final state as it is.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dataclasses import dataclass, field, replace
 
 from eaglelocal.core.batch import NO_FURTHER, Further, State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.base import Committed, Continuation, Node, OverContext, Swapped
-from eaglelocal.drafters.pair_rows import PairRows, drafted
-from eaglelocal.drafters.remembered import Remembered
+from eaglelocal.drafters.drafter import Committed, Continuation, Node, OverContext, Swapped
+from eaglelocal.drafters.head_rows import PairRows, drafted
+from eaglelocal.drafters.row_buffer import Remembered
 from eaglelocal.errors import EngineError
 
 MAX_WAITING_PAIRS = 24  # more are written without waiting for a draft

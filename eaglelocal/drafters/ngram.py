@@ -2,7 +2,7 @@
 
 Looks in the slot's own text and in the recent answers of the same owner, by suffix automata: O(1) amortised a token,
 whatever the length of the match. Chains only. Works on token ids and owners, without a model; what its confidence is
-worth is learned elsewhere (speculation/acceptance.py).
+worth is learned elsewhere (speculation/acceptance/acceptance_model.py).
 
 Owners' texts never mix: an index is fed by one owner's requests. When a slot goes to another owner its index is
 discarded, and what the new owner's prompt shares with the cache is indexed again. For one owner a cut costs O(1): the
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
 from eaglelocal.core.batch import NO_FURTHER, Further
-from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, Swapped
+from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Node, Swapped
 from eaglelocal.drafters.text_index import CONTEXT, Cursor, Generations
 from eaglelocal.errors import EngineError
 

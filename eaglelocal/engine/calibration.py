@@ -4,7 +4,7 @@ Gets a function that times a decode of n rows, and a clock; needs no context and
 function must wait for the device.
 
     1. one decode thrown away: it reads the weights from disk. On a GPU one of each size: kernels are compiled or loaded
-       when a size first runs, and such a decode takes ten to a thousand times as long (engine/warming.py)
+       when a size first runs, and such a decode takes ten to a thousand times as long (engine/warmup.py)
     2. with a stored curve: one and four rows, in 0.5 s; if their ratio still holds, stop here
     3. one, two, four and eight rows, three times in turn
     4. the other sizes that a policy may want, in groups that include one row, until 2 s are over

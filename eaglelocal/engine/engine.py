@@ -25,33 +25,33 @@ from eaglelocal.core.events import (
     Started,
     Tokens,
 )
+from eaglelocal.core.model_task import Task
 from eaglelocal.core.ports import Constraints, Context, ImageReader, Vocabulary
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.core.task import Task
-from eaglelocal.drafters.base import Drafter
-from eaglelocal.engine.answering import Answering, Clock, counted, never_started, prompted
-from eaglelocal.engine.branches import Branches
-from eaglelocal.engine.caches import Caches
-from eaglelocal.engine.drafting import EMPTY, Drafted, grow
+from eaglelocal.drafters.drafter import Drafter
+from eaglelocal.engine.draft_loop import EMPTY, Drafted, grow
+from eaglelocal.engine.input_processor import Intake, ReadRequest
 from eaglelocal.engine.input_queue import INLINE, INPUT_WAIT_S, InputQueue, Prepared
 from eaglelocal.engine.input_size import ChatLanes
-from eaglelocal.engine.intake import Intake, ReadRequest
-from eaglelocal.engine.ledger import Ledger, StepTimes, peak_rss_bytes
-from eaglelocal.engine.pacing import Pacing
-from eaglelocal.engine.padding import Padding
+from eaglelocal.engine.padding_rows import Padding
 from eaglelocal.engine.runner import Decoded, Runner
-from eaglelocal.engine.warming import Warming
+from eaglelocal.engine.running_answer import Answering, Clock, counted, never_started, prompted
+from eaglelocal.engine.sequence_ids import Branches
+from eaglelocal.engine.slot_caches import Caches
+from eaglelocal.engine.step_estimate import Pacing
+from eaglelocal.engine.step_timing import Ledger, StepTimes, peak_rss_bytes
+from eaglelocal.engine.warmup import Warming
 from eaglelocal.errors import RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Admission, Scheduler, StepPlan
-from eaglelocal.speculation.choice import StepChoice
-from eaglelocal.speculation.controller import Controller, StepReport
-from eaglelocal.speculation.mind import Seat
+from eaglelocal.speculation.policy.controller import Controller, StepReport
+from eaglelocal.speculation.policy.draft_gate import State
+from eaglelocal.speculation.policy.slot_policy import Seat
+from eaglelocal.speculation.policy.step_policy import StepChoice
 from eaglelocal.speculation.verify import verify
-from eaglelocal.speculation.watch import State
 from eaglelocal.text.detokenizer import Pieces
-from eaglelocal.text.split_answer import answer_text
-from eaglelocal.text.template import ChatTemplate
+from eaglelocal.text.reasoning.split_answer import answer_text
+from eaglelocal.text.templates.chat_template import ChatTemplate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

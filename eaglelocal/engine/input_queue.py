@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from eaglelocal.core.request import AnyRequest
-from eaglelocal.engine.faults import as_engine_error
 from eaglelocal.errors import EagleLocalError, ResourceError
+from eaglelocal.worker.unexpected_error import as_engine_error
 
 INPUT_WAIT_S = 0.05  # a step without other work waits so long for a request; commands are handled between steps
 STACK_BYTES = 32 * 1024 * 1024  # of address space; the grammar compiler recurses

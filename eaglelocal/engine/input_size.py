@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from eaglelocal.core.request import ChatRequest, EmbedRequest
 from eaglelocal.core.tools import ToolUse
-from eaglelocal.engine.prompts import Prompt
+from eaglelocal.engine.prompt_tokens import Prompt
 from eaglelocal.errors import RequestError
 
 SHORT_CHARS = 32 * 1024  # of all texts of a request; tokenizing so many takes about ten milliseconds

@@ -11,10 +11,10 @@ from eaglelocal.core.batch import Batch, Features, Outputs
 from eaglelocal.core.draft import Draft
 from eaglelocal.core.ports import Context
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.engine.branches import Branches
-from eaglelocal.engine.padding import Filler
+from eaglelocal.engine.padding_rows import Filler
+from eaglelocal.engine.sequence_ids import Branches
 from eaglelocal.scheduler.scheduler import Chunk, StepPlan
-from eaglelocal.speculation.layout import passes
+from eaglelocal.speculation.costs.ubatch_split import passes
 
 BY_SLOT = attrgetter("slot")
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.hazards import check_hazards
-from eaglelocal.gguf.header import Header, TensorInfo
-from eaglelocal.gguf.heads import (
+from eaglelocal.gguf.head_info import (
     d2t_range_of,
     draft_vocabulary,
     layer_problems,
@@ -23,9 +23,9 @@ from eaglelocal.gguf.heads import (
     target_layers_of,
     vocabulary_problems,
 )
-from eaglelocal.gguf.keys import ArchitectureKeys
+from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_size
-from eaglelocal.gguf.windows import windows_of
+from eaglelocal.gguf.sliding_window import windows_of
 
 ARCHITECTURE = "dflash"
 MASK_KEY = "tokenizer.ggml.mask_token_id"

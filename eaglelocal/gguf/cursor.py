@@ -11,7 +11,7 @@ import struct
 from typing import BinaryIO
 
 from eaglelocal.errors import ModelFileError
-from eaglelocal.gguf.strings import walk_strings
+from eaglelocal.gguf.string_arrays import walk_strings
 
 _FIRST_WINDOW_BYTES = 1 << 18
 _WINDOW_BYTES = 1 << 22

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.hazards import check_hazards
-from eaglelocal.gguf.header import Header, TensorInfo
-from eaglelocal.gguf.heads import (
+from eaglelocal.gguf.head_info import (
     d2t_range_of,
     draft_vocabulary,
     layer_problems,
@@ -22,7 +22,7 @@ from eaglelocal.gguf.heads import (
     target_layers_of,
     vocabulary_problems,
 )
-from eaglelocal.gguf.keys import ArchitectureKeys
+from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_size
 
 FC_NORM_KEY = "eaglelocal.fc_norm"

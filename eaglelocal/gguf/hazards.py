@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eaglelocal.core.task import Task
+from eaglelocal.core.model_task import Task
+from eaglelocal.gguf.arch_keys import MAX_COUNT, TOKENS_KEY, ArchitectureKeys
 from eaglelocal.gguf.architectures import (
     EQUAL_WIDTH_ARCHITECTURES,
     NO_ROPE_ARCHITECTURES,
@@ -17,7 +18,6 @@ from eaglelocal.gguf.architectures import (
     WHOLE_ROPE_ARCHITECTURES,
 )
 from eaglelocal.gguf.header import Header, TensorInfo
-from eaglelocal.gguf.keys import MAX_COUNT, TOKENS_KEY, ArchitectureKeys
 from eaglelocal.gguf.pooling import task_of
 
 TENSOR_ALIGNMENT = 32  # of ggml-impl.h

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.gguf.cursor import refuse
-from eaglelocal.gguf.types import GgmlType
+from eaglelocal.gguf.ggml_types import GgmlType
 from eaglelocal.gguf.values import ArrayValue, Scalar, Value, ValueType, decode_array, split_strings
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eaglelocal.gguf.arch_keys import MAX_PER_LAYER, TOKENS_KEY, ArchitectureKeys
 from eaglelocal.gguf.architectures import (
     FINAL_STATE,
     HYBRID_ARCHITECTURES,
@@ -20,7 +21,6 @@ from eaglelocal.gguf.architectures import (
 from eaglelocal.gguf.cursor import refuse
 from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.keys import MAX_PER_LAYER, TOKENS_KEY, ArchitectureKeys
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.architectures import ASSISTANTS, MTP_ARCHITECTURES
 from eaglelocal.gguf.hazards import check_places
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.keys import ArchitectureKeys
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_size
-from eaglelocal.gguf.windows import windows_of
+from eaglelocal.gguf.sliding_window import windows_of
 
 FIRST_TENSOR = "blk.0.attn_norm.weight"  # missing: the file holds MTP layers only
 NEEDED = ("eh_proj", "enorm", "hnorm")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eaglelocal.core.task import Task
+from eaglelocal.core.model_task import Task
 from eaglelocal.gguf.header import Header
 
 POOLINGS = {1: "mean", 2: "cls", 3: "last"}  # llama_pooling_type; 0 is none

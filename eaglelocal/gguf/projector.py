@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.keys import ArchitectureKeys
 from eaglelocal.gguf.model_info import architecture_of
 
 ARCHITECTURE = "clip"

@@ -17,9 +17,9 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from eaglelocal.gguf.cursor import Cursor, refuse
+from eaglelocal.gguf.data_layout import check_layout, padded, tensor_bytes, tensor_type
 from eaglelocal.gguf.header import Header, Shard, TensorInfo
-from eaglelocal.gguf.layout import check_layout, padded, tensor_bytes, tensor_type
-from eaglelocal.gguf.splits import following_paths, split_place
+from eaglelocal.gguf.split_files import following_paths, split_place
 from eaglelocal.gguf.values import ArrayValue, Scalar, Value, ValueType, decode_scalar, width_bytes
 
 MAX_KEYS = 1 << 16

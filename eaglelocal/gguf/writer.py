@@ -14,9 +14,9 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from eaglelocal.gguf.data_layout import padded
+from eaglelocal.gguf.ggml_types import GgmlType
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.layout import padded
-from eaglelocal.gguf.types import GgmlType
 from eaglelocal.gguf.values import ArrayValue, Scalar, ValueType
 
 ALIGNMENT = 32

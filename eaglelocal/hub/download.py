@@ -18,14 +18,14 @@ from pathlib import Path
 
 from huggingface_hub.utils import WeakFileLock
 
+from eaglelocal.core.atomic_file import write_whole
 from eaglelocal.core.folders import SHARED, make_folder, sync_folder
-from eaglelocal.core.whole_file import write_whole
 from eaglelocal.errors import DownloadError, ResourceError
-from eaglelocal.hub.cache import MAIN, repo_folder
-from eaglelocal.hub.disk_trouble import disk_trouble
-from eaglelocal.hub.remote import RemoteFile, RemoteRepo, shown_name
+from eaglelocal.hub.disk_error import disk_trouble
+from eaglelocal.hub.hub_api import RemoteFile, RemoteRepo, shown_name
+from eaglelocal.hub.hub_cache import MAIN, repo_folder
+from eaglelocal.hub.hub_errors import Patience
 from eaglelocal.hub.transfer import partial_of, transfer
-from eaglelocal.hub.troubles import Patience
 from eaglelocal.hub.verification import Promised
 
 SPARE_DISK_BYTES = 64 << 20  # to be left free

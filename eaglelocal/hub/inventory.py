@@ -11,21 +11,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.core.task import Task
+from eaglelocal.core.model_task import Task
 from eaglelocal.errors import ModelFileError
+from eaglelocal.gguf.draft_pairing import HEAD_ARCHITECTURES
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import is_mtp_alone
-from eaglelocal.gguf.pair import HEAD_ARCHITECTURES
 from eaglelocal.gguf.pooling import task_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.builds import quant_of
-from eaglelocal.hub.cache import CachedModel, all_models
-from eaglelocal.hub.heads.store import TRAINED_HERE
-from eaglelocal.hub.inflate import DEFAULT_SIZE, DemoSize, inflated_paths
-from eaglelocal.hub.projectors import projector_of_hub
-from eaglelocal.hub.quantization import quantization_of
-from eaglelocal.hub.sizes import TYPES
-from eaglelocal.hub.targets import NATIVE, demo_sources
+from eaglelocal.hub.file_quantization import quantization_of
+from eaglelocal.hub.heads.head_store import TRAINED_HERE
+from eaglelocal.hub.hub_cache import CachedModel, all_models
+from eaglelocal.hub.inflation.demo_sizes import TYPES
+from eaglelocal.hub.inflation.inflate import DEFAULT_SIZE, DemoSize, inflated_paths
+from eaglelocal.hub.projector_resolver import projector_of_hub
+from eaglelocal.hub.repo_builds import quant_of
+from eaglelocal.hub.target_resolver import NATIVE, demo_sources
 
 EMBEDDED, GENERATED, IMPORTED, TRAINED, HUB = "embedded", "generated", "imported head", "trained head", "hub"
 HEAD = "head"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from eaglelocal.hub.builds import SUFFIX, Build, builds_of, quant_of, without_quant
+from eaglelocal.hub.repo_builds import SUFFIX, Build, builds_of, quant_of, without_quant
 
 # An image's embeddings differ from those of F32 by 0.06 % (F16), 0.5 % (BF16) and 1.5 % (Q8_0). On a CPU these types
 # take about as long; every GPU reads F16.

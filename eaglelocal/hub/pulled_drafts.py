@@ -10,10 +10,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from eaglelocal.core.atomic_file import write_whole
 from eaglelocal.core.json_text import read_json
-from eaglelocal.core.whole_file import write_whole
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.hub.on_disk import HubReference, find_cached
+from eaglelocal.hub.cached_files import HubReference, find_cached
 
 
 def remember_draft(file: Path, *, target_repo: str, draft_repo: str, draft_tag: str) -> None:

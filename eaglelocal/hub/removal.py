@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eaglelocal.errors import ResourceError
-from eaglelocal.hub.cache import (
+from eaglelocal.hub.disk_error import disk_trouble
+from eaglelocal.hub.hub_cache import (
     PARTIAL,
     CachedModel,
     Partial,
@@ -24,7 +25,6 @@ from eaglelocal.hub.cache import (
     repo_folder,
     snapshots_of,
 )
-from eaglelocal.hub.disk_trouble import disk_trouble
 from eaglelocal.hub.projector_names import projectors_in
 
 

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from eaglelocal.core.atomic_file import put_in_place
 from eaglelocal.core.folders import SHARED, make_folder
-from eaglelocal.core.whole_file import put_in_place
 from eaglelocal.errors import DownloadError, ResourceError
-from eaglelocal.hub.cache import PARTIAL
-from eaglelocal.hub.disk_trouble import disk_trouble
-from eaglelocal.hub.remote import CHUNK_BYTES, RemoteFile, RemoteRepo, Stream, opened
-from eaglelocal.hub.troubles import PROBLEMS, Patience, explained
+from eaglelocal.hub.disk_error import disk_trouble
+from eaglelocal.hub.hub_api import CHUNK_BYTES, RemoteFile, RemoteRepo, Stream, opened
+from eaglelocal.hub.hub_cache import PARTIAL
+from eaglelocal.hub.hub_errors import PROBLEMS, Patience, explained
 from eaglelocal.hub.verification import SHA256_CHARS, new_hash
 
 OnBytes = Callable[[int], None]  # bytes added; negative where they were discarded

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.errors import ResourceError
-from eaglelocal.hub.cache import CachedModel, first_hop
+from eaglelocal.hub.hub_cache import CachedModel, first_hop
 
 SHA256_CHARS = 64
 CHUNK_BYTES = 1 << 20

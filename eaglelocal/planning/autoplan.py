@@ -12,21 +12,21 @@ from collections.abc import Sequence
 
 from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.catalog.reference import Embedded, parse_reference
+from eaglelocal.core.model_task import Task
 from eaglelocal.core.run_options import AUTO, RunOptions
-from eaglelocal.core.task import Task
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.hub.targets import NATIVE, find_target
-from eaglelocal.planner.beside import Needs, rig_beside
-from eaglelocal.planner.devices import rig_with
-from eaglelocal.planner.machine import Rig, rig_of
-from eaglelocal.planner.on_disk import best_on_disk, why_without
-from eaglelocal.planner.options import Option
-from eaglelocal.planner.plan import scale_for
-from eaglelocal.planner.way import Way
+from eaglelocal.hub.target_resolver import NATIVE, find_target
+from eaglelocal.planning.candidate import Way
 from eaglelocal.planning.decision import DEFAULT_CTX, EMBEDDED, Decision
+from eaglelocal.planning.disk_choice import best_on_disk, why_without
+from eaglelocal.planning.eviction import Needs, rig_beside
+from eaglelocal.planning.gpu_selection import rig_with
 from eaglelocal.planning.local_models import demo_option, option_of_files, pulled_models
+from eaglelocal.planning.machine_spec import Rig, rig_of
 from eaglelocal.planning.measured_costs import measured_costs
 from eaglelocal.planning.model_files import ModelFiles, find_files
+from eaglelocal.planning.options import Option
+from eaglelocal.planning.plan_search import scale_for
 from eaglelocal.probe.probe import probe
 
 # What a model may lose to make room for a projector that nobody asked for, or for other models: a tenth of its speed,

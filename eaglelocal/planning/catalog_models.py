@@ -12,23 +12,23 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog
-from eaglelocal.catalog.drafts import MTP
+from eaglelocal.catalog.draft_entries import MTP
 from eaglelocal.catalog.reference import Profile
-from eaglelocal.catalog.targets import Target
+from eaglelocal.catalog.target_entries import Target
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.gguf.head_requantization import BEST_TYPE, lightened
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.lighter import BEST_TYPE, lightened
+from eaglelocal.gguf.model_shape import shape_as
 from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import shape_as
-from eaglelocal.hub.builds import canonical
-from eaglelocal.hub.cache import models_of, repo_folder
-from eaglelocal.hub.drafts import draft_at, find_draft
-from eaglelocal.hub.on_disk import find_cached
-from eaglelocal.hub.projectors import find_projector
-from eaglelocal.hub.references import draft_reference, hub_reference
-from eaglelocal.hub.targets import FoundTarget, read_target
-from eaglelocal.planner.options import DraftWay, FileDraft, Option, option_of_file, options_of
+from eaglelocal.hub.cached_files import find_cached
+from eaglelocal.hub.draft_resolver import draft_at, find_draft
+from eaglelocal.hub.hub_cache import models_of, repo_folder
+from eaglelocal.hub.hub_references import draft_reference, hub_reference
+from eaglelocal.hub.projector_resolver import find_projector
+from eaglelocal.hub.repo_builds import canonical
+from eaglelocal.hub.target_resolver import FoundTarget, read_target
+from eaglelocal.planning.options import DraftWay, FileDraft, Option, option_of_file, options_of
 
 AUTO = "auto"
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
 from eaglelocal.catalog.catalog import load
+from eaglelocal.core.model_task import Task
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.task import Task
-from eaglelocal.fitting import sources_of, with_attention, with_caches
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import shape_of
-from eaglelocal.planner.beside import Needs, leavers
-from eaglelocal.planner.memory import estimate, safe_rooms
-from eaglelocal.planner.placement import used_gpus
+from eaglelocal.loading.fit import sources_of, with_attention, with_caches
+from eaglelocal.memory.budget import RAM, Buffer, Kind, Room
+from eaglelocal.memory.estimate import estimate, safe_rooms
+from eaglelocal.memory.placement import used_gpus
 from eaglelocal.planning.autoplan import CTX_KEPT, costs_little, replan, this_rig
 from eaglelocal.planning.decision import Decision
+from eaglelocal.planning.eviction import Needs, leavers
 from eaglelocal.planning.resolve import context_size
 
 LOGIT_BYTES = 4

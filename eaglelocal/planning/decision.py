@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planner.beside import Needs
-from eaglelocal.planner.way import Way, offload_text
+from eaglelocal.planning.candidate import Way, offload_text
+from eaglelocal.planning.eviction import Needs
 from eaglelocal.planning.model_files import ModelFiles
 
 EMBEDDED = "demo"

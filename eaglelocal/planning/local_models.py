@@ -13,21 +13,21 @@ from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.gguf.head_requantization import light_type, lightened
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.lighter import light_type, lightened
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.cache import all_models
-from eaglelocal.hub.files import existing_file
-from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
+from eaglelocal.hub.hub_cache import all_models
+from eaglelocal.hub.inflation.demo_shape import sketch
+from eaglelocal.hub.inflation.demo_sizes import DemoSize
+from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
 from eaglelocal.hub.inventory import described
-from eaglelocal.hub.projectors import AUTO_HINT, projector_at
-from eaglelocal.hub.sizes import DemoSize
-from eaglelocal.hub.sketch import sketch
-from eaglelocal.hub.targets import NATIVE, demo_sources, find_target
-from eaglelocal.planner.acceptance import Acceptance
-from eaglelocal.planner.options import DraftWay, FileDraft, OnDisk, Option, option_of_file, option_on_disk
+from eaglelocal.hub.projector_resolver import AUTO_HINT, projector_at
+from eaglelocal.hub.target_resolver import NATIVE, demo_sources, find_target
+from eaglelocal.hub.typed_path import existing_file
 from eaglelocal.planning.model_files import ModelFiles, find_files
+from eaglelocal.planning.options import DraftWay, FileDraft, OnDisk, Option, option_of_file, option_on_disk
+from eaglelocal.planning.predicted_acceptance import Acceptance
 
 DEMO_HEAD = "its own EAGLE-3.1 head"
 DEMO_ACCEPTANCE = Acceptance.of(((5, 3.41), (7, 3.8)), default=0.0)  # of the embedded head on held-out prompts

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from eaglelocal.backend.library import BUILD
-from eaglelocal.calibrations import newest_costs
+from eaglelocal.backend.llama_library import BUILD
 from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.planner.machine import Rig
-from eaglelocal.planner.options import Option
-from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.loading.calibration_store import newest_costs
+from eaglelocal.planning.machine_spec import Rig
+from eaglelocal.planning.options import Option
+from eaglelocal.speculation.costs.step_costs import StepCosts
 
 
 def measured_costs(options: Iterable[Option], rig: Rig) -> Mapping[str, MeasuredCosts]:

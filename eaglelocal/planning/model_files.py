@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eaglelocal.core.model_task import Task
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.core.task import Task
 from eaglelocal.gguf.pooling import task_of
-from eaglelocal.hub.drafts import FoundDraft, find_draft
-from eaglelocal.hub.projectors import FoundProjector, find_projector
-from eaglelocal.hub.targets import FoundTarget
+from eaglelocal.hub.draft_resolver import FoundDraft, find_draft
+from eaglelocal.hub.projector_resolver import FoundProjector, find_projector
+from eaglelocal.hub.target_resolver import FoundTarget
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from eaglelocal.core.plan import MAX_SLOTS, Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.drafts import FoundDraft, lightened, lookup
-from eaglelocal.hub.inflate import Progress
-from eaglelocal.hub.projectors import FoundProjector
-from eaglelocal.hub.targets import FoundTarget, find_target
+from eaglelocal.hub.draft_resolver import FoundDraft, lightened, lookup
+from eaglelocal.hub.inflation.inflate import Progress
+from eaglelocal.hub.projector_resolver import FoundProjector
+from eaglelocal.hub.target_resolver import FoundTarget, find_target
 from eaglelocal.planning.decision import DEFAULT_CTX, Decision
 from eaglelocal.planning.model_files import ModelFiles, find_files
 

@@ -7,8 +7,8 @@ import sys
 from typing import cast
 
 from eaglelocal.core.json_text import read_object
-from eaglelocal.probe.asking import ask_text
 from eaglelocal.probe.machine import Unified
+from eaglelocal.probe.subprocess_calls import ask_text
 
 SYSCTL = "/usr/sbin/sysctl"
 SYSTEM_PROFILER = ("/usr/sbin/system_profiler", "SPDisplaysDataType", "-json", "-detailLevel", "basic")

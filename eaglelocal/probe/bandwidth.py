@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
+from eaglelocal.core.atomic_file import write_whole
 from eaglelocal.core.json_text import read_json
-from eaglelocal.core.whole_file import write_whole
 from eaglelocal.probe.machine import Bandwidth, Machine
 
 if TYPE_CHECKING:

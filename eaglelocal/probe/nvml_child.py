@@ -13,8 +13,8 @@ import threading
 import time
 from pathlib import Path
 
-from eaglelocal.probe.asking import NoAnswer, run_module
 from eaglelocal.probe.machine import Gpu
+from eaglelocal.probe.subprocess_calls import NoAnswer, run_module
 
 TIMEOUT_S = 8.0  # a driver that is not kept loaded needs a second or two for each card
 _LOOK_S = 0.5  # between looks at whether the parent has ended
@@ -42,7 +42,7 @@ def ask_gpus(*, timeout_s: float = TIMEOUT_S) -> tuple[Gpu, ...]:
 
 
 def main() -> None:
-    from eaglelocal.probe.gpus import installed_nvml, read_gpus
+    from eaglelocal.probe.nvml_gpus import installed_nvml, read_gpus
 
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     sys.stdout.buffer.write(pickle.dumps(read_gpus(installed_nvml())))

@@ -19,17 +19,17 @@ import psutil
 
 from eaglelocal import locations
 from eaglelocal.probe.apple import read_unified, sysctl, sysctl_tree
-from eaglelocal.probe.asking import NoAnswer
 from eaglelocal.probe.bandwidth import stored_bandwidth
-from eaglelocal.probe.cards import read_cards, together
 from eaglelocal.probe.cgroup import MemoryLimit, own_cgroups
 from eaglelocal.probe.cpuinfo import apple_extensions, cpu_name, parse_cpuinfo, parse_sysctl, vector_extensions
-from eaglelocal.probe.library import read_llama_cpp
+from eaglelocal.probe.installed_library import read_llama_cpp
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, Memory, System
 from eaglelocal.probe.nvml_child import ask_gpus, has_driver
-from eaglelocal.probe.system import read_system
-from eaglelocal.probe.threads import CPUINFO, allowed_cpus, last_level_cache_bytes, usable_threads
-from eaglelocal.probe.visible import as_seen
+from eaglelocal.probe.operating_system import read_system
+from eaglelocal.probe.pci_cards import read_cards, together
+from eaglelocal.probe.subprocess_calls import NoAnswer
+from eaglelocal.probe.thread_count import CPUINFO, allowed_cpus, last_level_cache_bytes, usable_threads
+from eaglelocal.probe.visible_gpus import as_seen
 
 MIN_CLOCK_MHZ = 100.0
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

@@ -5,7 +5,7 @@ the whole batch. Beside answers a step may cost SLOWDOWN times what it would wit
 between two tokens stays below 2.5 times its quiet value (decodes differ by a tenth, and drafting takes its time either
 way); where more prompts are read than answers run, as many times more, for then more people wait for them. Prompts
 share the rows evenly: a short one is not held up behind a long one, and slots with equally many rows cost one pass
-(speculation/layout.py).
+(speculation/costs/ubatch_split.py).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ go first, and prompts get the rows that prefill.py allows beside them.
 The part of a prompt that another slot holds, or is about to read, is not computed again: the prompt's slot gets a copy
 of those cells, and until they are there it waits without rows. The texts are equal, so it does not matter whose they
 are. A conversation whose slot another request needs is swapped out, and in again when a prompt goes on with it
-(swap.py).
+(host_swap.py).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from eaglelocal.core.request import Request
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
 from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
+from eaglelocal.scheduler.common_prefix import common_prefix
+from eaglelocal.scheduler.host_swap import Conversation, Swap
 from eaglelocal.scheduler.prefill import MIN_ROWS, UNKNOWN, Pace, prompt_rows
-from eaglelocal.scheduler.prefixes import common_prefix
 from eaglelocal.scheduler.queue import FairQueue
-from eaglelocal.scheduler.swap import Conversation, Swap
 
 PREFILL_SHARE = 4  # in a small batch drafts leave prompts one row in this many
 

@@ -1,4 +1,4 @@
-"""Decide who may send requests: API keys, the Host header, origins. Pure decisions; doors.py applies them.
+"""Decide who may send requests: API keys, the Host header, origins. Pure decisions; middleware.py applies them.
 
 Loopback alone is no trust boundary: any web page can make a browser send requests there, under a rebound host name.
 So Host is checked first, unless only unguessable keys are accepted, and requests from a foreign page are refused, not

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import fmean
 
-from eaglelocal.server.errors import RATE_LIMIT, Problem
+from eaglelocal.server.http_errors import RATE_LIMIT, Problem
 
 NUM_REMEMBERED = 32
 MAX_RETRY_AFTER_S = 60

@@ -1,4 +1,4 @@
-"""The ASGI application: routes behind the middlewares of doors.py, and errors in the format of the API called."""
+"""The ASGI application: routes behind the middlewares of middleware/, and errors in the format of the API called."""
 
 from __future__ import annotations
 
@@ -20,34 +20,37 @@ from starlette.types import ASGIApp
 
 from eaglelocal import __version__
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.server import invalid
+from eaglelocal.server import validation_errors
 from eaglelocal.server.access import Access
-from eaglelocal.server.api import (
-    anthropic_routes,
-    control_routes,
-    embedding_routes,
-    llama_routes,
-    llama_state,
-    monitor_routes,
-    ollama_models,
-    ollama_routes,
-    openai_routes,
-    rerank_routes,
-    responses_routes,
-)
-from eaglelocal.server.api.replies import ERRORS
-from eaglelocal.server.api.responses_memory import Memory
-from eaglelocal.server.doors import BodyDoor, HostDoor, KeyDoor, LogDoor, PathDoor, shaped
-from eaglelocal.server.errors import NOT_FOUND, Problem, problem_of
+from eaglelocal.server.anthropic import routes as anthropic
+from eaglelocal.server.dependencies import Serving
+from eaglelocal.server.http_errors import NOT_FOUND, Problem, problem_of
+from eaglelocal.server.llama_server import routes as llama_server
+from eaglelocal.server.llama_server import state_routes as llama_server_state
 from eaglelocal.server.metrics import Gauges
-from eaglelocal.server.serving import Serving
+from eaglelocal.server.middleware.access_log import AccessLogMiddleware
+from eaglelocal.server.middleware.api_key import ApiKeyMiddleware
+from eaglelocal.server.middleware.host_check import HostMiddleware
+from eaglelocal.server.middleware.normalize_path import PathMiddleware
+from eaglelocal.server.middleware.refusal import error_body
+from eaglelocal.server.middleware.request_body import BodyMiddleware
+from eaglelocal.server.monitor import control_routes as monitor_control
+from eaglelocal.server.monitor import routes as monitor
+from eaglelocal.server.ollama import model_routes as ollama_models
+from eaglelocal.server.ollama import routes as ollama
+from eaglelocal.server.openai import embedding_routes as openai_embeddings
+from eaglelocal.server.openai import routes as openai
+from eaglelocal.server.openai.reply_schema import ERRORS
+from eaglelocal.server.rerank import routes as rerank
+from eaglelocal.server.responses import routes as responses
+from eaglelocal.server.responses.stored_responses import Memory
 
 DESCRIPTION = "Local models that draft ahead. Shapes are OpenAI's, Anthropic's, Ollama's and llama-server's."
-ROOMS = (
-    *(openai_routes, responses_routes, anthropic_routes, embedding_routes, rerank_routes, ollama_routes, ollama_models),
-    *(llama_routes, llama_state, monitor_routes, control_routes),
+DIALECTS = (
+    *(openai, responses, anthropic, openai_embeddings, rerank, ollama, ollama_models),
+    *(llama_server, llama_server_state, monitor, monitor_control),
 )
-PATHS = frozenset(route.path for room in ROOMS for route in room.router.routes if isinstance(route, Route))
+PATHS = frozenset(route.path for dialect in DIALECTS for route in dialect.router.routes if isinstance(route, Route))
 IDLE_CHECK_S = 5.0
 
 _log = logging.getLogger("eaglelocal.server")
@@ -63,15 +66,15 @@ def create_app(serving: Serving, access: Access) -> ASGIApp:
     app.state.memories = defaultdict[str, Memory](Memory)  # of /v1/responses, by owner
     serving.metrics.read_from(lambda: gauges_of(serving))
     serving.models.before_close = serving.metrics.look
-    for routes in ROOMS:
-        app.include_router(routes.router)
+    for dialect in DIALECTS:
+        app.include_router(dialect.router)
     _catch(app)
     app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
-    reading = BodyDoor(app, is_shared=len(access.keys.by_name) > 1)
-    behind: ASGIApp = KeyDoor(reading, access)
-    if access.origins:  # HostDoor has already refused other origins
+    reading = BodyMiddleware(app, is_shared=len(access.keys.by_name) > 1)
+    behind: ASGIApp = ApiKeyMiddleware(reading, access)
+    if access.origins:  # HostMiddleware has already refused other origins
         behind = CORSMiddleware(behind, allow_origin_regex=".*", allow_methods=["*"], allow_headers=["*"])
-    return PathDoor(LogDoor(HostDoor(behind, access)))
+    return PathMiddleware(AccessLogMiddleware(HostMiddleware(behind, access)))
 
 
 def document_of(app: FastAPI) -> dict[str, Any]:
@@ -90,8 +93,8 @@ def document_of(app: FastAPI) -> dict[str, Any]:
 
 
 def _catch(app: FastAPI) -> None:
-    app.add_exception_handler(RequestValidationError, _on(invalid.of_validation))
-    app.add_exception_handler(HTTPException, _on(invalid.of_http))
+    app.add_exception_handler(RequestValidationError, _on(validation_errors.of_validation))
+    app.add_exception_handler(HTTPException, _on(validation_errors.of_http))
     app.add_exception_handler(404, _not_found)
     app.add_exception_handler(Problem, _on(problem_of))
     app.add_exception_handler(EagleLocalError, _on(problem_of))
@@ -109,13 +112,13 @@ def _not_found(request: Request, error: Exception) -> JSONResponse:
     """Return 404; if the path exists under /v1, say so."""
     path = f"/v1{request.url.path}"
     if path not in PATHS:
-        return _told(request, invalid.of_http(error))
+        return _told(request, validation_errors.of_http(error))
     message = f"there is no {request.url.path} here, it is {path}: the base URL of OpenAI's clients ends with /v1"
     return _told(request, Problem(404, message, NOT_FOUND))
 
 
 def _told(request: Request, problem: Problem) -> JSONResponse:
-    return JSONResponse(shaped(problem, request.url.path), problem.status, dict(problem.headers))
+    return JSONResponse(error_body(problem, request.url.path), problem.status, dict(problem.headers))
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import math
 import re
 
 from eaglelocal.core.surrogates import join_in_json, join_surrogates
-from eaglelocal.server.errors import Problem
+from eaglelocal.server.http_errors import Problem
 
 # a surrogate as a JSON escape, and as raw UTF-8, which Python's parser accepts
 _HALVES = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")

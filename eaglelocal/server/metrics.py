@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from eaglelocal.core.events import NOTHING_YET, EngineSnapshot
-from eaglelocal.server.choice import Choice
+from eaglelocal.server.answer_state import Choice
 
 PREFIX = "eaglelocal:"
 FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from eaglelocal.core.draft import Draft
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
-from eaglelocal.speculation.guesses import Second
+from eaglelocal.speculation.policy.pending_drafts import Second
 
 MIN_REACH = 0.02  # a token less likely to be reached is not worth a draft step or a row on any machine
 EMPTY = Draft()

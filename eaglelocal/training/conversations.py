@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import cast
 
-from eaglelocal.client.port import Client
+from eaglelocal.client.client import Client
 from eaglelocal.core.events import Failed, Finished, Prompted, RequestEvent, Tokens
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.json_text import read_object

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from eaglelocal.engine.child import DEFAULTS
 from eaglelocal.errors import UsageError
+from eaglelocal.worker.child import DEFAULTS
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 

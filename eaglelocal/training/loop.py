@@ -23,8 +23,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from eaglelocal.core.atomic_file import put_in_place
 from eaglelocal.core.folders import PRIVATE, make_folder
-from eaglelocal.core.whole_file import put_in_place
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.training.muon import Muon
 from eaglelocal.training.precision import autocast

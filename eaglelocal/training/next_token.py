@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eaglelocal.training.data import Batch
-from eaglelocal.training.target import Target
+from eaglelocal.training.document_packing import Batch
+from eaglelocal.training.llama_target import Target
 
 
 def cross_entropy(state: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:

@@ -16,13 +16,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Label, OptionList, TextArea
 from textual.widgets.option_list import Option
 
+from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.sampling_form import FIELDS, params_of, text_of
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import as_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
-from eaglelocal.talk import conversation_file
-from eaglelocal.talk.sampling_form import FIELDS, params_of, text_of
-from eaglelocal.tui.partner import ModelChanged, Partner
-from eaglelocal.tui.rows import harmless
+from eaglelocal.tui.chat_controller import ModelChanged, Partner
+from eaglelocal.tui.text_rows import harmless
 
 
 class Dialog(ModalScreen[None]):

@@ -6,13 +6,13 @@ from typing import Protocol
 
 from rich.cells import cell_len, set_cell_size
 
-from eaglelocal.client.reading import DISCONNECTED
+from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.core.events import LoadProgress
+from eaglelocal.tui.chat_controller import ModelChanged
 from eaglelocal.tui.feed import Frame
 from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.lines import Line, fitted, harmless, line, width_of
 from eaglelocal.tui.panel_text import percent, state_span
-from eaglelocal.tui.partner import ModelChanged
+from eaglelocal.tui.styled_lines import Line, fitted, harmless, line, width_of
 
 BAR_CELLS = 16
 CUT, LEAST_NAME = "...", 10  # cells

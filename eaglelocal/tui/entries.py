@@ -13,10 +13,10 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
+from eaglelocal.conversation.conversation import Turn
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.talk.conversation import Turn
-from eaglelocal.tui.rows import Ink, Row, column_rows, plain_rows
-from eaglelocal.tui.tinting import tinted
+from eaglelocal.tui.draft_marks import tinted
+from eaglelocal.tui.text_rows import Ink, Row, column_rows, plain_rows
 
 TINT = Style(color="green", underline=True)  # colour is never the only sign
 

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from eaglelocal.client.reading import DISCONNECTED, Drafting, Reading, Totals
+from eaglelocal.client.server_reading import DISCONNECTED, Drafting, Reading, Totals
 from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
 from eaglelocal.core.stats import SpeculationStats
-from eaglelocal.tui.figures import Figures, began_anew, figures_between
-from eaglelocal.tui.rates import History, Rate
+from eaglelocal.tui.rate_meter import History, Rate
+from eaglelocal.tui.snapshot_rates import Figures, began_anew, figures_between
 
 WINDOW_TOKENS = 256  # figures describe so many of the newest tokens
 MAX_SAMPLES = 512

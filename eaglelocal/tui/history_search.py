@@ -5,7 +5,7 @@ Does not know widgets: the prompt turns keys into calls, and shows `shown` and `
 
 from __future__ import annotations
 
-from eaglelocal.talk.question_history import QuestionHistory
+from eaglelocal.conversation.question_history import QuestionHistory
 
 
 class HistorySearch:

@@ -25,7 +25,7 @@ from rich.segment import Segment
 from rich.syntax import Syntax
 
 from eaglelocal.tui.formulas import readable
-from eaglelocal.tui.rows import Ink, Row, console, harmless, shaped
+from eaglelocal.tui.text_rows import Ink, Row, console, harmless, shaped
 
 # `\(x\)`, `\[x\]`, `$$x$$` and `$x$`, but not prices such as $5 and $10
 _FORMULA = re.compile(

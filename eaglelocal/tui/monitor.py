@@ -18,23 +18,23 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Input
 
-from eaglelocal.client.reading import Reading
+from eaglelocal.client.server_reading import Reading
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.probe.gauges import MachineGauge
-from eaglelocal.tui.base import EagleApp
+from eaglelocal.probe.load_gauges import MachineGauge
+from eaglelocal.tui.base_screen import EagleApp
+from eaglelocal.tui.display_options import Look
 from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.lines import fitted, harmless, line
-from eaglelocal.tui.look import Look
+from eaglelocal.tui.lines_widget import Painted
+from eaglelocal.tui.log_changes import noticed
+from eaglelocal.tui.log_tail import Tail
 from eaglelocal.tui.monitor_text import NUM_HEADER_LINES, Scene, header_lines
-from eaglelocal.tui.noticed import noticed
-from eaglelocal.tui.painted import Painted
-from eaglelocal.tui.panel import SpeculationPanel
-from eaglelocal.tui.question import Choice, Question
+from eaglelocal.tui.panel_widget import SpeculationPanel
+from eaglelocal.tui.question_dialog import Choice, Question
+from eaglelocal.tui.redraw_timer import Ticker
 from eaglelocal.tui.request_table import RequestTable
-from eaglelocal.tui.tail import Tail
-from eaglelocal.tui.ticker import Ticker
+from eaglelocal.tui.styled_lines import fitted, harmless, line
 
 Outcome = Literal["quit", "stop", "leave"]  # stop: end the server too; leave: the server goes on without a screen
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eaglelocal.client.reading import DISCONNECTED, Reading
-from eaglelocal.probe.gauges import GpuGauge, MachineGauge
+from eaglelocal.client.server_reading import DISCONNECTED, Reading
+from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
+from eaglelocal.tui.duration_text import span
 from eaglelocal.tui.feed import Frame
 from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.lines import EMPTY, Line, Role, Span, fitted, harmless, line, plain
 from eaglelocal.tui.panel_text import NOT_TOLD, count, panel_lines, percent
-from eaglelocal.tui.spans import span
+from eaglelocal.tui.styled_lines import EMPTY, Line, Role, Span, fitted, harmless, line, plain
 from eaglelocal.tui.table_text import View, ordered, row_line, title_line
 
 GIB, MIB = 2**30, 2**20

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from eaglelocal.client.reading import DISCONNECTED
+from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.tui.feed import Frame
 from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.lines import EMPTY, Line, Role, Span, beside, fitted, harmless, line, width_of
+from eaglelocal.tui.styled_lines import EMPTY, Line, Role, Span, beside, fitted, harmless, line, width_of
 
 WIDE = 76
 MIN_LEFT, MAX_LEFT = 38, 84  # cells of the left column, the gap included

@@ -9,11 +9,11 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from eaglelocal.client.reading import Reading, RequestRow
+from eaglelocal.client.server_reading import Reading, RequestRow
 from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.lines import EMPTY, line
+from eaglelocal.tui.lines_widget import Painted
 from eaglelocal.tui.monitor_text import first_shown, table_lines
-from eaglelocal.tui.painted import Painted
+from eaglelocal.tui.styled_lines import EMPTY, line
 from eaglelocal.tui.table_text import View, columns_in, ordered
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from eaglelocal.client.reading import RequestRow
+from eaglelocal.client.server_reading import RequestRow
 from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.lines import Line, Span, fitted, harmless
 from eaglelocal.tui.panel_text import NOT_TOLD, count, percent
+from eaglelocal.tui.styled_lines import Line, Span, fitted, harmless
 
 Key = float | str
 

@@ -24,8 +24,8 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from eaglelocal.tui.entries import Entry, Kind, View, estimated_height, rows_of
-from eaglelocal.tui.rows import Row, index_at_cell
-from eaglelocal.tui.tops import Tops
+from eaglelocal.tui.row_positions import Tops
+from eaglelocal.tui.text_rows import Row, index_at_cell
 
 MAX_LAID_OUT = 128  # items: a few screens full. Each garbage collection would scan more
 MAX_LEAP = 5  # rows

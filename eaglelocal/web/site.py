@@ -25,9 +25,9 @@ from textual_serve.server import Server, to_int
 from eaglelocal.core.surrogates import SurrogateJoiner
 from eaglelocal.server.access import Access
 from eaglelocal.server.descriptors import ACCEPT_BATCH, max_connections, raise_descriptor_limit
-from eaglelocal.web.bounded import bounded
-from eaglelocal.web.doors import Visits, doors, is_https
+from eaglelocal.web.connection_limit import bounded
 from eaglelocal.web.screen import KEY_VARIABLE
+from eaglelocal.web.web_middleware import Visits, doors, is_https
 
 DRIVER = "eaglelocal.tui.piped_driver:PipedDriver"
 MAX_SCREENS = 8  # each is a process

@@ -6,14 +6,14 @@ import sys
 
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
-from eaglelocal.cli import editor
+from eaglelocal.cli import line_editor
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.main import end_in_order
 from eaglelocal.cli.output import standard_output
+from eaglelocal.conversation.session import Choice, Garage, Model, Session
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError
-from eaglelocal.talk.session import Choice, Garage, Model, Session
 
 SCRIPTS = (
     says("the first answer", 1),
@@ -34,7 +34,7 @@ def load(plan: Plan) -> Model:
 
 if __name__ == "__main__":
     if "--no-readline" in sys.argv:
-        editor.readline = None
+        line_editor.readline = None
     session = Session(Garage(plan, load), load(plan(Choice())), SamplingParams())
     end_in_order()
     sys.exit(converse(session, standard_output(), tint=True))

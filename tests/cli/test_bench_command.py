@@ -20,15 +20,15 @@ from doubles.programs import Programs, output_of
 from doubles.random_models import TargetShape, write_agreeing_head, write_target
 from doubles.scripted_client import ScriptedClient
 
-from eaglelocal.bench.asking import Side
-from eaglelocal.bench.identity import Examiner
-from eaglelocal.bench.order import tasks
-from eaglelocal.bench.prompts import Prompt
+from eaglelocal.bench.bench_prompts import Prompt
+from eaglelocal.bench.prompt_run import Side
+from eaglelocal.bench.run_order import tasks
+from eaglelocal.bench.text_identity import Examiner
 from eaglelocal.cli.bench import Asked, duration, measure, patience, prompts_of, read_key, tasks_of
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, MIN_ANSWER
-from eaglelocal.cli.bench_report import Told as Belongings
-from eaglelocal.cli.bench_report import Wanted, tell
 from eaglelocal.cli.output import Output
+from eaglelocal.cli.reports.bench import Told as Belongings
+from eaglelocal.cli.reports.bench import Wanted, tell
 from eaglelocal.core.request import AUTO, OFF, ChatRequest
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.errors import EngineError, UsageError

@@ -14,16 +14,16 @@ import pytest
 from doubles.pictures import write_picture
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
-from eaglelocal.cli.asking import Asker
+from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.chat_line import Loop, copy_to_desktop
 from eaglelocal.cli.output import Output
+from eaglelocal.conversation.conversation import Turn
+from eaglelocal.conversation.session import Choice, Garage, Model, Session
+from eaglelocal.conversation.slash_actions import Desk
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, OFF, Spec, fixed, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, ModelFileError, UsageError
-from eaglelocal.talk.conversation import Turn
-from eaglelocal.talk.session import Choice, Garage, Model, Session
-from eaglelocal.talk.slash_actions import Desk
 
 Line = str | type[BaseException]
 

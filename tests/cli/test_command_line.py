@@ -16,8 +16,8 @@ from doubles.pictures import picture_bytes
 from doubles.programs import ending
 from typer.main import get_command
 
+from eaglelocal.cli.flag_variables import flags_beside_settings
 from eaglelocal.cli.main import app
-from eaglelocal.cli.variables import flags_beside_settings
 from eaglelocal.settings import FLAG_VARIABLES, PREFIX
 
 ROOT = Path(__file__).parents[2]

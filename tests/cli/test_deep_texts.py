@@ -12,29 +12,29 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal import calibrations
-from eaglelocal.bench import prompts
-from eaglelocal.catalog.table import Table
+from eaglelocal.bench import bench_prompts
+from eaglelocal.catalog.toml_table import Table
 from eaglelocal.cli import bench
-from eaglelocal.client import running
+from eaglelocal.client import running_servers
 from eaglelocal.client.http_stream import StreamedAnswer, refusal
 from eaglelocal.client.servers.connection import Reply
+from eaglelocal.conversation import conversation_file, question_history
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Split, Tool, joined
 from eaglelocal.errors import EngineError, ModelFileError, UsageError
 from eaglelocal.hub import pulled_drafts
-from eaglelocal.hub.heads import folder as head_folder
+from eaglelocal.hub.heads import head_folder as head_folder
+from eaglelocal.loading import calibration_store
 from eaglelocal.probe import apple
 from eaglelocal.server.access import keys_of
-from eaglelocal.server.api.reading import as_json
-from eaglelocal.server.api.responses_memory import Recent
-from eaglelocal.server.errors import Problem
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.openai.request_reader import as_json
+from eaglelocal.server.responses.stored_responses import Recent
 from eaglelocal.settings import Settings
-from eaglelocal.talk import conversation_file, question_history
-from eaglelocal.text.call_forms import FORMS
-from eaglelocal.text.split_answer import SplitText
-from eaglelocal.text.tool_schemas import has_required, parameter_schemas
-from eaglelocal.text.written_calls import written_calls
+from eaglelocal.text.reasoning.split_answer import SplitText
+from eaglelocal.text.tool_calls.call_forms import FORMS
+from eaglelocal.text.tool_calls.call_writer import written_calls
+from eaglelocal.text.tool_calls.tool_schemas import has_required, parameter_schemas
 
 LEVELS = 5000
 DEEP = {
@@ -82,10 +82,10 @@ REFUSED: dict[str, tuple[Callable[[str, Path], object], type[Exception]]] = {
     "stream": (take, EngineError),
 }
 PASSED_OVER: dict[str, Callable[[str, Path], object]] = {
-    "calibration": lambda text, at: calibrations._content_of(write(at, text)),
+    "calibration": lambda text, at: calibration_store._content_of(write(at, text)),
     "pulled drafts": lambda text, at: pulled_drafts._read(write(at, text)),
-    "running server": lambda text, at: running._read(write(at, text)),
-    "running server's word": lambda text, at: running._word_of(text.encode()),
+    "running server": lambda text, at: running_servers._read(write(at, text)),
+    "running server's word": lambda text, at: running_servers._word_of(text.encode()),
     "watched server": lambda text, at: Reply(200, {}, text.encode()).mapping(),
     "questions": lambda text, at: question_history._read(write(at, text)),
     "schema of a tool": lambda text, at: parameter_schemas(Tool("t", "", text)),
@@ -118,7 +118,7 @@ def test_nothing_is_told_of_a_deep_text(text: str) -> None:
 def test_a_deep_line_of_a_prompts_file_is_told_with_its_number(name: str, tmp_path: Path) -> None:
     path = write(tmp_path, f"What is an owl?\n{DEEP[name]}\n", "prompts.jsonl")
     with pytest.raises(UsageError, match=r"prompts\.jsonl, line 2: nested deeper than 64 levels"):
-        prompts.from_file(path)
+        bench_prompts.from_file(path)
 
 
 @pytest.mark.parametrize("levels", [64, 500, 3000])
@@ -144,7 +144,7 @@ def test_a_deep_dotted_setting_is_told_with_its_first_name(tmp_path: Path) -> No
     [
         lambda path: Settings.load({}, {}, path),
         Table.of_file,
-        prompts.from_file,
+        bench_prompts.from_file,
         bench.read_key,
         keys_of,
         lambda path: conversation_file.load(path.parent, path.stem),
@@ -160,7 +160,7 @@ def test_a_latin_1_letter_is_told_with_its_line(mark: bytes, read: Callable[[Pat
 
 def test_a_line_of_brackets_is_still_a_text(tmp_path: Path) -> None:
     path = write(tmp_path, "[[ what is this?\n[1, 2, NaN]\n")
-    assert [one.messages[0].content for one in prompts.from_file(path)] == ["[[ what is this?", "[1, 2, NaN]"]
+    assert [one.messages[0].content for one in bench_prompts.from_file(path)] == ["[[ what is this?", "[1, 2, NaN]"]
 
 
 @pytest.mark.parametrize("text", [DEEP["lists"], DEEP["open lists"], DEEP["objects"]], ids=["lists", "open", "objects"])

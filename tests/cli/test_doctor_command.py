@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal import calibrations
 from eaglelocal.cli import main
-from eaglelocal.doctor.trial import try_library
+from eaglelocal.doctor.llama_trial import try_library
+from eaglelocal.loading import calibration_store
 from eaglelocal.probe import nvml_child
-from eaglelocal.probe.ports import is_taken, listener
+from eaglelocal.probe.port_owner import is_taken, listener
 from eaglelocal.probe.probe import probe
 
 ROOT = Path(__file__).parents[2]
@@ -148,8 +148,8 @@ def test_no_token_where_one_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_a_stale_calibration(examined: Examined) -> None:
     machine = probe()
-    key = calibrations.Key(
-        machine=calibrations.machine_name(machine),
+    key = calibration_store.Key(
+        machine=calibration_store.machine_name(machine),
         model="m",
         weights="Q4_0",
         draft="none",
@@ -162,7 +162,7 @@ def test_a_stale_calibration(examined: Examined) -> None:
         unified=True,
         library="llama-cpp-python 0.3.30 (cpu)",
     )
-    assert calibrations.save(key, {})
+    assert calibration_store.save(key, {})
     finding = examined()["calibration"]
     assert finding["level"] == "warning"
     assert "llama-cpp-python 0.3.30 (cpu)" in finding["text"]
@@ -204,7 +204,7 @@ def test_a_port_that_somebody_else_has_and_files_that_were_left(
 def leave_an_announcement(folder: Path) -> None:
     """Of a server that was killed before it could take it down."""
     code = (
-        "import os\nfrom eaglelocal.client.running import announced, this_server\n"
+        "import os\nfrom eaglelocal.client.running_servers import announced, this_server\n"
         "with announced(this_server('127.0.0.1', 1, target='demo')):\n    os.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, "-c", code], timeout=60)

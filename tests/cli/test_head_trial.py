@@ -13,7 +13,7 @@ from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.cli import head_trial
 from eaglelocal.cli.head_trial import NUM_TOKENS, Outcome, Trial
-from eaglelocal.cli.import_report import trial_lines
+from eaglelocal.cli.reports.import_head import trial_lines
 from eaglelocal.core.events import EngineSnapshot, Failed, Finished, Piece, RequestEvent, Tokens
 from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.stats import SpeculationStats, Timings

@@ -24,7 +24,7 @@ from doubles.patience import PATIENCE_S, wait_until
 from doubles.programs import ending
 from doubles.projectors import projector_bytes
 
-from eaglelocal.hub.cache import all_models
+from eaglelocal.hub.hub_cache import all_models
 
 ROOT = Path(__file__).parents[2]
 GUIDE, HEAD = "someone/guide-GGUF", "someone/guide-EAGLE3-GGUF"

@@ -17,7 +17,7 @@ from doubles.imported_heads import imported
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
-from eaglelocal.hub.targets import demo_sources
+from eaglelocal.hub.target_resolver import demo_sources
 
 ROOT = Path(__file__).parents[2]
 TARGET, HEAD = demo_sources()

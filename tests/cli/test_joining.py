@@ -17,20 +17,20 @@ from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, 
 from doubles.programs import Programs, output_of
 from doubles.scripted_client import ScriptedClient, says, scripted_plan
 
-from eaglelocal.cli.asking import Asker
-from eaglelocal.cli.joining import engine_flags, joined_model, key_of, ready_of, settled_state, spec_of
+from eaglelocal.cli.answer_printer import Asker
+from eaglelocal.cli.chat_connection import engine_flags, joined_model, key_of, ready_of, settled_state, spec_of
 from eaglelocal.cli.output import Output
-from eaglelocal.client.running import RunningServer, announced, this_server
+from eaglelocal.client.running_servers import RunningServer, announced, this_server
+from eaglelocal.conversation.answer_stats import model_lines
+from eaglelocal.conversation.conversation import Turn
+from eaglelocal.conversation.session import Garage, Model, Outcome, Session
+from eaglelocal.conversation.slash_actions import Desk, act
+from eaglelocal.conversation.slash_commands import parse
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
 from eaglelocal.settings import Settings
-from eaglelocal.talk.conversation import Turn
-from eaglelocal.talk.report import model_lines
-from eaglelocal.talk.session import Garage, Model, Outcome, Session
-from eaglelocal.talk.slash import parse
-from eaglelocal.talk.slash_actions import Desk, act
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0

@@ -20,9 +20,9 @@ from doubles.pty_program import PATIENCE_S, PtyProgram, search_path
 from doubles.scripted_client import Script, says
 
 from eaglelocal.cli.output import Output
-from eaglelocal.talk import conversation_file
-from eaglelocal.talk.conversation import Conversation, Turn
-from eaglelocal.talk.slash import COMMANDS
+from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.conversation import Conversation, Turn
+from eaglelocal.conversation.slash_commands import COMMANDS
 
 PROGRAM = [sys.executable, str(Path(__file__).with_name("scripted_terminal.py"))]
 BUG = "this is a bug"
@@ -71,7 +71,7 @@ def test_what_nobody_foresaw_is_told_and_the_talk_goes_on(talk: Start, monkeypat
     def fails(*_: object) -> None:
         raise ZeroDivisionError("unforeseen")
 
-    monkeypatch.setitem(sys.modules["eaglelocal.talk.slash_actions"].ACTIONS, "/stats", fails)
+    monkeypatch.setitem(sys.modules["eaglelocal.conversation.slash_actions"].ACTIONS, "/stats", fails)
     chat = talk("hi", "/stats", "again")
     assert chat.run() == 0
     assert "error: this is a bug: ZeroDivisionError: unforeseen" in chat.stderr.getvalue()
@@ -111,8 +111,8 @@ def test_an_export_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
 
 
 def _exports(folder: Path) -> int:
+    from eaglelocal.conversation.markdown_export import export
     from eaglelocal.errors import ResourceError
-    from eaglelocal.talk.markdown_export import export
 
     try:
         export(Conversation(turns=[Turn("q", "a" * 100_000)]), str(folder / "x.md"), target="t")

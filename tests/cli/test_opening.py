@@ -10,12 +10,12 @@ from doubles.scripted_client import ScriptedClient, says
 
 from eaglelocal.cli import chat
 from eaglelocal.cli.output import standard_output
+from eaglelocal.conversation.message_output import Voice
+from eaglelocal.conversation.session import Choice, Model
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.decision import Decision
 from eaglelocal.settings import Settings
-from eaglelocal.talk.session import Choice, Model
-from eaglelocal.talk.voice import Voice
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from doubles.sketched_models import REAL, write_sketch
 
 from eaglelocal.catalog.catalog import load
 from eaglelocal.cli import main
-from eaglelocal.cli.plan_report import WIDTH
+from eaglelocal.cli.reports.plan import WIDTH
 from eaglelocal.errors import EagleLocalError, ModelFileError, ResourceError, UsageError
+from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import shape_of
-from eaglelocal.hub.targets import demo_sources
+from eaglelocal.hub.target_resolver import demo_sources
 
 MACHINES = ("rtx-3090", "rtx-4090", "a6000", "m2-max-32gb", "2x-rtx-3090", "cpu-16gb", "cuda-8gb", "m1-8gb")
 MEMORY_KEYS = ("weights_bytes", "kv_bytes", "draft_bytes", "draft_kv_bytes", "compute_bytes", "images_bytes")

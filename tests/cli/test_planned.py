@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.cli.planned import planned_for_here
+from eaglelocal.cli.choose_build import planned_for_here
 from eaglelocal.errors import UsageError
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from eaglelocal.cli.chat import chat
 from eaglelocal.cli.chat_once import joined
-from eaglelocal.cli.editor import MORE, PROMPT, LineDiscarded, read_question
-from eaglelocal.cli.loading import NOT_SETTINGS
+from eaglelocal.cli.line_editor import MORE, PROMPT, LineDiscarded, read_question
+from eaglelocal.cli.load_model import NOT_SETTINGS
+from eaglelocal.conversation.spelling import nearest
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import READERS
-from eaglelocal.talk.nearest import nearest
 
 
 def typing(*lines: str | type[BaseException]) -> tuple[Callable[[str], str], list[str]]:

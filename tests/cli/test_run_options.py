@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from doubles.vision_models import write_vision_pair
 
-from eaglelocal.bench.prompts import Prompt
+from eaglelocal.bench.bench_prompts import Prompt
 from eaglelocal.cli import bench, tune
-from eaglelocal.cli.bench_report import Wanted
-from eaglelocal.cli.loading import options_of
+from eaglelocal.cli.load_model import options_of
 from eaglelocal.cli.output import standard_output
+from eaglelocal.cli.reports.bench import Wanted
+from eaglelocal.conversation.session import Choice
 from eaglelocal.core.request import AUTO, Image, Message
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.settings import Settings
-from eaglelocal.talk.session import Choice
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ from doubles.patience import wait_until
 from eaglelocal.cli import main
 from eaglelocal.cli.ps import server_lines
 from eaglelocal.cli.stop import chosen_of, wait_for_end
-from eaglelocal.client.running import RunningServer, announced, running_servers, this_server
+from eaglelocal.client.running_servers import RunningServer, announced, running_servers, this_server
 from eaglelocal.errors import EngineError, UsageError
-from eaglelocal.tui.spans import span
+from eaglelocal.tui.duration_text import span
 
 ROOT = Path(__file__).parents[2]
 SERVER = """
 import signal, sys, time
-from eaglelocal.client.running import announced, this_server
+from eaglelocal.client.running_servers import announced, this_server
 if sys.argv[2:] == ["stubborn"]:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 else:

@@ -16,11 +16,11 @@ from eaglelocal.cli.train import (
     parted,
     time_left,
 )
-from eaglelocal.cli.train_lessons import draft_there
+from eaglelocal.cli.train_options import draft_there
 from eaglelocal.errors import UsageError
-from eaglelocal.hub import drafts
-from eaglelocal.hub.drafts import FoundDraft
-from eaglelocal.hub.targets import NATIVE, find_target
+from eaglelocal.hub import draft_resolver
+from eaglelocal.hub.draft_resolver import FoundDraft
+from eaglelocal.hub.target_resolver import NATIVE, find_target
 from eaglelocal.training.conversations import Collected, Conversation
 from eaglelocal.training.device import device_of
 
@@ -83,7 +83,7 @@ def test_a_head_must_be_better_than_whatever_it_would_stand_for(
 ) -> None:
     """`--draft auto` takes a head before a model's own layer, so a poor head would slow it down."""
     asked = []
-    monkeypatch.setattr(drafts, "find_draft", lambda reference, found: asked.append(reference) or draft)
+    monkeypatch.setattr(draft_resolver, "find_draft", lambda reference, found: asked.append(reference) or draft)
     found = find_target(NATIVE, on_progress=lambda fraction, what: None)
     assert draft_there("none", found) == rival
     assert asked == ["auto"]

@@ -19,8 +19,8 @@ from doubles.random_models import TargetShape, write_head, write_target
 
 pytest.importorskip("torch")
 
-from eaglelocal.hub.targets import demo_sources
-from eaglelocal.training.workplace import ANSWERS, TARGET, entered
+from eaglelocal.hub.target_resolver import demo_sources
+from eaglelocal.training.training_folder import ANSWERS, TARGET, entered
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300.0

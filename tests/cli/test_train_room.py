@@ -12,24 +12,24 @@ pytest.importorskip("torch")
 from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.catalog.catalog import load
-from eaglelocal.cli import train_lessons
+from eaglelocal.cli import train_options
 from eaglelocal.cli.import_head import find
-from eaglelocal.cli.loading import settings_of
+from eaglelocal.cli.load_model import settings_of
 from eaglelocal.cli.output import standard_output
 from eaglelocal.errors import ResourceError
-from eaglelocal.planner.machine import Rig
 from eaglelocal.planning import autoplan
-from eaglelocal.training.pupil import School
+from eaglelocal.planning.machine_spec import Rig
+from eaglelocal.training.draft_head import School
 
 MIB = 2**20
 
 
-def lessons_of(folder: Path) -> train_lessons.Lessons:
+def lessons_of(folder: Path) -> train_options.Lessons:
     path = write_target(folder / "t.gguf", TargetShape(n_layer=5, n_vocab=4000))
     settings, output = settings_of({"target": str(path)}), standard_output(colour="never")
     found = find(settings, output)
     school = School(found.header, found.info)
-    return train_lessons.Lessons(
+    return train_options.Lessons(
         found, school, None, settings, output, folder / "work", "cpu", folder / "head.gguf", False, "bf16"
     )
 
@@ -43,7 +43,7 @@ def test_too_little_memory_is_said_before_anything_is_asked(tmp_path: Path, monk
     lessons = lessons_of(tmp_path)
     little, plenty = rig_with(700 * MIB), rig_with(4000 * MIB)
     monkeypatch.setattr(autoplan, "this_rig", lambda catalog: plenty)
-    train_lessons.check_there_is_room(lessons)
+    train_options.check_there_is_room(lessons)
     monkeypatch.setattr(autoplan, "this_rig", lambda catalog: little)
     with pytest.raises(ResourceError, match=r"learning takes .* of the target, and 188 MiB may be used in RAM"):
-        train_lessons.check_there_is_room(lessons)
+        train_options.check_there_is_room(lessons)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from eaglelocal.backend.fit import RAM, load_of
 from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planner.goals import GOALS, Comfort, score
-from eaglelocal.planner.machine import Device, Rig, rig_of_known
-from eaglelocal.planner.memory import estimate, safe_rooms
-from eaglelocal.planner.options import DraftWay, Option, options_of
-from eaglelocal.planner.placement import WHOLE, Offload
-from eaglelocal.planner.plan import Outcome, plan, scale_for
-from eaglelocal.planner.way import Chosen
-from eaglelocal.planner.weighing import Scale, Setup
+from eaglelocal.memory.budget import RAM, load_of
+from eaglelocal.memory.estimate import estimate, safe_rooms
+from eaglelocal.memory.placement import WHOLE, Offload
+from eaglelocal.planning.candidate import Chosen
+from eaglelocal.planning.candidate_evaluation import Scale, Setup
+from eaglelocal.planning.goals import GOALS, Comfort, score
+from eaglelocal.planning.machine_spec import Device, Rig, rig_of_known
+from eaglelocal.planning.options import DraftWay, Option, options_of
+from eaglelocal.planning.plan_search import Outcome, plan, scale_for
 
 GIB = 2**30
 SOME = ("qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "qwen3.6-27b", "gemma-4-31b", "llama-3.3-70b")

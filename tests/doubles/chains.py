@@ -5,7 +5,7 @@ from __future__ import annotations
 from doubles.scripted_context import Table
 
 from eaglelocal.core.draft import ROOT
-from eaglelocal.drafters.base import Drafter, Node
+from eaglelocal.drafters.drafter import Drafter, Node
 
 TABLE = Table(seed=3)
 

@@ -12,16 +12,16 @@ from pathlib import Path
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 from textual.pilot import Pilot
 
+from eaglelocal.conversation.message_output import Voice
+from eaglelocal.conversation.pictures import Pictures
+from eaglelocal.conversation.session import Choice, Garage, Model, Session
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import ModelFileError
-from eaglelocal.talk.pictures import Pictures
-from eaglelocal.talk.session import Choice, Garage, Model, Session
-from eaglelocal.talk.voice import Voice
-from eaglelocal.tui.chat import ChatApp, ChatPlaces
-from eaglelocal.tui.look import Look
+from eaglelocal.tui.chat_app import ChatApp, ChatPlaces
+from eaglelocal.tui.display_options import Look
 
 PATIENCE_S = 20.0
 

@@ -35,8 +35,8 @@ from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Spec
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import CallPart
-from eaglelocal.engine.process import EngineLoop
 from eaglelocal.errors import EngineError, ModelFileError, RequestError, ResourceError
+from eaglelocal.worker.process import EngineLoop
 
 BUILDER = "doubles.directed_server_engine:build"
 PACE_S = 0.002  # of a step of an answer that never ends

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from eaglelocal.core.batch import NO_FURTHER, Further
-from eaglelocal.drafters.base import NOTHING, Committed, Continuation, Node, Swapped
+from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Node, Swapped
 
 
 class NoDrafter:

@@ -14,8 +14,8 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import raw_pieces
 from eaglelocal.gguf.writer import Entry, StreamedTensor, copied_entries
-from eaglelocal.hub.heads.store import written
-from eaglelocal.training.pupil import School
+from eaglelocal.hub.heads.head_store import written
+from eaglelocal.training.draft_head import School
 
 from .eagle_checkpoints import Kind, random_checkpoint, write_checkpoint
 from .imported_heads import imported

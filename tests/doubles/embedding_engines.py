@@ -10,10 +10,10 @@ from eaglelocal.core.batch import Floats
 from eaglelocal.core.events import Embedded, Failed, RequestEvent
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import EmbedRequest
-from eaglelocal.embedder import build
-from eaglelocal.engine.embedding import EmbeddingEngine
+from eaglelocal.engine.embedding_engine import EmbeddingEngine
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
+from eaglelocal.loading.embedding_builder import build
 
 ROUNDING = 0.02  # the gelu of llama.cpp is a table in half precision
 

@@ -14,8 +14,8 @@ import time
 from eaglelocal.core.limited_process import Limits
 from eaglelocal.core.request import Message
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.text.render_process import RenderProcess
-from eaglelocal.text.template import ChatTemplate
+from eaglelocal.text.templates.chat_template import ChatTemplate
+from eaglelocal.text.templates.render_process import RenderProcess
 
 LIMITS = Limits(cpu_s=0.3, memory_bytes=96 * 2**20, max_deaths=10**9)
 HONEST, HOSTILE = (Message("user", "hello"),), (Message("user", "now"),)

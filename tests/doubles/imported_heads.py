@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from eaglelocal.gguf.draft_pairing import read_draft
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.pair import read_draft
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads.convert import ReadHead, Reading, entries_of, read_head, tensors_of
-from eaglelocal.hub.heads.folder import read_published
-from eaglelocal.hub.heads.store import written
+from eaglelocal.hub.heads.head_folder import read_published
+from eaglelocal.hub.heads.head_store import written
 
 
 def understood(folder: Path, target: Path) -> ReadHead:

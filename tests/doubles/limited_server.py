@@ -82,9 +82,9 @@ def main(soft: int, hard: int, max_crashes: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     from eaglelocal.cli.output import standard_output
     from eaglelocal.cli.serve_log import log_to
-    from eaglelocal.engine.supervisor import RestartPolicy
     from eaglelocal.server.app import create_app
-    from eaglelocal.server.run import Runtime, bound, run
+    from eaglelocal.server.run_server import Runtime, bound, run
+    from eaglelocal.worker.supervisor import RestartPolicy
 
     from .running_server import directed, loader_of, serving_of
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.head import LlamaHeadContext
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.head_context import LlamaHeadContext
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.errors import EagleLocalError

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from eaglelocal.client.port import OnEvent
+from eaglelocal.client.client import OnEvent
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Piece, Started, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, TokenLogprob

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from eaglelocal.client.port import Client, OnEvent
+from eaglelocal.client.client import Client, OnEvent
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Piece, Prompted, Started, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.stats import SpeculationStats, Timings

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from eaglelocal.assembly import build
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
-from eaglelocal.engine.pacing import Pacing
-from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.engine.step_estimate import Pacing
+from eaglelocal.loading.engine_builder import build
+from eaglelocal.speculation.costs.step_costs import StepCosts
 
 from .random_models import TargetShape
 

@@ -16,15 +16,15 @@ from typing import Any
 import pynvml
 
 from eaglelocal.probe.apple import unified_from
-from eaglelocal.probe.cards import read_cards, together
 from eaglelocal.probe.cgroup import Cgroups
 from eaglelocal.probe.cpuinfo import core_keys, cpu_name, parse_cpuinfo, vector_extensions
-from eaglelocal.probe.gpus import read_gpus
-from eaglelocal.probe.library import backends_of, ggml_version_of
+from eaglelocal.probe.installed_library import backends_of, ggml_version_of
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine
+from eaglelocal.probe.nvml_gpus import read_gpus
+from eaglelocal.probe.operating_system import linux_system
+from eaglelocal.probe.pci_cards import read_cards, together
 from eaglelocal.probe.probe import memory_of
-from eaglelocal.probe.system import linux_system
-from eaglelocal.probe.threads import threads_for
+from eaglelocal.probe.thread_count import threads_for
 
 FOLDER = Path(__file__).parent / "machines"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from eaglelocal.text.rendering import Renderings
-from eaglelocal.text.template import ChatTemplate
+from eaglelocal.text.templates.chat_template import ChatTemplate
+from eaglelocal.text.templates.rendering import Renderings
 
 
 class RenderingsHere(Renderings):

@@ -13,14 +13,14 @@ from eaglelocal.core.events import EngineInfo, Failed, Finished, RequestEvent, S
 from eaglelocal.core.ports import ImageReader
 from eaglelocal.core.request import OFF, ChatRequest, Spec, fixed
 from eaglelocal.core.tools import CallPart, ToolCall, joined
-from eaglelocal.drafters.base import Drafter
+from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.engine.engine import Engine, Inputs
 from eaglelocal.engine.input_queue import INLINE
+from eaglelocal.scheduler.host_swap import Swap
 from eaglelocal.scheduler.scheduler import Scheduler
-from eaglelocal.scheduler.swap import Swap
-from eaglelocal.speculation.controller import Controller
-from eaglelocal.speculation.costs import StepCosts
-from eaglelocal.speculation.mind import Drafters
+from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.controller import Controller
+from eaglelocal.speculation.policy.slot_policy import Drafters
 
 from .scripted_context import LetterConstraints, LetterVocabulary, ScriptedContext, Table
 from .steady_costs import FreeController, FreeRows, SteadyController

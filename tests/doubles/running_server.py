@@ -22,15 +22,15 @@ import uvicorn
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.engine.supervisor import DEFAULT_POLICY, RestartPolicy
 from eaglelocal.server.access import Access
 from eaglelocal.server.admission import Admission
 from eaglelocal.server.app import create_app
+from eaglelocal.server.dependencies import Limits, Serving
+from eaglelocal.server.loaded_models import Opened
 from eaglelocal.server.metrics import Metrics
-from eaglelocal.server.models import MakeRoom, Models, all_leave
-from eaglelocal.server.residents import Opened
-from eaglelocal.server.run import bound, config_of
-from eaglelocal.server.serving import Limits, Serving
+from eaglelocal.server.model_manager import MakeRoom, Models, all_leave
+from eaglelocal.server.run_server import bound, config_of
+from eaglelocal.worker.supervisor import DEFAULT_POLICY, RestartPolicy
 
 from . import directed_server_engine, server_engine
 from .patience import PATIENCE_S, wait_until

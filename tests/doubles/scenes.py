@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from eaglelocal.client.reading import DISCONNECTED, Drafting, Reading, RequestRow, Totals
+from eaglelocal.client.server_reading import DISCONNECTED, Drafting, Reading, RequestRow, Totals
 from eaglelocal.core.request import Spec
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.probe.gauges import GpuGauge, MachineGauge
+from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 
 URL = "http://127.0.0.1:8421"
 GIB = 2**30

@@ -30,8 +30,8 @@ from eaglelocal.core.events import (
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
-from eaglelocal.engine.process import EngineLoop
 from eaglelocal.errors import EngineError, ModelFileError, RequestError, ResourceError
+from eaglelocal.worker.process import EngineLoop
 
 BUILDER = "doubles.scripted_engine:build"
 PACE_S = 0.001  # of a step of a request that never ends

@@ -17,7 +17,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import fixed
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.drafters.eagle3 import Eagle3
-from eaglelocal.engine.process import EngineLoop
+from eaglelocal.worker.process import EngineLoop
 
 from .rig import Rig
 from .scripted_context import LetterVocabulary, ScriptedContext, ScriptedHead, ScriptedSampler, Table, softmax

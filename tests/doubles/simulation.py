@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import AUTO, Spec
 from eaglelocal.core.sampling import Sampled
-from eaglelocal.speculation.acceptance import SECOND_LEVEL, SECOND_SLOPE
-from eaglelocal.speculation.choice import StepChoice
-from eaglelocal.speculation.controller import Change, Controller, DraftCall, StepReport
-from eaglelocal.speculation.costs import StepCosts
-from eaglelocal.speculation.mind import Drafters, Seat
+from eaglelocal.speculation.acceptance.acceptance_model import SECOND_LEVEL, SECOND_SLOPE
+from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.controller import Change, Controller, DraftCall, StepReport
+from eaglelocal.speculation.policy.slot_policy import Drafters, Seat
+from eaglelocal.speculation.policy.step_policy import StepChoice
 from eaglelocal.speculation.verify import verify
 
 from .simulated_machine import SimulatedMachine

@@ -13,7 +13,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from eaglelocal.gguf.types import GGML_TYPES_BY_NAME
+from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 
 ALIGNMENT = 32
 ALTERNATIVES, LAUREL_RANK = 4, 64  # of gemma3n, which llama.cpp does not read from the file

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from eaglelocal.speculation.controller import Change, Controller, StepReport
-from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.controller import Change, Controller, StepReport
 
 
 class SteadyController(Controller):

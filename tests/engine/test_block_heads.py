@@ -16,10 +16,9 @@ from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import drive
 from doubles.sketched_models import SKETCHES
 
-from eaglelocal.assembly import build
-from eaglelocal.backend.block_head import Block, LlamaBlockContext
+from eaglelocal.backend.block_head_context import Block, LlamaBlockContext
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import FeatureRows, Roots
 from eaglelocal.core.plan import Plan
@@ -27,6 +26,7 @@ from eaglelocal.core.request import fixed
 from eaglelocal.errors import EngineError, IncompatibleError, ModelFileError
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices
+from eaglelocal.loading.engine_builder import build
 
 PARAMS = ContextParams(n_ctx=128, num_sequences=3, n_batch=64, kv_type="f32", flash_attention="off")
 SHAPES = {

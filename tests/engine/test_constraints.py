@@ -16,7 +16,7 @@ from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
-from eaglelocal.engine.intake import Intake
+from eaglelocal.engine.input_processor import Intake
 
 TABLE = Table(seed=3)
 SETS = "[abcdef][ghijkl]" * 12 + "[mnopqrs]" * 6

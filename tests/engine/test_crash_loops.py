@@ -15,9 +15,9 @@ from doubles.scripted_engine import BUILDER, ask, plan
 
 from eaglelocal import locations
 from eaglelocal.client.engine_client import EngineClient
-from eaglelocal.engine import child as child_module
-from eaglelocal.engine.supervisor import RestartPolicy
 from eaglelocal.errors import EngineAwayError, EngineError, RequestError
+from eaglelocal.worker import child as child_module
+from eaglelocal.worker.supervisor import RestartPolicy
 
 HASTY = RestartPolicy(first_delay_s=0.01)
 
@@ -66,7 +66,7 @@ def test_a_segfault_leaves_python_frames_in_its_report() -> None:
 
 def test_without_a_log_a_crash_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     """A chat shows the error itself: Python's handler of last resort must not write beside its screen."""
-    for name in ("eaglelocal.engine.supervisor", "eaglelocal.client.desk.suspects"):
+    for name in ("eaglelocal.worker.supervisor", "eaglelocal.client.in_flight_requests.suspects"):
         assert logging.getLogger(name).handlers
     root = logging.getLogger()
     kept, root.handlers = root.handlers, []
@@ -222,7 +222,7 @@ def test_a_process_that_the_system_does_not_start_is_no_crash(
             raise OSError(errno.EMFILE, "Too many open files")
         return spawn(builder)
 
-    monkeypatch.setattr("eaglelocal.engine.supervisor.PASSING_DELAY_S", 0.01)
+    monkeypatch.setattr("eaglelocal.worker.supervisor.PASSING_DELAY_S", 0.01)
     with EngineClient(plan(), builder=BUILDER, restart=RestartPolicy(max_crashes=2)) as client:
         client.start()
         monkeypatch.setattr(child_module, "_spawn", reluctant)
@@ -236,7 +236,7 @@ def test_a_first_process_that_the_system_never_starts_is_an_error(monkeypatch: p
     def refusing(builder: str) -> subprocess.Popen[bytes]:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("eaglelocal.engine.supervisor.PASSING_DELAY_S", 0.01)
+    monkeypatch.setattr("eaglelocal.worker.supervisor.PASSING_DELAY_S", 0.01)
     monkeypatch.setattr(child_module, "_spawn", refusing)
     with (
         EngineClient(plan(), builder=BUILDER) as client,

@@ -31,8 +31,8 @@ from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.request import AUTO, ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
-from eaglelocal.drafters.base import Drafter
 from eaglelocal.drafters.draft_model import DraftModel
+from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.engine.engine import Engine
 from eaglelocal.scheduler.scheduler import Scheduler

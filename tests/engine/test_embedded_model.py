@@ -15,14 +15,14 @@ import pytest
 from doubles.margin import margin_differences
 from doubles.rig import drive
 
-from eaglelocal.assembly import build
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, fixed
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.corpus.mixture import KINDS, render_prompt, tasks_of
 from eaglelocal.engine.engine import Engine
-from eaglelocal.engine.intake import Intake
+from eaglelocal.engine.input_processor import Intake
+from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
 
 BOUND = 0.05  # of the logits' gap, bfloat16 weights

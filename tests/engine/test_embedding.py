@@ -18,14 +18,14 @@ from doubles.real_engine import TINY, real_engine
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.events import Embedded, Failed, Finished, RequestEvent, Started
+from eaglelocal.core.model_task import Task
 from eaglelocal.core.request import ChatRequest, EmbedRequest
-from eaglelocal.core.task import Task
-from eaglelocal.embedder import build, needs
-from eaglelocal.engine.embedding import EmbeddingEngine
+from eaglelocal.engine.embedding_engine import EmbeddingEngine
 from eaglelocal.errors import IncompatibleError, RequestError, UsageError
-from eaglelocal.gguf.pair import read_model
+from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.pooling import task_of
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.loading.embedding_builder import build, needs
 
 MEAN, CLS, LAST = 1, 2, 3
 TEXTS = ((2, 5, 6, 7, 3), (2, 9, 3), (2, 11, 12, 13, 14, 15, 16, 17, 3), (8,))
@@ -121,7 +121,7 @@ def asked(client: EngineClient, request: EmbedRequest | ChatRequest) -> list[Req
 def test_in_a_process_of_its_own_that_is_replaced_when_it_dies(tmp_path: Path) -> None:
     path = write_bert(tmp_path / "bert.gguf")
     assert task_of(read_header(path)) is Task.EMBEDDING
-    with EngineClient(plan(path), builder="eaglelocal.embedder:build") as client:
+    with EngineClient(plan(path), builder="eaglelocal.loading.embedding_builder:build") as client:
         assert client.start().embedding_size == 64
         request = EmbedRequest(id="r", inputs=TEXTS)
         started, made, finished = asked(client, request)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from eaglelocal.core.events import Finished, Started
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.drafters.base import Drafter
 from eaglelocal.drafters.draft_model import DraftModel
+from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.errors import RequestError
 

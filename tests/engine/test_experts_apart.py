@@ -10,14 +10,14 @@ from doubles.living_models import write_living
 from doubles.rig import drive
 from doubles.sketched_models import SKETCHES
 
-from eaglelocal.assembly import build
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.dry_run import transcript_of
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
-from eaglelocal.backend.rehearsal import transcript_of
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import UsageError
+from eaglelocal.loading.engine_builder import build
 
 MOES = ("qwen3moe", "gpt-oss", "qwen35moe")
 ASKED = [

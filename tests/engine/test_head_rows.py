@@ -14,12 +14,12 @@ from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import drive
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.head import HeadNorms, LlamaHeadContext
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.head_context import HeadNorms, LlamaHeadContext
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, Floats, Further, PairBatch, Proposals, State
 from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS
-from eaglelocal.planner.jobs import ROWS_A_SLOT
+from eaglelocal.memory.contexts import ROWS_A_SLOT
 
 N = 6
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.backend.constraint import MAX_KEPT, MAX_REFUSED, LlamaConstraints
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.constraint_compiler import MAX_KEPT, MAX_REFUSED, LlamaConstraints
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.limited_process import CallRaised
 from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
-from eaglelocal.engine.binding import MAX_COSTLY, Binding, Wish
+from eaglelocal.engine.answer_constraint import MAX_COSTLY, Binding, Wish
 from eaglelocal.errors import RequestError, ResourceError, TooComplexError
-from eaglelocal.text import call_forms as forms
+from eaglelocal.text.tool_calls import call_forms as forms
 
 DEMO = Path(__file__).parents[2] / "profiles" / "demo" / "guide-target.gguf"
 HONEST = Constraint(Syntax.JSON_SCHEMA, '{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}')

@@ -22,15 +22,15 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from doubles.real_engine import ask, real_engine
 from doubles.rig import drive
 
-from eaglelocal.assembly import num_checkpoints
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import NO_FURTHER, Batch, Further
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
-from eaglelocal.drafters.base import Continuation, Drafter, Node
+from eaglelocal.drafters.drafter import Continuation, Drafter, Node
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError
+from eaglelocal.loading.engine_builder import num_checkpoints
 from eaglelocal.probe.probe import probe
 from eaglelocal.scheduler.checkpoints import BEFORE_END
 

@@ -19,15 +19,15 @@ from doubles.eagle_checkpoints import DIALECTS, Checkpoint, Kind, random_checkpo
 from doubles.imported_heads import imported
 from doubles.random_models import TargetShape, write_target
 
-from eaglelocal.assembly import head_norms
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.head import LlamaHeadContext
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.head_context import LlamaHeadContext
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
+from eaglelocal.loading.engine_builder import head_norms
 
 torch = pytest.importorskip("torch")
 

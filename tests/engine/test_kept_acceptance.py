@@ -10,9 +10,9 @@ from doubles.random_models import HeadShape, write_head, write_target
 from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import drive
 
-from eaglelocal.calibrations import folder
 from eaglelocal.core.request import AUTO
 from eaglelocal.engine.engine import Engine
+from eaglelocal.loading.calibration_store import folder
 
 HEAD = HeadShape(width=64, fc_norm=True, norm_output=True)
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from doubles.random_models import TargetShape, write_target
 
-from eaglelocal.assembly import notes_on_layouts
-from eaglelocal.backend import layouts
+from eaglelocal.backend import cpu_repack
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.layouts import AMX, SMALL, layout_names
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.cpu_repack import AMX, SMALL, layout_names
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, NativePlacement, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.loading.engine_builder import notes_on_layouts
 
 X86_LINUX = sys.platform == "linux" and platform.machine() == "x86_64"
 SHAPE = TargetShape(n_embd=256, n_ff=512, type="Q4_0")
@@ -28,8 +28,8 @@ TOKENS = [5, 6, 7, 8, 9, 10, 11]
 
 SEARCH = """
 import os, sys
-from eaglelocal.backend.library import load_library
-from eaglelocal.backend.layouts import layout_names
+from eaglelocal.backend.llama_library import load_library
+from eaglelocal.backend.cpu_repack import layout_names
 import ctypes as C
 library = load_library()
 print(library.can_repack, *layout_names(C.PyDLL(library.api._lib._name)))
@@ -39,7 +39,7 @@ os.write(2, b"and this is heard")
 
 STACKS = """
 import ctypes as C
-from eaglelocal.backend.layouts import SignalStack, small_signal_stack
+from eaglelocal.backend.cpu_repack import SignalStack, small_signal_stack
 def size():
     found = SignalStack()
     assert C.CDLL(None).sigaltstack(None, C.byref(found)) == 0
@@ -95,9 +95,9 @@ def test_the_signal_stack_is_as_it_was_before() -> None:
 
 @pytest.mark.skipif(not X86_LINUX, reason="the search is only guarded there")
 def test_without_such_a_stack_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layouts, "SMALL", 1)  # the kernel has none so small
+    monkeypatch.setattr(cpu_repack, "SMALL", 1)  # the kernel has none so small
     native = C.PyDLL(load_library().api._lib._name)
-    assert layouts.find_layouts(native) == layout_names(native)
+    assert cpu_repack.find_layouts(native) == layout_names(native)
 
 
 def logits(path: Path, placement: Placement) -> Floats:

@@ -18,7 +18,7 @@ from doubles.vision_models import PAIRS, write_pair
 READ = """
 import sys
 from pathlib import Path
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 
 vocabulary = Model(load_library(), Path(sys.argv[1]), Placement()).vocabulary
@@ -46,8 +46,8 @@ def test_long_runs_are_read(tmp_path: Path, splitter: str) -> None:
 READ_BESIDE_AN_IMAGE = """
 import sys
 from pathlib import Path
-from eaglelocal.backend.images import LlamaImageReader, ReaderParams
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.image_encoder import LlamaImageReader, ReaderParams
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.ports import TextPart
 

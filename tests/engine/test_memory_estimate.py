@@ -21,22 +21,22 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
 
 from eaglelocal.backend.context import ContextParams, create_context
-from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
-from eaglelocal.backend.library import load_library
-from eaglelocal.backend.memory import buffer_bytes
+from eaglelocal.backend.dry_run import Part, PlannedModel, rehearse, transcript_of
+from eaglelocal.backend.kv_cells import buffer_bytes
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
-from eaglelocal.backend.rehearsal import Part, PlannedModel, rehearse, transcript_of
 from eaglelocal.core.plan import Plan
-from eaglelocal.fitting import context_params, parts_of, sources_of
 from eaglelocal.gguf.eagle_info import EagleInfo
-from eaglelocal.gguf.footprint import CacheSizes, cache_bytes
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.model_shape import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, Shape, shape_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, Shape, shape_of
-from eaglelocal.planner.compute import SLACK_BYTES, compute_bytes
-from eaglelocal.planner.jobs import Job, jobs_of
-from eaglelocal.planner.memory import buffers_of, estimate, summed
+from eaglelocal.loading.fit import context_params, parts_of, sources_of
+from eaglelocal.memory.budget import RAM, Buffer, Kind, Room
+from eaglelocal.memory.cache_bytes import CacheSizes, cache_bytes
+from eaglelocal.memory.compute_buffers import SLACK_BYTES, compute_bytes
+from eaglelocal.memory.contexts import Job, jobs_of
+from eaglelocal.memory.estimate import buffers_of, estimate, summed
 
 MIB = 2**20
 LOG_STEP = 2**15  # the log's figures are rounded to 0.01 MiB, of each cache

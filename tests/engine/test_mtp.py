@@ -16,20 +16,20 @@ from doubles.real_engine import ask, real_engine
 from doubles.rig import drive
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.head import LlamaHeadContext
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.head_context import LlamaHeadContext
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.draft import ROOT
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
-from eaglelocal.drafters.base import Committed, Node
-from eaglelocal.drafters.cache_reader import CacheReader
+from eaglelocal.drafters.drafter import Committed, Node
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.target_cache import CacheReader
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.gguf.model_shape import mtp_shape_of, shape_of
 from eaglelocal.gguf.mtp import has_mtp, is_mtp_alone
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import mtp_shape_of, shape_of
 
 PROMPT = tuple(range(30, 60))
 ARCHITECTURES = ["qwen35", "qwen35moe"]

@@ -15,8 +15,8 @@ from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import drive
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.head import LlamaHeadContext
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.head_context import LlamaHeadContext
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.core.sampling import GREEDY, SamplingParams

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.backend.constraint import LlamaConstraints
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.constraint_compiler import LlamaConstraints
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.tools import CallForm, Split, Tool, ToolChoice, ToolUse
-from eaglelocal.engine.binding import Binding, Wish
+from eaglelocal.engine.answer_constraint import Binding, Wish
 from eaglelocal.errors import RequestError
-from eaglelocal.text import call_forms as forms
+from eaglelocal.text.tool_calls import call_forms as forms
 
 DEMO = Path(__file__).parents[2] / "profiles" / "demo" / "guide-target.gguf"
 NAMES = st.sampled_from(["pattern", "a", "ß", "type", "$ref", "a b", "properties", 'q"', ""])

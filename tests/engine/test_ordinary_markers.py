@@ -20,7 +20,7 @@ from doubles.real_engine import real_engine
 from doubles.rig import Told, drive
 from doubles.vision_models import PAIRS, write_pair
 
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.backend.vocabulary import MADE_ORDINARY, LlamaVocabulary
 from eaglelocal.core.constraint import Constraint, Syntax
@@ -28,7 +28,7 @@ from eaglelocal.core.request import ChatRequest, Image, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Tool, ToolChoice, ToolUse
 from eaglelocal.engine.engine import Engine
-from eaglelocal.engine.intake import Intake
+from eaglelocal.engine.input_processor import Intake
 
 CONTROLS = (*MADE_ORDINARY, "<|call|>")
 SHAPE = TargetShape(

@@ -19,16 +19,16 @@ from doubles.programs import ending
 from doubles.scripted_engine import BUILDER, ask, plan
 
 from eaglelocal import locations
-from eaglelocal.client.answer import Answer
+from eaglelocal.client.answer_stream import Answer
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Submit, Tokens
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, fixed
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.engine.child import EngineChild
-from eaglelocal.engine.supervisor import RestartPolicy
-from eaglelocal.engine.watchdog import Beat, Patience
 from eaglelocal.errors import EngineError, ModelFileError
+from eaglelocal.worker.child import EngineChild
+from eaglelocal.worker.supervisor import RestartPolicy
+from eaglelocal.worker.watchdog import Beat, Patience
 
 TESTS = Path(__file__).resolve().parents[1]
 HASTY = RestartPolicy(first_delay_s=0.01)

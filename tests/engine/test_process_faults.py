@@ -19,8 +19,8 @@ from eaglelocal.core.events import Failed, Finished, RequestEvent, Tokens
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, fixed
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.engine.supervisor import RestartPolicy
-from eaglelocal.engine.watchdog import Patience
+from eaglelocal.worker.supervisor import RestartPolicy
+from eaglelocal.worker.watchdog import Patience
 
 DEMO = locations.profiles_dir() / "demo"
 PLAN = Plan(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import eaglelocal
-from eaglelocal.client.desk import Desk
+from eaglelocal.client.in_flight_requests import Desk
 from eaglelocal.client.snapshots import Snapshots
 from eaglelocal.core.events import (
     Cancel,
@@ -32,11 +32,11 @@ from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import CallPart
-from eaglelocal.engine.channel import Channel
-from eaglelocal.engine.child import _environment
-from eaglelocal.engine.ending import Ending
-from eaglelocal.engine.process import _Progress
 from eaglelocal.errors import EngineError, ModelFileError, RequestError
+from eaglelocal.worker.channel import Channel
+from eaglelocal.worker.child import _environment
+from eaglelocal.worker.exit_reason import Ending
+from eaglelocal.worker.process import _Progress
 
 SAMPLED = Sampled(5, -0.5, top=(TokenLogprob(5, -0.5), TokenLogprob(6, -1.5)))
 FINISHED = Finished("r", "stop", "", 1, 2, Timings(ttft_s=0.5), SpeculationStats(accepted_per_position=(3, 1)))

@@ -13,7 +13,7 @@ from doubles.server_engine import CharacterVocabulary
 from eaglelocal.core.events import Finished, Prompted, RequestEvent, Started, Tokens
 from eaglelocal.core.request import ChatRequest, Mixed
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.drafters.base import Drafter
+from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 
 TABLE = Table(seed=1)

@@ -14,8 +14,7 @@ from doubles.random_models import write_agreeing_head, write_target
 from doubles.real_engine import TINY, real_engine
 from doubles.rig import Told, drive
 
-from eaglelocal.assembly import build
-from eaglelocal.backend.constraint import LlamaConstraints
+from eaglelocal.backend.constraint_compiler import LlamaConstraints
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.events import Failed, Finished, Tokens
@@ -26,6 +25,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Tool, ToolChoice, ToolUse, joined
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import RequestError
+from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
 
 SCHEMA = {

@@ -16,8 +16,8 @@ from doubles.rig import drive
 
 from eaglelocal import locations
 from eaglelocal.core.request import ChatRequest
-from eaglelocal.gguf import lighter
-from eaglelocal.hub.heads.light_copy import light_copy
+from eaglelocal.gguf import head_requantization
+from eaglelocal.hub.heads.requantized_copy import light_copy
 
 SHAPE = replace(TINY, layer_gain=0.2)
 DRAFTS = ("agreeing head", "random head", "same model", "other model", "agreeing block", "random block")
@@ -93,7 +93,7 @@ def test_f32_texts_are_the_plain_texts(files: Path, draft: str, length: int, slo
 def test_a_head_in_fewer_bits_drafts_nearly_as_well(
     files: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lighter, "LEAST_BYTES", 1)
+    monkeypatch.setattr(head_requantization, "LEAST_BYTES", 1)
     monkeypatch.setattr(locations, "light_heads_dir", lambda: tmp_path)
     head = files / "F32-head.gguf"
     copy = light_copy(head, kind, on_progress=lambda share: None)

@@ -15,17 +15,17 @@ from doubles.random_models import write_agreeing_pairs, write_target
 from doubles.real_engine import TINY, ask, read, real_engine
 from doubles.rig import Told
 
-from eaglelocal.assembly import build
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
-from eaglelocal.engine.intake import Intake
+from eaglelocal.engine.input_processor import Intake
 from eaglelocal.errors import EngineError
+from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
 
 SHAPE = dataclasses.replace(TINY, layer_gain=0.2)

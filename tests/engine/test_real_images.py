@@ -17,12 +17,12 @@ from doubles.rig import Told, drive
 from doubles.vision_models import KINDS, PAIRS, TURN_BEGINS, TURN_ENDS, write_vision_pair
 from llama_cpp import mtmd_cpp
 
-from eaglelocal.backend import images
-from eaglelocal.backend.images import LlamaImageReader, mend
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend import image_encoder
+from eaglelocal.backend.image_encoder import LlamaImageReader, mend
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message, Spec, fixed
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.doctor.trial import why_blind
+from eaglelocal.doctor.llama_trial import why_blind
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, RequestError, ResourceError
 from eaglelocal.scheduler.checkpoints import Checkpoints
@@ -254,9 +254,9 @@ def test_a_build_without_eyes_runs_texts(
 def test_pictures_are_unpacked_one_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside libmtmd's copies: a request may have 64."""
     steps = list[str]()
-    read, copy = images.picture_of, images.bitmap_of
-    monkeypatch.setattr(images, "picture_of", lambda data: (steps.append("read"), read(data))[1])
-    monkeypatch.setattr(images, "bitmap_of", lambda *of: (steps.append("copied"), copy(*of))[1])
+    read, copy = image_encoder.picture_of, image_encoder.bitmap_of
+    monkeypatch.setattr(image_encoder, "picture_of", lambda data: (steps.append("read"), read(data))[1])
+    monkeypatch.setattr(image_encoder, "bitmap_of", lambda *of: (steps.append("copied"), copy(*of))[1])
     engine = engine_of(folder, "phi4")
     steps.clear()
     drive(engine, [asked("a", message(MARKER * 3, RED, NOISE, BLUE))])

@@ -9,10 +9,10 @@ import pytest
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.rig import drive
 
-from eaglelocal.assembly import build
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Infill, fixed
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.loading.engine_builder import build
 
 DIALECTS = {
     "plain": HeadShape(),

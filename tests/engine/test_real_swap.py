@@ -19,17 +19,17 @@ from doubles.real_engine import TINY, ask, read, real_engine
 from doubles.rig import drive
 from doubles.windowed_model import WINDOW, write_windowed
 
-from eaglelocal.assembly import MOST_SWAP_BYTES, swap_bytes
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.library import Log, load_library
-from eaglelocal.backend.memory import host_bytes
+from eaglelocal.backend.kv_cells import host_bytes
+from eaglelocal.backend.llama_library import Log, load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Bytes, Floats
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import ResourceError
+from eaglelocal.loading.engine_builder import MOST_SWAP_BYTES, swap_bytes
 from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
-from eaglelocal.scheduler.swap import Swap
+from eaglelocal.scheduler.host_swap import Swap
 
 SHAPE = dataclasses.replace(TINY, layer_gain=0.2)
 BIGRAM_SHAPE = dataclasses.replace(TINY, layer_gain=0.02)

@@ -16,16 +16,16 @@ from doubles.rig import drive
 from doubles.steady_costs import FreeController, FreeRows
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.plan import MAX_BRANCHES
 from eaglelocal.core.request import AUTO, ChatRequest
-from eaglelocal.engine.branches import Branches
 from eaglelocal.engine.engine import Engine
+from eaglelocal.engine.sequence_ids import Branches
 from eaglelocal.errors import EngineError
-from eaglelocal.speculation.mind import Drafters
+from eaglelocal.speculation.policy.slot_policy import Drafters
 
 SHAPE = replace(TINY, layer_gain=0.3)
 PREFIX = [5, 6, 7, 8, 9]

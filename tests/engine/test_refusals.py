@@ -12,9 +12,7 @@ import pytest
 from doubles.gguf_bytes import STRING, U32, GgufBytes
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 
-from eaglelocal import assembly
-from eaglelocal.assembly import build
-from eaglelocal.backend.library import CHECKED_VERSION, bind, check_version, load_library
+from eaglelocal.backend.llama_library import CHECKED_VERSION, bind, check_version, load_library
 from eaglelocal.backend.model import Model
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import fixed
@@ -29,6 +27,8 @@ from eaglelocal.errors import (
     UsageError,
 )
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.loading import engine_builder
+from eaglelocal.loading.engine_builder import build
 from eaglelocal.probe.machine import Machine, Memory
 from eaglelocal.probe.probe import probe
 
@@ -229,7 +229,7 @@ def with_memory(monkeypatch: pytest.MonkeyPatch, available_bytes: int | None) ->
         cache_free_bytes=None,
         llama_cpp=machine.llama_cpp,
     )
-    monkeypatch.setattr(assembly, "probe", lambda: smaller)
+    monkeypatch.setattr(engine_builder, "probe", lambda: smaller)
 
 
 def test_a_context_that_does_not_fit_in_memory(target: Path) -> None:

@@ -18,19 +18,19 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from doubles.sketched_models import REAL, write_sketch
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.devices import rooms
-from eaglelocal.backend.fit import RAM, Buffer, Kind, Room
-from eaglelocal.backend.head import LlamaHeadContext
-from eaglelocal.backend.library import load_library
-from eaglelocal.backend.memory import buffer_bytes
+from eaglelocal.backend.device_memory import rooms
+from eaglelocal.backend.dry_run import Part, rehearse, transcript_of
+from eaglelocal.backend.head_context import LlamaHeadContext
+from eaglelocal.backend.kv_cells import buffer_bytes
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
-from eaglelocal.backend.rehearsal import Part, rehearse, transcript_of
 from eaglelocal.core.batch import Batch
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
+from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import shape_of
+from eaglelocal.memory.budget import RAM, Buffer, Kind, Room
 
 SHAPE = TargetShape(n_embd=256, n_layer=4, n_ff=512)
 CONTEXT = ContextParams(n_ctx=1024, n_batch=64, max_outputs=4)

@@ -12,14 +12,14 @@ from doubles.embedding_models import SEP, write_bert
 from doubles.random_models import write_target
 from doubles.real_engine import TINY
 
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.events import Failed, RequestEvent
+from eaglelocal.core.model_task import Task
 from eaglelocal.core.request import ChatRequest, EmbedRequest, Ranking
-from eaglelocal.core.task import Task
-from eaglelocal.engine.embedding import EmbeddingEngine
+from eaglelocal.engine.embedding_engine import EmbeddingEngine
 from eaglelocal.errors import IncompatibleError, RequestError
 
 RANK = 4

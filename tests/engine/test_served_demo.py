@@ -28,7 +28,9 @@ TOOL: Any = {"type": "function", "function": {"name": "weather", "description": 
 def demo() -> Iterator[Server]:
     plan = resolve(RunOptions(target="demo@native", parallel=2), on_progress=lambda fraction, what: None)
     defaults = SamplingParams(temperature=0.0, max_tokens=64)
-    with served(Setup(plans={"demo": plan}, builder="eaglelocal.assembly:build", defaults=defaults)) as server:
+    with served(
+        Setup(plans={"demo": plan}, builder="eaglelocal.loading.engine_builder:build", defaults=defaults)
+    ) as server:
         yield server
 
 

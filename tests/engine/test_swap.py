@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from eaglelocal.core.batch import Bytes
 from eaglelocal.core.request import AUTO, ChatRequest, Spec
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.drafters.base import Drafter, Swapped
 from eaglelocal.drafters.draft_model import DraftModel
+from eaglelocal.drafters.drafter import Drafter, Swapped
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.scheduler.checkpoints import Checkpoints
-from eaglelocal.scheduler.swap import Swap
+from eaglelocal.scheduler.host_swap import Swap
 
 TABLE, WRONG = Table(seed=1), Table(seed=1, sharpness=-2.0)
 TEXTS = [tuple(1 + (i * i * a + i * b + a) % 23 for i in range(60)) for a, b in ((5, 1), (3, 2), (7, 3), (2, 5))]

@@ -11,7 +11,7 @@ from doubles.random_models import write_target
 from doubles.real_engine import TINY
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.errors import EngineError

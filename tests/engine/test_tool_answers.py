@@ -15,7 +15,7 @@ from eaglelocal.core.sampling import GREEDY
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.engine.engine import Engine, Inputs
-from eaglelocal.engine.intake import Intake
+from eaglelocal.engine.input_processor import Intake
 from eaglelocal.scheduler.scheduler import Scheduler
 
 TABLE = Table(seed=5)

@@ -14,11 +14,11 @@ from eaglelocal.core.batch import Floats
 from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.drafters.base import Drafter
 from eaglelocal.drafters.draft_model import DraftModel
+from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
-from eaglelocal.engine.branches import Branches, sequences_of
+from eaglelocal.engine.sequence_ids import Branches, sequences_of
 
 TABLE = Table(seed=1)
 BRANCHES = 3

@@ -12,14 +12,14 @@ from doubles.random_models import write_agreeing_pairs
 from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import Told, drive
 
-from eaglelocal import assembly
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.core.request import AUTO
 from eaglelocal.drafters.ngram import Ngram
-from eaglelocal.engine import warming
+from eaglelocal.engine import warmup
 from eaglelocal.engine.calibration import useful_sizes
 from eaglelocal.engine.engine import Engine
-from eaglelocal.engine.warming import Warming
+from eaglelocal.engine.warmup import Warming
+from eaglelocal.loading import engine_builder
 
 SIZES = (1, 2, 5, 17, 30)
 KINDS = {"eagle3": "F32-head.gguf", "draft_model": "F32.gguf", "ngram": None, "none": None}
@@ -49,9 +49,9 @@ def told(engine: Engine) -> dict[str, Told]:
 
 def test_nothing_of_it_is_left(engines: tuple[Engine, Engine]) -> None:
     warmed, fresh = engines
-    warming = Warming(warmed._context, warmed._drafters, max_outputs=17 if warmed._drafters else 1)
+    warmup = Warming(warmed._context, warmed._drafters, max_outputs=17 if warmed._drafters else 1)
     for size in SIZES:
-        warming.prepare(size)
+        warmup.prepare(size)
     assert warmed.miscounted_slots() == []
     assert warmed._context.last_position(0) == -1
     for drafter in warmed._drafters:
@@ -91,7 +91,7 @@ def test_a_whole_prompt_runs_once_unless_it_would_take_long(
 ) -> None:
     prepared: list[int] = []
     prepare = Warming.prepare
-    monkeypatch.setattr(warming, "MAX_PROMPT_S", most_s)
+    monkeypatch.setattr(warmup, "MAX_PROMPT_S", most_s)
     monkeypatch.setattr(Warming, "prepare", lambda self, rows: (prepared.append(rows), prepare(self, rows)))
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, n_batch=64)
     for makes_kernels in (False, True):
@@ -109,9 +109,9 @@ def test_the_last_decode_before_sizes_are_timed_is_no_first_one(files: Path, mon
     head = engine._drafters[-1]._head._struct  # type: ignore[attr-defined]
     time_rows = Warming.time_rows
 
-    def watched(warming: Warming, num_rows: int) -> float:
+    def watched(warmup: Warming, num_rows: int) -> float:
         asked.append(bool(head.was_asked))
-        return time_rows(warming, num_rows)
+        return time_rows(warmup, num_rows)
 
     monkeypatch.setattr(Warming, "time_rows", watched)
     engine.warm_up(max_rows=17, makes_kernels=True)
@@ -135,8 +135,8 @@ def test_contexts_that_hold_no_more_than_a_size(files: Path, kind: str, n_ctx: i
 def test_drafts_are_made_before_the_first_request_where_a_gpu_computes(
     files: Path, monkeypatch: pytest.MonkeyPatch, uses_gpu: bool
 ) -> None:
-    fit = assembly.fitted
-    monkeypatch.setattr(assembly, "fitted", lambda *a, **how: replace(fit(*a, **how), uses_gpu=uses_gpu))
+    fit = engine_builder.fitted
+    monkeypatch.setattr(engine_builder, "fitted", lambda *a, **how: replace(fit(*a, **how), uses_gpu=uses_gpu))
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO)
     assert (engine._drafters[-1].native_s > 0.0) is uses_gpu
     costs = engine._controller.costs

@@ -11,14 +11,14 @@ from doubles.real_engine import ask, real_engine
 from doubles.rig import drive
 from doubles.windowed_model import WINDOW, write_windowed
 
-from eaglelocal import assembly
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.library import load_library
-from eaglelocal.backend.memory import buffer_bytes
+from eaglelocal.backend.kv_cells import buffer_bytes
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.engine.engine import Engine
+from eaglelocal.loading import engine_builder
 from eaglelocal.probe.probe import probe
 
 PROMPT = tuple(20 + i % 37 for i in range(150))  # repeats itself, so that a lookup has something to propose
@@ -106,7 +106,7 @@ def test_windows_are_whole_where_that_fits(
     """Two layers of four have a window: 4 MiB of cache for 4096 positions, or 2 and a little; 3.5 of all the rest."""
     here = probe()
     smaller = replace(here, memory=replace(here.memory, available_bytes=free))
-    monkeypatch.setattr(assembly, "probe", lambda: smaller)
+    monkeypatch.setattr(engine_builder, "probe", lambda: smaller)
     logged = buffer_bytes(load_library().log)  # of this process, all engines together
     before = logged.get("KV", 0) + logged.get("RS", 0)
     engine = real_engine(target, n_ctx=4096, n_batch=64)

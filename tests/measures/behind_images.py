@@ -22,7 +22,7 @@ from doubles.vision_models import PAIRS, write_projector
 
 from eaglelocal.core.request import AUTO, ChatRequest, Image, Message, Spec, fixed
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.hub.targets import demo_sources
+from eaglelocal.hub.target_resolver import demo_sources
 
 QUESTIONS = (
     "What is acceptance length?",

@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from doubles.chat_screen import Spectator
 
 from eaglelocal.cli.chat import open_session
+from eaglelocal.conversation.message_output import Voice
+from eaglelocal.conversation.session import Choice, Session
 from eaglelocal.settings import Settings
-from eaglelocal.talk.session import Choice, Session
-from eaglelocal.talk.voice import Voice
-from eaglelocal.tui.chat import ChatApp, ChatPlaces
-from eaglelocal.tui.look import Look
+from eaglelocal.tui.chat_app import ChatApp, ChatPlaces
+from eaglelocal.tui.display_options import Look
 
 QUESTIONS = ("What is acceptance length?", "Write a Python function that reverses a list", "What is a draft model?")
 

@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from doubles.chat_screen import Stage
 from doubles.scripted_client import Script
 
-from eaglelocal.talk import conversation_file
-from eaglelocal.talk.conversation import Conversation, Turn
+from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.conversation import Conversation, Turn
 
 BURST_S = 0.03  # of silence between two frames
 TOK_S, STEP_TOKENS = 50.0, 3

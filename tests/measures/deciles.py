@@ -14,15 +14,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from eaglelocal.assembly import build
-from eaglelocal.bench.prompts import built_in
+from eaglelocal.bench.bench_prompts import built_in
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.evaluate import SIX_KINDS
 from eaglelocal.engine.engine import Engine
+from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
-from eaglelocal.speculation.acceptance import Acceptance
+from eaglelocal.speculation.acceptance.acceptance_model import Acceptance
 
 POINTS, MIN_WEIGHT = 0.03, 100
 Seen = list[tuple[float, bool]]

@@ -22,20 +22,20 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from doubles.sketched_models import REAL, SKETCHES, write_sketch
 
-from eaglelocal.backend.devices import rooms
-from eaglelocal.backend.fit import Buffer, Kind, Room
-from eaglelocal.backend.library import Library, load_library
+from eaglelocal.backend.device_memory import rooms
+from eaglelocal.backend.dry_run import Part, rehearse
+from eaglelocal.backend.llama_library import Library, load_library
 from eaglelocal.backend.model import Placement
-from eaglelocal.backend.rehearsal import Part, rehearse
 from eaglelocal.core.plan import Plan
-from eaglelocal.fitting import context_params
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.model_shape import Shape, shape_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import Shape, shape_of
-from eaglelocal.planner.jobs import jobs_of
-from eaglelocal.planner.memory import buffers_of
-from eaglelocal.planner.placement import used_gpus
+from eaglelocal.loading.fit import context_params
+from eaglelocal.memory.budget import Buffer, Kind, Room
+from eaglelocal.memory.contexts import jobs_of
+from eaglelocal.memory.estimate import buffers_of
+from eaglelocal.memory.placement import used_gpus
 
 MIB = 2**20
 CONTEXTS = ({"n_ctx": 512}, {"n_ctx": 4096, "kv_type": "q8_0"}, {"n_ctx": 8192, "num_slots": 2})

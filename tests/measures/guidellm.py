@@ -21,7 +21,7 @@ import httpx
 from doubles.serve_process import ServeProcess, serve
 from prometheus_client.parser import text_string_to_metric_families
 
-from eaglelocal.bench.prompts import built_in
+from eaglelocal.bench.bench_prompts import built_in
 
 MAX_TOKENS = 48
 MAX_CHARS = 1200  # of a prompt

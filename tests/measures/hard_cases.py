@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFReader
 
-from eaglelocal.bench.prompts import built_in
+from eaglelocal.bench.bench_prompts import built_in
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.resolve import resolve
 

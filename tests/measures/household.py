@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # the doubles
 from doubles.serve_process import ServeProcess, serve
 from doubles.streaming import Json, Streamed, ask, connections
 
-from eaglelocal.bench.prompts import built_in
+from eaglelocal.bench.bench_prompts import built_in
 
 NUM_CLIENTS = 16
 TIE = 0.1  # of two log-probabilities

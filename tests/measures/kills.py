@@ -29,7 +29,7 @@ from doubles.serve_process import ServeProcess, serve, wait_until_ready
 from doubles.streaming import Streamed, ask, connections
 from measures.household import alone, is_near_tie, questions
 
-from eaglelocal.engine.crash_report import MAX_REPORTS
+from eaglelocal.worker.crash_report import MAX_REPORTS
 
 NUM_CLIENTS = 8
 BACK_WITHIN_S = 10.0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import httpx
 
-from eaglelocal.client.servers.watch import Watch
-from eaglelocal.probe.gauges import GaugeWatch
-from eaglelocal.tui.look import Look
+from eaglelocal.client.servers.server_watch import Watch
+from eaglelocal.probe.load_gauges import GaugeWatch
+from eaglelocal.tui.display_options import Look
 from eaglelocal.tui.monitor import Monitor
 
 QUESTIONS = ("Count from 1 to 30.", "What is acceptance length?", "What is a draft model?")

@@ -17,7 +17,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from eaglelocal.core.draft import ROOT
-from eaglelocal.drafters.base import Committed, Node
+from eaglelocal.drafters.drafter import Committed, Node
 from eaglelocal.drafters.ngram import Ngram
 
 SIZES = (8_192, 131_072)

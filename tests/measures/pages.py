@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.huge_pages import TUNABLES, tunables
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.resolve import resolve
-from eaglelocal.probe.threads import usable_threads
+from eaglelocal.probe.thread_count import usable_threads
 
 SIZES = (1, 4, 8)
 WAYS = {

@@ -23,17 +23,17 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from doubles.simulated_machine import BF16, CLIFF, GPU, Q4_0, Q8_0, SimulatedMachine
 from doubles.simulation import LOOKUP, DraftCosts, curve
 
-from eaglelocal.assembly import build
-from eaglelocal.bench.prompts import Prompt, built_in
+from eaglelocal.bench.bench_prompts import Prompt, built_in
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.evaluate import SIX_KINDS
 from eaglelocal.engine.engine import Engine
+from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
-from eaglelocal.speculation.controller import Change, Controller, DraftCall, StepReport
-from eaglelocal.speculation.costs import StepCosts
-from eaglelocal.speculation.mind import Drafters
+from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.controller import Change, Controller, DraftCall, StepReport
+from eaglelocal.speculation.policy.slot_policy import Drafters
 
 HERE = (1.0, 1.0, 1.01, 1.03, 1.09, 1.16, 1.4, 1.5, 1.54, 1.66, 1.75, 1.82, 2.02, 2.15, 2.23, 2.44, 2.44)
 CURVES = {"here": HERE, "bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "cliff": CLIFF, "gpu": GPU}

@@ -17,19 +17,19 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal.backend.fit import RAM
 from eaglelocal.catalog.catalog import load
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import shape_of
-from eaglelocal.planner.machine import rig_of
-from eaglelocal.planner.options import option_of_file
-from eaglelocal.planner.speed import curve_of, predict
+from eaglelocal.memory.budget import RAM
+from eaglelocal.planning.machine_spec import rig_of
+from eaglelocal.planning.options import option_of_file
 from eaglelocal.planning.resolve import resolve
+from eaglelocal.planning.speed import curve_of, predict
 from eaglelocal.probe.bandwidth import measure_bandwidth
 from eaglelocal.probe.machine import Bandwidth, Machine
 from eaglelocal.probe.probe import probe

@@ -74,7 +74,7 @@ def inside(asked: argparse.Namespace) -> None:
     sys.path.insert(0, str(Path(__file__).parent.parent))
     from doubles.scenes import EMPTY, MACHINE, FedWatch
 
-    from eaglelocal.tui.look import Look
+    from eaglelocal.tui.display_options import Look
     from eaglelocal.tui.monitor import Monitor
 
     watches: list[FedWatch] = []

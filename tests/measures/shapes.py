@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from doubles.random_models import write_target
 
-from eaglelocal.assembly import build
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.engine.warming import Warming
+from eaglelocal.engine.warmup import Warming
+from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
 
 SORTED, IN_TURN = [3] * 8 + [5] * 8, [3, 5] * 8

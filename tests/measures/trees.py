@@ -15,8 +15,8 @@ import itertools
 import sys
 from dataclasses import replace
 
-from eaglelocal.bench.asking import Side, ask
-from eaglelocal.bench.prompts import Prompt, built_in
+from eaglelocal.bench.bench_prompts import Prompt, built_in
+from eaglelocal.bench.prompt_run import Side, ask
 from eaglelocal.bench.statistics import bounded_mean
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.request import AUTO, OFF, Message, Spec

@@ -30,7 +30,7 @@ from eaglelocal.server.access import (
     origins_of,
     read_keys,
 )
-from eaglelocal.server.serving import Limits
+from eaglelocal.server.dependencies import Limits
 
 KEY, OTHER = "k" * 20, "o" * 20
 KEYS = Keys((("anna", KEY), ("bert", OTHER)))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.server.admission import MAX_RETRY_AFTER_S, Admission
-from eaglelocal.server.errors import Problem
+from eaglelocal.server.http_errors import Problem
 
 
 @given(

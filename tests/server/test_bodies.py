@@ -19,10 +19,8 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from eaglelocal.server.access import Access, Keys
-from eaglelocal.server.api.content import MAX_IMAGES_BYTES
-from eaglelocal.server.api.schema import MAX_TEXT_CHARS
-from eaglelocal.server.app import PATHS, ROOMS
-from eaglelocal.server.doors import (
+from eaglelocal.server.app import PATHS, DIALECTS
+from eaglelocal.server.middleware.request_body import (
     CONVERSATION_PATHS,
     LARGE_BYTES,
     MAX_BODY_BYTES,
@@ -30,9 +28,11 @@ from eaglelocal.server.doors import (
     MAX_LARGE,
     MAX_VALUES,
     PLACE_BYTES,
-    BodyDoor,
+    BodyMiddleware,
     num_places,
 )
+from eaglelocal.server.openai.content import MAX_IMAGES_BYTES
+from eaglelocal.server.openai.schema import MAX_TEXT_CHARS
 
 JSON = {"content-type": "application/json"}
 
@@ -268,7 +268,7 @@ def test_nothing_is_read_of_who_has_no_key() -> None:
         assert exchange(server.port, head).status == 401
 
 
-async def passed(door: BodyDoor, length: int, delay_s: float) -> list[Message]:
+async def passed(door: BodyMiddleware, length: int, delay_s: float) -> list[Message]:
     """What is sent to who sends a body of that length, as late as that."""
     sent: list[Message] = []
 
@@ -293,7 +293,7 @@ def test_a_large_body_may_take_longer_but_not_for_ever(length: int, delay_s: flo
         assert len((await receive())["body"]) == length
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    first, *_ = asyncio.run(passed(BodyDoor(app, timeout_s=0.3), length, delay_s))
+    first, *_ = asyncio.run(passed(BodyMiddleware(app, timeout_s=0.3), length, delay_s))
     assert first["status"] == (408 if is_late else 200)
 
 
@@ -301,7 +301,7 @@ def test_a_large_body_may_take_longer_but_not_for_ever(length: int, delay_s: flo
 POSTS = tuple(
     sorted(
         route.path.replace("{request_id:path}", "x").replace("{digest}", "x")
-        for room in ROOMS
+        for room in DIALECTS
         for route in room.router.routes
         if isinstance(route, Route) and "POST" in (route.methods or ())
     )

@@ -12,9 +12,9 @@ from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import CallPart, ToolCall
-from eaglelocal.server.api.anthropic_teller import input_of
-from eaglelocal.server.api.chat_teller import ChatTeller
-from eaglelocal.server.choice import Choice, Said, Thought
+from eaglelocal.server.answer_state import Choice, Said, Thought
+from eaglelocal.server.anthropic.encoder import input_of
+from eaglelocal.server.openai.chat_encoder import ChatTeller
 
 HEAD = CallPart(0, "", "id_0", "f")
 

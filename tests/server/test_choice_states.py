@@ -7,7 +7,7 @@ from doubles.directed_server_engine import TIMINGS
 from eaglelocal.core.events import Finished, RequestEvent, SpeculationChanged, Started
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.stats import SpeculationStats
-from eaglelocal.server.choice import Choice
+from eaglelocal.server.answer_state import Choice
 
 STARTED = Started("a", 3, 0)
 

@@ -11,8 +11,8 @@ import pytest
 from doubles.patience import wait_until
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.engine.supervisor import RestartPolicy
 from eaglelocal.server.access import THIS_MACHINE, Access, Keys
+from eaglelocal.worker.supervisor import RestartPolicy
 
 ANNA, BEN, OWN = "key-of-anna-0123456", "key-of-ben-01234567", "key-of-this-machine"
 

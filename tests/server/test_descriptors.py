@@ -125,7 +125,7 @@ def test_equal_warnings_are_thinned_and_counted(monkeypatch: pytest.MonkeyPatch)
             now[0] = round_s
             for n in range(1000):
                 log.error("socket.accept() out of system resource %d", n)
-        crashes = logging.getLogger("eaglelocal.engine.supervisor")
+        crashes = logging.getLogger("eaglelocal.worker.supervisor")
         for n in range(10):
             crashes.error("crash %d", n)
     finally:
@@ -142,9 +142,9 @@ NAMES = ("eaglelocal", "uvicorn.error", "asyncio")
 def test_an_idle_socket_is_closed_after_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from doubles.running_server import directed, served
 
-    from eaglelocal.server import wire
+    from eaglelocal.server import http_protocol
 
-    monkeypatch.setattr(wire, "HEAD_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.3)
     with served(directed()) as server:
         with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as sock:
             assert sock.recv(1) == b""

@@ -18,8 +18,8 @@ from doubles.running_server import Server, directed, served, typing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.engine.supervisor import RestartPolicy
-from eaglelocal.server.serving import Limits
+from eaglelocal.server.dependencies import Limits
+from eaglelocal.worker.supervisor import RestartPolicy
 
 QUICK = RestartPolicy(first_delay_s=0.05, max_delay_s=0.05, max_crashes=3, stable_s=600)
 

@@ -18,8 +18,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
 
 from eaglelocal.core.stats import SpeculationStats
-from eaglelocal.engine.supervisor import RestartPolicy
 from eaglelocal.server.metrics import Gauges, Metrics
+from eaglelocal.worker.supervisor import RestartPolicy
 
 COUNTERS = (
     "spec_decode_num_drafts_total",

@@ -18,16 +18,16 @@ from doubles.raw_server_client import connected, request
 from doubles.running_server import Server, directed, served
 from doubles.scripted_client import Script, ScriptedClient
 
+from eaglelocal.core.model_task import Task
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Ranking
-from eaglelocal.core.task import Task
 from eaglelocal.errors import EagleLocalError, EngineError, UsageError
-from eaglelocal.server import residents
+from eaglelocal.server import loaded_models
 from eaglelocal.server.admission import Admission
-from eaglelocal.server.errors import Problem
+from eaglelocal.server.dependencies import Serving
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.loaded_models import Opened
 from eaglelocal.server.metrics import Metrics
-from eaglelocal.server.models import Models
-from eaglelocal.server.residents import Opened
-from eaglelocal.server.serving import Serving
+from eaglelocal.server.model_manager import Models
 
 EMBEDS = dataclasses.replace(plan(), task=Task.EMBEDDING)
 SEES = plan("seer")
@@ -315,7 +315,7 @@ def test_an_engine_that_was_given_up_is_tried_again_later(monkeypatch: pytest.Mo
         assert models.state == "failed"
         assert await used(models, "a") == "a"
         assert len(shelf.opened) == 1  # too early
-        monkeypatch.setattr(residents, "RETRY_FAILED_S", 0.0)
+        monkeypatch.setattr(loaded_models, "RETRY_FAILED_S", 0.0)
         assert await used(models, "a") == "a"
         assert (len(shelf.opened), models.state, shelf.num_open) == (2, "ready", 1)
 

@@ -15,9 +15,9 @@ from doubles.scripted_client import Script, ScriptedClient
 
 from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.errors import EngineError, ResourceError
-from eaglelocal.server.errors import Problem
-from eaglelocal.server.models import MakeRoom, Models
-from eaglelocal.server.residents import Opened
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.loaded_models import Opened
+from eaglelocal.server.model_manager import MakeRoom, Models
 
 NAMES = ("a", "b", "c", "d")
 

@@ -120,7 +120,9 @@ def test_ten_thousand_questions_leave_the_memory_as_it_was() -> None:
 @pytest.mark.slow
 def test_the_embedded_model_answers_as_documented(embedded: Plan) -> None:
     defaults = SamplingParams(max_tokens=MAX_TOKENS)
-    with served(directed(plans={"demo": embedded}, builder="eaglelocal.assembly:build", defaults=defaults)) as server:
+    with served(
+        directed(plans={"demo": embedded}, builder="eaglelocal.loading.engine_builder:build", defaults=defaults)
+    ) as server:
         fuzz(server.url, 300, timeout_s=60.0, without="/infill")  # which is 501: it has no tokens for that
         server.wait_until_idle()
 

@@ -12,7 +12,7 @@ import pytest
 from doubles.patience import PATIENCE_S
 
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.server.run import bound, notify_service_manager
+from eaglelocal.server.run_server import bound, notify_service_manager
 
 # a first model that is never there, as far as anyone can wait
 LOADING = """
@@ -21,9 +21,9 @@ from eaglelocal.server.access import Access
 from eaglelocal.server.admission import Admission
 from eaglelocal.server.app import create_app
 from eaglelocal.server.metrics import Metrics
-from eaglelocal.server.models import Models
-from eaglelocal.server.run import Runtime, bound, run
-from eaglelocal.server.serving import Serving
+from eaglelocal.server.model_manager import Models
+from eaglelocal.server.run_server import Runtime, bound, run
+from eaglelocal.server.dependencies import Serving
 
 def load(name):
     print("loading", flush=True)

@@ -12,9 +12,10 @@ from doubles.patience import wait_until
 from doubles.raw_server_client import connected, exchange, read_answer, request
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server import descriptors, doors, lingering, wire
+from eaglelocal.server import descriptors, http_protocol, lingering_close
 from eaglelocal.server.access import Access, Keys
-from eaglelocal.server.errors import Problem
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.middleware.request_body import BodyMiddleware
 
 BODY = json.dumps({"messages": [{"role": "user", "content": "say x"}]}).encode()
 CHAT = request("/v1/chat/completions", BODY)
@@ -141,7 +142,7 @@ def test_a_client_of_httpx_sees_413(actor: Server) -> None:
 
 
 def test_what_is_dropped_behind_an_answer_is_bounded(actor: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lingering, "MAX_DROPPED_BYTES", 2**20)
+    monkeypatch.setattr(lingering_close, "MAX_DROPPED_BYTES", 2**20)
     with connected(actor.port) as sock:
         sock.sendall(request("/v1/completions", b"", "Content-Length: 99999999"))
         with pytest.raises(OSError):
@@ -151,7 +152,7 @@ def test_what_is_dropped_behind_an_answer_is_bounded(actor: Server, monkeypatch:
 
 
 def test_who_never_ends_behind_an_answer_is_hung_up_on(actor: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lingering, "LINGER_S", 0.3)
+    monkeypatch.setattr(lingering_close, "LINGER_S", 0.3)
     with connected(actor.port) as sock:
         sock.sendall(request("/v1/completions", b"", "Content-Length: 99999999"))
         assert read_answer(sock).status == 413
@@ -315,8 +316,8 @@ def test_an_offer_of_another_protocol_is_passed_over_in_silence(
 
 
 def test_slow_heads_and_bodies_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "HEAD_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(doors.BodyDoor.__init__, "__kwdefaults__", {"max_bytes": 2**20, "timeout_s": 0.3})
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(BodyMiddleware.__init__, "__kwdefaults__", {"max_bytes": 2**20, "timeout_s": 0.3})
     with served(directed()) as server:
         for sent, status in ((b"", 0), (b"GET / HT", 0), (CHAT.partition(BODY)[0] + b"{", 408)):
             with connected(server.port) as sock:

@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 
 from eaglelocal.demo.build import Build, claim_work_folder, documents, finished_target, parse, stages
 from eaglelocal.errors import UsageError
-from eaglelocal.training.examination import Examination
-from eaglelocal.training.target import Target, TargetShape
+from eaglelocal.training.held_out import Examination
+from eaglelocal.training.llama_target import Target, TargetShape
 from eaglelocal.training.tokenizer import train_tokenizer
 
 

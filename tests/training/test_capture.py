@@ -13,16 +13,16 @@ from doubles.living_models import write_living
 from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF
 from eaglelocal.errors import EagleLocalError, EngineError
 from eaglelocal.gguf.architectures import FinalState
-from eaglelocal.gguf.pair import read_model
+from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.training.capture import CAPTURE_ROWS, MOST_LOGIT, Capture, Captured
+from eaglelocal.training.target_capture import CAPTURE_ROWS, MOST_LOGIT, Capture, Captured
 
 N_CTX = 2 * CAPTURE_ROWS + 44
 LAST = -1  # stands for the state behind the last layer

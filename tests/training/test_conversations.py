@@ -16,7 +16,7 @@ from doubles.rig import drive
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.client.port import Client, OnEvent
+from eaglelocal.client.client import Client, OnEvent
 from eaglelocal.core.request import OFF, ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine

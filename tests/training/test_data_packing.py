@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tokenizers")
 
-from eaglelocal.training.data import (
+from eaglelocal.training.document_packing import (
     ASSISTANT,
     IGNORED,
     PROMPT,

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 
 from training.llama_chain import LlamaHead, LlamaTarget, Norms  # noqa: E402
 
-from eaglelocal.training.export import MatrixType, export_head, export_target, round_to_bfloat16  # noqa: E402
-from eaglelocal.training.head import Head, shape_beside  # noqa: E402
-from eaglelocal.training.target import Target, TargetShape  # noqa: E402
+from eaglelocal.training.eagle_head import Head, shape_beside  # noqa: E402
+from eaglelocal.training.gguf_export import MatrixType, export_head, export_target, round_to_bfloat16  # noqa: E402
+from eaglelocal.training.llama_target import Target, TargetShape  # noqa: E402
 from eaglelocal.training.tokenizer import GuideTokenizer, train_tokenizer  # noqa: E402
 
 TEXTS = (

@@ -22,9 +22,7 @@ from eaglelocal.speculation.verify import verify
 
 torch = pytest.importorskip("torch")
 
-from eaglelocal.training.capture import Captured  # noqa: E402
-from eaglelocal.training.conversations import Conversation  # noqa: E402
-from eaglelocal.training.lessons import (  # noqa: E402
+from eaglelocal.training.batches import (  # noqa: E402
     NOT_SAID,
     Accepted,
     Course,
@@ -34,7 +32,9 @@ from eaglelocal.training.lessons import (  # noqa: E402
     Unrolling,
     draw_chains,
 )
-from eaglelocal.training.pupil import Pupil, Words, pupil_of, words_of  # noqa: E402
+from eaglelocal.training.conversations import Conversation  # noqa: E402
+from eaglelocal.training.draft_head import Pupil, Words, pupil_of, words_of  # noqa: E402
+from eaglelocal.training.target_capture import Captured  # noqa: E402
 
 WORDS = np.array([250, 7, 19, 4])  # that the head can say, in no order
 SPOKEN = (250, 7, 19, 4, 5)  # one of these it cannot

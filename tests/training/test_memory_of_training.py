@@ -16,22 +16,22 @@ torch = pytest.importorskip("torch")
 
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target  # noqa: E402
 
-from eaglelocal.backend.fit import RAM, Buffer, Kind, Room  # noqa: E402
 from eaglelocal.core.plan import Plan  # noqa: E402
 from eaglelocal.errors import EagleLocalError, ResourceError  # noqa: E402
+from eaglelocal.gguf.draft_pairing import read_model  # noqa: E402
 from eaglelocal.gguf.eagle_info import EagleInfo  # noqa: E402
-from eaglelocal.gguf.pair import read_model  # noqa: E402
 from eaglelocal.gguf.reader import read_header  # noqa: E402
 from eaglelocal.gguf.tensors import read_rows, read_tensor  # noqa: E402
-from eaglelocal.training import loop, precision, study  # noqa: E402
+from eaglelocal.memory.budget import RAM, Buffer, Kind, Room  # noqa: E402
+from eaglelocal.training import loop, precision, trainer  # noqa: E402
+from eaglelocal.training.batches import Imitation, Lesson, Unrolling  # noqa: E402
 from eaglelocal.training.conversations import Conversation  # noqa: E402
-from eaglelocal.training.lessons import Imitation, Lesson, Unrolling  # noqa: E402
+from eaglelocal.training.draft_head import School, pupil_of, words_of  # noqa: E402
 from eaglelocal.training.loop import Recipe, Run, loss_of, optimizers_for, restore, save, train, update  # noqa: E402
 from eaglelocal.training.muon import orthogonalised  # noqa: E402
 from eaglelocal.training.progress import Progress  # noqa: E402
-from eaglelocal.training.pupil import School, pupil_of, words_of  # noqa: E402
-from eaglelocal.training.room import Need, check_disk, check_room, need_of, token_bytes  # noqa: E402
-from eaglelocal.training.study import Learned, Study, learn  # noqa: E402
+from eaglelocal.training.trainer import Learned, Study, learn  # noqa: E402
+from eaglelocal.training.training_memory import Need, check_disk, check_room, need_of, token_bytes  # noqa: E402
 
 GIB = 2**30
 SHAPE = TargetShape(n_layer=5, n_embd=128, n_vocab=600)
@@ -299,19 +299,19 @@ def test_the_disk_holds_a_state_beside_the_one_before(tmp_path: Path) -> None:
 
 
 def test_torch_leaves_a_card_some_memory() -> None:
-    assert study.share_of_card(24 * GIB, 24 * GIB, 0) == pytest.approx(23.5 / 24)
-    assert study.share_of_card(GIB // 4, 24 * GIB, 6 * GIB) == pytest.approx(0.25)
+    assert trainer.share_of_card(24 * GIB, 24 * GIB, 0) == pytest.approx(23.5 / 24)
+    assert trainer.share_of_card(GIB // 4, 24 * GIB, 6 * GIB) == pytest.approx(0.25)
 
 
 # ---- whole studies
 def test_parts_of_a_step_are_bounded_and_together_the_step() -> None:
     together = conversations(6)
     for width in (1, 2**15, 2**16, 2**22):
-        parts = [list(part) for part in study.parts_of(together, width)]
+        parts = [list(part) for part in trainer.parts_of(together, width)]
         assert sorted(one.key for part in parts for one in part) == [one.key for one in together]
         for part in parts:
             numbers = len(part) * max(len(one.tokens) for one in part) * width
-            assert len(part) == 1 or numbers <= study.PART_NUMBERS
+            assert len(part) == 1 or numbers <= trainer.PART_NUMBERS
 
 
 def conversations(num: int, first: int = 0) -> tuple[Conversation, ...]:
@@ -342,7 +342,7 @@ def learned(school: School, folder: Path) -> Learned:
 def test_a_study_beside_a_wide_target_reads_one_conversation_at_a_time_and_can_be_repeated(
     school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study, "PART_NUMBERS", 1)
+    monkeypatch.setattr(trainer, "PART_NUMBERS", 1)
     rows: list[int] = []
     loss = Imitation.loss
 

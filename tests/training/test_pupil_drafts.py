@@ -16,25 +16,25 @@ import pytest
 from doubles.eagle_files import Form, school_beside, small_kind, write_form, write_small_target
 from doubles.living_models import N_VOCAB
 
-from eaglelocal.assembly import head_norms
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.head import LlamaHeadContext
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.head_context import LlamaHeadContext
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import Model, Placement
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.core.draft import ROOT
-from eaglelocal.drafters.base import Committed, Node
+from eaglelocal.drafters.drafter import Committed, Node
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, WINDOW_KEY, EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import Entry
+from eaglelocal.loading.engine_builder import head_norms
 
 torch = pytest.importorskip("torch")
 
-from eaglelocal.training.head import Head  # noqa: E402
-from eaglelocal.training.pupil import Pupil, Words, pupil_of, shape_of, words_of  # noqa: E402
+from eaglelocal.training.draft_head import Pupil, Words, pupil_of, shape_of, words_of  # noqa: E402
+from eaglelocal.training.eagle_head import Head  # noqa: E402
 
 PARAMS = ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attention="off")
 TEXT = [int(token) for token in np.random.default_rng(3).integers(0, N_VOCAB - 1, 30)]

@@ -13,19 +13,19 @@ from doubles.living_models import N_VOCAB
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 
 from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.draft_pairing import read_draft
 from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, VERIFIER_KEY, WINDOW_KEY, EagleInfo
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.pair import read_draft
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import Entry, copied_entries
-from eaglelocal.hub.heads.store import written
+from eaglelocal.hub.heads.head_store import written
 
 torch = pytest.importorskip("torch")
 
-from eaglelocal.training import pupil as pupils  # noqa: E402
-from eaglelocal.training.pupil import School, entries_of, frequent_tokens, name_of, pupil_of, tensors_of, words_of  # noqa: E402
+from eaglelocal.training import draft_head as pupils  # noqa: E402
+from eaglelocal.training.draft_head import School, entries_of, frequent_tokens, name_of, pupil_of, tensors_of, words_of  # noqa: E402
 
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

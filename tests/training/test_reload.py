@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 from eaglelocal.demo.build import HEAD_FILE, TARGET_FILE, Build, build_tokenizer, claim_work_folder  # noqa: E402
 from eaglelocal.errors import UsageError  # noqa: E402
 from eaglelocal.gguf.reader import read_header  # noqa: E402
-from eaglelocal.training.export import export_head, export_target, round_to_bfloat16  # noqa: E402
-from eaglelocal.training.head import Head, shape_beside  # noqa: E402
-from eaglelocal.training.pupil import fill_head  # noqa: E402
-from eaglelocal.training.reload import fill_target, read_tokenizer  # noqa: E402
-from eaglelocal.training.target import Target, TargetShape  # noqa: E402
+from eaglelocal.training.draft_head import fill_head  # noqa: E402
+from eaglelocal.training.eagle_head import Head, shape_beside  # noqa: E402
+from eaglelocal.training.gguf_export import export_head, export_target, round_to_bfloat16  # noqa: E402
+from eaglelocal.training.gguf_reload import fill_target, read_tokenizer  # noqa: E402
+from eaglelocal.training.llama_target import Target, TargetShape  # noqa: E402
 from eaglelocal.training.tokenizer import GuideTokenizer, train_tokenizer  # noqa: E402
 
 TEXTS = ("What is 47 + 285? It's 332.\n", "Der Käse schmeckt süß.\n", "def add(a, b):\n    return a + b\n")

@@ -18,8 +18,9 @@ torch = pytest.importorskip("torch")
 
 from eaglelocal.errors import ResourceError  # noqa: E402
 from eaglelocal.training import loop  # noqa: E402
-from eaglelocal.training.data import Batch, Pieces  # noqa: E402
-from eaglelocal.training.head import Head, shape_beside  # noqa: E402
+from eaglelocal.training.document_packing import Batch, Pieces  # noqa: E402
+from eaglelocal.training.eagle_head import Head, shape_beside  # noqa: E402
+from eaglelocal.training.llama_target import Target, TargetShape  # noqa: E402
 from eaglelocal.training.loop import (  # noqa: E402
     Recipe,
     Run,
@@ -35,10 +36,9 @@ from eaglelocal.training.loop import (  # noqa: E402
 from eaglelocal.training.muon import orthogonalised  # noqa: E402
 from eaglelocal.training.next_token import NextToken  # noqa: E402
 from eaglelocal.training.progress import Progress  # noqa: E402
-from eaglelocal.training.shards import Shards, ShardWriter, Stage, write_missing  # noqa: E402
-from eaglelocal.training.target import Target, TargetShape  # noqa: E402
+from eaglelocal.training.token_shards import Shards, ShardWriter, Stage, write_missing  # noqa: E402
 from eaglelocal.training.tokenizer import train_tokenizer  # noqa: E402
-from eaglelocal.training.ttt import ChainPlan, TrainingTimeTest, draw_chains  # noqa: E402
+from eaglelocal.training.training_time_test import ChainPlan, TrainingTimeTest, draw_chains  # noqa: E402
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 STAGES = (Stage("short", 64, 64 * 4 * 6, tokens_per_step=256), Stage("long", 128, 128 * 2 * 4, tokens_per_step=256))

@@ -16,17 +16,17 @@ from doubles.rig import drive
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.heads.store import written
+from eaglelocal.hub.heads.head_store import written
 from eaglelocal.training.conversations import Conversation
 
 torch = pytest.importorskip("torch")
 
-from eaglelocal.training import loop, pupil  # noqa: E402
-from eaglelocal.training.lessons import Imitation, Lesson, Unrolling  # noqa: E402
+from eaglelocal.training import draft_head, loop  # noqa: E402
+from eaglelocal.training.batches import Imitation, Lesson, Unrolling  # noqa: E402
+from eaglelocal.training.draft_head import entries_of, tensors_of  # noqa: E402
 from eaglelocal.training.loop import Recipe, Run, train  # noqa: E402
 from eaglelocal.training.progress import Progress  # noqa: E402
-from eaglelocal.training.pupil import entries_of, tensors_of  # noqa: E402
-from eaglelocal.training.study import Learned, Study, learn, within_context  # noqa: E402
+from eaglelocal.training.trainer import Learned, Study, learn, within_context  # noqa: E402
 
 SHAPE = replace(TINY, layer_gain=0.1)
 QUESTIONS = [ask(str(number), [3, number, 7 * number % 290], max_tokens=24) for number in range(5, 45)]
@@ -82,7 +82,7 @@ def test_a_head_foresees_more_than_before(classroom: Classroom, tmp_path: Path) 
     assert learned.before.drafts == learned.after.drafts == 8 * 21
     assert learned.before.length < 1.2
     assert learned.after.length > learned.before.length + 0.5
-    new = pupil.pupil_of(study.school, learned.words, max_context=64)
+    new = draft_head.pupil_of(study.school, learned.words, max_context=64)
     accepted = [
         accepted_with(classroom, replace(learned, pupil=each), study, tmp_path / f"{number}.gguf")
         for number, each in enumerate((new, learned.pupil))
@@ -182,7 +182,9 @@ def test_a_study_whose_context_shrank(classroom: Classroom, tmp_path: Path) -> N
 def test_a_new_head_says_what_was_said_most(
     classroom: Classroom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglelocal.training.study.frequent_tokens", lambda counts: pupil.frequent_tokens(counts, 60))
+    monkeypatch.setattr(
+        "eaglelocal.training.trainer.frequent_tokens", lambda counts: draft_head.frequent_tokens(counts, 60)
+    )
     study = classroom.study(tmp_path / "state", epochs=1)
     words = learn(study).words
     said = [token for one in study.taught for token in one.tokens[one.num_prompt :]]

@@ -16,7 +16,7 @@ from eaglelocal.cli import main
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.training.conversations import collect, read
-from eaglelocal.training.workplace import ANSWERS, TARGET, entered, workplaces
+from eaglelocal.training.training_folder import ANSWERS, TARGET, entered, workplaces
 
 
 @pytest.fixture(autouse=True)

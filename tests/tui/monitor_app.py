@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from doubles.scenes import MACHINE, FedWatch
 
-from eaglelocal.client.reading import Reading
-from eaglelocal.tui.look import Look
+from eaglelocal.client.server_reading import Reading
+from eaglelocal.tui.display_options import Look
+from eaglelocal.tui.log_tail import Tail
 from eaglelocal.tui.monitor import Monitor
-from eaglelocal.tui.tail import Tail
 
 
 def monitor(

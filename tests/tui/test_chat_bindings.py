@@ -12,16 +12,16 @@ from doubles.scripted_client import Script, says
 from textual.binding import Binding
 from textual.widgets import Input, OptionList, TextArea
 
+from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.conversation import Conversation, Turn
+from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.errors import UsageError
-from eaglelocal.talk import conversation_file
-from eaglelocal.talk.conversation import Conversation, Turn
-from eaglelocal.talk.question_history import QuestionHistory
-from eaglelocal.tui.chat import ChatApp
+from eaglelocal.tui.chat_app import ChatApp
 from eaglelocal.tui.chat_dialogs import Dialog, ModelDialog, SettingsDialog, TalksDialog
-from eaglelocal.tui.keys import CHAT_ACTIONS, CHAT_KEYS, MONITOR_ACTIONS, check_look
-from eaglelocal.tui.look import Look
+from eaglelocal.tui.display_options import Look
+from eaglelocal.tui.key_bindings import CHAT_ACTIONS, CHAT_KEYS, MONITOR_ACTIONS, check_look
 from eaglelocal.tui.monitor import Monitor
-from eaglelocal.tui.prompt import Prompt
+from eaglelocal.tui.prompt_input import Prompt
 from eaglelocal.tui.request_table import RequestTable
 
 

@@ -11,10 +11,10 @@ from doubles.pictures import write_picture
 from doubles.scripted_client import Script, says
 from textual import events
 
+from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.conversation import Conversation, Turn
+from eaglelocal.conversation.pictures import read_picture
 from eaglelocal.errors import EngineError
-from eaglelocal.talk import conversation_file
-from eaglelocal.talk.conversation import Conversation, Turn
-from eaglelocal.talk.pictures import read_picture
 
 
 def test_a_question_is_answered_with_its_figures(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from doubles.chat_screen import Spectator, Stage
 from doubles.scripted_client import Script, says
 from textual.pilot import Pilot
 
-from eaglelocal.client.reading import Drafting
+from eaglelocal.client.server_reading import Drafting
+from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.errors import EngineError
-from eaglelocal.talk import conversation_file
-from eaglelocal.talk.conversation import Conversation, Turn
 from eaglelocal.tui.feed import Frame
-from eaglelocal.tui.figures import Figures
+from eaglelocal.tui.snapshot_rates import Figures
 
 SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
 ANSWER = (

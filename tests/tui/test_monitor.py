@@ -13,20 +13,20 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 from tui.monitor_app import monitor
 
-from eaglelocal.client.reading import Reading
+from eaglelocal.client.server_reading import Reading
 from eaglelocal.core.request import OFF, fixed
 from eaglelocal.errors import RequestError, UsageError
-from eaglelocal.tui.base import THEMES
+from eaglelocal.tui.base_screen import THEMES
+from eaglelocal.tui.display_options import Look
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.keys import check_look
-from eaglelocal.tui.look import Look
+from eaglelocal.tui.key_bindings import check_look
+from eaglelocal.tui.lines_widget import Painted
+from eaglelocal.tui.log_tail import Tail
 from eaglelocal.tui.monitor import Monitor
-from eaglelocal.tui.painted import Painted
-from eaglelocal.tui.panel import SpeculationPanel
-from eaglelocal.tui.question import Question
+from eaglelocal.tui.panel_widget import SpeculationPanel
+from eaglelocal.tui.question_dialog import Question
 from eaglelocal.tui.request_table import RequestTable
-from eaglelocal.tui.room import LEAST
-from eaglelocal.tui.tail import Tail
+from eaglelocal.tui.screen_size import LEAST
 
 PATIENCE_S = 5.0
 

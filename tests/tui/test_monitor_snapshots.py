@@ -13,9 +13,9 @@ from doubles.scenes import EMPTY, GONE, RESTARTING, FedWatch, busy, off
 from textual.pilot import Pilot
 from tui.monitor_app import monitor
 
-from eaglelocal.client.reading import Reading
+from eaglelocal.client.server_reading import Reading
+from eaglelocal.tui.display_options import Look
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.look import Look
 from eaglelocal.tui.monitor import Monitor
 
 BUSY = [busy(200 + 9 * i + (i * i) % 7) for i in range(40)]  # a reading a second

@@ -22,12 +22,12 @@ from tui.monitor_app import monitor
 from eaglelocal.tui.entries import Entry, Kind, View, estimated_height, rows_of
 from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.glyphs import ASCII, UNICODE
-from eaglelocal.tui.lines import width_of
 from eaglelocal.tui.monitor_text import Scene, header_lines, once_text, table_lines
 from eaglelocal.tui.panel_text import panel_lines
-from eaglelocal.tui.room import LEAST, at_least, is_enough, too_small
-from eaglelocal.tui.rows import Ink
+from eaglelocal.tui.screen_size import LEAST, at_least, is_enough, too_small
+from eaglelocal.tui.styled_lines import width_of
 from eaglelocal.tui.table_text import View as TableView
+from eaglelocal.tui.text_rows import Ink
 
 TINY = list(product(range(1, 11), range(1, 6)))  # 1x1 to 10x5
 SMALL = [(16, 4), (20, 6), (17, 5), (30, 4), (16, 30), (40, 10)]

@@ -18,8 +18,8 @@ import pytest
 from doubles.patience import wait_until
 from doubles.serve_process import free_port
 
-from eaglelocal.client.reading import DISCONNECTED, Reading
-from eaglelocal.client.servers.watch import Watch
+from eaglelocal.client.server_reading import DISCONNECTED, Reading
+from eaglelocal.client.servers.server_watch import Watch
 
 PROGRAM, MODEL = os.environ.get("LLAMA_SERVER", ""), os.environ.get("LLAMA_MODEL", "")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not (PROGRAM and MODEL), reason="no llama-server is named")]

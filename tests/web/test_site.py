@@ -26,9 +26,9 @@ from eaglelocal.cli.output import Output
 from eaglelocal.errors import ResourceError
 from eaglelocal.server import descriptors
 from eaglelocal.server.access import Access, Keys
-from eaglelocal.server.run import bound
+from eaglelocal.server.run_server import bound
 from eaglelocal.settings import Settings
-from eaglelocal.web import bounded
+from eaglelocal.web import connection_limit
 from eaglelocal.web import site as site_module
 from eaglelocal.web.site import MonitorSite, Watched
 
@@ -206,7 +206,7 @@ def test_doubtful_keys_of_a_page_are_told(tmp_path: Path) -> None:
 
 def test_sockets_that_say_nothing_keep_no_visitor_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors, "MAX_CONNECTIONS", 8 * site_module.PAGE_SHARE)
-    monkeypatch.setattr(bounded, "HEAD_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(connection_limit, "HEAD_TIMEOUT_S", 2.0)
 
     async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:
         port = int(url.rpartition(":")[2])

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from eaglelocal.client.http_stream import mapping
-from eaglelocal.client.reading import Reading, RequestRow, Totals
+from eaglelocal.client.server_reading import Reading, RequestRow, Totals
 from eaglelocal.client.servers.connection import Connection, Reply
+from eaglelocal.client.servers.json_fields import number, text, whole
 from eaglelocal.client.servers.prometheus import Samples
-from eaglelocal.client.servers.told import number, text, whole
 
 N = TypeVar("N", int, float)
 

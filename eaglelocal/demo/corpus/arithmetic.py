@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from eaglelocal.demo.corpus.conversation import Check, Split, Task, ask, split_of
+from eaglelocal.demo.corpus.tasks import Check, Split, Task, ask, split_of
 from eaglelocal.demo.corpus.word_problems import Story, tell
 
 Operator = Literal["+", "-", "x"]

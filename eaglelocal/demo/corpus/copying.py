@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable
 from random import Random
 
-from eaglelocal.demo.corpus.conversation import Check, Split, Task, ask, split_of
 from eaglelocal.demo.corpus.passages import compose, genres
+from eaglelocal.demo.corpus.tasks import Check, Split, Task, ask, split_of
 from eaglelocal.demo.corpus.words import FIRST_NAMES, FRUITS, JOBS, MONTHS, OBJECTS, SORTS
 
 Made = tuple[str, str]  # prompt, answer

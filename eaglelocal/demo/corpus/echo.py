@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
-from eaglelocal.demo.corpus.conversation import Check, Split, Task, ask, split_of
+from eaglelocal.demo.corpus.tasks import Check, Split, Task, ask, split_of
 from eaglelocal.demo.corpus.words import ANIMALS, COLOURS, FIRST_NAMES, FOODS, FRUITS, JOBS, OBJECTS, town
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from eaglelocal.demo.corpus.conversation import Check, Split, Task, ask, split_of
 from eaglelocal.demo.corpus.german_phrases import (
     BE,
     DEFINITE,
@@ -30,6 +29,7 @@ from eaglelocal.demo.corpus.german_phrases import (
     third_person,
 )
 from eaglelocal.demo.corpus.german_words import lexicon
+from eaglelocal.demo.corpus.tasks import Check, Split, Task, ask, split_of
 
 _REQUESTS = (
     "Translate to English: {text}",

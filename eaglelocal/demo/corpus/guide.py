@@ -11,8 +11,8 @@ from functools import cache
 from random import Random
 
 from eaglelocal.demo.corpus import small_talk
-from eaglelocal.demo.corpus.conversation import Check, Message, Split, Task
 from eaglelocal.demo.corpus.facts import Fact, built_in_facts
+from eaglelocal.demo.corpus.tasks import Check, Message, Split, Task
 
 KIND = "chat"
 _SYNONYMS = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from eaglelocal.demo.corpus import arithmetic, copying, echo, german, guide, passage_qa, python_code, summary
-from eaglelocal.demo.corpus.conversation import Message, Split, Task, TaskMaker
+from eaglelocal.demo.corpus.tasks import Message, Split, Task, TaskMaker
 
 Piece = tuple[str, bool]  # text, and whether it is the assistant's (and counts in the loss)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
-from eaglelocal.demo.corpus.conversation import Check, Message, Split, Task, split_of
 from eaglelocal.demo.corpus.passages import Passage, Query, compose, genres
+from eaglelocal.demo.corpus.tasks import Check, Message, Split, Task, split_of
 from eaglelocal.demo.corpus.words import ANIMALS, COLOURS, FIRST_NAMES, FOODS, JOBS, town
 
 _BEFORE = (

@@ -13,7 +13,7 @@ from random import Random
 from string import Template
 
 from eaglelocal.core.toml_text import read_toml
-from eaglelocal.demo.corpus.conversation import Check, Split, Task, ask, split_of
+from eaglelocal.demo.corpus.tasks import Check, Split, Task, ask, split_of
 
 _REQUESTS = (
     "Write a Python function that {ask}.",

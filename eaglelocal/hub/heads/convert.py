@@ -1,7 +1,7 @@
 """Conversion of a published head, beside its target, to keys and tensors of the GGUF that llama.cpp runs.
 
 Everything that llama.cpp's eagle3 graph has no place for is stated by keys of ours and done by the engine around it
-(`backend/head.py`), folded where that is exact, or refused by name. Does not write files.
+(`backend/head_context.py`), folded where that is exact, or refused by name. Does not write files.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_rows
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import Entry, StreamedTensor, copied_entries
-from eaglelocal.hub.heads.config import OTHER, HeadConfig, Readings, read_config, readings_of
-from eaglelocal.hub.heads.folder import Published
-from eaglelocal.hub.heads.names import HeadTensors, head_tensors
-from eaglelocal.hub.heads.safetensors import Floats, Ints, StoredTensor
+from eaglelocal.hub.heads.head_config import OTHER, HeadConfig, Readings, read_config, readings_of
+from eaglelocal.hub.heads.head_folder import Published
+from eaglelocal.hub.heads.safetensors_files import Floats, Ints, StoredTensor
+from eaglelocal.hub.heads.tensor_names import HeadTensors, head_tensors
 from eaglelocal.hub.heads.vocabulary_map import target_tokens
-from eaglelocal.hub.heads.weights import indices, interleaved, matrix, scaled_columns, vector
+from eaglelocal.hub.heads.weight_conversion import indices, interleaved, matrix, scaled_columns, vector
 
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # general.file_type, for programs that show it
 VECTORS = {

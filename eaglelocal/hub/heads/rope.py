@@ -15,7 +15,7 @@ import numpy as np
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import Entry
-from eaglelocal.hub.heads.safetensors import Floats
+from eaglelocal.hub.heads.safetensors_files import Floats
 
 DEFAULT_THETA = 10_000.0
 PLAIN = ("default", "none", "mrope")  # in a text the several position axes of mrope are equal

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from eaglelocal.errors import ModelFileError
-from eaglelocal.hub.heads.safetensors import Ints, StoredTensor
+from eaglelocal.hub.heads.safetensors_files import Ints, StoredTensor
 
 
 def target_tokens(d2t: StoredTensor | None, t2d: StoredTensor | None, *, num_rows: int, num_tokens: int) -> Ints | None:

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.request import ChatRequest, Image, Message
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.server.api.content import (
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.image_fallback import UNSEEN_IMAGE, in_words
+from eaglelocal.server.middleware.request_body import LARGE_BYTES, MAX_CONVERSATION_BYTES
+from eaglelocal.server.openai.content import (
     MAX_IMAGE_BYTES,
     MAX_IMAGES,
     MAX_IMAGES_BYTES,
@@ -20,11 +23,8 @@ from eaglelocal.server.api.content import (
     from_url,
     joined,
 )
-from eaglelocal.server.api.reading import chat_question, content_of
-from eaglelocal.server.api.schema import ChatBody, Part
-from eaglelocal.server.doors import LARGE_BYTES, MAX_CONVERSATION_BYTES
-from eaglelocal.server.errors import Problem
-from eaglelocal.server.sight import UNSEEN_IMAGE, in_words
+from eaglelocal.server.openai.request_reader import chat_question, content_of
+from eaglelocal.server.openai.schema import ChatBody, Part
 
 DATA = bytes(range(256))
 PIECES = st.lists(st.one_of(st.text(max_size=4), st.binary(min_size=1, max_size=4)), max_size=12)

@@ -10,9 +10,9 @@ import pytest
 from doubles.embedding_models import write_bert
 from doubles.running_server import Server, Setup, served
 
-from eaglelocal.cli.loading import EMBEDDER
+from eaglelocal.cli.load_model import EMBEDDER
+from eaglelocal.core.model_task import Task
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.core.task import Task
 from eaglelocal.planning.resolve import resolve
 
 

@@ -7,8 +7,8 @@ import pytest
 from eaglelocal.core.events import Finished
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.stats import SpeculationStats, Timings
-from eaglelocal.server.api.figures import joint_stats
-from eaglelocal.server.choice import Choice
+from eaglelocal.server.answer_state import Choice
+from eaglelocal.server.usage import joint_stats
 
 OFF = SpeculationStats(reason="as asked")
 ASLEEP = SpeculationStats("asleep", "plain is faster", 1, 4, 0, (), 0.9, 1)

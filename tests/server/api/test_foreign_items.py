@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from eaglelocal.server.api.foreign_items import as_known, as_text, is_foreign, is_of_server_tool
-from eaglelocal.server.api.responses_schema import Item
-from eaglelocal.server.sight import UNSEEN_IMAGE
+from eaglelocal.server.foreign_items import as_known, as_text, is_foreign, is_of_server_tool
+from eaglelocal.server.image_fallback import UNSEEN_IMAGE
+from eaglelocal.server.responses.schema import Item
 
 ASKED = {"type": "message", "role": "user", "content": "show"}
 CALLS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {

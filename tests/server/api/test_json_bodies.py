@@ -11,7 +11,7 @@ from doubles.running_server import Server
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.server.errors import Problem
+from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.json_body import read_body
 
 JSON = {"content-type": "application/json"}

@@ -15,8 +15,8 @@ from doubles.raw_server_client import exchange, request
 from doubles.running_server import Server, directed, served
 
 from eaglelocal.server.access import Access, Keys
-from eaglelocal.server.api.ollama_models import API_VERSION, details_of, model_info
-from eaglelocal.server.serving import Limits
+from eaglelocal.server.dependencies import Limits
+from eaglelocal.server.ollama.model_routes import API_VERSION, details_of, model_info
 
 KEY = "k" * 20
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": {}}}]

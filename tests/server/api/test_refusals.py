@@ -12,7 +12,7 @@ from doubles.directed_server_engine import plan
 from doubles.patience import wait_until
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server.serving import Limits
+from eaglelocal.server.dependencies import Limits
 
 SAID = '"messages": [{"role": "user", "content": "say x"}]'
 JSON = {"content-type": "application/json"}

@@ -11,7 +11,7 @@ import pytest
 from doubles.running_server import Server, directed, served
 from openai.types.responses import ResponseErrorEvent, ResponseFailedEvent
 
-from eaglelocal.server.api.responses_routes import messages_of
+from eaglelocal.server.responses.routes import messages_of
 
 TOOLS: list[Any] = [
     {"type": "function", "name": "weather", "description": "of a city", "parameters": {"type": "object"}}

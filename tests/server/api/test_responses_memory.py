@@ -12,12 +12,12 @@ from doubles.running_server import Server, directed, served
 from starlette.types import Message
 
 from eaglelocal.server.access import Access, Keys
-from eaglelocal.server.api.exchange import Wire
-from eaglelocal.server.api.responses_memory import Memory, Recent
-from eaglelocal.server.api.responses_routes import Remembered
-from eaglelocal.server.api.responses_schema import ResponsesBody
-from eaglelocal.server.api.responses_teller import ResponsesTeller
-from eaglelocal.server.errors import Problem
+from eaglelocal.server.http_call import Wire
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.responses.encoder import ResponsesTeller
+from eaglelocal.server.responses.routes import Remembered
+from eaglelocal.server.responses.schema import ResponsesBody
+from eaglelocal.server.responses.stored_responses import Memory, Recent
 
 SCRIPT = "think It is far.\nsay Let me see.\ncall weather {}"
 TOOLS: list[Any] = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from eaglelocal.errors import EngineAwayError, RequestError
-from eaglelocal.server.api.translation import Names
-from eaglelocal.server.errors import Problem
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.translation import Names
 
 NAMES = Names({"messages": "input", "response_format": "text.format", "stop": "stop_sequences"}, ("system", "input.0"))
 

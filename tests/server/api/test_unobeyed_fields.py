@@ -12,10 +12,10 @@ import pytest
 from doubles.running_server import Server
 
 from eaglelocal.core.constraint import Syntax
-from eaglelocal.server.api.formats import constraint_of
-from eaglelocal.server.api.refused import REFUSED
-from eaglelocal.server.api.schema import Elsewhere, ResponseFormat, Unsupported
-from eaglelocal.server.errors import Problem
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.openai.response_format import constraint_of
+from eaglelocal.server.openai.schema import Elsewhere, ResponseFormat, Unsupported
+from eaglelocal.server.openai.unsupported_fields import REFUSED
 
 MESSAGES = [{"role": "user", "content": "say x"}]
 BODIES: dict[str, dict[str, Any]] = {

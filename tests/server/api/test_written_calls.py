@@ -11,7 +11,7 @@ import openai
 import pytest
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server.serving import Limits
+from eaglelocal.server.dependencies import Limits
 
 SCRIPT = (
     'think It is far.\nsay Let me see.\nbegin weather\nargue {"city": "\nargue Rome\nargue "}\ncall time {"of": "day"}'

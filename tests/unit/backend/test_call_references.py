@@ -12,10 +12,10 @@ from llguidance import LLMatcher, LLTokenizer
 
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse
 from eaglelocal.errors import RequestError
-from eaglelocal.text import call_forms as forms
-from eaglelocal.text.argument_rules import json_rule
-from eaglelocal.text.tool_grammar import constraint_of
-from eaglelocal.text.written_calls import written_calls
+from eaglelocal.text.tool_calls import call_forms as forms
+from eaglelocal.text.tool_calls.argument_rules import json_rule
+from eaglelocal.text.tool_calls.call_writer import written_calls
+from eaglelocal.text.tool_calls.tool_grammar import constraint_of
 
 BYTES = LLTokenizer("byte")
 REQUIRED = ToolChoice(use=ToolUse.REQUIRED)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.backend.hot import NONE_FITS, Api, DrawStruct, TargetStruct, filled, maxima_of
-from eaglelocal.backend.library import NativeClock, load_library
+from eaglelocal.backend.llama_library import NativeClock, load_library
+from eaglelocal.backend.native_step import NONE_FITS, Api, DrawStruct, TargetStruct, filled, maxima_of
 from eaglelocal.backend.samplers import CANDIDATE, Filter, FilteredChain, WholeChain, filter_of, with_logprobs
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.sampling import SamplingParams

@@ -7,9 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from eaglelocal.backend.fit import RAM, Buffer
-from eaglelocal.backend.library import Log
-from eaglelocal.backend.memory import (
+from eaglelocal.backend.kv_cells import (
     buffer_bytes,
     cache_buffers,
     compute_buffers,
@@ -17,8 +15,10 @@ from eaglelocal.backend.memory import (
     layer_devices,
     weight_buffers,
 )
+from eaglelocal.backend.llama_library import Log
+from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.header import TensorInfo
-from eaglelocal.gguf.types import GGML_TYPES_BY_NAME
+from eaglelocal.memory.budget import RAM, Buffer
 
 DEVICES = ("CUDA0", "CUDA1")
 MIB = 2**20

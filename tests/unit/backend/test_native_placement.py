@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.backend.library import load_library
+from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import BufferOverride, NativePlacement, Placement, load_failure
 from eaglelocal.errors import ModelFileError, UsageError
 

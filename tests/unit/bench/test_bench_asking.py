@@ -5,8 +5,18 @@ from __future__ import annotations
 import pytest
 from doubles.measured_client import MeasuredClient, Told
 
-from eaglelocal.bench.asking import MIN_TOKENS, Answered, Arrivals, Freshness, Side, answered, ask, joint_tok_s, tok_s
-from eaglelocal.bench.prompts import Prompt
+from eaglelocal.bench.bench_prompts import Prompt
+from eaglelocal.bench.prompt_run import (
+    MIN_TOKENS,
+    Answered,
+    Arrivals,
+    Freshness,
+    Side,
+    answered,
+    ask,
+    joint_tok_s,
+    tok_s,
+)
 from eaglelocal.client.http_stream import NO_ID
 from eaglelocal.core.events import Finished, Piece, Tokens
 from eaglelocal.core.request import OFF, ChatRequest, Request

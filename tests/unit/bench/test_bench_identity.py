@@ -9,8 +9,9 @@ from doubles.measured_client import MeasuredClient, Told
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.bench.asking import Side
-from eaglelocal.bench.identity import (
+from eaglelocal.bench.bench_prompts import Prompt
+from eaglelocal.bench.prompt_run import Side
+from eaglelocal.bench.text_identity import (
     NUM_RIVALS,
     Difference,
     Examiner,
@@ -22,13 +23,12 @@ from eaglelocal.bench.identity import (
     tie_bound_of,
     weight_type,
 )
-from eaglelocal.bench.prompts import Prompt
 from eaglelocal.core.events import Piece
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import GREEDY, Sampled, SamplingParams, TokenLogprob
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.targets import demo_sources
+from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.resolve import resolve
 
 BOUND = 0.05

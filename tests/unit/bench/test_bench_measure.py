@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 import pytest
 from doubles.measured_client import MeasuredClient, Told
 
-from eaglelocal.bench.asking import Side
-from eaglelocal.bench.findings import Findings, findings_of
-from eaglelocal.bench.identity import Examiner, Finding
+from eaglelocal.bench.bench_prompts import Prompt
+from eaglelocal.bench.evaluation import Findings, findings_of
+from eaglelocal.bench.json_object import result_object
 from eaglelocal.bench.measure import PLAIN, Lap, Measuring
-from eaglelocal.bench.objects import result_object
-from eaglelocal.bench.order import Task, tasks
-from eaglelocal.bench.prompts import Prompt
+from eaglelocal.bench.prompt_run import Side
 from eaglelocal.bench.report import SAME_TEXT_HINT, report
+from eaglelocal.bench.run_order import Task, tasks
+from eaglelocal.bench.text_identity import Examiner, Finding
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec, fixed
 from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.errors import EngineError

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaglelocal.bench.bench_prompts import Prompt
 from eaglelocal.bench.modes import parse_levels, parse_modes
-from eaglelocal.bench.order import MIXED, rotated, tasks
-from eaglelocal.bench.prompts import Prompt
+from eaglelocal.bench.run_order import MIXED, rotated, tasks
 from eaglelocal.core.request import AUTO, PID, fixed
 from eaglelocal.errors import UsageError
 

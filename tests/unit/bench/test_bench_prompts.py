@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.bench.prompts import Prompt, built_in, by_category, from_file, parse_line
+from eaglelocal.bench.bench_prompts import Prompt, built_in, by_category, from_file, parse_line
 from eaglelocal.core.request import Image, Message
 from eaglelocal.errors import UsageError
 

@@ -10,7 +10,7 @@ from doubles.loopback_server import Script
 from doubles.loopback_server import serving as serving_words
 from doubles.pages_server import Page, llama_pages, serving
 
-from eaglelocal.client.answer import stream
+from eaglelocal.client.answer_stream import stream
 from eaglelocal.client.http_client import HttpClient
 from eaglelocal.client.http_stream import StreamedAnswer, message_of, speculation_of
 from eaglelocal.client.servers.connection import Reply

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, serving, words
 
-from eaglelocal.client.answer import Reply, stream
+from eaglelocal.client.answer_stream import Reply, stream
 from eaglelocal.client.http_client import HttpClient, parse_url
 from eaglelocal.client.http_server import chosen_model, info_of
 from eaglelocal.client.http_stream import NO_ID, Dialect, StreamedAnswer, chat_body, data_lines, refusal

@@ -11,13 +11,13 @@ from doubles.patience import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.client.reading import DISCONNECTED, Reading, Totals
+from eaglelocal.client.server_reading import DISCONNECTED, Reading, Totals
 from eaglelocal.client.servers.connection import Connection
+from eaglelocal.client.servers.eaglelocal_server import reading_of_ours
 from eaglelocal.client.servers.llama_server import TokenCount, reading_of_llama
-from eaglelocal.client.servers.ours import reading_of_ours
 from eaglelocal.client.servers.prometheus import Samples
-from eaglelocal.client.servers.vllm import reading_of_vllm
-from eaglelocal.client.servers.watch import Watch
+from eaglelocal.client.servers.server_watch import Watch
+from eaglelocal.client.servers.vllm_server import reading_of_vllm
 from eaglelocal.core.request import OFF, fixed
 from eaglelocal.errors import RequestError, UsageError
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import eaglelocal
+from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.conversation import Conversation, Turn
+from eaglelocal.conversation.markdown_export import export
+from eaglelocal.conversation.question_history import QuestionHistory
+from eaglelocal.core.atomic_file import write_whole
 from eaglelocal.core.folders import PRIVATE, make_folder
-from eaglelocal.core.whole_file import write_whole
 from eaglelocal.server.access import write_key
-from eaglelocal.talk import conversation_file
-from eaglelocal.talk.conversation import Conversation, Turn
-from eaglelocal.talk.markdown_export import export
-from eaglelocal.talk.question_history import QuestionHistory
 
 PACKAGE = Path(eaglelocal.__file__).parent
 # whoever builds the demo names the folders; the hub's are shared with other tools, and looked after there

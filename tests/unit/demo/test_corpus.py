@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from eaglelocal.demo.corpus import mixture
-from eaglelocal.demo.corpus.conversation import Check, Message, Split, Task, ask, is_right
+from eaglelocal.demo.corpus.tasks import Check, Message, Split, Task, ask, is_right
 
 KINDS = tuple(mixture.KINDS)
 

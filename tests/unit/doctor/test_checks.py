@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from eaglelocal.cli.doctor import WIDTH, findings_lines, findings_object, summary
 from eaglelocal.doctor.checks import CHECKS, examine
-from eaglelocal.doctor.facts import DeviceFiles, Disk, Facts, Hub, NativePart, Port, Tools, Trial
 from eaglelocal.doctor.finding import Finding
 from eaglelocal.doctor.gather import gated_of
 from eaglelocal.doctor.gpu_parts import NEWER_HEADERS
+from eaglelocal.doctor.installation import DeviceFiles, Disk, Facts, Hub, NativePart, Port, Tools, Trial
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, Memory, System, Unified
-from eaglelocal.probe.visible import as_seen
+from eaglelocal.probe.visible_gpus import as_seen
 
 GIB = 1 << 30
 NODE = Path("/dev/dri/renderD128")
@@ -34,7 +34,7 @@ WELL = Facts(
         system=System(name="Ubuntu 24.04", distribution="ubuntu"),
     ),
     tools=BUILT,
-    native=NativePart(library=Path("/site/libhot.so")),
+    native=NativePart(library=Path("/site/libnative_step.so")),
     trial=Trial(),
     disks=(Disk(folder=Path("/cache/hub"), holds="downloads", free_bytes=100 * GIB),),
     hub=Hub(cache=Path("/cache/hub"), has_token=True),

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.core.draft import ROOT
-from eaglelocal.drafters.base import Committed, Node
 from eaglelocal.drafters.draft_model import MAX_WAITING_TOKENS, DraftModel
+from eaglelocal.drafters.drafter import Committed, Node
 from eaglelocal.errors import EngineError
 
 

@@ -9,9 +9,9 @@ from doubles.scripted_context import START, ScriptedHead, next_state
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.drafters.base import NOTHING, Committed, Node
+from eaglelocal.drafters.drafter import NOTHING, Committed, Node
 from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS, Eagle3
-from eaglelocal.drafters.remembered import MAX_REMEMBERED
+from eaglelocal.drafters.row_buffer import MAX_REMEMBERED
 from eaglelocal.errors import EngineError
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
 from eaglelocal.core.draft import ROOT
-from eaglelocal.drafters.base import NOTHING, Committed, Drafter, Node
+from eaglelocal.drafters.drafter import NOTHING, Committed, Drafter, Node
 from eaglelocal.drafters.ngram import LONG_MATCH, MAX_REREAD, MIN_MATCH, Ngram, confidence
 from eaglelocal.drafters.text_index import CONTEXT, Cursor
 from eaglelocal.errors import EngineError

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.events import Embedded, EngineInfo, Failed, Finished, RequestEvent, Started
+from eaglelocal.core.model_task import Task
 from eaglelocal.core.request import ChatRequest, EmbedRequest
-from eaglelocal.core.task import Task
-from eaglelocal.engine.embedding import EmbeddingEngine
+from eaglelocal.engine.embedding_engine import EmbeddingEngine
 from eaglelocal.errors import RequestError
 
 INFO = EngineInfo(

@@ -29,7 +29,7 @@ from eaglelocal.engine.input_size import (
     num_chars,
     prompt_key,
 )
-from eaglelocal.engine.prompts import Prompt
+from eaglelocal.engine.prompt_tokens import Prompt
 from eaglelocal.errors import EngineError, RequestError
 
 LONG_WAIT_S = 60.0

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.gguf import strings
-from eaglelocal.gguf.strings import walk_strings
+from eaglelocal.gguf import string_arrays
+from eaglelocal.gguf.string_arrays import walk_strings
 
 PIECES = st.one_of(
     st.binary(max_size=12),
@@ -57,7 +57,7 @@ def test_few_strings_look_at_few_bytes(word: bytes, monkeypatch: pytest.MonkeyPa
         looked_at.append(count)
         return np.frombuffer(window, kind, count, offset)
 
-    monkeypatch.setattr(strings, "np", SimpleNamespace(**vars(np) | {"frombuffer": counted}))
+    monkeypatch.setattr(string_arrays, "np", SimpleNamespace(**vars(np) | {"frombuffer": counted}))
     window = (struct.pack("<Q", len(word)) + word) * 100_000
     for count in (1, 20, 100, 1000):
         assert walk_strings(window, 0, count) == (count * (8 + len(word)), count)

@@ -15,7 +15,7 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.architectures import FINAL_STATE, LAYER_INPUT_ARCHITECTURES, FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
-from eaglelocal.gguf.loaded import block_of
+from eaglelocal.gguf.loaded_tensors import block_of
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 

@@ -187,7 +187,7 @@ def test_what_the_client_logs_later_is_heard(tmp_path: Path) -> None:
 
 HOST = """
 import huggingface_hub
-from eaglelocal.hub.troubles import brief, gated, page
+from eaglelocal.hub.hub_errors import brief, gated, page
 print(page("a/b"), brief(OSError("no http://me:s3cret@127.0.0.1:9/x")), gated("a/b"), gated("a/b").hint)
 """
 

@@ -18,13 +18,13 @@ from huggingface_hub import constants, hf_hub_download, scan_cache_dir
 
 from eaglelocal.core.folders import make_folder
 from eaglelocal.errors import DownloadError, EagleLocalError, ResourceError, UsageError
-from eaglelocal.hub import download, remote
-from eaglelocal.hub.cache import PARTIAL, all_models, partials_in, repo_folder
+from eaglelocal.hub import download, hub_api
+from eaglelocal.hub.cached_files import HubReference
 from eaglelocal.hub.download import Order, Progress, Tally, fetch, missing_bytes
-from eaglelocal.hub.on_disk import HubReference
-from eaglelocal.hub.ordering import order_model
-from eaglelocal.hub.remote import look_up
-from eaglelocal.hub.troubles import Patience
+from eaglelocal.hub.hub_api import look_up
+from eaglelocal.hub.hub_cache import PARTIAL, all_models, partials_in, repo_folder
+from eaglelocal.hub.hub_errors import Patience
+from eaglelocal.hub.pull_plan import order_model
 
 REPO = "someone/tiny-GGUF"
 CONTENT = model_bytes(rows=8192)  # 2 MiB: several chunks of the client's and of the hub's
@@ -131,7 +131,7 @@ def test_patience_begins_anew_with_every_byte_that_comes(hub: LoopbackHub, tmp_p
 def test_a_file_too_large_for_one_answer_comes_in_several(
     hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "MAX_ANSWER_BYTES", 600_000)
+    monkeypatch.setattr(hub_api, "MAX_ANSWER_BYTES", 600_000)
     hub.faults.drops = [1 << 30, 200_000]
     assert fetched(tmp_path, waits).read_bytes() == CONTENT
     asked = [asked.range for asked in hub.asked_of_storage()]

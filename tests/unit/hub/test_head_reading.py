@@ -16,8 +16,8 @@ from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_rows, read_tensor
-from eaglelocal.hub.heads.config import read_config, tap_readings
-from eaglelocal.hub.heads.names import common_name
+from eaglelocal.hub.heads.head_config import read_config, tap_readings
+from eaglelocal.hub.heads.tensor_names import common_name
 from eaglelocal.hub.heads.vocabulary_map import target_tokens
 
 SHAPE = TargetShape(n_embd=128, n_layer=6, n_ff=128)

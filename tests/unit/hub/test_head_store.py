@@ -17,12 +17,12 @@ from eaglelocal.cli.amounts import size_text
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.drafts import find_draft
-from eaglelocal.hub.heads import store
+from eaglelocal.hub.draft_resolver import find_draft
+from eaglelocal.hub.heads import head_store
 from eaglelocal.hub.heads.convert import entries_of, tensors_of
-from eaglelocal.hub.heads.source import head_folder
-from eaglelocal.hub.heads.store import heads_for, place_of, unfinished_heads, written
-from eaglelocal.hub.targets import read_target
+from eaglelocal.hub.heads.head_source import head_folder
+from eaglelocal.hub.heads.head_store import heads_for, place_of, unfinished_heads, written
+from eaglelocal.hub.target_resolver import read_target
 
 SHAPE = TargetShape(n_embd=128, n_layer=4, n_ff=128)
 
@@ -122,7 +122,7 @@ def test_a_head_appears_complete_or_not_at_all(target: Path, tmp_path: Path) -> 
 
 
 def test_no_room_on_the_disk(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "SPARE_DISK_BYTES", 10**18)
+    monkeypatch.setattr(head_store, "SPARE_DISK_BYTES", 10**18)
     published = write_checkpoint(tmp_path / "published", random_checkpoint(Kind()), "SafeAILab")
     with pytest.raises(ResourceError, match="GB are free"):
         imported(published, target, tmp_path / "head.gguf")
@@ -134,7 +134,7 @@ def test_names_stay_in_their_folder(name: str, target: Path) -> None:
     header = read_header(target)
     info = ModelInfo.from_header(header)
     path = place_of(header, info, name, "bf16")
-    assert path.parent == store.folder_of(header, info)
+    assert path.parent == head_store.folder_of(header, info)
     assert not path.name.startswith(".") and len(path.name) < 100
 
 
@@ -158,7 +158,7 @@ def test_names_that_no_hub_has_are_said_to_be_none(name: str, tmp_path: Path, mo
 def killed_import(target: Path, folder: Path) -> Path:
     """What is on disk when a process dies in the middle of it."""
     kept = keep("half", target, folder)
-    partial = kept.with_name(f"{kept.name}.999999999-1{store.PARTIAL}")
+    partial = kept.with_name(f"{kept.name}.999999999-1{head_store.PARTIAL}")
     os.replace(kept, partial)
     return partial
 
@@ -179,8 +179,8 @@ def test_what_a_killed_import_left_is_seen_and_removed(
 
 def test_leftovers_of_other_heads_go_too_and_files_of_others_stay(target: Path, tmp_path: Path) -> None:
     partial = killed_import(target, tmp_path)
-    other = partial.with_name(f"other-bf16.gguf.999999999-1{store.PARTIAL}")
-    foreign = partial.with_name(f"my.notes{store.PARTIAL}")
+    other = partial.with_name(f"other-bf16.gguf.999999999-1{head_store.PARTIAL}")
+    foreign = partial.with_name(f"my.notes{head_store.PARTIAL}")
     for path in (other, foreign):
         path.write_bytes(b"x")
     keep("half", target, tmp_path / "again")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.hub.heads.verdict import Figures, figures_of, goes_on_better, starts_better
+from eaglelocal.hub.heads.trial_verdict import Figures, figures_of, goes_on_better, starts_better
 
 COMMON = 0.05
 

@@ -17,8 +17,8 @@ from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
-from eaglelocal.hub.inflate import InflatedPaths, inflate, inflated_paths
-from eaglelocal.hub.sizes import DemoSize
+from eaglelocal.hub.inflation.demo_sizes import DemoSize
+from eaglelocal.hub.inflation.inflate import InflatedPaths, inflate, inflated_paths
 
 TEXT = [int(token) for token in np.random.default_rng(5).integers(0, 300, 24)]
 TWENTY_M = 20_000_000

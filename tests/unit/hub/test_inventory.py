@@ -11,13 +11,13 @@ from doubles.hub_models import model_bytes
 from eaglelocal import locations
 from eaglelocal.cli.rm import removal_of
 from eaglelocal.errors import ModelFileError, UsageError
-from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
+from eaglelocal.hub.cached_files import HubReference, find_cached
+from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
 from eaglelocal.hub.inventory import described, embedded, generated, imported, inventory
-from eaglelocal.hub.look import look_at
-from eaglelocal.hub.on_disk import HubReference, find_cached
+from eaglelocal.hub.model_details import look_at
 from eaglelocal.hub.pulled_drafts import pulled_draft, remember_draft
 from eaglelocal.hub.removal import remove
-from eaglelocal.hub.targets import demo_sources
+from eaglelocal.hub.target_resolver import demo_sources
 
 
 @pytest.fixture(autouse=True)

@@ -18,15 +18,15 @@ from eaglelocal import locations
 from eaglelocal.cli import main
 from eaglelocal.cli.amounts import size_text
 from eaglelocal.errors import ModelFileError, ResourceError
-from eaglelocal.gguf import lighter
+from eaglelocal.gguf import head_requantization
 from eaglelocal.gguf.eagle_info import EagleInfo
-from eaglelocal.gguf.lighter import light_type, lightened, lighter_types
+from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
+from eaglelocal.gguf.head_requantization import light_type, lightened, lighter_types
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
-from eaglelocal.gguf.types import GGML_TYPES_BY_NAME
-from eaglelocal.hub.drafts import FoundDraft
-from eaglelocal.hub.drafts import lightened as lightened_draft
-from eaglelocal.hub.heads.light_copy import ORIGIN_KEY, copies_of, drop_stale, light_copy, place_of
+from eaglelocal.hub.draft_resolver import FoundDraft
+from eaglelocal.hub.draft_resolver import lightened as lightened_draft
+from eaglelocal.hub.heads.requantized_copy import ORIGIN_KEY, copies_of, drop_stale, light_copy, place_of
 
 OWN = HeadShape(own_embeddings=True, own_output=True, draft_vocab=160, fc_norm=True, norm_output=True)
 # of a block's largest value: what rounding to 4 bits moves a weight by, at most; llama.cpp's q4_0 has 16 steps
@@ -36,7 +36,7 @@ Q4_STEP, Q8_STEP = 1.0 / 8.0, 1.0 / 127.0
 @pytest.fixture(autouse=True)
 def small_heads_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locations, "light_heads_dir", lambda: tmp_path / "copies")
-    monkeypatch.setattr(lighter, "LEAST_BYTES", 1)
+    monkeypatch.setattr(head_requantization, "LEAST_BYTES", 1)
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_what_gets_no_lighter(head: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert copied(light) == light and copied(light, "q8_0") == light, "nothing is made of more bits than it has"
     target = write_target(tmp_path / "target.gguf", TargetShape())
     assert copied(target) == target, "a target answers: it stays as it is"
-    monkeypatch.setattr(lighter, "LEAST_BYTES", read_header(head).tensor_bytes + 1)
+    monkeypatch.setattr(head_requantization, "LEAST_BYTES", read_header(head).tensor_bytes + 1)
     assert copied(head) == head, "small heads lie in caches anyway"
 
 
@@ -235,7 +235,7 @@ def test_without_a_place_for_copies_that_is_said(head: Path, monkeypatch: pytest
     assert "--draft-type file" in (raised.value.hint or "")
     locations.light_heads_dir().unlink()
     full = os.statvfs_result((4096, 4096, 1, 0, 0, 1, 0, 0, 0, 255))
-    monkeypatch.setattr("eaglelocal.hub.heads.store.os.statvfs", lambda folder: full)
+    monkeypatch.setattr("eaglelocal.hub.heads.head_store.os.statvfs", lambda folder: full)
     with pytest.raises(ResourceError, match="are free"):
         copied(head)
     assert not list(locations.light_heads_dir().glob("*"))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
-from eaglelocal.hub.heads.pickled import read_pickled
+from eaglelocal.hub.heads.torch_files import read_pickled
 
 
 def archive(path: Path, content: bytes, **stored: bytes) -> Path:

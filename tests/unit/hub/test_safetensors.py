@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.errors import ModelFileError
-from eaglelocal.hub.heads import safetensors
-from eaglelocal.hub.heads.folder import MAX_FILES, read_published
-from eaglelocal.hub.heads.safetensors import MAX_HEADER_BYTES, MAX_TENSORS, read_safetensors
+from eaglelocal.hub.heads import safetensors_files
+from eaglelocal.hub.heads.head_folder import MAX_FILES, read_published
+from eaglelocal.hub.heads.safetensors_files import MAX_HEADER_BYTES, MAX_TENSORS, read_safetensors
 
 RNG = np.random.default_rng(0)
 MATRIX = bf16(RNG.normal(size=(6, 5)))
@@ -119,7 +119,7 @@ def test_a_header_is_not_read_beyond_its_limit(tmp_path: Path) -> None:
 def test_shards_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tensors(tmp_path, {f"w{i}": (MATRIX + i, "float32") for i in range(5)}, 3)
     (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setattr(safetensors, "MAX_TENSORS", 4)
+    monkeypatch.setattr(safetensors_files, "MAX_TENSORS", 4)
     with pytest.raises(ModelFileError, match="5 tensors, more than the limit of 4"):
         read_published(tmp_path)
 

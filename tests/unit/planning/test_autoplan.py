@@ -11,19 +11,19 @@ from doubles.projectors import projector_bytes
 from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
 
 from eaglelocal import locations
-from eaglelocal.backend.fit import RAM, load_of
 from eaglelocal.catalog.catalog import Catalog
-from eaglelocal.catalog.machines import CPU, CUDA
+from eaglelocal.catalog.known_machines import CPU, CUDA
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import ModelFileError
+from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import shape_of
 from eaglelocal.hub.pulled_drafts import remember_draft
-from eaglelocal.planner.machine import Device, Rig
-from eaglelocal.planner.memory import estimate, safe_rooms
+from eaglelocal.memory.budget import RAM, load_of
+from eaglelocal.memory.estimate import estimate, safe_rooms
 from eaglelocal.planning import autoplan as module
 from eaglelocal.planning.autoplan import autoplan
 from eaglelocal.planning.decision import Decision
+from eaglelocal.planning.machine_spec import Device, Rig
 from eaglelocal.planning.resolve import make_plan
 
 GIB, GIGA = 2**30, 10**9

@@ -8,22 +8,23 @@ from pathlib import Path
 import pytest
 from doubles.sketched_models import REAL, Sketch, write_sketch
 
-from eaglelocal import calibrations, locations
-from eaglelocal.backend.fit import RAM
-from eaglelocal.backend.library import BUILD
+from eaglelocal import locations
+from eaglelocal.backend.llama_library import BUILD
 from eaglelocal.catalog.catalog import Catalog, load
-from eaglelocal.catalog.machines import CPU
+from eaglelocal.catalog.known_machines import CPU
 from eaglelocal.core.plan import Plan
+from eaglelocal.gguf.model_shape import mtp_shape_of, shape_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.shape import mtp_shape_of, shape_of
 from eaglelocal.hub.pulled_drafts import remember_draft
-from eaglelocal.planner.machine import Device, Rig
-from eaglelocal.planner.on_disk import best_on_disk
-from eaglelocal.planner.options import Option, options_of
+from eaglelocal.loading import calibration_store
+from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.catalog_models import entry_options
+from eaglelocal.planning.disk_choice import best_on_disk
+from eaglelocal.planning.machine_spec import Device, Rig
 from eaglelocal.planning.measured_costs import measured_costs
+from eaglelocal.planning.options import Option, options_of
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, Memory
-from eaglelocal.speculation.costs import StepCosts
+from eaglelocal.speculation.costs.step_costs import StepCosts
 
 COMMIT = "a" * 40
 TARGET_REPO, DRAFT_REPO = "Qwen/Qwen3-8B-GGUF", "unsloth/Qwen3-0.6B-GGUF"
@@ -150,8 +151,8 @@ def measure(path: Path, seconds: float, **plan: object) -> None:
     costs = StepCosts()
     costs.calibrate({rows: [seconds * (1 + rows / 10)] * 5 for rows in (1, 2, 4, 8)})
     asked = Plan(target=path, target_label="m", n_ctx=4096, **plan)  # type: ignore[arg-type]
-    key = calibrations.key_of(asked, MACHINE, read_header(path), None, threads=8, unified=True, library=BUILD)
-    assert calibrations.save(key, costs.state())
+    key = calibration_store.key_of(asked, MACHINE, read_header(path), None, threads=8, unified=True, library=BUILD)
+    assert calibration_store.save(key, costs.state())
 
 
 def test_what_was_measured_here_decides(hub: Path, catalog: Catalog) -> None:

@@ -12,20 +12,20 @@ from doubles.projectors import projector_bytes
 from doubles.random_models import TargetShape, write_target
 from doubles.sketched_models import REAL, write_sketch
 
-from eaglelocal.backend.fit import RAM
-from eaglelocal.catalog.machines import CPU, CUDA
+from eaglelocal.catalog.known_machines import CPU, CUDA
+from eaglelocal.core.model_task import Task
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.core.task import Task
 from eaglelocal.errors import ModelFileError
-from eaglelocal.planner.beside import fit
-from eaglelocal.planner.machine import Device, Rig
-from eaglelocal.planner.memory import safe_rooms
+from eaglelocal.memory.budget import RAM
+from eaglelocal.memory.estimate import safe_rooms
 from eaglelocal.planning import autoplan as autoplan_module
 from eaglelocal.planning import coresidency
 from eaglelocal.planning.autoplan import CTX_KEPT, autoplan
 from eaglelocal.planning.coresidency import Household, needs_of, side_by_side
 from eaglelocal.planning.decision import Decision
+from eaglelocal.planning.eviction import fit
+from eaglelocal.planning.machine_spec import Device, Rig
 from eaglelocal.planning.resolve import make_plan
 
 GIB, GIGA = 2**30, 10**9

@@ -16,7 +16,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, PID, Spec, fixed
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
-from eaglelocal.hub.inflate import inflated_paths, parse_demo_reference
+from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
 from eaglelocal.planning.resolve import resolve
 
 WIDTH, TAPS, FFN = 64, (0, 1, 2), 64

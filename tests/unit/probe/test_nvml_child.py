@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.probe import nvml_child
-from eaglelocal.probe.asking import NoAnswer, ask_text
 from eaglelocal.probe.machine import Gpu
 from eaglelocal.probe.nvml_child import ask_gpus, has_driver
 from eaglelocal.probe.probe import probe
+from eaglelocal.probe.subprocess_calls import NoAnswer, ask_text
 
 SOURCE = Path(__file__).parents[2] / "doubles" / "nvml.c"
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the double is a library of Linux")

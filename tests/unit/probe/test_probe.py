@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.probe.cgroup import MemoryLimit
-from eaglelocal.probe.library import backends_of, library_folder
+from eaglelocal.probe.installed_library import backends_of, library_folder
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, Memory
+from eaglelocal.probe.machine_json import to_json
 from eaglelocal.probe.probe import free_bytes, marked, memory_of, probe
-from eaglelocal.probe.report import to_json
 
 
 @pytest.mark.parametrize(

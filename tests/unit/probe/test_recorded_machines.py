@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from eaglelocal.cli.probe import WIDTH, machine_lines
 from eaglelocal.probe.apple import parse_displays, unified_from, usual_working_set
-from eaglelocal.probe.cards import largest_window, link_generation, read_cards
 from eaglelocal.probe.machine import Bandwidth, Gpu, Machine, PcieLink, Unified
+from eaglelocal.probe.machine_json import to_json
+from eaglelocal.probe.operating_system import wsl_version
+from eaglelocal.probe.pci_cards import largest_window, link_generation, read_cards
 from eaglelocal.probe.pci_names import pci_name
-from eaglelocal.probe.report import to_json
-from eaglelocal.probe.system import wsl_version
 
 GIB, MIB = 1 << 30, 1 << 20
 MachineOf = Callable[[str], Machine]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaglelocal.scheduler.common_prefix import common_prefix
 from eaglelocal.scheduler.prefill import MIN_ROWS, SLOWDOWN, Pace, affordable_rows, prompt_rows, shares
-from eaglelocal.scheduler.prefixes import common_prefix
-from eaglelocal.speculation.layout import passes
+from eaglelocal.speculation.costs.ubatch_split import passes
 
 STEPS = {1: 1.0, 2: 1.02, 4: 1.2, 8: 1.5, 16: 2.15, 17: 2.9, 32: 3.5, 64: 6.0}  # a curve with cliffs
 

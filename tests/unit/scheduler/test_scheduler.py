@@ -15,9 +15,9 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
 from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
+from eaglelocal.scheduler.host_swap import Swap
 from eaglelocal.scheduler.prefill import Pace
 from eaglelocal.scheduler.scheduler import Admission, Scheduler, StepPlan
-from eaglelocal.scheduler.swap import Swap
 
 N_CTX = 64
 

@@ -7,7 +7,7 @@ from doubles.simulated_machine import BF16, Q4_0, SimulatedMachine
 from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, beyond, curve, plain_text, rate, speed
 
 from eaglelocal.core.request import AUTO, Spec, fixed
-from eaglelocal.speculation.mind import Drafters
+from eaglelocal.speculation.policy.slot_policy import Drafters
 
 LENGTHS = (0, 2, 3, 7, 15)
 CURVES = {"bf16": BF16, "q4_0": Q4_0}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from doubles.simulated_machine import BF16, SimulatedMachine, drifting
 
-from eaglelocal.speculation.cost_filter import MAX_SIZES, CostFilter
+from eaglelocal.speculation.costs.cost_filter import MAX_SIZES, CostFilter
 
 
 def test_one_row_is_the_unit() -> None:

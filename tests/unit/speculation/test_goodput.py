@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.acceptance import Outlook
-from eaglelocal.speculation.goodput import (
+from eaglelocal.speculation.acceptance.acceptance_model import Outlook
+from eaglelocal.speculation.policy.goodput import (
     best_size,
     expected_worth,
     num_paying,

@@ -10,9 +10,9 @@ from doubles.drafts import chain
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import AUTO, fixed
 from eaglelocal.core.sampling import Sampled
-from eaglelocal.speculation.controller import AT_ONCE, EARLY_STEPS, LATER_AT_ONCE, Controller, StepReport
-from eaglelocal.speculation.costs import StepCosts
-from eaglelocal.speculation.mind import Drafters
+from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.controller import AT_ONCE, EARLY_STEPS, LATER_AT_ONCE, Controller, StepReport
+from eaglelocal.speculation.policy.slot_policy import Drafters
 
 ROWS, ONE_S, PER_KILOCELL = 5, 0.07, 0.27
 

@@ -8,8 +8,8 @@ import pytest
 from doubles.simulated_machine import BF16, GPU, SimulatedMachine
 from doubles.simulation import Profile, Simulation, plain_text
 
-from eaglelocal.speculation import choice
-from eaglelocal.speculation.controller import Change, Controller, StepReport
+from eaglelocal.speculation.policy import step_policy
+from eaglelocal.speculation.policy.controller import Change, Controller, StepReport
 
 HEADS = {"sure": Profile((0.998,), spread=0.8), "mixed": Profile((0.9,), spread=2.5), "unsure": Profile((0.7, 0.65))}
 NUM_TOKENS = 4000
@@ -52,7 +52,7 @@ def test_a_sure_head_goes_on_by_itself(
 ) -> None:
     """`calls`: at most so many of those that it takes without."""
     speed, num_calls = run(curve, HEADS[head])
-    monkeypatch.setattr(choice, "SURE", 1.1)
+    monkeypatch.setattr(step_policy, "SURE", 1.1)
     old_speed, old_calls = run(curve, HEADS[head])
     assert num_calls < calls * old_calls
     assert speed > 0.98 * old_speed  # a call is no dearer than its levels here

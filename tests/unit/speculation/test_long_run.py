@@ -29,8 +29,8 @@ from doubles.simulation import (
 )
 
 from eaglelocal.core.request import OFF, PID, fixed
-from eaglelocal.speculation.mind import Drafters
-from eaglelocal.speculation.watch import State
+from eaglelocal.speculation.policy.draft_gate import State
+from eaglelocal.speculation.policy.slot_policy import Drafters
 
 CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "cliff": CLIFF}
 EASY, HARD = Profile((0.85,)), Profile((0.1,), told=(1.0, 1.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.pid import FIRST_LENGTH, MAX_LENGTH, LengthController
+from eaglelocal.speculation.policy.pid import FIRST_LENGTH, MAX_LENGTH, LengthController
 
 
 @given(st.lists(st.tuples(st.integers(1, 16), st.floats(0.0, 1.0)), max_size=200))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from eaglelocal.core.request import AUTO, OFF, Spec, fixed
-from eaglelocal.speculation.controller import Controller
-from eaglelocal.speculation.costs import StepCosts
-from eaglelocal.speculation.mind import Drafters
+from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.controller import Controller
+from eaglelocal.speculation.policy.slot_policy import Drafters
 
 
 def controller(spec: Spec) -> Controller:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.request import AUTO, fixed
-from eaglelocal.speculation.choice import StepChoice
-from eaglelocal.speculation.mind import Drafters, Mind, Seat
+from eaglelocal.speculation.policy.draft_gate import Watch
+from eaglelocal.speculation.policy.slot_policy import Drafters, Mind, Seat
+from eaglelocal.speculation.policy.step_policy import StepChoice
 from eaglelocal.speculation.tree import MIN_REACH
-from eaglelocal.speculation.watch import Watch
 
 HEAD = "head"
 probabilities = st.floats(0.0, 1.0)

@@ -8,7 +8,7 @@ import pytest
 
 from eaglelocal.core.constraint import MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.tools import Tool
-from eaglelocal.text.bindable_schemas import looser, tidied, ways_to_bind
+from eaglelocal.text.tool_calls.bindable_schemas import looser, tidied, ways_to_bind
 
 TEXT = {"type": "string"}
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

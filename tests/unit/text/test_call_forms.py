@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, joined
-from eaglelocal.text import call_forms as forms
-from eaglelocal.text.families import markers_of
-from eaglelocal.text.marks import control_char
-from eaglelocal.text.python_calls import PythonCalls
-from eaglelocal.text.split_answer import SplitText
-from eaglelocal.text.tagged_text import value_of
-from eaglelocal.text.written_calls import written_calls
+from eaglelocal.text.reasoning.markers import control_char
+from eaglelocal.text.reasoning.model_families import markers_of
+from eaglelocal.text.reasoning.split_answer import SplitText
+from eaglelocal.text.tool_calls import call_forms as forms
+from eaglelocal.text.tool_calls.call_writer import written_calls
+from eaglelocal.text.tool_calls.python_calls import PythonCalls
+from eaglelocal.text.tool_calls.tagged_text import value_of
 
 ADD = {
     "type": "object",

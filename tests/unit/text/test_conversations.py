@@ -11,11 +11,11 @@ from doubles.rendered_here import template_here
 from eaglelocal.core.request import Image, Message
 from eaglelocal.core.tools import CallForm, Split, Tool, ToolCall
 from eaglelocal.errors import RequestError
-from eaglelocal.text import call_forms as forms
-from eaglelocal.text.families import Thoughts, family_of
-from eaglelocal.text.literals import Literals, Spellings
-from eaglelocal.text.split_answer import SplitText
-from eaglelocal.text.template import CHATML
+from eaglelocal.text.reasoning.model_families import Thoughts, family_of
+from eaglelocal.text.reasoning.split_answer import SplitText
+from eaglelocal.text.templates.chat_template import CHATML
+from eaglelocal.text.templates.literal_text import Literals, Spellings
+from eaglelocal.text.tool_calls import call_forms as forms
 
 LOOK = Tool("look_up", "", '{"properties": {"word": {"type": "string"}}}')
 CALLS = (ToolCall("call_1", "look_up", '{"word": "owl"}'), ToolCall("call_2", "look_up", '{"word": "elk"}'))

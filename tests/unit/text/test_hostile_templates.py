@@ -18,9 +18,9 @@ from eaglelocal.core.limited_process import Limits
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError, ResourceError
-from eaglelocal.text.families import family_of
-from eaglelocal.text.literals import IMAGE, MAX_SHOWN, OPEN, Literals, Spellings
-from eaglelocal.text.template import CHATML, ChatTemplate
+from eaglelocal.text.reasoning.model_families import family_of
+from eaglelocal.text.templates.chat_template import CHATML, ChatTemplate
+from eaglelocal.text.templates.literal_text import IMAGE, MAX_SHOWN, OPEN, Literals, Spellings
 
 NUM_MADE = 2000
 LOOK = Tool("look", "", "{}")
@@ -194,7 +194,7 @@ def test_a_source_tells_its_family_in_no_more_memory_than_it_has() -> None:
     code = (
         "import resource\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
-        "from eaglelocal.text.families import family_of\n"
+        "from eaglelocal.text.reasoning.model_families import family_of\n"
         "family_of('{}' * 60_000 + \"HYTK = ':\" + 'x' * 120_000 + \"'\")\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env={**os.environ})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.text.json_spans import JsonReader, elements, members
+from eaglelocal.text.tool_calls.json_spans import JsonReader, elements, members
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.sampled_from('a"\\{}[],: é\n'), max_size=6),

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import CallForm, Split, Tool, ToolCall, joined
-from eaglelocal.text import call_forms as forms
-from eaglelocal.text.continuing import beginning_of, within_thought
-from eaglelocal.text.families import family_of, markers_of
-from eaglelocal.text.marks import control_char
-from eaglelocal.text.split_answer import SplitText
+from eaglelocal.text.reasoning.markers import control_char
+from eaglelocal.text.reasoning.model_families import family_of, markers_of
+from eaglelocal.text.reasoning.split_answer import SplitText
+from eaglelocal.text.templates.prefilled_answer import beginning_of, within_thought
+from eaglelocal.text.tool_calls import call_forms as forms
 
 WRITE = {"type": "object", "properties": {"path": {"type": "string"}, "times": {"type": "integer"}}}
 TOOLS = (Tool("write", "writes a file", json.dumps(WRITE)), Tool("clock", "", "{}"))

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from eaglelocal.core.request import Request
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.core.tools import Split, Tool, joined
-from eaglelocal.text import call_forms as forms
-from eaglelocal.text.answer import AnswerText
 from eaglelocal.text.detokenizer import Pieces
-from eaglelocal.text.families import markers_of
-from eaglelocal.text.marks import control_char
-from eaglelocal.text.split_answer import SplitAnswerText, SplitText, answer_text
+from eaglelocal.text.reasoning.markers import control_char
+from eaglelocal.text.reasoning.model_families import markers_of
+from eaglelocal.text.reasoning.split_answer import SplitAnswerText, SplitText, answer_text
+from eaglelocal.text.stops.answer_text import AnswerText
+from eaglelocal.text.tool_calls import call_forms as forms
 
 TOOLS = (
     Tool("get_weather", "weather", '{"type": "object", "properties": {"city": {"type": "string"}}}'),

@@ -11,10 +11,10 @@ from doubles.rendered_here import template_here
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.errors import EagleLocalError, RequestError
-from eaglelocal.text import call_forms as forms
-from eaglelocal.text.families import Family, Thoughts, family_of
-from eaglelocal.text.literals import Literals, Spellings
-from eaglelocal.text.template import CHATML, NO_TOOLS_NOTE
+from eaglelocal.text.reasoning.model_families import Family, Thoughts, family_of
+from eaglelocal.text.templates.chat_template import CHATML, NO_TOOLS_NOTE
+from eaglelocal.text.templates.literal_text import Literals, Spellings
+from eaglelocal.text.tool_calls import call_forms as forms
 
 THINK = Thoughts("<think>", "</think>")
 LOOK = Tool("look_up", 'finds <a> "thing"', '{"type": "object", "properties": {"word": {"type": "string"}}}')

@@ -11,13 +11,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolCall, joined
-from eaglelocal.text import call_forms as forms
-from eaglelocal.text.block_calls import reader_of
-from eaglelocal.text.marks import SURE_CHARS
-from eaglelocal.text.split_answer import SplitText
-from eaglelocal.text.tagged_text import TaggedText
-from eaglelocal.text.tool_schemas import has_required
-from eaglelocal.text.written_calls import written_calls
+from eaglelocal.text.reasoning.markers import SURE_CHARS
+from eaglelocal.text.reasoning.split_answer import SplitText
+from eaglelocal.text.tool_calls import call_forms as forms
+from eaglelocal.text.tool_calls.block_calls import reader_of
+from eaglelocal.text.tool_calls.call_writer import written_calls
+from eaglelocal.text.tool_calls.tagged_text import TaggedText
+from eaglelocal.text.tool_calls.tool_schemas import has_required
 
 WRITE = Tool(
     "write_file",

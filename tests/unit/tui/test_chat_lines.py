@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from eaglelocal.conversation.session import Choice, Model
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.talk.session import Choice, Model
+from eaglelocal.tui.chat_controller import ModelChanged
 from eaglelocal.tui.chat_lines import LEAST_NAME, activity_spans, shortened, title_line
-from eaglelocal.tui.partner import ModelChanged
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from doubles.scenes import EMPTY, GONE, RESTARTING, busy, totals
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.client.reading import Drafting, Reading, Totals, reading_of
+from eaglelocal.client.server_reading import Drafting, Reading, Totals, reading_of
 from eaglelocal.core.events import (
     EngineSnapshot,
     Failed,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.tui.formulas import readable
 from eaglelocal.tui.markdown_rows import markdown_rows
-from eaglelocal.tui.rows import Ink, row_text
+from eaglelocal.tui.text_rows import Ink, row_text
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from eaglelocal.client.reading import Drafting, Reading, RequestRow, Totals
-from eaglelocal.probe.gauges import GpuGauge, MachineGauge
+from eaglelocal.client.server_reading import Drafting, Reading, RequestRow, Totals
+from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.feed import Feed, Frame
+from eaglelocal.tui.frame_rate import FASTEST_S, IDLE_S, LONGEST_S, SHARE, SLOWEST_S, Pace
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
-from eaglelocal.tui.lines import beside, fitted, line, plain, width_of
+from eaglelocal.tui.log_changes import noticed
+from eaglelocal.tui.log_tail import KEPT_LINES, Tail
 from eaglelocal.tui.monitor_text import Scene, header_lines, once_text, prefix_share, table_lines
-from eaglelocal.tui.noticed import noticed
-from eaglelocal.tui.pace import FASTEST_S, IDLE_S, LONGEST_S, SHARE, SLOWEST_S, Pace
 from eaglelocal.tui.panel_text import count, panel_lines, state_line
+from eaglelocal.tui.styled_lines import beside, fitted, line, plain, width_of
 from eaglelocal.tui.table_text import COLUMNS, View, ordered, seconds
-from eaglelocal.tui.tail import KEPT_LINES, Tail
 
 LLAMA = Reading(kind="llama-server", state="ready", totals=Totals(generated_tokens=5.0), missing=("--metrics",))
 READINGS = (EMPTY, busy(), off(), RESTARTING, GONE, LLAMA)

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.style import Style
 
+from eaglelocal.conversation.conversation import Turn
 from eaglelocal.core.events import Piece
-from eaglelocal.talk.conversation import Turn
+from eaglelocal.tui.draft_marks import tinted
 from eaglelocal.tui.entries import Entry, Kind, View, entries_of_turns, estimated_height, rows_of
 from eaglelocal.tui.live_answer import LiveAnswer
 from eaglelocal.tui.markdown_rows import block_lengths, markdown_rows
-from eaglelocal.tui.rows import Ink, plain_rows, row_text
-from eaglelocal.tui.tinting import tinted
-from eaglelocal.tui.tops import Tops
+from eaglelocal.tui.row_positions import Tops
+from eaglelocal.tui.text_rows import Ink, plain_rows, row_text
 
 DOCUMENT = (
     "# Title\n\nSome **bold** `code`, a [link](http://x.y) and <b>html</b>.\n\n- one\n- two\n\n  still two\n\n"

@@ -1,0 +1,331 @@
+"""Constrained answers: llguidance compiles a schema, a regular expression or a grammar over a model's vocabulary.
+
+The request's own sampler chain draws among the tokens that the grammar admits at that point. The grammar's state
+advances with each draw, so only along emitted tokens: drafts are verified as without a constraint.
+Does not know requests or chat templates. Schemas are untrusted, so size, depth and effort are limited.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import re
+import signal
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TypeVar, cast
+from weakref import WeakValueDictionary
+
+from llguidance import LLMatcher, LLTokenizer
+
+from eaglelocal.backend.grammar_check import CPU_S, NO_ANSWER, OPENER, compiled
+from eaglelocal.backend.native_step import NONE_FITS
+from eaglelocal.backend.samplers import Chain, RowReader, with_logprobs
+from eaglelocal.backend.vocabulary import LlamaVocabulary
+from eaglelocal.core.constraint import JSON_SPACE, MAX_SOURCE_BYTES, Constraint, Syntax
+from eaglelocal.core.json_text import MAX_DEPTH, read_json, read_object
+from eaglelocal.core.limited_process import (
+    LimitedProcess,
+    LimitedProcessError,
+    Limits,
+    ProcessDied,
+    TookTooLong,
+    TookTooMuchMemory,
+)
+from eaglelocal.core.sampling import Sampled
+from eaglelocal.errors import EagleLocalError, RequestError, ResourceError, TooComplexError
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+_FRAME_DEPTH = 8  # depth of llguidance's own JSON around a schema
+MAX_KEPT = 16  # compiled grammars; schemas tend to recur
+MAX_REFUSED = 256
+MAX_REASON_CHARS = 300
+MAX_MASK_S = 0.5  # CPU seconds that each token of an answer may take
+ANY_OBJECT = '{"type":"object"}'
+CHECK_LIMITS = Limits(cpu_s=CPU_S, memory_bytes=256 * 1024 * 1024, max_deaths=sys.maxsize)  # grammars are independent
+NEEDS_TIME = f"that takes more than {CHECK_LIMITS.cpu_s:g} s"
+NEEDS_MEMORY = f"that takes more than {CHECK_LIMITS.memory_bytes // 2**20} MiB"
+# Signals that a grammar can cause: the stack overflowed, Rust got no memory, or the time was up.
+CRASHES: dict[int, str] = {
+    signal.SIGSEGV: "it is nested, or refers from one part to the next, too deeply",
+    signal.SIGBUS: "it is nested, or refers from one part to the next, too deeply",
+    signal.SIGABRT: NEEDS_MEMORY,
+    signal.SIGPROF: NEEDS_TIME,
+}
+
+
+class CompiledConstraint:
+    """A compiled grammar over the model's vocabulary, in the state before an answer."""
+
+    def __init__(self, prototype: LLMatcher) -> None:
+        self.prototype = prototype
+
+
+class LlamaConstraints:
+    """The constraints of one model. Implements core.ports.Constraints; must be closed.
+
+    A grammar is compiled in another process first (grammar_check.py): one that takes too long, too much memory or
+    crashes llguidance is refused there. Only then is it compiled here, on the caller's thread, without the GIL.
+    """
+
+    def __init__(self, handle: object, vocabulary: LlamaVocabulary) -> None:
+        self._handle, self._vocabulary = handle, vocabulary
+        self._tokenizer: LLTokenizer | None = None  # over the whole vocabulary: made when first needed
+        self._checker: LimitedProcess | None = None
+        self._making, self._keeping = threading.Lock(), threading.Lock()
+        self._recent: OrderedDict[Constraint, CompiledConstraint] = OrderedDict()
+        self._alive: WeakValueDictionary[Constraint, CompiledConstraint] = WeakValueDictionary()  # also held elsewhere
+        self._refused: OrderedDict[bytes, RequestError] = OrderedDict()  # by digest_of
+
+    @property
+    def end_token(self) -> int:
+        return self._vocabulary.end_tokens[0]
+
+    def prepare(self) -> None:
+        """Read the whole vocabulary in advance.
+
+        It takes a second or more, which the first constraint would wait for.
+        """
+        if self._vocabulary.end_tokens:
+            self._check_process().start()
+            self._of_vocabulary()
+
+    def check(self, constraint: Constraint) -> None:
+        self._found(constraint)
+
+    def hold(self, constraint: Constraint) -> CompiledConstraint:
+        return self._found(constraint)
+
+    def matcher(self, constraint: Constraint) -> LLMatcher:
+        """Return a new matcher for an answer that begins."""
+        return self._found(constraint).prototype.deep_copy()
+
+    def close(self) -> None:
+        """End the process that checks grammars."""
+        if self._checker is not None:
+            self._checker.close()
+
+    def _found(self, constraint: Constraint) -> CompiledConstraint:
+        digest = digest_of(constraint)
+        with self._keeping:
+            found = self._alive.get(constraint)
+            if (refusal := self._refused.get(digest)) is not None:
+                raise copy.copy(refusal)
+        if found is None:
+            try:
+                found = self._compile(constraint)
+            except RequestError as error:
+                # A copy: a raised error keeps its traceback's frames alive.
+                self._keep(self._refused, digest, copy.copy(error), MAX_REFUSED)
+                raise
+        self._keep(self._recent, constraint, found, MAX_KEPT)
+        return found
+
+    def _keep(self, kept: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:
+        with self._keeping:
+            kept[key] = value
+            kept.move_to_end(key)
+            while len(kept) > most:
+                kept.popitem(last=False)
+            if isinstance(value, CompiledConstraint) and isinstance(key, Constraint):
+                self._alive[key] = value
+
+    def _compile(self, constraint: Constraint) -> CompiledConstraint:
+        grammar = grammar_of(constraint)
+        if problem := self._checked(constraint, grammar):
+            raise refusal_of(constraint, problem)
+        matcher = compiled(grammar, self._of_vocabulary())
+        began_s = time.thread_time()
+        mask = matcher.compute_bitmask()
+        if matcher.is_error() or not any(mask):
+            raise refusal_of(constraint, matcher.get_error() or NO_ANSWER)
+        if (taken_s := time.thread_time() - began_s) > MAX_MASK_S:
+            raise TooComplexError(f"the {noun(constraint)} is too complex: each token takes {taken_s:.1f} s")
+        return CompiledConstraint(matcher)
+
+    def _checked(self, constraint: Constraint, grammar: str) -> str:
+        """Return why the grammar is refused, or "".
+
+        Raises TooComplexError, and ResourceError if it cannot be checked now.
+        """
+        for _ in range(2):  # something else may have killed the process
+            try:
+                found = self._check_process().call(grammar)
+                if isinstance(found, int):
+                    raise ProcessDied(-found)
+                return str(found)
+            except TookTooLong as error:
+                raise too_complex(constraint, NEEDS_TIME) from error
+            except TookTooMuchMemory as error:
+                raise too_complex(constraint, NEEDS_MEMORY) from error
+            except ProcessDied as error:
+                if -error.exit_status in CRASHES:
+                    raise too_complex(constraint, CRASHES[-error.exit_status]) from error
+                last = error
+            except LimitedProcessError as error:  # a bug of ours, or of llguidance
+                raise cannot_check(constraint, error) from error
+        raise cannot_check(constraint, last)
+
+    def _check_process(self) -> LimitedProcess:
+        with self._making:
+            if self._checker is None:
+                vocabulary = self._vocabulary
+                ends = tuple(vocabulary.end_tokens)
+                if not ends:
+                    raise RequestError("the model has no token that ends an answer, so its answers cannot be bound")
+                start = (vocabulary.n_tokens, vocabulary.special_texts, ends)
+                self._checker = LimitedProcess(OPENER, *start, limits=CHECK_LIMITS)
+            return self._checker
+
+    def _of_vocabulary(self) -> LLTokenizer:
+        with self._making:
+            if self._tokenizer is None:
+                from llguidance.llamacpp import lltokenizer_from_vocab  # imports llama_cpp
+
+                ends = self._vocabulary.end_tokens
+                self._tokenizer = lltokenizer_from_vocab(self._handle, eos_token=ends)  # type: ignore[arg-type]
+            return self._tokenizer
+
+
+def too_complex(constraint: Constraint, why: str) -> TooComplexError:
+    return TooComplexError(f"the {noun(constraint)} is too complex to compile: {why}")
+
+
+def cannot_check(constraint: Constraint, error: LimitedProcessError) -> ResourceError:
+    what = f"answers cannot be bound to a {noun(constraint)} now: {error}"
+    return ResourceError(what, hint="free memory or processes, then ask again")
+
+
+def digest_of(constraint: Constraint) -> bytes:
+    """Return a hash of the constraint: a short key for long sources."""
+    text = f"{constraint.syntax.value}\0{constraint.is_strict}\0{constraint.frame}\0{constraint.source}"
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def refusal_of(constraint: Constraint, problem: str) -> RequestError:
+    if problem == NO_ANSWER:
+        return RequestError(f"no answer fits the {noun(constraint)}")
+    return RequestError(f"the {noun(constraint)} cannot be used: {reason_in(problem)}")
+
+
+class ConstrainedSampler:
+    """A sampler that draws with a chain among the tokens that a grammar admits.
+
+    end_token  drawn if no token is admitted, to end the answer; `problem` then says why
+    """
+
+    def __init__(
+        self, chain: Chain, matcher: LLMatcher, read_row: RowReader, logprobs: int | None, *, end_token: int
+    ) -> None:
+        self.problem: EagleLocalError | None = None
+        self._chain, self._read_row = chain, read_row
+        self._matcher, self._logprobs, self._end_token = matcher, logprobs, end_token
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._chain.accept(tokens)
+
+    def sample(self, row: int) -> Sampled:
+        mask = self._matcher.compute_bitmask()  # at the end of the grammar: the end tokens
+        if self._matcher.is_error():
+            return self._give_up()
+        token = self._chain.draw(row, mask)
+        if token == NONE_FITS:
+            return self._give_up()
+        if not self._matcher.is_stopped():
+            self._matcher.consume_token(token)
+        return Sampled(token) if self._logprobs is None else with_logprobs(token, self._read_row(row), self._logprobs)
+
+    def _give_up(self) -> Sampled:
+        reason = reason_in(self._matcher.get_error()) or "the model has no token that fits"
+        self.problem = RequestError(f"the answer cannot go on as it is bound to: {reason}", parameter="response_format")
+        return Sampled(self._end_token)
+
+    def close(self) -> None:
+        self._chain.close()
+
+
+def grammar_of(constraint: Constraint) -> str:
+    """Return the grammar in llguidance's own form. Raises RequestError if the source is too large or invalid JSON."""
+    size_bytes = len(constraint.source.encode(errors="replace")) + len(constraint.frame)
+    if size_bytes > MAX_SOURCE_BYTES:
+        raise RequestError(f"the {noun(constraint)} has {size_bytes} bytes, more than {MAX_SOURCE_BYTES}")
+    grammar = _bare_grammar(constraint)
+    if not constraint.frame:
+        return grammar
+    answer = _single_grammar(grammar)
+    return json.dumps({"grammars": [{"lark_grammar": constraint.frame}, {**answer, "name": "answer"}]})
+
+
+def _single_grammar(grammar: str) -> dict[str, object]:
+    """Return llguidance's output as one grammar entry: it is a JSON object with one grammar, or bare Lark text."""
+    try:
+        (found,) = cast("list[dict[str, object]]", read_object(grammar, MAX_DEPTH + _FRAME_DEPTH)["grammars"])
+    except (ValueError, TypeError, KeyError):
+        return {"lark_grammar": grammar}
+    return dict(found)
+
+
+def _bare_grammar(constraint: Constraint) -> str:
+    match constraint.syntax:
+        case Syntax.JSON_OBJECT:
+            return _schema_grammar(ANY_OBJECT, is_strict=True)
+        case Syntax.JSON_SCHEMA:
+            _check_schema(constraint.source)
+            return _schema_grammar(constraint.source, is_strict=constraint.is_strict)
+        case Syntax.REGEX:
+            return str(LLMatcher.grammar_from_regex(constraint.source))
+        case Syntax.LARK:
+            return str(LLMatcher.grammar_from_lark(constraint.source))
+
+
+def _schema_grammar(schema: str, *, is_strict: bool) -> str:
+    """Return the grammar of a schema. Unsupported parts are an error if strict; else they are ignored."""
+    return str(
+        LLMatcher.grammar_from_json_schema(
+            schema,
+            overrides={"whitespace_pattern": JSON_SPACE, "lenient": not is_strict, "coerce_one_of": not is_strict},
+        )
+    )
+
+
+def _check_schema(source: str) -> None:
+    try:
+        schema = read_json(source)
+    except ValueError as error:
+        raise RequestError(f"the schema cannot be read: {error}") from None
+    if not isinstance(schema, dict):
+        raise RequestError("the schema must be a JSON object")
+
+
+def noun(constraint: Constraint) -> str:
+    names = {Syntax.REGEX: "regular expression", Syntax.LARK: "grammar"}
+    return names.get(constraint.syntax, "schema")
+
+
+_PLACE = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?")  # a position in a generated grammar
+
+
+def reason_in(text: str) -> str:
+    """Return llguidance's objection in one line; the rest of its message is the grammar.
+
+    at 6(9): failed to compile JSON schema: regex parse error:
+         ^(?=a)
+    error: look-around is not supported         ->  regex parse error: look-around is not supported
+    """
+    first, *more = text.strip().split("\n")
+    first = _PLACE.sub("", first, count=1)
+    errors = (line.removeprefix("error:") for line in more if line.startswith("error:"))
+    return shortened(f"{first}{next(errors, '')}" if first.endswith(":") else first)
+
+
+def shortened(reason: str) -> str:
+    """Return the reason without its middle, where a long grammar is quoted."""
+    if len(reason) <= MAX_REASON_CHARS:
+        return reason
+    return f"{reason[: MAX_REASON_CHARS // 3]}...{reason[-MAX_REASON_CHARS * 2 // 3 :]}"

@@ -1,0 +1,41 @@
+"""The memory of this machine as llama.cpp sees it: RAM, and each GPU under llama.cpp's own name.
+
+NVML numbers devices in another order, ignores which of them are hidden, and sees only NVIDIA's.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+
+from eaglelocal.backend.llama_library import Library, bind
+from eaglelocal.memory.budget import RAM, Room
+
+GPU, INTEGRATED_GPU = 1, 2  # ggml_backend_dev_type; CPU and BLAS compute in RAM
+
+
+def rooms(library: Library, *, ram_bytes: int | None, unified: bool) -> tuple[Room, ...]:
+    """Return the free memory of each device, RAM first.
+
+    unified  all GPUs work in RAM, as on Apple chips and NVIDIA's GB10
+    """
+    native = C.CDLL(library.api._lib._name)
+    type_of = bind(native, "ggml_backend_dev_type", [C.c_void_p], C.c_int)
+    devices = [library.device_at(i) for i in range(library.num_devices())]
+    gpus = [
+        Room(
+            library.device_name(device).decode(),
+            free_bytes(native, device),
+            in_ram=unified or type_of(device) == INTEGRATED_GPU,
+        )
+        for device in devices
+        if type_of(device) in (GPU, INTEGRATED_GPU)
+    ]
+    return (Room(RAM, ram_bytes), *gpus)
+
+
+def free_bytes(native: C.CDLL, device: int) -> int | None:
+    """Return the free bytes of a device; None if it does not report them (then it gives a total of 0)."""
+    ask = bind(native, "ggml_backend_dev_memory", [C.c_void_p, C.c_void_p, C.c_void_p], None)
+    free, total = C.c_size_t(), C.c_size_t()
+    ask(device, C.byref(free), C.byref(total))
+    return free.value if total.value else None

@@ -1,0 +1,145 @@
+"""Plans memory per device: llama.cpp plans the models and contexts without allocating them.
+
+Compute buffers follow no simple formula, so llama.cpp is asked: with `no_alloc` it builds exactly the graphs of a real
+load, in some 10 ms plus the time to read the vocabulary, and logs the sizes (kv_cells.py). Recurrent states, which it
+would still allocate, get dummy buffers (dummy_buffers.py).
+Added here, because the plan lacks them: the buffers that grow with the first decodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from eaglelocal.backend.context import ContextParams, create_context
+from eaglelocal.backend.dummy_buffers import buffers_nowhere
+from eaglelocal.backend.kv_cells import cache_buffers, compute_buffers, layer_devices, weight_buffers
+from eaglelocal.backend.llama_library import Library, Log
+from eaglelocal.backend.model import Model, NativePlacement, Placement, load_failure
+from eaglelocal.gguf.block_info import BlockInfo
+from eaglelocal.gguf.draft_pairing import DraftInfo, HeadInfo
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.loaded_tensors import loaded_tensors
+from eaglelocal.gguf.mtp import MtpInfo
+from eaglelocal.memory.budget import RAM, Buffer, Kind
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A model and the context it is to have; a head uses the context of the part before it."""
+
+    header: Header
+    info: DraftInfo
+    context: ContextParams
+    taps: tuple[int, ...] = ()
+    placement: Placement = field(default_factory=Placement)
+
+    @property
+    def is_head(self) -> bool:
+        return isinstance(self.info, HeadInfo)
+
+    @property
+    def width(self) -> int:
+        return self.info.width if isinstance(self.info, HeadInfo) else self.info.n_embd
+
+    @property
+    def tensors(self) -> Sequence[TensorInfo]:
+        """The tensors loaded with this part; those of an MTP layer count to the model in whose file it is."""
+        if isinstance(self.info, MtpInfo):
+            return list(self.header.tensors.values()) if self.info.is_alone else ()
+        num_ahead = 1 if self.placement.has_mtp else 0
+        return list(loaded_tensors(self.header, n_layer=self.info.n_layer + num_ahead))
+
+    def lies_in(self, other: Part) -> bool:
+        """Return whether this part is an MTP layer inside the other's model."""
+        return isinstance(self.info, MtpInfo) and self.header.path == other.header.path
+
+    @property
+    def tap_bytes(self) -> int:
+        """The bytes of one tap's rows for a full batch."""
+        return self.width * self.context.n_batch * FLOAT_BYTES
+
+    @property
+    def output_bytes(self) -> int:
+        """The bytes of logits (and a head's states) of the most output rows, and of the tapped rows."""
+        floats = self.info.n_vocab + (self.width if self.is_head else 0)
+        return self.context.num_outputs * floats * FLOAT_BYTES + len(self.taps) * self.tap_bytes
+
+
+class PlannedModel(Model):
+    """A model without its weights: contexts can be planned for it, but nothing can be decoded."""
+
+    def __init__(self, library: Library, path: Path, placement: Placement) -> None:  # reads no sizes of the model
+        self.library, self.path = library, path
+        native = NativePlacement(library, placement)
+        params = native.params
+        params.no_alloc, params.load_mode = True, library.api.LLAMA_LOAD_MODE_NONE  # llama.cpp aborts with mmap
+        self.handle = library.api.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.handle:
+            raise load_failure(path, library.log.reason())
+
+
+class Transcript(Log):
+    """The complete log of llama.cpp; the library's own log keeps only its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._texts: list[str] = []
+
+    def write(self, text: str) -> None:
+        self._texts.append(text)
+        super().write(text)
+
+    @property
+    def lines(self) -> list[str]:
+        return "".join(self._texts).split("\n")
+
+
+def rehearse(library: Library, parts: Sequence[Part], *, devices: Sequence[str]) -> tuple[Buffer, ...]:
+    """Return the buffers by device, of the target, then of its draft. `devices` are the GPUs' names; all else is RAM.
+
+    Raises ModelFileError or ResourceError with llama.cpp's message, if a real load would fail.
+    """
+    buffers: list[Buffer] = []
+    lender = model = None
+    with contextlib.ExitStack() as opened:
+        for part in parts:
+            with transcript_of(library) as transcript:
+                if model is None or not part.lies_in(parts[0]):
+                    model = PlannedModel(library, part.header.path, part.placement)
+                    opened.callback(model.close)
+                with buffers_nowhere(library):
+                    context = create_context(model, part.context, other=lender if part.is_head else None)
+                opened.callback(library.api.llama_free, context)
+            buffers += (replace(b, of_draft=lender is not None) for b in buffers_of(part, transcript.lines, devices))
+            lender = context
+    return tuple(buffers)
+
+
+@contextlib.contextmanager
+def transcript_of(library: Library) -> Iterator[Transcript]:
+    kept, transcript = library.log, Transcript()
+    library.log = transcript
+    try:
+        yield transcript
+    finally:
+        library.log = kept
+
+
+def buffers_of(part: Part, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:
+    """Yield the buffers of a part, from the log lines of its plan."""
+    layers = layer_devices(lines, devices)  # none where the model was loaded before
+    yield from weight_buffers(
+        part.tensors, layers, borrows=isinstance(part.info, EagleInfo | BlockInfo), n_cpu_moe=part.placement.n_cpu_moe
+    )
+    yield from cache_buffers(lines, devices)
+    yield from compute_buffers(lines, devices)
+    yield Buffer(RAM, Kind.BUFFERS, part.output_bytes)
+    for tap in part.taps:  # later layers cannot reuse a tapped row's memory, so the graph grows
+        yield Buffer(layers.get(tap, RAM), Kind.BUFFERS, part.tap_bytes)

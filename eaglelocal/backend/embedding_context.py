@@ -1,0 +1,112 @@
+"""The context of an embedding model: texts in, one pooled vector per text out. Owns the llama_context. A reranker's
+vectors are its classifier's outputs per class.
+
+Encoders (such as BERT) and decoders with a pooling rule are called alike: a batch of whole texts is one pass, and
+nothing is kept between batches. Vectors are returned as the model gives them.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from eaglelocal.backend.context import FLASH_ATTENTION, KV_TYPES
+from eaglelocal.backend.llama_library import NativeClock, failure
+from eaglelocal.backend.model import Model, look_up
+from eaglelocal.core.batch import Floats
+from eaglelocal.errors import EngineError, ResourceError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingParams:
+    """The sizes of a pass."""
+
+    n_batch: int  # tokens; the longest text must fit, because encoders need all of it
+    num_texts: int = 1
+    ranks: bool = False
+    threads: int = 1
+    kv_type: str = "f16"
+    flash_attention: str = "auto"
+
+
+class EmbeddingContext:
+    """An embedding model over llama.cpp. Implements engine.embedding.Embedder.
+
+    Raises ResourceError if it cannot be made.
+    """
+
+    def __init__(self, model: Model, params: EmbeddingParams) -> None:
+        self._library, self._api = model.library, model.library.api
+        self._clock = NativeClock()
+        self.n_batch, self.num_texts = params.n_batch, params.num_texts
+        width_of = self._api.llama_model_n_cls_out if params.ranks else self._api.llama_model_n_embd_out
+        self.n_embd = int(width_of(model.handle))
+        self._handle: C.c_void_p | None = _create(model, params)
+        self._batch = self._api.llama_batch_init(params.n_batch, 0, 1)
+
+    @property
+    def native_s(self) -> float:
+        return self._clock.seconds
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> Floats:
+        """Return the texts' vectors [texts, n_embd], owned. Raises EngineError if the texts do not fit a pass."""
+        num_rows = self._fill(texts)
+        with self._clock:
+            memory = self._api.llama_get_memory(self._handle)
+            if memory:  # encoders have none
+                self._api.llama_memory_clear(memory, False)
+            code = self._api.llama_decode(self._handle, self._batch)
+            if code:
+                raise failure(code, num_rows, self._library)
+            vectors = [self._vector(sequence) for sequence in range(len(texts))]
+        return np.stack(vectors)
+
+    def close(self) -> None:
+        if self._handle:
+            self._api.llama_batch_free(self._batch)
+            self._api.llama_free(self._handle)
+            self._handle = None
+
+    def _fill(self, texts: Sequence[Sequence[int]]) -> int:
+        """Fill the batch with one sequence per text, and return the number of rows."""
+        num_rows = sum(map(len, texts))
+        if not self._handle:
+            raise EngineError("the context is closed")
+        if not 0 < len(texts) <= self.num_texts or not all(texts) or num_rows > self.n_batch:
+            raise EngineError(f"{len(texts)} texts of {num_rows} tokens do not fit a pass of {self.n_batch}")
+        batch, row = self._batch, 0
+        batch.n_tokens = num_rows
+        for sequence, text in enumerate(texts):
+            for position, token in enumerate(text):
+                batch.token[row], batch.pos[row] = token, position
+                batch.n_seq_id[row], batch.seq_id[row][0] = 1, sequence
+                batch.logits[row] = True
+                row += 1
+        return num_rows
+
+    def _vector(self, sequence: int) -> Floats:
+        pointer = self._api.llama_get_embeddings_seq(self._handle, sequence)
+        if not pointer:
+            raise EngineError("llama.cpp gave no embedding")
+        return cast(Floats, np.ctypeslib.as_array(pointer, (self.n_embd,)).copy())
+
+
+def _create(model: Model, params: EmbeddingParams) -> C.c_void_p:
+    api = model.library.api
+    native = api.llama_context_default_params()
+    native.n_ctx = native.n_batch = native.n_ubatch = params.n_batch
+    native.n_seq_max = params.num_texts
+    native.n_threads = native.n_threads_batch = params.threads
+    native.type_k = native.type_v = look_up(KV_TYPES, params.kv_type, "--kv-type")
+    native.flash_attn_type = look_up(FLASH_ATTENTION, params.flash_attention, "--flash-attn")
+    native.embeddings = native.kv_unified = native.no_perf = True
+    model.library.log.begin()
+    handle = api.llama_init_from_model(model.handle, native)
+    if not handle:
+        what = f"no context for passes of {params.n_batch} tokens: {model.library.log.reason()}"
+        raise ResourceError(what, hint="a smaller --ctx")
+    return cast(C.c_void_p, handle)

@@ -1,0 +1,136 @@
+"""The context of an EAGLE head: encodes target features to states, and decodes (token, state) pairs.
+
+Runs llama.cpp's `eagle3` graph, and adds what EAGLE-3.1 (arXiv 2605.09992; vLLM #42764) needs and the graph lacks: a
+norm of each tapped row before the encoder (its gains are folded into fc), and a norm of the state that the next row
+reads. Both happen in native code, which also works around the pitfalls of that graph.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eaglelocal.backend.context import ContextParams, LlamaContext, TappedFeatures
+from eaglelocal.backend.head_cells import HeadCells
+from eaglelocal.backend.llama_library import failure
+from eaglelocal.backend.model import Model
+from eaglelocal.backend.native_step import filled
+from eaglelocal.backend.top_tokens import Choices, num_ranked
+from eaglelocal.core.batch import NO_FURTHER, Features, Floats, Further, PairBatch, Proposals, State
+from eaglelocal.errors import EngineError
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """The two norms that EAGLE-3.1 adds; without both it is EAGLE-3."""
+
+    tap_eps: float | None = None  # `fc_norm`: epsilon of the norm of each tapped row
+    output_gains: Floats | None = None  # [width]; `norm_output`: gains of the norm of the fed-back state
+    output_eps: float = 1e-5
+
+
+class LlamaHeadContext(HeadCells):
+    """An EAGLE head or MTP layer over llama.cpp. Implements core.ports.HeadContext.
+
+    has_encoder  False: the tapped rows are the states themselves, as an MTP layer takes them
+    reads_cache  it has no cells of its own, and attends to the target's
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        params: ContextParams,
+        *,
+        target: LlamaContext,
+        norms: HeadNorms = HeadNorms(),
+        has_encoder: bool = True,
+        reads_cache: bool = False,
+    ) -> None:
+        self.width = model.n_embd_out
+        if not has_encoder and self.width != target.num_taps * target.n_embd:
+            raise EngineError(f"states of width {self.width} cannot be rows of {target.num_taps} x {target.n_embd}")
+        super().__init__(model, params, target)
+        self._library.set_nextn(self.handle, True, True)  # masked: unmasked, a one-row batch gives NULL
+        self._choices = Choices()
+        self._state_bytes = FLOAT_BYTES * self.width
+        self._max_encoded = target.n_batch  # as many as the target decodes at once
+        self._encoded = (C.c_char * (self._max_encoded * self._state_bytes))()
+        self._states = (C.c_char * (self.n_batch * self._state_bytes))()
+        self._fill(norms)
+        self._struct.has_encoder, self._struct.reads_cache = has_encoder, reads_cache
+        target.attach(self._address)
+
+    def _fill(self, norms: HeadNorms) -> None:
+        gains = norms.output_gains
+        filled(
+            self._struct,
+            width=self.width,
+            tap_eps=-1.0 if norms.tap_eps is None else norms.tap_eps,
+            gains=None if gains is None else (C.c_float * self.width)(*gains.tolist()),
+            gain_eps=norms.output_eps,
+            encoded=self._encoded,
+            states=self._states,
+        )
+
+    def encode(self, features: Sequence[Features | Floats]) -> list[State]:
+        self._cells.check_open()
+        return [state for part in features for state in self._encode(part)]
+
+    def _encode(self, part: Features | Floats) -> list[State]:
+        if isinstance(part, np.ndarray):
+            return self._encode_kept(np.ascontiguousarray(part, np.float32))
+        if not isinstance(part, TappedFeatures) or part.decode.context is not self._target:
+            raise EngineError("a head encodes the features of its own target")
+        part.check()
+        self._struct.was_asked = True
+        if self._struct.num_encoded:  # already encoded together with the target's decode
+            return read_states(self._encoded, part.rows, self._state_bytes)
+        rows = array("i", part.rows)
+        return self._encode_now(len(rows), rows.buffer_info()[0], None)
+
+    def _encode_kept(self, part: Floats) -> list[State]:
+        pieces = [part[i : i + self._max_encoded] for i in range(0, len(part), self._max_encoded)]
+        return [state for piece in pieces for state in self._encode_now(len(piece), None, piece.ctypes.data)]
+
+    def _encode_now(self, num_rows: int, rows: int | None, kept: int | None) -> list[State]:
+        if code := self._hot.encode(self._address, num_rows, rows, kept):
+            raise failure(code, num_rows, self._library)
+        return read_states(self._encoded, range(num_rows), self._state_bytes)
+
+    def decode(
+        self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1, further: Further = NO_FURTHER
+    ) -> Proposals:
+        n, n_out = len(batch.tokens), len(batch.outputs)
+        if not 0 < n <= self.n_batch:
+            raise EngineError(f"a batch of {n} pairs does not fit {self.n_batch}")
+        ranked, choices = num_ranked(branches, self._target.n_vocab, confident=confident), self._choices
+        choices.make_room((depth + further.num_levels) * n_out * ranked)
+        rows = array("i", [*batch.tokens, *batch.positions, *batch.sequences, *batch.outputs])
+        states = b"".join(batch.states)
+        given = (self._address, n, rows.buffer_info()[0], states, n_out)
+        taken = (ranked, choices.tokens_at, choices.shares_at)
+        if code := self._hot.draft(*given, depth, *further, *taken):
+            raise failure(code, n, self._library)
+        proposals = choices.read(self._struct.num_levels * n_out, ranked, branches, confident=confident)
+        proposals.states.extend(read_states(self._states, range(n_out), self._state_bytes))
+        return proposals
+
+    def forget(self, sequence: int, end: int) -> None:
+        self._cells.forget(sequence, end)
+
+    def close(self) -> None:
+        if self.handle:
+            self._target.attach(None)
+        super().close()
+
+
+def read_states(memory: C.Array[C.c_char], rows: Iterable[int], size: int) -> list[State]:
+    """Return copies of the states in these rows of a buffer."""
+    cut: Callable[[slice], State] = memory.__getitem__  # type: ignore[assignment]  # slices of chars are bytes
+    return [cut(slice(row * size, (row + 1) * size)) for row in rows]

@@ -1,0 +1,259 @@
+"""Images for a target: llama.cpp's libmtmd with the target's projector file.
+
+A projector converts pixels to rows as wide as the target's embeddings, which the target then decodes like tokens.
+libmtmd knows what each family needs around and between them (marker tokens, slices, rows at two-dimensional positions,
+bidirectional attention), so it tokenizes prompts with images as a whole, as in llama-server. Its module is imported
+with the first projector; a text model never loads the library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes as C
+import functools
+import hashlib
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from eaglelocal.backend.image_decoder import Pixels, pixels_of, unreadable
+from eaglelocal.backend.llama_library import NO_ROOM, Library
+from eaglelocal.backend.model import Model, device_array
+from eaglelocal.core.batch import Floats
+from eaglelocal.core.image import ImageRows
+from eaglelocal.core.ports import TextPart
+from eaglelocal.errors import EagleLocalError, IncompatibleError, LibraryError, ModelFileError, ResourceError
+
+GREY = Pixels(64, 64, b"\x80" * 64 * 64 * 3)
+BAD_IMAGE = 2  # returned by mtmd_tokenize for an image that it cannot prepare
+DEBUG = 1  # ggml_log_level
+HINT = "the projector of this very model, or `--mmproj none`"
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderParams:
+    """Settings of an image reader.
+
+    threads     of the encoder
+    on_gpu      run the encoder on the GPU
+    n_batch     most rows of one pass of the target
+    max_tokens  of an image, see gguf/image_limits.py; None: llama.cpp's default
+    device      the target's, the first of several; None: llama.cpp chooses
+    row_end     for Pixtral: the embedding that ends each row of an image; see `mend`
+    """
+
+    threads: int
+    on_gpu: bool
+    n_batch: int
+    max_tokens: int | None = None
+    device: str | None = None
+    row_end: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Pixels, with a name that identifies the file they come from."""
+
+    pixels: Pixels
+    name: bytes
+
+
+class LlamaImageReader:
+    """A target's image reader over libmtmd. Implements core.ports.ImageReader; must be closed before its model.
+
+    Raises ModelFileError for a file that cannot be loaded, IncompatibleError for another model's projector.
+    """
+
+    def __init__(self, library: Library, model: Model, projector: Path, params: ReaderParams) -> None:
+        self._tokenizing = threading.Lock()
+        self._mtmd, self._params, self._vocabulary = load_mtmd(library), params, model.vocabulary
+        self._width: int = library.api.llama_model_n_embd_inp(model.handle)
+        native = self._mtmd.mtmd_context_params_default()
+        native.use_gpu, native.n_threads = params.on_gpu, params.threads
+        native.print_timings = False
+        native.warmup = True  # allocate memory now, not in the middle of an answer
+        if params.device is not None and params.on_gpu:
+            native.device = device_array(library, params.device)[0]
+        if params.max_tokens is not None:
+            native.image_max_tokens = params.max_tokens
+        library.log.begin()
+        self._handle = self._mtmd.mtmd_init_from_file(os.fsencode(projector), model.handle, native)
+        if not self._handle:
+            raise ModelFileError(f"llama.cpp cannot load the projector {projector}: {library.log.reason()}", hint=HINT)
+        try:
+            if problem := self._problem():
+                raise IncompatibleError(f"the projector {projector} {problem}", hint=HINT)
+        except EagleLocalError:  # free its memory: the caller may go on without images
+            self.close()
+            raise
+
+    def _problem(self) -> str:
+        """Return why the projector is unsuitable, or "". One of equal width loads with another model too."""
+        if not self._mtmd.mtmd_support_vision(self._handle):
+            return "reads no images"
+        marks = [piece for piece in self._tokenize([Picture(GREY, b"grey")]) if isinstance(piece, int)]
+        is_foreign = any(mark < 0 for mark in marks)
+        return "puts tokens around an image that the target has not: it is another model's" if is_foreign else ""
+
+    def tokenize(self, parts: Sequence[TextPart | bytes], *, add_special: bool) -> list[int | ImageRows]:
+        """Tokenize a prompt with images. Takes a lock, so that only one picture at a time is unpacked."""
+        with self._tokenizing:
+            return self._tokenize((one for part in parts for one in self._readable(part)), add_special)
+
+    def _readable(self, part: TextPart | bytes) -> Iterator[TextPart | Picture]:
+        """Yield the picture of a file, or a text in the parts that its vocabulary splits it into."""
+        if isinstance(part, bytes):
+            yield picture_of(part)
+            return
+        text, parse_special = part
+        yield from (TextPart(one, parse_special) for one in self._vocabulary.parts(text, parse_special=parse_special))
+
+    def _tokenize(self, parts: Iterable[TextPart | Picture], add_special: bool = False) -> list[int | ImageRows]:
+        mtmd = self._mtmd
+        with native_parts(mtmd, parts) as native, contextlib.ExitStack() as owned:
+            chunks = mtmd.mtmd_input_chunks_init()
+            owned.callback(mtmd.mtmd_input_chunks_free, chunks)
+            code = mtmd.mtmd_tokenize_from_parts(self._handle, chunks, native, len(native), add_special)
+            if code:
+                raise unreadable("llama.cpp cannot prepare it for this model" if code == BAD_IMAGE else f"code {code}")
+            return list(self._pieces(chunks))
+
+    def _pieces(self, chunks: object) -> Iterator[int | ImageRows]:
+        mtmd, num_parts = self._mtmd, Counter[bytes]()
+        for index in range(mtmd.mtmd_input_chunks_size(chunks)):
+            chunk = mtmd.mtmd_input_chunks_get(chunks, index)
+            if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
+                count = C.c_size_t()
+                tokens = mtmd.mtmd_input_chunk_get_tokens_text(chunk, C.byref(count))
+                yield from tokens[: count.value]
+                continue
+            name: bytes = mtmd.mtmd_input_chunk_get_id(chunk)
+            yield self._image(chunk, b"%b/%d" % (name, num_parts[name]))
+            num_parts[name] += 1
+
+    def _image(self, chunk: object, key: bytes) -> ImageChunk:
+        """Return a copy of the chunk, which outlives the prompt's chunks.
+
+        Raises RequestError if it cannot fit a pass.
+        """
+        mtmd, most = self._mtmd, self._params.n_batch
+        image = ImageChunk(self, mtmd, mtmd.mtmd_input_chunk_copy(chunk), key)
+        if image.num_rows > most and mtmd.mtmd_decode_use_non_causal(self._handle, chunk):
+            what = f"it takes {image.num_rows} rows of one pass, and a pass of this engine has {most}"
+            raise unreadable(what, hint="a smaller image")
+        return image
+
+    def decode(self, image: object, num_rows: int, target: tuple[object, int, int, int]) -> None:
+        """Encode a chunk and decode its rows in the target: its llama_context, sequence, position, most rows of a pass.
+
+        Raises ResourceError.
+        """
+        mtmd, (context, sequence, position, n_batch) = self._mtmd, target
+        if mtmd.mtmd_encode_chunk(self._handle, image):
+            raise ResourceError("an image could not be encoded", hint="a smaller image")
+        rows, end = mtmd.mtmd_get_output_embd(self._handle), C.c_int32()
+        mend(np.ctypeslib.as_array(rows, (num_rows, self._width)), self._params.row_end)
+        asked = (rows, position, sequence, n_batch, C.byref(end), mtmd.mtmd_helper_post_decode_callback(), None)
+        if code := mtmd.mtmd_helper_decode_image_chunk(self._handle, context, image, *asked):
+            raise failure(code, num_rows)
+
+    def close(self) -> None:
+        if self._handle:
+            self._mtmd.mtmd_free(self._handle)
+            self._handle = None
+
+
+class ImageChunk:
+    """An image, or a slice of one, prepared for the projector. Owns its pixels. Implements core.image.ImageRows."""
+
+    def __init__(self, reader: LlamaImageReader, mtmd: ModuleType, handle: object, key: bytes) -> None:
+        self._reader, self._handle = reader, handle
+        weakref.finalize(self, mtmd.mtmd_input_chunk_free, handle)
+        self.num_rows: int = mtmd.mtmd_input_chunk_get_n_tokens(handle)
+        self.num_positions: int = mtmd.mtmd_input_chunk_get_n_pos(handle)
+        self.key = b"%b/%d" % (key, self.num_rows)
+
+    def decode(self, context: object, sequence: int, position: int, n_batch: int) -> None:
+        """Decode the image into a llama_context. Raises ResourceError."""
+        self._reader.decode(self._handle, self.num_rows, (context, sequence, position, n_batch))
+
+
+def mend(rows: Floats, row_end: Floats | None) -> None:
+    """Replace rows [width] that are not finite, in place. Raises ResourceError if there is no `row_end` to put there.
+
+    Each of Pixtral's rows of an image ends with a token that llama.cpp (models/pixtral.cpp) adds to memory that it does
+    not clear but multiplies by zero. What was not finite there stays so as long as the projector is loaded.
+    """
+    broken = ~np.isfinite(rows).all(axis=1)
+    if broken.any():
+        if row_end is None:
+            raise ResourceError("the projector makes what is no numbers of an image", hint=HINT)
+        rows[broken] = row_end
+
+
+def picture_of(data: bytes) -> Picture:
+    """Return the picture in a file's bytes, named by their hash. Raises RequestError."""
+    return Picture(pixels_of(data), hashlib.sha256(data).hexdigest().encode())
+
+
+@contextlib.contextmanager
+def native_parts(mtmd: ModuleType, parts: Iterable[TextPart | Picture]) -> Iterator[C.Array[Any]]:
+    """Yield an array of pointers to mtmd_input_part, and free what they point to at the end."""
+    with contextlib.ExitStack() as owned:
+        natives = []
+        for part in parts:
+            native = mtmd.mtmd_input_part()
+            if isinstance(part, Picture):
+                native.bitmap = bitmap_of(mtmd, part)
+                owned.callback(mtmd.mtmd_bitmap_free, native.bitmap)
+            else:
+                text = part.text.encode("utf-8", "replace")
+                native.text = C.pointer(mtmd.mtmd_input_text(text, len(text), False, part.parse_special))
+            natives.append(native)
+        yield (C.POINTER(mtmd.mtmd_input_part) * len(natives))(*map(C.pointer, natives))
+
+
+def bitmap_of(mtmd: ModuleType, picture: Picture) -> object:
+    """Return a native bitmap of the picture; libmtmd copies the pixels."""
+    width, height, data = picture.pixels
+    bitmap = mtmd.mtmd_bitmap_init(width, height, C.cast(C.c_char_p(data), C.POINTER(C.c_uint8)))
+    mtmd.mtmd_bitmap_set_id(bitmap, picture.name)
+    return bitmap
+
+
+def failure(code: int, num_rows: int) -> ResourceError:
+    if code == NO_ROOM:
+        return ResourceError(f"no room in the cache for the {num_rows} rows of an image", hint="a larger --ctx")
+    return ResourceError(f"an image of {num_rows} rows could not be decoded: llama.cpp says {code}")
+
+
+def load_mtmd(library: Library) -> ModuleType:
+    """Return libmtmd's module, logging as llama.cpp does. Raises LibraryError if images cannot be read with it."""
+    if find_spec("PIL") is None:
+        raise LibraryError("Pillow, which reads pictures, is not installed", hint="`pip install pillow`")
+    try:
+        from llama_cpp import mtmd_cpp
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:  # built without libmtmd, or another build
+        raise LibraryError(f"this llama.cpp was built without images: {error}", hint="`--mmproj none`") from None
+    mtmd_cpp.mtmd_helper_log_set(quiet_log(library), C.c_void_p(0))
+    return mtmd_cpp
+
+
+@functools.cache  # llama.cpp holds only its address
+def quiet_log(library: Library) -> Any:
+    """Return a log callback without debug messages, which contain users' texts."""
+
+    def tell(level: int, text: bytes, user_data: object) -> None:
+        if level != DEBUG:
+            library.log_callback(level, text, user_data)
+
+    return library.api.llama_log_callback(tell)

@@ -1,0 +1,193 @@
+"""The llama.cpp library: version check, the symbols we call, the log, and the clock of time spent inside.
+
+Knows ctypes and names, not models. Symbols that no public module of llama-cpp-python binds come from a staging header
+(llama-ext.h), whose signatures may change with any build, so only the version they were checked against is accepted.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import functools
+import importlib.metadata
+import os
+import sys
+import time
+from collections import deque
+from types import ModuleType
+
+from eaglelocal.backend.cpu_repack import AMX, find_layouts
+from eaglelocal.backend.native_step import SYMBOLS, Hot, function_of
+from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
+
+CHECKED_VERSION = "0.3.36"
+BUILD = f"llama-cpp-python {CHECKED_VERSION}"
+NO_ROOM = 1  # returned by llama_decode when its cache is full; the codes below are those of native/native_step.h
+HOT_CODES = {
+    1001: "a row that was asked for has no logits",
+    1002: "the draft head gave no states",
+    1003: "the target gave no rows for a tapped layer",
+    1004: "the draft head cannot forget positions",
+    1005: "the context is closed",
+}
+LOST = "failed with status"  # logged by llama.cpp when Metal work failed, which it then treats as done
+MAX_LINE_CHARS = 1000  # of a log line: llama.cpp logs names and templates in full
+WARNING = 3  # ggml_log_level; 4 is error
+REINSTALL = f'pip install "llama-cpp-python=={CHECKED_VERSION}"'
+
+
+class NativeClock:
+    """Counts seconds spent inside llama.cpp, by the thread that owns the context: `with clock: ...`."""
+
+    __slots__ = ("_started_at", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = self._started_at = 0.0
+
+    def __enter__(self) -> None:
+        self._started_at = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._started_at
+
+
+# Calls that return at once. They keep the GIL: releasing it would cost more than the call, and would let another
+# thread run at every row. Calls that may take long (decode, process, synchronize) go through llama_cpp.
+SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
+    "set_layer_input": (
+        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+        [C.c_void_p, C.c_uint32, C.c_bool],
+        None,
+    ),
+    "set_nextn": ("_Z26llama_set_embeddings_nextnP13llama_contextbb", [C.c_void_p, C.c_bool, C.c_bool], None),
+    # public, bound again to return an address, from which a numpy view is made without a cast
+    "get_logits_row": ("llama_get_logits_ith", [C.c_void_p, C.c_int32], C.c_void_p),
+    "num_devices": ("ggml_backend_dev_count", [], C.c_size_t),
+    "device_at": ("ggml_backend_dev_get", [C.c_size_t], C.c_void_p),
+    "device_name": ("ggml_backend_dev_name", [C.c_void_p], C.c_char_p),
+    "cpu_buffer_type": ("ggml_backend_cpu_buffer_type", [], C.c_void_p),
+    "device_buffer_type": ("ggml_backend_dev_buffer_type", [C.c_void_p], C.c_void_p),
+    "remove_cells": ("llama_memory_seq_rm", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32], C.c_bool),
+    "share_cells": ("llama_memory_seq_cp", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32, C.c_int32], None),
+    "last_position": ("llama_memory_seq_pos_max", [C.c_void_p, C.c_int32], C.c_int32),
+    "token_to_piece": (
+        "llama_token_to_piece",
+        [C.c_void_p, C.c_int32, C.c_void_p, C.c_int32, C.c_int32, C.c_bool],
+        C.c_int32,
+    ),
+    "is_end": ("llama_vocab_is_eog", [C.c_void_p, C.c_int32], C.c_bool),  # of generation
+}
+
+
+class Log:
+    """llama.cpp's log: all lines about buffer sizes, and the lines since `begin`, to explain a failure."""
+
+    def __init__(self) -> None:
+        self.buffer_lines: list[str] = []
+        self._recent: deque[str] = deque(maxlen=500)
+        self._part = ""
+
+    def write(self, text: str) -> None:
+        first, *others = text.split("\n")
+        *whole, self._part = ((self._part + first)[:MAX_LINE_CHARS], *(line[:MAX_LINE_CHARS] for line in others))
+        self._recent.extend(whole)
+        self.buffer_lines.extend(line for line in whole if "buffer size" in line)
+
+    def begin(self) -> None:
+        """Forget recent lines, before something that may fail."""
+        self._recent.clear()
+
+    def reason(self) -> str:
+        """Return why it failed since `begin`: the first line that reports an error, else the last line."""
+        words = ("error", "failed", "invalid", "unable", "missing", "mismatch")
+        complaints = [line for line in self._recent if any(word in line.lower() for word in words)]
+        found = complaints[:1] or list(self._recent)[-1:]
+        return found[0].strip() if found else "it gave no reason"
+
+
+class Library:
+    """The checked llama_cpp module. There is one per process, because llama.cpp's own state is global."""
+
+    def __init__(self, api: ModuleType) -> None:
+        self.api = api
+        self.log = Log()
+        self.lost_work = ""  # llama.cpp's message about failed GPU work
+        self._is_loud = bool(os.environ.get("EAGLELOCAL_ENGINE_LOG"))
+        self.build = BUILD
+        self.log_callback = api.llama_log_callback(self._on_log)  # kept alive: llama.cpp holds only the address
+        api.llama_log_set(self.log_callback, C.c_void_p(0))
+        api.llama_backend_init()
+        native = C.PyDLL(api._lib._name)  # a handle of our own: restypes set here do not leak into llama_cpp
+        for name, (symbol, argtypes, restype) in SHORT_CALLS.items():
+            setattr(self, name, bind(native, symbol, argtypes, restype))
+        self.layouts = find_layouts(native)  # that llama.cpp may use for quantized weights
+        self.hot = Hot([C.cast(bind(native, symbol, [], None), C.c_void_p).value for symbol in SYMBOLS.values()])
+
+    @property
+    def can_repack(self) -> bool:
+        return bool(self.layouts) and AMX not in self.layouts
+
+    def _on_log(self, level: int, text: bytes, user_data: object) -> None:
+        line = text.decode("utf-8", "replace")
+        self.log.write(line)
+        if LOST in line:
+            self.lost_work = line.strip()
+        if level >= WARNING or self._is_loud:  # the supervisor keeps stderr, for crash reports
+            sys.stderr.write(line)
+
+    # bound in __init__ from SHORT_CALLS; spelled out for the type checker
+    set_layer_input: C._NamedFuncPointer
+    set_nextn: C._NamedFuncPointer
+    get_logits_row: C._NamedFuncPointer
+    remove_cells: C._NamedFuncPointer
+    share_cells: C._NamedFuncPointer
+    last_position: C._NamedFuncPointer
+    token_to_piece: C._NamedFuncPointer
+    is_end: C._NamedFuncPointer
+    num_devices: C._NamedFuncPointer
+    device_at: C._NamedFuncPointer
+    device_buffer_type: C._NamedFuncPointer
+    device_name: C._NamedFuncPointer
+    cpu_buffer_type: C._NamedFuncPointer
+
+
+def bind(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None) -> C._NamedFuncPointer:
+    try:
+        return function_of(native, symbol, argtypes, restype)
+    except AttributeError:
+        message = f"llama.cpp in this llama-cpp-python ({installed_version()}) has no symbol {symbol}"
+        raise LibraryError(message, hint=REINSTALL) from None
+
+
+def failure(code: int, num_rows: int, library: Library) -> EagleLocalError:
+    """Return the error for a code of llama_decode, or of the native code."""
+    if code == NO_ROOM:
+        return ResourceError(f"the cache has no room for {num_rows} more rows", hint="a larger --ctx")
+    return EngineError(HOT_CODES.get(code) or f"llama_decode gave {code} for {num_rows} rows: {library.log.reason()}")
+
+
+def installed_version() -> str | None:
+    try:
+        return importlib.metadata.version("llama-cpp-python")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_version(installed: str | None) -> None:
+    """Raise LibraryError unless it is exactly the version whose staging symbols were checked."""
+    if installed is None:
+        raise LibraryError("llama-cpp-python is not installed", hint=REINSTALL)
+    if installed.split("+")[0] != CHECKED_VERSION:
+        message = f"llama-cpp-python {installed} is installed, but eaglelocal needs {CHECKED_VERSION}"
+        raise LibraryError(message, hint=REINSTALL)
+
+
+@functools.cache
+def load_library() -> Library:
+    """Import and check llama.cpp. Raises LibraryError with the reinstall command."""
+    check_version(installed_version())
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else a crash first attaches a debugger
+    try:
+        import llama_cpp.llama_cpp as api
+    except (ImportError, OSError, RuntimeError) as error:
+        raise LibraryError(f"llama.cpp cannot be loaded: {error}", hint=REINSTALL + " --force-reinstall") from error
+    return Library(api)

@@ -1,0 +1,179 @@
+"""The native code (native/) as Python sees it: its structs, its functions, and the llama.cpp addresses that it calls.
+
+Mirrors native_step.h field by field and does not know models. The memory of the structs lies in ctypes arrays, which
+the struct that holds their addresses keeps alive.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+from eaglelocal.errors import LibraryError
+
+FILE = Path(__file__).parent / "native" / ("libnative_step.dylib" if sys.platform == "darwin" else "libnative_step.so")
+BLOCK = 256  # this and the following as in native_step.h
+UNKNOWN, TAKEN, NONE_FITS = -1, -2, -3  # instead of a token
+NOT_CUT = 1004
+
+# what the native code calls: the fields of struct api, in order
+SYMBOLS = {
+    "decode": "llama_decode",
+    "process": "llama_process",
+    "synchronize": "llama_synchronize",
+    "logits_row": "llama_get_logits_ith",
+    "layer_input": "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+    "nextn": "_Z26llama_get_embeddings_nextnP13llama_context",
+    "nextn_row": "_Z30llama_get_embeddings_nextn_ithP13llama_contexti",
+    "clear": "llama_batch_ext_clear",
+    "add_token": "llama_batch_ext_add_token",
+    "add_embedding": "llama_batch_ext_add_embd",
+    "set_embedding": "llama_batch_ext_set_embd_token",
+    "set_position": "llama_batch_ext_set_pos",
+    "set_output": "llama_batch_ext_set_output_logits",
+    "remove_cells": "llama_memory_seq_rm",
+    "last_position": "llama_memory_seq_pos_max",
+    "apply": "llama_sampler_apply",
+    "accept": "llama_sampler_accept",
+}
+
+
+class Api(C.Structure):
+    _fields_ = [(name, C.c_void_p) for name in SYMBOLS]
+
+
+class TargetStruct(C.Structure):
+    _fields_ = [
+        ("api", C.c_void_p),
+        ("context", C.c_void_p),
+        ("n_vocab", C.c_int32),
+        ("n_embd", C.c_int32),
+        ("n_taps", C.c_int32),
+        ("nextn_tap", C.c_int32),
+        ("n_ends", C.c_int32),
+        ("ends", C.c_void_p),
+        ("taps", C.c_void_p),
+        ("tapped", C.c_void_p),
+        ("sequences", C.c_void_p),
+        ("outputs", C.c_void_p),
+        ("owners", C.c_void_p),
+        ("best", C.c_void_p),
+        ("is_greedy", C.c_void_p),
+        ("num_rows", C.c_int32),
+        ("maxima", C.c_void_p),
+        ("memory", C.c_void_p),
+        ("head", C.c_void_p),
+        ("native_s", C.c_double),
+    ]
+
+
+INSTALL = "install eaglelocal again, with a C compiler at hand: pip install ."
+
+
+class HeadStruct(C.Structure):
+    _fields_ = [
+        ("api", C.c_void_p),
+        ("target", C.c_void_p),
+        ("context", C.c_void_p),
+        ("memory", C.c_void_p),
+        ("features", C.c_void_p),
+        ("pairs", C.c_void_p),
+        ("width", C.c_int32),
+        ("n_batch", C.c_int32),
+        ("tap_eps", C.c_float),
+        ("gains", C.c_void_p),
+        ("gain_eps", C.c_float),
+        ("row", C.c_void_p),
+        ("encoded", C.c_void_p),
+        ("states", C.c_void_p),
+        ("num_encoded", C.c_int32),
+        ("was_asked", C.c_int32),
+        ("has_encoder", C.c_int32),
+        ("reads_cache", C.c_int32),
+        ("num_levels", C.c_int32),
+        ("native_s", C.c_double),
+    ]
+
+
+class DrawStruct(C.Structure):
+    _fields_ = [
+        ("sampler", C.c_void_p),
+        ("rank", C.c_int32),
+        ("top_p", C.c_float),
+        ("min_p", C.c_float),
+        ("room", C.c_void_p),
+        ("fitting", C.c_void_p),
+    ]
+
+
+def maxima_of(n_vocab: int) -> C.Array[C.c_float]:
+    """Return scratch memory for ranking rows of so many logits."""
+    return (C.c_float * (n_vocab // BLOCK + 1))()
+
+
+class Hot:
+    """The loaded native code. `addresses` are those of SYMBOLS. Raises LibraryError if it cannot be loaded."""
+
+    def __init__(self, addresses: list[int | None]) -> None:
+        # calls that may take long release the GIL; those that mostly return at once keep it
+        long, short = (load(kind) for kind in (C.CDLL, C.PyDLL))
+        check_layout(short)
+        at, i32, f32 = C.c_void_p, C.c_int32, C.c_float
+        self.decode = function_of(long, "hot_decode", [at, i32, i32, at], i32)
+        self.encode = function_of(long, "hot_encode", [at, i32, at, at], i32)
+        self.draft = function_of(long, "hot_draft", [at, i32, at, at, i32, i32, i32, f32, i32, at, at], i32)
+        self.show = function_of(long, "hot_show", [at, i32, at, at, at], i32)
+        self.fill = function_of(long, "hot_fill", [at, i32, at, i32, i32, i32, i32, i32, at, at], i32)
+        self.best = function_of(short, "hot_best", [at, i32], i32)
+        self.draw = function_of(short, "hot_draw", [at, at, i32, i32, at, C.c_char_p, i32], i32)
+        self.candidates = function_of(short, "hot_candidates", [at, at, i32, i32, at, at], i32)
+        self.rank_rows = function_of(short, "hot_rank_rows", [at, i32, at, i32, at, at], i32)
+        self.tapped = function_of(short, "hot_tapped", [at, i32, at, f32, at], i32)
+        self.rank = function_of(short, "hot_rank", [at, i32, i32, at, at, at], None)
+        self.norm = function_of(short, "hot_norm", [at, i32, f32, at, at], None)
+        self.api = Api(*addresses)
+
+
+def load(kind: type[C.CDLL]) -> C.CDLL:
+    try:
+        return kind(str(FILE))
+    except OSError as error:
+        raise LibraryError(f"eaglelocal's own C part cannot be loaded: {error}", hint=INSTALL) from error
+
+
+def check_layout(native: C.CDLL) -> None:
+    """Raise LibraryError if the native code was compiled from other sources, as after a pull without installing."""
+    try:
+        size = function_of(native, "hot_size", [C.c_int32], C.c_int32)
+        sizes = [size(number) for number in range(4)]
+    except AttributeError:
+        sizes = []
+    if sizes != [C.sizeof(struct) for struct in (Api, TargetStruct, HeadStruct, DrawStruct)]:
+        raise LibraryError("eaglelocal's own C part is of another version than the rest", hint=INSTALL)
+
+
+def function_of(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None) -> C._NamedFuncPointer:
+    """Return a function of a library with its types set. Raises AttributeError if there is no such symbol."""
+    function = native[symbol]  # a new object each time; an attribute would be shared
+    function.argtypes, function.restype = argtypes, restype
+    return function
+
+
+S = TypeVar("S", bound=C.Structure)
+
+
+def filled(struct: S, **fields: object) -> S:
+    """Set the fields of a struct and return it.
+
+    An array or struct sets its address, and is kept alive by the struct.
+    """
+    kept = getattr(struct, "kept", [])
+    for name, value in fields.items():
+        if isinstance(value, (C.Array, C.Structure)):
+            kept.append(value)
+            value = C.addressof(value)
+        setattr(struct, name, value)
+    struct.kept = kept  # ctypes structures take other attributes too
+    return struct

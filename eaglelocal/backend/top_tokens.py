@@ -1,0 +1,52 @@
+"""The most likely tokens of a row of logits with their confidences, as the native code ranks them.
+
+A softmax over a large vocabulary costs more than the drafting itself, so confidence is computed among the best few: of
+MIN_RANKED, or one more than asked for. It ranks drafts as well as the full softmax does, and is mapped to acceptance
+by learning (speculation/acceptance/acceptance_model.py). So siblings are known anyway, and cost nothing.
+
+A sibling matters when the first token is wrong, so its confidence is its share beside the third. Measured, its share
+beside the first says nothing about that.
+
+    logits  a 5.0   b 3.0   c 1.0   d -4.0     one branch or two: among a, b, c
+            a: 0.87         b: 0.88
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import math
+
+from eaglelocal.core.batch import Proposals
+
+MIN_RANKED = 3
+UNKNOWN = math.nan
+
+
+def num_ranked(branches: int, n_vocab: int, *, confident: bool) -> int:
+    """Return how many tokens of a row are ranked to propose `branches` of them, with confidences or without."""
+    return min(max(branches + 1, MIN_RANKED) if confident else branches, n_vocab)
+
+
+class Choices:
+    """The buffers into which native code ranks the tokens of several rows."""
+
+    def __init__(self) -> None:
+        self._resize(64)
+
+    def _resize(self, count: int) -> None:
+        self._tokens, self._shares = (C.c_int32 * count)(), (C.c_float * count)()
+        self.tokens_at, self.shares_at = C.addressof(self._tokens), C.addressof(self._shares)
+
+    def make_room(self, count: int) -> None:
+        if count > len(self._tokens):
+            self._resize(count)
+
+    def read(self, num_rows: int, ranked: int, branches: int, *, confident: bool) -> Proposals:
+        """Return the best tokens of each row, best first, with confidences; NaN if `confident` is false."""
+        n = num_rows * ranked
+        tokens = self._tokens[:n]
+        best = [tokens[i : i + ranked][:branches] for i in range(0, n, ranked)]
+        if not confident:
+            return Proposals(best, [[UNKNOWN] * branches] * num_rows)
+        shares = self._shares[:n]
+        return Proposals(best, [shares[i : i + ranked][:branches] for i in range(0, n, ranked)])

@@ -1,0 +1,191 @@
+"""The prompts of a measurement: held-out tasks of the corpus by category, or a file of the user's.
+
+A line of a file is text, or JSON: {"prompt": "..."}, {"messages": [...]} or {"tokens": [...]}, each with an
+optional "category", or a bare list of token ids or messages. A line that begins with { must be JSON; one that
+begins with [ is text unless it is such a list. Token ids are sent unchanged.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from eaglelocal.core.image_formats import NAMES, media_type
+from eaglelocal.core.json_text import NestedTooDeep, read_json, read_object
+from eaglelocal.core.request import Image, Message
+from eaglelocal.core.surrogates import join_in_json
+from eaglelocal.core.utf8_text import FaultInLine, place_of, read_text_file
+from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
+from eaglelocal.errors import UsageError
+
+SEED = 11
+DEFAULT_CATEGORY = "prompts"
+FORM_OF = {  # with the names that other tools use
+    "prompt": "prompt",
+    "text": "prompt",
+    "messages": "messages",
+    "tokens": "tokens",
+    "token_ids": "tokens",
+    "prompt_token_ids": "tokens",
+}
+FORMS = '{"prompt": "..."}, {"messages": [{"role": "user", "content": "..."}]} or {"tokens": [1, 2]}'
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt: a conversation, or token ids."""
+
+    category: str
+    messages: tuple[Message, ...] = ()
+    tokens: tuple[int, ...] = ()
+
+    @property
+    def has_images(self) -> bool:
+        return any(message.images for message in self.messages)
+
+
+def built_in(categories: Sequence[str], num_prompts: int) -> list[Prompt]:
+    """Return `num_prompts` held-out conversations of each named category, or of all if none is named.
+
+    Raises UsageError for an unknown category.
+    """
+    unknown = sorted(set(categories) - set(KINDS))
+    if unknown:
+        raise UsageError(f"there is no category {unknown[0]!r}", hint=f"one of: {', '.join(KINDS)}")
+    return [
+        Prompt(kind, tuple(Message(m.role, m.content) for m in task.messages))
+        for kind in dict.fromkeys(categories or KINDS)
+        for task in islice(tasks_of(kind, SEED, "held_out"), num_prompts)
+    ]
+
+
+def from_file(path: Path, categories: Sequence[str] = ()) -> list[Prompt]:
+    """Read one prompt a line and return those of the named categories, or all if none is named.
+
+    Raises UsageError, with the line's number where a line is wrong.
+    """
+    try:
+        lines = read_text_file(path).split("\n")  # splitlines would cut at U+2028, which JSON may hold
+    except OSError as error:
+        raise UsageError(f"cannot read the prompts in {path}: {error.strerror}") from error
+    except FaultInLine as error:
+        raise UsageError(f"cannot read the prompts in {place_of(path, error)}: {error}") from error
+    numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]
+    prompts = [_of_line(line, f"{path}, line {number}") for number, line in numbered]
+    if not prompts:
+        raise UsageError(f"there is no prompt in {path}")
+    return of_categories(prompts, categories)
+
+
+def of_categories(prompts: Sequence[Prompt], categories: Sequence[str]) -> list[Prompt]:
+    known = list(dict.fromkeys(prompt.category for prompt in prompts))
+    unknown = [category for category in categories if category not in known]
+    if unknown:
+        raise UsageError(f"there is no category {unknown[0]!r}", hint=f"the file has: {', '.join(known)}")
+    return [prompt for prompt in prompts if not categories or prompt.category in categories]
+
+
+def by_category(prompts: Sequence[Prompt], most: int | None = None) -> dict[str, list[Prompt]]:
+    """Group prompts by category, in their order, at most `most` of each."""
+    sorted_in: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        sorted_in.setdefault(prompt.category, []).append(prompt)
+    return {category: found[:most] for category, found in sorted_in.items()}
+
+
+def _of_line(line: str, place: str) -> Prompt:
+    try:
+        return parse_line(line)
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}", hint=f"a line is text, or {FORMS}") from error
+
+
+def parse_line(line: str) -> Prompt:
+    """Parse a line of a prompts file. Raises ValueError with what is wrong with it."""
+    if line.startswith("["):
+        return _of_list(line)
+    if not line.startswith("{"):
+        return Prompt(DEFAULT_CATEGORY, (Message("user", line),))
+    try:
+        entry = join_in_json(read_object(line))
+    except NestedTooDeep:
+        raise
+    except ValueError:
+        raise ValueError(f"this is not JSON: {line[:60]}") from None
+    assert isinstance(entry, dict)  # it begins with a brace
+    category = str(entry.get("category") or DEFAULT_CATEGORY)
+    told = {FORM_OF[name]: value for name, value in entry.items() if name in FORM_OF}
+    if len(told) != 1:
+        raise ValueError(f"exactly one of prompt, messages and tokens is wanted, not {', '.join(told) or 'none'}")
+    ((form, value),) = told.items()
+    if form == "tokens" or (form == "prompt" and isinstance(value, list)):  # as /v1/completions takes them
+        return Prompt(category, tokens=_tokens(value))
+    return Prompt(category, _messages(value))
+
+
+def _of_list(line: str) -> Prompt:
+    """Parse a line that begins with [: token ids, messages, or else plain text."""
+    try:
+        read = join_in_json(read_json(line))
+    except NestedTooDeep:
+        raise
+    except ValueError:
+        read = []
+    entries = read if isinstance(read, list) else []
+    if entries and all(isinstance(entry, dict) for entry in entries):
+        return Prompt(DEFAULT_CATEGORY, _messages(entries))
+    if entries and not any(isinstance(entry, str) for entry in entries):
+        return Prompt(DEFAULT_CATEGORY, tokens=_tokens(entries))
+    return Prompt(DEFAULT_CATEGORY, (Message("user", line),))
+
+
+def _messages(told: object) -> tuple[Message, ...]:
+    if isinstance(told, str) and told:
+        return (Message("user", told),)
+    if not isinstance(told, list) or not told:
+        raise ValueError("a prompt is text, and messages are a list of objects; neither is empty")
+    return tuple(map(_message, told))
+
+
+def _message(entry: object) -> Message:
+    match entry:
+        case {"role": str(role), "content": str(content)}:
+            return Message(role, content)
+        case {"role": str(role), "content": [*parts]}:
+            return _of_parts(role, parts)
+    raise ValueError(f"a message has a role and a content, both text, not {str(entry)[:60]}")
+
+
+def _of_parts(role: str, parts: Sequence[object]) -> Message:
+    """Parse text and image parts in OpenAI's format. Images must be data: URLs; nothing is fetched."""
+    text, images = "", []
+    for part in parts:
+        match part:
+            case {"type": "text", "text": str(more)}:
+                text += more
+            case {"type": "image_url", "image_url": {"url": str(url)}} if url.startswith("data:image/"):
+                images.append(Image(_picture(url), len(text)))
+            case _:
+                wanted = "a part of a message is a text, or an image_url with a data: URL"
+                raise ValueError(f"{wanted}, not {str(part)[:60]}")
+    return Message(role, text, images=tuple(images))
+
+
+def _picture(url: str) -> bytes:
+    head, _, data = url.partition(",")
+    try:
+        picture = base64.b64decode(data, validate=True) if head.endswith(";base64") else b""
+    except ValueError:
+        picture = b""
+    if not media_type(picture):
+        raise ValueError(f"an image_url is base64 of {NAMES}, not {url[:60]}")
+    return picture
+
+
+def _tokens(entry: object) -> tuple[int, ...]:
+    if not isinstance(entry, list) or not entry or any(type(token) is not int or token < 0 for token in entry):
+        raise ValueError("tokens are a list of whole numbers, not negative, and not empty")
+    return tuple(entry)

@@ -1,0 +1,99 @@
+"""The order of a measurement: of the sides on a prompt, of the prompts, and which prompts run at once. Pure.
+
+Drift of the machine cancels if every side is asked equally often at every place. So the sides rotate from
+prompt to prompt, and every other turn runs backwards: A B, B A, B A, A B. Categories alternate, so that a run
+that is stopped early has prompts of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import TypeVar
+
+from eaglelocal.bench.bench_prompts import Prompt
+
+T = TypeVar("T")
+MIXED = "mixed"  # label of waves with prompts of several categories
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Prompts that are sent at once, to every side in turn. `unit` numbers the prompts; repeats share it."""
+
+    category: str
+    concurrency: int
+    unit: int
+    repeat: int
+    turn: int  # counts within the category: gives the order of the sides
+    prompts: tuple[Prompt, ...]
+    counts: bool = True  # False: warm-up
+
+
+def rotated(sides: Sequence[T], turn: int) -> tuple[T, ...]:
+    """Return the sides in their order for this turn.
+
+    >>> ["".join(rotated("AB", turn)) for turn in range(4)]
+    ['AB', 'BA', 'BA', 'AB']
+    """
+    shift, is_back = turn % len(sides), turn // len(sides) % 2 == 1
+    order = (*sides[shift:], *sides[:shift])
+    return order[::-1] if is_back else order
+
+
+def tasks(
+    prompts: Mapping[str, Sequence[Prompt]], levels: Sequence[int], *, repeats: int, warm_up: Sequence[Prompt]
+) -> list[Task]:
+    """Return all tasks, by rising level: prompts one at a time at level 1, in waves of that size at the others.
+
+    Each level begins with warm-up tasks that do not count: every warm-up prompt at level 1, else one wave.
+    """
+    planned: list[Task] = []
+    for level in sorted(levels):
+        planned += warm_up_tasks(warm_up, level)
+        planned += single_tasks(prompts, repeats) if level == 1 else wave_tasks(prompts, level, repeats)
+    return planned
+
+
+def warm_up_tasks(prompts: Sequence[Prompt], level: int) -> list[Task]:
+    if not prompts:
+        return []
+    waves = [(prompt,) for prompt in prompts] if level == 1 else [tuple(islice(cycle(prompts), level))]
+    return [Task("warm-up", level, unit, 0, unit, wave, counts=False) for unit, wave in enumerate(waves)]
+
+
+def single_tasks(prompts: Mapping[str, Sequence[Prompt]], repeats: int) -> list[Task]:
+    """Return tasks of one prompt each. A repeat goes over all prompts again, not over one prompt several times."""
+    return [
+        Task(category, 1, unit, repeat, turn=place + unit + repeat * len(prompts[category]), prompts=(prompt,))
+        for repeat in range(repeats)
+        for unit, category, prompt in by_turns(prompts)
+        for place in [list(prompts).index(category)]
+    ]
+
+
+def wave_tasks(prompts: Mapping[str, Sequence[Prompt]], concurrency: int, repeats: int) -> list[Task]:
+    """Return tasks of `concurrency` prompts, mixed from all categories; the first prompts fill up the last one."""
+    category = MIXED if len(prompts) > 1 else next(iter(prompts), MIXED)
+    mixed = [prompt for _, _, prompt in by_turns(prompts)]
+    num_waves = -(-len(mixed) // concurrency)
+    waves = list(batches(islice(cycle(mixed), num_waves * concurrency), concurrency))
+    return [
+        Task(category, concurrency, unit, repeat, turn=unit + repeat * num_waves, prompts=wave)
+        for repeat in range(repeats)
+        for unit, wave in enumerate(waves)
+    ]
+
+
+def by_turns(prompts: Mapping[str, Sequence[Prompt]]) -> Iterator[tuple[int, str, Prompt]]:
+    """Yield (number within its category, category, prompt): the first of each category, then the second of each."""
+    for number in range(max(map(len, prompts.values()))):
+        for category, found in prompts.items():
+            if number < len(found):
+                yield number, category, found[number]
+
+
+def batches(items: Iterator[T], size: int) -> Iterator[tuple[T, ...]]:
+    while batch := tuple(islice(items, size)):
+        yield batch

@@ -1,0 +1,137 @@
+"""The check whether drafting changed the text, and if it did, whether that is a near-tie or an error.
+
+A decode of several batch rows rounds differently from one of a single row, so greedy sampling may choose
+another token where the best logits differ by less than the rounding error. Such a flip is examined: the same
+prompt is asked again with logprobs, up to the first token that differs. If the tokens that both sides chose
+there are closer to the best token than the bound of the weight type, it is a near-tie; the text after it is
+not judged. Sampled texts (temperature > 0) are compared under one seed, but not examined, because there
+rounding shifts the boundaries between all tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from eaglelocal.bench.bench_prompts import Prompt
+from eaglelocal.bench.prompt_run import Side, ask
+from eaglelocal.core.events import Piece
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.reader import read_header
+
+# largest gap from the best logit at which rounding may flip a token, by weight type
+BOUNDS = {"F32": 1e-3, "F16": 0.02, "BF16": 0.05, "Q8_0": 0.1}
+COARSE = 0.2  # bound of all other weight types, which have fewer bits
+NUM_RIVALS = 5  # best tokens requested at the first difference
+KV_BOUNDS = {"f16": 0.0, "q8_0": 0.1, "q4_0": 0.2}  # a quantized KV cache amplifies rounding errors
+
+
+class Finding(Enum):
+    """The verdict on two texts that differ."""
+
+    NEAR_TIE = "near-tie"
+    DIFFERENT = "DIFFERENT"
+    UNKNOWN = "not examined"  # sampled at a temperature, or the repeated answer differs from both
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A first difference of two answers to one prompt, at token `index`; `gap` as `judge` returns it."""
+
+    side: str
+    category: str
+    index: int
+    finding: Finding
+    gap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """The first index at which two answers differ, and each one's token there (None: it had ended)."""
+
+    index: int
+    plain: int | None
+    other: int | None
+
+
+def first_difference(plain: Sequence[int], other: Sequence[int]) -> Flip | None:
+    """Return the first difference of two lists of token ids; None if they are equal."""
+    for index in range(max(len(plain), len(other))):
+        said = [tokens[index] if index < len(tokens) else None for tokens in (plain, other)]
+        if said[0] != said[1]:
+            return Flip(index, *said)
+    return None
+
+
+def weight_type(header: Header) -> str:
+    """Return the name of the tensor type with the most bytes."""
+    num_bytes: dict[str, int] = {}
+    for tensor in header.tensors.values():
+        num_bytes[tensor.type.name] = num_bytes.get(tensor.type.name, 0) + tensor.nbytes
+    return max(num_bytes, key=lambda name: num_bytes[name], default="F32")
+
+
+def tie_bound(weights: str, kv_type: str) -> float:
+    """Return the largest gap that counts as a near-tie, for a type of weights and a type of the KV cache."""
+    return max(BOUNDS.get(weights, COARSE), KV_BOUNDS.get(kv_type, COARSE))
+
+
+def tie_bound_of(plan: Plan) -> float:
+    """Return the near-tie bound of a plan's target and KV cache type. Reads the target's header."""
+    return tie_bound(weight_type(read_header(plan.target)), plan.kv_type)
+
+
+class Examiner:
+    """An examiner of flips: it repeats the prompt without drafting, and if that diverges, as the other side did."""
+
+    def __init__(self, plain: Side, *, bound: float) -> None:
+        self._plain, self._bound = plain, bound
+        self._num_asked = 0
+
+    def examine(
+        self, prompt: Prompt, params: SamplingParams, *, other: Side, flip: Flip, common: Sequence[int]
+    ) -> Difference:
+        finding, gap = Finding.UNKNOWN, None
+        if params.is_greedy:
+            for side in (self._plain, other):
+                piece = self._again(side, prompt, params, common)
+                if piece is not None:
+                    finding, gap = judge(piece, flip, self._bound)
+                if finding is not Finding.UNKNOWN:  # a token that ends an answer comes without rivals
+                    break
+        return Difference(other.label, prompt.category, flip.index, finding, gap)
+
+    def _again(self, side: Side, prompt: Prompt, params: SamplingParams, common: Sequence[int]) -> Piece | None:
+        """Return the piece after the common tokens, with its best tokens; None if the repeated answer differs before.
+
+        Token ids are continued after the common ones. The client has no chat template, so a conversation is
+        answered from its beginning.
+        """
+        asked = replace(prompt, tokens=(*prompt.tokens, *common)) if prompt.tokens else prompt
+        repeated = 0 if prompt.tokens else len(common)
+        self._num_asked += 1
+        how = replace(params, max_tokens=repeated + 1, logprobs=NUM_RIVALS)
+        (answer,) = ask(side, [asked], [how], name=f"again-{self._num_asked}").answers
+        if answer.tokens[:repeated] != tuple(common)[:repeated] or len(answer.pieces) <= repeated:
+            return None
+        return answer.pieces[repeated]
+
+
+def judge(piece: Piece, flip: Flip, bound: float) -> tuple[Finding, float | None]:
+    """Return the finding, and the larger distance in logprob of the two chosen tokens from the best one.
+
+    If one of them is not among the best tokens, the gap is that between the two best. A near-tie may involve
+    more than two tokens: either side may have chosen any that is within the bound.
+    """
+    top = piece.sampled.top if piece.sampled else ()
+    if len(top) < 2:
+        return Finding.UNKNOWN, None
+    behind = {rival.token: top[0].logprob - rival.logprob for rival in top}  # in one row logprobs differ as logits do
+    gaps = [behind.get(token) for token in (flip.plain, flip.other) if token is not None]
+    known = [gap for gap in gaps if gap is not None]
+    if len(known) < 2:  # one answer had ended, or its token is not among the best
+        return Finding.DIFFERENT, top[0].logprob - top[1].logprob
+    return (Finding.NEAR_TIE if max(known) < bound else Finding.DIFFERENT), max(known)

@@ -1,0 +1,111 @@
+"""A draft as profiles/drafts/*.toml describes it: a head, an MTP layer, a small model, or an n-gram lookup.
+
+Sizes are bytes by type; a head that was neither measured nor computed has none. `acceptance_lengths` are published
+figures, (drafted tokens, mean tokens per step with the bonus token), those for chat where there are several benchmarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from eaglelocal.catalog.toml_table import Table, Value
+
+EAGLE, MTP, DRAFT_MODEL, NGRAM = "eagle3", "mtp", "draft_model", "ngram"
+BLOCKS = ("dflash", "dspark")
+KINDS = (EAGLE, *BLOCKS, MTP, DRAFT_MODEL, NGRAM)
+EVERY_TARGET = "*"
+MOST_DRAFTED = 64  # upper limit on the tokens of a draft
+MOST_KV_BYTES = 1 << 30  # upper limit, per token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftEntry:
+    id: str
+    kind: str  # one of KINDS
+    targets: tuple[str, ...]
+    repo: str | None  # with the original weights
+    gguf_repo: str | None
+    file: str | None  # in gguf_repo
+    needs_import: bool  # no GGUF is published
+    dialect: str | None  # the project that wrote the checkpoint, and its model class
+    num_draft_tokens: int  # the initial draft length
+    sizes: Mapping[str, int]  # bytes by type: bf16, q8_0, q4_k; `file` where there is one file
+    size_confidence: str | None
+    kv_bytes_per_token: int | None  # in f16
+    parameters_m: float | None  # in 10^6
+    draft_vocab: int | None
+    own_embeddings: bool | None
+    norm_before_fc: bool
+    fc_norm: bool
+    norm_output: bool
+    taps_more_layers: bool  # more than the three that llama.cpp gives a head
+    keeps_state: bool  # a model with recurrent state of its own
+    acceptance_lengths: tuple[tuple[int, float], ...]
+    reported: Mapping[str, Value]
+    status: str  # of its support in llama.cpp
+    license: str | None
+    gated: bool
+    notes: str
+    source: str
+    confidence: str
+
+    @property
+    def is_in_target(self) -> bool:
+        """True if the draft is a layer of the target's own file: there is nothing else to fetch."""
+        return self.kind == MTP and self.file is None
+
+    def serves(self, target_id: str) -> bool:
+        return target_id in self.targets or EVERY_TARGET in self.targets
+
+
+def read_draft(id: str, table: Table) -> DraftEntry:
+    """Read and check an entry. Raises UsageError that names file and key."""
+    entry = DraftEntry(
+        id=id,
+        kind=table.text("kind"),
+        targets=tuple(target.lower() for target in table.texts("targets")),
+        repo=table.optional_text("repo"),
+        gguf_repo=table.optional_text("gguf_repo"),
+        file=table.optional_text("file"),
+        needs_import=table.flag("needs_import"),
+        dialect=table.optional_text("dialect"),
+        num_draft_tokens=table.count("num_draft_tokens", most=MOST_DRAFTED),
+        sizes=_sizes(table.optional_table("sizes")),
+        size_confidence=table.optional_text("size_confidence"),
+        kv_bytes_per_token=table.optional_count("kv_bytes_per_token", most=MOST_KV_BYTES),
+        parameters_m=table.optional_number("parameters_m"),
+        draft_vocab=table.optional_count("draft_vocab"),
+        own_embeddings=table.flag("own_embeddings"),
+        norm_before_fc=table.flag("norm_before_fc"),
+        fc_norm=table.flag("fc_norm"),
+        norm_output=table.flag("norm_output"),
+        taps_more_layers=table.flag("taps_more_layers"),
+        keeps_state=table.flag("keeps_state"),
+        acceptance_lengths=table.pairs("acceptance_lengths"),
+        reported=MappingProxyType(dict(table.values("reported"))),
+        status=table.optional_text("status") or "",
+        license=table.optional_text("license"),
+        gated=table.flag("gated"),
+        notes=table.optional_text("notes") or "",
+        source=table.text("source"),
+        confidence=table.text("confidence"),
+    )
+    table.close()
+    if entry.kind not in KINDS:
+        raise table.error(f"{id}.kind must be one of {', '.join(KINDS)}, not {entry.kind!r}")
+    for drafted, tokens in entry.acceptance_lengths:
+        if drafted > MOST_DRAFTED:
+            raise table.error(f"{id}.acceptance_lengths: {drafted} drafted tokens, at most {MOST_DRAFTED}")
+        if not 1 <= tokens <= drafted + 1:
+            raise table.error(f"{id}.acceptance_lengths: {drafted} drafted tokens cannot give {tokens} a step")
+    return entry
+
+
+def _sizes(table: Table | None) -> Mapping[str, int]:
+    if table is None:
+        return MappingProxyType({})
+    sizes = {key: table.optional_count(key, least=1) for key in ("bf16", "f16", "q8_0", "q4_k", "file")}
+    table.close()
+    return MappingProxyType({key: size for key, size in sizes.items() if size is not None})

@@ -1,0 +1,318 @@
+"""Estimated shapes of catalogue entries: what a page states of a model, spread over layers and tensors.
+
+Sizes of files are as pages state them; how they split into embeddings, layers and output follows llama.cpp's rules
+for quantizing (src/llama-quant.cpp). gguf/model_shape.py gives exact figures once there is a header to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from eaglelocal.catalog.draft_entries import BLOCKS, EAGLE, MTP, DraftEntry
+from eaglelocal.catalog.target_entries import Layers, Outline
+from eaglelocal.gguf.eagle_info import NUM_TAPS
+from eaglelocal.gguf.head_requantization import BEST_TYPE
+from eaglelocal.gguf.model_shape import BLOCK, Shape
+
+Q4_0_BITS, Q6_K_BITS, Q8_0_BITS = 4.5, 6.5625, 8.5
+# bits per embedding value, by prefix of the quantization's name; the output has at least Q6_K
+EMBEDDING_BITS: Mapping[str, float] = MappingProxyType(
+    {
+        "F32": 32.0, "F16": 16.0, "BF16": 16.0, "Q8": Q8_0_BITS, "MXFP4": Q8_0_BITS, "Q6": Q6_K_BITS, "Q5": 5.5,
+        "Q4": 4.5, "IQ4": 4.25, "QAT": 4.5, "Q3": 3.4375, "IQ3": 3.4375, "Q2": 2.625, "IQ2": 2.625,
+    }
+)  # fmt: skip
+HEAD_DIMS = (128, 64, 32)  # head dimensions of draft heads and small models, the usual one first
+SMALL_WIDTH, SMALL_FF = 1024, 3072  # assumed of a draft model of which only the size is known
+ASSISTANT_LAYERS = 4  # of Gemma 4's MTP
+BLOCK_LAYERS = (5, 6, 4, 8, 3, 2)  # of a head that drafts blocks, the likely ones first
+SMALL_LAYERS = (24, 28, 16, 22, 18, 26, 20, 12, 30, 32, 36)  # the likely ones first
+HEAD_TYPE = "q8_0"  # the type whose size is used for an imported head, where it is known
+# bits of the types of which the engine loads a lighter copy
+HEAVY_BITS: Mapping[str, float] = MappingProxyType({"q8_0": Q8_0_BITS, "f16": 16.0, "bf16": 16.0})
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """The bytes of each part of a file."""
+
+    embedding: int
+    output: int  # a separate tensor; 0 where the output is tied to the embeddings
+    layers: int
+    tied_output: int  # the part of `embedding` that is also the output
+
+
+def shape_of_target(outline: Outline, quant: str, num_bytes: int) -> Shape:
+    """Return the shape of a target's file of `num_bytes` in this quantization."""
+    split = _split(outline, quant, num_bytes)
+    kept = _kept_layers(outline)
+    widths = [layers for layers in kept if layers is not None]
+    states = _states(outline, kept)
+    windowed = outline.windowed
+    return Shape(
+        architecture=outline.architecture,
+        n_layer=outline.n_layer,
+        n_embd=outline.n_embd,
+        n_vocab=outline.n_vocab,
+        n_head=outline.n_head,
+        key_dim=outline.full.head_dim,
+        value_dim=outline.full.value_dim,
+        kv_heads=tuple(layers.kv_heads if layers else 0 for layers in kept),
+        windows=tuple(layers.window if layers else None for layers in kept),
+        layer_states=states,
+        n_ff=max(outline.n_ff, outline.experts.n_ff * outline.experts.used if outline.experts else 0),
+        weights_bytes=num_bytes,
+        embedding_bytes=split.embedding,
+        output_bytes=split.output,
+        active_bytes=_active_bytes(outline, split),
+        max_context=outline.max_context,
+        tied_output_bytes=split.tied_output,
+        expert_bytes=_expert_bytes(outline, split),
+        n_layer_embd=_layer_embeddings(outline) // outline.n_vocab,
+        n_expert=outline.experts.count if outline.experts else 0,
+        n_expert_used=outline.experts.used if outline.experts else 0,
+        window_key_dim=windowed.head_dim if windowed and windowed in widths else None,
+        window_value_dim=windowed.value_dim if windowed and windowed in widths else None,
+        n_inner=2 * outline.n_embd if any(states) else 0,
+    )
+
+
+def embedding_bits(quant: str) -> float:
+    """Return the bits per value of the token embeddings in this quantization; unknown names count as Q8_0."""
+    name = quant.upper().removeprefix("UD-")
+    return next((bits for stem, bits in EMBEDDING_BITS.items() if name.startswith(stem)), Q8_0_BITS)
+
+
+def _split(outline: Outline, quant: str, num_bytes: int) -> _Split:
+    """Divide a file's bytes. Tied embeddings are stored as an output would be; all else belongs to the layers."""
+    values, bits = outline.n_vocab * outline.n_embd, embedding_bits(quant)
+    output = int(values * max(bits, Q6_K_BITS) / 8)
+    tokens = output if outline.ties_embeddings else int(values * bits / 8)
+    own_output = 0 if outline.ties_embeddings else output
+    if tokens + own_output > num_bytes // 2:  # implausible figures: limit both parts
+        tokens, own_output = num_bytes // 4, own_output and num_bytes // 4
+    of_layers = int(num_bytes * _layer_embeddings(outline) / (outline.parameters_b * 1e9))
+    embedding = tokens + min(of_layers, (num_bytes - tokens - own_output) // 2)  # at most half of the rest, likewise
+    tied_output = tokens if outline.ties_embeddings else 0
+    return _Split(embedding, own_output, num_bytes - embedding - own_output, tied_output)
+
+
+def _layer_embeddings(outline: Outline) -> int:
+    """Return the number of per-layer embedding parameters, which are looked up and never multiplied (gemma-4-e4b).
+
+    They are what the makers do not count as active, less the token embeddings; 0 for mixtures of experts.
+    """
+    if outline.experts is not None:
+        return 0
+    idle = (outline.parameters_b - outline.active_parameters_b) * 1e9
+    return int(max(idle - outline.n_vocab * outline.n_embd, 0.0))
+
+
+def _active_bytes(outline: Outline, split: _Split) -> int:
+    return split.output + split.tied_output + int(split.layers * (1.0 - idle_share(outline)))
+
+
+def _expert_bytes(outline: Outline, split: _Split) -> tuple[int, ...]:
+    """Return the bytes of each layer's experts, as if all layers were alike; empty without experts."""
+    each = int(split.layers * expert_share(outline)) // outline.n_layer
+    return (each,) * outline.n_layer if each else ()
+
+
+def idle_share(outline: Outline) -> float:
+    """Return the share of the layers that one token does not read: experts it is not routed to."""
+    experts = outline.experts
+    return expert_share(outline) * (1.0 - experts.used / experts.count) if experts and experts.count else 0.0
+
+
+def expert_share(outline: Outline) -> float:
+    """Return the share of the layers' parameters that belongs to experts, at most 0.98."""
+    experts = outline.experts
+    if experts is None or not experts.count:
+        return 0.0
+    embeddings = outline.n_vocab * outline.n_embd * (1 if outline.ties_embeddings else 2)
+    in_layers = max(outline.parameters_b * 1e9 - embeddings, 1.0)
+    in_experts = experts.num_layers * experts.num_matrices * outline.n_embd * experts.n_ff * experts.count
+    return min(in_experts / in_layers, 0.98)
+
+
+def _kept_layers(outline: Outline) -> list[Layers | None]:
+    """Return what each layer caches; None: no keys and values.
+
+    Layers with full attention are spread evenly, as in all such models. Recurrent layers lie between them; other layers
+    without a cache come last (they read an earlier layer's).
+    """
+    windowed = outline.windowed
+    keeping = outline.full.num_layers + (windowed.num_layers if windowed else 0)
+    total = outline.n_layer if outline.state_bytes else keeping
+    other = None if outline.state_bytes else windowed
+    count = outline.full.num_layers
+    layers = [
+        outline.full if (layer + 1) * count // total > layer * count // total else other for layer in range(total)
+    ]
+    return layers + [None] * (outline.n_layer - total)
+
+
+def _states(outline: Outline, kept: list[Layers | None]) -> tuple[int, ...]:
+    recurrent = sum(layers is None for layers in kept) if outline.state_bytes else 0
+    each = outline.state_bytes // recurrent if recurrent else 0
+    return tuple(each if layers is None else 0 for layers in kept)
+
+
+def planned_type(draft: DraftEntry) -> str | None:
+    """Return the type of a draft's weights once loaded, None if unknown; EAGLE heads are loaded as a lighter copy."""
+    kind = draft_type(draft)
+    return BEST_TYPE if draft.kind == EAGLE and kind in HEAVY_BITS else kind
+
+
+def draft_type(draft: DraftEntry) -> str | None:
+    """Return the type whose size counts as the draft's; None where no size is known."""
+    return next((kind for kind in ("file", HEAD_TYPE, "q4_k", "f16", "bf16") if kind in draft.sizes), None)
+
+
+def shape_of_mtp(outline: Outline, target: Shape) -> Shape:
+    """Return the shape of the target's own MTP layer, in the target's types: a layer, and the join of its inputs."""
+    layer = target.bytes_of_layer(0)
+    bits = 8.0 * target.weights_bytes / (outline.parameters_b * 1e9)
+    joined = int(2 * outline.n_embd**2 * bits / 8)
+    read = (target.active_bytes - target.read_output_bytes) // outline.n_layer
+    return Shape(
+        architecture=MTP,
+        num_taps=1,
+        n_layer=1,
+        n_embd=outline.n_embd,
+        n_vocab=outline.n_vocab,
+        n_head=outline.n_head,
+        key_dim=outline.full.head_dim,
+        value_dim=outline.full.value_dim,
+        kv_heads=(outline.full.kv_heads,),
+        windows=(None,),
+        layer_states=(0,),
+        n_ff=target.n_ff,
+        weights_bytes=layer + joined,
+        embedding_bytes=0,
+        output_bytes=0,
+        active_bytes=read + joined + target.read_output_bytes,
+        max_context=target.max_context,
+        n_expert=target.n_expert,
+        n_expert_used=target.n_expert_used,
+    )
+
+
+def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
+    """Return the shape of a head or a small model for this target; None where its size or cache is not known."""
+    kind = draft_type(draft)
+    if kind is None or draft.kv_bytes_per_token is None:
+        return None
+    if draft.kind in BLOCKS:
+        return _block_shape(draft, target, draft.sizes[kind])
+    if draft.kind == MTP:
+        return _assistant_shape(target, draft.sizes[kind])
+    is_head = draft.kind == EAGLE
+    num_layers, head_dim, kv_heads = _heads(draft.kv_bytes_per_token, (1,) if is_head else SMALL_LAYERS)
+    width, n_ff = (target.n_embd, target.n_ff) if is_head else (SMALL_WIDTH, SMALL_FF)
+    num_bytes = draft.sizes[kind]
+    embedding = _own_embeddings(draft, target, num_bytes) if is_head else num_bytes // 4
+    if is_head and kind in HEAVY_BITS:
+        num_bytes = _light_bytes(num_bytes, embedding, HEAVY_BITS[kind])
+    return Shape(
+        architecture=EAGLE if is_head else target.architecture,
+        num_taps=NUM_TAPS if is_head else 0,
+        n_layer=num_layers,
+        n_embd=width,
+        n_vocab=target.n_vocab,
+        n_head=max(width // head_dim, kv_heads),
+        key_dim=head_dim,
+        value_dim=head_dim,
+        kv_heads=(kv_heads,) * num_layers,
+        windows=(None,) * num_layers,
+        layer_states=(0,) * num_layers,
+        n_ff=n_ff,
+        weights_bytes=num_bytes,
+        embedding_bytes=embedding,
+        output_bytes=0,
+        active_bytes=num_bytes - embedding if is_head else num_bytes,
+        max_context=target.max_context,
+        tied_output_bytes=0 if is_head else embedding,
+    )
+
+
+def _block_shape(draft: DraftEntry, target: Outline, num_bytes: int) -> Shape:
+    """Return the shape of a block-drafting head: as wide as its target, whose output it borrows and reads."""
+    num_layers, head_dim, kv_heads = _heads(draft.kv_bytes_per_token or 0, BLOCK_LAYERS)
+    borrowed = int(target.n_vocab * target.n_embd * Q6_K_BITS / 8)
+    return Shape(
+        architecture=BLOCK,
+        num_taps=num_layers,
+        at_once=draft.num_draft_tokens,
+        n_layer=num_layers,
+        n_embd=target.n_embd,
+        n_vocab=target.n_vocab,
+        n_head=max(target.n_embd // head_dim, kv_heads),
+        key_dim=head_dim,
+        value_dim=head_dim,
+        kv_heads=(kv_heads,) * num_layers,
+        windows=(None,) * num_layers,
+        layer_states=(0,) * num_layers,
+        n_ff=target.n_ff,
+        weights_bytes=num_bytes,
+        embedding_bytes=0,
+        output_bytes=0,
+        active_bytes=num_bytes + borrowed,
+        max_context=target.max_context,
+    )
+
+
+def _assistant_shape(target: Outline, num_bytes: int) -> Shape:
+    """Return the shape of MTP layers in a separate file: half of it is their output, and they keep no KV cache."""
+    return Shape(
+        architecture=MTP,
+        num_taps=1,
+        n_layer=ASSISTANT_LAYERS,
+        n_embd=SMALL_WIDTH,
+        n_vocab=target.n_vocab,
+        n_head=max(SMALL_WIDTH // HEAD_DIMS[0], 1),
+        key_dim=HEAD_DIMS[0],
+        value_dim=HEAD_DIMS[0],
+        kv_heads=(0,) * ASSISTANT_LAYERS,
+        windows=(None,) * ASSISTANT_LAYERS,
+        layer_states=(0,) * ASSISTANT_LAYERS,
+        n_ff=SMALL_FF,
+        weights_bytes=num_bytes,
+        embedding_bytes=num_bytes // 2,
+        output_bytes=0,
+        active_bytes=num_bytes,
+        max_context=target.max_context,
+        tied_output_bytes=num_bytes // 2,
+    )
+
+
+def _heads(kv_bytes_per_token: int, layers: Sequence[int]) -> tuple[int, int, int]:
+    """Return (layers, head dimension, KV heads per layer) whose keys and values take so many bytes, two per value."""
+    values = kv_bytes_per_token // 4
+    for num_layers in layers:
+        for head_dim in HEAD_DIMS:
+            if values and values % (num_layers * head_dim) == 0:
+                return num_layers, head_dim, values // (num_layers * head_dim)
+    return layers[0], HEAD_DIMS[-1], -(-values // (layers[0] * HEAD_DIMS[-1]))
+
+
+def _light_bytes(num_bytes: int, embedding: int, bits: float) -> int:
+    """Return the size of a head's requantized copy (gguf/head_requantization.py).
+
+    embedding  bytes of its embeddings in 8 bits
+    """
+    others = max(num_bytes - embedding * bits / Q8_0_BITS, 0.0)
+    return int(embedding + others * Q4_0_BITS / bits)
+
+
+def _own_embeddings(draft: DraftEntry, target: Outline, num_bytes: int) -> int:
+    """Return the bytes of a head's own embeddings; 0 where the file cannot hold them.
+
+    Some published heads borrow the target's although their entry states own ones.
+    """
+    if not draft.own_embeddings:
+        return 0
+    embedding = int(target.n_vocab * target.n_embd * Q8_0_BITS / 8)
+    return embedding if embedding < num_bytes else 0

@@ -1,0 +1,37 @@
+"""The quality that each quantization costs, from profiles/quants.toml: measured once, on Llama-3-8B.
+
+`kld` is the mean Kullback-Leibler divergence of the next token's distribution from that of f16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.catalog.toml_table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantLoss:
+    name: str
+    bits_per_weight: float
+    kld: float | None  # with an importance matrix where that figure exists
+    delta_ppl_8b: float | None
+    delta_ppl_70b_percent: float | None
+    source: str
+    confidence: str
+
+
+def read_quant(name: str, table: Table) -> QuantLoss:
+    """Read an entry. Raises UsageError that names file and key."""
+    plain, with_matrix = table.optional_number("kld"), table.optional_number("kld_imatrix")
+    loss = QuantLoss(
+        name=name,
+        bits_per_weight=table.number("bits_per_weight"),
+        kld=with_matrix if with_matrix is not None else plain,
+        delta_ppl_8b=table.optional_number("delta_ppl_8b"),
+        delta_ppl_70b_percent=table.optional_number("delta_ppl_70b_percent"),
+        source=table.text("source"),
+        confidence=table.text("confidence"),
+    )
+    table.close()
+    return loss

@@ -1,0 +1,219 @@
+"""A target as profiles/targets/ID.toml describes it: its repositories, its quantizations and its shape.
+
+Figures have a source and a confidence (`page`: seen on a public page or in a source file, `inferred`: computed or
+recalled). A GGUF's own header is exact and overrides all of this: `shape` is for planning before anything is
+downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from eaglelocal.catalog.toml_table import Table, Value
+
+# limits on figures: above every known model, and low enough that planning stays quick
+MAX_LAYERS, MAX_HEADS, MAX_EXPERTS = 1000, 4096, 4096
+MAX_WIDTH, MAX_VOCAB, MAX_CONTEXT = 1 << 20, 1 << 24, 1 << 30
+LEAST_B, MOST_B = 0.001, 100_000.0  # parameters, in 10^9
+LEAST_BITS, MOST_BITS = 0.5, 40.0  # per parameter, in any file
+MAX_STATE_BYTES = 1 << 36
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization:
+    """A target in one quantization."""
+
+    name: str  # such as Q4_K_M
+    num_bytes: int
+    confidence: str
+    seen_in: str | None = None  # repository and file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """Layers with a KV cache, all alike. `window`: tokens of their sliding window; None: they keep all."""
+
+    num_layers: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int  # 0: values are a part of the keys (MLA)
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    count: int
+    used: int
+    n_ff: int  # of one expert
+    num_layers: int  # that have experts
+    num_matrices: int  # of an expert: gate, up and down; 2: no gate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """The shape of a target as far as public pages state it."""
+
+    architecture: str
+    parameters_b: float  # in 10^9
+    active_parameters_b: float  # in 10^9, multiplied for one token
+    n_layer: int
+    n_embd: int
+    n_head: int
+    n_ff: int
+    n_vocab: int
+    max_context: int
+    ties_embeddings: bool
+    full: Layers
+    windowed: Layers | None
+    experts: Experts | None
+    state_bytes: int  # recurrent state of one slot; 0: none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A target of the catalogue. In `files`, `{Q}` stands for the quantization, `{q}` for it in lower case."""
+
+    id: str
+    name: str
+    family: str
+    released: str  # YYYY-MM, of what `files` names first; empty: unknown
+    outline: Outline
+    quantizations: Mapping[str, Quantization]
+    drafts: tuple[str, ...]  # ids, the preferred first
+    repos: tuple[str, ...]  # with GGUF files
+    files: tuple[str, ...]
+    source_repo: str | None  # of the original weights
+    license: str
+    gated: bool
+    chat_template: str
+    notes: str
+    source: str
+    confidence: str
+    field_confidence: Mapping[str, Value]
+
+    def quantization(self, name: str) -> Quantization | None:
+        """Return the quantization of this name, in any case; None if there is none."""
+        return next((q for q in self.quantizations.values() if q.name.lower() == name.lower()), None)
+
+
+def read_target(id: str, table: Table) -> Target:
+    """Read and check an entry. Raises UsageError that names file and key."""
+    target = Target(
+        id=id,
+        name=table.text("name"),
+        family=table.text("family"),
+        released=table.optional_month("released") or "",
+        outline=_outline(table.table("shape")),
+        quantizations=_quantizations(table.table("quants")),
+        drafts=tuple(draft.lower() for draft in table.texts("drafts")),
+        repos=table.texts("repos"),
+        files=table.texts("files"),
+        source_repo=table.optional_text("source_repo"),
+        license=table.text("license"),
+        gated=table.flag("gated"),
+        chat_template=table.optional_text("chat_template") or "",
+        notes=table.optional_text("notes") or "",
+        source=table.text("source"),
+        confidence=table.text("confidence"),
+        field_confidence=MappingProxyType(dict(table.values("field_confidence"))),
+    )
+    table.close()
+    _check_sizes(target, table)
+    return target
+
+
+def _check_sizes(target: Target, table: Table) -> None:
+    """Raise UsageError where bits per parameter are implausible, or the embeddings exceed all parameters."""
+    outline = target.outline
+    for each in target.quantizations.values():
+        bits = 8.0 * each.num_bytes / (outline.parameters_b * 1e9)
+        if not LEAST_BITS <= bits <= MOST_BITS:
+            raise table.error(
+                f"quants.{each.name}: {each.num_bytes} bytes for {outline.parameters_b:g} B parameters, "
+                f"{bits:.2g} bits each"
+            )
+    embeddings = outline.n_vocab * outline.n_embd
+    if embeddings > outline.parameters_b * 1e9:
+        raise table.error(f"shape: {embeddings / 1e9:.2g} B embeddings in {outline.parameters_b:g} B parameters")
+
+
+def _quantizations(table: Table) -> Mapping[str, Quantization]:
+    found = {name: _quantization(name, entry) for name, entry in table.tables()}
+    if not found:
+        raise table.error("quants names no quantization")
+    return MappingProxyType(found)
+
+
+def _quantization(name: str, table: Table) -> Quantization:
+    quantization = Quantization(
+        name=name,
+        num_bytes=table.count("bytes", least=1),
+        confidence=table.text("confidence"),
+        seen_in=table.optional_text("seen_in"),
+    )
+    table.close()
+    return quantization
+
+
+def _outline(table: Table) -> Outline:
+    full, windowed = table.table("full_attention"), table.optional_table("window_attention")
+    experts, recurrent = table.optional_table("experts"), table.optional_table("recurrent")
+    n_layer = table.count("n_layer", least=1, most=MAX_LAYERS)
+    outline = Outline(
+        architecture=table.text("architecture"),
+        parameters_b=table.number("parameters_b", least=LEAST_B, most=MOST_B),
+        active_parameters_b=table.number("active_parameters_b", least=LEAST_B, most=MOST_B),
+        n_layer=n_layer,
+        n_embd=table.count("n_embd", least=1, most=MAX_WIDTH),
+        n_head=table.count("n_head", least=1, most=MAX_HEADS),
+        n_ff=table.count("n_ff", most=MAX_WIDTH),
+        n_vocab=table.count("n_vocab", least=1, most=MAX_VOCAB),
+        max_context=table.count("max_context", least=256, most=MAX_CONTEXT),
+        ties_embeddings=table.flag("ties_embeddings"),
+        full=_layers(full, is_windowed=False),
+        windowed=_layers(windowed, is_windowed=True) if windowed else None,
+        experts=_experts(experts, n_layer=n_layer) if experts else None,
+        state_bytes=_state(recurrent) if recurrent else 0,
+    )
+    table.close()
+    kept = outline.full.num_layers + (outline.windowed.num_layers if outline.windowed else 0)
+    if not 1 <= kept <= outline.n_layer:
+        raise table.error(f"shape: {kept} of {outline.n_layer} layers keep keys and values")
+    if outline.active_parameters_b > outline.parameters_b:
+        raise table.error(f"shape: {outline.active_parameters_b:g} of {outline.parameters_b:g} B parameters are active")
+    return outline
+
+
+def _layers(table: Table, *, is_windowed: bool) -> Layers:
+    head_dim = table.count("head_dim", least=1, most=MAX_WIDTH)
+    value_dim = table.optional_count("value_dim", most=MAX_WIDTH)
+    layers = Layers(
+        num_layers=table.count("layers", most=MAX_LAYERS),
+        kv_heads=table.count("kv_heads", least=1, most=MAX_HEADS),
+        head_dim=head_dim,
+        value_dim=head_dim if value_dim is None else value_dim,
+        window=table.count("window", least=1, most=MAX_CONTEXT) if is_windowed else None,
+    )
+    table.close()
+    return layers
+
+
+def _experts(table: Table, *, n_layer: int) -> Experts:
+    count = table.count("count", least=1, most=MAX_EXPERTS)
+    experts = Experts(
+        count=count,
+        used=table.count("used", least=1, most=count),
+        n_ff=table.count("n_ff", least=1, most=MAX_WIDTH),
+        num_layers=table.optional_count("layers", least=1, most=n_layer) or n_layer,
+        num_matrices=table.optional_count("matrices", least=2, most=3) or 3,
+    )
+    table.close()
+    return experts
+
+
+def _state(table: Table) -> int:
+    num_bytes = table.count("state_bytes", most=MAX_STATE_BYTES)
+    table.close()
+    return num_bytes

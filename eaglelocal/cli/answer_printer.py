@@ -1,0 +1,100 @@
+"""Ask one question and show the answer as it arrives. One-shot and interactive chat share this.
+
+It handles Ctrl-C (the first cancels, the second leaves) and the lines after an answer. Questions come from
+the caller.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+
+from eaglelocal.cli.output import Output
+from eaglelocal.conversation.answer_stats import honest_line
+from eaglelocal.conversation.ask import Asked, ask, forgotten_line, listen
+from eaglelocal.conversation.session import Answer, Outcome, Session
+from eaglelocal.core.events import Finished, Piece, RequestEvent, Tokens
+
+
+class InterruptGuard:
+    """A guard of a running answer: the first Ctrl-C cancels it, the next raises KeyboardInterrupt.
+
+    The first calls a handler because an exception could interrupt the client's code at any point.
+    """
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
+        self.presses = 0
+
+    def __enter__(self) -> InterruptGuard:
+        self._previous = signal.signal(signal.SIGINT, self._on_interrupt)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.signal(signal.SIGINT, self._previous)
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.presses += 1
+        if self.presses > 1:
+            raise KeyboardInterrupt
+        self._cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """A session and the output that shows its answers."""
+
+    session: Session
+    output: Output
+    tint: bool = True
+    quiet: bool = False  # no answer on stdout, no statistics: the caller prints a JSON object
+
+    def ask(self, question: str) -> Outcome:
+        """Ask a question, show the answer and record both. Reports it if old turns no longer fit and are left out."""
+        pictures = self.session.take_attached()
+        if pictures and not self.quiet:  # it may take long, without any progress to show
+            self.output.aside(f"reading {' '.join(picture.label for picture in pictures)}")
+        asked = ask(self.session, question, self._follow, pictures)
+        self._tell(asked)
+        return asked.outcome
+
+    def _follow(self, answer: Answer) -> Outcome:
+        """Show the answer as it arrives; Ctrl-C stops it."""
+        shown = None if self.quiet else self.output.answer(tint=self.tint)  # the JSON object holds the text
+
+        def hear(event: RequestEvent) -> None:
+            if shown is not None:
+                shown.show(_pieces_of(event))
+
+        with InterruptGuard(answer.cancel):
+            return listen(answer, hear)
+
+    def _tell(self, asked: Asked) -> None:
+        """Show the lines below an answer: that turns were left out, that it was cut off, its statistics."""
+        outcome = asked.outcome
+        if self.quiet:
+            return
+        shown = outcome.text or (outcome.reasoning if self.output.is_terminal else "")
+        if shown and not shown.endswith("\n"):
+            self.output.data("")
+        if asked.num_left_out:
+            self.output.aside(forgotten_line(asked.num_left_out, self.session.model.info.n_ctx))
+        if outcome.finished is not None:
+            self.output.aside(honest_line(outcome.finished))
+            if outcome.reasoning and not outcome.text:
+                self.output.aside("all of it was thought: nothing is said yet")
+        elif outcome.text:
+            self.output.aside("the answer above is cut off")
+
+
+def _pieces_of(event: RequestEvent) -> tuple[Piece, ...]:
+    match event:
+        case Tokens():
+            return event.pieces
+        case Finished(text=text, reasoning=thought) if text or thought:
+            return (Piece(-1, text, False, reasoning=thought),)
+    return ()

@@ -1,0 +1,139 @@
+"""Load a model from the flags of a command: settings, options, plan, engine. Used by every command that runs a model.
+
+Imports nothing heavy before a model is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from eaglelocal import locations
+from eaglelocal.conversation.message_output import Voice
+from eaglelocal.conversation.session import Choice, Model
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.model_task import Task
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import AUTO, NONE, RunOptions
+from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
+from eaglelocal.errors import UsageError
+from eaglelocal.settings import Settings
+
+if TYPE_CHECKING:
+    from eaglelocal.client.engine_client import EngineClient
+    from eaglelocal.core.events import EngineInfo
+    from eaglelocal.planning.decision import Decision
+
+ENGINE, EMBEDDER = "eaglelocal.loading.engine_builder:build", "eaglelocal.loading.embedding_builder:build"
+NOT_SETTINGS = frozenset(
+    {"prompt", "image", "plain", "as_json", "tint", "save", "no_tui", "web", "head", "out", "type", "no_trial"}
+)
+
+
+def settings_of(parameters: Mapping[str, object]) -> Settings:
+    given = {name: value for name, value in parameters.items() if name not in NOT_SETTINGS}
+    return Settings.load(given, os.environ, locations.config_file())
+
+
+def sampling_of(settings: Settings) -> SamplingParams:
+    """Return the default sampling of requests; parameters that were not set are left to the model's recommendation."""
+    return SamplingParams(
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+        max_tokens=settings.max_tokens,
+        seed=settings.seed,
+        left_open=frozenset(name for name in RECOMMENDED if not settings.is_set(name)),
+    )
+
+
+def options_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> RunOptions:
+    """Return the options of a run: the settings, overridden by what was chosen while chatting.
+
+    A draft, projector or --n-cpu-moe of the settings belongs to their target: another target does not get it.
+    """
+    draft = choice.draft or (AUTO if choice.target and settings.draft != NONE else settings.draft)
+    spec = settings.spec if choice.spec is None else choice.spec
+    return RunOptions(
+        target=choice.target or settings.target,
+        mmproj=AUTO if choice.target and settings.mmproj != NONE else settings.mmproj,
+        draft=draft,
+        draft_type=settings.draft_type,
+        spec=int(spec) if isinstance(spec, str) and spec.isdigit() else spec,
+        ctx=settings.ctx,
+        parallel=parallel,
+        threads=settings.threads,
+        gpu_layers=settings.gpu_layers,
+        n_cpu_moe=None if choice.target else settings.n_cpu_moe,
+        device=settings.device,
+        split=settings.split,
+        kv_type=settings.kv_type if settings.is_set("kv_type") else None,
+        flash_attn=settings.flash_attn,
+    )
+
+
+def slots_of(settings: Settings) -> int:
+    """Return --parallel if it was given as a flag, else 1: the environment and the config file mean it for servers."""
+    return settings.parallel or 1 if settings.origins()["parallel"] == "--parallel" else 1
+
+
+def plan_run(options: RunOptions, voice: Voice) -> Plan:
+    """Return the plan of a run on this machine, with its files on disk."""
+    return write_plan(decide(options, voice), voice)
+
+
+def decide(options: RunOptions, voice: Voice) -> Decision:
+    """Return what planning decides for options left open, and tell the user about it."""
+    from eaglelocal.planning.autoplan import autoplan
+
+    decision = autoplan(options)
+    if decision.note:
+        voice.aside(f"as planned: {decision.note}")
+    return decision
+
+
+def write_plan(decision: Decision, voice: Voice) -> Plan:
+    """Return the plan, and show progress if an inflated embedded model has to be written first."""
+    from eaglelocal.planning.resolve import make_plan
+
+    progress = voice.progress()
+    try:
+        return make_plan(decision, on_progress=lambda fraction, what: progress(LoadProgress(fraction, what)))
+    finally:
+        progress.finish()
+
+
+def load_model(plan: Plan, voice: Voice) -> Model:
+    if plan.task is not Task.TEXT:
+        raise UsageError(f"{plan.target_label} {plan.task.said}", hint="`eaglelocal serve` has an address for it")
+    client, info = start_engine(plan, voice)
+    return Model(client, plan, info)
+
+
+def start_engine(plan: Plan, voice: Voice, *, num_retries: int = 0) -> tuple[EngineClient, EngineInfo]:
+    """Start the engine and wait until it is ready. `num_retries`: see RestartPolicy."""
+    from eaglelocal.client.engine_client import EngineClient
+    from eaglelocal.worker.supervisor import RestartPolicy
+
+    progress = voice.progress()
+
+    def show(fraction: float, detail: str = "") -> None:
+        progress(LoadProgress(fraction, f"loading {plan.target_label}", detail))
+
+    show(0.0)  # the starting process reports nothing yet
+    builder = ENGINE if plan.task is Task.TEXT else EMBEDDER
+    client = EngineClient(
+        plan,
+        builder=builder,
+        on_progress=lambda event: show(event.fraction, event.detail),
+        restart=RestartPolicy(num_retries=num_retries),
+    )
+    try:
+        return client, client.start()
+    except BaseException:  # Ctrl-C too: leave no engine process behind
+        client.close()
+        raise
+    finally:
+        progress.finish()

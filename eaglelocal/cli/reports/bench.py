@@ -1,0 +1,159 @@
+"""The output of `bench`: what was measured, the table, the chart, the JSON object.
+
+This file decides where each part goes; eaglelocal/bench makes the parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eaglelocal.cli.bench_flags import DEFAULT_PAIRS
+from eaglelocal.cli.output import Output
+from eaglelocal.errors import EagleLocalError, ResourceError
+
+if TYPE_CHECKING:
+    from eaglelocal.bench.measure import Lap
+    from eaglelocal.bench.results import Run
+    from eaglelocal.core.events import EngineInfo
+    from eaglelocal.core.request import Spec
+    from eaglelocal.core.sampling import SamplingParams
+
+SERVER_SIDE = "server"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The options of a run: modes, numbers of requests at once, sampling, and the limit of time."""
+
+    modes: tuple[Spec, ...]
+    levels: tuple[int, ...]
+    params: SamplingParams
+    limit_s: float = math.inf  # for each mode
+    skip: int = 0  # tokens at the beginning of each answer that its speed leaves out
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The laps of a run, and why some are missing."""
+
+    laps: list[Lap]
+    num_tasks: int
+    error: EagleLocalError | None
+    too_long: Sequence[EagleLocalError] = ()  # one per skipped task: a prompt does not fit the context
+
+    def check_whole(self) -> None:
+        """Raise the error that ended the run early, if there was one."""
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The description of a run: the engine, the options, and another server if one was measured."""
+
+    info: EngineInfo
+    wanted: Wanted
+    server: EngineInfo | None  # another server that was measured; its `library` is the URL
+    flash_attn: str  # as the target runs: auto, on or off
+    tie_bound: float  # largest gap of logits that counts as a near-tie
+
+
+def finish(result: Result, told: Told, output: Output, *, svg: Path | None, as_json: bool) -> None:
+    """Report the result, then raise the error that ended the run early, if there was one."""
+    tell(result, told, output, svg=svg, as_json=as_json)
+    result.check_whole()
+
+
+def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_json: bool) -> None:
+    """Print the report and the JSON object, and write the chart, of the laps so far."""
+    from eaglelocal.bench.evaluation import findings_of
+    from eaglelocal.bench.json_object import result_object
+    from eaglelocal.bench.report import report
+
+    num_laps = len(result.laps)
+    if result.too_long and num_laps:
+        plural = "s" if len(result.too_long) > 1 else ""
+        output.message(f"left out: {len(result.too_long)} comparison{plural}, for {result.too_long[0].message}")
+    if result.error is not None:
+        output.message(f"stopped after {num_laps} of {result.num_tasks} comparisons")
+    elif num_laps + len(result.too_long) < result.num_tasks:
+        output.message(f"enough after {num_laps} of {result.num_tasks} comparisons; --pairs {DEFAULT_PAIRS} makes all")
+    if not num_laps:
+        return
+    findings = findings_of(result.laps, told.wanted.modes, server=SERVER_SIDE if told.server else None)
+    output.data("\n".join(head_lines(told)))
+    output.data(f"\n{report(findings, flash_attn=told.flash_attn)}")
+    with contextlib.ExitStack() as last:
+        if as_json:  # also if the chart cannot be written
+            told_all = {
+                **head_object(told),
+                **result_object(findings),
+                "complete": num_laps == result.num_tasks,
+                "too_long": len(result.too_long),
+            }
+            last.callback(output.object, told_all)
+        if svg is not None:
+            write_chart(svg, findings.runs, told)
+            output.message(f"chart: {svg}")
+
+
+def head_lines(told: Told) -> list[str]:
+    info, params = told.info, told.wanted.params
+    drawn = "greedy" if params.is_greedy else f"temperature {params.temperature:g}"
+    limit = "to" if params.ignore_eos else "at most"
+    skipped = f"first {told.wanted.skip} not counted, " if told.wanted.skip else ""
+    return [
+        f"target   {info.target}",
+        f"draft    {info.draft}",
+        f"machine  {machine_name()}, {info.threads} threads, {info.library}",
+        f"answers  {drawn}, {limit} {params.max_tokens} tokens, {skipped}prompts not cached",
+        *([f"server   {told.server.library}: {told.server.target}"] if told.server else []),
+    ]
+
+
+def head_object(told: Told) -> dict[str, object]:
+    info, params = told.info, told.wanted.params
+    return {
+        "target": info.target,
+        "draft": info.draft,
+        "machine": machine_name(),
+        "threads": info.threads,
+        "library": info.library,
+        "slots": info.num_slots,
+        "temperature": params.temperature,
+        "max_tokens": params.max_tokens,
+        "skipped_tokens": told.wanted.skip,
+        "ignore_eos": params.ignore_eos,
+        "tie_bound": told.tie_bound,
+        "server": told.server.library if told.server else None,
+        "server_model": told.server.target if told.server else None,
+    }
+
+
+def write_chart(file: Path, runs: Sequence[Run], told: Told) -> None:
+    from eaglelocal.bench.chart import chart
+
+    drawn = chart(
+        runs, title=f"{told.info.target}: speed over plain decoding", subtitle=f"{told.info.draft}, {machine_name()}"
+    )
+    try:
+        file.write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise ResourceError(f"cannot write the chart {file}: {error.strerror}") from error
+
+
+@functools.cache
+def machine_name() -> str:
+    """Return the names of the GPUs that this build of llama.cpp supports, and of the CPU."""
+    from eaglelocal.probe.probe import probe
+
+    machine = probe()
+    served = [gpu for gpu in machine.gpus if not gpu.hidden_by and not gpu.is_mute and machine.backend_of(gpu)]
+    names = [gpu.name or "GPU" for gpu in served] + ([machine.cpu.name] if machine.cpu.name else [])
+    return ", ".join(names) or "unknown"

@@ -1,0 +1,155 @@
+"""The output of `eaglelocal import`: the head, its trial, its file. Pure: figures in, texts out."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from eaglelocal.cli.head_trial import Outcome, Tried
+from eaglelocal.hub.heads.convert import ReadHead, Reading
+from eaglelocal.hub.target_resolver import FoundTarget
+
+WIDTH = 80
+LABEL = 9  # columns
+
+
+def head_lines(head: ReadHead, found: FoundTarget, warnings: tuple[str, ...]) -> list[str]:
+    rows = [
+        ("head", f"{head.name}: {kind_of(head)}, written by {head.config.dialect}"),
+        ("layer", layer_line(head)),
+        ("taps", f"layers {listed(head.stated.taps)} of {found.info.n_layer}, each {found.info.n_embd} wide"),
+        ("tokens", token_line(head, found)),
+        ("norms", norm_line(head)),
+        ("target", found.label),
+        *(("note", warning) for warning in warnings),
+    ]
+    return [line for label, text in rows for line in labelled(label, text)]
+
+
+def labelled(label: str, text: str) -> Iterator[str]:
+    """Yield a text in lines of at most WIDTH columns, the label before the first."""
+    wrapped = textwrap.wrap(text, WIDTH - LABEL, break_long_words=False, break_on_hyphens=False) or [""]
+    for number, line in enumerate(wrapped):
+        yield f"{label if number == 0 else '':<{LABEL}}{line}"
+
+
+def kind_of(head: ReadHead) -> str:
+    return "EAGLE-3.1" if head.fc_norm or head.config.norm_output else "EAGLE-3"
+
+
+def layer_line(head: ReadHead) -> str:
+    config = head.config
+    window = f", reaching back {config.window} tokens" if config.window else ""
+    rope = config.rope.kind if config.rope.kind != "none" else "plain"
+    return (
+        f"{config.width} wide, {config.n_head} heads of {config.head_dim} ({config.n_kv_head} for keys), "
+        f"feed-forward {config.n_ff}, {rope} rope{window}"
+    )
+
+
+def token_line(head: ReadHead, found: FoundTarget) -> str:
+    drafted = found.info.n_vocab if head.target_tokens is None else len(head.target_tokens)
+    has = {
+        "embeddings": not head.shares_embeddings,
+        "output": head.tensors.get("lm_head.weight") is not None,
+    }
+    own = [word for word, is_own in has.items() if is_own]
+    lent = [word for word in ("embeddings", "output") if word not in own]
+    parts = [f"its own {' and '.join(own)}"] if own else []
+    parts += [f"the target's {' and '.join(lent)}"] if lent else []
+    return f"drafts {drafted} of {found.info.n_vocab}, with {', '.join(parts)}"
+
+
+def norm_line(head: ReadHead) -> str:
+    names = {
+        "fc_norm": head.fc_norm,
+        "norm_before_fc": head.norm_before_fc,
+        "norm_before_residual": head.stated.norm_before_residual,
+        "norm_output": head.config.norm_output,
+    }
+    given = [name for name, is_set in names.items() if is_set]
+    return f"{', '.join(given) or 'none of its own'} (as its configuration says)"
+
+
+def trial_lines(outcome: Outcome | None, path: Path) -> list[str]:
+    if outcome is None:
+        lines = list(labelled("trial", "none: its configuration is believed"))
+    else:
+        lines = [f"{'trial':<{LABEL}} first accepted  tokens a check  drafts  read as"]
+        lines += [trial_line(tried, outcome) for tried in outcome.tried]
+        lines += labelled("verdict", verdict(outcome))
+    return [*lines, *labelled("file", f"{path} ({path.stat().st_size / 1e6:.1f} MB)")]
+
+
+def trial_line(tried: Tried, outcome: Outcome) -> str:
+    figures, mark = tried.figures, "*" if tried is outcome.best else " "
+    reading = told(tried.reading, beside=outcome)
+    return f"{'':<{LABEL}}{mark}{figures.first:>14.1%}{figures.length:>16.2f}{figures.drafts:>8}  {reading}"
+
+
+def verdict(outcome: Outcome) -> str:
+    reading = told(outcome.best.reading, beside=outcome)
+    alike = "; pre-norm and post-norm are accepted alike" if outcome.is_alike else ""
+    if outcome.is_as_stated:
+        return f"as its configuration says: {reading}{alike}"
+    return f"otherwise than its configuration says, and recorded so: {reading}{alike}"
+
+
+def told(reading: Reading, *, beside: Outcome) -> str:
+    """Return a reading in words: the norm, and whatever else differs between the readings that were tried."""
+    others = [tried.reading for tried in beside.tried]
+    parts = ["post-norm" if reading.norm_output else "pre-norm"]
+    if any(other.taps != reading.taps for other in others):
+        parts.append(f"taps {listed(reading.taps)}")
+    if any(other.norm_before_residual != reading.norm_before_residual for other in others):
+        parts.append(f"residual {'behind' if reading.norm_before_residual else 'before'} its norm")
+    return ", ".join(parts)
+
+
+def listed(layers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, layers))
+
+
+def report_object(
+    head: ReadHead, found: FoundTarget, outcome: Outcome | None, warnings: tuple[str, ...], path: Path
+) -> dict[str, object]:
+    reading = head.stated if outcome is None else outcome.best.reading
+    return {
+        "head": {
+            "name": head.name,
+            "kind": kind_of(head),
+            "dialect": head.config.dialect,
+            "draft_vocab": None if head.target_tokens is None else len(head.target_tokens),
+            "fc_norm": head.fc_norm,
+            "norm_before_fc": head.norm_before_fc,
+            **reading_object(reading),
+        },
+        "target": found.label,
+        "trial": None if outcome is None else [tried_object(tried, outcome) for tried in outcome.tried],
+        "as_stated": outcome is None or outcome.is_as_stated,
+        "notes": list(warnings),
+        "file": str(path),
+        "file_bytes": path.stat().st_size,
+    }
+
+
+def reading_object(reading: Reading) -> dict[str, object]:
+    return {
+        "taps": list(reading.taps),
+        "norm_before_residual": reading.norm_before_residual,
+        "norm_output": reading.norm_output,
+    }
+
+
+def tried_object(tried: Tried, outcome: Outcome) -> dict[str, object]:
+    figures = tried.figures
+    return {
+        **reading_object(tried.reading),
+        "chosen": tried is outcome.best,
+        "drafts": figures.drafts,
+        "accepted_per_position": list(figures.accepted_per_position),
+        "first_acceptance": figures.first,
+        "acceptance_length": figures.length,
+        "commonest_token_share": figures.commonest_share,
+    }

@@ -1,0 +1,282 @@
+"""The output of `plan`: a screen of 80 columns with memory bars, and a JSON object. Pure: an outcome in, text out."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from eaglelocal.catalog.draft_entries import NGRAM
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.memory.budget import Load
+from eaglelocal.planning.candidate import Chosen, Rejected, Way
+from eaglelocal.planning.options import lookup
+from eaglelocal.planning.plan_search import Outcome
+from eaglelocal.planning.reasons import reasons
+
+WIDTH = 79
+BAR_CELLS = 30
+SHOWN, SHOWN_REASONS = 2, 3  # rejected candidates and reasons shown without --all
+GIB = 2**30
+PROGRAM = "eaglelocal"
+CONTINUES = " \\"  # continues a shell command on the next line
+
+
+# ---- for people
+def report_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[str]:
+    """Return the report, at most WIDTH columns wide; with few reasons it fits a screen of 24 lines."""
+    way = chosen.way
+    return [
+        *wrapped("machine  ", outcome.rig.name),
+        *wrapped("plan     ", f"{way.option.reference}, {draft_text(way)}"),
+        *wrapped("         ", setup_text(outcome, way)),
+        *wrapped("speed    ", speed_text(way, outcome.options.parallel)),
+        "",
+        *(bar_line(load, outcome) for load in chosen.weighed.used),
+        *wrapped("         ", sum_text(chosen)),
+        "",
+        *reason_lines(reasons(outcome, chosen), show_all=show_all),
+        "",
+        *rejected_lines(outcome, chosen, show_all=show_all),
+        *command_lines(outcome, chosen),
+    ]
+
+
+def reason_lines(found: Sequence[str], *, show_all: bool) -> list[str]:
+    shown = found if show_all else found[:SHOWN_REASONS]
+    return [line for reason in shown for line in wrapped("- ", reason)]
+
+
+def draft_text(way: Way) -> str:
+    count = way.prediction.num_draft_tokens
+    if way.draft.kind == "none":
+        return "no draft"
+    return f"draft {way.draft.id}, {count} token{'' if count == 1 else 's'} ahead"
+
+
+def setup_text(outcome: Outcome, way: Way) -> str:
+    slots = outcome.options.parallel
+    tokens = f"{way.setup.n_ctx} token{'' if way.setup.n_ctx == 1 else 's'}"
+    context = f"{slots} x {tokens} of context" if slots > 1 else f"{tokens} of context"
+    return f"{context}, cache {way.setup.kv_type}{layers_text(outcome, way)}"
+
+
+def layers_text(outcome: Outcome, way: Way) -> str:
+    if not outcome.rig.gpus:
+        return ""
+    blocks = way.option.shape.n_layer + 1
+    on_gpu = blocks if way.gpu_layers is None else min(way.gpu_layers, blocks)
+    experts = f", experts of {way.n_cpu_moe} of {blocks - 1} in main memory" if way.n_cpu_moe else ""
+    return f", {on_gpu} of {blocks} layers on the GPU{'s' if len(outcome.rig.gpus) > 1 else ''}{experts}"
+
+
+def speed_text(way: Way, num_slots: int) -> str:
+    prediction = way.prediction
+    source = "measured here" if prediction.is_measured else "predicted"
+    source += " for an answer alone" if num_slots > 1 else ""
+    if way.draft.acceptance is None:
+        return f"{prediction.plain_tok_s:.1f} tokens/s, {source}"
+    return (
+        f"{prediction.spec_tok_s:.1f} tokens/s with the draft, {prediction.plain_tok_s:.1f} without "
+        f"({prediction.gain:.2f}x), {source}"
+    )
+
+
+def bar_line(load: Load, outcome: Outcome) -> str:
+    """Return a device's memory bar: `CUDA0    ██████████████████████████████  22.4 of 23.0 GiB`."""
+    free = load.room.free_bytes
+    name = load.room.device
+    if free is None:
+        return f"{name:<8} {load.total / GIB:.1f} GiB, free memory unknown"
+    full = min(BAR_CELLS, -(-BAR_CELLS * load.total // max(free, 1)))
+    shared = ", a part of RAM" if load.room.in_ram else ""
+    return f"{name:<8} {'█' * full}{'░' * (BAR_CELLS - full)} {load.total / GIB:5.1f} of {free / GIB:.1f} GiB{shared}"
+
+
+def sum_text(chosen: Chosen) -> str:
+    sum = chosen.weighed.sum
+    parts = [("weights", sum.weights_bytes), ("cache", sum.kv_bytes)]
+    if sum.draft_bytes:
+        parts += [("draft", sum.draft_bytes), ("its cache", sum.draft_kv_bytes)]
+    if sum.images_bytes:
+        parts.append(("images", sum.images_bytes))
+    parts.append(("buffers", sum.compute_bytes))
+    return ", ".join(f"{name} {num_bytes / GIB:.2f}" for name, num_bytes in parts) + " GiB"
+
+
+def rejected_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[str]:
+    if not outcome.rejected:
+        return []
+    shown = list(outcome.rejected) if show_all else telling(outcome, chosen)
+    if not shown:
+        return []
+    more = "" if show_all else f" ({len(shown)} of {len(outcome.rejected)}; --all shows all, and every reason)"
+    lines = [line for each in shown for line in wrapped("  ", f"{name_of(each)}: {each.reason}")]
+    return [f"not taken{more}", *lines, ""]
+
+
+def telling(outcome: Outcome, chosen: Chosen) -> list[Rejected]:
+    """Return at most SHOWN rejected candidates: one of the chosen target, then the best of other targets by score."""
+    best: dict[str, Rejected] = {}
+    for each in outcome.rejected:
+        if each.way is None or each.option.target == chosen.way.option.target:
+            continue
+        known = best.get(each.option.target)
+        if known is None or known.way is None or each.way.score > known.way.score:
+            best[each.option.target] = each
+    ranked = sorted(best.values(), key=lambda each: -each.way.score if each.way else 0.0)
+    same = [each for each in outcome.rejected if each.option is chosen.way.option]
+    return [*same[:1], *ranked][:SHOWN]
+
+
+def name_of(rejected: Rejected) -> str:
+    draft = f" with {rejected.draft}" if rejected.draft not in ("", "none") else ""
+    return f"{rejected.option.reference}{draft}"
+
+
+def command_lines(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
+    found = commands(outcome.options, chosen)
+    for key, label in (("pull", "get it"), ("import", "import"), ("run", "run it")):
+        if found[key]:
+            yield from continued(f"{label:<9}", found[key] or "")
+
+
+def commands(options: RunOptions, chosen: Chosen) -> dict[str, str | None]:
+    """Return the commands to pull the files, import the head and run the plan; None for a step that is not needed."""
+    way = chosen.way
+    reference = shlex.quote(way.option.reference)
+    command = "chat" if options.parallel == 1 else "serve"
+    run = " ".join([PROGRAM, command, "--target", reference, *run_flags(options, way)])
+    if way.option.is_here and way.draft.is_at_hand:
+        return {"pull": None, "import": None, "run": run}
+    pull = f"{PROGRAM} pull {reference} --draft {way.draft.id if way.draft.shape is not None else 'none'}"
+    source = way.draft.import_from
+    head = f"{PROGRAM} import {source} --target {reference}" if source else None
+    return {"pull": pull, "import": head, "run": run}
+
+
+def run_flags(options: RunOptions, way: Way) -> Iterator[str]:
+    """Yield the flags that make a run use this plan."""
+    yield f"--ctx {way.setup.n_ctx}"
+    if way.setup.kv_type != "f16" or options.kv_type is not None:
+        yield f"--kv-type {way.setup.kv_type}"
+    if way.gpu_layers is not None:
+        yield f"--gpu-layers {way.gpu_layers}"
+    if way.n_cpu_moe or options.n_cpu_moe is not None:
+        yield f"--n-cpu-moe {way.n_cpu_moe}"
+    if draft := draft_flag(options, way):
+        yield f"--draft {shlex.quote(draft)}"
+    if options.mmproj != "auto":
+        yield f"--mmproj {shlex.quote(options.mmproj)}"
+    if options.parallel > 1:
+        yield f"--parallel {options.parallel}"
+    if options.device is not None:
+        yield f"--device {shlex.quote(options.device)}"
+    if options.split != "layer":
+        yield f"--split {options.split}"
+    if options.flash_attn != "auto":
+        yield f"--flash-attn {options.flash_attn}"
+
+
+def draft_flag(options: RunOptions, way: Way) -> str:
+    """Return the value of --draft for the planned draft; "" if `auto` chooses it anyway."""
+    shape = way.option.shape
+    if way.draft.needs_naming:
+        return way.draft.id
+    if way.draft.shape is not None:
+        return options.draft if options.names_draft and way.option.is_here else ""
+    return way.draft.kind if lookup(shape.architecture, has_state=shape.has_state).kind == NGRAM else ""
+
+
+def continued(begin: str, command: str) -> list[str]:
+    """Wrap a command with backslashes at the ends of lines, so that it can be copied."""
+    *lines, last = textwrap.wrap(
+        command, WIDTH - len(begin) - len(CONTINUES), break_on_hyphens=False, break_long_words=False
+    )
+    indent = " " * len(begin)
+    shown = [*(line + CONTINUES for line in lines), last]
+    return [(begin if number == 0 else indent) + line for number, line in enumerate(shown)]
+
+
+def wrapped(begin: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=begin,
+        subsequent_indent=" " * len(begin),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+# ---- for programs
+def outcome_object(outcome: Outcome) -> dict[str, object]:
+    """Return the JSON object of `plan --json`; `chosen` is null if nothing fits."""
+    chosen = outcome.chosen
+    return {
+        "machine": outcome.rig.name,
+        "goal": outcome.options.goal,
+        "devices": [
+            {
+                "device": device.name,
+                "name": device.label,
+                "total_bytes": device.total_bytes,
+                "free_bytes": device.free_bytes,
+                "bandwidth_bytes_s": device.bytes_s,
+            }
+            for device in outcome.rig.devices
+        ],
+        "chosen": chosen_object(outcome, chosen) if chosen else None,
+        "rejected": [rejected_object(each) for each in outcome.rejected],
+    }
+
+
+def chosen_object(outcome: Outcome, chosen: Chosen) -> dict[str, object]:
+    way, sum = chosen.way, chosen.weighed.sum
+    return {
+        "target": way.option.target,
+        "quant": way.option.quant,
+        "reference": way.option.reference,
+        "draft": way.draft.id,
+        "draft_kind": way.draft.kind,
+        "num_draft_tokens": way.prediction.num_draft_tokens,
+        "ctx": way.setup.n_ctx,
+        "parallel": outcome.options.parallel,
+        "kv_type": way.setup.kv_type,
+        "gpu_layers": way.gpu_layers,
+        "n_cpu_moe": way.n_cpu_moe,
+        "memory": {
+            "weights_bytes": sum.weights_bytes,
+            "kv_bytes": sum.kv_bytes,
+            "draft_bytes": sum.draft_bytes,
+            "draft_kv_bytes": sum.draft_kv_bytes,
+            "images_bytes": sum.images_bytes,
+            "compute_bytes": sum.compute_bytes,
+            "total_bytes": sum.total_bytes,
+            "budget_bytes": chosen.weighed.budget_bytes,
+            "devices": [
+                {"device": load.room.device, "used_bytes": load.total, "budget_bytes": load.room.free_bytes}
+                for load in chosen.weighed.used
+            ],
+        },
+        "predicted": {
+            "plain_tok_s": way.prediction.plain_tok_s,
+            "spec_tok_s": way.prediction.spec_tok_s,
+            "is_measured": way.prediction.is_measured,
+        },
+        "released": way.option.age.released or None,
+        "score": way.score,
+        "terms": {term.value: worth for term, worth in way.terms.items()},
+        "reasons": list(reasons(outcome, chosen)),
+        "commands": commands(outcome.options, chosen),
+    }
+
+
+def rejected_object(rejected: Rejected) -> dict[str, object]:
+    return {
+        "target": rejected.option.target,
+        "quant": rejected.option.quant,
+        "draft": rejected.draft or None,
+        "released": rejected.option.age.released or None,
+        "reason": rejected.reason,
+    }

@@ -1,0 +1,213 @@
+"""The draft length that measured costs imply, and the output of `tune`. Pure: figures in, text and plain dicts out.
+
+    tokens of a step    E(k) = 1 + a + ... + a^k, with k drafted and each accepted with probability a
+    its seconds         C(k) = decode of k + 1 rows + draft steps for k tokens + the rest
+    speed-up            E(k) * C(0) / C(k)
+
+(Leviathan et al. 2023, with measured decodes instead of equal ones.) The rest is a step's time outside decodes and
+draft steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.core.events import EngineInfo
+from eaglelocal.speculation.costs.cost_curve import lines
+
+ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
+CLIFF = 0.3  # of a plain decode: one more row that costs more than this is a cliff
+NOISY = 0.2  # above this the measured costs say little about single decodes
+WIDTH = 80
+BAR_CELLS = 30
+MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Implied:
+    """The best draft length if each drafted token is accepted with probability `acceptance`; 0: plain decoding."""
+
+    acceptance: float
+    num_draft_tokens: int
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True)
+class Implications:
+    """The costs of a step by its number of drafted tokens, and the draft lengths that they imply."""
+
+    seconds: list[float]  # [drafted tokens]
+
+    @classmethod
+    def of(cls, costs: MeasuredCosts) -> Implications:
+        sizes = {cost.num_rows: cost.seconds for cost in costs.decodes}
+        decodes = lines(sizes, max(sizes))[1:]
+        if costs.at_once > 1:
+            decodes = decodes[: costs.at_once + 1]
+        draft_s = draft_step_s(costs)
+        drafted = [
+            decode + -(-k // costs.at_once) * draft_s + costs.drafted_overhead_s for k, decode in enumerate(decodes)
+        ]
+        return cls([decodes[0] + costs.plain_overhead_s, *drafted[1:]])
+
+    def speedup(self, num_draft_tokens: int, acceptance: float) -> float:
+        tokens = sum(acceptance**depth for depth in range(num_draft_tokens + 1))
+        return tokens * self.seconds[0] / self.seconds[num_draft_tokens]
+
+    def best(self, acceptance: float) -> Implied:
+        """Return the best draft length, out of all: costs rise in jumps, so hill climbing would stop at the first."""
+        length = max(range(len(self.seconds)), key=lambda k: self.speedup(k, acceptance))
+        return Implied(acceptance, length, self.speedup(length, acceptance))
+
+    def break_even(self) -> float | None:
+        """Return the lowest acceptance, in steps of 0.01, at which a draft pays; None if none does, even at 1."""
+        paying = (percent / 100 for percent in range(101) if self.best(percent / 100).num_draft_tokens)
+        return next(paying, None)
+
+
+def draft_step_s(costs: MeasuredCosts) -> float:
+    """Return the seconds of a draft step with one node, of the slowest drafter; 0.0 if none was measured."""
+    first: dict[str, float] = {}
+    for drafter, cost in costs.draft_steps:
+        first.setdefault(drafter, cost.seconds)
+    return max(first.values(), default=0.0)
+
+
+def cliffs(costs: MeasuredCosts) -> list[int]:
+    """Return the sizes that cost more than CLIFF of a plain decode for each row above the size before."""
+    pairs = zip(costs.decodes, costs.decodes[1:], strict=False)
+    one_s = costs.decodes[0].seconds
+    return [
+        high.num_rows
+        for low, high in pairs
+        if high.seconds - low.seconds > CLIFF * one_s * (high.num_rows - low.num_rows)
+    ]
+
+
+# ---- for people
+def report_lines(costs: MeasuredCosts, info: EngineInfo, machine: str) -> list[str]:
+    """Return the report, at most WIDTH columns wide."""
+    return [
+        f"target       {info.target}"[:WIDTH],
+        f"draft        {info.draft}"[:WIDTH],
+        f"machine      {machine}, {info.threads} threads, {info.library}"[:WIDTH],
+        "",
+        *curve_lines(costs),
+        "",
+        *beside_lines(costs),
+        "",
+        *implied_lines(costs),
+        *noise_lines(costs),
+    ]
+
+
+def curve_lines(costs: MeasuredCosts) -> list[str]:
+    one_s = costs.decodes[0].seconds
+    scale = BAR_CELLS / max(cost.seconds for cost in costs.decodes)
+    shown = ["rows        ms   x one row   ms per extra row"]
+    before = None
+    for cost in costs.decodes:
+        extra = ""
+        if before is not None:
+            extra = f"{(cost.seconds - before.seconds) / (cost.num_rows - before.num_rows) * MS:+.2f}"
+        bar = "█" * max(1, round(cost.seconds * scale))
+        shown.append(
+            f"{cost.num_rows:4d} {cost.seconds * MS:9.2f} {cost.seconds / one_s:11.2f} {extra:>18}   {bar}".rstrip()
+        )
+        before = cost
+    return shown
+
+
+def beside_lines(costs: MeasuredCosts) -> list[str]:
+    """Return lines on draft steps, the rest of a step, and the cost of context."""
+    steps = [
+        f"draft step   {drafter}: {cost.seconds * MS:.2f} ms{_of_nodes(cost.num_rows, costs.at_once)}"
+        for drafter, cost in costs.draft_steps
+    ]
+    plain, drafted = costs.plain_overhead_s * MS, costs.drafted_overhead_s * MS
+    return [
+        *(steps or ["draft step   none was measured: drafting is counted as free below"]),
+        f"the rest     {plain:.2f} ms a plain step, {drafted:.2f} ms a drafted one",
+        f"context      {_context_text(costs)}",
+    ]
+
+
+def _context_text(costs: MeasuredCosts) -> str:
+    if costs.context is None:
+        return "no long context was seen yet: what it adds is learnt while you chat"
+    once, each = (seconds * 1000 * MS for seconds in (costs.context.per_cell_s, costs.context.per_row_cell_s))
+    return f"1000 tokens add about {once:.1f} ms, and {each:.1f} ms for each row"
+
+
+def _of_nodes(number: int, at_once: int) -> str:
+    tokens = f" for {at_once} tokens" if at_once > 1 else ""
+    return tokens if number == 1 else f"{tokens} for {number} nodes"
+
+
+def implied_lines(costs: MeasuredCosts) -> list[str]:
+    implications = Implications.of(costs)
+    return [
+        "accepted per token   best draft   speed",
+        *(_implied_line(implications.best(acceptance)) for acceptance in ACCEPTANCES),
+        "",
+        f"cliffs       {_cliff_text(costs)}",
+        f"verdict      {_verdict(implications.break_even())}",
+    ]
+
+
+def _implied_line(implied: Implied) -> str:
+    draft = f"{implied.num_draft_tokens} tokens" if implied.num_draft_tokens != 1 else "1 token"
+    return f"{implied.acceptance:18.2f}   {draft if implied.num_draft_tokens else 'none':<10}   {implied.speedup:.2f}x"
+
+
+def _cliff_text(costs: MeasuredCosts) -> str:
+    found = cliffs(costs)
+    return f"before {', '.join(map(str, found))} rows" if found else "none: every further row costs little"
+
+
+def _verdict(break_even: float | None) -> str:
+    if break_even is None:
+        return "drafting cannot pay here, even if every token were accepted"
+    if break_even == 0.0:
+        return "a further row costs nothing here: drafting always pays"
+    return f"drafting pays where more than about {break_even:.0%} of it is accepted"
+
+
+def noise_lines(costs: MeasuredCosts) -> list[str]:
+    """Return a warning if the measurements are too noisy."""
+    if costs.noise < NOISY:
+        return []
+    return [f"note         like decodes differ by a factor of {math.exp(costs.noise):.1f}: what else is running?"]
+
+
+# ---- for programs
+def report_object(costs: MeasuredCosts, info: EngineInfo, machine: str) -> dict[str, object]:
+    implications = Implications.of(costs)
+    one_s = costs.decodes[0].seconds
+    return {
+        "target": info.target,
+        "draft": info.draft,
+        "machine": machine,
+        "threads": info.threads,
+        "llama_cpp": info.library,
+        "rows": [
+            {"rows": c.num_rows, "seconds": c.seconds, "ratio": c.seconds / one_s, "samples": c.num_samples}
+            for c in costs.decodes
+        ],
+        "draft_steps": [
+            {"drafter": drafter, "rows": c.num_rows, "seconds": c.seconds} for drafter, c in costs.draft_steps
+        ],
+        "tokens_a_draft_step": costs.at_once,
+        "rest_s": {"plain": costs.plain_overhead_s, "drafted": costs.drafted_overhead_s},
+        "noise": costs.noise,
+        "context_s": costs.context
+        and {"per_cell": costs.context.per_cell_s, "per_row_and_cell": costs.context.per_row_cell_s},
+        "implied": [
+            {"acceptance": i.acceptance, "draft_tokens": i.num_draft_tokens, "speedup": i.speedup}
+            for i in map(implications.best, ACCEPTANCES)
+        ],
+        "cliffs": cliffs(costs),
+        "break_even_acceptance": implications.break_even(),
+    }

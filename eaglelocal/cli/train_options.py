@@ -1,0 +1,147 @@
+"""The options of a run of `eaglelocal train`, and the check whether memory and disk suffice.
+
+Errors that would otherwise only show after hours of collecting or training are raised here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eaglelocal import locations
+from eaglelocal.cli.import_head import asked_place, find
+from eaglelocal.cli.load_model import options_of, plan_run
+from eaglelocal.cli.output import Output
+from eaglelocal.conversation.session import Choice
+from eaglelocal.errors import UsageError
+
+if TYPE_CHECKING:
+    from eaglelocal.core.plan import Plan
+    from eaglelocal.hub.target_resolver import FoundTarget
+    from eaglelocal.settings import Settings
+    from eaglelocal.training.draft_head import School
+
+DEFAULT_CTX = 2048
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lessons:
+    """The options of a training run: target, start, rival, files and devices."""
+
+    found: FoundTarget
+    school: School
+    rival: str | None  # the draft used now, or the head that training starts from; the result must be better
+    settings: Settings
+    output: Output
+    folder: Path
+    device: str  # torch's
+    path: Path  # of the new head
+    is_named: bool  # --out is given: the head is written even if it is no better
+    kind: str  # type of the head's weights
+
+    def plan(self, draft: str, *, ctx: int, parallel: int = 1, spec: str | int = "auto") -> Plan:
+        """Return a plan with this draft, as --draft takes it; a head's weights are not quantized further."""
+        from eaglelocal.gguf.head_requantization import AS_IN_FILE
+
+        options = options_of(self.settings, Choice(), parallel=parallel)
+        options = dataclasses.replace(options, mmproj="none", draft=draft, draft_type=AS_IN_FILE, ctx=ctx, spec=spec)
+        return plan_run(options, self.output)
+
+    def reading_plan(self) -> Plan:
+        """Return the plan of the target alone, as training runs it to read the conversations."""
+        return self.plan("none", ctx=self.ctx, spec="off")
+
+    @property
+    def ctx(self) -> int:
+        """The most tokens of a conversation."""
+        return min(self.settings.ctx or DEFAULT_CTX, self.found.info.context_length or DEFAULT_CTX)
+
+
+def lessons_of(
+    settings: Settings, output: Output, device: str, *, start: str, work: str | None, out: str | None, kind: str
+) -> Lessons:
+    """Resolve the flags of a run. Raises UsageError, IncompatibleError or ResourceError for what cannot work."""
+    found = find(settings, output)
+    school = school_of(start, found)
+    folder = Path(work).expanduser() if work else locations.training_dir() / digest_of([str(found.path.resolve())])
+    return Lessons(
+        found=found,
+        school=school,
+        rival=draft_there(start, found),
+        settings=settings,
+        output=output,
+        folder=folder,
+        device=device,
+        path=path_of(school, kind, out),
+        is_named=out is not None,
+        kind=kind,
+    )
+
+
+def school_of(start: str, found: FoundTarget) -> School:
+    """Return the target with the head to start from: `start` names it, or auto: as `--draft auto`, or none: a new one.
+
+    Raises UsageError if it is no EAGLE head, IncompatibleError if it cannot be trained, before answers are collected.
+    """
+    from eaglelocal.gguf.eagle_info import EagleInfo
+    from eaglelocal.gguf.reader import read_header
+    from eaglelocal.hub.draft_resolver import find_draft
+    from eaglelocal.training.draft_head import School, head_shape
+
+    school = School(found.header, found.info)
+    draft = None if start == "none" else find_draft(start, found)
+    if draft is not None and draft.kind == "eagle3" and draft.path is not None:
+        header = read_header(draft.path)
+        school = dataclasses.replace(school, start=header, start_info=EagleInfo.from_header(header))
+    elif start not in ("auto", "none"):
+        raise UsageError(f"--from {start} is no EAGLE head", hint="a head in GGUF, or `--from none`")
+    head_shape(school, max_context=1)
+    return school
+
+
+def draft_there(start: str, found: FoundTarget) -> str | None:
+    """Return the draft that the new head would replace, as --draft takes it: the one of `--draft auto`, or `start`.
+
+    None if it has no file: a lookup is not replaced by a head.
+    """
+    from eaglelocal.hub.draft_resolver import find_draft
+
+    draft = find_draft("auto" if start == "none" else start, found)
+    if draft.path is None:
+        return None
+    return "mtp" if draft.kind == "mtp" else str(draft.path.resolve())
+
+
+def path_of(school: School, kind: str, out: str | None) -> Path:
+    """Return the file of the new head. Raises UsageError or ResourceError if it cannot be written."""
+    from eaglelocal.hub.heads.head_store import check_writable, place_of
+    from eaglelocal.training.draft_head import name_of
+
+    place = place_of(school.target, school.info, name_of(school), kind)
+    path = asked_place(out, place.name) if out else place
+    check_writable(path)
+    return path
+
+
+def check_there_is_room(lessons: Lessons) -> None:
+    """Raise ResourceError, with the numbers, if memory or disk do not suffice; called before answers are collected."""
+    from eaglelocal.catalog.catalog import load
+    from eaglelocal.gguf.model_shape import shape_of
+    from eaglelocal.memory.estimate import estimate, safe_rooms
+    from eaglelocal.planning.autoplan import this_rig
+    from eaglelocal.probe.probe import free_bytes
+    from eaglelocal.training.batches import Unrolling
+    from eaglelocal.training.training_memory import check_disk, check_room, need_of
+
+    need = need_of(lessons.school, Unrolling(), max_tokens=lessons.ctx, device=lessons.device)
+    check_disk(need, lessons.folder, free_bytes(lessons.folder))
+    rooms = this_rig(load()).rooms
+    held = estimate(lessons.reading_plan(), shape_of(lessons.found.header), None, rooms)
+    check_room(need, held, safe_rooms(rooms), lessons.device)
+
+
+def digest_of(parts: Sequence[str]) -> str:
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()

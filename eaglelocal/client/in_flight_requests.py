@@ -1,0 +1,284 @@
+"""The requests of one client: their listeners, and the engine process that they are sent to.
+
+A request is either waiting (no process is ready, or another suspect of a crash runs) or sent; it ends with exactly
+one Finished or Failed. Events of sent requests arrive on the supervisor's thread; requests that were never sent may
+be ended by the thread that cancels or refuses them, or by a timer. Callbacks run outside the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from eaglelocal.client.client import OnEvent
+from eaglelocal.client.crash_suspects import CrashSuspects, Digest, digest_of
+from eaglelocal.core.events import Cancel, Command, Failed, Finished, RequestEvent, SetSpec, Submit
+from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Spec
+from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.errors import EagleLocalError, RequestError
+from eaglelocal.worker.crash_report import InFlight
+
+LOOK_AGAIN_S = 1.0  # between checks on suspects that wait for another one
+
+_log = logging.getLogger(__name__)
+_suspects_log = logging.getLogger(f"{__name__}.suspects")  # for a server's log; clients get the error anyway
+_suspects_log.addHandler(logging.NullHandler())
+
+
+class Recipient(Protocol):
+    """The part of the engine process that Desk uses."""
+
+    def send(self, command: Command) -> bool:
+        """Send a command; return False if the process is gone and never received it."""
+
+
+class _Asked:
+    """A request and the listener for its events."""
+
+    __slots__ = ("_digest", "on_event", "request")
+
+    def __init__(self, request: AnyRequest, on_event: OnEvent) -> None:
+        self.request, self.on_event = request, on_event
+        self._digest: Digest | None = None
+
+    @property
+    def digest(self) -> Digest:
+        """Return the request's digest, computed at first use: before any crash, only for requests with images."""
+        if self._digest is None:
+            self._digest = digest_of(self.request)
+        return self._digest
+
+    @property
+    def has_pictures(self) -> bool:
+        return isinstance(self.request, ChatRequest) and any(message.images for message in self.request.messages)
+
+    def drop_pictures(self) -> None:
+        """Drop the images, perhaps tens of megabytes, once the process has them; the digest is computed first."""
+        if isinstance(self.request, ChatRequest) and self.has_pictures:
+            _ = self.digest
+            self.request = replace(self.request, messages=())
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A request that was sent to a process."""
+
+    asked: _Asked
+    sent_at_s: float
+    has_started: bool = False
+
+    def in_flight(self) -> InFlight:
+        request, age_s = self.asked.request, time.monotonic() - self.sent_at_s
+        kind = _kind_of(request)
+        return InFlight(id=request.id, kind=kind, age_s=age_s, has_started=self.has_started, owner=request.owner)
+
+
+class Desk:
+    """The requests of one client.
+
+    Commands are sent under the lock: a Cancel must not overtake its Submit.
+    """
+
+    def __init__(self, refusal: EagleLocalError) -> None:
+        self._lock = threading.Lock()
+        self._recipient: Recipient | None = None
+        self._refusal: EagleLocalError | None = refusal  # why new requests are failed at once; None: they wait
+        self._waiting: dict[str, _Asked] = {}
+        self._sent: dict[str, _Sent] = {}
+        self._suspects = CrashSuspects()
+        self._look_again: threading.Timer | None = None  # set while suspects wait for another one
+        self._spec: Spec | None = None  # for requests that set none themselves; None: the plan's
+
+    @property
+    def recipient(self) -> Recipient | None:
+        return self._recipient
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def awaits_answers(self) -> bool:
+        """Return whether the process has unanswered requests."""
+        return bool(self._sent)
+
+    @property
+    def in_flight(self) -> tuple[InFlight, ...]:
+        """The requests that the process has, for the crash report."""
+        with self._lock:
+            return tuple(sent.in_flight() for sent in self._sent.values())
+
+    def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
+        asked = _Asked(request, on_event)
+        if self._suspects or asked.has_pictures:
+            _ = asked.digest  # hashed before the lock is taken
+        with self._lock:
+            if request.id in self._sent or request.id in self._waiting:
+                raise RequestError(f"a request with the id {request.id!r} is still running")
+            refusal = self._accusation(asked) or (None if self._recipient is not None else self._refusal)
+            if refusal is None:
+                self._send_or_keep(asked)
+        if refusal is not None:
+            self._call(on_event, Failed(request.id, refusal))
+
+    def cancel(self, request_id: str) -> None:
+        with self._lock:
+            waiting = self._waiting.pop(request_id, None)
+            if request_id in self._sent and self._recipient is not None:
+                self._recipient.send(Cancel(request_id))
+        if waiting is not None:
+            self._call(waiting.on_event, Finished(request_id, "cancelled", "", 0, 0, Timings(), SpeculationStats()))
+
+    def set_spec(self, spec: Spec) -> None:
+        """Set the default Spec of this engine process and of later ones."""
+        with self._lock:
+            self._spec = spec
+            if self._recipient is not None:
+                self._recipient.send(SetSpec(spec))
+
+    def deliver(self, events: Iterable[RequestEvent]) -> None:
+        """Pass each event to the listener of its request."""
+        for event in events:
+            if isinstance(event, (Finished, Failed)):
+                sent = self._sent.pop(event.request_id, None)
+                if sent is not None and not (isinstance(event, Finished) and event.reason == "cancelled"):
+                    self._clear(sent.asked)
+            else:
+                sent = self._sent.get(event.request_id)
+            if sent is not None:
+                sent.has_started = True
+                self._call(sent.asked.on_event, event)
+        if self._waiting:
+            self._send_waiting()
+
+    def take_over(self, recipient: Recipient) -> None:
+        """Use a process that is ready: send it the waiting requests."""
+        with self._lock:
+            self._recipient, self._refusal = recipient, None
+            if self._spec is not None:
+                recipient.send(SetSpec(self._spec))
+        self._send_waiting()
+
+    def accept(self) -> None:
+        """Let new requests wait for a process from now on, instead of refusing them."""
+        with self._lock:
+            self._refusal = None
+
+    def lose(self, error: EagleLocalError, *, is_crash: bool = False) -> None:
+        """Fail the requests sent to a process that is gone. Waiting ones go on waiting; a crash adds suspects."""
+        with self._lock:
+            self._recipient = None
+            sent, self._sent = self._sent, {}
+        if is_crash:
+            self._accuse([one.asked for one in sent.values()], error)
+        for request_id, one in sent.items():
+            self._call(one.asked.on_event, Failed(request_id, error))
+
+    def refuse(self, error: EagleLocalError) -> None:
+        """Fail waiting and new requests until a process is ready. Does nothing if one is."""
+        with self._lock:
+            if self._recipient is not None:
+                return
+            self._refusal = error
+            waiting, self._waiting = self._waiting, {}
+        for request_id, one in waiting.items():
+            self._call(one.on_event, Failed(request_id, error))
+
+    def _accuse(self, asked: list[_Asked], error: EagleLocalError) -> None:
+        digests = [one.digest for one in asked]  # hashed before the lock is taken
+        with self._lock:
+            guilty = self._suspects.record_crash(digests, error)
+        if guilty is not None:
+            ids = ", ".join(one.request.id for one in asked if one.digest == guilty)
+            _suspects_log.warning("request %s was in flight at several crashes; its like is refused from now on", ids)
+
+    def _accusation(self, asked: _Asked) -> EagleLocalError | None:
+        return self._suspects.refusal(asked.digest) if self._suspects else None
+
+    def _clear(self, asked: _Asked) -> None:
+        if self._suspects:
+            with self._lock:
+                self._suspects.clear(asked.digest)
+
+    def _send_waiting(self) -> None:
+        """Send the waiting requests that may run; fail those that are refused as culprits of a crash by now."""
+        refused = []
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+            for request_id, one in waiting.items():
+                refusal = self._accusation(one)
+                if refusal is None:
+                    try:
+                        self._send_or_keep(one)
+                    except EagleLocalError as error:  # too large for the pipe; the others must not be lost with it
+                        refusal = error
+                if refusal is not None:
+                    refused.append((one.on_event, Failed(request_id, refusal)))
+        for on_event, failed in refused:
+            self._call(on_event, failed)
+
+    def _send_or_keep(self, asked: _Asked) -> None:
+        if self._recipient is None:
+            self._waiting[asked.request.id] = asked
+        elif self._must_wait(asked):
+            self._waiting[asked.request.id] = asked
+            self._come_back()
+        else:
+            self._send(self._recipient, asked)
+
+    def _must_wait(self, asked: _Asked) -> bool:
+        if not self._suspects:
+            return False
+        running = [(sent.asked.digest, sent.sent_at_s) for sent in list(self._sent.values())]
+        return self._suspects.must_wait(asked.digest, running)
+
+    def _come_back(self) -> None:
+        """Check again in LOOK_AGAIN_S: the wait for another suspect ends by time, perhaps without any event."""
+        if self._look_again is not None:
+            return
+        timer = threading.Timer(LOOK_AGAIN_S, self._look_at_waiting)
+        timer.daemon = True
+        with contextlib.suppress(RuntimeError):  # no new thread could be started: the next event triggers the check
+            timer.start()
+            self._look_again = timer
+
+    def _look_at_waiting(self) -> None:
+        with self._lock:
+            self._look_again = None
+        self._send_waiting()
+
+    def _send(self, recipient: Recipient, asked: _Asked) -> None:
+        request = asked.request
+        self._sent[request.id] = _Sent(asked, time.monotonic())  # first: the answer may come before send returns
+        try:
+            sent = recipient.send(Submit(request))
+        except BaseException:  # too large, or cannot be pickled: the caller gets the error
+            del self._sent[request.id]
+            raise
+        if not sent and self._sent.pop(request.id, None) is not None:
+            self._waiting[request.id] = asked  # the process is lost, which will be reported soon
+        if sent:
+            asked.drop_pictures()
+
+    def _call(self, on_event: OnEvent, event: RequestEvent) -> None:
+        try:
+            on_event(event)
+        except Exception:
+            _log.exception("the listener of request %s failed; the request is cancelled", event.request_id)
+            self._abandon(event.request_id)
+
+    def _abandon(self, request_id: str) -> None:
+        with self._lock:
+            if self._sent.pop(request_id, None) is not None and self._recipient is not None:
+                self._recipient.send(Cancel(request_id))
+
+
+def _kind_of(request: AnyRequest) -> str:
+    if isinstance(request, EmbedRequest):
+        return "embedding" if request.ranking is None else "ranking"
+    return "chat"

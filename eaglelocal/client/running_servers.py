@@ -1,0 +1,193 @@
+"""The eaglelocal servers running on this machine: each announces itself in a file of the state folder.
+
+A file holds address, key and process, and only its owner may read it. It is removed when the server ends. If its
+process has ended (checked by pid and birth mark, because pids are reused) it is stale, and a reader removes it.
+Reading never raises: invalid files are skipped. Uses files and /health; starts and ends nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from eaglelocal import locations
+from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.core.json_text import read_json
+from eaglelocal.errors import EngineError
+from eaglelocal.probe.process_info import birth_of, is_alive
+
+NO_ANSWER = "no answer"
+
+_MAX_BYTES = 64 * 1024
+_LOOPBACK = {"localhost": "127.0.0.1"}
+_ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningServer:
+    """A server and how to reach it from this machine."""
+
+    url: str
+    port: int
+    machine: str  # host name: several machines may share a home folder
+    pid: int
+    birth: str  # mark of the process, see probe.processes
+    target: str  # label
+    started_at: float  # Unix time, s
+    api_key: str = field(default="", repr=False)  # of the local user, if the server requires one
+
+    def is_at(self, url: str) -> bool:
+        """Return whether an address, with or without http://, is this server's."""
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            host, port = parts.hostname or "", parts.port
+        except ValueError:  # the port is no number
+            return False
+        there = urlsplit(self.url)
+        return (parts.scheme, _LOOPBACK.get(host, host), port) == (there.scheme, there.hostname, there.port)
+
+
+def this_server(host: str, port: int, *, target: str, api_key: str = "") -> RunningServer:
+    """Return this process as a server. A wildcard host is replaced by the loopback address."""
+    address = _ANYWHERE.get(host, host)
+    name = f"[{address}]" if ":" in address else address
+    pid = os.getpid()
+    return RunningServer(
+        url=f"http://{name}:{port}",
+        port=port,
+        machine=platform.node(),
+        pid=pid,
+        birth=birth_of(pid) or "",
+        target=target,
+        started_at=time.time(),
+        api_key=api_key,
+    )
+
+
+@contextlib.contextmanager
+def announced(server: RunningServer) -> Iterator[Path]:
+    """Announce a server while the block runs. Raises EngineError when the state folder cannot be written."""
+    path = announce(server)
+    try:
+        yield path
+    finally:
+        left = _read(path)
+        if left is not None and left.started_at == server.started_at:  # another may have taken over port and file
+            path.unlink(missing_ok=True)
+
+
+def announce(server: RunningServer) -> Path:
+    """Write or replace a server's announcement; return its path. Raises EngineError when it cannot be written."""
+    path = _path_of(server)
+    try:
+        write_whole(path, json.dumps(asdict(server)))
+    except OSError as error:
+        raise EngineError(f"{path} cannot be written: {error.strerror}", hint="XDG_STATE_HOME names another") from error
+    return path
+
+
+def running_servers(*, remove_stale: bool = True) -> list[RunningServer]:
+    """Return the live servers, newest first. Stale files are removed unless `remove_stale` is False."""
+    found = [server for path in _files() if (server := _alive(path, remove_stale=remove_stale)) is not None]
+    return sorted(found, key=lambda server: server.started_at, reverse=True)
+
+
+def stale_files() -> list[Path]:
+    """Return announcements of ended servers of this machine that were not removed. Removes none."""
+    here = [(path, server) for path in _files() if (server := _read(path)) and server.machine == platform.node()]
+    return [path for path, server in here if not is_alive(server.pid, server.birth)]
+
+
+def state_of(server: RunningServer, *, timeout_s: float = 1.0) -> str:
+    """Return the state from /health: ready, or another one; NO_ANSWER when no reply comes in time."""
+    parts = urlsplit(server.url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
+    try:
+        with contextlib.closing(connection):
+            connection.request("GET", "/health")
+            response = connection.getresponse()
+            said = response.read(_MAX_BYTES)
+    except (OSError, http.client.HTTPException, ValueError):
+        return NO_ANSWER
+    return "ready" if response.status == http.client.OK else _word_of(said) or f"answers {response.status}"
+
+
+def _word_of(said: bytes) -> str:
+    with contextlib.suppress(ValueError):
+        reply = read_json(said)
+        if isinstance(reply, dict):
+            words = (reply.get(name) for name in ("state", "status"))
+            return next((word for word in words if isinstance(word, str)), "")
+    return ""
+
+
+def _path_of(server: RunningServer) -> Path:
+    """Return the file's path, unique by machine, process and port, because machines may share a home folder."""
+    machine = "".join(char if char.isalnum() or char in "-." else "_" for char in server.machine)
+    return locations.servers_dir() / f"{machine}-{server.pid}-{server.port}.json"
+
+
+def _files() -> list[Path]:
+    try:
+        return sorted(locations.servers_dir().glob("*-*.json"))
+    except OSError:
+        return []
+
+
+def _alive(path: Path, *, remove_stale: bool) -> RunningServer | None:
+    server = _read(path)
+    if server is None or server.machine != platform.node():  # for the other machine to remove
+        return None
+    if not is_alive(server.pid, server.birth):
+        if not remove_stale:
+            return None
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        return None
+    return server
+
+
+def _read(path: Path) -> RunningServer | None:
+    """Return an announcement; None for any other content (perhaps another version's), which is not removed."""
+    try:
+        with path.open("rb") as file:
+            told = read_json(file.read(_MAX_BYTES))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(told, dict):
+        return None
+    values = {name: told.get(name) for name in _KINDS}
+    if not all(isinstance(values[name], kind) for name, kind in _KINDS.items()):
+        return None
+    server = RunningServer(**values)  # type: ignore[arg-type]
+    return server if _is_sound(server) else None
+
+
+def _is_sound(server: RunningServer) -> bool:
+    try:
+        is_address = urlsplit(server.url).port == server.port
+    except ValueError:
+        return False
+    return is_address and server.pid > 1 and math.isfinite(server.started_at)
+
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "url": str,
+    "port": int,
+    "machine": str,
+    "pid": int,
+    "birth": str,
+    "target": str,
+    "started_at": (int, float),
+    "api_key": str,
+}
+assert set(_KINDS) == {each.name for each in fields(RunningServer)}

@@ -1,0 +1,104 @@
+"""Read an eaglelocal server for a monitor: /v1/snapshot. Missing values are allowed: versions differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from eaglelocal.client.http_stream import mapping, refusal
+from eaglelocal.client.server_reading import Drafting, Reading, RequestRow, Totals, added, added_totals
+from eaglelocal.client.servers.connection import Connection
+from eaglelocal.client.servers.json_fields import number, numbers, rows, text, whole
+
+KIND = "eaglelocal"
+
+
+class OurServer:
+    """A watch.Source for an eaglelocal server."""
+
+    kind = KIND
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def read(self) -> Reading:
+        reply = self._connection.get("/v1/snapshot")
+        if not reply.is_good:
+            raise refusal(self._connection.url, reply.status, reply.body)
+        return reading_of_ours(reply.mapping())
+
+
+def reading_of_ours(told: Mapping[str, object]) -> Reading:
+    model, engine = mapping(told.get("model")), mapping(told.get("engine"))
+    others = [row for row in rows(told, "loaded") if row.get("name") != model.get("name")]
+    engines = [engine, *(mapping(other.get("engine")) for other in others)]
+    requests, recent = told.get("requests"), told.get("recent")
+    return Reading(
+        kind=KIND,
+        state=text(told, "state") or "ready",
+        detail=text(told, "detail"),
+        model=text(model, "target") or text(model, "name"),
+        beside=tuple(text(other, "target") or text(other, "name") for other in others),
+        draft=text(model, "draft"),
+        n_ctx=whole(model, "n_ctx"),
+        num_slots=whole(model, "num_slots"),
+        running=whole(told, "running"),
+        waiting=whole(told, "waiting"),
+        answered=whole(told, "answered"),
+        restarts=whole(told, "restarts"),
+        uptime_s=number(told, "uptime_s"),
+        cached_tokens=added(number(one, "cached_tokens") for one in engines),
+        cache_cells=added(number(one, "cache_cells") for one in engines) or None,
+        memory_bytes=whole({"": added(number(one, "peak_rss_bytes") for one in engines)}, ""),
+        swapped_bytes=added(number(one, "swapped_bytes") for one in engines),
+        totals=added_totals([_totals(one) for one in engines]),
+        drafting=_drafting(engine),
+        requests=tuple(map(_row, requests)) if isinstance(requests, list) else None,
+        recent=tuple(map(_row, recent)) if isinstance(recent, list) else (),
+        can_control=told.get("is_operator") is True,
+    )
+
+
+def _totals(engine: Mapping[str, object]) -> Totals:
+    stats = mapping(engine.get("speculation"))
+    return Totals(
+        process=str(engine.get("pid", "")),
+        prompt_tokens=number(engine, "prompt_tokens"),
+        cached_prompt_tokens=number(engine, "reused_tokens"),
+        generated_tokens=number(engine, "generated_tokens"),
+        drafts=number(stats, "drafts"),
+        draft_tokens=number(stats, "draft_tokens"),
+        accepted_tokens=number(stats, "accepted_tokens"),
+        emitted_tokens=number(engine, "emitted_tokens"),
+        per_position=numbers(stats, "accepted_per_position"),
+        draft_s=number(engine, "draft_s"),
+        verify_s=number(engine, "verify_s"),
+        host_s=number(engine, "host_s"),
+        plain_s=number(engine, "plain_s"),
+        answer_s=number(engine, "answer_s"),
+    )
+
+
+def _drafting(engine: Mapping[str, object]) -> Drafting:
+    stats = mapping(engine.get("speculation"))
+    return Drafting(state=text(stats, "state"), reason=text(stats, "reason"), setting=text(engine, "spec"))
+
+
+def _row(told: object) -> RequestRow:
+    row = mapping(told)
+    generated, accepted = number(row, "completion_tokens"), number(row, "accepted_tokens")
+    is_waiting = row.get("state") == "waiting"
+    return RequestRow(
+        id=text(row, "id"),
+        owner=text(row, "owner"),
+        model=text(row, "model"),
+        state=text(row, "state"),
+        drafting=text(row, "drafting"),
+        prompt_tokens=None if is_waiting else whole(row, "prompt_tokens"),
+        cached_tokens=None if is_waiting else whole(row, "cached_tokens"),
+        generated_tokens=whole(row, "completion_tokens"),
+        tok_s=number(row, "tok_s") or None,
+        acceptance=number(mapping(row.get("speculation")), "acceptance_rate"),
+        share=accepted / generated if generated and accepted is not None else None,
+        wait_s=number(row, "ttft_s") if row.get("ttft_s") is not None else number(row, "age_s") if is_waiting else None,
+        age_s=number(row, "age_s"),
+    )

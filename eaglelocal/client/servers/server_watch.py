@@ -1,0 +1,114 @@
+"""Poll a running server on a thread of its own: detect its kind, read its state, and reconnect after restarts.
+
+A failure is a reading too (DISCONNECTED, with the reason); the next attempt detects the kind of server anew.
+A monitor's commands (cancel, switch) use a connection of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Protocol
+from urllib.parse import quote
+
+from eaglelocal.client.http_server import is_ours
+from eaglelocal.client.http_stream import mapping
+from eaglelocal.client.server_reading import DISCONNECTED, Reading
+from eaglelocal.client.servers.connection import Connection
+from eaglelocal.client.servers.eaglelocal_server import OurServer
+from eaglelocal.client.servers.llama_server import LlamaServer
+from eaglelocal.client.servers.prometheus import Samples
+from eaglelocal.client.servers.vllm_server import VllmServer
+from eaglelocal.core.request import Spec
+from eaglelocal.errors import EagleLocalError, EngineError
+
+GAP_S = 0.5  # between readings
+PATIENCE_S = 2.0  # between attempts to reach a server that does not answer
+
+OnReading = Callable[[Reading], None]
+
+
+class Source(Protocol):
+    """A reader for one kind of server."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def read(self) -> Reading:
+        """Return the server's state. Raises EagleLocalError when it does not answer."""
+
+
+def source_of(connection: Connection) -> Source:
+    """Detect the kind of server and return its reader. Raises EngineError for an unknown one."""
+    reply = connection.get("/v1/models")
+    if reply.status in (401, 403):
+        hint = "EAGLELOCAL_API_KEY holds the key of a server on another machine"
+        raise EngineError(f"{connection.url} wants a key", hint=hint)
+    listed = reply.mapping().get("data")
+    entry = mapping(listed[0]) if isinstance(listed, list) and listed else {}
+    if is_ours(entry):
+        return OurServer(connection)
+    if entry.get("owned_by") == "llamacpp" or connection.get("/props").mapping().get("total_slots"):
+        return LlamaServer(connection)
+    metrics = connection.get("/metrics")
+    samples = Samples(metrics.text if metrics.is_good else "")
+    if "vllm:" in samples:
+        return VllmServer(connection)
+    if "llamacpp:" in samples or reply.status == 503:  # it is loading
+        return LlamaServer(connection)
+    what = f"{connection.url} is neither eaglelocal nor llama-server nor vLLM"
+    raise EngineError(what, hint="its /v1/models, /props and /metrics say nothing that is known here")
+
+
+class Watch:
+    """Polls a server until it is closed; `on_reading` runs on its thread."""
+
+    def __init__(self, url: str, on_reading: OnReading, *, api_key: str = "", gap_s: float = GAP_S) -> None:
+        """Prepare a watch. Raises UsageError for an invalid address."""
+        self._connection = Connection(url, api_key=api_key)
+        self.url, self._api_key = self._connection.url, api_key
+        self._on_reading, self._gap_s = on_reading, gap_s
+        self._source: Source | None = None
+        self._kind = ""
+        self._is_closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop polling; a request in flight may be abandoned after 1 s."""
+        self._is_closing.set()
+        self._thread.join(1.0)
+
+    def read(self) -> Reading:
+        """Return the server's present state; on failure a DISCONNECTED reading."""
+        try:
+            if self._source is None:
+                self._source = source_of(self._connection)
+                self._kind = self._source.kind
+            return self._source.read()
+        except EagleLocalError as error:
+            self._source = None
+            return Reading(kind=self._kind, state=DISCONNECTED, detail=error.message)
+
+    # ---- commands, from any thread
+    def cancel(self, request_id: str) -> None:
+        """Cancel a request. Raises EagleLocalError, with the server's reason if it has one."""
+        self._post(f"/v1/requests/{quote(request_id, safe='')}/cancel", {})
+
+    def switch(self, spec: Spec) -> None:
+        """Set how to draft for requests that do not say it themselves. Raises EagleLocalError."""
+        self._post("/v1/speculation", {"spec": spec.num_draft_tokens or str(spec)})
+
+    def _post(self, path: str, body: dict[str, object]) -> None:
+        with contextlib.closing(Connection(self.url, api_key=self._api_key)) as connection:
+            connection.post(path, body)
+
+    def _run(self) -> None:
+        while not self._is_closing.is_set():
+            reading = self.read()
+            self._on_reading(reading)
+            self._is_closing.wait(PATIENCE_S if reading.state == DISCONNECTED else self._gap_s)
+        self._connection.close()

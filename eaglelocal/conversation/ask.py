@@ -1,0 +1,102 @@
+"""Ask one question: leave out old turns until it fits, follow the answer, record both.
+
+Line mode and the screen share this. How answers are shown and stopped is up to the caller's `Follow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from eaglelocal.conversation.context_window import turns_to_forget
+from eaglelocal.conversation.pictures import Pictures
+from eaglelocal.conversation.session import Answer, Outcome, Session
+from eaglelocal.core.events import (
+    Embedded,
+    Failed,
+    Finished,
+    Prompted,
+    RequestEvent,
+    SpeculationChanged,
+    Started,
+    Tokens,
+)
+from eaglelocal.errors import EagleLocalError
+
+Listener = Callable[[RequestEvent], None]
+Follow = Callable[[Answer], Outcome]  # usually `listen`, inside something that can stop the answer
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The result of a question."""
+
+    outcome: Outcome
+    num_left_out: int  # old turns that were left out for the first time
+
+
+def ask(session: Session, question: str, follow: Follow, pictures: Pictures = ()) -> Asked:
+    """Ask a question and record the answer in the session.
+
+    The oldest turns are left out until the engine takes the request.
+    """
+    before = session.conversation.num_forgotten
+    num_forgotten = _forgettable(session, question, pictures)
+    outcome = _try(session, question, pictures, num_forgotten, follow)
+    while outcome.refused and num_forgotten < len(session.conversation.turns):
+        num_forgotten += 1
+        outcome = _try(session, question, pictures, num_forgotten, follow)
+    session.record(question, outcome, num_forgotten, pictures)
+    return Asked(outcome, 0 if outcome.refused else num_forgotten - before)
+
+
+def listen(answer: Answer, hear: Listener) -> Outcome:
+    """Pass each event of an answer to `hear` and return the outcome. An EagleLocalError is kept in it, not raised."""
+    outcome = Outcome()
+    try:
+        for event in answer:
+            hear(event)
+            outcome = _after(outcome, event)
+    except EagleLocalError as error:
+        return replace(outcome, error=error)
+    return outcome
+
+
+def _after(outcome: Outcome, event: RequestEvent) -> Outcome:
+    match event:
+        case Started():
+            return replace(outcome, started=True)
+        case Tokens():
+            thought = "".join(piece.reasoning for piece in event.pieces)
+            return replace(outcome, text=outcome.text + event.text, reasoning=outcome.reasoning + thought)
+        case Finished():
+            text, reasoning = outcome.text + event.text, outcome.reasoning + event.reasoning
+            return replace(outcome, text=text, reasoning=reasoning, finished=event)
+        case Failed():
+            return replace(outcome, error=event.error)
+        case Prompted() | SpeculationChanged() | Embedded():
+            return outcome  # the line after the answer says how drafting ended
+
+
+def _try(session: Session, question: str, pictures: Pictures, num_forgotten: int, follow: Follow) -> Outcome:
+    return follow(session.model.client.stream(session.request(question, num_forgotten, pictures)))
+
+
+def _forgettable(session: Session, question: str, pictures: Pictures) -> int:
+    if not session.model.info.n_ctx:  # a server that does not report it: it will refuse what is too long
+        return session.conversation.num_forgotten
+    return turns_to_forget(
+        session.conversation,
+        question,
+        pictures,
+        estimate=session.estimate,
+        n_ctx=session.model.info.n_ctx,
+        max_tokens=session.params.max_tokens,
+    )
+
+
+def forgotten_line(num_turns: int, n_ctx: int) -> str:
+    """Return the message that the oldest turns are left out because the context is full."""
+    turns = "oldest turn is" if num_turns == 1 else f"{num_turns} oldest turns are"
+    size = f" of {n_ctx} tokens" if n_ctx else ""
+    return f"the {turns} left out from here on: the conversation outgrew the context{size}"

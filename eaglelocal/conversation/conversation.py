@@ -1,0 +1,91 @@
+"""The conversation: a system message and turns.
+
+It knows which messages go to the model and which turns no longer fit in the context; it does not know files,
+tokens, models or terminals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from eaglelocal.conversation.pictures import Pictures, message_of, shown
+from eaglelocal.core.request import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A question and its answer; `stopped` marks an answer that was cut off by the user or a failure."""
+
+    question: str
+    answer: str
+    stopped: bool = False
+    reasoning: str = ""  # not sent again: chat templates leave out the reasoning of earlier turns
+
+    pictures: Pictures = ()  # sent with the question
+
+    @property
+    def shown_question(self) -> str:
+        return shown(self.question, self.pictures)
+
+    def messages(self, *, sees: bool = True) -> tuple[Message, Message]:
+        """Return the turn's user and assistant message. sees: the model reads images."""
+        return message_of(self.question, self.pictures, sees=sees), Message("assistant", self.answer)
+
+
+@dataclass(slots=True)
+class Conversation:
+    """A conversation, changed by each turn; the first `num_forgotten` turns are no longer sent."""
+
+    system: str = ""
+    turns: list[Turn] = field(default_factory=list)
+    num_forgotten: int = 0
+    unanswered: str = ""  # the question whose answer failed, for /retry
+    unanswered_pictures: Pictures = ()  # sent with it
+    name: str = ""  # it was saved or loaded under this name
+    num_saved: int = 0  # turns at the front that are on disk
+
+    def messages(
+        self, question: str, pictures: Pictures = (), *, num_forgotten: int | None = None, sees: bool = True
+    ) -> tuple[Message, ...]:
+        """Return the messages to send: system message, turns still in the context, question.
+
+        sees: the model reads images.
+        """
+        first = self.num_forgotten if num_forgotten is None else num_forgotten
+        system = (Message("system", self.system),) if self.system else ()
+        past = tuple(message for turn in self.turns[first:] for message in turn.messages(sees=sees))
+        return (*system, *past, message_of(question, pictures, sees=sees))
+
+    @property
+    def num_sent(self) -> int:
+        """The number of turns that still go to the model."""
+        return len(self.turns) - self.num_forgotten
+
+    def add(self, turn: Turn) -> None:
+        self.turns.append(turn)
+        self.unanswered, self.unanswered_pictures = "", ()
+
+    @property
+    def last_pictures(self) -> Pictures:
+        """The pictures of the question that `take_last_question` would return."""
+        if self.unanswered:
+            return self.unanswered_pictures
+        return self.turns[-1].pictures if self.turns else ()
+
+    def take_last_question(self) -> str:
+        """Return the question to ask again: the failed one, or the last one, whose turn is removed; "" if none."""
+        if self.unanswered:
+            return self.unanswered
+        if not self.turns:
+            return ""
+        question = self.turns.pop().question
+        self.num_forgotten = min(self.num_forgotten, len(self.turns))
+        self.num_saved = min(self.num_saved, len(self.turns))
+        return question
+
+    def clear(self) -> None:
+        """Forget the turns; the system message stays."""
+        self.turns.clear()
+        self.num_forgotten = self.num_saved = 0
+        self.unanswered, self.unanswered_pictures = "", ()
+        self.name = ""

@@ -1,0 +1,207 @@
+"""Conversations on disk: one JSON file each, written atomically, readable by the owner only.
+
+It knows names, the format and its checks; callers decide when to save. A name is a plain word, never a path.
+Pictures are separate files in a folder beside them (picture_store.py), each written once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.conversation import picture_store
+from eaglelocal.conversation.conversation import Conversation, Turn
+from eaglelocal.conversation.spelling import nearest
+from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.core.folders import PRIVATE, make_folder, sync_folder
+from eaglelocal.core.json_text import read_json
+from eaglelocal.core.surrogates import join_in_json
+from eaglelocal.core.utf8_text import FaultInLine, read_text_file
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+
+FORMAT_VERSION = 1
+MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_NAME_BYTES = 255 - len(".json")  # the limit of file systems
+MAX_FRESH_NAME = 48  # characters, so that a list of conversations is easy to read
+NAME = re.compile(r"\w[\w .-]{0,79}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of the list of saved conversations."""
+
+    name: str
+    modified_at: float  # seconds since 1970
+
+
+def entries(folder: Path) -> tuple[Entry, ...]:
+    """Return the saved conversations of a folder, latest first."""
+    found = []
+    for path in folder.glob("*.json"):
+        with suppress(OSError):  # it was just removed, or is a dangling link
+            found.append(Entry(path.stem, path.stat().st_mtime))
+    return tuple(sorted(found, key=lambda entry: (entry.modified_at, entry.name), reverse=True))
+
+
+def names(folder: Path) -> tuple[str, ...]:
+    return tuple(entry.name for entry in entries(folder))
+
+
+def fresh_name(folder: Path, question: str) -> str:
+    """Return an unused name made of a question's first words: `What is an eagle`, `What is an eagle 2`."""
+    words = re.sub(r"[^\w .-]+", " ", question).split()
+    base = _without_unfit_end(" ".join(words)[:MAX_FRESH_NAME].lstrip(" .-")) or "chat"
+    taken = {name.casefold() for name in names(folder)}  # some file systems ignore case
+    numbered = (f"{base} {number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain([base], numbered) if name.casefold() not in taken)
+
+
+def _without_unfit_end(name: str) -> str:
+    """Strip trailing blanks, dots, dashes and `.json`, which `path_of` would drop or refuse."""
+    while name != (shorter := name.rstrip(" .-").removesuffix(".json")):
+        name = shorter
+    return name
+
+
+def rename(folder: Path, old: str, new: str) -> str:
+    """Rename a saved conversation and return its new name without `.json`. Raises UsageError, ResourceError."""
+    source, target = _existing(folder, old), path_of(folder, new)
+    if target.exists() and target != source:
+        raise UsageError(f"a conversation named {target.stem!r} is there already")
+    try:
+        source.rename(target)
+        sync_folder(folder)
+    except OSError as problem:
+        raise ResourceError(f"cannot rename {source}: {problem.strerror}", hint=f"ls -ld {folder}") from problem
+    return target.stem
+
+
+def delete(folder: Path, name: str) -> None:
+    """Remove a saved conversation for good. Raises UsageError, ResourceError."""
+    path = _existing(folder, name)
+    pictures = picture_store.named_in(path)
+    try:
+        path.unlink()
+        sync_folder(folder)
+        picture_store.drop(folder, pictures)
+    except OSError as problem:
+        raise ResourceError(f"cannot remove {path}: {problem.strerror}", hint=f"ls -ld {folder}") from problem
+
+
+def path_of(folder: Path, name: str) -> Path:
+    """Return the file of a conversation. Raises UsageError on a name that is no plain word, or too long."""
+    plain = name.strip().removesuffix(".json")
+    if not NAME.fullmatch(plain) or plain.endswith((".", " ")):
+        raise UsageError(f"not a name for a conversation: {name!r}", hint="letters, digits, blanks, '-', '_' and '.'")
+    if len(plain.encode()) > MAX_NAME_BYTES:
+        size = f"{len(plain.encode())} bytes, of {MAX_NAME_BYTES} that a file name may have"
+        raise UsageError(f"the name is too long: {size}", hint="/save a shorter name")
+    return folder / f"{plain}.json"
+
+
+def save(conversation: Conversation, path: Path, *, target: str) -> None:
+    """Write a conversation and its pictures; a crash leaves the old file. Raises ResourceError."""
+    try:
+        make_folder(path.parent, PRIVATE)
+        picture_store.keep(path.parent, (picture for turn in conversation.turns for picture in turn.pictures))
+        write_whole(path, json.dumps(join_in_json(_to_json(conversation, target)), ensure_ascii=False, indent=1))
+        conversation.num_saved = len(conversation.turns)
+    except OSError as problem:
+        raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
+
+
+def rescue(conversation: Conversation, folder: Path, *, target: str) -> Path | None:
+    """Save unsaved turns in a new file and return its path; None if nothing is unsaved or writing failed."""
+    if len(conversation.turns) <= conversation.num_saved:
+        return None
+    name = fresh_name(folder, f"rescued {conversation.turns[0].question}")
+    try:
+        path = path_of(folder, name)
+        save(conversation, path, target=target)
+    except EagleLocalError:
+        return None
+    return path
+
+
+def load(folder: Path, name: str) -> Conversation:
+    """Read and check a conversation. Raises UsageError with what is wrong and where, or ResourceError."""
+    path = _existing(folder, name)
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise UsageError(f"{path} has {path.stat().st_size} bytes, more than {MAX_FILE_BYTES}")
+        content = join_in_json(read_json(read_text_file(path)))
+    except OSError as problem:
+        raise ResourceError(f"cannot read {path}: {problem.strerror}", hint=f"ls -l {path}") from problem
+    except FaultInLine as problem:
+        raise UsageError(f"{path} is not a conversation: line {problem.line}: {problem}") from problem
+    except ValueError as problem:
+        raise UsageError(f"{path} is not a conversation: {problem}") from problem
+    return _from_json(content, path)
+
+
+def _existing(folder: Path, name: str) -> Path:
+    path = path_of(folder, name)
+    if not path.is_file():
+        raise UsageError(f"no conversation named {path.stem!r}", hint=_others(folder, path.stem))
+    return path
+
+
+def _others(folder: Path, name: str) -> str:
+    known = names(folder)
+    if not known:
+        return "nothing is saved yet; /save NAME saves"
+    close = nearest(name, known)
+    return f"/load {close}" if close else "saved are: " + ", ".join(known[:8])
+
+
+def _to_json(conversation: Conversation, target: str) -> dict[str, object]:
+    return {
+        "version": FORMAT_VERSION,
+        "target": target,
+        "system": conversation.system,
+        "turns": [_turn_to_json(turn) for turn in conversation.turns],
+    }
+
+
+def _turn_to_json(turn: Turn) -> dict[str, object]:
+    said: dict[str, object] = {"question": turn.question, "answer": turn.answer, "stopped": turn.stopped}
+    said |= {"reasoning": turn.reasoning} if turn.reasoning else {}
+    return said | ({"pictures": picture_store.as_json(turn.pictures)} if turn.pictures else {})
+
+
+def _from_json(content: object, path: Path) -> Conversation:
+    if not isinstance(content, dict) or "turns" not in content:
+        raise UsageError(f"{path} is not a conversation: it has no turns")
+    version = content.get("version")
+    if version != FORMAT_VERSION:
+        raise UsageError(f"{path} has version {version!r}, this program reads {FORMAT_VERSION}")
+    system, turns = content.get("system", ""), content["turns"]
+    if not isinstance(system, str) or not isinstance(turns, list):
+        raise UsageError(f"{path} is not a conversation: system must be text and turns a list")
+    return Conversation(
+        system=system,
+        turns=[_turn(turn, number, path) for number, turn in enumerate(turns, 1)],
+        name=path.stem,
+        num_saved=len(turns),
+    )
+
+
+def _turn(content: object, number: int, path: Path) -> Turn:
+    fields = content if isinstance(content, dict) else {}
+    question, answer, reasoning = fields.get("question"), fields.get("answer"), fields.get("reasoning", "")
+    stopped = fields.get("stopped", False)
+    if (
+        isinstance(question, str)
+        and isinstance(answer, str)
+        and isinstance(reasoning, str)
+        and isinstance(stopped, bool)
+    ):
+        pictures = picture_store.from_json(path.parent, fields.get("pictures", []))
+        if pictures is not None:
+            return Turn(question, answer, stopped, reasoning, pictures)
+        raise UsageError(f"{path}: turn {number} has pictures that are none")
+    raise UsageError(f"{path}: turn {number} needs a question and an answer, both text")

@@ -1,0 +1,83 @@
+"""Export of a conversation as a Markdown document. Pure except `export`, which writes it.
+
+Answers stay as the model wrote them; questions become quotes, so that a heading in one does not break the outline.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TextIO
+
+from eaglelocal.conversation.conversation import Conversation, Turn
+from eaglelocal.core.surrogates import join_surrogates
+from eaglelocal.errors import ResourceError, UsageError
+
+MAX_NAME_BYTES = 255  # the limit of file systems
+
+
+def as_markdown(conversation: Conversation, *, target: str) -> str:
+    """Return the document: title, system message, then question and answer of each turn, reasoning folded."""
+    title = f"# {conversation.name or 'Conversation'}"
+    parts = [title, f"*{target}*"]
+    if conversation.system:
+        parts += ["**System:**", _quoted(conversation.system)]
+    return "\n\n".join([*parts, *(part for turn in conversation.turns for part in _turn(turn))]) + "\n"
+
+
+def export(conversation: Conversation, name: str, *, target: str) -> Path:
+    """Write the document to a new file of that name and return its path; no file is overwritten.
+
+    Raises UsageError, ResourceError; a partly written file is removed then.
+    """
+    path = Path(os.path.expanduser(name))  # unlike Path.expanduser, no error for an unknown user
+    if not conversation.turns:
+        raise UsageError("there is nothing to export yet")
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # as private as the conversation itself
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            _write(file, path, join_surrogates(as_markdown(conversation, target=target)))
+        return path.absolute()
+    except FileExistsError:
+        raise UsageError(f"{path} is there already", hint="/export ANOTHER.md") from None
+    except ValueError as problem:  # a NUL byte in the name
+        raise UsageError(f"{name!r} is not the name of a file: {problem}", hint="/export NAME.md") from None
+    except OSError as problem:
+        if misnamed := _why_no_name(path, problem):
+            raise UsageError(misnamed[0], hint=misnamed[1]) from None
+        raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
+
+
+def _why_no_name(path: Path, problem: OSError) -> tuple[str, str] | None:
+    """Return what is wrong with the name itself, and a hint; None if the disk is to blame."""
+    if problem.errno == errno.ENOENT and str(path).startswith("~") and len(path.parts) > 1:
+        return f"there is no user {path.parts[0][1:]!r}", "/export ~/NAME.md"
+    if problem.errno != errno.ENAMETOOLONG:
+        return None
+    longest = max(len(os.fsencode(part)) for part in path.parts)
+    if longest > MAX_NAME_BYTES:
+        size = f"{longest} bytes, of {MAX_NAME_BYTES} that a file name may have"
+        return f"the name is too long: {size}", "/export a shorter name"
+    return f"the path is too long: {len(os.fsencode(path))} bytes", "/export a shorter name"
+
+
+def _write(file: TextIO, path: Path, text: str) -> None:
+    try:
+        file.write(text)
+        file.flush()
+    except BaseException:
+        path.unlink()
+        raise
+
+
+def _turn(turn: Turn) -> list[str]:
+    thought = (
+        f"<details><summary>Thoughts</summary>\n\n{turn.reasoning.strip()}\n\n</details>" if turn.reasoning else ""
+    )
+    stopped = "*(stopped here)*" if turn.stopped else ""
+    return [part for part in ("---", _quoted(turn.shown_question), thought, turn.answer.strip(), stopped) if part]
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))

@@ -1,0 +1,79 @@
+"""Pictures of saved conversations: one file each, named by its SHA-256, in a folder beside the conversations.
+
+So a picture is written once, however many conversations show it, and removed with the last of them. A file that
+is missing or changed is shown as gone; the conversation can still be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from eaglelocal.conversation.pictures import Picture, Pictures, picture_of
+from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.core.folders import sync_folder
+from eaglelocal.core.image_formats import MAX_PICTURE_BYTES, MAX_PICTURES
+from eaglelocal.errors import UsageError
+
+FOLDER = "pictures"
+DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def keep(folder: Path, pictures: Iterable[Picture]) -> None:
+    """Write the pictures that are not stored yet. Raises OSError."""
+    for picture in pictures:
+        path = folder / FOLDER / picture.digest
+        if picture.data and not path.is_file():
+            write_whole(path, picture.data)
+
+
+def as_json(pictures: Pictures) -> list[dict[str, str]]:
+    return [{"name": picture.name, "sha256": picture.digest} for picture in pictures]
+
+
+def from_json(folder: Path, told: object) -> Pictures | None:
+    """Read the pictures that a conversation file lists; None if `told` is not a valid list of pictures."""
+    if not isinstance(told, list) or len(told) > MAX_PICTURES:
+        return None
+    found = []
+    for entry in told:
+        match entry:
+            case {"name": str(name), "sha256": str(digest)} if DIGEST.fullmatch(digest):
+                found.append(_read(folder, name, digest))
+            case _:
+                return None
+    return tuple(found)
+
+
+def named_in(conversation: Path) -> set[str]:
+    """Return the digests that a conversation file mentions; none if it cannot be read."""
+    try:
+        return set(DIGEST.findall(conversation.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return set()
+
+
+def drop(folder: Path, digests: set[str]) -> None:
+    """Remove the pictures with these digests that no conversation mentions any more."""
+    if digests:
+        left = digests.difference(*map(named_in, folder.glob("*.json")))
+        for digest in left:
+            with suppress(OSError):
+                (folder / FOLDER / digest).unlink()
+        if left:
+            sync_folder(folder / FOLDER)
+
+
+def _read(folder: Path, name: str, digest: str) -> Picture:
+    path = folder / FOLDER / digest
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_PICTURE_BYTES + 1)
+        if hashlib.sha256(data).hexdigest() == digest:
+            return picture_of(name, data)
+    except (OSError, UsageError):
+        pass
+    return Picture(name, b"", digest=digest)

@@ -1,0 +1,203 @@
+"""Pictures of a question: from paths that people type, paste and drop to checked bytes with a name.
+
+A file that is no picture is refused here, by name, before a request is sent. Independent of any model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shlex
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from eaglelocal.core.image_formats import (
+    MAX_PICTURE_BYTES,
+    MAX_PICTURES,
+    NAMES,
+    SIZE_HINT,
+    media_type,
+    size_problem,
+)
+from eaglelocal.core.request import Image, Message
+from eaglelocal.errors import UsageError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Opened
+
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp")
+MAX_PATHS_CHARS = 8192  # a longer text is not a dropped path
+BEGINNING_BYTES = 16
+ADDRESS = re.compile("https?:/")
+MAX_COMPLETIONS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture of a question. `data` is empty if the file of a saved conversation is gone."""
+
+    name: str
+    data: bytes = field(repr=False)
+    width: int = 0
+    height: int = 0
+    digest: str = ""  # SHA-256 of the bytes, their file name in picture_store
+
+    @property
+    def label(self) -> str:
+        name = "".join(char if char.isprintable() else "?" for char in self.name)
+        return f"[image: {name}, {self.width}x{self.height}]" if self.data else f"[image: {name}, gone]"
+
+
+Pictures = tuple[Picture, ...]
+
+
+def picture_of(name: str, data: bytes) -> Picture:
+    """Check the bytes of a picture and read its size. Raises UsageError on an unknown format or a bad size."""
+    if not media_type(data):
+        raise UsageError(f"{name} is no {NAMES}", hint="save it as one of these")
+    with _opened(name, data) as opened:
+        width, height = opened.size
+    if problem := size_problem(width, height):
+        raise UsageError(f"{name} cannot be read: {problem}", hint=SIZE_HINT)
+    return Picture(name, data, width, height, hashlib.sha256(data).hexdigest())
+
+
+@contextmanager
+def _opened(name: str, data: bytes) -> Iterator[Opened]:
+    """Open a picture. Turns any exception into UsageError, also in the `with` body: damaged files fail in any way."""
+    from PIL import Image, UnidentifiedImageError  # imported only when there are pictures: it is slow
+
+    try:
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(data), formats=FORMATS) as opened:
+            yield opened
+    except UnidentifiedImageError:
+        raise UsageError(f"{name} cannot be read: it is damaged") from None
+    except Image.DecompressionBombError:
+        raise UsageError(f"{name} cannot be read: it has too many pixels", hint=SIZE_HINT) from None
+    except Exception as problem:
+        raise UsageError(f"{name} cannot be read: {problem or type(problem).__name__}") from None
+
+
+def read_picture(path: Path) -> Picture:
+    """Read and decode a picture file. Raises UsageError with its name: the engine could not name a damaged file."""
+    try:
+        with open(path, "rb", opener=_opener) as file:
+            os.set_blocking(file.fileno(), True)
+            data = file.read(MAX_PICTURE_BYTES + 1)
+    except (OSError, ValueError) as problem:  # an impossible file name is a ValueError
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        hint = "nothing is fetched: save the picture, and give its path" if ADDRESS.match(str(path)) else ""
+        raise UsageError(f"cannot read {path}: {reason}", hint=hint) from None
+    if len(data) > MAX_PICTURE_BYTES:
+        raise UsageError(f"{path.name} has more than {MAX_PICTURE_BYTES // 2**20} MiB", hint="make the picture smaller")
+    picture = picture_of(path.name, data)
+    with _opened(path.name, data) as opened:
+        opened.draft("L", (1, 1))  # decode a JPEG only as far as it takes to see that it is complete
+        opened.load()
+    return picture
+
+
+def _opener(path: str, flags: int) -> int:
+    """Open without blocking, so that a named pipe without a writer is not waited for."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def pictures_of(paths: Iterable[str]) -> Pictures:
+    """Read the pictures at these paths. Raises UsageError if one is unreadable or there are too many."""
+    return joined((), (read_picture(_path(path)) for path in paths))
+
+
+def joined(attached: Pictures, more: Iterable[Picture]) -> Pictures:
+    """Return both lists of pictures as one. Raises UsageError if they are too many for one question."""
+    together = (*attached, *more)
+    if len(together) > MAX_PICTURES:
+        raise UsageError(f"{len(together)} pictures are too many for one question", hint=f"at most {MAX_PICTURES}")
+    return together
+
+
+# ---- paths
+def paths_in(text: str) -> tuple[Path, ...]:
+    """Return the files that a text names: a path, one path a line, or several quoted as terminals paste dropped files.
+
+    >>> paths_in("'my cat.png' file:///tmp/a%20b.png my\\\\ dog.png")
+    (PosixPath('my cat.png'), PosixPath('/tmp/a b.png'), PosixPath('my dog.png'))
+    """
+    whole = _path(text.strip())
+    lines = tuple(_path(line.strip()) for line in text.strip().splitlines())
+    if all(map(_is_file, lines)):
+        return lines
+    try:
+        parts = tuple(map(_path, shlex.split(text)))
+    except ValueError:  # an unclosed quote: most likely an apostrophe
+        parts = ()
+    return parts if any(map(_is_file, parts)) else (whole,)
+
+
+def dropped_pictures(text: str) -> tuple[Path, ...]:
+    """Return the picture files that a text names; empty if it contains anything else."""
+    if not text.strip() or len(text) > MAX_PATHS_CHARS:
+        return ()
+    paths = paths_in(text)
+    return paths if all(map(_is_picture, paths)) else ()
+
+
+def completions(begun: str) -> list[str]:
+    """Return the folders and picture files that complete a partly typed path."""
+    folder, _, name = begun.rpartition("/")
+    place = Path(os.path.expanduser(f"{folder}/" if "/" in begun else "."))
+    try:
+        found = sorted(place.iterdir())[:MAX_COMPLETIONS]
+    except (OSError, ValueError):
+        return []
+    head = begun[: len(begun) - len(name)]
+    return [
+        f"{head}{path.name}{'/' if path.is_dir() else ''}"
+        for path in found
+        if path.name.startswith(name) and (name or not path.name.startswith("."))
+        if path.is_dir() or path.suffix.lower() in SUFFIXES
+    ]
+
+
+def _path(text: str) -> Path:
+    if text.startswith("file://"):
+        _host, slash, rest = text.removeprefix("file://").partition("/")
+        return Path(unquote(slash + rest))
+    return Path(os.path.expanduser(text))
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # unlike Path.is_file, False for an impossible file name too
+
+
+def _is_picture(path: Path) -> bool:
+    if not _is_file(path):
+        return False
+    try:
+        with path.open("rb") as file:
+            return bool(media_type(file.read(BEGINNING_BYTES)))
+    except OSError:
+        return False
+
+
+# ---- messages
+def shown(text: str, pictures: Pictures) -> str:
+    """Return a question as a transcript shows it: a label for each picture, then the text."""
+    return "\n".join([*(picture.label for picture in pictures), text])
+
+
+def message_of(question: str, pictures: Pictures, *, sees: bool = True) -> Message:
+    """Return the user message of a question, pictures before the text.
+
+    Missing pictures, and all of them if the model reads no images (sees=False), are replaced by their labels.
+    """
+    seen = tuple(picture for picture in pictures if picture.data and sees)
+    told = tuple(picture for picture in pictures if picture not in seen)
+    return Message("user", shown(question, told), images=tuple(Image(picture.data) for picture in seen))

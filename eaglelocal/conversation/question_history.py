@@ -1,0 +1,103 @@
+"""The history of questions for the up key of the screen: one JSON string a line, readable by the owner only.
+
+Line mode has its own file in readline's format. Errors of reading and writing are ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.core.folders import PRIVATE, make_folder
+from eaglelocal.core.json_text import read_json
+from eaglelocal.core.surrogates import join_surrogates
+
+MAX_ENTRIES = 1000
+MAX_FILE_BYTES = 8 * 1024 * 1024
+
+
+class QuestionHistory:
+    """A cursor over old questions; the unsent text of the input is kept at its end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entries = _read(path)
+        self._at = len(self._entries)
+        self._typed = ""
+
+    def older(self, shown: str) -> str | None:
+        """Step back and return the previous question; None at the beginning. shown: the text of the input now."""
+        if self._at == 0:
+            return None
+        if self._at == len(self._entries):
+            self._typed = shown
+        self._at -= 1
+        return self._entries[self._at]
+
+    def newer(self) -> str | None:
+        """Step forward and return the next question, last the unsent text; None at the end."""
+        if self._at == len(self._entries):
+            return None
+        self._at += 1
+        return self._typed if self._at == len(self._entries) else self._entries[self._at]
+
+    def __getitem__(self, place: int) -> str:
+        return self._entries[place]
+
+    def find(self, words: str, *, before: int | None, but: str) -> int | None:
+        """Return the index of the newest question before index `before` that contains `words`, ignoring case.
+
+        before None: search all. Questions equal to `but` are skipped. None if there is no match.
+        """
+        wanted = words.casefold()
+        places = reversed(range(len(self._entries))[:before])
+        return next((at for at in places if self._entries[at] != but and wanted in self._entries[at].casefold()), None)
+
+    def add(self, question: str) -> None:
+        """Append a question that was sent, unless it repeats the last one, and move the cursor to the end."""
+        if not self._entries or self._entries[-1] != question:
+            self._entries.append(question)
+            self._append(question)
+        self._at, self._typed = len(self._entries), ""
+
+    def _append(self, question: str) -> None:
+        with contextlib.suppress(OSError):
+            make_folder(self._path.parent, PRIVATE)
+            if len(self._entries) > 2 * MAX_ENTRIES:
+                del self._entries[:-MAX_ENTRIES]
+                write_whole(self._path, _lines(self._entries))
+            else:
+                handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(_lines([question]))
+
+
+def _lines(questions: list[str]) -> str:
+    return "".join(json.dumps(question) + "\n" for question in questions)
+
+
+def _read(path: Path) -> list[str]:
+    """Return the newest questions, skipping invalid lines; a file that grew too long is cut to them."""
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        lines, is_whole = _newest_lines(path)
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                if isinstance(question := read_json(line), str):
+                    found.append(join_surrogates(question))
+        del found[:-MAX_ENTRIES]
+        if found and (not is_whole or len(lines) > 2 * MAX_ENTRIES):
+            write_whole(path, _lines(found))
+    return found
+
+
+def _newest_lines(path: Path) -> tuple[list[str], bool]:
+    """Return the lines in the last MAX_FILE_BYTES of a file, and whether they are the whole file."""
+    with path.open("rb") as file:
+        begin = max(file.seek(0, os.SEEK_END) - MAX_FILE_BYTES, 0)
+        file.seek(begin)
+        lines = file.read(MAX_FILE_BYTES).decode("utf-8", errors="replace").splitlines()
+    return lines[1:] if begin else lines, not begin  # the first line is usually cut

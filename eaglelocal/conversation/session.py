@@ -1,0 +1,213 @@
+"""A chat session: the model that answers, the conversation, and the settings of the next request.
+
+It turns questions into requests and knows clients through a Protocol. It gets a loader of models from the
+caller, and does not know terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from eaglelocal.conversation.context_window import TokenEstimate, calibrated
+from eaglelocal.conversation.conversation import Conversation, Turn
+from eaglelocal.conversation.pictures import Picture, Pictures, joined
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import ChatRequest, Message, Spec
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import EagleLocalError, RequestError, UsageError
+
+DEAD = ("failed", "closed")  # states of a client that will not answer any more
+BLIND_HINT = (
+    "it takes a model that sees, and its mmproj-*.gguf: `eaglelocal pull REF` fetches both, --mmproj FILE names it"
+)
+MAYBE_TOO_LONG = ("", "context_length_exceeded")  # codes of a RequestError; some servers give none
+
+
+class Answer(Protocol):
+    """An iterable over the events of one request, the last of which is Finished or Failed."""
+
+    def __iter__(self) -> Iterator[RequestEvent]: ...
+
+    def cancel(self) -> None: ...
+
+
+class ChatClient(Protocol):
+    """The client interface that chat needs: an engine in this process or another one, or a server."""
+
+    @property
+    def state(self) -> str:
+        """The state, as in client.port.Client: loading, ready, restarting, failed, closed."""
+
+    @property
+    def restarts(self) -> int: ...
+
+    def stream(self, request: ChatRequest) -> Answer: ...
+
+    def snapshot(self) -> EngineSnapshot: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that is ready: loaded here by `plan`, or at a server (`plan` None)."""
+
+    client: ChatClient
+    plan: Plan | None
+    info: EngineInfo
+    takes_spec: bool = True  # requests may say how to draft
+
+    @property
+    def speculates(self) -> bool:
+        return self.info.draft != "none" if self.plan is None else self.plan.speculates
+
+
+def check_sees(model: Model) -> None:
+    """Raise UsageError, with a hint, if the model reads no images."""
+    if model.info.sees_images:
+        return
+    if model.plan is None:
+        raise UsageError(f"{model.info.target} reads no images", hint="ask a server whose model does")
+    raise UsageError(f"{model.info.target} reads no images", hint=model.plan.projector_note or BLIND_HINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The model options that the user chose while chatting; None: as at the start."""
+
+    target: str | None = None
+    spec: str | None = None  # auto, off, N
+    draft: str | None = None  # auto, ngram, mtp, none or a file
+
+
+@dataclass(frozen=True, slots=True)
+class Garage:
+    """A loader of models: `plan` finds the files and refuses what cannot run, `load` starts the engine."""
+
+    plan: Callable[[Choice], Plan]
+    load: Callable[[Plan], Model]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of a request: its text, and how it ended."""
+
+    text: str = ""
+    reasoning: str = ""  # generated before the text
+    finished: Finished | None = None
+    error: EagleLocalError | None = None
+    started: bool = False
+
+    @property
+    def stopped(self) -> bool:
+        return self.finished is None or self.finished.reason == "cancelled"
+
+    @property
+    def refused(self) -> bool:
+        """True if the engine refused the request, possibly because it is too long for the context."""
+        return isinstance(self.error, RequestError) and self.error.code in MAYBE_TOO_LONG and not self.started
+
+
+@dataclass(slots=True)
+class Session:
+    """The mutable state of a chat: model, sampling parameters, conversation, attached pictures, answers so far."""
+
+    garage: Garage
+    model: Model
+    params: SamplingParams
+    conversation: Conversation = field(default_factory=Conversation)
+    spec: Spec | None = None  # how requests are drafted for; None: as planned
+    choice: Choice = field(default_factory=Choice)
+    estimate: TokenEstimate = field(default_factory=TokenEstimate)
+    answers: list[Finished] = field(default_factory=list)
+    num_asked: int = 0
+    attached: Pictures = ()  # sent with the next question
+
+    def attach(self, pictures: Iterable[Picture]) -> None:
+        """Attach pictures to the next question. Raises UsageError if the model reads none, or they are too many."""
+        check_sees(self.model)
+        self.attached = joined(self.attached, pictures)
+
+    def attach_again(self) -> None:
+        """Attach the last question's pictures, before it is asked again. Raises as `attach`."""
+        if last := self.conversation.last_pictures:
+            check_sees(self.model)
+            self.attached = joined(last, self.attached)
+
+    def check_attached(self) -> None:
+        """Raise UsageError if pictures are attached that the model cannot read."""
+        if self.attached:
+            check_sees(self.model)
+
+    def take_attached(self) -> Pictures:
+        """Return the attached pictures and detach them.
+
+        Raises UsageError if a model that reads none was loaded since they were attached.
+        """
+        if self.attached and not self.model.info.sees_images:
+            raise UsageError(f"{self.model.info.target} reads no images", hint="/image none asks without them")
+        taken, self.attached = self.attached, ()
+        return taken
+
+    def request(self, question: str, num_forgotten: int, pictures: Pictures = ()) -> ChatRequest:
+        self.num_asked += 1
+        return ChatRequest(
+            id=f"chat-{self.num_asked}",
+            messages=self.conversation.messages(
+                question, pictures, num_forgotten=num_forgotten, sees=self.model.info.sees_images
+            ),
+            params=self.params,
+            spec=self.spec,
+            is_split=True,  # keep reasoning apart from the answer; it is not sent again
+        )
+
+    def record(self, question: str, outcome: Outcome, num_forgotten: int, pictures: Pictures = ()) -> None:
+        """Add a question and its answer to the conversation. A question without an answer is kept for /retry."""
+        if outcome.stopped and not outcome.text:
+            self.conversation.unanswered, self.conversation.unanswered_pictures = question, pictures
+            return
+        self.conversation.num_forgotten = num_forgotten
+        self.conversation.add(Turn(question, outcome.text, outcome.stopped, outcome.reasoning, pictures))
+        if outcome.finished is not None:
+            self.answers.append(outcome.finished)
+            self._learn(outcome.finished, num_forgotten)
+
+    def switch(self, choice: Choice) -> None:
+        """Load another model, or the same one with another draft; the old one is unloaded first.
+
+        If loading fails, the old model is loaded again and the error is raised. A server is disconnected.
+        """
+        old, new = self.model.plan, self.garage.plan(choice)
+        if old is None:
+            self._leave_server(new)
+        elif new != old or self.model.client.state in DEAD:
+            self._replace(old, choice)
+        self.choice, self.spec = choice, None
+
+    def _leave_server(self, new: Plan) -> None:
+        server, self.model = self.model, self.garage.load(new)
+        server.client.close()
+        self.estimate = TokenEstimate()
+
+    def _replace(self, old: Plan, choice: Choice) -> None:
+        """Unload the old model, then plan again (its memory is free only now) and load."""
+        self.close()
+        try:
+            self.model = self.garage.load(self.garage.plan(choice))
+        except (EagleLocalError, KeyboardInterrupt):
+            self.model = self.garage.load(old)
+            raise
+        self.estimate = TokenEstimate()
+
+    def close(self) -> None:
+        self.model.client.close()
+
+    def _learn(self, finished: Finished, num_forgotten: int) -> None:
+        *turns, last = self.conversation.turns
+        past = Conversation(self.conversation.system, turns)
+        answer = Message("assistant", last.reasoning + last.answer)  # all that was generated, as counted
+        messages = (*past.messages(last.question, last.pictures, num_forgotten=num_forgotten), answer)
+        self.estimate = calibrated(messages, finished.prompt_tokens + finished.completion_tokens)

@@ -1,0 +1,167 @@
+"""Draft by heads that fill a block at a time (DFlash, DFlash2, DSpark): all tokens of a draft in one pass.
+
+    target rows   0   1   2   3          features go into the head's cache as they are committed
+    block         root at 4, masks at 5 6 7   ->  tokens for 5 6 7 8, or for 5 6 7 where the root's row says nothing
+
+No row waits for the token after it: its features are complete without. A slot that sleeps keeps its newest rows and
+wakes from them alone, as an EAGLE head does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from eaglelocal.core.batch import NO_FURTHER, FeatureRows, Further, Roots
+from eaglelocal.core.ports import BlockContext
+from eaglelocal.drafters.drafter import (
+    NOTHING,
+    Committed,
+    Continuation,
+    Node,
+    OverContext,
+    Swapped,
+    behind,
+    continuations,
+)
+from eaglelocal.drafters.row_buffer import Remembered
+from eaglelocal.errors import EngineError
+
+
+@dataclass(slots=True)
+class SlotState:
+    """The draft state of a slot: features of positions start..end-1 are cached, from anywhere, without holes."""
+
+    start: int = 0
+    end: int = 0
+    remembered: Remembered | None = None  # while the slot sleeps
+
+    @property
+    def is_empty(self) -> bool:
+        return self.start == self.end
+
+    def copy(self) -> SlotState:
+        return replace(self, remembered=None if self.remembered is None else Remembered(self.remembered))
+
+
+class BlockDrafter(OverContext):
+    """A drafter (drafters.base.Drafter) over one head context.
+
+    at_once   tokens of a block
+    branches  tokens that are proposed at each place; drafting goes on after the best
+    """
+
+    name = "dflash"
+    reuse_margin = 0  # a reused prefix has its features in the cache, and nothing else is needed
+
+    def __init__(self, head: BlockContext, taps: tuple[int, ...], *, at_once: int, branches: int = 1) -> None:
+        super().__init__(head)
+        self._head, self._branches = head, branches
+        self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
+        self.taps, self.at_once = taps, at_once
+
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
+        """Return a block after each root, and nothing after other nodes: a block's last token has no continuation."""
+        self._wake([node.slot for node in nodes if node.is_root])
+        asked = [node for node in nodes if node.is_root and self._is_shown(node)]
+        if not asked:
+            return [NOTHING for _ in nodes]
+        roots = Roots([n.token for n in asked], [n.position for n in asked], [n.slot for n in asked])
+        said = continuations(self._head.fill(roots, min(depth, self.at_once), self._branches), len(asked))
+        found = dict(zip(roots.sequences, said, strict=True))
+        return [found.get(node.slot, NOTHING) for node in nodes]
+
+    def _is_shown(self, root: Node) -> bool:
+        """Return whether the head was shown everything before the root."""
+        slot = self._slots[root.slot]
+        return not slot.is_empty and slot.end == root.position
+
+    def observe(self, committed: Sequence[Committed]) -> None:
+        for rows in committed:
+            slot = self._slots[rows.slot]
+            if slot.remembered and slot.remembered.end < rows.first_position:
+                self._begin_at(rows.slot, rows.first_position)
+        self._wake([rows.slot for rows in committed])
+        self._show(committed)
+
+    def _show(self, committed: Sequence[Committed]) -> None:
+        """Show the head what its cache does not hold already."""
+        pieces = [piece for rows in committed if (piece := self._new_rows(rows)) is not None]
+        if pieces:
+            self._head.show(pieces)
+
+    def _new_rows(self, rows: Committed) -> FeatureRows | None:
+        slot, features = self._slots[rows.slot], rows.features
+        if slot.is_empty:
+            slot.start = slot.end = rows.first_position
+        if rows.first_position > slot.end:
+            raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.end}")
+        known = slot.end - rows.first_position
+        if features is None or known >= len(rows.tokens):
+            return None
+        slot.end = rows.first_position + len(rows.tokens)
+        return FeatureRows(rows.slot, rows.first_position + known, behind(features, known))
+
+    def doze(self, committed: Sequence[Committed]) -> None:
+        for rows in committed:
+            slot = self._slots[rows.slot]
+            if slot.remembered is None:
+                slot.remembered = Remembered()
+            slot.remembered.add(rows)
+
+    def _wake(self, slots: Sequence[int]) -> None:
+        """Catch up with what was remembered; start over from it where rows before it were forgotten."""
+        woken = []
+        for index in slots:
+            slot = self._slots[index]
+            if slot.remembered:
+                rows, slot.remembered = slot.remembered.joined(index), None
+                woken.append(rows)
+                if rows.first_position > slot.end:
+                    self._begin_at(index, rows.first_position)
+        if woken:
+            self._show(woken)
+
+    def _begin_at(self, index: int, position: int) -> None:
+        self._head.remove(index, 0)
+        self._slots[index] = SlotState(start=position, end=position)
+
+    def skip(self, image: Committed) -> None:
+        """Forget the slot: drafting starts over after the image."""
+        self.drop(image.slot, 0)
+
+    def drop(self, slot: int, position: int) -> None:
+        state = self._slots[slot]
+        if state.remembered is not None:
+            state.remembered.forget(position)
+        has_hole = state.end < position and not state.remembered  # it slept too long
+        if position <= state.start or has_hole:
+            self._head.remove(slot, 0)
+            self._slots[slot] = SlotState(remembered=state.remembered)
+            return
+        state.end = min(state.end, position)
+        self._head.remove(slot, state.end)
+
+    def fork(self, source: int, target: int, position: int) -> None:
+        """Share cells, which are never written again: what is drafted or committed later comes after them."""
+        self._head.remove(target, 0)
+        theirs = self._slots[source]
+        if not theirs.is_empty:
+            self._head.share(source, target, theirs.start, theirs.end)
+        self._slots[target] = theirs.copy()
+        self.drop(target, position)
+
+    def swapped_bytes(self, slot: int) -> int:
+        remembered = self._slots[slot].remembered
+        return self._head.swapped_bytes(slot) + (0 if remembered is None else remembered.num_bytes)
+
+    def swap_out(self, slot: int) -> Swapped[SlotState]:
+        state = self._slots[slot]
+        return Swapped(state.copy(), None if state.is_empty else self._head.swap_out(slot))
+
+    def swap_in(self, slot: int, swapped: Swapped[SlotState], tokens: Sequence[int]) -> None:
+        self._head.remove(slot, 0)
+        if swapped.cells is not None:
+            self._head.swap_in(slot, swapped.cells)
+        self._slots[slot] = swapped.state.copy()

@@ -1,0 +1,66 @@
+"""Collect the rows of a head's decode, and draft after them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from eaglelocal.core.batch import NO_FURTHER, Further, PairBatch, State
+from eaglelocal.core.ports import HeadContext
+from eaglelocal.drafters.drafter import NOTHING, Continuation, Node, continuations
+
+
+class Drafting(Protocol):
+    """A slot that is drafted for; `state` is that of the last row drafted, which the next one reads."""
+
+    state: State
+
+
+class PairRows:
+    """The rows of one head decode while they are collected."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.states: list[State] = []
+        self.positions: list[int] = []
+        self.sequences: list[int] = []
+        self.outputs: list[int] = []
+
+    def add(self, slot: int, position: int, token: int, state: State) -> None:
+        self.tokens.append(token)
+        self.states.append(state)
+        self.positions.append(position)
+        self.sequences.append(slot)
+
+    def ask(self) -> None:
+        """Ask for the proposal of the last row."""
+        self.outputs.append(len(self.tokens) - 1)
+
+    def batch(self) -> PairBatch:
+        return PairBatch(self.tokens, self.states, self.positions, self.sequences, self.outputs)
+
+    def batches(self, size: int) -> list[PairBatch]:
+        """Return the rows in batches of at most `size`, without output rows."""
+        cuts = [slice(i, i + size) for i in range(0, len(self.tokens), size)]
+        return [PairBatch(self.tokens[c], self.states[c], self.positions[c], self.sequences[c], []) for c in cuts]
+
+
+def drafted(
+    head: HeadContext,
+    rows: PairRows,
+    nodes: Sequence[Node],
+    slots: Mapping[int, Drafting],
+    *,
+    branches: int,
+    depth: int,
+    further: Further = NO_FURTHER,
+) -> list[Continuation]:
+    """Decode the rows, and return what the head proposes after each node; NOTHING where its slot has no output row."""
+    asked = [rows.sequences[row] for row in rows.outputs]
+    if not asked:
+        return [NOTHING for _ in nodes]
+    said = head.decode(rows.batch(), branches, confident=True, depth=depth, further=further)
+    for slot, state in zip(asked, said.states, strict=True):
+        slots[slot].state = state
+    found = dict(zip(asked, continuations(said, len(asked)), strict=True))
+    return [found.get(node.slot, NOTHING) for node in nodes]

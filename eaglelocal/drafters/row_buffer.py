@@ -1,0 +1,99 @@
+"""The newest rows of a slot that sleeps, in order and without holes, as owned copies: a head wakes from them alone.
+
+A head that wakes from 64 rows drafts as well as from all, unless the text goes on about what lies further back: in the
+summary of a passage it loses a fifth of its acceptance length. Older rows are forgotten even so: a step that sleeps
+should cost what a plain one does. For the same reason nothing here looks at more than the ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from eaglelocal.core.batch import Floats
+from eaglelocal.drafters.drafter import Committed
+
+MAX_REMEMBERED = 64  # rows
+
+
+class Piece(NamedTuple):
+    """Rows that were committed together."""
+
+    first_position: int
+    tokens: Sequence[int]
+    features: Floats  # [rows, taps, n_embd]
+
+    def between(self, first: int, last: int) -> Piece:
+        return Piece(self.first_position + first, self.tokens[first:last], self.features[first:last].copy())
+
+
+class Remembered:
+    """The remembered rows of one slot; false while there are none."""
+
+    __slots__ = ("_num_rows", "_pieces")
+
+    def __init__(self, other: Remembered | None = None) -> None:
+        self._pieces: deque[Piece] = deque() if other is None else other._pieces.copy()
+        self._num_rows: int = 0 if other is None else other._num_rows
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the features."""
+        return sum([piece.features.nbytes for piece in self._pieces])
+
+    @property
+    def end(self) -> int:
+        """Position after the last token; -1 where nothing is remembered."""
+        if not self._pieces:
+            return -1
+        last = self._pieces[-1]
+        return last.first_position + len(last.tokens)
+
+    def add(self, rows: Committed) -> None:
+        """Append rows. The old ones stay, unless these neither follow them nor replace the last of them."""
+        if rows.features is None:
+            self.forget(0)
+            return
+        if self.end != rows.first_position:
+            self.forget(rows.first_position)
+            if self.end != rows.first_position:
+                self.forget(0)
+        features = rows.features if isinstance(rows.features, np.ndarray) else rows.features.copied()
+        self._append(Piece(rows.first_position, rows.tokens, features))
+        self._drop_older(MAX_REMEMBERED)  # to cut the many rows of a prompt takes a copy, which should be worth it
+
+    def forget(self, position: int) -> None:
+        """Forget the rows from a position on."""
+        while self.end > position:
+            last = self._pieces.pop()
+            self._num_rows -= len(last.tokens)
+            if last.first_position < position:
+                self._append(last.between(0, position - last.first_position))
+
+    def joined(self, slot: int) -> Committed:
+        """Return all rows as if they had been committed together; there must be some."""
+        self._drop_older(0)
+        tokens = [token for piece in self._pieces for token in piece.tokens]
+        features = np.concatenate([piece.features for piece in self._pieces])
+        return Committed(slot, self._pieces[0].first_position, tokens, features)
+
+    def _append(self, piece: Piece) -> None:
+        self._pieces.append(piece)
+        self._num_rows += len(piece.tokens)
+
+    def _drop_older(self, slack: int) -> None:
+        """Drop whole old pieces, and a part of the oldest where that has more than `slack` rows too many."""
+        pieces = self._pieces
+        while self._num_rows - len(pieces[0].tokens) >= MAX_REMEMBERED:
+            self._num_rows -= len(pieces.popleft().tokens)
+        excess = self._num_rows - MAX_REMEMBERED
+        if excess > slack:
+            oldest = pieces[0]
+            pieces[0] = oldest.between(excess, len(oldest.tokens))
+            self._num_rows = MAX_REMEMBERED

@@ -1,0 +1,90 @@
+"""Draft by MTP layers that keep no cache and read the target's (Gemma 4's "assistant").
+
+    target rows   0   1   2   3          h[3] waits for token 4
+    expand root   (t4,h3) -> s -> child c5;   expand c5: (c5, s) -> s' -> c6 ...
+
+All rows of a draft have the position of its root, and attend to what the target has committed before it; drafted tokens
+leave no cells. Of a slot only the state of its newest row is kept, asleep or awake.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from eaglelocal.core.batch import NO_FURTHER, Further, State
+from eaglelocal.core.ports import HeadContext
+from eaglelocal.drafters.drafter import Committed, Continuation, Node, OverContext, Swapped, behind
+from eaglelocal.drafters.head_rows import PairRows, drafted
+
+
+@dataclass(slots=True)
+class SlotState:
+    """The draft state of a slot: `tail` is the target's state at the newest committed row, which is before `end`."""
+
+    tail: State | None = None
+    end: int = 0
+    root: int = 0  # position of the draft's root
+    state: State = b""  # of the last row drafted
+
+
+class CacheReader(OverContext):
+    """A drafter (drafters.base.Drafter) over one head context, whose sequences are the target's. Drafts chains."""
+
+    name = "mtp"
+    reuse_margin = 0  # a prompt's last token is always decoded, and nothing before it is needed
+
+    def __init__(self, head: HeadContext, taps: tuple[int, ...]) -> None:
+        super().__init__(head)
+        self._head = head
+        self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
+        self.taps = taps
+
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
+        rows = PairRows()
+        for node in nodes:
+            self._add_row(node, rows)
+        return drafted(self._head, rows, nodes, self._slots, branches=1, depth=depth, further=further)
+
+    def _add_row(self, node: Node, rows: PairRows) -> None:
+        """Add the row that proposes after the node, if there is a state for it."""
+        slot = self._slots[node.slot]
+        if node.is_root:
+            if slot.tail is None or node.position != slot.end:
+                return
+            slot.root, slot.state = node.position, slot.tail
+        rows.add(node.slot, slot.root, node.token, slot.state)
+        rows.ask()
+
+    def observe(self, committed: Sequence[Committed]) -> None:
+        states = self._head.encode(
+            [behind(rows.features, len(rows.tokens) - 1) for rows in committed if rows.features is not None]
+        )
+        for rows, state in zip(committed, states, strict=True):
+            slot = self._slots[rows.slot]
+            slot.tail, slot.end = state, rows.first_position + len(rows.tokens)
+
+    def doze(self, committed: Sequence[Committed]) -> None:
+        self.observe(committed)
+
+    def skip(self, image: Committed) -> None:
+        """Forget the slot: drafting starts over after the image."""
+        self.drop(image.slot, 0)
+
+    def drop(self, slot: int, position: int) -> None:
+        if position < self._slots[slot].end:
+            self._slots[slot] = SlotState()
+
+    def fork(self, source: int, target: int, position: int) -> None:
+        self._slots[target] = replace(self._slots[source])
+        self.drop(target, position)
+
+    def swapped_bytes(self, slot: int) -> int:
+        return 0
+
+    def swap_out(self, slot: int) -> Swapped[SlotState]:
+        return Swapped(replace(self._slots[slot]))
+
+    def swap_in(self, slot: int, swapped: Swapped[SlotState], tokens: Sequence[int]) -> None:
+        self._slots[slot] = replace(swapped.state)

@@ -1,0 +1,50 @@
+"""Padding rows, added where a row costs less than another pass over the weights (speculation/costs/ubatch_split.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from eaglelocal.core.draft import Draft
+from eaglelocal.core.ports import Context
+from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
+
+CountRows = Callable[[Mapping[int, int], Sequence[int], int], Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """Padding rows of one slot."""
+
+    slot: int
+    first: int  # position
+    count: int
+    token: int
+
+
+class Padding:
+    """Finds slots with room for padding rows; `count_rows` says how many pay off."""
+
+    def __init__(self, context: Context, scheduler: Scheduler, num_slots: int) -> None:
+        self._context, self._scheduler, self._num_slots = context, scheduler, num_slots
+
+    def rows(self, plan: StepPlan, drafts: Mapping[int, Draft], count_rows: CountRows) -> list[Filler]:
+        """Return the padding rows of a step; none beside prompt rows, where they would save no pass.
+
+        count_rows  Controller.fillers
+        """
+        if plan.prefill or self._context.is_unified:  # one cache is one pass
+            return []
+        decoding = {s.slot: 1 + len(drafts[s.slot]) for s in plan.decode}
+        # padding is removed again: decoding slots can always do that, idle ones only if caches can be cut anywhere
+        idle = [slot for slot in range(self._num_slots) if slot not in decoding and self._scheduler.can_cut]
+        counts = count_rows(decoding, idle, self._context.undivided)
+        if sum(decoding.values()) + sum(counts.values()) > self._context.n_batch:
+            return []
+        first = {slot: self._scheduler.num_cached(slot) + decoding.get(slot, 0) for slot in counts}
+        if any(self._has_no_room(slot, first[slot] + count) for slot, count in counts.items()):
+            return []  # fewer rows would save no pass
+        return [Filler(slot, first[slot], count, token=0) for slot, count in counts.items()]
+
+    def _has_no_room(self, slot: int, end: int) -> bool:
+        return end > self._context.n_ctx or self._scheduler.may_hold_images(slot)

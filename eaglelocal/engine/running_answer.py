@@ -1,0 +1,149 @@
+"""The state of one answer while it runs, beyond its tokens: sampler, text, counters and times."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from eaglelocal.core.draft import Verdict
+from eaglelocal.core.events import Finished, Piece, Prompted, RequestEvent, Started
+from eaglelocal.core.ports import Sampler, Vocabulary
+from eaglelocal.core.sampling import Sampled, TokenLogprob
+from eaglelocal.core.sequence import Sequence
+from eaglelocal.core.stats import SpeculationCounter, Timings
+from eaglelocal.engine.prompt_tokens import Prompt
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.text.reasoning.split_answer import SplitAnswerText
+from eaglelocal.text.stops.answer_text import AnswerPiece, AnswerText
+
+
+@dataclass(slots=True)
+class Clock:
+    """Timestamps and accumulated durations of one answer, in seconds."""
+
+    submitted_at: float
+    admitted_at: float = 0.0
+    first_at: float = 0.0
+    last_at: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    host_s: float = 0.0
+    plain_s: float = 0.0  # estimate: what its tokens after the first would have taken without drafts
+
+    def timings(self, num_tokens: int) -> Timings:
+        decode_s = self.last_at - self.first_at
+        return Timings(
+            ttft_s=max(self.first_at - self.submitted_at, 0.0),
+            prefill_s=max(self.first_at - self.admitted_at, 0.0),
+            decode_s=decode_s,
+            draft_s=self.draft_s,
+            verify_s=self.verify_s,
+            host_s=self.host_s,
+            decode_tok_s=(num_tokens - 1) / decode_s if decode_s > 0 else 0.0,
+        )
+
+
+class Taken(NamedTuple):
+    """The pieces that a verdict adds to an answer. A reason or an error means that the answer ends here."""
+
+    pieces: tuple[Piece, ...]
+    reason: str | None = None
+    error: EagleLocalError | None = None
+
+
+@dataclass(slots=True)
+class Answering:
+    """A sequence with its sampler, detokenized text, counters and times."""
+
+    sequence: Sequence
+    sampler: Sampler
+    text: AnswerText | SplitAnswerText
+    clock: Clock
+    counter: SpeculationCounter = field(default_factory=SpeculationCounter)
+    num_calls: int = 0
+    stop: str = ""  # the stop string that ended it
+    _rest: AnswerPiece | None = None  # text that was held back, once the answer has ended
+
+    @property
+    def request_id(self) -> str:
+        return self.sequence.request.id
+
+    def take(self, verdict: Verdict, vocabulary: Vocabulary) -> Taken:
+        """Add the verdict's tokens to the answer; return the new pieces, and the finish reason if it ends here."""
+        pieces: list[Piece] = []
+        reason = self._say(verdict, vocabulary, pieces)
+        if self.sampler.problem is not None and len(pieces) == len(verdict.samples):  # else the answer ended before
+            return Taken(tuple(pieces), error=self.sampler.problem)
+        if reason is not None and pieces:
+            rest = self.rest(is_cut=reason == "length")
+            pieces[-1] = pieces[-1]._replace(calls=pieces[-1].calls + rest.calls)
+            if rest.stop is not None:
+                self.stop, reason = rest.stop, "stop"
+        self.num_calls += sum([bool(part.name) for piece in pieces for part in piece.calls])
+        if reason == "stop" and self.num_calls:
+            reason = "tool_calls"
+        return Taken(tuple(pieces), reason)
+
+    def _say(self, verdict: Verdict, vocabulary: Vocabulary, pieces: list[Piece]) -> str | None:
+        """Append one piece per sampled token; return the finish reason if one of them ends the answer."""
+        request = self.sequence.request
+        with_logprobs = request.params.logprobs is not None
+        for i, sampled in enumerate(verdict.samples):
+            self.sequence.tokens.append(sampled.token)
+            told = with_pieces(sampled, vocabulary) if with_logprobs else None
+            is_drafted = i < verdict.num_accepted
+            if vocabulary.is_end(sampled.token) and not request.goes_on_behind_end:
+                pieces.append(Piece(sampled.token, "", is_drafted))
+                return "stop"
+            said = self.text.push(sampled.token)
+            pieces.append(Piece(sampled.token, said.text, is_drafted, told, said.reasoning, said.calls))
+            if said.stopped:
+                self.stop = said.stop or ""
+                return "stop"
+            if "\n" in said.text and self._is_late():
+                return "length"
+        return "length" if self.sequence.num_left <= 0 else None
+
+    def _is_late(self) -> bool:
+        limit_s, first_at = self.sequence.request.line_limit_s, self.clock.first_at
+        return limit_s is not None and first_at > 0 and time.perf_counter() - first_at > limit_s
+
+    def rest(self, *, is_cut: bool) -> AnswerPiece:
+        """Return the text that was held back when the answer ended.
+
+        is_cut  the answer was cut short (limit or cancel) instead of ending by itself
+        """
+        if self._rest is None:
+            self._rest = self.text.finish(is_cut=is_cut)
+        return self._rest
+
+    def speedup(self, decode_s: float) -> float | None:
+        """Return estimated seconds without drafted rows / `decode_s`; None if nothing was measured."""
+        return self.clock.plain_s / decode_s if self.clock.plain_s > 0 and decode_s > 0 else None
+
+
+def with_pieces(sampled: Sampled, vocabulary: Vocabulary) -> Sampled:
+    """Return the draw with the bytes of its tokens filled in, so that readers need no vocabulary."""
+    top = tuple(TokenLogprob(t.token, t.logprob, vocabulary.piece(t.token)) for t in sampled.top)
+    return Sampled(sampled.token, sampled.logprob, vocabulary.piece(sampled.token), top)
+
+
+def never_started(request_id: str) -> Finished:
+    return _without_answer(request_id, "cancelled", 0, "cancelled before it started")
+
+
+def prompted(request_id: str, prompt: Prompt, vocabulary: Vocabulary) -> Prompted:
+    """Return the event that shows the model's input."""
+    tokens = tuple(token for token in prompt.tokens if token >= 0)  # images have none
+    return Prompted(request_id, tokens, tuple(map(vocabulary.spelled, tokens)), prompt.rendered)
+
+
+def counted(request_id: str, num_prompt: int) -> tuple[RequestEvent, ...]:
+    """Return all events of a request that only asks for the number of its prompt tokens."""
+    return Started(request_id, num_prompt, 0), _without_answer(request_id, "stop", num_prompt, "nothing was answered")
+
+
+def _without_answer(request_id: str, reason: str, num_prompt: int, why: str) -> Finished:
+    stats = SpeculationCounter().stats(state="off", reason=why, speedup_estimate=None)
+    return Finished(request_id, reason, "", num_prompt, 0, Clock(0.0).timings(0), stats)

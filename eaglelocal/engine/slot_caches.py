@@ -1,0 +1,202 @@
+"""The contents of the slots: the target's cells, the scheduler's records of them, and the drafters' state.
+
+All three change together or not at all: only this module cuts, forks, keeps and forgets. Does not know requests,
+texts or times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Several
+from typing import Any, NamedTuple
+
+from eaglelocal.core.batch import Bytes
+from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.image import PlacedImage
+from eaglelocal.core.ports import Context
+from eaglelocal.core.sequence import Sequence
+from eaglelocal.drafters.drafter import Committed, Drafter, Swapped
+from eaglelocal.engine.runner import Decoded
+from eaglelocal.engine.sequence_ids import Branches
+from eaglelocal.errors import ResourceError
+from eaglelocal.scheduler.host_swap import Conversation
+from eaglelocal.scheduler.scheduler import Admission, Chunk, Scheduler, StepPlan
+
+
+class SwappedSlot(NamedTuple):
+    """The cells and states of a slot, copied to RAM."""
+
+    cells: Bytes
+    states: dict[int, bytearray]  # by position, where decoding can resume although cells cannot be cut there
+    drafters: list[Swapped[Any]]  # each drafter's state of the slot
+
+
+class Caches:
+    """The caches of all slots."""
+
+    def __init__(
+        self, context: Context, branches: Branches, drafters: Several[Drafter], scheduler: Scheduler, num_slots: int
+    ) -> None:
+        self._context, self._branches = context, branches
+        self._drafters, self._scheduler, self._num_slots = drafters, scheduler, num_slots
+        self._saved: dict[tuple[int, int], bytearray] = {}  # states, by the scheduler's checkpoints
+        self._swapped: dict[int, SwappedSlot] = {}  # by the scheduler's keys
+
+    def begin(self, admission: Admission) -> None:
+        """Prepare the slot and the drafters to hold exactly the prefix that the sequence reuses."""
+        slot, source = admission.sequence.slot, admission.source
+        swapped = None if admission.swapped_in is None else self._swapped[admission.swapped_in]
+        if admission.swapped_out is not None:  # may evict other conversations from RAM
+            self._swap_out(slot, admission.swapped_out)
+        if swapped is not None:
+            self._swap_in(admission, swapped)
+        elif source is not None:
+            self._branches.fork(source, slot, admission.sequence.num_reused)
+            for drafter in self._drafters:
+                drafter.fork(source, slot, admission.num_unchanged)
+        elif admission.is_cut:
+            self._cut(admission, self._saved.get((slot, admission.sequence.num_reused)))
+
+    def _swap_out(self, slot: int, key: int) -> None:
+        """Copy the slot's conversation to RAM. Without memory for it, drop it: its prompt is then prefilled again."""
+        swap = self._scheduler.swap
+        try:
+            if swap.make_room(key, self._swapped_bytes(slot)):
+                self._forget_swapped()  # free evicted copies before allocating this one
+                drafters = [drafter.swap_out(slot) for drafter in self._drafters]
+                cells, states = self._context.swap_out(slot), self._states(slot, swap[key])
+                if swap.make_room(key, swap[key].num_bytes + sum(map(len, states.values()))):
+                    self._swapped[key] = SwappedSlot(cells, states, drafters)
+        except ResourceError:
+            swap.forget(key)
+        self._forget_swapped()
+
+    def _swapped_bytes(self, slot: int) -> int:
+        """Return the bytes of the slot's cells in RAM, those of drafters included: a draft model's can be as many."""
+        of_drafters = sum([drafter.swapped_bytes(slot) for drafter in self._drafters])
+        return self._context.swapped_bytes(slot) + of_drafters
+
+    def _states(self, slot: int, conversation: Conversation) -> dict[int, bytearray]:
+        """Return the state at each position where the conversation can resume.
+
+        With a sliding window, cut and save now, last position first: no cells behind it are needed any more.
+        """
+        places = sorted(conversation.places or (), reverse=True)
+        if not self._scheduler.can_cut:
+            return {place: self._saved[slot, place] for place in places}
+        states = {}
+        for place in places:
+            self._branches.cut(slot, place)
+            states[place] = self._context.save(slot)
+        return states
+
+    def _swap_in(self, admission: Admission, swapped: SwappedSlot) -> None:
+        """Restore the slot from RAM; if that fails, restart the sequence so that its prompt is prefilled again."""
+        sequence, slot = admission.sequence, admission.sequence.slot
+        tokens = sequence.tokens[: admission.num_unchanged]
+        self._branches.cut(slot, 0)
+        try:
+            self._context.swap_in(slot, swapped.cells)
+            for drafter, known in zip(self._drafters, swapped.drafters, strict=True):
+                drafter.swap_in(slot, known, tokens)
+        except ResourceError:
+            self.forget(slot)
+            self._scheduler.restart(sequence)
+        else:
+            self._saved |= {(slot, place): state for place, state in swapped.states.items()}
+            self._drop_states()
+            if admission.is_cut:
+                self._cut(admission, swapped.states.get(sequence.num_reused))
+        self._forget_swapped()
+
+    def _cut(self, admission: Admission, state: bytearray | None) -> None:
+        """Cut the slot and the drafters back to the reused prefix.
+
+        state  the recurrent state at that position; None if cells can be cut there
+        """
+        slot, position = admission.sequence.slot, admission.sequence.num_reused
+        if state is not None:
+            self._context.restore(slot, state)
+        self._drop_states()
+        self._branches.cut(slot, position)
+        for drafter in self._drafters:
+            drafter.drop(slot, admission.num_unchanged)
+
+    def _forget_swapped(self) -> None:
+        kept = self._scheduler.swap
+        self._swapped = {key: swapped for key, swapped in self._swapped.items() if key in kept}
+
+    def _drop_states(self) -> None:
+        kept = self._scheduler.checkpoints
+        self._saved = {place: state for place, state in self._saved.items() if place in kept}
+
+    def _save(self, slot: int, position: int) -> None:
+        """Save the state behind the part of a prompt that was just decoded."""
+        self._scheduler.checkpoints.use(slot, position)
+        self._drop_states()  # free dropped states before allocating this one
+        self._saved[slot, position] = self._context.save(slot)
+
+    def keep(
+        self,
+        plan: StepPlan,
+        drafts: Mapping[int, Draft],
+        decoded: Decoded,
+        verdicts: Mapping[int, Verdict],
+        is_awake: Callable[[int], bool],
+    ) -> None:
+        """Remove rejected cells, and show the drafters what stays; for slots without drafting they only buffer it."""
+        kept = [self._keep_prompt(chunk, decoded) for chunk in plan.prefill]
+        for sequence in plan.decode:
+            kept.append(self._keep_draft(sequence, drafts[sequence.slot], decoded, verdicts[sequence.slot]))
+        awake: list[Committed] = []
+        asleep: list[Committed] = []
+        for rows in kept:
+            (awake if is_awake(rows.slot) else asleep).append(rows)
+        for drafter in self._drafters:
+            if awake:
+                drafter.observe(awake)
+            if asleep:
+                drafter.doze(asleep)
+
+    def look(self, sequence: Sequence, image: PlacedImage) -> None:
+        """Decode an image of the prompt into the slot. Raises ResourceError."""
+        self._context.look(sequence.slot, image.first, image.rows)
+        if self._scheduler.checkpoints.wanted(sequence) == image.end:
+            self._save(sequence.slot, image.end)
+        tokens = sequence.tokens[image.first : image.end]
+        self._scheduler.cached(sequence, tokens)
+        for drafter in self._drafters:
+            drafter.skip(Committed(sequence.slot, image.first, tokens, None))
+
+    def _keep_prompt(self, chunk: Chunk, decoded: Decoded) -> Committed:
+        slot, tokens = chunk.sequence.slot, chunk.tokens
+        if chunk.is_saved:
+            self._save(slot, chunk.first + chunk.count)
+        self._scheduler.cached(chunk.sequence, tokens)
+        return Committed(slot, chunk.first, tokens, decoded.features(decoded.rows[slot]))
+
+    def _keep_draft(self, sequence: Sequence, draft: Draft, decoded: Decoded, verdict: Verdict) -> Committed:
+        slot, first = sequence.slot, len(sequence.tokens) - 1
+        tokens = [sequence.tokens[-1], *(draft.tokens[node] for node in verdict.path)]
+        rows = [decoded.rows[slot][node + 1] for node in (-1, *verdict.path)]
+        self._branches.keep(slot, draft, verdict.path, first)
+        self._scheduler.cached(sequence, tokens)
+        return Committed(slot, first, tokens, decoded.features(rows))
+
+    def forget(self, slot: int) -> None:
+        """Empty the slot after a failed decode, when its contents are unknown."""
+        self._branches.cut(slot, 0)
+        for drafter in self._drafters:
+            drafter.drop(slot, 0)
+        self._scheduler.forget(slot)
+        self._drop_states()
+
+    def miscounted(self) -> list[int]:
+        """Return the slots whose cells, or a branch's, disagree with the scheduler's count. Call it between steps."""
+        return [slot for slot in range(self._num_slots) if self._is_miscounted(slot)]
+
+    def _is_miscounted(self, slot: int) -> bool:
+        num_cached = self._scheduler.num_cached(slot)
+        if self._scheduler.ends_with_image(slot):  # all cells of an image may have its first position
+            return False
+        return self._context.last_position(slot) + 1 != num_cached or bool(self._branches.overhang(slot, num_cached))

@@ -1,0 +1,142 @@
+"""Times the steps: seconds by part, totals of the engine, and the share of each answer.
+
+A step that follows another directly starts where that one ended, so that emitting, pickling and the pipe count as
+host time too. Knows clocks and counters, not what a step does.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from eaglelocal.core.stats import SpeculationCounter
+from eaglelocal.engine.running_answer import Answering
+from eaglelocal.speculation.costs.step_costs import StepCosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Durations of one step, in seconds."""
+
+    total_s: float
+    decode_s: float  # the target's decode
+    shown_s: float  # of the drafters' models encoding the decoded rows
+    draft_s: float  # drafting, and passing decoded and committed rows to the drafters
+    verify_s: float  # the target's decode and sampling
+    host_s: float  # outside the native library
+    plain_s: float  # what verify_s would have been without the drafted rows
+    ended_at: float
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over all steps of the engine."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    reused_tokens: int = 0  # prompt tokens found in a cache
+    generated_tokens: int = 0
+    host_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    plain_s: float = 0.0  # sum over answers: estimated seconds without drafted rows
+    answer_s: float = 0.0  # sum over answers: seconds they took
+
+    @property
+    def speedup(self) -> float | None:
+        """The gain over plain decoding of all answers together; None if nothing was measured."""
+        return self.plain_s / self.answer_s if self.plain_s > 0 and self.answer_s > 0 else None
+
+
+class Ledger:
+    """The engine's stopwatch and totals. `native_s` gives the seconds spent inside the native library so far."""
+
+    def __init__(self, costs: StepCosts, native_s: Callable[[], float]) -> None:
+        self._costs, self.totals, self.counter = costs, Totals(), SpeculationCounter()
+        self._native_clock = native_s
+        self._ended_at: float | None = None  # of the step before, if this one follows at once
+        self._started_at = self._native_s = 0.0  # native seconds at the start of the step
+        self._marks: list[tuple[float, float]] = []  # (moment, seconds that the drafters' models took so far)
+
+    def begin(self) -> None:
+        now = time.perf_counter()
+        if self._ended_at is None:
+            self._started_at, self._native_s = now, self._native_clock()
+        else:
+            self._started_at = self._ended_at
+        self._marks = [(now, 0.0)]
+
+    def mark(self, drafters_s: float = 0.0) -> None:
+        """Mark the end of a part of the step: drafting, decoding, then sampling."""
+        self._marks.append((time.perf_counter(), drafters_s))
+
+    def end(self, *, num_rows: int, num_drafted: int) -> StepTimes:
+        before_native_s, self._native_s = self._native_s, self._native_clock()
+        (began_at, _), (drafted_at, before_s), (decoded_at, after_s), (sampled_at, _) = self._marks
+        ended_at = time.perf_counter()
+        shown_s = after_s - before_s  # a head encodes the target's rows within the decode
+        decode_s = decoded_at - drafted_at - shown_s
+        verify_s = sampled_at - drafted_at - shown_s
+        host_s = ended_at - self._started_at - (self._native_s - before_native_s)
+        total_s = ended_at - self._started_at
+        self._ended_at = ended_at
+        self.totals.steps += 1
+        draft_s = drafted_at - began_at + shown_s + ended_at - sampled_at
+        self.totals.host_s += host_s
+        self.totals.draft_s += draft_s
+        self.totals.verify_s += verify_s
+        return StepTimes(
+            total_s=total_s,
+            draft_s=draft_s,
+            decode_s=decode_s,
+            shown_s=shown_s,
+            verify_s=verify_s,
+            host_s=host_s,
+            plain_s=self._plain_s(verify_s, num_rows, num_drafted),
+            ended_at=ended_at,
+        )
+
+    def _plain_s(self, verify_s: float, num_rows: int, num_drafted: int) -> float:
+        """Return the estimated `verify_s` without drafted rows.
+
+        Never more than `verify_s`: fewer rows cannot cost more, whatever ratios a busy machine measured.
+        """
+        plain_s = self._costs.plain_seconds(verify_s, num_rows=num_rows, num_plain_rows=num_rows - num_drafted)
+        return min(plain_s, verify_s)
+
+    def rest(self) -> None:
+        """Note that no step follows directly: the time until the next one is waiting, not work."""
+        self._ended_at = None
+
+    def begin_anew(self) -> None:
+        """Begin the step again, so that the time since the previous one is not learned from."""
+        self.rest()
+        self.begin()
+
+    def charge(
+        self, answer: Answering, times: StepTimes, *, num_tokens: int, num_drafted: int, num_accepted: int
+    ) -> None:
+        """Add a step to an answer's counters and times, and to the engine's."""
+        for counter in (answer.counter, self.counter):
+            counter.add(num_drafted, num_accepted, num_tokens)
+        self.totals.generated_tokens += num_tokens
+        clock = answer.clock
+        before, clock.last_at = clock.last_at, times.ended_at
+        if clock.first_at == 0.0:
+            clock.first_at = times.ended_at
+            return
+        clock.draft_s += times.draft_s
+        clock.verify_s += times.verify_s
+        clock.host_s += times.host_s
+        clock.plain_s += num_tokens * times.plain_s
+        self.totals.plain_s += num_tokens * times.plain_s
+        self.totals.answer_s += times.ended_at - before
+
+
+def peak_rss_bytes() -> int:
+    """Return the largest resident size of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,77 @@
+"""Steps before the first request: they measure what decodes cost, and run everything once.
+
+On a GPU llama.cpp compiles or loads kernels when a number of rows first runs, in the target and in the head (Vulkan
+and Metal compile them). In the middle of an answer that would be a stall, and would make this number of rows look so
+expensive that it is not tried again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from eaglelocal.core.batch import Batch, Outputs
+from eaglelocal.core.draft import ROOT
+from eaglelocal.core.ports import Context
+from eaglelocal.drafters.drafter import Committed, Drafter, Node
+from eaglelocal.engine.calibration import FIRST_SIZES, Calibration, useful_sizes
+from eaglelocal.engine.draft_loop import behind
+from eaglelocal.speculation.costs.step_costs import StepCosts
+
+SLOT, TOKEN = 0, 0
+DRAFT_LEVELS = 2  # the first takes all rows, the second one
+MAX_PROMPT_S = 2.0  # most seconds that a full batch may take, extrapolated from fewer rows
+
+
+class Warming:
+    """Runs warm-up steps in the first slot, and leaves it empty.
+
+    max_outputs  rows of a decode whose logits can be wanted
+    """
+
+    def __init__(self, context: Context, drafters: Sequence[Drafter], *, max_outputs: int) -> None:
+        self._context, self._drafters, self._max_outputs = context, drafters, max_outputs
+
+    def measure(self, costs: StepCosts, *, num_slots: int, is_known: bool, makes_kernels: bool) -> None:
+        """Measure the useful numbers of rows, and enter their seconds into `costs`.
+
+        is_known       `costs` come from an earlier engine on this machine and model, and only need to be confirmed
+        makes_kernels  see Engine.warm_up
+        """
+        most = min(self._context.n_batch, self._context.n_ctx)
+        sizes = useful_sizes(min(most, self._max_outputs), num_slots=num_slots, most_beside=most)
+        is_known &= all(costs.num_samples(size) for size in sizes if size in FIRST_SIZES)
+        prepare = self.prepare if makes_kernels else None
+        calibration = Calibration(self.time_rows, time.perf_counter, sizes=sizes, prepare=prepare)
+        costs.calibrate(calibration.run(costs.ratio if is_known else None))
+        if makes_kernels and costs.seconds(max(sizes)) * most / max(sizes) < MAX_PROMPT_S:
+            self.prepare(most)  # a prompt's own kernels and workspaces: if they do not fit, fail now
+
+    def time_rows(self, num_rows: int) -> float:
+        """Return the seconds of a decode of a chain of `num_rows` rows."""
+        started_at = time.perf_counter()
+        self._decode(num_rows)
+        took = time.perf_counter() - started_at
+        self._context.remove(SLOT, 0)
+        return took
+
+    def prepare(self, num_rows: int) -> None:
+        """Decode so many rows, show them to the drafters and let them draft, so that every kernel of a step has run."""
+        rows = Committed(SLOT, 0, [TOKEN] * num_rows, self._decode(num_rows).features(list(range(num_rows))))
+        for drafter in self._drafters:
+            drafter.begin(SLOT, "", num_rows)
+            drafter.observe([rows])
+            if num_rows + max(DRAFT_LEVELS, drafter.at_once) <= self._context.n_ctx:
+                self._draft(drafter, Node(SLOT, ROOT, TOKEN, num_rows))
+            drafter.drop(SLOT, 0)
+        self._context.remove(SLOT, 0)
+
+    def _draft(self, drafter: Drafter, root: Node) -> None:
+        (first,) = drafter.expand([root], drafter.at_once)
+        if first.tokens and drafter.at_once == 1:
+            drafter.expand([behind(root, first.tokens)])
+
+    def _decode(self, num_rows: int) -> Outputs:
+        rows = list(range(num_rows))
+        outputs = [row < self._max_outputs for row in rows]
+        return self._context.decode(Batch([TOKEN] * num_rows, rows, [(SLOT,)] * num_rows, outputs))

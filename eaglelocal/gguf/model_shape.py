@@ -1,0 +1,345 @@
+"""The sizes of a model that memory and speed depend on: exact from a file, approximate from a catalogue.
+
+It says how much there is to hold and to read; memory/estimate.py decides on which device. Bytes of weights are those
+that llama.cpp loads: layers that only predict ahead (MTP) stay in the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.gguf import block_info
+from eaglelocal.gguf.arch_keys import ArchitectureKeys
+from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, SNAPSHOT_ARCHITECTURES
+from eaglelocal.gguf.block_info import BlockInfo
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.loaded_tensors import active_bytes, block_of, is_expert, weights_of
+from eaglelocal.gguf.model_info import ModelInfo, architecture_of
+from eaglelocal.gguf.mtp import MtpInfo
+from eaglelocal.gguf.recurrent_layers import attends, inner_width, recurrent_layers, state_bytes_of_a_layer
+from eaglelocal.gguf.sliding_window import windows_of
+
+EAGLE = "eagle3"
+BLOCK = block_info.ARCHITECTURE
+MTP = "mtp"  # not an architecture of llama.cpp, but a layer of one
+HEADS = (EAGLE, BLOCK, MTP)
+LAYER_EMBEDDING = "per_layer_token_embd.weight"
+# graphs that read a whole text at once and have no KV cache
+CACHELESS = frozenset(
+    {
+        "bert",
+        "dream",
+        "eurobert",
+        "gemma-embedding",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "llada",
+        "llada-moe",
+        "modern-bert",
+        "neo-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+        "rnd1",
+        "wavtokenizer-dec",
+    }
+)
+SHARES_FROM_LAYER = {"gemma3n": 20}  # layers from here on read the cache of an earlier one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A model's sizes. The `n_layer_ahead` MTP layers of its file are counted apart from `n_layer`, and not loaded.
+
+    kv_heads        [n_layer]; 0: the layer has no keys and values of its own
+    windows         [n_layer] tokens that a layer's cache must hold; None: all of them
+    layer_states    [n_layer] bytes of recurrent state of one sequence
+    layer_bytes     [n_layer] weights of each layer; empty: all alike
+    expert_bytes    [n_layer] of those, the experts (MoE) that tokens are routed to; empty: none
+    embedding_bytes looked up, of the tokens and of each layer: llama.cpp keeps them in RAM whatever is offloaded
+    output_bytes    after the last block, in tensors of its own
+    tied_output_bytes  of the embeddings, those that are multiplied as the output too; 0 where the output is its own
+    active_bytes    read for one token: of the experts the used ones' share, of the embeddings those that are the output
+    n_layer_embd    values that are looked up for a token for all layers together, besides its embedding
+    """
+
+    architecture: str
+    n_layer: int
+    n_embd: int
+    n_vocab: int
+    n_head: int
+    key_dim: int
+    value_dim: int  # 0: values are a part of the keys (MLA)
+    kv_heads: tuple[int, ...]
+    windows: tuple[int | None, ...]
+    layer_states: tuple[int, ...]
+    n_ff: int
+    weights_bytes: int
+    embedding_bytes: int
+    output_bytes: int
+    active_bytes: int
+    max_context: int
+    tied_output_bytes: int = 0
+    n_layer_embd: int = 0
+    n_expert: int = 0
+    n_expert_used: int = 0
+    layer_bytes: tuple[int, ...] = ()
+    expert_bytes: tuple[int, ...] = ()
+    n_layer_ahead: int = 0
+    window_key_dim: int | None = None  # of layers with a window; None: as in the others
+    window_value_dim: int | None = None
+    num_taps: int = 0  # layers of the target that a head reads
+    at_once: int = 1  # tokens that one pass of it drafts
+    n_inner: int = 0  # width inside a recurrent layer; 0 where there is none or it is not known
+
+    def __post_init__(self) -> None:
+        for name in ("kv_heads", "windows", "layer_states"):
+            if len(getattr(self, name)) != self.n_layer:
+                raise ValueError(f"{name} has {len(getattr(self, name))} entries for {self.n_layer} layers")
+
+    @property
+    def is_head(self) -> bool:
+        """True for a head, which drafts from the target's own states."""
+        return self.architecture in HEADS
+
+    @property
+    def reads_cache(self) -> bool:
+        """True for a draft that reads the target's KV cache and has none."""
+        return self.architecture == MTP and not any(self.kv_heads)
+
+    @property
+    def read_output_bytes(self) -> int:
+        """The bytes multiplied as the output after the last block: tensors of its own, or the embeddings."""
+        return self.output_bytes + self.tied_output_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of recurrent state of one sequence."""
+        return sum(self.layer_states)
+
+    @property
+    def has_state(self) -> bool:
+        """True if the model keeps recurrent state: no branches, and rollback only by snapshots."""
+        return any(self.layer_states) or self.architecture in RECURRENT_ARCHITECTURES | HYBRID_ARCHITECTURES
+
+    @property
+    def keeps_snapshots(self) -> bool:
+        """True if llama.cpp can keep earlier recurrent states to roll back to."""
+        return self.architecture in SNAPSHOT_ARCHITECTURES
+
+    @property
+    def has_windows(self) -> bool:
+        return any(window is not None for window in self.windows)
+
+    def bytes_of_layer(self, layer: int) -> int:
+        """Return the bytes of a layer's weights."""
+        if self.layer_bytes:
+            return self.layer_bytes[layer]
+        return (self.weights_bytes - self.embedding_bytes - self.output_bytes) // max(self.n_layer, 1)
+
+    def experts_of_layer(self, layer: int) -> int:
+        """Return the bytes of a layer's experts, of which a token reads some."""
+        return self.expert_bytes[layer] if self.expert_bytes else 0
+
+    def experts_problem(self, n_cpu_moe: int) -> str:
+        """Return why the experts of `n_cpu_moe` layers cannot be kept apart from the rest; empty where they can."""
+        if not n_cpu_moe:
+            return ""
+        if not self.expert_bytes:
+            return "this model has no experts"
+        return f"this model has {self.n_layer} layers" if n_cpu_moe > self.n_layer else ""
+
+    def key_width(self, layer: int) -> int:
+        """Return the number of values in one token's keys."""
+        return self.kv_heads[layer] * self._dim(layer, self.window_key_dim, self.key_dim)
+
+    def value_width(self, layer: int) -> int:
+        return self.kv_heads[layer] * self._dim(layer, self.window_value_dim, self.value_dim)
+
+    def _dim(self, layer: int, narrow: int | None, whole: int) -> int:
+        return whole if narrow is None or self.windows[layer] is None else narrow
+
+    @property
+    def kv_values_per_token(self) -> int:
+        """The number of values in a token's keys and values, over all layers, as if none had a window."""
+        return sum(self.key_width(layer) + self.value_width(layer) for layer in range(self.n_layer))
+
+
+def shape_of(header: Header) -> Shape:
+    """Return the shape of a target, a draft model or a head. Raises ModelFileError on missing or senseless keys."""
+    match architecture_of(header):
+        case "eagle3":
+            return _head_shape(header, EagleInfo.from_header(header))
+        case block_info.ARCHITECTURE:
+            return _head_shape(header, BlockInfo.from_header(header))
+    return _model_shape(header)
+
+
+def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> Shape:
+    weights = weights_of(header, n_layer=info.n_layer)
+    return Shape(
+        architecture=architecture_of(header),
+        n_layer=info.n_layer,
+        n_embd=info.width,
+        n_vocab=info.n_vocab,
+        n_head=info.n_head,
+        key_dim=info.head_dim,
+        value_dim=info.value_dim,
+        kv_heads=(info.n_kv_head,) * info.n_layer,
+        windows=info.windows if isinstance(info, BlockInfo) else (None,) * info.n_layer,
+        layer_states=(0,) * info.n_layer,
+        n_ff=info.n_ff,
+        weights_bytes=weights.total_bytes,
+        embedding_bytes=weights.embedding_bytes,
+        output_bytes=weights.output_bytes,
+        active_bytes=weights.total_bytes - weights.embedding_bytes,
+        max_context=ArchitectureKeys(header, architecture_of(header)).optional_count("context_length") or 0,
+        layer_bytes=weights.layer_bytes,
+        num_taps=len(info.target_layers),
+        at_once=info.max_draft if isinstance(info, BlockInfo) else 1,
+    )
+
+
+def _model_shape(header: Header) -> Shape:
+    info = ModelInfo.from_header(header)
+    keys = ArchitectureKeys(header, info.architecture)
+    ahead = keys.optional_count("nextn_predict_layers") or 0
+    weights = weights_of(header, n_layer=info.n_layer)
+    n_expert, used = _experts(keys)
+    recurrent = recurrent_layers(keys, n_layer=info.n_layer, kv_heads=info.n_kv_head, n_ff=info.n_ff)
+    state = state_bytes_of_a_layer(keys, n_embd=info.n_embd, n_head=max(info.n_head), head_dim=info.head_dim)
+    return Shape(
+        architecture=info.architecture,
+        n_layer=info.n_layer,
+        n_embd=info.n_embd,
+        n_vocab=info.n_vocab,
+        n_head=max(info.n_head),
+        key_dim=info.head_dim,
+        value_dim=0 if keys.optional_count("attention.key_length_mla") else info.value_dim,
+        kv_heads=_kv_heads(keys, info, recurrent),
+        windows=windows_of(keys, info.n_layer),
+        layer_states=tuple(state if is_recurrent else 0 for is_recurrent in recurrent),
+        n_ff=_n_ff(keys, info, used),
+        weights_bytes=weights.total_bytes,
+        embedding_bytes=weights.embedding_bytes,
+        output_bytes=weights.output_bytes,
+        active_bytes=active_bytes(weights, n_expert=n_expert, n_expert_used=used),
+        max_context=info.context_length,
+        tied_output_bytes=weights.tied_output_bytes,
+        n_layer_embd=_n_layer_embd(header),
+        n_expert=n_expert,
+        n_expert_used=used,
+        layer_bytes=weights.layer_bytes,
+        expert_bytes=weights.expert_bytes if any(weights.expert_bytes) else (),
+        n_layer_ahead=ahead,
+        window_key_dim=keys.optional_count("attention.key_length_swa"),
+        window_value_dim=keys.optional_count("attention.value_length_swa"),
+        n_inner=inner_width(keys, n_embd=info.n_embd) if any(recurrent) else 0,
+    )
+
+
+def mtp_shape_of(header: Header) -> Shape:
+    """Return the shape of a model's MTP layer, in a file of its own or in the model's.
+
+    Tensors that it borrows from the model count in `active_bytes`, but not in `weights_bytes`.
+    """
+    info = MtpInfo.from_header(header)
+    if info.block is None:
+        return _assistant_shape(header, info)
+    model = _model_shape(header)
+    keys = ArchitectureKeys(header, info.architecture)
+    kv_heads = keys.counts("attention.head_count_kv") or (model.n_head,)
+    block = [tensor for tensor in header.tensors.values() if block_of(tensor.name) == info.block]
+    layer_bytes = sum(tensor.nbytes for tensor in block)
+    idle = sum(tensor.nbytes for tensor in block if is_expert(tensor.name))
+    idle = idle * (model.n_expert - model.n_expert_used) // model.n_expert if model.n_expert else 0
+    own = {tensor.name.rpartition("nextn.")[2]: tensor.nbytes for tensor in block}
+    looked_up = own.get("embed_tokens.weight", 0)
+    output = 0 if "shared_head_head.weight" in own else model.read_output_bytes
+    alone = (model.embedding_bytes, model.output_bytes) if info.is_alone else (0, 0)
+    return Shape(
+        architecture=MTP,
+        num_taps=1,
+        n_layer=1,
+        n_embd=info.width,
+        n_vocab=info.n_vocab,
+        n_head=model.n_head,
+        key_dim=model.key_dim,
+        value_dim=model.value_dim,
+        kv_heads=(kv_heads[min(info.block, len(kv_heads) - 1)],),
+        windows=(None,),
+        layer_states=(0,),
+        n_ff=model.n_ff,
+        weights_bytes=layer_bytes + sum(alone),
+        embedding_bytes=alone[0],
+        output_bytes=alone[1],
+        active_bytes=layer_bytes - idle - looked_up + output,
+        max_context=model.max_context,
+        tied_output_bytes=model.tied_output_bytes if info.is_alone else 0,
+        n_expert=model.n_expert,
+        n_expert_used=model.n_expert_used,
+        layer_bytes=(layer_bytes,),
+    )
+
+
+def _assistant_shape(header: Header, info: MtpInfo) -> Shape:
+    """Return the shape of a stack that reads its target's cache and embeddings; its own embeddings are its output."""
+    keys = ArchitectureKeys(header, architecture_of(header))
+    n_layer = keys.count("block_count")
+    weights = weights_of(header, n_layer=n_layer)
+    return Shape(
+        architecture=MTP,
+        num_taps=1,
+        n_layer=n_layer,
+        n_embd=keys.count("embedding_length"),
+        n_vocab=info.n_vocab,
+        n_head=max(keys.counts("attention.head_count") or (1,)),
+        key_dim=keys.optional_count("attention.key_length") or 0,
+        value_dim=keys.optional_count("attention.value_length") or 0,
+        kv_heads=(0,) * n_layer,
+        windows=(None,) * n_layer,
+        layer_states=(0,) * n_layer,
+        n_ff=max(keys.counts("feed_forward_length") or (0,)),
+        weights_bytes=weights.total_bytes,
+        embedding_bytes=weights.embedding_bytes,
+        output_bytes=weights.output_bytes,
+        active_bytes=weights.total_bytes,
+        max_context=keys.optional_count("context_length") or 0,
+        tied_output_bytes=weights.tied_output_bytes,
+        layer_bytes=weights.layer_bytes,
+    )
+
+
+def shape_as(header: Header, kind: str) -> Shape:
+    """Return the shape of a file that drafts as `kind`; for `mtp` the file may be the target's own."""
+    return mtp_shape_of(header) if kind == MTP else shape_of(header)
+
+
+def _n_layer_embd(header: Header) -> int:
+    tensor = header.tensors.get(LAYER_EMBEDDING)
+    return tensor.shape[0] if tensor else 0
+
+
+def _kv_heads(keys: ArchitectureKeys, info: ModelInfo, recurrent: tuple[bool, ...]) -> tuple[int, ...]:
+    """Return the key heads of each layer, 0 for those without a cache of their own."""
+    ahead = keys.optional_count("nextn_predict_layers") or 0
+    shared = keys.optional_count("attention.shared_kv_layers") or 0
+    if info.architecture in CACHELESS:
+        return (0,) * info.n_layer
+    own = SHARES_FROM_LAYER.get(info.architecture, info.n_layer + ahead - shared)
+    keeps = attends(keys, recurrent=recurrent, n_ff=info.n_ff)
+    return tuple(
+        heads if keep and layer < own else 0
+        for layer, (heads, keep) in enumerate(zip(info.n_kv_head, keeps, strict=True))
+    )
+
+
+def _experts(keys: ArchitectureKeys) -> tuple[int, int]:
+    """Return the number of experts, and of those used for a token (the most, where layers differ)."""
+    return keys.optional_count("expert_count") or 0, max(keys.counts("expert_used_count") or (0,))
+
+
+def _n_ff(keys: ArchitectureKeys, info: ModelInfo, n_expert_used: int) -> int:
+    """Return the widest feed-forward row of a token: of a dense layer, or of the used experts together."""
+    experts = max(keys.counts("expert_feed_forward_length") or (0,))
+    return max(max(info.n_ff), experts * n_expert_used)

@@ -1,0 +1,107 @@
+"""The layers of a model that have a sliding window, as the pinned llama.cpp decides it.
+
+The file's key is not enough: many architectures state a window that llama.cpp does not use (phi3, qwen2, mistral as
+llama), others have one without stating it (gemma2). Literal table of src/models/*.cpp; check it when the pin moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from eaglelocal.gguf.arch_keys import ArchitectureKeys
+from eaglelocal.gguf.values import ArrayValue
+
+WINDOW_KEY, PATTERN_KEY = "attention.sliding_window", "attention.sliding_window_pattern"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A pattern of layers: of each `period` one has full attention, the last (or `whole_first`), the others a window.
+
+    period   0: the file lists the layers
+    default  the window where the file states none; None: there is no window then
+    fixed    the window whatever the file states, unless it states zero
+    """
+
+    period: int
+    whole_first: bool = False
+    default: int | None = None
+    fixed: int | None = None
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "afmoe": Rule(4),
+        "cohere2": Rule(4),
+        "cohere2moe": Rule(4, whole_first=True),
+        "dflash": Rule(0),
+        "dots3note": Rule(0),
+        "exaone-moe": Rule(4, default=128),
+        "exaone4": Rule(4, default=4096),
+        "gemma2": Rule(2, default=4096),
+        "gemma3": Rule(6),
+        "gemma3n": Rule(5),
+        "gemma4": Rule(0),
+        "gemma4-assistant": Rule(0),
+        "gpt-oss": Rule(2),
+        "granite_swa": Rule(0),
+        "laguna": Rule(4, whole_first=True),
+        "lfm2": Rule(1),
+        "llama4": Rule(4, default=8192, fixed=8192),
+        "maple": Rule(0),
+        "mellum": Rule(4),
+        "mimo2": Rule(0),
+        "muse-glimmer": Rule(4),
+        "olmo2": Rule(4),
+        "plamo3": Rule(8),
+        "smallthinker": Rule(4, whole_first=True, fixed=4096),
+        "spark2_5": Rule(0),
+        "step35": Rule(0),
+    }
+)
+WINDOWED_EXAONE4_LAYERS = 64  # only the 32B has windows
+
+
+def windows_of(keys: ArchitectureKeys, n_layer: int) -> tuple[int | None, ...]:
+    """Return the window of each layer in tokens; None: full attention. Raises ModelFileError on a pattern too short."""
+    rule = RULES.get(keys.prefix)
+    window = _window(keys, rule, n_layer) if rule is not None else None
+    if rule is None or not window:
+        return (None,) * n_layer
+    return tuple(window if narrow else None for narrow in _narrow_layers(keys, rule, n_layer))
+
+
+def _window(keys: ArchitectureKeys, rule: Rule, n_layer: int) -> int | None:
+    stated = keys.optional_count(WINDOW_KEY)
+    if keys.prefix == "exaone4" and n_layer != WINDOWED_EXAONE4_LAYERS:
+        return None
+    if stated is None:
+        return rule.default
+    return rule.fixed if stated and rule.fixed else stated
+
+
+def _narrow_layers(keys: ArchitectureKeys, rule: Rule, n_layer: int) -> tuple[bool, ...]:
+    if keys.prefix == "lfm2":  # its convolutions have no cache, and all its attention has a window
+        return (True,) * n_layer
+    name = f"{keys.prefix}.{PATTERN_KEY}"
+    if isinstance(keys.header.metadata.get(name), ArrayValue):
+        listed = keys.header.array(name) or ()
+        if len(listed) < n_layer:
+            raise keys.error(f"{name} has {len(listed)} entries for {n_layer} layers")
+        return tuple(bool(entry) for entry in listed[:n_layer])
+    period = keys.optional_count(PATTERN_KEY)
+    return repeated(n_layer, rule.period if period is None else period, whole_first=rule.whole_first)
+
+
+def repeated(n_layer: int, period: int, *, whole_first: bool = False) -> tuple[bool, ...]:
+    """Return for each layer whether it is narrow, that is, has a window.
+
+    Period 3: narrow, narrow, whole; a period of 0 has no whole layer.
+
+    >>> repeated(4, 2)
+    (True, False, True, False)
+    """
+    whole = 0 if whole_first else period - 1
+    return tuple(period == 0 or layer % period != whole for layer in range(n_layer))

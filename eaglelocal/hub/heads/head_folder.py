@@ -1,0 +1,111 @@
+"""A folder with a head as it was published: config.json and weights, in one file or in shards.
+
+Finds and reads the files; dialects, and what a head is, are not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.core import json_text
+from eaglelocal.errors import ModelFileError
+from eaglelocal.hub.heads.safetensors_files import StoredTensor, check_count, read_safetensors
+from eaglelocal.hub.heads.torch_files import read_pickled
+
+CONFIG, SUFFIX = "config.json", ".safetensors"
+MAX_JSON_BYTES = 16 << 20
+MAX_FILES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of weights: names of its files, the index that lists the shards, and its reader."""
+
+    suffix: str
+    stem: str
+    read: Callable[[Path], dict[str, StoredTensor]]
+
+    @property
+    def index(self) -> str:
+        return f"{self.stem}{self.suffix}.index.json"
+
+
+FORMATS = (Format(SUFFIX, "model", read_safetensors), Format(".bin", "pytorch_model", read_pickled))
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The content of a folder: the configuration as JSON, and the tensors by the names they have there."""
+
+    folder: Path
+    config: Mapping[str, object]
+    tensors: Mapping[str, StoredTensor]
+
+
+def read_published(folder: Path) -> Published:
+    """Read a published head. Raises ModelFileError on whatever is missing or damaged."""
+    if not folder.is_dir():
+        raise ModelFileError(f"{folder} is not a folder", hint=f"give a folder with {CONFIG} and *{SUFFIX}")
+    if not (folder / CONFIG).is_file():
+        raise ModelFileError(f"{folder} has no {CONFIG}", hint="give the folder of a published head")
+    config = read_json(folder / CONFIG)
+    tensors: dict[str, StoredTensor] = {}
+    form, paths = _tensor_files(folder)
+    for path in paths:
+        for name, tensor in form.read(path).items():
+            if name in tensors:
+                raise ModelFileError(f"tensor {name} is in {tensors[name].path.name} and in {path.name}")
+            tensors[name] = tensor
+        check_count(path, len(tensors))
+    return Published(folder, config, tensors)
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """Read a JSON object from a file of limited size. Raises ModelFileError."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_JSON_BYTES + 1)
+    except OSError as error:
+        raise ModelFileError(f"{path.name}: cannot be read: {error.strerror}") from error
+    if len(raw) > MAX_JSON_BYTES:
+        raise ModelFileError(f"{path.name}: longer than {MAX_JSON_BYTES >> 20} MiB")
+    try:
+        value = json_text.read_json(raw)
+    except ValueError as error:
+        raise ModelFileError(f"{path.name}: no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelFileError(f"{path.name}: no JSON object")
+    return value
+
+
+def _tensor_files(folder: Path) -> tuple[Format, list[Path]]:
+    """Return the first format that is there, with its files."""
+    for form in FORMATS:
+        if (folder / form.index).is_file():
+            return form, _shards(folder, form)
+        if files := sorted(folder.glob(f"{'*' if form.suffix == SUFFIX else form.stem}{form.suffix}")):
+            _check_files(folder.name, len(files))
+            return form, files
+    raise ModelFileError(f"{folder} has no *{SUFFIX} and no pytorch_model.bin", hint="fetch the rest of the head")
+
+
+def _check_files(what: str, num_files: int) -> None:
+    if num_files > MAX_FILES:
+        raise ModelFileError(f"{what}: {num_files} files with weights, more than the limit of {MAX_FILES} for a head")
+
+
+def _shards(folder: Path, form: Format) -> list[Path]:
+    """Return the files that the index names, which must be in the folder itself."""
+    names = read_json(folder / form.index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise ModelFileError(f"{form.index}: no weight_map")
+    files = sorted({str(name) for name in names.values()})
+    _check_files(form.index, len(files))
+    for name in files:
+        if Path(name).name != name or not name.endswith(form.suffix):
+            raise ModelFileError(f"{form.index} names {name!r}, which is no *{form.suffix} beside it")
+        if not (folder / name).is_file():
+            raise ModelFileError(f"{folder} lacks the shard {name}", hint="fetch the rest of the head")
+    return [folder / name for name in files]

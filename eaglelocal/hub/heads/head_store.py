@@ -1,0 +1,203 @@
+"""Imported heads on disk: one folder for each kind of target, in which `--draft auto` looks.
+
+A kind of target is its architecture, width, depth and tokens; so all quantizations of a model, and its fine-tunes, have
+the same heads. The target's name in a head's file tells whether it was made for this very model. Writing is all or
+nothing: a head appears under its name when it is complete and was tried.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal import locations
+from eaglelocal.catalog.reference import SUFFIX
+from eaglelocal.core.atomic_file import put_in_place
+from eaglelocal.core.folders import PRIVATE, SHARED, make_folder
+from eaglelocal.errors import EagleLocalError, ResourceError
+from eaglelocal.gguf.arch_keys import TOKENS_KEY
+from eaglelocal.gguf.draft_pairing import is_same_model
+from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.writer import Entry, StreamedTensor, file_bytes_at_most, write_streamed
+from eaglelocal.probe.process_info import birth_of, is_alive
+
+MAX_HEADS = 64  # of one kind of target, the newest, that are read
+SPARE_DISK_BYTES = 200_000_000
+PARTIAL = ".partial"
+WRITER = re.compile(rf"{re.escape(SUFFIX)}\.(?P<pid>\d+)-(?P<birth>[\w.]+){re.escape(PARTIAL)}$")  # of a partial file
+TRAINED_HERE = ", trained here"  # ends the names of such heads
+
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHead:
+    path: Path
+    info: EagleInfo
+    is_own: bool  # made for a target of this name
+
+
+def folder_of(beside: Header, target: ModelInfo) -> Path:
+    """Return the folder of the heads for this kind of target."""
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(f"{target.architecture} {target.n_embd} {target.n_layer}".encode())
+    digest.update(beside.array_bytes(TOKENS_KEY))
+    return locations.heads_dir() / digest.hexdigest()
+
+
+def place_of(beside: Header, target: ModelInfo, name: str, kind: str) -> Path:
+    """Return the path for a head of this name, in the type `kind`."""
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "head"
+    return folder_of(beside, target) / f"{slug}-{kind}.gguf"
+
+
+def heads_for(beside: Header, target: ModelInfo) -> list[StoredHead]:
+    """Return the heads that fit this target, those made for it first, then the newest; damaged files are skipped."""
+    found = []
+    for path in all_heads(beside, target):
+        info = _fitting(path, target)
+        if info is not None:
+            found.append(StoredHead(path, info, is_same_model(info.target_name, target.name)))
+    return sorted(found, key=lambda head: not head.is_own)
+
+
+def all_heads(beside: Header, target: ModelInfo) -> list[Path]:
+    """Return all heads in the folder of this kind of target, the newest first, also those that cannot draft."""
+    return _newest_first(folder_of(beside, target)) if locations.heads_dir().is_dir() else []
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    dated = []
+    for path in folder.glob("*.gguf"):
+        with suppress(OSError):  # it was just deleted, or is a dangling link
+            dated.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(dated, reverse=True)[:MAX_HEADS]]
+
+
+def _fitting(path: Path, target: ModelInfo) -> EagleInfo | None:
+    try:
+        info = EagleInfo.from_header(read_header(path))
+        check_pair(info, target)
+    except EagleLocalError:
+        return None
+    return info
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedHead:
+    """A partial file that an import left behind, or is writing."""
+
+    path: Path
+    size_bytes: int
+    is_being_written: bool
+
+
+def unfinished_heads() -> list[UnfinishedHead]:
+    """Return the partial files in the folders where `--draft auto` looks."""
+    found = []
+    for path in sorted(locations.heads_dir().glob(f"*/*{PARTIAL}")):
+        with suppress(OSError):  # it was just deleted
+            found.append(UnfinishedHead(path, path.stat().st_size, _has_writer(path)))
+    return found
+
+
+def _partial_of(path: Path) -> Path:
+    """Return the path of a partial file, which names the writing process, so that others know when it has ended."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{birth_of(os.getpid())}{PARTIAL}")
+
+
+def _has_writer(partial: Path) -> bool:
+    writer = WRITER.search(partial.name)
+    return writer is not None and is_alive(int(writer["pid"]), writer["birth"])
+
+
+def drop_leftovers(folder: Path) -> int:
+    """Delete the partial files of killed writers, and no others; return the bytes that this freed."""
+    freed = 0
+    for partial in folder.glob(f"*{PARTIAL}"):
+        if WRITER.search(partial.name) and not _has_writer(partial):
+            with suppress(OSError):
+                num_bytes = partial.stat().st_size
+                partial.unlink()
+                freed += num_bytes
+    return freed
+
+
+@contextmanager
+def written(
+    path: Path, entries: Sequence[Entry], tensors: Sequence[StreamedTensor], *, on_progress: Progress
+) -> Iterator[Path]:
+    """Write a complete head beside `path`; it becomes `path` when the block ends well, else it is deleted.
+
+    Raises ResourceError where the disk is too small or cannot be written.
+    """
+    partial = _partial_of(path)
+    drop_leftovers(path.parent)
+    try:
+        _write(partial, entries, tensors, on_progress)
+        yield partial
+        _appear(partial, path)
+    finally:
+        with suppress(OSError):  # nothing was written, perhaps not even the folder
+            partial.unlink()
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder; below the state folder only its owner may read it."""
+    make_folder(folder, PRIVATE if folder.is_relative_to(locations.state_dir()) else SHARED)
+
+
+def check_writable(path: Path) -> None:
+    """Make the folder of `path`. Raises ResourceError where no file can be made in it."""
+    try:
+        _make_folder(path.parent)
+        with tempfile.TemporaryFile(dir=path.parent):
+            return
+    except OSError as error:
+        raise _unwritable(path.parent, error) from error
+
+
+def _unwritable(place: Path, error: OSError) -> ResourceError:
+    return ResourceError(f"cannot write {place}: {error.strerror}", hint="`--out FILE` elsewhere")
+
+
+def _appear(partial: Path, path: Path) -> None:
+    try:
+        put_in_place(partial, path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _write(path: Path, entries: Sequence[Entry], tensors: Sequence[StreamedTensor], on_progress: Progress) -> None:
+    total, done = sum(tensor.nbytes for tensor in tensors), 0
+
+    def count(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        on_progress(done / total)
+
+    try:
+        _make_folder(path.parent)
+        _check_disk(path.parent, file_bytes_at_most(entries, tensors))
+        write_streamed(path, "eagle3", entries=entries, tensors=tensors, on_bytes=count)
+    except OSError as error:
+        raise _unwritable(path.parent, error) from error
+
+
+def _check_disk(folder: Path, wanted_bytes: int) -> None:
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    if wanted_bytes + SPARE_DISK_BYTES > free:
+        raise ResourceError(
+            f"the head takes {wanted_bytes / 1e9:.2f} GB on disk, {free / 1e9:.2f} GB are free in {folder}",
+            hint="free some space, `--type q8_0`, or `--out FILE` elsewhere",
+        )

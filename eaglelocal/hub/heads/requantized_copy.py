@@ -1,0 +1,138 @@
+"""A head's copy in fewer bits than the 16 or 8 it was published in: what the engine drafts with.
+
+Copies are in the cache, under names that depend on the original's state, so that a head which changes gets a new one;
+those whose original is gone or has changed are deleted when the next is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+from eaglelocal import locations
+from eaglelocal.errors import EagleLocalError, ResourceError
+from eaglelocal.gguf.arch_keys import TOKENS_KEY
+from eaglelocal.gguf.ggml_types import GgmlType
+from eaglelocal.gguf.head_requantization import lightened, lighter_types
+from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tensors import raw_pieces, read_span
+from eaglelocal.gguf.values import ValueType
+from eaglelocal.gguf.writer import Bytes, Entry, StreamedTensor, copied_entries
+from eaglelocal.hub.heads.head_store import drop_leftovers, written
+from eaglelocal.hub.heads.weight_conversion import PIECE_BYTES, encode
+
+METHOD = "1"  # part of every name: raise it when the same original would give another copy
+ORIGIN_KEY = "eaglelocal.copy_of"  # as a file: URL, for paths need not be text
+FILE_TYPE_KEY = "general.file_type"
+FILE_TYPES = {"q4_0": 2, "q8_0": 7}
+MAX_STEM = 40  # letters of a name: they may take four bytes each
+
+Progress = Callable[[float], None]
+
+
+def light_copy(path: Path, kind: str, *, on_progress: Progress) -> Path:
+    """Return a head's copy in the type `kind`, written now unless it is there; the head itself if none is lighter.
+
+    Raises ModelFileError where the head cannot be read, ResourceError where the copy cannot be written.
+    """
+    header = read_header(path)
+    types = lighter_types(header, kind)
+    if not types:
+        return path
+    try:
+        copy = place_of(path, kind)
+        if not is_current(copy):  # or it is damaged
+            drop_stale(copy.parent)
+            _write(copy, header, types, kind, on_progress)
+        return copy
+    except (OSError, ValueError) as error:
+        raise _unwritten(kind, str(error)) from error
+    except ResourceError as error:
+        raise _unwritten(kind, error.message) from error
+
+
+def _unwritten(kind: str, reason: str) -> ResourceError:
+    message = f"no copy of the head in {kind} could be written: {reason}"
+    return ResourceError(message, hint="free some space, or `--draft-type file`")
+
+
+def place_of(path: Path, kind: str) -> Path:
+    """Return the path of a head's copy, written or not. Raises OSError or ModelFileError where the head is missing."""
+    told = hashlib.sha256(f"{METHOD} {kind}".encode())
+    for shard in read_header(path, keys=()).shards:
+        status = shard.path.stat()
+        told.update(os.fsencode(shard.path.resolve()) + f" {status.st_size} {status.st_mtime_ns} ".encode())
+    return locations.light_heads_dir() / f"{path.stem[:MAX_STEM]}-{told.hexdigest()[:12]}-{kind}.gguf"
+
+
+def all_copies() -> list[Path]:
+    """Return the copies of all heads, also outdated ones."""
+    return sorted(locations.light_heads_dir().glob("*.gguf"))
+
+
+def copies_of(path: Path) -> list[Path]:
+    """Return the copies of a head that are on disk."""
+    with suppress(OSError, EagleLocalError):
+        return [copy for kind in FILE_TYPES if (copy := place_of(path, kind)).is_file()]
+    return []
+
+
+def drop_stale(folder: Path) -> int:
+    """Delete outdated copies, and what killed writers left; return the bytes that this freed."""
+    freed = 0
+    for copy in folder.glob("*.gguf"):
+        if not is_current(copy):
+            with suppress(OSError):
+                num_bytes = copy.stat().st_size
+                copy.unlink()
+                freed += num_bytes
+    return freed + drop_leftovers(folder)
+
+
+def is_current(copy: Path) -> bool:
+    """Return whether the copy is whole, and its original still what it was."""
+    try:
+        origin = read_header(copy, keys=(ORIGIN_KEY,)).metadata.get(ORIGIN_KEY)
+    except EagleLocalError:
+        return False
+    if not isinstance(origin, str):
+        return False
+    return copy in copies_of(Path(os.fsdecode(unquote_to_bytes(origin.removeprefix("file://")))))
+
+
+def _write(copy: Path, header: Header, types: Mapping[str, GgmlType], kind: str, on_progress: Progress) -> None:
+    entries = [
+        *copied_entries(header, without=frozenset({FILE_TYPE_KEY, ORIGIN_KEY})),
+        Entry(FILE_TYPE_KEY, ValueType.UINT32, FILE_TYPES[kind]),
+        Entry(ORIGIN_KEY, ValueType.STRING, header.path.absolute().as_uri()),
+    ]
+    tensors = [_tensor(header, tensor, types.get(name)) for name, tensor in header.tensors.items()]
+    with written(copy, entries, tensors, on_progress=on_progress) as made:
+        _check(read_header(made), header, kind)
+
+
+def _check(copy: Header, original: Header, kind: str) -> None:
+    """Raise ResourceError where the copy differs from the one that was asked for, in its tensors or its tokens."""
+    kept = [[(t.name, t.shape, t.type) for t in head.tensors.values()] for head in (copy, lightened(original, kind))]
+    if kept[0] != kept[1] or copy.array_bytes(TOKENS_KEY) != original.array_bytes(TOKENS_KEY):
+        raise ResourceError(f"{original.path.name} came out otherwise than it should")
+
+
+def _tensor(header: Header, tensor: TensorInfo, light: GgmlType | None) -> StreamedTensor:
+    if light is None:
+        as_it_is = partial(raw_pieces, header, tensor.name, PIECE_BYTES)
+        return StreamedTensor(tensor.name, tensor.shape, tensor.type, as_it_is)
+    return StreamedTensor(tensor.name, tensor.shape, light, partial(_encoded, header, tensor, light))
+
+
+def _encoded(header: Header, tensor: TensorInfo, light: GgmlType) -> Iterator[Bytes]:
+    columns, rows = tensor.shape
+    step = max(1, PIECE_BYTES // (4 * columns))
+    for first in range(0, rows, step):
+        yield encode(read_span(header, tensor.name, first, min(first + step, rows)), light, tensor.name)

@@ -1,0 +1,138 @@
+"""Tensor names of every dialect, mapped to one set of names; tensors of other kinds of heads are refused with a reason.
+
+SafeAILab and SpecForge call the one layer `midlayer`, speculators `layers.0`, NeMo and checkpoints saved from inside
+another model put a prefix before everything. A tensor that is not known here is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.hub.heads.safetensors_files import StoredTensor
+
+PREFIXES = ("module.", "model.", "eagle_module.", "draft_model.", "draft.")
+RENAMED = (("midlayer.", "layers.0."), ("eagle_lm_head.", "lm_head."), ("layers.0.", "layer."))
+LAYER = (
+    "layer.input_layernorm.weight",
+    "layer.hidden_norm.weight",
+    "layer.post_attention_layernorm.weight",
+    *(f"layer.self_attn.{part}_proj.weight" for part in "qkvo"),
+    *(f"layer.mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
+)
+REQUIRED = frozenset({"fc.weight", "norm.weight", *LAYER})
+OPTIONAL = frozenset({"input_norm.weight", "lm_head.weight", "embed_tokens.weight", "d2t", "t2d"})
+FC_NORM = re.compile(r"fc_norm\.(\d{1,2})\.weight")
+# buffers that can be computed, and frozen copies of parts of the target
+NEEDLESS = ("rotary_emb.inv_freq", "verifier_lm_head.weight", "verifier_norm.weight")
+# parts of a tensor's name, and what a head that has it does
+FOREIGN = (
+    ("q_norm", "normalises its queries and keys"),
+    ("k_norm", "normalises its queries and keys"),
+    ("kv_a_proj", "has latent attention (MLA)"),
+    ("q_a_proj", "has latent attention (MLA)"),
+    ("mask_hidden", "drafts several tokens in parallel (P-EAGLE)"),
+    ("experts.", "is a mixture of experts"),
+    ("sinks", "has attention sinks"),
+    ("lora_", "is an adapter"),
+)
+OTHER_LAYER = re.compile(r"layers\.\d+\.")
+MAX_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class HeadTensors:
+    """A head's tensors under their common names."""
+
+    named: Mapping[str, StoredTensor]
+    fc_norms: tuple[StoredTensor, ...]  # one for each tap; or none
+    prefix: str  # what stood before the names, such as `model.`
+    layer_name: str  # what the layer was called: midlayer or layers.0
+    dropped: tuple[str, ...]  # known and not needed
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        return self.named[name]
+
+    def get(self, name: str) -> StoredTensor | None:
+        return self.named.get(name)
+
+
+def head_tensors(stored: Mapping[str, StoredTensor]) -> HeadTensors:
+    """Return the tensors under their common names.
+
+    Raises IncompatibleError on a head that is of another kind, ModelFileError on names that are no head's.
+    """
+    named: dict[str, StoredTensor] = {}
+    for name, tensor in stored.items():
+        common = common_name(name)
+        if common in named:
+            raise ModelFileError(f"tensors {named[common].name} and {name} are both {common}")
+        named[common] = tensor
+    dropped = {name: tensor for name, tensor in named.items() if _is_needless(name, tensor)}
+    kept = {name: tensor for name, tensor in named.items() if name not in dropped}
+    _check(kept)
+    fc_norms = {int(found[1]): kept.pop(found[0]) for found in filter(None, map(FC_NORM.fullmatch, list(kept)))}
+    if sorted(fc_norms) != list(range(len(fc_norms))):
+        raise ModelFileError(f"there are norms of taps {sorted(fc_norms)}, which leaves holes")
+    layer = kept["layer.hidden_norm.weight"].name
+    return HeadTensors(
+        named=kept,
+        fc_norms=tuple(fc_norms[tap] for tap in range(len(fc_norms))),
+        prefix=_prefix(layer),
+        layer_name="midlayer" if "midlayer." in layer else "layers.0",
+        dropped=tuple(dropped),
+    )
+
+
+def common_name(name: str) -> str:
+    """Return `layer.mlp.up_proj.weight` for `model.layers.0.mlp.up_proj.weight` and `midlayer.mlp.up_proj.weight`."""
+    name = name.removeprefix(_prefix(name))
+    for old, new in RENAMED:
+        if name.startswith(old):
+            name = new + name.removeprefix(old)
+    return name
+
+
+def _prefix(name: str) -> str:
+    rest = name
+    while prefix := next((prefix for prefix in PREFIXES if rest.startswith(prefix)), ""):
+        rest = rest.removeprefix(prefix)
+    return name.removesuffix(rest)
+
+
+def _is_needless(name: str, tensor: StoredTensor) -> bool:
+    """Return whether a tensor changes nothing, as a bias of zeros."""
+    return name.endswith(NEEDLESS) or (name.endswith(".bias") and tensor.is_float and not tensor.floats().any())
+
+
+def _check(named: Mapping[str, StoredTensor]) -> None:
+    unknown = [name for name in named if name not in REQUIRED | OPTIONAL and not FC_NORM.fullmatch(name)]
+    for name in unknown:
+        if reason := _foreign(name):
+            raise IncompatibleError(
+                f"the head {reason} (tensor {named[name].name}), which llama.cpp's eagle3 graph cannot",
+                hint="choose another head of this target",
+            )
+    missing = sorted(REQUIRED - named.keys())
+    if "layer.hidden_norm.weight" in missing:
+        what = "an EAGLE-1 or EAGLE-2 head" if "fc.weight" in named else "no EAGLE head"
+        raise ModelFileError(f"this is {what}: {_listed(missing)} are missing", hint="EAGLE-3 and 3.1 heads are run")
+    if unknown:
+        raise ModelFileError(f"tensors that no EAGLE-3 head has: {_listed([named[name].name for name in unknown])}")
+    if missing:
+        raise ModelFileError(f"the head lacks {_listed(missing)}", hint="fetch the rest of the head")
+
+
+def _foreign(name: str) -> str:
+    if OTHER_LAYER.match(name):
+        return "has more than one layer"
+    if name.endswith(".bias"):
+        return "has biases"
+    return next((reason for part, reason in FOREIGN if part in name), "")
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:MAX_SHOWN])
+    return shown if len(names) <= MAX_SHOWN else f"{shown} and {len(names) - MAX_SHOWN} more"

@@ -1,0 +1,170 @@
+"""A reader of torch's files (`pytorch_model.bin`), without torch and without running what a pickle may ask for.
+
+Such a file is a zip archive: a pickle that names tensors, and their bytes, uncompressed, beside it. Of the pickle only
+what a plain dictionary of tensors needs is understood (pickle_interpreter.py); any other name in it is refused, and
+nothing is imported or called for it. The bytes are read later, from their place in the file.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO
+
+from eaglelocal.errors import ModelFileError
+from eaglelocal.gguf.cursor import refuse
+from eaglelocal.hub.heads.pickle_interpreter import PickleMachine
+from eaglelocal.hub.heads.safetensors_files import ITEM_BYTES, MAX_DIMENSIONS, StoredTensor, check_count
+
+MAX_PICKLE_BYTES = 2 << 20  # about 250 for each tensor
+MAX_RANK = 16  # of tensors that are parsed; used ones have at most MAX_DIMENSIONS
+LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip entry: signature, lengths of its name and of its extra field
+STORAGES: Mapping[str, str] = MappingProxyType(
+    {"FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16", "DoubleStorage": "F64"}
+    | {"LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8", "BoolStorage": "BOOL"}
+)
+# what the zip reader raises on damaged directories, encrypted entries and unknown compressions
+DAMAGED = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OverflowError, struct.error)
+CONVERT = "convert it where torch is: torch.load(..., weights_only=True), then safetensors.torch.save_file"
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    dtype: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    storage: _Storage
+    first: int  # element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def read_pickled(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of one file by name. Raises ModelFileError on whatever is no plain dictionary of tensors."""
+    if not path.is_file():
+        raise refuse(path.name, "is not a regular file", hint="")
+    try:
+        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+            entries = {info.filename.partition("/")[2]: info for info in archive.infolist()}
+            views = _views(path, archive, entries.get("data.pkl"))
+            check_count(path, len(views))
+            return {name: _located(path, file, name, view, entries) for name, view in views.items()}
+    except DAMAGED as error:
+        raise refuse(path.name, f"not in torch's present format: {error}", hint=CONVERT) from error
+    except OSError as error:
+        raise refuse(path.name, f"cannot be read: {error.strerror}") from error
+
+
+def _views(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo | None) -> dict[str, _View]:
+    if entry is None or not _is_stored(entry) or entry.file_size > MAX_PICKLE_BYTES:
+        raise refuse(path.name, "no archive of torch: it has no data.pkl of a sane size", hint=CONVERT)
+    try:
+        found = PickleMachine(_known, _storage).run(archive.read(entry))
+    except ModelFileError as error:
+        raise refuse(path.name, error.message, hint=CONVERT) from error
+    except Exception as error:  # a damaged pickle fails in many ways
+        raise refuse(path.name, f"its pickle is damaged: {type(error).__name__}: {error}") from error
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(view, _View) for name, view in found.items()
+    ):
+        raise refuse(path.name, "no plain dictionary of tensors", hint=CONVERT)
+    return dict(found)
+
+
+def _is_stored(entry: zipfile.ZipInfo) -> bool:
+    """Return whether the entry is uncompressed, as torch writes it; a compressed one may expand to any size."""
+    return entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size
+
+
+def _known(module: str, name: str) -> object:
+    """Return the object for one of the few names that a dictionary of tensors needs."""
+    if module == "torch" and name in STORAGES:
+        return STORAGES[name]
+    try:
+        return FUNCTIONS[module, name]
+    except KeyError:
+        raise ModelFileError(f"its pickle asks for {module}.{name}, which no tensor needs") from None
+
+
+def _storage(pid: object) -> _Storage:
+    match pid:
+        case ("storage", str() as dtype, str() as key, _, int()) if dtype in ITEM_BYTES:
+            return _Storage(dtype, key)
+    raise ModelFileError("its pickle refers to what is no storage of a known type")
+
+
+def _dictionary() -> dict[str, object]:
+    return {}
+
+
+def _rebuilt(storage: object, first: object, shape: object, strides: object, *rest: object) -> _View:
+    match storage, first, shape, strides:
+        case _Storage(), int(), tuple(), tuple() if len(shape) == len(strides) <= MAX_RANK and all(
+            _is_count(size) for size in (first, *shape, *strides)
+        ):
+            return _View(storage, first, shape, strides)
+    raise ModelFileError("a tensor of its pickle makes no sense")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**48
+
+
+def _parameter(view: object, *rest: object) -> object:
+    return view
+
+
+FUNCTIONS: Mapping[tuple[str, str], Callable[..., object]] = MappingProxyType(
+    {
+        ("collections", "OrderedDict"): _dictionary,
+        ("torch._utils", "_rebuild_tensor_v2"): _rebuilt,
+        ("torch._utils", "_rebuild_parameter"): _parameter,
+    }
+)
+
+
+def _located(
+    path: Path, file: IO[bytes], name: str, view: _View, entries: Mapping[str, zipfile.ZipInfo]
+) -> StoredTensor:
+    """Return a tensor with the place of its bytes, which must be in order and uncompressed, as torch writes them."""
+    entry = entries.get(f"data/{view.storage.key}")
+    if entry is None or not _is_stored(entry):
+        raise refuse(path.name, f"tensor {name} has no bytes of its own", hint=CONVERT)
+    item, count = ITEM_BYTES[view.storage.dtype], _elements(view.shape)
+    if not view.shape or len(view.shape) > MAX_DIMENSIONS or not count or not _is_contiguous(view):
+        raise refuse(path.name, f"tensor {name} {view.shape} does not lie in order", hint=CONVERT)
+    if (view.first + count) * item > entry.file_size:
+        raise refuse(path.name, f"cut short: tensor {name} {view.shape} in {entry.file_size} bytes")
+    file.seek(entry.header_offset)
+    raw = file.read(LOCAL_HEADER.size)
+    if len(raw) != LOCAL_HEADER.size or raw[:4] != b"PK\3\4":
+        raise refuse(path.name, f"damaged before tensor {name}")
+    _, name_bytes, extra_bytes = LOCAL_HEADER.unpack(raw)
+    start = entry.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes + view.first * item
+    if start + count * item > os.fstat(file.fileno()).st_size:  # the archive's directory may state anything
+        raise refuse(path.name, f"cut short: tensor {name} {view.shape} ends behind the file")
+    return StoredTensor(name, view.storage.dtype, view.shape, path, start, count * item)
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _is_contiguous(view: _View) -> bool:
+    expected = 1
+    for size, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,159 @@
+"""A reader of the hub client's cache on disk: which models are complete, and which downloads are unfinished.
+
+    models--USER--REPO/refs/main                      the commit that `main` was
+    models--USER--REPO/snapshots/COMMIT/NAME  ->      ../../blobs/SHA256
+    models--USER--REPO/blobs/SHA256.incomplete        the bytes received so far
+
+A model counts only when every part of it is in one snapshot. Reads names and sizes, never what is in the models.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.hub.repo_builds import SUFFIX, Build, builds_of
+
+PREFIX = "models--"
+PARTIAL = ".incomplete"
+MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class CachedModel:
+    """A model of a repository, in the snapshot of one commit."""
+
+    repo: str
+    commit: str
+    is_main: bool
+    build: Build
+    paths: tuple[Path, ...]  # in the snapshot, in order
+    blobs: tuple[Path, ...]  # where their bytes are
+    size_bytes: int
+    modified_at: float  # seconds since 1970
+
+    @property
+    def reference(self) -> str:
+        return f"{self.repo}:{self.build.tag}"
+
+    @property
+    def path(self) -> Path:
+        """The file that llama.cpp opens; it finds the other parts beside it."""
+        return self.paths[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A file whose download was stopped."""
+
+    repo: str
+    path: Path
+    size_bytes: int
+    modified_at: float
+
+
+def repo_folder(cache: Path, repo: str) -> Path:
+    return cache / f"{PREFIX}{repo.replace('/', '--')}"
+
+
+def repos_in(cache: Path) -> list[str]:
+    """Return the repositories of models that have something in the cache."""
+    return sorted(entry.name.removeprefix(PREFIX).replace("--", "/") for entry in _folders(cache, PREFIX))
+
+
+def all_models(cache: Path) -> list[CachedModel]:
+    """Return every model once, in the newest snapshot that has it complete; sorted by reference."""
+    return [model for repo in repos_in(cache) for model in models_of(cache, repo)]
+
+
+def models_of(cache: Path, repo: str) -> list[CachedModel]:
+    """Return the models of one repository: of `main` where it has them, else of the newest commit."""
+    newest: dict[str, CachedModel] = {}
+    for model in snapshots_of(cache, repo):
+        before = newest.get(model.build.stem)
+        if before is None or (model.is_main, model.modified_at) > (before.is_main, before.modified_at):
+            newest[model.build.stem] = model
+    return sorted(newest.values(), key=lambda model: model.reference)
+
+
+def snapshots_of(cache: Path, repo: str) -> Iterator[CachedModel]:
+    """Yield every complete model in every snapshot of a repository."""
+    folder = repo_folder(cache, repo)
+    main = main_commit(folder)
+    for snapshot in _folders(folder / "snapshots"):
+        for build in builds_of(names_in(snapshot)):
+            if build.is_complete:
+                yield _model(repo, snapshot, build, is_main=snapshot.name == main)
+
+
+def names_in(snapshot: Path) -> list[str]:
+    """Return the GGUF files in a snapshot whose bytes are there, by their names in the repository."""
+    found = (path for path in snapshot.rglob("*") if path.name.lower().endswith(SUFFIX) and path.is_file())
+    return sorted(path.relative_to(snapshot).as_posix() for path in found)
+
+
+def snapshot_of(path: Path) -> Path:
+    """Return the snapshot that holds a model's file; the file's folder where it is in no hub's cache."""
+    return next((folder for folder in path.parents if folder.parent.name == "snapshots"), path.parent)
+
+
+def main_commit(folder: Path) -> str:
+    """Return the commit that `main` was when it was last asked for; empty where it never was."""
+    try:
+        return (folder / "refs" / MAIN).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def partials_in(cache: Path) -> list[Partial]:
+    return [partial for repo in repos_in(cache) for partial in partials_of(cache, repo)]
+
+
+def partials_of(cache: Path, repo: str) -> list[Partial]:
+    """Return the downloads that began and did not end, with at least a byte."""
+    found = []
+    for path in _files(repo_folder(cache, repo) / "blobs", PARTIAL):
+        try:
+            status = path.stat()
+        except OSError:  # its download ended just now
+            continue
+        if status.st_size:
+            found.append(Partial(repo, path, status.st_size, status.st_mtime))
+    return found
+
+
+def first_hop(path: Path) -> Path:
+    """Return the blob that a snapshot's link names; the file itself where there are no links."""
+    return Path(os.path.abspath(path.parent / os.readlink(path))) if path.is_symlink() else path
+
+
+def _model(repo: str, snapshot: Path, build: Build, *, is_main: bool) -> CachedModel:
+    paths = tuple(snapshot / name for name in build.names)
+    statuses = [path.stat() for path in paths]
+    return CachedModel(
+        repo=repo,
+        commit=snapshot.name,
+        is_main=is_main,
+        build=build,
+        paths=paths,
+        blobs=tuple(first_hop(path) for path in paths),
+        size_bytes=sum(status.st_size for status in statuses),
+        modified_at=max(status.st_mtime for status in statuses),
+    )
+
+
+def _files(folder: Path, suffix: str) -> list[Path]:
+    """Return the folder's files with this suffix; none where it is missing or cannot be read."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
+    except OSError:
+        return []
+
+
+def _folders(parent: Path, prefix: str = "") -> list[Path]:
+    try:
+        return sorted(entry for entry in parent.iterdir() if entry.name.startswith(prefix) and entry.is_dir())
+    except OSError:
+        return []

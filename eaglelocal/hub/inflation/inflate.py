@@ -1,0 +1,179 @@
+"""The files of `demo@SIZE[:TYPE]`: written once, whole or not at all.
+
+The result answers as the small embedded model does and costs what a large one costs (see `widen.py`). Files are
+written under a temporary name and renamed when complete; one process at a time writes in a folder, so temporary files
+that it finds there were left by processes that died. Names carry a hash of the sources, so that a rebuilt demo never
+uses the inflation of its predecessor.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from eaglelocal.core.atomic_file import put_in_place
+from eaglelocal.core.folders import SHARED, make_folder
+from eaglelocal.errors import ResourceError
+from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.writer import write_streamed
+from eaglelocal.hub.inflation.blueprint import Blueprint, FilePlan, plan_inflation
+from eaglelocal.hub.inflation.demo_sizes import DEFAULT_SIZE, DemoSize, parse_demo_reference
+
+__all__ = ["DEFAULT_SIZE", "DemoSize", "InflatedPaths", "inflate", "inflated_paths", "parse_demo_reference"]
+
+METHOD = "1"  # part of every name: raise it when the same sources would give other files
+SPARE_DISK_BYTES = 256 << 20  # to be left free
+_TEMPORARY = ".partial"
+_PARTIALS = f"demo-*{_TEMPORARY}"
+_LOCK = ".inflate.lock"
+
+Progress = Callable[[float, str], None]  # fraction 0..1, what is being done
+
+
+@dataclass(frozen=True, slots=True)
+class InflatedPaths:
+    target: Path
+    head: Path
+
+    @property
+    def complete(self) -> bool:
+        return self.target.is_file() and self.head.is_file()
+
+
+def free_disk_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def _no_progress(fraction: float, what: str) -> None:
+    pass
+
+
+def inflate(
+    reference: DemoSize,
+    *,
+    source_target: Path,
+    source_head: Path,
+    folder: Path,
+    on_progress: Progress = _no_progress,
+    free_bytes: Callable[[Path], int] = free_disk_bytes,
+) -> InflatedPaths:
+    """Return the inflated pair, written now unless it is there already.
+
+    Raises ResourceError when the disk is too small, ModelFileError or IncompatibleError when the
+    sources cannot be inflated; leaves nothing behind then.
+    """
+    paths = inflated_paths(reference, source_target=source_target, source_head=source_head, folder=folder)
+    if paths.complete:
+        _tidy(folder)
+        return paths
+    with _lock_file(folder) as lock, _only_writer(folder, lock):
+        if not paths.complete:  # the process that held the lock may have written it
+            blueprint = plan_inflation(reference, source_target, source_head)
+            _check_disk(blueprint, reference, free_bytes(folder))
+            _write_pair(blueprint, paths, _Tally(blueprint, reference, on_progress))
+    return paths
+
+
+def inflated_paths(reference: DemoSize, *, source_target: Path, source_head: Path, folder: Path) -> InflatedPaths:
+    """Return the paths of the pair, written or not."""
+    digest = hashlib.sha256(METHOD.encode())
+    for source in (source_target, source_head):
+        digest.update(_content_digest(source))
+    stem = f"demo-{reference.slug}-{digest.hexdigest()[:12]}"
+    return InflatedPaths(folder / f"{stem}.gguf", folder / f"{stem}-head.gguf")
+
+
+def _content_digest(path: Path) -> bytes:
+    read_header(path, keys=())  # raises on a missing or damaged source
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _lock_file(folder: Path) -> IO[str]:
+    try:
+        make_folder(folder, SHARED)
+        return (folder / _LOCK).open("w")
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write in {folder}: {error.strerror}", hint="set XDG_CACHE_HOME to a folder that can be written"
+        ) from error
+
+
+@contextmanager
+def _only_writer(folder: Path, lock: IO[str]) -> Iterator[None]:
+    """Hold the lock of this folder, and clear its partial files. The lock ends with the process, however that ends."""
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    _remove_partial(folder)
+    try:
+        yield
+    finally:
+        _remove_partial(folder)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what a killed process left, gigabytes that nothing else would remove; nothing while a process writes."""
+    if not any(folder.glob(_PARTIALS)):
+        return
+    with suppress(ResourceError, BlockingIOError), _lock_file(folder) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove_partial(folder)
+
+
+def _remove_partial(folder: Path) -> None:
+    for path in folder.glob(_PARTIALS):
+        if path.is_file():  # a folder of that name is not ours
+            path.unlink(missing_ok=True)
+
+
+def _check_disk(blueprint: Blueprint, reference: DemoSize, free_bytes: int) -> None:
+    needed = blueprint.disk_bytes + SPARE_DISK_BYTES
+    if needed > free_bytes:
+        raise ResourceError(
+            f"a {reference.label} {reference.type} model takes {needed / 1e9:.1f} GB on disk, "
+            f"{free_bytes / 1e9:.1f} GB are free",
+            hint="free some space, or take a smaller size, such as `demo@300m` or a `:q4_0`",
+        )
+
+
+def _write_pair(blueprint: Blueprint, paths: InflatedPaths, tally: _Tally) -> None:
+    partial = InflatedPaths(_partial(paths.target), _partial(paths.head))
+    _write(blueprint.head, partial.head, tally)
+    _write(blueprint.target, partial.target, tally)
+    check_pair(EagleInfo.from_header(read_header(partial.head)), ModelInfo.from_header(read_header(partial.target)))
+    put_in_place(partial.head, paths.head)
+    put_in_place(partial.target, paths.target)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(path.name + _TEMPORARY)
+
+
+class _Tally:
+    """A sum of what was written, for the progress bar."""
+
+    def __init__(self, blueprint: Blueprint, reference: DemoSize, on_progress: Progress) -> None:
+        self._total_bytes = blueprint.target.data_bytes + blueprint.head.data_bytes
+        self._what = f"writing the embedded guide at the cost of a {reference.label} model"
+        self._on_progress = on_progress
+        self._done_bytes = 0
+
+    def add(self, num_bytes: int) -> None:
+        self._done_bytes += num_bytes
+        self._on_progress(self._done_bytes / self._total_bytes, self._what)
+
+
+def _write(plan: FilePlan, path: Path, tally: _Tally) -> None:
+    try:
+        write_streamed(path, plan.architecture, entries=plan.entries, tensors=plan.tensors, on_bytes=tally.add)
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write {path.name}: {error.strerror}", hint="see that the disk has room and is not read-only"
+        ) from error

@@ -1,0 +1,143 @@
+"""Growth of a layer that does not change what it computes.
+
+The residual stream of width d becomes D: the first d channels stay, the others hold exact zeros. So columns that read
+the others may be random, and rows that write them must give zero. Appended attention heads read zero values (v
+ignores the first d channels) and appended feed-forward channels are gated by zero (up ignores them), so that o_proj
+and down may be random as well: an inflated model moves and multiplies real-looking weights, and few of them are zeros.
+
+Norms: the mean square over D falls by d/D, so eps falls with it and the gains by sqrt(d/D).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eaglelocal.gguf.writer import StreamedTensor
+from eaglelocal.hub.inflation.demo_sizes import HEAD_DIM, Shape
+from eaglelocal.hub.inflation.ggml_blocks import Floats
+from eaglelocal.hub.inflation.patch_matrix import Patch, Patchwork, filled, vector, zeros
+
+Weights = Callable[[str], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of columns in use: `width` of them, from `old` on in the source and `new` on in the result."""
+
+    old: int
+    new: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The growth of a model of shape `old` to shape `new`."""
+
+    old: Shape
+    new: Shape
+
+    @property
+    def norm_gain(self) -> float:
+        return math.sqrt(self.old.width / self.new.width)
+
+    @property
+    def eps_factor(self) -> float:
+        return self.old.width / self.new.width
+
+    @property
+    def stream(self) -> tuple[Span, ...]:
+        """The residual stream as a layer's input."""
+        return (Span(0, 0, self.old.width),)
+
+    @property
+    def pair(self) -> tuple[Span, ...]:
+        """The two streams side by side that a draft head's attention reads."""
+        return (Span(0, 0, self.old.width), Span(self.old.width, self.new.width, self.old.width))
+
+    def head_row(self, head: int) -> int:
+        """Return the first row of a source head, which keeps its KV head; that head's group may have grown."""
+        key_head, within = divmod(head, self.old.group)
+        return (key_head * self.new.group + within) * HEAD_DIM
+
+    def norm(self, name: str, values: Floats | None) -> StreamedTensor:
+        gains = np.ones(self.new.width, np.float32)
+        if values is not None:
+            gains[: values.size] = values
+        return vector(name, gains * np.float32(self.norm_gain))
+
+    def embeddings(self, name: str, values: Floats) -> Patchwork:
+        """Return the embeddings, a row for each token; the appended channels start at zero and stay there."""
+        rows, width = values.shape
+        patches = [zeros(0, width, rows, self.new.width - width), filled(0, 0, values)]
+        return Patchwork(name, rows, self.new.width, patches)
+
+    def output(self, name: str, values: Floats) -> Patchwork:
+        return Patchwork(name, values.shape[0], self.new.width, [filled(0, 0, values)])
+
+
+def attention(prefix: str, growth: Growth, inputs: Sequence[Span], weights: Weights | None) -> Iterator[Patchwork]:
+    """Yield q, k, v and output of a layer; without weights, of an appended one that adds nothing."""
+    new, old = growth.new, growth.old
+    kept_keys = old.kv_heads * HEAD_DIM if weights else 0
+    queries, keys = new.heads * HEAD_DIM, new.kv_heads * HEAD_DIM
+    columns = inputs[-1].new + new.width
+    silent = [zeros(kept_keys, span.new, keys - kept_keys, span.width) for span in inputs]
+    query_patches: list[Patch] = []
+    key_patches: list[Patch] = []
+    output_patches: list[Patch] = []
+    if weights:
+        query_patches = _query_patches(growth, inputs, weights(f"{prefix}.attn_q.weight"))
+        key_patches = _rows_from(weights(f"{prefix}.attn_k.weight"), inputs)
+        silent += _rows_from(weights(f"{prefix}.attn_v.weight"), inputs)
+        output_patches = _output_patches(growth, weights(f"{prefix}.attn_output.weight"))
+    yield Patchwork(f"{prefix}.attn_q.weight", queries, columns, query_patches)
+    yield Patchwork(f"{prefix}.attn_k.weight", keys, columns, key_patches)
+    yield Patchwork(f"{prefix}.attn_v.weight", keys, columns, silent)
+    yield Patchwork(f"{prefix}.attn_output.weight", new.width, queries, output_patches)
+
+
+def feed_forward(prefix: str, growth: Growth, weights: Weights | None) -> Iterator[Patchwork]:
+    """Yield gate, up and down of a layer; without weights, of an appended one that adds nothing."""
+    new, old = growth.new, growth.old
+    kept = old.ffn if weights else 0
+    silent = [zeros(kept, 0, new.ffn - kept, old.width)]
+    gate_patches: list[Patch] = []
+    down_patches: list[Patch] = []
+    if weights:
+        gate_patches = [filled(0, 0, weights(f"{prefix}.ffn_gate.weight"))]
+        silent.append(filled(0, 0, weights(f"{prefix}.ffn_up.weight")))
+        down = weights(f"{prefix}.ffn_down.weight")
+        down_patches = [zeros(old.width, 0, new.width - old.width, kept), filled(0, 0, down)]
+    yield Patchwork(f"{prefix}.ffn_gate.weight", new.ffn, new.width, gate_patches)
+    yield Patchwork(f"{prefix}.ffn_up.weight", new.ffn, new.width, silent)
+    yield Patchwork(f"{prefix}.ffn_down.weight", new.width, new.ffn, down_patches)
+
+
+def _rows_from(values: Floats, inputs: Sequence[Span]) -> list[Patch]:
+    return [filled(0, span.new, values[:, span.old : span.old + span.width]) for span in inputs]
+
+
+def _query_patches(growth: Growth, inputs: Sequence[Span], values: Floats) -> list[Patch]:
+    return [
+        filled(
+            growth.head_row(head),
+            span.new,
+            values[head * HEAD_DIM : (head + 1) * HEAD_DIM, span.old : span.old + span.width],
+        )
+        for head in range(growth.old.heads)
+        for span in inputs
+    ]
+
+
+def _output_patches(growth: Growth, values: Floats) -> list[Patch]:
+    """Return the output's patches: zeros for appended heads of a source head's group, which see real values."""
+    shared = growth.old.kv_heads * growth.new.group * HEAD_DIM
+    patches = [zeros(0, 0, growth.new.width, shared)]
+    for head in range(growth.old.heads):
+        columns = values[:, head * HEAD_DIM : (head + 1) * HEAD_DIM]
+        patches.append(filled(0, growth.head_row(head), columns))
+    return patches

@@ -1,0 +1,176 @@
+"""A close look at one model on disk: what its header says, what it would need, and what could draft for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eaglelocal import locations
+from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_reference
+from eaglelocal.catalog.unsupported_drafts import obstacle
+from eaglelocal.errors import IncompatibleError, ModelFileError
+from eaglelocal.gguf.draft_pairing import kind_of
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_shape import Shape, shape_of
+from eaglelocal.gguf.mtp import has_mtp
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.hub.cached_files import find_cached
+from eaglelocal.hub.hub_cache import models_of
+from eaglelocal.hub.hub_references import any_reference, draft_reference, known_target
+from eaglelocal.hub.inflation.demo_shape import sketch
+from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
+from eaglelocal.hub.inventory import Described, Entry, describe, embedded, generated, reference_of
+from eaglelocal.hub.projector_resolver import FoundProjector, projector_beside
+from eaglelocal.hub.pulled_drafts import pulled_draft, pulled_reference
+from eaglelocal.hub.target_resolver import NATIVE, demo_sources
+from eaglelocal.hub.typed_path import existing_file
+from eaglelocal.memory.cache_bytes import CacheSizes, cache_bytes
+
+BLIND = FoundProjector()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDraft:
+    """A draft for a model. `problem`: why it is not run yet; empty: it is."""
+
+    reference: str
+    kind: str
+    is_on_disk: bool
+    needs_import: bool
+    problem: str = ""
+    is_pulled_with: bool = False  # `--draft auto` takes it
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A description of a model that needs no loading. `unwritten_bytes`: of a file that the first use writes."""
+
+    reference: str
+    paths: tuple[Path, ...]
+    header: Header
+    about: Described
+    own_head: Path | None
+    drafts: tuple[KnownDraft, ...]
+    shape: Shape | None  # None: not known for this architecture
+    repo: str = ""
+    commit: str = ""
+    unwritten_bytes: int = 0
+    eyes: FoundProjector = BLIND
+
+    @property
+    def size_bytes(self) -> int:
+        return self.unwritten_bytes or self.header.file_bytes
+
+    @property
+    def has_mtp(self) -> bool:
+        """True if the model has an MTP layer of its own."""
+        return self.about.kind == "model" and has_mtp(self.header)
+
+    @property
+    def has_pulled_draft(self) -> bool:
+        return any(draft.is_pulled_with for draft in self.drafts)
+
+    @property
+    def licence(self) -> str:
+        told = self.header.metadata.get("general.license")
+        return told if isinstance(told, str) else ""
+
+    @property
+    def chat_template(self) -> str:
+        told = self.header.metadata.get("tokenizer.chat_template")
+        return told if isinstance(told, str) else ""
+
+    def cache_bytes(self, n_ctx: int) -> int | None:
+        """Return the bytes of keys, values and states of a conversation of `n_ctx` tokens, in f16; None if unknown."""
+        return None if self.shape is None else cache_bytes(self.shape, CacheSizes(n_ctx=n_ctx))
+
+
+def look_at(reference: str) -> Look:
+    """Describe a reference's model. Raises UsageError, and ModelFileError where it is not on disk or unreadable."""
+    parsed = parse_reference(reference)
+    match parsed:
+        case Embedded():
+            entry = _own(reference)
+            return _look(entry.reference, entry.paths[:1], own_head=entry.paths[1]) if entry else _sketched(reference)
+        case File():
+            return _look(reference, (existing_file(reference),))
+        case Profile() | Repo():
+            found = find_cached(locations.hub_cache_dir(), any_reference(reference))
+            drafts = (*_pulled(found.repo), *_known_drafts(Repo(found.repo), load()))
+            return _look(found.reference, found.paths, drafts=drafts, repo=found.repo, commit=found.commit)
+
+
+def _own(reference: str) -> Entry | None:
+    """Return the entry of the embedded or an inflated model; None: it is not written yet."""
+    if reference == NATIVE:
+        return embedded()[0]
+    wanted = reference_of(parse_demo_reference(reference))
+    return next((entry for entry in generated() if entry.reference == wanted and not entry.is_outdated), None)
+
+
+def _sketched(reference: str) -> Look:
+    """Describe an inflated model that is not written yet."""
+    size, (target, head) = parse_demo_reference(reference), demo_sources()
+    paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
+    shape, header = sketch(size, target, head).target, read_header(target)
+    name = f"embedded guide at the cost of a {size.label} model"
+    about = replace(describe(header), name=name, quant=size.type.upper())
+    return Look(
+        reference_of(size), (paths.target,), header, about, paths.head, (), shape, unwritten_bytes=shape.weights_bytes
+    )
+
+
+def _look(
+    reference: str,
+    paths: tuple[Path, ...],
+    *,
+    own_head: Path | None = None,
+    drafts: tuple[KnownDraft, ...] = (),
+    repo: str = "",
+    commit: str = "",
+) -> Look:
+    header = read_header(paths[0])
+    shards = tuple(shard.path for shard in header.shards)
+    about = describe(header)
+    eyes = projector_beside(paths[0], header, is_of_hub=bool(repo)) if about.kind == "model" else BLIND
+    return Look(reference, shards, header, about, own_head, drafts, _shape(header), repo, commit, eyes=eyes)
+
+
+def _shape(header: Header) -> Shape | None:
+    try:
+        return shape_of(header)
+    except (IncompatibleError, ModelFileError):
+        return None
+
+
+def _pulled(repo: str) -> tuple[KnownDraft, ...]:
+    """Return the draft that was pulled with a target, if any."""
+    file, cache = locations.pulled_drafts_file(), locations.hub_cache_dir()
+    path = pulled_draft(file, cache, repo)
+    if path is None:
+        return ()
+    try:
+        kind = kind_of(read_header(path))
+    except ModelFileError:
+        return ()
+    return (KnownDraft(pulled_reference(file, repo), kind, is_on_disk=True, needs_import=False, is_pulled_with=True),)
+
+
+def _known_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
+    """Return the catalogue's drafts that have files; lookup in the text needs none and always works."""
+    target = known_target(repo, catalog)
+    if target is None:
+        return ()
+    cache, found = locations.hub_cache_dir(), []
+    for entry in catalog.drafts_for(target):
+        if entry.gguf_repo is None and entry.repo is None:
+            continue
+        if entry.is_in_target:
+            found.append(KnownDraft(entry.id, entry.kind, False, False, f"in the files of {entry.gguf_repo}"))
+            continue
+        reference = draft_reference(entry.id, catalog)
+        problem = obstacle(entry, target.outline)
+        is_here = not entry.needs_import and bool(models_of(cache, reference.repos[0]))
+        found.append(KnownDraft(reference.text, entry.kind, is_here, entry.needs_import, problem))
+    return tuple(found)

@@ -1,0 +1,105 @@
+"""Resolution of a projector reference beside its target: the file that encodes images for it, or why there is none.
+
+`auto` takes what is beside the target, in the same snapshot of a hub's repository or the same folder: of several
+types the best, of several models' the one that is called after the target, and nothing that would not load. A
+projector that was named and does not fit is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.core.model_task import Task
+from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, UsageError
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.pooling import task_of
+from eaglelocal.gguf.projector import Projector, check_projector, is_for_sounds
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.hub.file_quantization import quantization_of
+from eaglelocal.hub.hub_cache import names_in, snapshot_of
+from eaglelocal.hub.projector_names import Named, models_in, named, projectors_in, whose
+from eaglelocal.hub.target_resolver import FoundTarget
+from eaglelocal.hub.typed_path import existing_file, gguf_names
+
+AUTO, NONE = "auto", "none"
+AUTO_HINT = "`--mmproj auto` takes what lies beside the model"
+NAMES = ("general.name", "general.base_model.0.name")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundProjector:
+    """The projector that was chosen. `note`: which one beside the target is not used, and why."""
+
+    path: Path | None = None
+    projector: Projector | None = None
+    note: str = ""
+
+
+def find_projector(reference: str, target: FoundTarget) -> FoundProjector:
+    """Resolve a projector reference. Raises UsageError, ModelFileError, or IncompatibleError with the widths."""
+    if reference == NONE:
+        return FoundProjector()
+    task = task_of(target.header)
+    if reference == AUTO:
+        return (
+            FoundProjector()
+            if task is not Task.TEXT
+            else projector_beside(target.path, target.header, is_of_hub=bool(target.repo))
+        )
+    if task is not Task.TEXT:
+        raise UsageError(f"--mmproj {reference}: {target.label} reads text alone", hint="--mmproj none")
+    path = existing_file(reference, hint=AUTO_HINT)
+    return FoundProjector(path, projector_at(path, target.header))
+
+
+def projector_at(path: Path, target: Header) -> Projector:
+    """Read a projector that fits the target. Raises ModelFileError, or IncompatibleError with the widths."""
+    projector = Projector.from_header(read_header(path))
+    check_projector(projector, target, name=path.name)
+    return projector
+
+
+def projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> FoundProjector:
+    """Find the projector of a target at `path`. Never raises: one that cannot be read, or does not fit, is a note."""
+    folder, names = (snapshot_of(path), names_in(snapshot_of(path))) if is_of_hub else (path.parent, [])
+    names = names or gguf_names(folder)
+    found, notes = [], []
+    for name in projectors_in(names):
+        try:
+            header = read_header(folder / name)
+            if is_for_sounds(header):
+                continue
+            one, projector = _fitted(name, header, target)
+            found.append((one.of_size(projector.weights_bytes), projector))
+        except (ModelFileError, IncompatibleError) as problem:
+            notes.append(f"no images: {problem.message}")
+    calls = [path.stem.partition("-00001-of-")[0], *_told_names(target)]
+    left = whose([each for each, _ in found], calls, is_alone=len(models_in(names)) <= 1)
+    if left:
+        return FoundProjector(folder / left[0].name, dict(found)[left[0]])
+    if found:
+        notes = [f"no images: whether {found[0][0].name} is this model's is not clear; --mmproj FILE takes it"]
+    return FoundProjector(note=notes[0] if notes else "")
+
+
+def _fitted(name: str, header: Header, target: Header) -> tuple[Named, Projector]:
+    projector = Projector.from_header(header)
+    check_projector(projector, target, name=name)
+    one = named(name, *_told_names(header))
+    return Named(one.name, one.quant or quantization_of(header), one.calls), projector
+
+
+def _told_names(header: Header) -> Iterator[str]:
+    yield from (told for name in NAMES if isinstance(told := header.metadata.get(name), str))
+
+
+def projector_of_hub(path: Path) -> Path | None:
+    """Return the projector of a model in a hub's cache; None where it has none, or it cannot be read."""
+    if not projectors_in(names_in(snapshot_of(path))):
+        return None
+    with suppress(EagleLocalError):
+        return projector_beside(path, read_header(path), is_of_hub=True).path
+    return None

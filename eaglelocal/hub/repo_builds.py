@@ -1,0 +1,156 @@
+"""Models by the names of a repository's GGUF files: which files make up one, and in which quantization.
+
+A model is one file or the parts of a split one; image encoders and calibration data are none. Pure: takes names,
+whether they are on a hub or on disk.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from eaglelocal.errors import UsageError
+from eaglelocal.hub.name_lists import listed
+
+SUFFIX = ".gguf"
+# if none is asked for: the best form of four bits that there is, as the catalogue's sizes assume
+DEFAULTS = ("Q4_K_M", "UD-Q4_K_XL", "MXFP4", "MXFP4_MOE", "Q4_K_S", "IQ4_XS", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0")
+
+_QUANT = re.compile(
+    r"(?<![A-Z0-9])(?:UD-)?(?:I?Q[1-8](?:_[A-Z0-9]+)*|TQ[12]_0|MXFP4(?:_MOE)?|NVFP4|BF16|FP?16|FP?32)(?![A-Z0-9])",
+    re.IGNORECASE,
+)
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})", re.IGNORECASE)
+_NO_MODEL = re.compile(r"(?<![a-z])(mmproj|imatrix|vocab-only|vocab_only)(?![a-z])", re.IGNORECASE)
+_DRAFT = re.compile(r"^mtp-|(?<![a-z])(draft|drafter|eagle|eagle3|dflash|dspark|medusa)(?![a-z])", re.IGNORECASE)
+_SAME = {"FP16": "F16", "FP32": "F32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A model: the names of its files in order, inside the repository. `quant` is empty where the name has none."""
+
+    stem: str  # the name without parts and suffix
+    quant: str  # upper case
+    names: tuple[str, ...]
+    num_parts: int = 1
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.names) == self.num_parts
+
+    @property
+    def is_draft(self) -> bool:
+        """True if the name says that it drafts for another model."""
+        return _DRAFT.search(self.stem.rsplit("/", 1)[-1]) is not None
+
+    @property
+    def tag(self) -> str:
+        """The part of its reference after the colon: the quantization, else the file's name."""
+        return self.quant or f"{self.stem}{SUFFIX}"
+
+
+def builds_of(names: Iterable[str]) -> tuple[Build, ...]:
+    """Return the models among files, by stem; parts are put together, files that are no model are left out."""
+    parts: dict[str, dict[int, str]] = defaultdict(dict)
+    counts: dict[str, int] = {}
+    for name in names:
+        if not name.lower().endswith(SUFFIX) or _NO_MODEL.search(name):
+            continue
+        stem, number, count = _place(name[: -len(SUFFIX)])
+        parts[stem][number] = name
+        counts[stem] = max(count, counts.get(stem, 1))
+    return tuple(
+        Build(stem, quant_of(stem), tuple(name for _, name in sorted(parts[stem].items())), counts[stem])
+        for stem in sorted(parts)
+    )
+
+
+def _place(stem: str) -> tuple[str, int, int]:
+    """Return (stem without the part, number of the part, count of parts)."""
+    part = _PART.fullmatch(stem)
+    return (part["stem"], int(part["number"]), int(part["count"])) if part else (stem, 1, 1)
+
+
+def quant_of(stem: str) -> str:
+    """Return `Q4_K_M` for `dir/Model-7B-q4_k_m`; empty if none. The file's own name goes before its folder's."""
+    for text in reversed(stem.split("/")):
+        found = _QUANT.findall(text)
+        if found:
+            return canonical(found[-1])
+    return ""
+
+
+def without_quant(text: str) -> str:
+    return _QUANT.sub(" ", text)
+
+
+def canonical(quant: str) -> str:
+    upper = quant.upper()
+    return _SAME.get(upper, upper)
+
+
+def choose(builds: Sequence[Build], wanted: str | None, *, repo: str, drafts: bool = False) -> Build:
+    """Return the build of this quantization or file name; without one (None) the first of DEFAULTS, or the only build.
+
+    drafts  True: files that are named as drafts are meant, else they are left out
+
+    Raises UsageError that lists what there is.
+    """
+    whole = [build for build in builds if build.is_complete]
+    named = [build for build in whole if wanted and _is_named(build, wanted)]
+    found = named or _wanted([build for build in whole if build.is_draft == drafts] or whole, wanted)
+    if len(found) == 1:
+        return found[0]
+    if len(found) > 1:
+        files = listed((build.names[0] for build in found), like=wanted or "")
+        raise UsageError(f"{repo} has several models {_like(wanted)}: {files}", hint=f"{repo}:{found[0].names[0]}")
+    if not whole:
+        raise _nothing(builds, repo)
+    there = listed(_usual_first(whole), like=wanted or "")
+    if wanted is None:
+        raise UsageError(f"{repo} has several models: {there}", hint=f"say which: {repo}:{_usual_first(whole)[0]}")
+    raise UsageError(f"{repo} has no {wanted}", hint=f"it has {there}")
+
+
+def _usual_first(builds: Sequence[Build]) -> list[str]:
+    """Return the builds' tags, those of the usual quantizations first."""
+    ranks = {quant: rank for rank, quant in enumerate(DEFAULTS)}
+    return [build.tag for build in sorted(builds, key=lambda build: ranks.get(build.quant, len(ranks)))]
+
+
+def _wanted(builds: Sequence[Build], wanted: str | None) -> list[Build]:
+    if wanted is None:
+        return _default(builds)
+    quant = canonical(wanted)
+    exact = [build for build in builds if build.quant == quant]
+    return exact or [build for build in builds if build.quant == f"UD-{quant}"]
+
+
+def _default(builds: Sequence[Build]) -> list[Build]:
+    for quant in DEFAULTS:
+        found = [build for build in builds if build.quant == quant]
+        if found:
+            return found
+    return list(builds) if len(builds) == 1 else []
+
+
+def _is_named(build: Build, wanted: str) -> bool:
+    wanted = wanted.lower()
+    return wanted.endswith(SUFFIX) and any(
+        name.lower() == wanted or name.lower().endswith(f"/{wanted}")
+        for name in (*build.names, f"{build.stem}{SUFFIX}")
+    )
+
+
+def _like(wanted: str | None) -> str:
+    return f"that are {wanted}" if wanted else "to choose from"
+
+
+def _nothing(builds: Sequence[Build], repo: str) -> UsageError:
+    if builds:
+        missing = f"{len(builds[0].names)} of {builds[0].num_parts} parts of {builds[0].stem}"
+        return UsageError(f"{repo} has only {missing}", hint="choose another repository")
+    return UsageError(f"{repo} has no GGUF files", hint=f"repositories with GGUFs are often called {repo}-GGUF")

@@ -1,0 +1,122 @@
+"""Resolution of a target reference: its file, its header and a label for people.
+
+Takes what is on disk: the embedded model, files, and what was fetched from a hub, by its repository or by its
+entry in the catalogue. Fetches nothing. Does not know drafts, except that the embedded model comes with its head.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eaglelocal import locations
+from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.reference import UNDERSTOOD, Embedded, File, Profile, Repo, parse_reference
+from eaglelocal.errors import ModelFileError, UsageError
+from eaglelocal.gguf.draft_pairing import read_model
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.hub.cached_files import find_cached
+from eaglelocal.hub.hub_cache import CachedModel
+from eaglelocal.hub.hub_references import hub_reference
+from eaglelocal.hub.inflation.inflate import Progress, inflate, parse_demo_reference
+from eaglelocal.hub.typed_path import existing_file, gguf_names
+
+NATIVE = "demo@native"
+EXAMPLES = ("demo", NATIVE, "demo@1b", "demo@1b:bf16", "demo@8b:q4_0")
+MAX_LABEL_CHARS = 80
+NOT_TARGETS = {
+    "dflash": ("a draft head", "--draft"),
+    "eagle3": ("a draft head", "--draft"),
+    "clip": ("an image encoder", "--mmproj"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTarget:
+    """A target on disk. `head`: the draft head that comes with it, if any; `repo`: its hub repository, if any."""
+
+    path: Path
+    label: str
+    header: Header
+    info: ModelInfo
+    head: Path | None = None
+    repo: str = ""
+
+
+def find_target(reference: str, *, on_progress: Progress) -> FoundTarget:
+    """Resolve a target reference. Raises UsageError if it is unclear, ModelFileError on a bad or missing file."""
+    parsed = parse_reference(reference)
+    match parsed:
+        case Embedded():
+            return _embedded(reference, on_progress)
+        case File():
+            return read_target(existing_file(reference))
+        case Profile() | Repo():
+            model = _in_hub_cache(parsed)
+            return replace(read_target(model.path), repo=model.repo)
+
+
+def read_target(path: Path, *, label: str = "", head: Path | None = None) -> FoundTarget:
+    header = read_header(path)
+    architecture = str(header.metadata.get("general.architecture"))
+    if architecture in NOT_TARGETS:
+        what, flag = NOT_TARGETS[architecture]
+        hint = f"give it as `{flag}`, or another target"
+        raise ModelFileError(f"{path.name} is {what}, not a model that can answer", hint=hint)
+    info = read_model(header)
+    return FoundTarget(path, label or label_of(info.name, path), header, info, head)
+
+
+def demo_sources() -> tuple[Path, Path]:
+    """Return the embedded target and head as they are shipped."""
+    folder = locations.profiles_dir() / "demo"
+    target, head = folder / "guide-target.gguf", folder / "guide-head.gguf"
+    for path in (target, head):
+        if not path.is_file():
+            raise ModelFileError(f"the embedded model lacks {path.name}", hint="install eaglelocal again")
+    return target, head
+
+
+def label_of(name: str, path: Path) -> str:
+    """Return the name that the file states, then its file name; only characters that a terminal shows."""
+    shown = "".join(char for char in name if char.isprintable()).strip()[:MAX_LABEL_CHARS]
+    return f"{shown} ({path.name})" if shown and shown != path.stem else path.name
+
+
+def unknown_reference(reference: str, known: Iterable[str] = ()) -> UsageError:
+    near = difflib.get_close_matches(reference, [*EXAMPLES, *known, *gguf_names(Path())], n=1)
+    guess = f"did you mean `{near[0]}`? " if near else ""
+    return UsageError(f"unknown target {reference!r}", hint=f"{guess}understood are {UNDERSTOOD}")
+
+
+def _in_hub_cache(parsed: Profile | Repo) -> CachedModel:
+    """Return a model in the hub's cache. Raises ModelFileError with the command that would fetch it."""
+    catalog = load()
+    if isinstance(parsed, Profile) and parsed.id.lower() not in catalog.targets:
+        raise unknown_reference(parsed.id, catalog.targets)
+    return find_cached(locations.hub_cache_dir(), hub_reference(parsed, catalog))
+
+
+def _embedded(reference: str, on_progress: Progress) -> FoundTarget:
+    if reference == NATIVE:
+        target, head = demo_sources()
+        return read_target(target, label="embedded guide (native size)", head=head)
+    return _inflated(reference, on_progress)
+
+
+def _inflated(reference: str, on_progress: Progress) -> FoundTarget:
+    size = parse_demo_reference(reference)
+    source_target, source_head = demo_sources()
+    paths = inflate(
+        size,
+        source_target=source_target,
+        source_head=source_head,
+        folder=locations.generated_models_dir(),
+        on_progress=on_progress,
+    )
+    label = f"embedded guide at the cost of a {size.label} model ({size.type})"
+    return read_target(paths.target, label=label, head=paths.head)

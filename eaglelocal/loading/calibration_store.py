@@ -1,0 +1,222 @@
+"""Stores what engines have learned: costs per machine, model shape and settings, and acceptance per target and draft.
+
+The files are small and hold figures, no text. Knows names and files, not the meaning of the learned state. A file that
+is unreadable, foreign or of another key counts as missing: a calibration can always be repeated. Files are written to
+a temporary name and moved, so that engines ending at the same time leave complete files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal import locations
+from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.core.json_text import read_json
+from eaglelocal.core.plan import Plan
+from eaglelocal.gguf.header import Header
+from eaglelocal.probe.machine import Machine
+
+FORMAT = 2
+MAX_FILES = 64
+MAX_FILE_BYTES = 1 << 20
+NUM_SAMPLES, SAMPLE_BYTES = 32, 4096  # of a file of weights
+USUAL_PLACEMENT = "None, None, layer"  # of `placement_key`, with default settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """Everything that a cost curve depends on."""
+
+    machine: str  # GPU and processor names
+    model: str  # the target: a hash of its tensors' names, shapes and types
+    weights: str  # the type of most of its bytes
+    draft: str  # a hash of the same kind, or the kind of draft if it has no file
+    threads: int
+    num_slots: int
+    kv_type: str
+    flash_attention: str
+    placement: str  # GPU layers, device and split
+    is_read: bool  # the target's weights are read, not mapped
+    unified: bool  # one KV cache for all slots
+    library: str  # llama.cpp build, its backends and drivers: see build_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceKey:
+    """Everything that acceptance depends on: the weights of both models, not the machine."""
+
+    target: str  # fingerprint of the file
+    draft: str  # fingerprint, or the kind of draft if it has no file
+
+
+def key_of(
+    plan: Plan,
+    machine: Machine,
+    target: Header,
+    draft: Header | None,
+    *,
+    threads: int,
+    unified: bool,
+    library: str,
+    is_read: bool = False,
+) -> Key:
+    """Return the key of the costs of a plan on this machine."""
+    return Key(
+        machine=machine_name(machine),
+        model=shape_hash(target),
+        weights=target.main_type,
+        draft=shape_hash(draft) if draft else plan.draft_kind,
+        threads=threads,
+        num_slots=plan.num_slots,
+        kv_type=plan.kv_type,
+        flash_attention=plan.flash_attention,
+        placement=placement_key(plan),
+        is_read=is_read,
+        unified=unified,
+        library=build_of(library, machine),
+    )
+
+
+def placement_key(plan: Plan) -> str:
+    """Return GPU layers, device, split and shares; the draft's layers and experts only if they are not the default."""
+    parts = [plan.gpu_layers, plan.device, plan.split, *plan.shares]
+    of_draft = "" if plan.draft_gpu_layers is None else f"; {plan.draft_gpu_layers}"
+    experts = f"; experts of {plan.n_cpu_moe} layers apart" if plan.n_cpu_moe else ""
+    return ", ".join(map(str, parts)) + of_draft + experts
+
+
+def acceptance_key_of(plan: Plan) -> AcceptanceKey:
+    return AcceptanceKey(
+        target=fingerprint(plan.target), draft=fingerprint(plan.draft) if plan.draft else plan.draft_kind
+    )
+
+
+def fingerprint(path: Path) -> str:
+    """Return a hash of a file's size and of samples of its content: weights of another training differ everywhere."""
+    size = path.stat().st_size
+    content = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        for part in range(NUM_SAMPLES):
+            file.seek(max(size - SAMPLE_BYTES, 0) * part // (NUM_SAMPLES - 1))
+            content.update(file.read(SAMPLE_BYTES))
+    return content.hexdigest()[:24]
+
+
+def file_name_of(key: Key | AcceptanceKey) -> str:
+    text = json.dumps(dataclasses.asdict(key), sort_keys=True)
+    return f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+
+
+def machine_name(machine: Machine) -> str:
+    """Return the visible GPUs' names, then chip and processor, as far as they are known."""
+    gpus = [gpu.name or "GPU" for gpu in machine.gpus if not gpu.hidden_by]
+    chips = [machine.unified.chip] if machine.unified and machine.unified.chip else []
+    return ", ".join([*gpus, *chips, machine.cpu.name or "unknown processor"])
+
+
+def build_of(library: str, machine: Machine) -> str:
+    """Return the software that computes, such as `llama-cpp-python 0.3.36 (cpu, cuda), driver 550.120`."""
+    drivers = sorted(
+        {gpu.driver for gpu in machine.gpus if gpu.driver and not gpu.hidden_by and machine.backend_of(gpu)}
+    )
+    backends = ", ".join(machine.llama_cpp.backends) or "backends unknown"
+    return f"{library} ({backends})" + "".join(f", driver {driver}" for driver in drivers)
+
+
+def shape_hash(header: Header) -> str:
+    """Return a hash of what decides speed: two models of one shape share a curve, whatever their weights."""
+    architecture = header.metadata.get("general.architecture")
+    tensors = sorted((tensor.name, *tensor.shape, tensor.type.name) for tensor in header.tensors.values())
+    return hashlib.sha256(repr((architecture, tensors)).encode()).hexdigest()[:16]
+
+
+def load(key: Key | AcceptanceKey) -> object | None:
+    """Return the state saved under exactly this key; None if there is none, or it is unreadable."""
+    content = _content_of(folder() / file_name_of(key))
+    state: object = content.get("state") if content.get("key") == dataclasses.asdict(key) else None
+    return state
+
+
+def newest_costs(machine: Machine, target: Header, library: str) -> object | None:
+    """Return the costs last learned for this model, machine and build, with one slot and default placement.
+
+    None if there are none: another placement is another curve.
+    """
+    wanted = {
+        "machine": machine_name(machine),
+        "model": shape_hash(target),
+        "library": build_of(library, machine),
+        "threads": machine.cpu.usable_threads,
+        "num_slots": 1,
+        "placement": USUAL_PLACEMENT,
+    }
+    found = [path for path in folder().glob("*.json") if wanted.items() <= _key_in(path).items()]
+    content = _content_of(max(found, key=_age_of)) if found else {}
+    state: object = content.get("state")
+    return state
+
+
+def _age_of(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # deleted meanwhile
+        return 0.0
+
+
+def _content_of(path: Path) -> dict[str, object]:
+    try:
+        with path.open("rb") as file:
+            content = read_json(file.read(MAX_FILE_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) and content.get("format") == FORMAT else {}
+
+
+def _key_in(path: Path) -> dict[str, object]:
+    key = _content_of(path).get("key")
+    return key if isinstance(key, dict) else {}
+
+
+def stale_files(machine: Machine, library: str) -> list[tuple[Path, str]]:
+    """Return the files of this machine's costs that another build measured, with that build. None is read again."""
+    found = ((path, _build_in(path, machine_name(machine))) for path in sorted(folder().glob("*.json")))
+    current = build_of(library, machine)
+    return [(path, build) for path, build in found if build is not None and build != current]
+
+
+def _build_in(path: Path, machine: str) -> str | None:
+    """Return the build in a file of this machine's costs; None for other machines and for acceptance."""
+    key = _key_in(path)
+    build = key.get("library") if key.get("machine") == machine else None
+    return build if isinstance(build, str) else None
+
+
+def save(key: Key | AcceptanceKey, state: object) -> bool:
+    """Store a state, and delete the oldest files beyond MAX_FILES. Returns False if writing failed."""
+    path = folder() / file_name_of(key)
+    content = {"format": FORMAT, "key": dataclasses.asdict(key), "state": state}
+    try:
+        write_whole(path, json.dumps(content, indent=1))
+        _drop_oldest(path.parent)
+    except OSError:
+        return False
+    return True
+
+
+def folder() -> Path:
+    return locations.calibrations_dir()
+
+
+def _drop_oldest(folder: Path) -> None:
+    """Delete the oldest files beyond MAX_FILES. Other engines may do the same, so missing files are ignored."""
+    aged: list[tuple[float, Path]] = []
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):
+            aged.append((path.stat().st_mtime, path))
+    for _, path in sorted(aged, reverse=True)[MAX_FILES:]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,141 @@
+"""Build an EmbeddingEngine from a Plan: the composition root of embedding models and rerankers.
+
+Runs in the engine's process, which gets it as `eaglelocal.loading.embedding_builder:build`.
+
+The model's file must name its pooling (`ARCHITECTURE.pooling_type`): without that its vectors mean nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from eaglelocal.backend.device_memory import rooms
+from eaglelocal.backend.embedding_context import EmbeddingContext, EmbeddingParams
+from eaglelocal.backend.llama_library import Library, load_library
+from eaglelocal.backend.model import Model
+from eaglelocal.backend.vocabulary import LlamaVocabulary
+from eaglelocal.core.events import EngineInfo, LoadProgress
+from eaglelocal.core.model_task import Task
+from eaglelocal.core.plan import Plan
+from eaglelocal.engine.embedding_engine import EmbeddingEngine, Making
+from eaglelocal.engine.input_queue import threaded_lanes
+from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.draft_pairing import read_model
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.model_shape import shape_of
+from eaglelocal.gguf.pooling import task_of
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.loading.fit import check_experts, placement_of
+from eaglelocal.memory.budget import RAM, Asked, Buffer, Kind, at_least, check_fits, joined
+from eaglelocal.memory.cache_bytes import CacheSizes
+from eaglelocal.probe.machine import Machine
+from eaglelocal.probe.probe import probe
+from eaglelocal.probe.thread_count import usable_threads
+from eaglelocal.text.templates.rerank_pairs import Frame, FramedPairs, Pairs, WrittenPairs
+
+Report = Callable[[LoadProgress], None]
+
+MAX_TEXTS = 64  # of a pass
+CLASSIFIERS = ("cls.weight", "cls.output.weight")  # tensors of a reranker; one suffices
+SOFTMAX = ("qwen3", "qwen3vl")  # architectures for which llama.cpp returns probabilities
+PAIR_TEMPLATE = "tokenizer.chat_template.rerank"
+
+
+def build(plan: Plan, report: Report) -> EmbeddingEngine:
+    """Load the plan's target, an embedding model or reranker. Raises EagleLocalError, after freeing what was loaded."""
+    started_at, machine = time.perf_counter(), probe()
+    header = read_header(plan.target)
+    info = read_model(header)
+    check_pools(header, info)
+    task = task_of(header)
+    check_experts(plan, shape_of(header))
+    n_ctx = min(plan.n_ctx, info.context_length)  # further positions may have no embedding
+    library = load_library()
+    check_memory(library, machine, needs(header, info, plan, n_ctx), plan, n_ctx)
+    with contextlib.ExitStack() as opened:
+        model = _model(library, plan, report)
+        opened.callback(model.close)
+        threads = plan.threads or usable_threads()
+        context = EmbeddingContext(
+            model,
+            EmbeddingParams(
+                n_batch=n_ctx,
+                num_texts=min(MAX_TEXTS, n_ctx),
+                ranks=task is Task.RANK,
+                threads=threads,
+                kv_type=plan.kv_type,
+                flash_attention=plan.flash_attention,
+            ),
+        )
+        opened.callback(context.close)
+        told = EngineInfo(
+            target=plan.target_label,
+            draft="none",
+            draft_reason="a model that writes no text drafts nothing",
+            n_ctx=n_ctx,
+            num_slots=min(MAX_TEXTS, n_ctx),
+            n_vocab=model.vocabulary.n_tokens,
+            chat_template=False,
+            threads=threads,
+            model_bytes=model.size_bytes,
+            load_s=time.perf_counter() - started_at,
+            library=library.build,
+            task=task,
+            embedding_size=context.n_embd if task is Task.EMBEDDING else 0,
+            architecture=info.architecture,
+        )
+        pairs = pairs_of(header, model.vocabulary) if task is Task.RANK else None
+        close = opened.pop_all().close
+        making = Making(pairs=pairs, gives_probabilities=info.architecture in SOFTMAX)
+        return EmbeddingEngine(context, model.vocabulary, told, close, making=making, lanes=threaded_lanes(num_low=1))
+
+
+def pairs_of(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
+    template = header.metadata.get(PAIR_TEMPLATE)
+    if isinstance(template, str):
+        return WrittenPairs(vocabulary, template)
+    return FramedPairs(vocabulary, Frame(*vocabulary.pair_frame))
+
+
+def check_pools(header: Header, info: ModelInfo) -> None:
+    """Raise IncompatibleError for a model that makes neither embeddings nor scores."""
+    task, name = task_of(header), header.path.name
+    if info.has_state:
+        raise IncompatibleError(f"{name} keeps recurrent state and cannot make embeddings")
+    if task is Task.TEXT:
+        raise IncompatibleError(
+            f"{name} is no embedding model: it does not say how its rows become one vector",
+            hint=f"the key {info.architecture}.pooling_type",
+        )
+    if task is Task.RANK and not any(tensor in header.tensors for tensor in CLASSIFIERS):
+        raise IncompatibleError(
+            f"{name} should rank texts, and has no classifier", hint="a file that was converted as a reranker"
+        )
+
+
+def needs(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> list[Buffer]:
+    """Return the least memory that is needed.
+
+    A decoder computes logits of every row in its compute buffer, although nobody reads them.
+    """
+    is_encoder = header.metadata.get(f"{info.architecture}.attention.causal") is False
+    logits_bytes = 0 if is_encoder else n_ctx * info.n_vocab * 4
+    sizes = CacheSizes(n_ctx=n_ctx, n_batch=n_ctx, kv_type=plan.kv_type)
+    return [*at_least(shape_of(header), sizes), Buffer(RAM, Kind.BUFFERS, logits_bytes)]
+
+
+def check_memory(library: Library, machine: Machine, needed: list[Buffer], plan: Plan, n_ctx: int) -> None:
+    there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
+    check_fits(needed, [joined(there)], Asked(n_ctx=n_ctx, gpu_layers=plan.gpu_layers))
+
+
+def _model(library: Library, plan: Plan, report: Report) -> Model:
+    name = plan.target.name
+
+    def told(fraction: float) -> None:
+        report(LoadProgress(fraction, name))
+
+    return Model(library, plan.target, placement_of(plan), on_progress=told)

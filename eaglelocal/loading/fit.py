@@ -1,0 +1,396 @@
+"""Converts a plan and its files into contexts and placements for this machine, checked against its memory.
+
+Runs in the child, before anything is loaded. It decides what `auto` leaves open, since the machine is known here: flash
+attention (backend/flash_attention.py), and whether layers with a sliding window keep all positions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from eaglelocal.backend.context import ContextParams
+from eaglelocal.backend.device_memory import rooms
+from eaglelocal.backend.dry_run import Part, rehearse
+from eaglelocal.backend.flash_attention import scores_bytes, settled
+from eaglelocal.backend.llama_library import Library
+from eaglelocal.backend.model import IDS, Placement
+from eaglelocal.backend.weight_loading import has_room, types_to_read
+from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
+from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
+from eaglelocal.core.request import Drafting
+from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.gguf.block_info import BlockInfo
+from eaglelocal.gguf.draft_pairing import DraftInfo, branch_problem, check_rolls_back, read_draft, read_model
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.hazards import graph_problem
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_shape import Shape, shape_as, shape_of
+from eaglelocal.gguf.mtp import MtpInfo
+from eaglelocal.gguf.projector import Projector, check_projector
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.memory.budget import RAM, Asked, Buffer, Kind, Room, at_least, check_fits, joined
+from eaglelocal.memory.contexts import ROLLBACKS, Job, jobs_of, rollback_of
+from eaglelocal.memory.estimate import safe_rooms
+from eaglelocal.memory.placement import places_of, shares_on, used_gpus
+from eaglelocal.memory.projector_bytes import image_buffers
+from eaglelocal.probe.machine import Machine
+
+# Memory of a GPU while it computes: workspaces, and rows and caches converted for matrix products. If llama.cpp cannot
+# allocate them, it aborts in the middle of an answer. The driver's context is already excluded from the free memory.
+COMPUTING_BYTES = 256 * 2**20
+DRAFT_KINDS = ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model file, of which only the header was read."""
+
+    header: Header
+    info: DraftInfo
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A plan in which everything is decided, and its parts, which fit."""
+
+    plan: Plan
+    target: Part
+    draft: Part | None
+    shape: Shape  # the target's
+    draft_shape: Shape | None
+    gpus: tuple[str, ...]  # that llama.cpp can use
+    uses_gpu: bool  # also without layers on it: llama.cpp computes large batches there all the same
+
+    @property
+    def has_gpu(self) -> bool:
+        return bool(self.gpus)
+
+    @property
+    def spares_windows(self) -> bool:
+        """True if layers with a sliding window keep only the window."""
+        return self.shape.has_windows and self.plan.whole_windows is False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for the user about what differs from the request."""
+        notes = []
+        if self.spares_windows:
+            notes.append("memory is kept for windows only: a conversation that is changed, not continued, is read anew")
+        wished = self.plan.spec.max_draft if self.plan.spec.drafting is Drafting.FIXED else ROLLBACKS[0]
+        if self.plan.rollback is not None and self.plan.rollback < wished:
+            notes.append(f"at most {self.plan.rollback} tokens are drafted: each needs a copy of this model's state")
+        if self.plan.gpu_layers and not self.has_gpu:
+            notes.append(f"--gpu-layers {self.plan.gpu_layers} changes nothing: llama.cpp sees no GPU here")
+        if self.plan.n_cpu_moe and not self.has_gpu:
+            notes.append(f"--n-cpu-moe {self.plan.n_cpu_moe} changes nothing: llama.cpp sees no GPU here")
+        return tuple(notes)
+
+    @property
+    def can_swap(self) -> bool:
+        """True if copies of cells restore a text completely, and faster than a new prefill.
+
+        A draft model with sliding windows would lose cells. Without flash attention values are stored transposed:
+        llama.cpp then copies every row of every layer separately from a GPU, in pieces if slots ran concurrently.
+        """
+        if self.plan.flash_attention == "off" and self.plan.gpu_layers != 0 and self.uses_gpu:
+            return False
+        is_model = self.plan.draft_kind == "draft_model"
+        return not (is_model and self.draft_shape is not None and self.draft_shape.has_windows)
+
+    @property
+    def can_cut(self) -> bool:
+        """True if the end of a sequence can be cut off anywhere; not so with recurrent states or window-only caches."""
+        return not self.shape.has_state and not self.spares_windows
+
+
+def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> Fitted:
+    """Return the plan as it fits this machine.
+
+    Raises ResourceError with the sum if it does not fit, and the errors of `read_draft` and llama.cpp.
+    """
+    there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
+    check_shares(plan, there)
+    sources = sources_of(plan)
+    check_experts(plan, sources[0].shape)
+    plan = with_attention(with_caches(plan, sources, there), sources[0], there)
+    check_graph(plan, sources[0].shape)
+    placements = placements_of(plan, machine, library, sources, there)
+
+    def attempt(candidate: Plan) -> Fitted:
+        parts = parts_of(candidate, sources, placements, threads=threads)
+        check_memory(candidate, sources, parts, library, safe_rooms(there) if is_greedy(candidate) else there)
+        draft = parts[1] if len(parts) > 1 else None
+        used = used_gpus(there, device=candidate.device, split=candidate.split)
+        return Fitted(
+            candidate,
+            parts[0],
+            draft,
+            sources[0].shape,
+            draft_shape=sources[1].shape if draft is not None else None,
+            gpus=tuple(room.device for room in there if room.device != RAM),
+            uses_gpu=bool(used),
+        )
+
+    *earlier, last = memory_choices(plan, sources[0].shape)
+    for candidate in earlier:
+        with contextlib.suppress(ResourceError):
+            return attempt(candidate)
+    return attempt(last)
+
+
+def check_graph(plan: Plan, target: Shape) -> None:
+    """Raise ResourceError for a graph on which llama.cpp would abort."""
+    num_caches = 1 if plan.is_unified else plan.num_slots
+    if problem := graph_problem(target.architecture, kv_type=plan.kv_type, num_caches=num_caches):
+        raise ResourceError(problem, hint="--kv-type f16, or --parallel 1")
+
+
+def check_experts(plan: Plan, target: Shape) -> None:
+    """Raise UsageError if the target has no experts, or not in so many layers."""
+    if problem := target.experts_problem(plan.n_cpu_moe):
+        hint = f"--n-cpu-moe {target.n_layer}: those of all" if target.expert_bytes else "leave --n-cpu-moe out"
+        raise UsageError(f"--n-cpu-moe {plan.n_cpu_moe}: {problem}", hint=hint)
+
+
+def check_shares(plan: Plan, there: Sequence[Room]) -> None:
+    """Raise UsageError if the number of shares is not that of the GPUs in use."""
+    gpus = used_gpus(there, device=plan.device, split=plan.split)
+    if plan.shares and len(plan.shares) != len(gpus):
+        names = ", ".join(room.device for room in gpus) or "none"
+        shares = ",".join(f"{share:g}" for share in plan.shares)
+        message = f"--split {shares} names shares of {len(plan.shares)} GPUs, llama.cpp uses {names}"
+        raise UsageError(message, hint="a share for each of them" if len(gpus) > 1 else "leave --split out")
+
+
+def sources_of(plan: Plan) -> tuple[Source, ...]:
+    """Return the target's source, and the draft's if there is one, checked against the target."""
+    header = read_header(plan.target)
+    target = Source(header, read_model(header), shape_of(header))
+    draft = draft_source(plan, target)
+    return (target,) if draft is None else (target, draft)
+
+
+def draft_source(plan: Plan, target: Source) -> Source | None:
+    """Return the draft's source, checked against the target; None without a draft file. Raises UsageError."""
+    if plan.draft_kind not in DRAFT_KINDS:
+        raise UsageError(f"a draft cannot be of kind {plan.draft_kind}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
+    if not plan.speculates:
+        return None
+    info = read_model(target.header)
+    check_rolls_back(info)
+    if plan.draft_kind == "ngram":
+        return None
+    if plan.draft is None:
+        raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
+    header = target.header if plan.draft == plan.target else read_header(plan.draft)
+    draft = read_draft(header, beside=target.header, target=info, kind=plan.draft_kind)
+    return Source(header, draft, shape_as(header, plan.draft_kind))
+
+
+def with_caches(plan: Plan, sources: Sequence[Source], there: Sequence[Room]) -> Plan:
+    """Return the plan with `unified` decided: one cache for all slots if that allows trees, else one for each.
+
+    With sliding windows, llama.cpp lets a slot reuse cells outside another slot's window, although that slot may return
+    to them: with such a target or draft model, each slot gets a cache of its own.
+    """
+    if plan.unified is not None:
+        return plan
+    shapes = [source.shape for source in sources if source is sources[0] or plan.draft_kind == "draft_model"]
+    may_branch = not any(map(branch_problem, shapes)) and is_on_gpu(plan, there)
+    return dataclasses.replace(plan, unified=shares_cache(plan.num_slots, on_gpu=may_branch))
+
+
+def is_on_gpu(plan: Plan, there: Sequence[Room]) -> bool:
+    """Return whether any layer of the target lies on a GPU."""
+    return plan.gpu_layers != 0 and bool(used_gpus(there, device=plan.device, split=plan.split))
+
+
+def with_attention(plan: Plan, target: Source, there: Sequence[Room]) -> Plan:
+    """Return the plan with `--flash-attn auto` decided."""
+    num_cells = plan.n_ctx * (plan.num_slots if plan.is_unified else 1)
+    chosen = settled(
+        plan.flash_attention,
+        on_gpu=is_on_gpu(plan, there),
+        kv_type=plan.kv_type,
+        scores_bytes=scores_bytes(n_batch=plan.n_batch, num_cells=num_cells, n_head=target.shape.n_head),
+    )
+    return dataclasses.replace(plan, flash_attention=chosen)
+
+
+def memory_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
+    """Yield the plan with less and less memory where the settings leave a choice."""
+    for sighted in image_choices(plan):
+        for candidate in window_choices(sighted, target):
+            yield from rollback_choices(candidate, target)
+
+
+def image_choices(plan: Plan) -> Iterator[Plan]:
+    """Yield the plan, then without its projector if the user did not ask for one."""
+    yield plan
+    if plan.projector is not None and not plan.projector_is_asked:
+        yield dataclasses.replace(plan, projector=None, projector_note=NO_ROOM_FOR_IMAGES)
+
+
+def rollback_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
+    """Yield the plan with fewer and fewer drafted rows, if each needs a copy of the recurrent state.
+
+    The last choice of a lookup is to draft nothing.
+    """
+    if plan.rollback is not None or not (plan.speculates and target.has_state):
+        yield plan
+        return
+    if plan.n_batch < ROLLBACKS[-1] + 2:
+        raise ResourceError(f"a batch of {plan.n_batch} rows has no room for drafts", hint="`--draft none`")
+    for num_rows in ROLLBACKS:
+        if num_rows + 2 <= plan.n_batch:  # llama.cpp needs them and the root in one ubatch, else it aborts
+            yield dataclasses.replace(plan, rollback=num_rows)
+    if plan.draft_kind == "ngram":
+        reason = f"no room for copies of its state, of {target.state_bytes / 2**20:.0f} MiB each, to take drafts back"
+        yield dataclasses.replace(plan, draft_kind="none", draft_label="none", draft_reason=reason)
+
+
+def is_greedy(plan: Plan) -> bool:
+    """Return whether this is more states than the planner counts on: they must leave its reserve free."""
+    return plan.rollback is not None and plan.rollback > rollback_of(plan.draft_kind)
+
+
+def window_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
+    """Yield the plan with all positions kept first: a conversation can then be edited anywhere and reuse its prefix."""
+    if plan.whole_windows is not None or not target.has_windows:
+        yield plan
+        return
+    yield dataclasses.replace(plan, whole_windows=True)
+    yield dataclasses.replace(plan, whole_windows=False)
+
+
+def placements_of(
+    plan: Plan, machine: Machine, library: Library, sources: Sequence[Source], there: Sequence[Room]
+) -> list[Placement]:
+    """Return the placement of the target, and of the draft if there is one."""
+    types = types_to_read(
+        huge_pages=has_huge_pages(machine.memory.huge_pages, os.environ, glibc_version()),
+        lays_out=library.can_repack and machine.cpu.has_avx2,
+        is_brief=plan.is_brief,
+    )
+    plenty = has_room(sum(source.shape.weights_bytes for source in sources), there, plan.gpu_layers)
+    gpus = used_gpus(there, device=plan.device, split=plan.split)
+    shares = plan.shares or shares_beside_full(plan, there)
+    placements = [
+        placement_of(plan, of_draft=index > 0, reads=plenty and source.header.main_type in types, shares=shares)
+        for index, source in enumerate(sources)
+    ]
+    if len(sources) > 1 and sources[1].shape.is_head:
+        output = places_of(sources[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
+        placements[1] = with_head_there(placements[1], sources[1], gpus, output)
+    return placements
+
+
+def with_head_there(placement: Placement, head: Source, gpus: Sequence[Room], output: str) -> Placement:
+    """Return a head's placement, all of it on the device of its target's output."""
+    if len(gpus) > 1:
+        placement = dataclasses.replace(placement, shares=shares_on(gpus, output) or placement.shares)
+    own = places_of(head.shape, gpus, placement.shares, gpu_layers=placement.gpu_layers)[-1]
+    return dataclasses.replace(placement, ids_on=own if own != RAM and IDS in head.header.tensors else None)
+
+
+def shares_beside_full(plan: Plan, there: Sequence[Room]) -> tuple[float, ...]:
+    """Return shares with 0 for GPUs that are full, to which llama.cpp would give layers; empty if none is full."""
+    free = [room.free_bytes for room in safe_rooms(used_gpus(there, device=plan.device, split=plan.split))]
+    if None in free or all(free) or not any(free):
+        return ()
+    return tuple(float(num_bytes or 0) for num_bytes in free)
+
+
+def placement_of(
+    plan: Plan, *, of_draft: bool = False, reads: bool = False, shares: tuple[float, ...] = ()
+) -> Placement:
+    return Placement(
+        gpu_layers=plan.layers_of_draft if of_draft else plan.gpu_layers,
+        n_cpu_moe=0 if of_draft else plan.n_cpu_moe,
+        devices=plan.device,
+        split=plan.split,
+        shares=shares or plan.shares,
+        reads=reads,
+    )
+
+
+def parts_of(
+    plan: Plan, sources: Sequence[Source], placements: Sequence[Placement], *, threads: int
+) -> tuple[Part, ...]:
+    """Return the model, context and placement of the target, and of the draft if there is one."""
+    draft = sources[-1].info
+    is_mtp = isinstance(draft, MtpInfo)
+    jobs = jobs_of(plan, *(source.shape for source in sources))
+    return tuple(
+        Part(
+            header=source.header,
+            info=source.info,
+            context=context_params(
+                job, flash_attention=plan.flash_attention, threads=threads, is_mtp=is_mtp and job.of_draft
+            ),
+            taps=() if job.of_draft else taps_of(draft, sources[0]),
+            placement=dataclasses.replace(placement, has_mtp=is_mtp and source.header.path == sources[-1].header.path),
+        )
+        for source, job, placement in zip(sources, jobs, placements, strict=False)
+    )
+
+
+def taps_of(draft: DraftInfo, target: Source) -> tuple[int, ...]:
+    """Return the target's layers whose inputs the draft reads; n_layer, the state behind the last, for an MTP layer."""
+    if isinstance(draft, MtpInfo):
+        return (target.shape.n_layer,)
+    return draft.target_layers if isinstance(draft, EagleInfo | BlockInfo) else ()
+
+
+def context_params(job: Job, *, flash_attention: str, threads: int, is_mtp: bool = False) -> ContextParams:
+    sizes = job.sizes
+    return ContextParams(
+        n_ctx=sizes.n_ctx,
+        num_sequences=sizes.num_slots,
+        num_branches=sizes.num_slots * sizes.num_branches,
+        unified=sizes.unified,
+        n_batch=sizes.n_batch,
+        max_outputs=job.max_outputs,
+        threads=threads,
+        kv_type=sizes.kv_type,
+        flash_attention=flash_attention,
+        whole_windows=sizes.whole_windows,
+        num_snapshots=sizes.num_snapshots,
+        is_mtp=is_mtp,
+    )
+
+
+def while_computing(held: Iterable[Buffer], there: Sequence[Room]) -> list[Buffer]:
+    """Return what a GPU's library allocates while it computes, on each GPU that holds anything."""
+    used = {buffer.device for buffer in held if buffer.num_bytes}
+    cards = [room.device for room in there if room.device != RAM and not room.in_ram and room.device in used]
+    return [Buffer(card, Kind.RUNTIME, COMPUTING_BYTES) for card in cards]
+
+
+def check_memory(
+    plan: Plan, sources: Sequence[Source], parts: Sequence[Part], library: Library, there: Sequence[Room]
+) -> None:
+    """Check the least memory first, then, if that fits, what llama.cpp would really allocate on each device."""
+    spare = sources[0].shape.n_layer - plan.n_cpu_moe if sources[0].shape.expert_bytes else 0
+    asked = Asked(n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers, movable_experts=spare)
+    jobs = jobs_of(plan, *(source.shape for source in sources))
+    images = list(images_of(plan, sources[0].header, there))
+    least = [buffer for job in jobs for buffer in at_least(job.shape, job.sizes)]
+    check_fits([*least, *images], [joined(there)], asked)
+    devices = [room.device for room in there if room.device != RAM]
+    held = [*rehearse(library, parts, devices=devices), *images]
+    check_fits([*held, *while_computing(held, there)], there, asked)
+
+
+def images_of(plan: Plan, target: Header, there: Sequence[Room]) -> Iterator[Buffer]:
+    """Yield the memory for reading images. Raises ModelFileError or IncompatibleError for an unsuitable projector."""
+    if plan.projector is not None:
+        gpus = used_gpus(there, device=plan.device, split=plan.split)
+        projector = Projector.from_header(read_header(plan.projector))
+        check_projector(projector, target, name=plan.projector.name)
+        yield from image_buffers(projector, plan, gpus)

@@ -1,0 +1,108 @@
+"""Sizes in bytes of a model's caches and recurrent states, exactly as the pinned llama.cpp allocates them.
+
+Pure sums over a Shape. Sources: src/llama-context.cpp (padding of n_ctx), src/llama-kv-cache.cpp,
+src/llama-kv-cache-iswa.cpp (cells of windows), src/llama-memory-recurrent.cpp (states and their snapshots). The device
+that holds each is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.errors import UsageError
+from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
+from eaglelocal.gguf.model_shape import Shape
+
+KV_TYPES = ("f16", "q8_0", "q4_0", "bf16", "f32")
+CELL_STEP = 256  # numbers of cells are rounded up to it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSizes:
+    """The cache parameters of a context. Raises UsageError for an impossible `kv_type`.
+
+    n_ctx          positions of each slot
+    num_branches   sequences of each slot besides its own; they share its cells
+    unified        one cache for all slots, else one for each
+    num_snapshots  earlier states kept of each sequence, to roll back to
+    whole_windows  layers with a sliding window keep all positions too (swa_full), so any prefix can be reused
+    """
+
+    n_ctx: int
+    num_slots: int = 1
+    num_branches: int = 0
+    unified: bool = True
+    n_batch: int = 512
+    kv_type: str = "f16"
+    flash_attention: bool = True
+    num_snapshots: int = 0
+    whole_windows: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kv_type not in KV_TYPES:
+            raise UsageError(f"--kv-type cannot be {self.kv_type}", hint=f"one of: {', '.join(KV_TYPES)}")
+
+    @property
+    def num_sequences(self) -> int:
+        return self.num_slots * (1 + self.num_branches)
+
+    @property
+    def num_streams(self) -> int:
+        """The number of separate caches that llama.cpp keeps."""
+        return 1 if self.unified else self.num_sequences
+
+    @property
+    def num_cells(self) -> int:
+        """The cells of one stream in a layer with full attention."""
+        return padded(self.n_ctx * (self.num_slots if self.unified else 1))
+
+    def window_cells(self, window: int) -> int:
+        """Return the cells of one stream in a layer with a window: each sequence's window, and room for a batch."""
+        if self.whole_windows:
+            return self.num_cells
+        wanted = window * (self.num_sequences if self.unified else 1) + self.n_batch
+        return padded(min(self.num_cells, wanted))
+
+
+def padded(cells: int) -> int:
+    return -(-cells // CELL_STEP) * CELL_STEP
+
+
+def row_bytes(kv_type: str, num_values: int) -> int:
+    """Return the bytes of one cell's keys or values; a part of a quantization block counts as a whole one."""
+    kind = GGML_TYPES_BY_NAME[kv_type.upper()]
+    return -(-num_values // kind.block_elements) * kind.block_bytes
+
+
+def kv_bytes_of_layer(shape: Shape, layer: int, sizes: CacheSizes) -> int:
+    """Return the bytes of a layer's keys and values in all streams.
+
+    Without flash attention values are kept transposed, and every layer's take the width of the widest.
+    """
+    if not shape.kv_heads[layer]:
+        return 0
+    window = shape.windows[layer]
+    cells = sizes.num_cells if window is None else sizes.window_cells(window)
+    values = shape.value_width(layer) if sizes.flash_attention else widest_values(shape)
+    return (row_bytes(sizes.kv_type, shape.key_width(layer)) + row_bytes(sizes.kv_type, values)) * (
+        cells * sizes.num_streams
+    )
+
+
+def widest_values(shape: Shape) -> int:
+    return max((shape.value_width(layer) for layer in range(shape.n_layer)), default=0)
+
+
+def state_bytes_of_layer(shape: Shape, layer: int, sizes: CacheSizes) -> int:
+    num_states = 1 + (sizes.num_snapshots if shape.keeps_snapshots else 0)
+    return shape.layer_states[layer] * sizes.num_sequences * num_states
+
+
+def cache_bytes_of_layer(shape: Shape, layer: int, sizes: CacheSizes) -> int:
+    """Return the bytes of a layer's keys, values and recurrent states."""
+    return kv_bytes_of_layer(shape, layer, sizes) + state_bytes_of_layer(shape, layer, sizes)
+
+
+def cache_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    """Return the bytes of all caches and recurrent states of a context."""
+    return sum(cache_bytes_of_layer(shape, layer, sizes) for layer in range(shape.n_layer))

@@ -1,0 +1,127 @@
+"""Compute an upper bound of llama.cpp's compute buffers, stage by stage of a layer.
+
+A graph's buffer holds the tensors that are alive at the same time: the attention masks and the residual stream
+throughout, plus the largest of the stages attention, feed-forward, recurrence and output. How many rows of each are
+alive at once was read off llama.cpp's plans of real shapes (tests/engine/test_memory_estimate.py compares); the exact
+figure comes from backend/dry_run.py once there is a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from eaglelocal.gguf.model_shape import EAGLE, Shape
+from eaglelocal.memory.cache_bytes import CacheSizes, kv_bytes_of_layer
+
+FLOAT_BYTES, HALF_BYTES = 4, 2
+SLACK_SHARE, SLACK_BYTES = 1.05, 2 * 2**20  # alignment, indices, positions, other tensors of small graphs
+LIVE_RESIDUALS = 4  # the stream itself, the summand, its norm, the next layer's input
+LIVE_QUERIES, LIVE_KEYS = 4, 3
+LIVE_HIDDEN = 3  # gate, up, and their product
+LIVE_EXPERT_OUTPUTS = 2  # for each used expert: its output, and that weighted
+LIVE_ROUTES = 8  # for each expert: logits, weights, order, indices
+LIVE_INNER = 3  # for a recurrent layer: projected, convolved, and the output of the scan
+LIVE_STATES = 3  # the stored state, the one read for this batch, and the one to store
+LIVE_LAYER_INPUTS = 4  # of per-layer embeddings, besides themselves: projected, normed, added and permuted
+STREAMS = {"gemma3n": 4}  # parallel residual streams, of architectures that have several
+COPIES = 4  # of tensors sent between GPUs, for pipeline parallelism (GGML_SCHED_MAX_COPIES)
+
+
+def compute_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int, device: str = "CPU") -> int:
+    """Return the bytes of the compute buffer of the device, by name, that computes the output (and layers)."""
+    stages = (
+        attention_bytes(shape, sizes) + widened_bytes(shape, sizes, device),
+        feed_forward_bytes(shape, sizes),
+        recurrence_bytes(shape, sizes),
+        output_bytes(shape, sizes, max_outputs=max_outputs),
+        LIVE_LAYER_INPUTS * layer_inputs_bytes(shape, sizes),
+    )
+    return with_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
+
+
+def layers_bytes(shape: Shape, sizes: CacheSizes, *, device: str = "CPU") -> int:
+    """Return the bytes of the compute buffer of a device that computes layers but not the output."""
+    stages = (
+        attention_bytes(shape, sizes) + widened_bytes(shape, sizes, device),
+        feed_forward_bytes(shape, sizes),
+        recurrence_bytes(shape, sizes),
+        LIVE_LAYER_INPUTS * layer_inputs_bytes(shape, sizes),
+    )
+    return with_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
+
+
+def inputs_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    """Return the bytes of inputs in RAM if everything is computed on GPUs: embeddings, and masks in 32 bits."""
+    embeddings = sizes.n_batch * shape.n_embd * FLOAT_BYTES + layer_inputs_bytes(shape, sizes)
+    return with_slack(embeddings + mask_bytes(shape, sizes) * FLOAT_BYTES // HALF_BYTES)
+
+
+def copies_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    """Return the bytes of input copies that each of several GPUs, and RAM, holds for pipeline parallelism."""
+    return COPIES * inputs_bytes(shape, sizes)
+
+
+def with_slack(num_bytes: int) -> int:
+    return int(num_bytes * SLACK_SHARE) + SLACK_BYTES
+
+
+def mask_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    """Return the bytes of the attention masks, [rows, cells]; each size of sliding window has its own."""
+    if not any(shape.kv_heads):
+        return 0
+    windows = {window for window in shape.windows if window is not None}
+    cells = sizes.num_cells + sum(sizes.window_cells(window) for window in windows)
+    return sizes.n_batch * cells * (HALF_BYTES if sizes.flash_attention else FLOAT_BYTES)
+
+
+def residual_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    streams = STREAMS.get(shape.architecture, 1) * shape.n_embd * LIVE_RESIDUALS
+    return sizes.n_batch * streams * FLOAT_BYTES + layer_inputs_bytes(shape, sizes)
+
+
+def layer_inputs_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    """Return the bytes of the per-layer embeddings, which stay alive until the last layer has used its part."""
+    return sizes.n_batch * shape.n_layer_embd * FLOAT_BYTES
+
+
+def attention_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    """Return the bytes of queries, keys and values; without flash attention also the scores, [heads, rows, cells]."""
+    layers = range(shape.n_layer)
+    head = max(shape.key_dim, shape.window_key_dim or 0)
+    values = LIVE_QUERIES * shape.n_head * head
+    values += LIVE_KEYS * max(shape.key_width(layer) + shape.value_width(layer) for layer in layers)
+    if not sizes.flash_attention and any(shape.kv_heads):
+        values += shape.n_head * sizes.num_cells
+    return sizes.n_batch * values * FLOAT_BYTES
+
+
+def widened_bytes(shape: Shape, sizes: CacheSizes, device: str) -> int:
+    """Return the bytes of one layer's keys and values converted to f16 for flash attention; 0 where none are.
+
+    Metal always reserves them (`extra_kv_f16` in ggml-metal-ops.cpp), CUDA and ROCm if the cache is of another type
+    (fattn-common.cuh).
+    """
+    stem = device.rstrip("0123456789")
+    if not sizes.flash_attention or not (stem == "MTL" or (stem in ("CUDA", "ROCm") and sizes.kv_type != "f16")):
+        return 0
+    as_f16 = replace(sizes, kv_type="f16")
+    return max((kv_bytes_of_layer(shape, layer, as_f16) for layer in range(shape.n_layer)), default=0)
+
+
+def feed_forward_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    """Return the bytes of the feed-forward. `n_ff` is the sum over the used experts."""
+    outputs = LIVE_EXPERT_OUTPUTS * shape.n_expert_used * shape.n_embd
+    values = max(LIVE_HIDDEN * shape.n_ff, shape.n_ff + outputs) + LIVE_ROUTES * shape.n_expert
+    return sizes.n_batch * values * FLOAT_BYTES
+
+
+def recurrence_bytes(shape: Shape, sizes: CacheSizes) -> int:
+    kept = sizes.num_snapshots if shape.keeps_snapshots else 0  # outputs of a layer, beside its rows
+    states = (LIVE_STATES + kept) * max(shape.layer_states, default=0) * sizes.num_sequences
+    return states + sizes.n_batch * LIVE_INNER * shape.n_inner * FLOAT_BYTES
+
+
+def output_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int) -> int:
+    """Return the bytes of logits (an EAGLE head's twice: mapped to the target's vocabulary), with experts' outputs."""
+    logits = max_outputs * shape.n_vocab * (2 if shape.architecture == EAGLE else 1)
+    return (logits + sizes.n_batch * shape.n_expert_used * shape.n_embd) * FLOAT_BYTES

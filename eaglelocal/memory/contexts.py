@@ -1,0 +1,119 @@
+"""Derive the sizes of each model's llama.cpp context from a plan; no other file does.
+
+engine_builder.py creates the contexts from them and estimate.py estimates their memory, so what is planned is what is
+loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.core.plan import MAX_SLOTS, Plan
+from eaglelocal.gguf.model_shape import BLOCK, MTP, Shape
+from eaglelocal.memory.cache_bytes import CacheSizes
+
+# numbers of drafted rows that can be rolled back, the first that fits; each costs one more recurrent state
+ROLLBACKS = (8, 4, 2)
+PLANNED_ROLLBACK, PLANNED_LOOKUP_ROLLBACK = 4, 2  # the number that a plan assumes
+PLANNED_BLOCK_ROLLBACK = 8  # of a block head, which drafts its tokens together
+HEAD_ROWS, MTP_ROWS, ROWS_A_SLOT = 128, 64, 32  # rows of one call; fewer wait for a draft, and prompts go in chunks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A model and its context.
+
+    max_outputs  rows of one decode whose logits may be wanted
+    num_taps     layers whose input is copied for every row, for a head
+    gpu_layers   layers on the GPUs; None: all
+    n_cpu_moe    layers whose experts stay in main memory
+    """
+
+    shape: Shape
+    sizes: CacheSizes
+    max_outputs: int
+    num_taps: int = 0
+    gpu_layers: int | None = None
+    n_cpu_moe: int = 0
+    of_draft: bool = False
+
+
+def jobs_of(plan: Plan, target: Shape, draft: Shape | None = None) -> tuple[Job, ...]:
+    """Return the job of the target, then that of the draft if there is one."""
+    first = target_job(plan, target, num_taps=draft.num_taps if draft is not None else 0)
+    return (first,) if draft is None else (first, draft_job(plan, draft))
+
+
+def target_job(plan: Plan, target: Shape, *, num_taps: int = 0) -> Job:
+    sizes = CacheSizes(
+        n_ctx=plan.n_ctx,
+        num_slots=plan.num_slots,
+        num_branches=num_branches(plan, target),
+        unified=plan.is_unified,
+        n_batch=plan.n_batch,
+        kv_type=plan.kv_type,
+        flash_attention=plan.flash_attention != "off",
+        num_snapshots=num_snapshots(plan, target),
+        whole_windows=plan.whole_windows is not False,
+    )
+    max_outputs = min(plan.num_slots * (1 + plan.max_draft), plan.n_batch)
+    return Job(
+        shape=target,
+        sizes=sizes,
+        max_outputs=max_outputs,
+        num_taps=num_taps,
+        gpu_layers=plan.gpu_layers,
+        n_cpu_moe=plan.n_cpu_moe,
+    )
+
+
+def draft_job(plan: Plan, draft: Shape) -> Job:
+    """Return the job of a draft. Each row of a head's call is an output; a draft model has one output per slot.
+
+    Each output needs logits of the whole vocabulary, so a head has fewer rows per call than its target; an MTP layer or
+    a block head, whose vocabulary is mostly not reduced, has fewer still.
+
+    A head has one cache for all slots: they wait with unequal numbers of pairs, and its single layer attends cheaply.
+    Window layers have full-size caches, because a draft is small and must be cut wherever the target's cache is. A head
+    that reads the target's cache has its layout, and one row per slot. A block head begins anew wherever it is cut, so
+    it keeps its windows only; the end of its block may lie beyond the context, which is longer by one block.
+    """
+    fills_blocks = draft.architecture == BLOCK
+    n_batch = head_rows(plan, draft) if draft.is_head else plan.n_batch
+    sizes = CacheSizes(
+        n_ctx=plan.n_ctx + (draft.at_once if fills_blocks else 0),
+        num_slots=plan.num_slots,
+        unified=plan.is_unified or (draft.is_head and not draft.reads_cache),
+        n_batch=n_batch,
+        kv_type=plan.kv_type,
+        flash_attention=plan.flash_attention != "off",
+        whole_windows=not fills_blocks,
+    )
+    max_outputs = n_batch if draft.is_head else plan.num_slots
+    return Job(shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.layers_of_draft, of_draft=True)
+
+
+def head_rows(plan: Plan, head: Shape) -> int:
+    """Return the most rows of one call of a head."""
+    if head.reads_cache:
+        return min(plan.n_batch, MAX_SLOTS)
+    least = MTP_ROWS if head.architecture in (MTP, BLOCK) else HEAD_ROWS
+    return min(plan.n_batch, max(least, ROWS_A_SLOT * plan.num_slots))
+
+
+def num_branches(plan: Plan, target: Shape) -> int:
+    """Return the branches of each slot's trees; 0 for a target with recurrent state or sliding windows."""
+    return 0 if target.has_state or target.has_windows else plan.num_branches
+
+
+def num_snapshots(plan: Plan, target: Shape) -> int:
+    """Return how many earlier recurrent states are kept: one for each drafted row that can be rolled back."""
+    if not (target.has_state and target.keeps_snapshots):
+        return 0
+    return min(plan.max_draft, rollback_of(plan.draft_kind) if plan.rollback is None else plan.rollback)
+
+
+def rollback_of(draft_kind: str) -> int:
+    """Return the drafted rows that a plan assumes can be rolled back; the engine allows more if they fit."""
+    planned = {"ngram": PLANNED_LOOKUP_ROLLBACK, BLOCK: PLANNED_BLOCK_ROLLBACK}
+    return planned.get(draft_kind, PLANNED_ROLLBACK)

@@ -1,0 +1,91 @@
+"""Compute the device of each layer as the pinned llama.cpp does (llama_model_base::load_tensors)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from eaglelocal.gguf.model_shape import Shape
+from eaglelocal.memory.budget import RAM, Room
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """The part of a model that lies on the GPUs.
+
+    gpu_layers  number of layers, counted from the last, the output included, as in llama.cpp; None: all
+    n_cpu_moe   number of first layers whose experts stay in RAM all the same
+    """
+
+    gpu_layers: int | None = None
+    n_cpu_moe: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.gpu_layers is None and not self.n_cpu_moe
+
+
+WHOLE = Offload()
+
+
+def places(num_blocks: int, gpus: Sequence[str], shares: Sequence[float], *, gpu_layers: int | None) -> tuple[str, ...]:
+    """Return the device of each block, then that of the output. `gpu_layers`: the number of last ones; None: all.
+
+    >>> places(3, ("CUDA0", "CUDA1"), (1.0, 1.0), gpu_layers=3)
+    ('RAM', 'CUDA0', 'CUDA0', 'CUDA1')
+    """
+    total = num_blocks + 1
+    wanted = total if gpu_layers is None else min(gpu_layers, total)
+    if not gpus or not wanted or sum(shares) <= 0:
+        return (RAM,) * total
+    ends = [end / sum(shares) for end in accumulate(shares)]
+    chosen = (bisect_right(ends, layer / wanted) for layer in range(wanted))
+    return (RAM,) * (total - wanted) + tuple(gpus[min(gpu, len(gpus) - 1)] for gpu in chosen)
+
+
+def places_of(
+    shape: Shape, gpus: Sequence[Room], shares: Sequence[float], *, gpu_layers: int | None
+) -> tuple[str, ...]:
+    """Return the device of each layer and of the output. MTP layers count too, though they are not loaded.
+
+    shares  of each GPU; empty: by free memory
+    """
+    names = [gpu.device for gpu in gpus]
+    return places(shape.n_layer + shape.n_layer_ahead, names, shares_of(gpus, shares), gpu_layers=gpu_layers)
+
+
+def expert_places(where: Sequence[str], n_cpu_moe: int) -> tuple[str, ...]:
+    """Return the device of each layer's experts. `where`: the device of each layer."""
+    return tuple(RAM if layer < n_cpu_moe else device for layer, device in enumerate(where))
+
+
+def used_gpus(rooms: Sequence[Room], *, device: str | None, split: str) -> tuple[Room, ...]:
+    """Return the GPUs that a plan uses, in llama.cpp's order. `device`: comma-separated names; None: all."""
+    named = None if device is None else [name.strip() for name in device.split(",")]
+    gpus = [room for room in rooms if room.device != RAM and (named is None or room.device in named)]
+    if named is not None:
+        gpus.sort(key=lambda room: named.index(room.device))
+    elif not all(room.in_ram for room in gpus):  # llama.cpp leaves an integrated GPU out next to a discrete one
+        gpus = [room for room in gpus if not room.in_ram]
+    return tuple(gpus[:1] if split == "none" else gpus)
+
+
+def shares_on(gpus: Sequence[Room], device: str) -> tuple[float, ...]:
+    """Return shares that put all on one device; empty if that is RAM.
+
+    A head lies on the device of its target's output, which it may borrow: split over two GPUs, its few rows would cross
+    between them for each drafted token.
+    """
+    return tuple(float(room.device == device) for room in gpus) if device != RAM else ()
+
+
+def shares_of(gpus: Sequence[Room], shares: Sequence[float]) -> tuple[float, ...]:
+    """Return each GPU's share of the layers: as asked, else by free memory, evenly if that is unknown."""
+    if shares:
+        return tuple(shares[: len(gpus)]) + (0.0,) * (len(gpus) - len(shares))
+    free = [room.free_bytes for room in gpus]
+    if None in free or not any(free):
+        return (1.0,) * len(gpus)
+    return tuple(float(num_bytes or 0) for num_bytes in free)

@@ -1,0 +1,253 @@
+"""Weigh one way to run on one machine: its memory on each device, whether it fits, and its speed. Pure.
+
+Combines estimate.py and speed.py, and finds how many layers the GPUs can hold if they cannot hold all, or of how many
+layers the experts must stay in RAM.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+
+from eaglelocal.backend.flash_attention import scores_bytes, settled
+from eaglelocal.catalog.draft_entries import NGRAM
+from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.core.plan import Plan, shares_cache
+from eaglelocal.gguf.draft_pairing import branch_problem
+from eaglelocal.gguf.model_shape import Shape
+from eaglelocal.memory.budget import RAM, Buffer, Load, Room, load_of
+from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
+from eaglelocal.memory.contexts import rollback_of, target_job
+from eaglelocal.memory.estimate import Sum, estimate, safe_rooms, summed
+from eaglelocal.memory.placement import WHOLE, Offload, places_of, used_gpus
+from eaglelocal.planning.machine_spec import Rig
+from eaglelocal.planning.options import DraftWay, Option
+from eaglelocal.planning.speed import MAX_DRAFT, Prediction, curve_of, predict
+
+SPEED_KV_TYPE = "f16"  # a quantized cache counts as fast as f16: it saves reading, but costs unpacking
+N_BATCH = 512  # as in core/plan.py
+NO_FILE = Path()  # plans here are for sizes only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Context and cache as the planner chooses them. `whole_windows`: as in core/plan.py."""
+
+    n_ctx: int
+    kv_type: str
+    whole_windows: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """The memory of a way to run on each device."""
+
+    buffers: tuple[Buffer, ...]
+    loads: tuple[Load, ...]  # of each room without its margin
+
+    @property
+    def fits(self) -> bool:
+        return all(load.missing_bytes <= 0 for load in self.loads)
+
+    @property
+    def worst(self) -> Load:
+        """Return the load of the room that lacks most."""
+        return max(self.loads, key=lambda load: load.missing_bytes)
+
+    @property
+    def used(self) -> tuple[Load, ...]:
+        return tuple(load for load in self.loads if load.total)
+
+    @property
+    def sum(self) -> Sum:
+        return summed(self.buffers)
+
+    @property
+    def budget_bytes(self) -> int:
+        """Return the free bytes of all used rooms; memory shared with RAM counts once."""
+        return sum(load.room.free_bytes or 0 for load in self.used if not load.room.in_ram)
+
+
+class Scale:
+    """Computes memory and speed of options on one machine.
+
+    measured                 costs of decodes measured here, by the reference of an option
+    shares, flash_attention  as in core/plan.py
+    """
+
+    def __init__(
+        self,
+        rig: Rig,
+        *,
+        num_slots: int,
+        measured: Mapping[str, MeasuredCosts],
+        shares: tuple[float, ...] = (),
+        flash_attention: str = "auto",
+    ) -> None:
+        self._rig = rig
+        self._shares = shares
+        self._attention = flash_attention
+        self._num_slots = num_slots
+        self._measured = measured
+        self.rooms: tuple[Room, ...] = safe_rooms(rig.rooms)
+        self._gpus = used_gpus(self.rooms, device=None, split="layer")
+
+    @property
+    def _gpu_bytes(self) -> int:
+        return sum(room.free_bytes or 0 for room in self._gpus)
+
+    @property
+    def has_gpus(self) -> bool:
+        return bool(self._gpus)
+
+    def lacks_gpu_bytes(self, option: Option) -> bool:
+        """Return whether there are GPUs and even the weights alone exceed their memory."""
+        shape = option.shape
+        held = shape.weights_bytes - shape.embedding_bytes + shape.tied_output_bytes
+        return self.has_gpus and held > self._gpu_bytes
+
+    @property
+    def total_free_bytes(self) -> int | None:
+        """Return the free bytes of all devices; None if a part is unknown."""
+        free = [room.free_bytes for room in self.rooms if not room.in_ram]
+        known = [each for each in free if each is not None]
+        return sum(known) if len(known) == len(free) else None
+
+    def weigh(self, option: Option, way: DraftWay, setup: Setup, offload: Offload = WHOLE) -> Weighed:
+        """Return the memory of a way to run on each device."""
+        plan = self.plan_of(option, way, setup, offload)
+        buffers = estimate(plan, option.shape, way.shape, self.rooms, option.projector)
+        return Weighed(buffers=buffers, loads=tuple(load_of(room, buffers, self.rooms) for room in self.rooms))
+
+    def predict(self, option: Option, way: DraftWay, offload: Offload = WHOLE) -> Prediction:
+        """Return the predicted speed, and the draft length for it."""
+        curve = curve_of(
+            option.model,
+            self._where(option, offload.gpu_layers),
+            self._rig,
+            way.shape,
+            n_cpu_moe=offload.n_cpu_moe,
+            kv_type=SPEED_KV_TYPE,
+            measured=self._measured.get(option.reference) if offload.is_whole else None,  # measured without a split
+        )
+        most = rollback_of(way.kind) if option.shape.has_state else MAX_DRAFT
+        return predict(curve, way.acceptance, looks_up=way.kind == NGRAM, most=most)
+
+    def layers_at_best(self, option: Option, draft: DraftWay, n_cpu_moe: int = 0) -> Offload:
+        """Return an upper bound of the layers on GPUs, less than all: by weights alone, without cache and buffers."""
+        shape, each = option.shape, weights_of_layers(option.shape, n_cpu_moe)
+        layers = 1 + fitting(each, self._free_beside(shape, draft))
+        return Offload(min(layers, shape.n_layer + shape.n_layer_ahead), n_cpu_moe)
+
+    def experts_at_best(self, option: Option, draft: DraftWay, gpu_layers: int | None) -> Offload:
+        """Return a lower bound, at least 1, of the layers with experts in RAM, by weights alone."""
+        shape, free = option.shape, self._free_beside(option.shape, draft)
+        on_gpu = shape.n_layer if gpu_layers is None else min(max(gpu_layers - 1, 0), shape.n_layer)
+        held = (sum(weights_of_layers(shape, count)[shape.n_layer - on_gpu :]) for count in range(1, shape.n_layer))
+        least = next((count for count, size in enumerate(held, 1) if size <= free), shape.n_layer)
+        return Offload(gpu_layers, least)
+
+    def _free_beside(self, shape: Shape, draft: DraftWay) -> int:
+        """Return the free bytes of the GPUs for layers, beside the output and the draft's weights."""
+        drafting = draft.shape.weights_bytes - draft.shape.embedding_bytes if draft.shape else 0
+        return self._gpu_bytes - shape.read_output_bytes - drafting
+
+    def best_split(self, option: Option, way: DraftWay, setup: Setup, n_cpu_moe: int = 0) -> tuple[Offload, Weighed]:
+        """Return the most layers that fit the GPUs, the output counted, and the memory; the rest may not fit into RAM.
+
+        Weighing with the output alone on the GPUs gives all that is not a layer. The layers that fit beside it, from
+        the last on, are a guess, which is then corrected, because several GPUs are never filled evenly.
+        """
+        alone = Offload(1, n_cpu_moe)
+        held = sum(load.total for load in self.weigh(option, way, setup, alone).loads if load.room.device != RAM)
+        shape, sizes = option.shape, target_job(self.plan_of(option, way, setup, alone), option.shape).sizes
+        weights = weights_of_layers(shape, n_cpu_moe)
+        each = [size + cache_bytes_of_layer(shape, layer, sizes) for layer, size in enumerate(weights)]
+        guess = replace(alone, gpu_layers=1 + fitting(each, self._gpu_bytes - held))
+        settled = self._settled(option, way, setup, guess)
+        return settled, self.weigh(option, way, setup, settled)
+
+    def _settled(self, option: Option, way: DraftWay, setup: Setup, guess: Offload) -> Offload:
+        """Return the most layers that fit the GPUs, searched down and up from a guess."""
+
+        def fits(layers: int) -> bool:
+            return fits_gpus(self.weigh(option, way, setup, replace(guess, gpu_layers=layers)))
+
+        guessed = layers = guess.gpu_layers or 0
+        while layers and not fits(layers):
+            layers -= max(1, (guessed - layers) // 2)
+            layers = max(layers, 0)
+        while layers <= option.shape.n_layer and fits(layers + 1):
+            layers += 1
+        return replace(guess, gpu_layers=layers)
+
+    def best_experts(
+        self, option: Option, way: DraftWay, setup: Setup, gpu_layers: int | None
+    ) -> tuple[Offload, Weighed]:
+        """Return the fewest layers with experts in RAM so that the rest fits the GPUs; all layers, if it never does."""
+        offloads = [Offload(gpu_layers, count) for count in range(1, option.shape.n_layer + 1)]
+
+        def fits(offload: Offload) -> bool:
+            return fits_gpus(self.weigh(option, way, setup, offload))
+
+        settled = offloads[min(bisect_left(offloads, True, key=fits), len(offloads) - 1)]
+        return settled, self.weigh(option, way, setup, settled)
+
+    def plan_of(self, option: Option, way: DraftWay, setup: Setup, offload: Offload = WHOLE) -> Plan:
+        """Return a plan with the sizes of a way to run, but no files."""
+        gpu_layers = offload.gpu_layers
+        return Plan(
+            target=NO_FILE,
+            target_label=option.target,
+            draft_kind=way.kind,
+            n_ctx=setup.n_ctx,
+            num_slots=self._num_slots,
+            gpu_layers=gpu_layers,
+            n_cpu_moe=offload.n_cpu_moe,
+            kv_type=setup.kv_type,
+            flash_attention=self._flash_attention(option, setup, gpu_layers),
+            unified=self._shares_cache(option, gpu_layers),
+            shares=self._shares,
+            whole_windows=setup.whole_windows,
+        )
+
+    def _flash_attention(self, option: Option, setup: Setup, gpu_layers: int | None) -> str:
+        """Return the setting of flash attention, `auto` resolved."""
+        cells = setup.n_ctx * (self._num_slots if self._shares_cache(option, gpu_layers) else 1)
+        return settled(
+            self._attention,
+            on_gpu=self._is_on_gpu(gpu_layers),
+            kv_type=setup.kv_type,
+            scores_bytes=scores_bytes(n_batch=N_BATCH, num_cells=cells, n_head=option.shape.n_head),
+        )
+
+    def _shares_cache(self, option: Option, gpu_layers: int | None) -> bool:
+        may_branch = not branch_problem(option.shape) and self._is_on_gpu(gpu_layers)
+        return shares_cache(self._num_slots, on_gpu=may_branch)
+
+    def _is_on_gpu(self, gpu_layers: int | None) -> bool:
+        return self.has_gpus and gpu_layers != 0
+
+    def _where(self, option: Option, gpu_layers: int | None) -> Sequence[str]:
+        return places_of(option.shape, self._gpus, self._shares, gpu_layers=gpu_layers)
+
+
+def weights_of_layers(shape: Shape, n_cpu_moe: int) -> list[int]:
+    """Return the bytes of each layer, without experts that stay in RAM."""
+    return [
+        shape.bytes_of_layer(layer) - (shape.experts_of_layer(layer) if layer < n_cpu_moe else 0)
+        for layer in range(shape.n_layer)
+    ]
+
+
+def fitting(sizes: Sequence[int], free_bytes: int) -> int:
+    """Return how many of the sizes, from the last on, fit into the free bytes."""
+    sums = accumulate(reversed(sizes))
+    return sum(1 for taken in sums if taken <= free_bytes)
+
+
+def fits_gpus(weighed: Weighed) -> bool:
+    return all(load.missing_bytes <= 0 for load in weighed.loads if load.room.device != RAM)

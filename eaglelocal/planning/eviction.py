@@ -1,0 +1,50 @@
+"""Compute which models fit into memory together, and which to unload so that another fits. Pure.
+
+estimate.py says what a model needs. Mapped weights count in full although the system could evict them: a model that is
+read from disk for each token is too slow to use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from eaglelocal.memory.budget import Buffer, Room, load_of
+from eaglelocal.planning.machine_spec import Device, Rig
+
+Needs = Sequence[Buffer]
+
+
+def fit(needs: Iterable[Needs], rooms: Sequence[Room]) -> bool:
+    """Return whether these models fit into the rooms together."""
+    buffers = [buffer for each in needs for buffer in each]
+    return all(load_of(room, buffers, rooms).missing_bytes <= 0 for room in rooms)
+
+
+def leavers(needed: Needs, held: Mapping[str, Needs], rooms: Sequence[Room]) -> list[str]:
+    """Return the loaded models to unload so that `needed` fits, none without need; all, if even that is not enough.
+
+    held  what each loaded model needs, by name, the one to unload first at the front
+    """
+    gone: list[str] = []
+    for name in held:
+        if fit([needed, *(held[other] for other in held if other not in gone)], rooms):
+            break
+        gone.append(name)
+    for name in reversed(gone):  # keep those that need not go, as larger ones after them do
+        stay = [held[other] for other in held if other not in gone or other == name]
+        if fit([needed, *stay], rooms):
+            gone.remove(name)
+    return gone
+
+
+def rig_beside(rig: Rig, held: Needs) -> Rig:
+    """Return the machine with its free memory reduced by what is held."""
+
+    def left(device: Device, room: Room) -> Device:
+        if device.free_bytes is None:
+            return device
+        return replace(device, free_bytes=max(device.free_bytes - load_of(room, held, rig.rooms).total, 0))
+
+    host, *gpus = map(left, (rig.host, *rig.gpus), rig.rooms)
+    return replace(rig, host=host, gpus=tuple(gpus))

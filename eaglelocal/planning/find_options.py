@@ -1,0 +1,91 @@
+"""Find the models that `eaglelocal plan TARGET` weighs. Reads headers, runs nothing.
+
+A file is planned from its header, even if the catalogue knows it; an embedded model that was not written yet from its
+sketch; everything else from the catalogue.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.catalog.draft_entries import MTP
+from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_reference
+from eaglelocal.catalog.target_entries import Target
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.errors import UsageError
+from eaglelocal.planning.catalog_models import entry_options
+from eaglelocal.planning.local_models import demo_option, option_of_files, with_drafts_of, with_projector_of
+from eaglelocal.planning.model_files import find_files
+from eaglelocal.planning.options import Option
+
+SHOWN_DRAFTS = 4
+
+
+def candidates(options: RunOptions, catalog: Catalog) -> tuple[Option, ...]:
+    """Return the models that the target means; without one, the whole catalogue.
+
+    Raises UsageError, ModelFileError or IncompatibleError.
+    """
+    text = options.target
+    if text is None:
+        every = [option for target in catalog.targets.values() for option in entry_options(target, catalog)]
+        return _with_drafts(every, options)
+    match parse_reference(text):
+        case Embedded():
+            return (demo_option(text, options, catalog),)
+        case File():
+            return _file(text, options, catalog)
+        case Profile(id=id, quant=quant):
+            return _of_entry(catalog.target(id), quant, options, catalog)
+        case Repo(name=name, quant=quant):
+            entry = _entry_with(name, catalog)
+            if entry is None:
+                return _file(text, options, catalog)
+            return _of_entry(entry, quant, options, catalog)
+
+
+def _of_entry(target: Target, quant: str | None, options: RunOptions, catalog: Catalog) -> tuple[Option, ...]:
+    found = list(entry_options(target, catalog, quant=quant))
+    if not found:
+        known = ", ".join(target.quantizations)
+        raise UsageError(f"the catalogue has no {target.id} in {quant}", hint=f"it has {known}")
+    return _with_drafts(found, options)
+
+
+def _with_drafts(models: Iterable[Option], options: RunOptions) -> tuple[Option, ...]:
+    """Return the models with the drafts that the options leave to them. Raises UsageError on an unknown draft."""
+    models = tuple(with_projector_of(model, options) for model in models)
+    if not options.names_draft:
+        return tuple(with_drafts_of(model, options) for model in models)
+    named = [
+        (model, [way for way in model.drafts if options.draft == way.id or options.draft == MTP == way.kind])
+        for model in models
+    ]
+    found = tuple(dataclasses.replace(model, drafts=tuple(ways)) for model, ways in named if ways)
+    if not found:
+        known = dict.fromkeys(way.id for model in models for way in model.drafts if way.shape)
+        raise UsageError(
+            f"the catalogue has no draft {options.draft} that can be planned here",
+            hint=f"`--draft auto`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
+        )
+    return found
+
+
+def _entry_with(repo: str, catalog: Catalog) -> Target | None:
+    for target in catalog.targets.values():
+        if repo.lower() in (each.lower() for each in target.repos):
+            return target
+    return None
+
+
+def _file(reference: str, options: RunOptions, catalog: Catalog) -> tuple[Option, ...]:
+    """Return the option of a file on disk, by path or by a repository not in the catalogue, with the draft of `chat`.
+
+    Raises ModelFileError if there is no file.
+    """
+    from eaglelocal.hub.target_resolver import find_target
+
+    found = find_target(reference, on_progress=lambda fraction, what: None)
+    return (option_of_files(find_files(found, options), reference, options, catalog),)

@@ -1,0 +1,120 @@
+"""Compute the score by which plans are ranked, for the goal that a person chose. Pure.
+
+    score = ln(effective parameters)  +  ln(worth of each by its age)
+                                      -  slow x ln(pace / speed)   if speed is below the goal's pace
+                                      +  more x ln(speed / pace)   if it is above
+                                      +  terms for context, cache type, sliding windows and layers on the GPU
+
+So the score prefers the best answers at the goal's pace. Below the pace, halving the speed costs as much as a model of
+a quarter of the size (for `speed`, of a third; but below CRAWL all goals weigh speed alike, or `speed` would take the
+slower plan). Above it, more speed is worth little for `quality`, much for `speed` and something for `balanced`, because
+models think for thousands of tokens before a person reads the first. A difference of 0.01 is about one per cent of a
+model's size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from eaglelocal.planning.quality import KV_LOSS
+
+CRAWL, SLOW = 15.0, 2.0  # tokens/s, and the least weight of speed below them
+CTX_WORTH, TIGHT_CTX_WORTH = 0.02, 0.25  # per doubling above, and per halving below COMFORTABLE_CTX
+COMFORTABLE_CTX = 8192
+WHOLE_WINDOWS_WORTH = 0.005  # with full-size caches of window layers any prefix can be reused
+UNSEEN_WORTH = -0.03  # a file whose size was computed: it may be larger, or missing in the first repository
+# Prefill is three or four times slower with layers in RAM, because their weights cross the bus for each chunk. The
+# decode speed does not show it, so it costs as much as that factor in speed does for `balanced`: 0.25 x ln 3.5.
+ON_HOST_WORTH = -0.3
+
+
+class Term(StrEnum):
+    """A term of the score."""
+
+    QUALITY = "quality"
+    AGE = "age"
+    SPEED = "speed"
+    CONTEXT = "context"
+    CACHE = "cache"
+    WINDOWS = "windows"
+    HOST = "host"
+    UNSEEN = "unseen"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The speed that a person wants, and its weight against quality.
+
+    pace  the wanted tokens/s (reading takes 4 to 6, skimming 15; programs use any speed)
+    slow  weight of speed below the pace
+    more  weight of speed above it
+    """
+
+    name: str
+    pace: float
+    slow: float
+    more: float
+
+    def worth_of(self, tok_s: float) -> float:
+        """Return the speed term of the score for this speed."""
+        behind = math.log(self.pace / tok_s)
+        crawling = max(math.log(CRAWL / tok_s), 0.0)
+        return -self.more * behind if behind < 0 else -self.slow * behind - (SLOW - self.slow) * crawling
+
+
+GOALS: Mapping[str, Goal] = MappingProxyType(
+    {
+        "quality": Goal("quality", pace=5.0, slow=SLOW, more=0.08),
+        "balanced": Goal("balanced", pace=CRAWL, slow=SLOW, more=0.25),
+        "speed": Goal("speed", pace=80.0, slow=1.5, more=0.5),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comfort:
+    """The properties of a plan that count besides quality and speed."""
+
+    n_ctx: int
+    kv_type: str
+    whole_windows: bool
+    on_host: bool  # some layers or experts are in RAM, though there is a GPU
+    is_unseen: bool = False  # the file's size was computed
+
+    @property
+    def worth(self) -> float:
+        return sum(self.terms.values())
+
+    @property
+    def terms(self) -> Mapping[Term, float]:
+        return {
+            Term.CONTEXT: context_worth(self.n_ctx),
+            Term.CACHE: math.log(1.0 - KV_LOSS[self.kv_type]),
+            Term.WINDOWS: WHOLE_WINDOWS_WORTH if self.whole_windows else 0.0,
+            Term.HOST: ON_HOST_WORTH if self.on_host else 0.0,
+            Term.UNSEEN: UNSEEN_WORTH if self.is_unseen else 0.0,
+        }
+
+
+def score(goal: Goal, *, quality_b: float, age_worth: float, tok_s: float, comfort: Comfort) -> float:
+    """Return the score, in natural logarithms. Arguments as of `terms`."""
+    return sum(terms(goal, quality_b=quality_b, age_worth=age_worth, tok_s=tok_s, comfort=comfort).values())
+
+
+def terms(goal: Goal, *, quality_b: float, age_worth: float, tok_s: float, comfort: Comfort) -> Mapping[Term, float]:
+    """Return the terms of the score. `age_worth`: the value of each parameter by its age (planning/model_age.py)."""
+    return {
+        Term.QUALITY: math.log(max(quality_b, 1e-3)),
+        Term.AGE: math.log(age_worth),
+        Term.SPEED: goal.worth_of(tok_s),
+        **comfort.terms,
+    }
+
+
+def context_worth(n_ctx: int) -> float:
+    doublings = math.log2(n_ctx / COMFORTABLE_CTX)
+    return (CTX_WORTH if doublings > 0 else TIGHT_CTX_WORTH) * doublings

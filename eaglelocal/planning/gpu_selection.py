@@ -1,0 +1,29 @@
+"""Choose the GPUs of a machine that a run may use."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.errors import UsageError
+from eaglelocal.memory.placement import used_gpus
+from eaglelocal.planning.machine_spec import Rig
+
+PROCESSOR = "CPU"  # as llama.cpp names it
+
+
+def rig_with(rig: Rig, options: RunOptions) -> Rig:
+    """Return the machine with no more GPUs than the options allow. Raises UsageError where it does not have them."""
+    gpus = {gpu.name: gpu for gpu in rig.gpus}
+    for name in [] if options.device is None else [part.strip() for part in options.device.split(",")]:
+        if name not in gpus and name != PROCESSOR:
+            raise UsageError(f"--device: there is no device {name}", hint=f"one of: {', '.join([*gpus, PROCESSOR])}")
+    used = used_gpus(rig.rooms, device=options.device, split=options.split_mode)
+    shares = options.shares
+    if shares and len(shares) != len(used):
+        names = ", ".join(room.device for room in used) or "no GPU"
+        raise UsageError(
+            f"--split {options.split} names shares of {len(shares)} GPUs, there is {names}",
+            hint="a share for each of them" if len(used) > 1 else "leave --split out",
+        )
+    return dataclasses.replace(rig, gpus=tuple(gpus[room.device] for room in used))

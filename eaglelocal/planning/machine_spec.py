@@ -1,0 +1,307 @@
+"""Describe a machine for the planner: the free memory, bandwidth and arithmetic of each device.
+
+Built from a probe of this machine or from a catalogue entry. `notes` names every assumed figure, because predictions
+depend on it. Free memory is what is free now, without what other processes hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from eaglelocal.catalog.known_machines import CPU, CUDA, GIB, METAL, VULKAN, KnownMachine
+from eaglelocal.memory.budget import RAM, Room
+from eaglelocal.probe.machine import Gpu, Machine, Unified
+
+MEGA, GIGA, TERA = 10**6, 10**9, 10**12
+SYSTEM_BYTES, SYSTEM_SHARE = 4 * GIB, 0.25  # RAM that a running system and its page cache keep
+MORE_BEHIND_BYTES, MORE_SHARE = 16 * GIB, 1 / 16  # and further RAM: this share of what is above 16 GiB
+FLOPS_PER_BYTE: Mapping[str, float] = {CUDA: 75.0, METAL: 34.0}  # fp16, if not stated: as RTX 3090, M2 Max
+UNKNOWN_GPU_BYTES_S = 250.0 * GIGA  # of a GPU in no table: as the slower ones of today
+CYCLE_FLOPS = 5.0  # per cycle of a core, on quantized weights that are not repacked
+USUAL_CLOCK = 3.2 * GIGA  # cycles a second, if the processor does not report it
+KNOWN_CORES = 8  # of a catalogue machine
+THREAD_BYTES_S, DDR4_BYTES_S = 8.0 * GIGA, 38.0 * GIGA  # of unmeasured RAM: per thread, and at most
+MAKERS = frozenset({"nvidia", "geforce", "apple", "amd", "radeon"})
+NO_MODEL = MAKERS | {"graphics", "generation", "workstation", "edition"}  # words of a name that do not identify a model
+ASSUMED = "assumed"  # `field_confidence` of catalogue entries whose RAM was assumed
+MOST_LENT = 0.75  # share of RAM that a system can lend its integrated GPU
+SUSTAINED_SHARE = 0.75  # of the nominal bandwidth of memory
+NAMES: Mapping[str, str] = {"cuda": "CUDA", "hip": "ROCm", "vulkan": "Vulkan", "sycl": "SYCL", "metal": "MTL"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device that holds weights and computes with them: a GPU, or RAM with the CPU."""
+
+    name: str  # as llama.cpp calls it, or RAM
+    label: str  # as people call it
+    kind: str  # cuda, metal or cpu: which kernels run there
+    total_bytes: int | None
+    free_bytes: int | None  # None: unknown, so nothing is planned for it
+    bytes_s: float  # peak memory bandwidth; of a CPU: sustained
+    flops: float  # of a GPU: peak fp16; of a CPU: llama.cpp on quantized weights
+    shares_ram: bool = False
+    has_layouts: bool = True  # llama.cpp repacks some quantized weights for this CPU (known of AVX2)
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.name != RAM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rig:
+    """A machine: RAM with the CPU, and the GPUs that llama.cpp can use."""
+
+    name: str
+    host: Device
+    gpus: tuple[Device, ...] = ()
+    notes: tuple[str, ...] = ()
+    assumed: str = ""  # size and speed of the RAM, for people, if the catalogue assumed them
+    is_here: bool = False
+    machine: Machine | None = None  # the probe, if it is this machine: the key of its measurements
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return (*self.gpus, self.host)
+
+    @property
+    def rooms(self) -> tuple[Room, ...]:
+        """Return the free memory of each device, RAM first."""
+        return tuple(Room(each.name, each.free_bytes, each.shares_ram) for each in (self.host, *self.gpus))
+
+    def device(self, name: str) -> Device:
+        return next(each for each in self.devices if each.name == name)
+
+
+# ---- from the catalogue
+def rig_of_known(machine: KnownMachine) -> Rig:
+    """Return a catalogue machine with nothing but its operating system running."""
+    host = Device(
+        name=RAM,
+        label="RAM",
+        kind=CPU,
+        total_bytes=machine.ram_bytes,
+        free_bytes=machine.ram_bytes - system_bytes(machine.ram_bytes),
+        bytes_s=machine.host_bandwidth_gb_s * GIGA * SUSTAINED_SHARE,
+        flops=KNOWN_CORES * USUAL_CLOCK * CYCLE_FLOPS,
+    )
+    speed = f"{machine.host_bandwidth_gb_s:.0f} GB/s"
+    return Rig(
+        name=machine.name,
+        host=host,
+        gpus=tuple(_known_gpus(machine)),
+        notes=("free memory as if only the system were running",),
+        assumed=f"{machine.ram_bytes / GIB:.0f} GiB at {speed}"
+        if machine.field_confidence.get("host") == ASSUMED
+        else "",
+    )
+
+
+def with_ram(rig: Rig, num_bytes: int) -> Rig:
+    """Return a catalogue machine with this many bytes of RAM, at its assumed speed."""
+    speed = rig.assumed.partition(" at ")[2]
+    host = replace(rig.host, total_bytes=num_bytes, free_bytes=num_bytes - system_bytes(num_bytes))
+    return replace(rig, host=host, assumed=f"{num_bytes / GIB:.0f} GiB at {speed}" if speed else "")
+
+
+def _known_gpus(machine: KnownMachine) -> Iterable[Device]:
+    if not machine.has_gpu:
+        return
+    kind = kernels_of(machine.kind)
+    bytes_s = machine.bandwidth_gb_s * GIGA
+    flops = machine.fp16_tflops * TERA if machine.fp16_tflops else bytes_s * FLOPS_PER_BYTE[kind]
+    shares = machine.shares_memory
+    for index in range(1 if shares else machine.num_gpus):
+        yield Device(
+            name=f"{NAMES[machine.kind]}{index}",
+            label="GPU" if machine.num_gpus < 2 else f"GPU {index}",
+            kind=kind,
+            total_bytes=machine.memory_bytes,
+            free_bytes=(machine.gpu_limit_bytes or machine.memory_bytes) if shares else machine.memory_bytes,
+            bytes_s=bytes_s,
+            flops=flops,
+            shares_ram=shares,
+        )
+
+
+def kernels_of(kind: str) -> str:
+    """Return the kind whose fitted constants apply: CUDA for Vulkan, which has none of its own."""
+    return CUDA if kind == VULKAN else kind
+
+
+def system_bytes(total: int) -> int:
+    """Return the bytes that the operating system keeps of RAM of this size."""
+    more = int(max(total - MORE_BEHIND_BYTES, 0) * MORE_SHARE)
+    return min(SYSTEM_BYTES, int(total * SYSTEM_SHARE)) + more
+
+
+# ---- from what was probed
+def rig_of(machine: Machine, known: Mapping[str, KnownMachine]) -> Rig:
+    """Return this machine as it was probed. `known`: the catalogue, for the bandwidth and arithmetic of its GPUs."""
+    host, notes = _host(machine)
+    gpus: list[Device] = []
+    numbers: dict[str, int] = {}  # the last device number of each backend
+    for gpu in sorted(machine.gpus, key=lambda gpu: gpu.device_index or 0):
+        backend = None if gpu.is_mute or gpu.hidden_by else machine.backend_of(gpu)
+        device, said = _gpu(machine, gpu, host, _device_name(backend, numbers), known)
+        notes += said
+        gpus += [device] if device else []
+    if machine.unified is not None:
+        device, said = _apple(machine, machine.unified, known)
+        notes += said
+        gpus += [device] if device else []
+    return Rig(name=_name(machine), host=host, gpus=tuple(gpus), notes=tuple(notes), is_here=True, machine=machine)
+
+
+def _host(machine: Machine) -> tuple[Device, list[str]]:
+    measured = machine.cpu.bandwidth
+    notes = []
+    if measured is None:
+        bytes_s = min(THREAD_BYTES_S * machine.cpu.usable_threads, DDR4_BYTES_S)
+        notes.append(f"memory bandwidth was never measured here, {bytes_s / GIGA:.0f} GB/s assumed: `eaglelocal probe`")
+    else:
+        bytes_s = measured.bytes_s
+        if measured.is_disturbed:
+            notes.append("memory bandwidth was measured on a busy machine: `eaglelocal probe` measures again")
+    memory = machine.memory
+    if memory.available_bytes is None:
+        notes.append("free main memory is unknown")
+    return Device(
+        name=RAM,
+        label="RAM",
+        kind=CPU,
+        total_bytes=memory.total_bytes,
+        free_bytes=memory.available_bytes,
+        bytes_s=bytes_s,
+        flops=machine.cpu.usable_threads * _clock(machine) * CYCLE_FLOPS,
+        has_layouts=machine.cpu.has_avx2,
+    ), notes
+
+
+def _clock(machine: Machine) -> float:
+    """Return cycles per second."""
+    return machine.cpu.clock_mhz * MEGA if machine.cpu.clock_mhz else USUAL_CLOCK
+
+
+def _device_name(backend: str | None, numbers: dict[str, int]) -> str:
+    """Return the name of the backend's next device; empty if there is no backend for it."""
+    if backend is None:
+        return ""
+    numbers[backend] = numbers.get(backend, -1) + 1
+    return f"{NAMES[backend]}{numbers[backend]}"
+
+
+def _gpu(
+    machine: Machine, gpu: Gpu, host: Device, device: str, known: Mapping[str, KnownMachine]
+) -> tuple[Device | None, list[str]]:
+    name = gpu.name or f"GPU {gpu.index}"
+    free = _free_bytes(machine, gpu)
+    if problem := _not_planned(machine, gpu, free):
+        return None, [f"{name} {problem}"]
+    entry = entry_named(name, known, (CUDA, VULKAN))
+    notes = []
+    bytes_s = gpu.bandwidth_bytes_s or (entry.bandwidth_gb_s * GIGA if entry else None)
+    if bytes_s is None:
+        bytes_s = host.bytes_s if gpu.shares_memory else UNKNOWN_GPU_BYTES_S
+        notes.append(f"the bandwidth of {name} is unknown, {bytes_s / GIGA:.0f} GB/s assumed")
+    notes += _about_lent(machine, gpu, name)
+    tflops = entry.fp16_tflops if entry else None
+    return Device(
+        name=device,
+        label=name,
+        kind=CUDA,
+        total_bytes=machine.memory.total_bytes if _may_have_all(gpu) else gpu.total_bytes,
+        free_bytes=free,
+        bytes_s=float(bytes_s),
+        flops=tflops * TERA if tflops else float(bytes_s) * FLOPS_PER_BYTE[CUDA],
+        shares_ram=gpu.shares_memory,
+    ), notes
+
+
+def _free_bytes(machine: Machine, gpu: Gpu) -> int | None:
+    """Return the free bytes of a GPU; of an integrated one at most what is free in RAM and what its driver lends."""
+    free, lent = machine.memory.available_bytes, gpu.room_bytes
+    if not gpu.shares_memory:
+        return lent
+    if free is None or _may_have_all(gpu):
+        return free
+    return None if lent is None else min(free, lent)
+
+
+def _about_lent(machine: Machine, gpu: Gpu, name: str) -> list[str]:
+    """Return a note if the kernel lends an integrated GPU less RAM than it could."""
+    lent, total = gpu.total_bytes, machine.memory.total_bytes
+    if not gpu.shares_memory or _may_have_all(gpu) or lent is None or total is None or lent >= MOST_LENT * total:
+        return []
+    return [f"the kernel lends {name} {lent / GIB:.0f} GiB of main memory; its option ttm.pages_limit can lend more"]
+
+
+def _may_have_all(gpu: Gpu) -> bool:
+    """Return whether a GPU may use all RAM: NVIDIA's integrated ones, of which NVML often reports no memory."""
+    return gpu.shares_memory and gpu.vendor == "nvidia"
+
+
+def _is_beside_a_card(machine: Machine, gpu: Gpu) -> bool:
+    """Return whether it is an integrated GPU next to a discrete one; llama.cpp leaves it out."""
+    cards = (each for each in machine.gpus if not (each.shares_memory or each.is_mute or each.hidden_by))
+    return gpu.shares_memory and not _may_have_all(gpu) and any(machine.backend_of(each) for each in cards)
+
+
+def _not_planned(machine: Machine, gpu: Gpu, free: int | None) -> str:
+    """Return the reason why nothing is planned for a GPU; empty if it is used."""
+    if gpu.is_mute:
+        return "is not used: it does not answer"
+    if machine.backend_of(gpu) is None:
+        return f"is not used: llama.cpp here was built without {' or '.join(gpu.backends)}"
+    if gpu.hidden_by:
+        return f"is not used: {gpu.hidden_by} hides it"
+    if _is_beside_a_card(machine, gpu):
+        return "is not used: llama.cpp takes a processor's graphics only where there is no card"
+    if gpu.shares_memory and free is None:
+        return "is not planned for: it works in the main memory, and how much of that it may have is unknown"
+    return "is not planned for: its free memory is unknown" if free is None else ""
+
+
+def _apple(machine: Machine, unified: Unified, known: Mapping[str, KnownMachine]) -> tuple[Device | None, list[str]]:
+    name = unified.chip or "Apple GPU"
+    if METAL not in machine.llama_cpp.backends:
+        return None, [f"the GPU of {name} is not used: llama.cpp here was built without Metal"]
+    entry = entry_named(name, known, (METAL,))
+    bytes_s = entry.bandwidth_gb_s * GIGA if entry else UNKNOWN_GPU_BYTES_S / 2
+    notes = [] if entry else [f"the bandwidth of {name} is unknown, {bytes_s / GIGA:.0f} GB/s assumed"]
+    return Device(
+        name="MTL0",
+        label=name,
+        kind=METAL,
+        total_bytes=unified.total_bytes,
+        free_bytes=unified.working_set_bytes or unified.gpu_limit_bytes,
+        bytes_s=bytes_s,
+        flops=bytes_s * FLOPS_PER_BYTE[METAL],
+        shares_ram=True,
+    ), notes
+
+
+def entry_named(name: str, known: Mapping[str, KnownMachine], kinds: Sequence[str]) -> KnownMachine | None:
+    """Return the single-GPU catalogue entry for a driver's name: `NVIDIA GeForce RTX 3090` is not `RTX 3090 Ti`.
+
+    Of several with the same name (an Apple chip with more or less memory), the slowest. None if there is none.
+    """
+    words = _words(name)
+    alike = [
+        entry for entry in known.values() if entry.kind in kinds and entry.num_gpus < 2 and _words(entry.name) == words
+    ]
+    return min(alike, key=lambda entry: entry.bandwidth_gb_s, default=None)
+
+
+def _words(name: str) -> frozenset[str]:
+    """Return the words of a device's name without makers, families and memory sizes."""
+    words = re.findall(r"[a-z0-9]+", re.sub(r"(?<!\d)\d+ ?gb?\b", " ", name.lower()))
+    return frozenset(words) - NO_MODEL
+
+
+def _name(machine: Machine) -> str:
+    gpus = [gpu.name or "GPU" for gpu in machine.gpus]
+    chips = [machine.unified.chip or "Apple chip"] if machine.unified else []
+    return ", ".join([*gpus, *chips, machine.cpu.name or "unknown processor"])

@@ -1,0 +1,125 @@
+"""Build the error message if nothing fits: the nearest option, what it lacks, and what would make it fit. Pure.
+
+Every hinted option was planned with: it is named because the plan then fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+from eaglelocal.catalog.known_machines import GIB
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.memory.budget import RAM, Load
+from eaglelocal.planning.candidate import Chosen, Rejected, Way, gib
+from eaglelocal.planning.machine_spec import Rig, with_ram
+from eaglelocal.planning.plan_search import KV_TYPES, Outcome, is_too_long, plan
+from eaglelocal.planning.rejections import lies_text
+
+RAM_GIB = (32, 48, 64, 96, 128, 192, 256)  # usual sizes of RAM
+CTX_STEP = 256  # a hinted --ctx is a multiple of it
+
+
+def nothing_fits(outcome: Outcome) -> tuple[str, str]:
+    """Return (message: what lacks least and how much, hint: what would make it fit)."""
+    miss = outcome.nearest
+    if miss is None:
+        return _too_long(outcome) or _unweighed(outcome)
+    if miss.way is None or miss.weighed is None:
+        raise AssertionError("what lacks memory was weighed")
+    load = miss.weighed.worst
+    assumed = outcome.rig.assumed if load.room.device == RAM else ""
+    message = (
+        f"nothing fits {outcome.rig.name}: the nearest, {name_of(miss)}, needs {gib(load.total)} on {load.room.device} "
+        f"{with_setup(miss.way, outcome.options)} where {gib(load.room.free_bytes or 0)} may be used"
+        f"{f' ({assumed}, as assumed)' if assumed else ''}"
+    )
+    ways = [*_freed(load, outcome.rig), *_more_memory(miss, outcome), *_other_asks(miss, outcome)]
+    return message, " or ".join(ways or ["a smaller model" if _has_smaller_tried(miss, outcome) else SMALLER])
+
+
+SMALLER = "a smaller model or quantization"
+
+
+def name_of(rejected: Rejected) -> str:
+    return f"{rejected.option.target} {rejected.option.quant}".strip()
+
+
+def with_setup(way: Way, options: RunOptions) -> str:
+    slots = f"{options.parallel} x " if options.parallel > 1 else ""
+    return f"with {slots}{way.setup.n_ctx} tokens in {way.setup.kv_type}{lies_text(way, 'and')}"
+
+
+def _too_long(outcome: Outcome) -> tuple[str, str] | None:
+    """Return message and hint if --ctx is more than any option was trained for; else None."""
+    long = [each.option for each in outcome.rejected if is_too_long(each.option, outcome.options)]
+    if not long:
+        return None
+    most = max(long, key=lambda option: option.max_context)
+    is_one = all(option.target == most.target for option in long)
+    message = f"--ctx {outcome.options.ctx} is too much: {most.target} was trained for {most.max_context} tokens"
+    return message + ("" if is_one else ", the most of all"), f"--ctx {most.max_context}"
+
+
+def _unweighed(outcome: Outcome) -> tuple[str, str]:
+    miss = next(iter(outcome.rejected), None)
+    return ("there is nothing to plan" if miss is None else f"{name_of(miss)}: {miss.reason}"), ""
+
+
+def _freed(load: Load, rig: Rig) -> Iterator[str]:
+    """Yield the hint to free memory, if other processes on this machine hold enough."""
+    device = rig.device(load.room.device)
+    held = (device.total_bytes or 0) - (device.free_bytes or 0)
+    if rig.is_here and load.missing_bytes <= held:
+        yield f"free {gib(load.missing_bytes)} on {load.room.device}"
+
+
+def _more_memory(miss: Rejected, outcome: Outcome) -> Iterator[str]:
+    """Yield the least --ram that fits, for a catalogue machine whose RAM was assumed."""
+    held = outcome.rig.host.total_bytes or 0
+    sizes = (size for size in RAM_GIB if outcome.rig.assumed and size * GIB > held)
+    fits = (size for size in sizes if plan([miss.option], with_ram(outcome.rig, size * GIB), outcome.options).chosen)
+    yield from (f"--ram {size}, if you have it" for size in islice(fits, 1))
+
+
+def _other_asks(miss: Rejected, outcome: Outcome) -> Iterator[str]:
+    """Yield single changes of the options that make this option fit, the least loss first."""
+    options = outcome.options
+
+    def planned(other: RunOptions) -> Chosen | None:
+        return plan([miss.option], outcome.rig, other).chosen
+
+    if options.gpu_layers is not None and (chosen := planned(replace(options, gpu_layers=None))):
+        layers = chosen.way.gpu_layers
+        yield "no --gpu-layers" if layers is None else f"--gpu-layers {layers}"
+    if options.n_cpu_moe is not None and (chosen := planned(replace(options, n_cpu_moe=None))):
+        count = chosen.way.n_cpu_moe
+        yield f"--n-cpu-moe {count}" if count else "no --n-cpu-moe"
+    if options.kv_type is not None:
+        smaller = (each for each in KV_TYPES[KV_TYPES.index(options.kv_type) + 1 :] if options.flash_attn != "off")
+        yield from islice((f"--kv-type {each}" for each in smaller if planned(replace(options, kv_type=each))), 1)
+    n_ctx = options.ctx or (miss.way.setup.n_ctx if miss.way else 0)
+    steps = most_that(
+        lambda count: planned(replace(options, ctx=count * CTX_STEP)) is not None, (n_ctx - 1) // CTX_STEP
+    )
+    if steps:
+        yield f"--ctx {steps * CTX_STEP}"
+    slots = most_that(lambda count: planned(replace(options, parallel=count)) is not None, options.parallel - 1)
+    if slots:
+        yield f"--parallel {slots}"
+
+
+def most_that(fits: Callable[[int], bool], most: int) -> int:
+    """Return the largest count up to `most` that fits, by bisection: if a count fits, all less do. 0: none."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def _has_smaller_tried(miss: Rejected, outcome: Outcome) -> bool:
+    """Return whether other quantizations of the same target were rejected too."""
+    tried = {each.option.quant for each in outcome.rejected if each.option.target == miss.option.target}
+    return len(tried) > 1

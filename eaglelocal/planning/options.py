@@ -1,0 +1,326 @@
+"""Build the options of the planner: a target in one quantization, with the drafts it could use and those it could not.
+
+An option comes from a catalogue entry (approximate) or a file's header (exact); the search treats both alike. `drafts`
+holds only what the engine can run, `unusable` the others, each with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.catalog.draft_entries import BLOCKS, DRAFT_MODEL, EAGLE, MTP, NGRAM, DraftEntry
+from eaglelocal.catalog.estimated_shapes import planned_type, shape_of_draft, shape_of_mtp, shape_of_target
+from eaglelocal.catalog.target_entries import Outline, Quantization, Target
+from eaglelocal.catalog.unsupported_drafts import obstacle
+from eaglelocal.gguf.architectures import (
+    HYBRID_ARCHITECTURES,
+    LAYER_INPUT_ARCHITECTURES,
+    RECURRENT_ARCHITECTURES,
+    ROLLBACK_ARCHITECTURES,
+)
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.loaded_tensors import TOKEN_EMBEDDING, is_expert, is_input, loaded_tensors
+from eaglelocal.gguf.model_shape import BLOCK, Shape, shape_as, shape_of
+from eaglelocal.gguf.projector import Projector
+from eaglelocal.hub.file_quantization import quantization_of
+from eaglelocal.planning.model_age import Age, age_of, age_of_file
+from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, Acceptance
+from eaglelocal.planning.quality import NATIVE, effective_b
+from eaglelocal.planning.speed import Model, arithmetic_of
+
+DEFAULTS = {
+    EAGLE: HEAD_DEFAULT,
+    BLOCK: HEAD_DEFAULT,
+    MTP: MTP_DEFAULT,
+    DRAFT_MODEL: MODEL_DEFAULT,
+}  # acceptance probability of drafts without reports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftWay:
+    """A way to draft.
+
+    shape       of the draft; None: it needs no model
+    acceptance  None: unknown, so no gain is predicted
+    """
+
+    id: str
+    kind: str  # none, ngram, draft_model, mtp, or the architecture of a head
+    shape: Shape | None = None
+    acceptance: Acceptance | None = None
+    import_from: str = ""  # the repository of a checkpoint that must be converted first
+    notes: tuple[str, ...] = ()
+    is_here: bool = False  # on this disk
+    needs_naming: bool = False  # `--draft auto` chooses another, or none
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Return whether nothing has to be fetched for it."""
+        return self.shape is None or self.is_here
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A draft that cannot be used for a target, and why."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A target in one quantization. `reference` is what a person types; `target` and `quant` are for display."""
+
+    target: str
+    quant: str
+    reference: str
+    model: Model
+    quality_b: float  # effective parameters, in 10^9
+    age: Age  # which weighs them
+    drafts: tuple[DraftWay, ...]  # the preferred first; one at least needs no model
+    unusable: tuple[Unusable, ...] = ()
+    projector: Projector | None = None  # for images
+    max_context: int = 0  # tokens it was trained for; 0: unknown
+    is_here: bool = False  # on this disk
+    is_unseen: bool = False  # the file's size was computed, not seen
+    notes: tuple[str, ...] = ()
+    header: Header | None = field(default=None, compare=False, repr=False)  # of its file, if that is on disk
+
+    @property
+    def shape(self) -> Shape:
+        return self.model.shape
+
+    @property
+    def answers_b(self) -> float:
+        """Return the effective parameters, in 10^9, of a model of the usual age that answers as well."""
+        return self.quality_b * self.age.worth
+
+
+# ---- from the catalogue
+def options_of(target: Target, catalog: Catalog, *, quant: str | None = None) -> Iterator[Option]:
+    """Yield an option for each quantization of the target, or only for `quant`."""
+    for quantization in target.quantizations.values():
+        if quant is None or quantization.name.lower() == quant.lower():
+            yield option_of(target, quantization, catalog)
+
+
+def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> Option:
+    outline = target.outline
+    shape = shape_of_target(outline, quantization.name, quantization.num_bytes)
+    computed = NATIVE if NATIVE in target.quantizations else quantization.name  # experts keep their native type
+    ways, unusable = draft_ways(target, shape, catalog)
+    return Option(
+        target=target.id,
+        quant=quantization.name,
+        reference=f"{target.id}:{quantization.name}",
+        model=Model(
+            shape=shape,
+            parameters=outline.parameters_b * 1e9,
+            active_parameters=outline.active_parameters_b * 1e9,
+            arithmetic=arithmetic_of(computed, 8.0 * quantization.num_bytes / (outline.parameters_b * 1e9)),
+        ),
+        quality_b=effective_b(
+            parameters_b=outline.parameters_b,
+            active_b=outline.active_parameters_b,
+            quant=quantization.name,
+            bits_per_weight=8.0 * quantization.num_bytes / (outline.parameters_b * 1e9),
+            quants=catalog.quants,
+        ),
+        age=age_of(target, catalog),
+        drafts=ways,
+        unusable=unusable,
+        max_context=outline.max_context,
+        is_unseen=quantization.confidence != "page",
+        notes=("the size of this file is computed, not seen",) if quantization.confidence != "page" else (),
+    )
+
+
+def draft_ways(target: Target, shape: Shape, catalog: Catalog) -> tuple[tuple[DraftWay, ...], tuple[Unusable, ...]]:
+    """Return the usable drafts of a target, model-free ones last, and the unusable ones."""
+    ways: list[DraftWay] = []
+    unusable: list[Unusable] = []
+    for draft in catalog.drafts_for(target):
+        if draft.kind == NGRAM:
+            continue
+        problem = _problem(draft, target.outline)
+        if problem:
+            unusable.append(Unusable(draft.id, problem))
+        else:
+            ways.append(_way(draft, target.outline, shape))
+    return (*ways, *lookups(target.outline.architecture, has_state=bool(target.outline.state_bytes))), tuple(unusable)
+
+
+def lookups(architecture: str, *, has_state: bool) -> tuple[DraftWay, ...]:
+    """Return the model-free ways to draft: a lookup, and for a target with recurrent state also none.
+
+    The states that a lookup's rollback needs may be worth more as free memory.
+    """
+    way = lookup(architecture, has_state=has_state)
+    return (way, DraftWay(id="none", kind="none")) if has_state and way.kind == NGRAM else (way,)
+
+
+def lookup(architecture: str, *, has_state: bool) -> DraftWay:
+    """Return the model-free way to draft: an n-gram lookup; none if rejected tokens cannot be rolled back."""
+    keeps_state = has_state or architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
+    if keeps_state and architecture not in ROLLBACK_ARCHITECTURES:
+        return DraftWay(id="none", kind="none")
+    return DraftWay(id="ngram", kind=NGRAM, notes=("lookup in the text so far: pays where a text repeats itself",))
+
+
+def _problem(draft: DraftEntry, target: Outline) -> str:
+    """Return the reason why this draft cannot be planned for this target; empty if it can."""
+    if found := obstacle(draft, target):
+        return found
+    is_known = draft.is_in_target or shape_of_draft(draft, target) is not None
+    how = " before it is fetched" if draft.kind in BLOCKS else "; `eaglelocal import` tells"
+    return "" if is_known else f"its size is not known{how}"
+
+
+def _way(draft: DraftEntry, target: Outline, shape: Shape) -> DraftWay:
+    kind = BLOCK if draft.kind in BLOCKS else draft.kind
+    default = DEFAULTS[kind]
+    acceptance = Acceptance.of(draft.acceptance_lengths, default=default)
+    notes = []
+    if not acceptance.is_reported:
+        notes.append(f"nobody reported its acceptance: {default:.0%} a token assumed")
+    if draft.needs_import:
+        notes.append(f"{draft.id} must be imported; planned in {planned_type(draft)}")
+    return DraftWay(
+        id=draft.id,
+        kind=kind,
+        shape=shape_of_mtp(target, shape) if draft.is_in_target else shape_of_draft(draft, target),
+        acceptance=acceptance,
+        import_from=draft.repo or "" if draft.needs_import else "",
+        notes=tuple(notes),
+    )
+
+
+# ---- from files
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDisk:
+    """A target that is on disk, or can be written to it, with the exact sizes of its header.
+
+    quant        as its name or header calls it, else the type of most of its bytes
+    active       number of parameters that one token is multiplied with
+    draft        the head or small model that belongs to it
+    """
+
+    reference: str
+    label: str
+    quant: str
+    shape: Shape
+    parameters: float
+    active: float
+    draft: Shape | None = None
+    draft_label: str = ""
+    acceptance: Acceptance | None = None
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8.0 * self.shape.weights_bytes / max(self.parameters, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class FileDraft:
+    """The head or small model on disk that belongs to a target. `acceptance` None: nothing was reported.
+
+    kind  mtp if the MTP layer of that file is meant
+    """
+
+    label: str
+    header: Header
+    acceptance: Acceptance | None = None
+    kind: str = ""
+
+    @property
+    def shape(self) -> Shape:
+        """Return the draft's shape. Raises ModelFileError on senseless keys."""
+        return shape_as(self.header, self.kind)
+
+    @property
+    def way(self) -> DraftWay:
+        """Return the way to draft with it. Raises ModelFileError on senseless keys."""
+        return way_on_disk(self.label, self.shape, self.acceptance)
+
+
+def option_of_file(
+    header: Header, *, reference: str, label: str, catalog: Catalog, draft: FileDraft | None = None
+) -> Option:
+    """Return the option of a file, with its exact sizes. Raises ModelFileError on senseless keys."""
+    shape = shape_of(header)
+    parameters, active = parameters_of(header, shape)
+    there = OnDisk(
+        reference=reference,
+        label=label,
+        quant=quantization_of(header) or header.main_type,
+        shape=shape,
+        parameters=parameters,
+        active=active,
+        draft=draft.shape if draft else None,
+        draft_label=draft.label if draft else "",
+        acceptance=draft.acceptance if draft else None,
+    )
+    return replace(option_on_disk(there, catalog), age=age_of_file(header, catalog), header=header)
+
+
+def option_on_disk(there: OnDisk, catalog: Catalog) -> Option:
+    return Option(
+        target=there.label,
+        quant=there.quant,
+        reference=there.reference,
+        model=Model(
+            shape=there.shape,
+            parameters=there.parameters,
+            active_parameters=there.active,
+            arithmetic=arithmetic_of(there.quant, there.bits_per_weight),
+        ),
+        quality_b=effective_b(
+            parameters_b=there.parameters / 1e9,
+            active_b=there.active / 1e9,
+            quant=there.quant,
+            bits_per_weight=there.bits_per_weight,
+            quants=catalog.quants,
+        ),
+        age=Age(),
+        drafts=_ways_on_disk(there),
+        max_context=there.shape.max_context,
+        is_here=True,
+    )
+
+
+def _ways_on_disk(there: OnDisk) -> tuple[DraftWay, ...]:
+    shape, draft = there.shape, there.draft
+    without = lookups(shape.architecture, has_state=shape.has_state)
+    if draft is None or without[0].kind == "none":
+        return without
+    if draft.architecture in (EAGLE, BLOCK) and shape.architecture not in LAYER_INPUT_ARCHITECTURES:
+        return without
+    return (way_on_disk(there.draft_label, draft, there.acceptance), *without)
+
+
+def way_on_disk(label: str, draft: Shape, acceptance: Acceptance | None) -> DraftWay:
+    """Return the way to draft with a file on disk; an unreported acceptance is the default of its kind."""
+    kind = draft.architecture if draft.is_head else DRAFT_MODEL
+    return DraftWay(
+        id=label,
+        kind=kind,
+        shape=draft,
+        acceptance=acceptance or Acceptance.of((), default=DEFAULTS[kind]),
+        is_here=True,
+    )
+
+
+def parameters_of(header: Header, shape: Shape) -> tuple[float, float]:
+    """Return the numbers of (all parameters, parameters that one token is multiplied with)."""
+    total = active = 0.0
+    used = shape.n_expert_used / shape.n_expert if shape.n_expert else 1.0
+    for tensor in loaded_tensors(header, n_layer=shape.n_layer):
+        total += tensor.num_elements
+        if is_input(tensor.name):
+            is_output = shape.tied_output_bytes and tensor.name == TOKEN_EMBEDDING
+            active += tensor.num_elements if is_output else 0
+        else:
+            active += tensor.num_elements * (used if is_expert(tensor.name) else 1.0)
+    return total, active

@@ -1,0 +1,331 @@
+"""Search for the best plan among options, for a machine and a goal, and say why the others were rejected. Pure.
+
+A best-first search: every way to run has a bound, its score if it fitted whole at the roomiest setup. The best bound is
+weighed first. If it fits at some setup, it returns to the heap with its true score; if not, it is tried with layers in
+RAM and with layers' experts there, whichever is better, or rejected. The first weighed way to be popped is the best, so
+most of the catalogue is never weighed, and the chosen way is known to fit.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from eaglelocal.catalog.draft_entries import NGRAM
+from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.gguf.hazards import graph_problem
+from eaglelocal.memory.placement import WHOLE, Offload
+from eaglelocal.planning.candidate import Chosen, Rejected, Way, gib
+from eaglelocal.planning.candidate_evaluation import Scale, Setup, Weighed, fits_gpus
+from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS, Comfort, terms
+from eaglelocal.planning.gpu_selection import rig_with
+from eaglelocal.planning.machine_spec import Rig
+from eaglelocal.planning.options import DraftWay, Option
+from eaglelocal.planning.rejections import why_lower, why_not_fits
+
+CONTEXTS = (32768, 16384, COMFORTABLE_CTX, 4096)  # the context sizes to try if none is given, in this order
+KV_TYPES = ("f16", "q8_0", "q4_0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The result of a search. `rejected`: the nearest to being chosen first; `chosen`: None if nothing fits."""
+
+    rig: Rig
+    options: RunOptions
+    chosen: Chosen | None
+    rejected: tuple[Rejected, ...]
+
+    @property
+    def nearest(self) -> Rejected | None:
+        """Return the rejected way that lacks least memory, if nothing fits; else None."""
+        missed = [each for each in self.rejected if each.missing_bytes is not None]
+        return min(missed, key=lambda each: each.missing_bytes or 0, default=None) if self.chosen is None else None
+
+
+def plan(
+    candidates: Sequence[Option], rig: Rig, options: RunOptions, *, measured: Mapping[str, MeasuredCosts] | None = None
+) -> Outcome:
+    """Return the best way to run one of the candidates, and why the others were rejected.
+
+    measured  costs of decodes measured on this machine, by the reference of an option
+
+    Raises UsageError if the options name GPUs that the machine does not have.
+    """
+    search = _Search(rig, options, measured or {})
+    chosen = search.run(candidates)
+    rejected = [*search.rejected, *(search.outdone(chosen) if chosen else ()), *unusable(candidates)]
+    return Outcome(rig=rig_with(rig, options), options=options, chosen=chosen, rejected=tuple(rejected))
+
+
+def scale_for(rig: Rig, options: RunOptions, measured: Mapping[str, MeasuredCosts] | None = None) -> Scale:
+    """Return what weighs ways to run on this machine. Raises UsageError if the options name GPUs that it lacks."""
+    return Scale(
+        rig_with(rig, options),
+        num_slots=options.parallel,
+        measured=measured or {},
+        shares=options.shares,
+        flash_attention=options.flash_attn,
+    )
+
+
+def setups_for(option: Option, options: RunOptions) -> tuple[Setup, ...]:
+    """Return the contexts, cache types and window modes to try, roomiest first, up to the trained context."""
+    most = min(option.max_context or max(CONTEXTS), max(CONTEXTS))
+    contexts = (options.ctx,) if options.ctx else tuple(ctx for ctx in CONTEXTS if ctx <= most) or (most,)
+    windows = (True, False) if option.shape.has_windows else (True,)
+    return tuple(
+        Setup(n_ctx=ctx, kv_type=kv_type, whole_windows=whole)
+        for ctx in contexts
+        for kv_type in kv_types_for(options)
+        if not problem_of_graph(option, options, kv_type)
+        for whole in windows
+    )
+
+
+def problem_of_graph(option: Option, options: RunOptions, kv_type: str) -> str:
+    """Return the reason why llama.cpp would abort with this cache type; empty if it would not.
+
+    Each slot counts as a cache of its own, because whether slots share one depends on the offload.
+    """
+    return graph_problem(option.shape.architecture, kv_type=kv_type, num_caches=options.parallel)
+
+
+def kv_types_for(options: RunOptions) -> tuple[str, ...]:
+    """Return the cache types to try: the one asked for, else all; only f16 without flash attention."""
+    if options.kv_type is not None:
+        return (options.kv_type,)
+    return KV_TYPES[:1] if options.flash_attn == "off" else KV_TYPES
+
+
+def small_setups(setups: Sequence[Setup]) -> Iterator[tuple[Setup, ...]]:
+    """Yield groups of setups to try for a target that does not fit the GPUs whole, without full-size window caches.
+
+    First those with COMFORTABLE_CTX (or the least context), then those with the least, if the first do not fit.
+    """
+    contexts = {setup.n_ctx for setup in setups}
+    windows = min(setup.whole_windows for setup in setups)
+    for n_ctx in dict.fromkeys((COMFORTABLE_CTX if COMFORTABLE_CTX in contexts else min(contexts), min(contexts))):
+        yield tuple(setup for setup in setups if (setup.n_ctx, setup.whole_windows) == (n_ctx, windows))
+
+
+def is_too_long(option: Option, options: RunOptions) -> bool:
+    """Return whether --ctx is more than the model was trained for."""
+    return bool(options.ctx and option.max_context and options.ctx > option.max_context)
+
+
+@dataclass(order=True, slots=True)
+class _Node:
+    """An entry of the heap, best score first. `order` makes ties deterministic."""
+
+    minus_score: float
+    order: int
+    way: Way = field(compare=False)
+    weighed: Weighed | None = field(compare=False, default=None)  # None: the score is a bound
+    is_split: bool = field(compare=False, default=False)  # it does not fit whole: a bound with some layers in RAM
+
+
+class _Search:
+    def __init__(self, rig: Rig, options: RunOptions, measured: Mapping[str, MeasuredCosts]) -> None:
+        self._scale = scale_for(rig, options, measured)
+        self._options, self._goal = options, GOALS[options.goal]
+        self._heap: list[_Node] = []
+        self._order = 0
+        self.rejected: list[Rejected] = []
+
+    def run(self, candidates: Sequence[Option]) -> Chosen | None:
+        """Return the best way that fits; None if none does. Adds to `rejected`."""
+        too_large = [option for option in candidates if not self._push_bounds(option)]
+        while self._heap:
+            node = heapq.heappop(self._heap)
+            if node.weighed is not None:
+                self.rejected += [self._too_large(option) for option in too_large]
+                return Chosen(way=node.way, weighed=node.weighed)
+            if node.is_split:
+                self._try_on_host(node.way)
+            else:
+                self._try_at_once(node.way)
+        self.rejected += [self._nearest_of(option) for option in too_large]
+        return None
+
+    def outdone(self, chosen: Chosen) -> Iterator[Rejected]:
+        """Yield the ways left in the heap as rejected: they score lower, whether they fit or not."""
+        for node in sorted(self._heap):
+            way, is_bound = node.way, node.weighed is None
+            if way.option is chosen.way.option and way.draft.id == chosen.way.draft.id:
+                continue  # a lookup of no tokens became NO_LOOKUP, the same way as none
+            if is_bound and way.offload.is_whole and self._scale.lacks_gpu_bytes(way.option):
+                way = self._at_best(way) or way
+            reason = self._why_idle(way) or why_lower(way, chosen.way, self._goal, is_bound=is_bound)
+            yield Rejected(option=way.option, draft=way.draft.id, reason=reason, way=way, weighed=node.weighed)
+
+    # ---- inside
+    @property
+    def _may_split(self) -> bool:
+        return self._scale.has_gpus and self._options.gpu_layers is None
+
+    def _may_part(self, option: Option) -> bool:
+        """Return whether experts may lie in RAM while the rest of their layers is on GPUs."""
+        is_open = self._options.n_cpu_moe is None and self._options.gpu_layers != 0
+        return self._scale.has_gpus and is_open and any(option.shape.expert_bytes)
+
+    def _offload(self, option: Option) -> Offload:
+        """Return the layers that the options put on the GPUs; all if they say nothing."""
+        if not self._scale.has_gpus:
+            return WHOLE
+        blocks, options = option.shape.n_layer + option.shape.n_layer_ahead, self._options
+        layers = None if options.gpu_layers is None or options.gpu_layers > blocks else options.gpu_layers
+        return Offload(layers, options.n_cpu_moe or 0)
+
+    def _push_bounds(self, option: Option) -> bool:
+        """Push the bounds of an option, or reject it; return False if its weights exceed all free memory."""
+        if is_too_long(option, self._options):
+            reason = f"it was trained for {option.max_context} tokens, --ctx asks for {self._options.ctx}"
+            self.rejected.append(Rejected(option=option, draft="", reason=reason))
+            return True
+        if self._options.kv_type and (problem := problem_of_graph(option, self._options, self._options.kv_type)):
+            reason = f"{problem}; --kv-type f16 goes, or --parallel 1"
+            self.rejected.append(Rejected(option=option, draft="", reason=reason))
+            return True
+        if problem := option.shape.experts_problem(self._options.n_cpu_moe or 0):
+            reason = f"{problem}, --n-cpu-moe asks for {self._options.n_cpu_moe}"
+            self.rejected.append(Rejected(option=option, draft="", reason=reason))
+            return True
+        free = self._scale.total_free_bytes
+        if free is not None and option.shape.weights_bytes > free:
+            return False
+        roomiest, *_ = setups_for(option, self._options)
+        for draft in option.drafts:
+            self._push(self._way(option, draft, roomiest, self._offload(option)))
+        return True
+
+    def _push(self, way: Way, *, weighed: Weighed | None = None, is_split: bool = False) -> None:
+        self._order += 1
+        heapq.heappush(self._heap, _Node(-way.score, self._order, way, weighed, is_split))
+
+    def _way(self, option: Option, draft: DraftWay, setup: Setup, offload: Offload) -> Way:
+        prediction = self._scale.predict(option, draft, offload)
+        return Way(
+            option=option,
+            draft=NO_LOOKUP if draft.kind == NGRAM and not prediction.num_draft_tokens else draft,
+            setup=setup,
+            offload=offload,
+            prediction=prediction,
+            terms=terms(
+                self._goal,
+                quality_b=option.quality_b,
+                age_worth=option.age.worth,
+                tok_s=prediction.spec_tok_s,
+                comfort=Comfort(
+                    n_ctx=setup.n_ctx,
+                    kv_type=setup.kv_type,
+                    whole_windows=setup.whole_windows,
+                    on_host=not offload.is_whole,
+                    is_unseen=option.is_unseen,
+                ),
+            ),
+        )
+
+    def _try_at_once(self, bound: Way) -> None:
+        """Try the layers asked for, else all on the GPUs; push the best setup, or a bound with a part in RAM."""
+        setups = setups_for(bound.option, self._options)
+        smallest = self._scale.weigh(bound.option, bound.draft, setups[-1], bound.offload)
+        if smallest.fits:
+            self._push_roomiest(bound, setups)
+        elif at_best := self._at_best(replace(bound, setup=setups[0])):
+            self._push(at_best, is_split=True)
+        else:
+            self._miss(replace(bound, setup=setups[-1]), smallest)
+
+    def _at_best(self, whole: Way) -> Way | None:
+        """Return the better bound with layers or experts in RAM; None if the options forbid both."""
+        option, draft, fixed = whole.option, whole.draft, self._offload(whole.option)
+        offloads = []
+        if self._may_split:
+            offloads.append(self._scale.layers_at_best(option, draft, fixed.n_cpu_moe))
+        if self._may_part(option):
+            offloads.append(self._scale.experts_at_best(option, draft, fixed.gpu_layers))
+        ways = [self._way(option, draft, whole.setup, offload) for offload in offloads]
+        return max(ways, key=lambda way: way.score, default=None)
+
+    def _push_roomiest(self, bound: Way, setups: Sequence[Setup]) -> None:
+        """Push the way with the best-scoring setup that fits; the smallest does."""
+        ways = (self._way(bound.option, bound.draft, setup, bound.offload) for setup in setups)
+        for way in sorted(ways, key=lambda way: -way.score):
+            weighed = self._scale.weigh(way.option, way.draft, way.setup, way.offload)
+            if weighed.fits:
+                return self._push_if_used(way, weighed)
+        raise AssertionError("the smallest setup fitted a moment ago")
+
+    def _try_on_host(self, bound: Way) -> None:
+        """Try with a part in RAM; a small cache leaves room for more layers on the GPUs."""
+        option, draft = bound.option, bound.draft
+        tried = []
+        for group in small_setups(setups_for(option, self._options)):
+            split = [each for setup in group for each in self._splits(option, draft, setup)]
+            found = [(way, weighed) for way, weighed in split if weighed.fits]
+            if found:
+                return self._push_if_used(*max(found, key=lambda each: each[0].score))
+            tried += split
+        return self._miss(*min(tried, key=lambda each: each[1].worst.missing_bytes))
+
+    def _splits(self, option: Option, draft: DraftWay, setup: Setup) -> Iterator[tuple[Way, Weighed]]:
+        """Yield the way with layers in RAM, and that with experts in RAM.
+
+        If all experts are not enough, the latter has whole layers in RAM too.
+        """
+        scale, fixed = self._scale, self._offload(option)
+        found = [scale.best_split(option, draft, setup, fixed.n_cpu_moe)] if self._may_split else []
+        if self._may_part(option):
+            offload, weighed = scale.best_experts(option, draft, setup, fixed.gpu_layers)
+            if self._may_split and not fits_gpus(weighed):
+                offload, weighed = scale.best_split(option, draft, setup, offload.n_cpu_moe)
+            found.append((offload, weighed))
+        yield from ((self._way(option, draft, setup, offload), weighed) for offload, weighed in found)
+
+    def _push_if_used(self, way: Way, weighed: Weighed) -> None:
+        idle = self._why_idle(way)
+        if idle:
+            rejected = Rejected(option=way.option, draft=way.draft.id, reason=idle, way=way, weighed=weighed)
+            return self.rejected.append(rejected)
+        return self._push(way, weighed=weighed)
+
+    def _why_idle(self, way: Way) -> str:
+        return DOES_NOT_PAY if way.drafts_nothing and not self._options.names_draft else ""
+
+    def _miss(self, way: Way, weighed: Weighed) -> None:
+        reason = why_not_fits(way, weighed)
+        self.rejected.append(Rejected(option=way.option, draft=way.draft.id, reason=reason, way=way, weighed=weighed))
+
+    def _too_large(self, option: Option) -> Rejected:
+        free = self._scale.total_free_bytes or 0
+        reason = f"{gib(option.shape.weights_bytes)} of weights, {gib(free)} to use in all"
+        return Rejected(option=option, draft="", reason=reason)
+
+    def _nearest_of(self, option: Option) -> Rejected:
+        """Return a too large option, weighed where it lacks least, for the message that nothing fits."""
+        draft, setup = option.drafts[-1], setups_for(option, self._options)[-1]
+        splits = self._splits(option, draft, setup)
+        way, weighed = min(splits, key=lambda each: each[1].worst.missing_bytes, default=(None, None))
+        if way is None or weighed is None:
+            way = self._way(option, draft, setup, self._offload(option))
+            weighed = self._scale.weigh(option, draft, setup, way.offload)
+        return replace(self._too_large(option), way=way, weighed=weighed)
+
+
+DOES_NOT_PAY = "it is predicted not to pay: verifying costs more than is accepted"
+
+
+NO_LOOKUP = DraftWay(id="none", kind="none", notes=("no lookup: a rejected token would cost more than a whole step",))
+
+
+def unusable(candidates: Sequence[Option]) -> Iterator[Rejected]:
+    """Yield the drafts that cannot be used, once for each target."""
+    seen: set[tuple[str, str]] = set()
+    for option in candidates:
+        for draft in option.unusable:
+            if (option.target, draft.id) not in seen:
+                seen.add((option.target, draft.id))
+                yield Rejected(option=option, draft=draft.id, reason=draft.reason)

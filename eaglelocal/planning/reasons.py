@@ -1,0 +1,90 @@
+"""Explain the chosen plan in sentences with figures. Pure: takes an outcome, returns texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eaglelocal.catalog.known_machines import METAL
+from eaglelocal.planning.candidate import Chosen
+from eaglelocal.planning.goals import GOALS
+from eaglelocal.planning.model_age import Age
+from eaglelocal.planning.plan_search import Outcome
+
+
+def reasons(outcome: Outcome, chosen: Chosen) -> tuple[str, ...]:
+    """Return the reasons for the chosen plan, the most important first."""
+    way = chosen.way
+    return (
+        *_about_goal(outcome, chosen),
+        *_about_layers(outcome, chosen),
+        *_about_draft(chosen),
+        *_about_memory(outcome, chosen),
+        *_about_other_drafts(chosen),
+        *way.option.notes,
+        *outcome.rig.notes,
+    )
+
+
+def _about_goal(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
+    goal, way = GOALS[outcome.options.goal], chosen.way
+    quality = f"answers as of {way.option.quality_b:.1f} B parameters{age_text(way.option.age)}"
+    speed = way.prediction.spec_tok_s
+    if speed < goal.pace:
+        yield f"{goal.name}: {quality}, though not at the {goal.pace:.0f} tokens/s that this goal wants"
+    else:
+        yield f"{goal.name}: {quality}, the best of what gives {goal.pace:.0f} tokens/s or more"
+
+
+def age_text(age: Age) -> str:
+    """Return the effect of the age in words; empty if the model is as old as usual, or of unknown age."""
+    if age.worth == 1.0:
+        return ""
+    return f" of {age.released}, each worth {age.worth:.1f} of {age.usual}"
+
+
+def _about_layers(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
+    """Yield the layers and experts that are not on the GPU, and why."""
+    way, options = chosen.way, outcome.options
+    if way.offload.is_whole:
+        return
+    layers = way.option.shape.n_layer
+    memory = f" ({outcome.rig.assumed}, as assumed)" if outcome.rig.assumed else ""
+    if way.gpu_layers is not None:
+        why = "are on the GPU, as asked" if options.gpu_layers is not None else "fit the GPU"
+        yield f"{way.gpu_layers} of {layers + 1} layers {why}; the others run from main memory{memory}, prompts slowly"
+    if way.n_cpu_moe:
+        why = ", as asked," if options.n_cpu_moe is not None else ""
+        yield f"the experts of {way.n_cpu_moe} of {layers} layers{why} run from main memory{memory}, prompts slowly"
+    if options.gpu_layers is None and any(gpu.kind == METAL for gpu in outcome.rig.gpus):
+        yield "macOS lends the GPU no more; `sudo sysctl iogpu.wired_limit_mb=N` does, until the next start"
+
+
+def _about_draft(chosen: Chosen) -> Iterator[str]:
+    way = chosen.way
+    count, acceptance = way.prediction.num_draft_tokens, way.draft.acceptance
+    if way.drafts_nothing:
+        yield "the draft is predicted not to pay, and taken as asked"
+    elif acceptance is not None:
+        source = "by its reported acceptance" if acceptance.is_reported else "by an assumed acceptance"
+        mean = acceptance.tokens(count)
+        yield f"{count} draft token{'s pay' if count > 1 else ' pays'} most: {mean:.1f} tokens a step, {source}"
+    elif count:
+        tokens = f"up to {count} looked-up tokens are" if count > 1 else "1 looked-up token is"
+        yield f"{tokens} safe: a step that rejects {'all of them' if count > 1 else 'it'} takes at most twice as long"
+    yield from way.draft.notes
+
+
+def _about_other_drafts(chosen: Chosen) -> Iterator[str]:
+    """Yield the reasons why drafts cannot be used, if no model drafts."""
+    for draft in chosen.way.option.unusable if chosen.way.draft.shape is None else ():
+        yield f"not {draft.id}: {draft.reason}"
+
+
+def _about_memory(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
+    way, options = chosen.way, outcome.options
+    if options.kv_type is not None:
+        yield f"the cache is {way.setup.kv_type}, as asked"
+    elif way.setup.kv_type != "f16":
+        yield f"the cache is {way.setup.kv_type}, which makes room for {way.setup.n_ctx} tokens"
+    if not way.setup.whole_windows and way.option.shape.has_windows:
+        yield "layers with a window keep only that: a chat that branches is read again"

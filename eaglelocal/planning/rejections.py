@@ -1,0 +1,106 @@
+"""Explain why a way to run was rejected, from the terms of its score. Pure.
+
+The score of a way that was never weighed is a bound, as if everything fitted; its figures are given as "at best".
+"""
+
+from __future__ import annotations
+
+from eaglelocal.planning.candidate import Way, gib, offload_text
+from eaglelocal.planning.candidate_evaluation import Weighed
+from eaglelocal.planning.goals import Goal, Term
+
+TELLING = 0.005  # difference of a term of the score from which on it is mentioned
+MAX_TOLD = 2
+CLEARLY = 1.05  # factor above the plan's speed or size from which on it is mentioned
+
+
+def why_not_fits(way: Way, weighed: Weighed) -> str:
+    """Return the device that lacks most, what it would hold, and what is free there, in words."""
+    load = weighed.worst
+    return (
+        f"{gib(load.total)} on {load.room.device} even with {way.setup.n_ctx} tokens in {way.setup.kv_type}"
+        f"{lies_text(way, 'and')}, {gib(load.room.free_bytes or 0)} to use"
+    )
+
+
+def lies_text(way: Way, joint: str) -> str:
+    """Return `offload_text` after `joint`, to append to a sentence; empty if nothing is split."""
+    text = offload_text(way)
+    return f" {joint} {text}" if text else ""
+
+
+def why_lower(way: Way, chosen: Way, goal: Goal, *, is_bound: bool) -> str:
+    """Return in which terms a way scores below the chosen one, the largest first. `is_bound`: it was not weighed."""
+    lost = {term: chosen.terms[term] - way.terms[term] for term in Term}
+    telling = sorted((term for term in Term if lost[term] > TELLING), key=lambda term: -lost[term])[:MAX_TOLD]
+    if Term.SPEED in telling:  # whose clause says how many layers are on the GPU
+        telling = [term for term in telling if term is not Term.HOST]
+    if not telling:
+        return f"as good as the plan{beside(way, chosen)}, which comes first"
+    text = ", ".join(clause(term, way, chosen, is_bound=is_bound) for term in telling)
+    return f"{text}{pace_text(telling, way, chosen, goal)}{though(telling, way, chosen, is_bound=is_bound)}"
+
+
+def beside(way: Way, chosen: Way) -> str:
+    return f" with {chosen.draft.id}" if way.option is chosen.option else ""
+
+
+def clause(term: Term, way: Way, chosen: Way, *, is_bound: bool) -> str:
+    """Return one term of the score in words: the figure of this way (or its bound) and that of the plan."""
+    best = "at best " if is_bound else ""
+    match term:
+        case Term.QUALITY:
+            what = "lesser answers" if way.option.answers_b < chosen.option.answers_b else "smaller"
+            return f"{what}: {sizes(way, chosen)}"
+        case Term.AGE:
+            return f"older: of {date(way)}, the plan of {date(chosen)}"
+        case Term.SPEED:
+            slow, plan = apart(way.prediction.spec_tok_s, chosen.prediction.spec_tok_s)
+            return f"slower: {best}{slow} tokens/s{lies_text(way, 'with')}, the plan {plan}"
+        case Term.CONTEXT:
+            return f"less context: {best}{way.setup.n_ctx} tokens, the plan {chosen.setup.n_ctx}"
+        case Term.CACHE:
+            return f"a cache of {way.setup.kv_type}, the plan's is {chosen.setup.kv_type}"
+        case Term.WINDOWS:
+            return "its cache keeps windows only"
+        case Term.HOST:
+            return f"not all fits the GPU: {best}{offload_text(way)}"
+        case Term.UNSEEN:
+            return "nobody has seen its file"
+
+
+def sizes(way: Way, chosen: Way) -> str:
+    return f"as {way.option.quality_b:.1f} B, the plan as {chosen.option.quality_b:.1f} B"
+
+
+def date(way: Way) -> str:
+    return way.option.age.released or "no known date"
+
+
+def pace_text(telling: list[Term], way: Way, chosen: Way, goal: Goal) -> str:
+    misses = way.prediction.spec_tok_s < goal.pace <= chosen.prediction.spec_tok_s
+    return f"; --goal {goal.name} wants {goal.pace:.0f}" if Term.SPEED in telling and misses else ""
+
+
+def though(telling: list[Term], way: Way, chosen: Way, *, is_bound: bool) -> str:
+    """Return in what the way is better than the plan, in words; empty if in nothing."""
+    speed, best = way.prediction.spec_tok_s, chosen.prediction.spec_tok_s
+    more = []
+    if Term.AGE in telling and way.option.quality_b > CLEARLY * chosen.option.quality_b:
+        more.append(sizes(way, chosen))
+    if Term.SPEED not in telling and speed > CLEARLY * best:
+        more.append(f"{'at best ' if is_bound else ''}{speed:.1f} tokens/s, the plan {best:.1f}")
+    return f" (though {', '.join(more)})" if more else ""
+
+
+def apart(left: float, right: float) -> tuple[str, str]:
+    """Return both numbers with as many digits, up to three, as it takes to show that they differ.
+
+    >>> apart(2.42, 2.44)
+    ('2.42', '2.44')
+    """
+    for digits in (1, 2, 3):
+        texts = f"{left:.{digits}f}", f"{right:.{digits}f}"
+        if texts[0] != texts[1]:
+            break
+    return texts

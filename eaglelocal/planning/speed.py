@@ -1,0 +1,247 @@
+"""Predict the speed of a model before it runs, from the bytes that each device reads and the cost of more rows. Pure.
+
+    seconds of a decode of n rows = sum over devices of   bytes read / bandwidth  (weights, experts of n tokens, cache)
+                                                        + layers x launching their kernels
+                                                        + (n - 1) x arithmetic of a row
+
+The constants are fitted to published speeds of llama.cpp: RTX A6000 with Llama-3 8B and 70B Q4_K_M (102 and 14.6
+tokens/s), M3 Max and M2 Ultra with the same (50.7 and 7.5, 76 and 12), DDR4-3200 with 8B Q4 (6 to 10). Other GPUs of
+that table come out within a quarter, data centre GPUs too fast by up to a third. Kernel launches limit small models,
+bandwidth large ones. If a curve for the model was measured on this machine, that is used instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+from eaglelocal.catalog.known_machines import CPU, CUDA, METAL
+from eaglelocal.core.costs import MeasuredCosts
+from eaglelocal.gguf.model_shape import Shape
+from eaglelocal.memory.cache_bytes import row_bytes
+from eaglelocal.memory.placement import expert_places
+from eaglelocal.planning.machine_spec import Device, Rig
+from eaglelocal.planning.predicted_acceptance import Acceptance
+from eaglelocal.speculation.costs.cost_curve import lines
+
+EFFICIENCY: Mapping[str, float] = MappingProxyType({CUDA: 0.88, METAL: 0.75, CPU: 1.0})  # of a device's bytes_s
+CPU_EXPERTS = 0.6  # of the bandwidth, when a CPU reads scattered experts
+LAYER_S: Mapping[str, float] = MappingProxyType({CUDA: 90e-6, METAL: 200e-6, CPU: 20e-6})  # launching a layer's kernels
+CROSSING_S = 60e-6  # of a layer with its experts on another device: rows go there and back, each waited for. Assumed
+ROW_SHARE: Mapping[str, float] = MappingProxyType({CUDA: 0.15, METAL: 0.35})  # share of the flops reached with few rows
+HOST_S, DRAFTED_HOST_S, DRAFT_HOST_S = 0.2e-3, 0.6e-3, 0.2e-3  # host time: plain step, step with a draft, draft step
+ENCODE_STEPS = 0.5  # encoding the target's features, in draft steps
+TYPICAL_CELLS = 1024  # in the cache while an answer is written, on average
+MAX_DRAFT = 7  # the depth that heads are trained for; acceptance beyond it is unknown
+MOST_WASTE = 2.0  # cost limit of a wholly rejected draft, in plain decodes, if its acceptance is unknown
+
+
+class Arithmetic(NamedTuple):
+    """The cost of computing with weights of one type on a CPU."""
+
+    share: float  # of the CPU's flops, reached by a decode of one row
+    row: float  # time of each further row, as a share of the first
+
+
+HALF_BITS = 14.0  # bits per weight above which kernels are those of 16-bit types
+HALVES, QUANTIZED = Arithmetic(0.8, 0.1), Arithmetic(1.0, 0.5)  # of 16-bit weights; of quantized ones
+# Repacked for the CPU (backend/cpu_repack.py) or, Q6_K, with better kernels. Measured on two cores with AVX-512.
+QUICKER: Mapping[str, Arithmetic] = MappingProxyType(
+    {"Q4_0": Arithmetic(1.3, 0.15), "Q4_K": Arithmetic(1.7, 0.2), "Q6_K": Arithmetic(1.35, 0.3)}
+)
+
+
+def arithmetic_of(quant: str, bits_per_weight: float) -> Arithmetic:
+    if bits_per_weight > HALF_BITS:
+        return HALVES
+    return next((known for name, known in QUICKER.items() if name in quant.upper()), QUANTIZED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model to predict the speed of."""
+
+    shape: Shape
+    parameters: float
+    active_parameters: float  # those that one token is multiplied with
+    arithmetic: Arithmetic  # of its weights on a CPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Predicted speeds. `num_draft_tokens`: the best draft length (of a lookup: a safe one); 0: none pays."""
+
+    plain_tok_s: float
+    spec_tok_s: float
+    num_draft_tokens: int
+    is_measured: bool = False  # decode costs are measured; acceptance may still be reported or assumed
+
+    @property
+    def gain(self) -> float:
+        return self.spec_tok_s / self.plain_tok_s
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The work of one decode on one device."""
+
+    device: Device
+    shared_bytes: float = 0.0  # weights that every row uses, and the cache
+    expert_bytes: float = 0.0  # of the experts that one token is routed to
+    num_layers: int = 0
+    num_crossings: int = 0  # layers on other devices with their experts here
+    parameters: float = 0.0  # multiplied for one token
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The seconds of target decodes and draft steps, by number of rows."""
+
+    readings: Sequence[Reading]
+    shape: Shape
+    arithmetic: Arithmetic
+    draft_s: float = 0.0
+    at_once: int = 1  # tokens drafted by one draft step
+    measured: MeasuredCosts | None = None
+    _table: list[float] = field(default_factory=list)  # [rows], measured seconds of a decode; empty: computed
+
+    def decode_s(self, num_rows: int) -> float:
+        """Return the seconds of a target decode of this many rows."""
+        if self._table:
+            return self._table[num_rows]
+        return sum(self._device_s(reading, num_rows) for reading in self.readings)
+
+    def plain_s(self) -> float:
+        """Return the seconds of a step without a draft, host time included."""
+        return self.decode_s(1) + (self.measured.plain_overhead_s if self.measured else HOST_S)
+
+    def drafted_s(self, num_drafted: int) -> float:
+        """Return the seconds of a step that drafts this many tokens and verifies them."""
+        rest = self.measured.drafted_overhead_s if self.measured else DRAFTED_HOST_S
+        encode = ENCODE_STEPS if self.draft_s else 0.0
+        steps = -(-num_drafted // self.at_once) + encode
+        return self.decode_s(num_drafted + 1) + steps * self.draft_s + rest
+
+    def _device_s(self, reading: Reading, num_rows: int) -> float:
+        device = reading.device
+        experts = reading.expert_bytes * distinct_experts(self.shape, num_rows)
+        bytes_s = device.bytes_s * EFFICIENCY[device.kind]
+        if device.kind == CPU:
+            crossing = reading.num_crossings * CROSSING_S
+            return crossing + self._cpu_s(reading, reading.shared_bytes + experts / CPU_EXPERTS, num_rows)
+        row_s = 2.0 * reading.parameters / (device.flops * ROW_SHARE[device.kind])
+        starting = reading.num_layers * LAYER_S[device.kind]
+        return (reading.shared_bytes + experts) / bytes_s + starting + (num_rows - 1) * row_s
+
+    def _cpu_s(self, reading: Reading, num_bytes: float, num_rows: int) -> float:
+        """Return the seconds by bandwidth or arithmetic, whichever is slower; with few cores, arithmetic."""
+        device = reading.device
+        share, row = self.arithmetic if device.has_layouts else (min(self.arithmetic.share, 1.0), self.arithmetic.row)
+        one_s = max(num_bytes / (device.bytes_s * EFFICIENCY[CPU]), 2.0 * reading.parameters / (device.flops * share))
+        return one_s * (1.0 + (num_rows - 1) * row) + reading.num_layers * LAYER_S[CPU]
+
+
+def distinct_experts(shape: Shape, num_rows: int) -> float:
+    """Return the expected distinct experts of this many tokens, in multiples of one token's, if routed at random."""
+    if not shape.n_expert or not shape.n_expert_used:
+        return 1.0
+    share = shape.n_expert_used / shape.n_expert
+    return float((1.0 - (1.0 - share) ** num_rows) / share)
+
+
+def readings_of(
+    model: Model, where: Sequence[str], rig: Rig, *, n_cpu_moe: int = 0, kv_type: str, num_cells: int
+) -> list[Reading]:
+    """Return the work of each device for a decode with `num_cells` cells in the cache.
+
+    where      the device of each layer, then that of the output
+    n_cpu_moe  as in placement.py
+    """
+    shape = model.shape
+    experts = expert_places(where[: shape.n_layer], n_cpu_moe)
+    readings: list[Reading] = []
+    for name in dict.fromkeys((*where, *experts)):
+        layers = [layer for layer in range(shape.n_layer) if where[layer] == name]
+        routed = [layer for layer in range(shape.n_layer) if experts[layer] == name]
+        shared = sum(shape.bytes_of_layer(layer) - shape.experts_of_layer(layer) for layer in layers)
+        shared += shape.read_output_bytes if where[-1] == name else 0
+        sent = used_share(shape) * sum(shape.experts_of_layer(layer) for layer in routed)
+        readings.append(
+            Reading(
+                device=rig.device(name),
+                shared_bytes=shared + sum(cache_bytes(shape, layer, kv_type, num_cells) for layer in layers),
+                expert_bytes=sent,
+                num_layers=len(layers),
+                num_crossings=len([layer for layer in routed if where[layer] != name]),
+                parameters=model.active_parameters * (shared + sent) / max(shape.active_bytes, 1),
+            )
+        )
+    return readings
+
+
+def used_share(shape: Shape) -> float:
+    """Return the share of the experts that one token is routed to; 0 without experts."""
+    return shape.n_expert_used / shape.n_expert if shape.n_expert else 0.0
+
+
+def cache_bytes(shape: Shape, layer: int, kv_type: str, num_cells: int) -> int:
+    """Return the bytes of a layer's cache that a row reads after this many tokens, recurrent state included."""
+    window = shape.windows[layer]
+    cells = num_cells if window is None else min(num_cells, window)
+    keys, values = shape.key_width(layer), shape.value_width(layer)
+    kept = cells * (row_bytes(kv_type, keys) + row_bytes(kv_type, values)) if keys else 0
+    return kept + shape.layer_states[layer]
+
+
+def draft_step_s(draft: Shape, device: Device) -> float:
+    """Return the seconds of a draft step of one slot: one token, or all tokens of a block head."""
+    bytes_s = device.bytes_s * EFFICIENCY[device.kind]
+    return draft.active_bytes / bytes_s + (draft.n_layer + 1) * LAYER_S[device.kind] + DRAFT_HOST_S
+
+
+def curve_of(
+    model: Model,
+    where: Sequence[str],
+    rig: Rig,
+    draft: Shape | None,
+    *,
+    n_cpu_moe: int = 0,
+    kv_type: str,
+    measured: MeasuredCosts | None,
+) -> Curve:
+    """Return the cost curve of a model and its draft: measured on this machine if it was, else computed."""
+    device = rig.device(where[-1])  # the draft lies on the device of the output
+    draft_s, at_once = (draft_step_s(draft, device), draft.at_once) if draft else (0.0, 1)
+    readings = readings_of(model, where, rig, n_cpu_moe=n_cpu_moe, kv_type=kv_type, num_cells=TYPICAL_CELLS)
+    if measured is None or not measured.decodes:
+        return Curve(readings, model.shape, model.arithmetic, draft_s, at_once)
+    steps = [cost.seconds for _, cost in measured.draft_steps if cost.num_rows == 1]
+    table = lines({cost.num_rows: cost.seconds for cost in measured.decodes}, MAX_DRAFT + 1)
+    draft_s = max(steps) if steps and draft else draft_s
+    return Curve(readings, model.shape, model.arithmetic, draft_s, at_once, measured, table)
+
+
+def predict(
+    curve: Curve, acceptance: Acceptance | None, *, looks_up: bool = False, most: int = MAX_DRAFT
+) -> Prediction:
+    """Return the speeds, with the draft length up to `most` that gives the most tokens/s.
+
+    All lengths are tried, because measured curves have steps. The acceptance of a lookup depends on the text, so no
+    gain is predicted for it, and its length is one that costs at most MOST_WASTE if rejected.
+    """
+    plain = 1.0 / curve.plain_s()
+    best, length = plain, 0
+    if acceptance is None and looks_up:
+        length = max(k for k in range(most + 1) if curve.decode_s(k + 1) <= MOST_WASTE * curve.decode_s(1))
+    if curve.at_once > 1:
+        most = min(most, curve.at_once)
+    if acceptance is not None:
+        for num_drafted in range(1, most + 1):
+            speed = acceptance.tokens(num_drafted) / curve.drafted_s(num_drafted)
+            if speed > best:
+                best, length = speed, num_drafted
+    return Prediction(
+        plain_tok_s=plain, spec_tok_s=best, num_draft_tokens=length, is_measured=curve.measured is not None
+    )

@@ -1,0 +1,144 @@
+"""Format answers for /v1/messages: blocks of thinking, text and tool use, each started, filled and stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eaglelocal.core.json_text import read_json
+from eaglelocal.core.tools import ToolCall
+from eaglelocal.server.answer_encoder import compact, named
+from eaglelocal.server.answer_state import Choice, Delta, News, Said, Thought
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.usage import speculation, stats_of, timings
+
+REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+FIELDS = {"thinking": ("thinking", "thinking_delta"), "text": ("text", "text_delta")}
+
+
+class AnthropicTeller:
+    """A Teller for /v1/messages. The first choice is the only one.
+
+    tells_thoughts  include thinking blocks; clients that did not ask for them do not know them
+    """
+
+    def __init__(self, call_id: str, model: str, *, tells_thoughts: bool) -> None:
+        self._id, self._model, self._tells_thoughts = call_id, model, tells_thoughts
+        self._open = ""  # kind of the block that is open
+        self._index = -1  # of the newest block
+
+    def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
+        choice, content = choices[0], list[dict[str, Any]]()
+        new = choice.news()
+        reasoning, text, calls = new.reasoning, new.text, new.calls
+        if reasoning and self._tells_thoughts:
+            content.append({"type": "thinking", "thinking": reasoning, "signature": ""})
+        if text or not calls:
+            content.append({"type": "text", "text": text})
+        content += [block_of(call, input_of(call)) for call in calls]
+        return {
+            **self._message(choice, content),
+            **stop_of(choice),
+            "timings": timings(choice),
+            "speculation": speculation(stats_of(choice)),
+        }
+
+    def opening(self, choices: Sequence[Choice]) -> str:
+        message = {**self._message(choices[0], []), "stop_reason": None, "stop_sequence": None}
+        return named({"type": "message_start", "message": message})
+
+    def delta(self, choice: Choice, new: Delta) -> str:
+        return "".join(map(self._part, new.parts))
+
+    def _part(self, part: News) -> str:
+        match part:
+            case Thought():
+                return self._add("thinking", part.text if self._tells_thoughts else "")
+            case Said():
+                return self._add("text", part.text)
+        begun = ""
+        if part.name:
+            begun = self._close() + self._begin("tool_use", block_of(ToolCall(part.id, part.name, ""), {}))
+        fill = self._fill({"type": "input_json_delta", "partial_json": part.arguments}) if part.arguments else ""
+        return begun + fill
+
+    def ending(self, choice: Choice) -> str:
+        return self._close()
+
+    def closing(self, choices: Sequence[Choice]) -> str:
+        choice = choices[0]
+        end = {"type": "message_delta", "delta": stop_of(choice), "usage": usage_of(choice), "timings": timings(choice)}
+        return named(end) + named({"type": "message_stop"})
+
+    def ping(self) -> str:
+        return named({"type": "ping"})
+
+    def breaking(self, problem: Problem) -> str:
+        return named(problem.anthropic_body())
+
+    def refusal(self, problem: Problem) -> Mapping[str, object]:
+        return problem.anthropic_body()
+
+    # ---- blocks
+    def _add(self, kind: str, text: str) -> str:
+        if not text:
+            return ""
+        field, delta = FIELDS[kind]
+        told = ""
+        if self._open != kind:
+            empty = {"type": kind, field: ""} | ({"signature": ""} if kind == "thinking" else {})
+            told = self._close() + self._begin(kind, empty)
+        return told + self._fill({"type": delta, field: text})
+
+    def _begin(self, kind: str, block: dict[str, Any]) -> str:
+        self._open, self._index = kind, self._index + 1
+        return named({"type": "content_block_start", "index": self._index, "content_block": block})
+
+    def _fill(self, delta: dict[str, Any]) -> str:
+        return named({"type": "content_block_delta", "index": self._index, "delta": delta})
+
+    def _close(self) -> str:
+        was_open, self._open = self._open, ""
+        return named({"type": "content_block_stop", "index": self._index}) if was_open else ""
+
+    def _message(self, choice: Choice, content: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": f"msg_{self._id}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": content,
+            "usage": usage_of(choice),
+        }
+
+
+def stop_of(choice: Choice) -> dict[str, Any]:
+    finished = choice.finished
+    if finished is not None and finished.reason == "stop" and finished.stop in choice.params.stop:
+        return {"stop_reason": "stop_sequence", "stop_sequence": finished.stop}
+    reason = finished.reason if finished else "stop"
+    return {"stop_reason": REASONS.get(reason, "end_turn"), "stop_sequence": None}
+
+
+def usage_of(choice: Choice) -> dict[str, int]:
+    """Return the usage. In this API, input tokens exclude those from the cache."""
+    return {
+        "input_tokens": choice.prompt_tokens - choice.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": choice.cached_tokens,
+        "output_tokens": choice.num_tokens,
+    }
+
+
+def block_of(call: ToolCall, given: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
+
+
+def input_of(call: ToolCall) -> dict[str, Any]:
+    """Return the arguments as an object; invalid JSON is put into `arguments` as text."""
+    try:
+        value = read_json(call.arguments, is_finite=True)
+        compact(value).encode()
+    except ValueError:  # also for an escaped lone surrogate, which cannot be sent
+        value = None
+    return value if isinstance(value, dict) else {"arguments": call.arguments}

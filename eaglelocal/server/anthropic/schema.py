@@ -1,0 +1,133 @@
+"""Request bodies of /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from eaglelocal.server.foreign_items import as_text, is_of_server_tool
+from eaglelocal.server.openai.schema import (
+    CONTINUED,
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_STOPS,
+    MAX_TRANSLATED_TOOLS,
+    STRICT,
+    Body,
+    CallId,
+    Count,
+    Elsewhere,
+    Finite,
+    Name,
+    SamplingGiven,
+    Stop,
+    Text,
+    ToolName,
+    Word,
+)
+
+
+class Source(Body):
+    """The source of an image (base64 is supported) or of another file, which is not read."""
+
+    type: Word
+    media_type: Name | None = None
+    data: Annotated[str | None, Field(repr=False)] = None
+
+
+class Block(Body):
+    """A piece of a message. `type` decides which of the fields count."""
+
+    type: Word
+    source: Source | None = None
+    text: Text | None = None
+    thinking: Text | None = None
+    id: CallId | None = None
+    name: Name | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: CallId | None = None
+    tool_name: Name | None = None
+    content: Text | Annotated[list[Block], Field(max_length=MAX_PARTS)] | None = None
+    is_error: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def as_known_here(cls, given: Any) -> Any:
+        return as_text(given) if isinstance(given, dict) and is_of_server_tool(given.get("type")) else given
+
+
+class Turn(Body):
+    role: Literal["user", "assistant", "system"]
+    content: Text | Annotated[list[Block], Field(max_length=MAX_PARTS)]
+
+
+class AnthropicTool(Body):
+    """A tool of the caller's; tools that Anthropic runs are refused by their type."""
+
+    type: Word | None = None
+    name: ToolName
+    description: Text | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: Annotated[bool | None, Field(description=STRICT)] = None
+
+
+class AnthropicToolChoice(Body):
+    type: Literal["auto", "any", "tool", "none"]
+    name: Name | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Body):
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputFormat(Body):
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(Body):
+    format: OutputFormat | None = None
+    type: Any = None  # fields that belong into `format` are refused here
+    schema_: Annotated[Any, Field(alias="schema")] = None
+    json_schema: Any = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+
+
+class CountBody(Body):
+    """POST /v1/messages/count_tokens: what a prompt is made of."""
+
+    model: Name = ""
+    messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_MESSAGES)]
+    system: Text | Annotated[list[Block], Field(max_length=MAX_PARTS)] | None = None
+    tools: Annotated[list[AnthropicTool], Field(max_length=MAX_TRANSLATED_TOOLS)] | None = None
+    tool_choice: AnthropicToolChoice | None = None
+    thinking: Annotated[Thinking | None, Field(description="without it the model does not think")] = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None  # where older clients have it
+    response_format: Any = None  # other APIs' names for fields of this one: refused, with the name here
+    reasoning_effort: Any = None
+    chat_template: Any = None
+    functions: Any = None
+    lora: Any = None
+    truncate_prompt_tokens: Any = None
+
+
+class MessagesBody(CountBody, SamplingGiven, Elsewhere):
+    """POST /v1/messages. What Anthropic does not know and chats do (`seed`, `min_p`, penalties) is obeyed too."""
+
+    max_tokens: Count
+    stop_sequences: Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
+    stop: Any = None  # other APIs' names for fields of this one: refused, with the name here
+    max_completion_tokens: Any = None
+    n_predict: Any = None
+    n: Any = None
+    logprobs: Any = None
+    top_logprobs: Any = None
+    chat_template_kwargs: Any = None
+    continue_final_message: Annotated[bool | None, Field(description=CONTINUED)] = None

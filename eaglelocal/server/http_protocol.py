@@ -1,0 +1,123 @@
+"""uvicorn's HTTP protocol with additions: a timeout for a request's head (slow loris), bounded connections, errors
+in our format for invalid HTTP, answers that reach the client even if sent before its request has ended, and detection
+of a disconnect even if data was sent after the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, cast
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from eaglelocal.server.connections import ConnectionPlaces
+from eaglelocal.server.http_errors import Problem, unavailable
+from eaglelocal.server.lingering_close import LingeringTransport
+
+HEAD_TIMEOUT_S = 15.0
+MAX_AHEAD_BYTES = 64 * 1024  # of pipelined requests that arrive before the current one is answered
+
+
+class Protocol(H11Protocol):
+    """Closes a connection unless a request's head is complete in time after it was opened or sent a first byte."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *arguments: Any, places: ConnectionPlaces, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._places = places
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # uvicorn narrows it too
+        self._lingering = LingeringTransport(transport, lambda: self._has_unread)
+        super().connection_made(self._lingering)
+        if self._places.enter(self):
+            self._watch_head()
+        else:
+            self._answer_by_hand(unavailable("all connections of this server are in use", retry_after_s=2))
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering.is_closing():
+            self._lingering.drop(len(data))
+            return
+        if self._is_between_requests and self._head_timer is None:
+            self._watch_head()
+        if self._is_between_requests and self.conn.their_state is h11.SEND_BODY:  # answered already
+            self._lingering.drop(len(data))
+        super().data_received(data)
+        if not self._is_between_requests:
+            self._places.set_busy(self)
+            self._unwatch_head()
+            self._read_on()
+
+    def on_response_complete(self) -> None:
+        self._places.set_idle(self)
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch_head()
+        self._places.leave(self)
+        self._lingering.end()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Close at shutdown; called by uvicorn."""
+        if self._lingering.is_lingering:
+            self._lingering.abort()
+        elif not self._lingering.is_closing():
+            super().shutdown()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer invalid HTTP; called by uvicorn."""
+        self._answer_by_hand(Problem(400, "this is no valid HTTP request", code="invalid_http"))
+
+    @property
+    def is_receiving(self) -> bool:
+        """Return whether the body of a request is still arriving."""
+        return not self._is_between_requests and self.conn.their_state is h11.SEND_BODY
+
+    def evict(self) -> None:
+        """Abort the connection, because another one needs the place."""
+        self._lingering.abort()
+
+    def _answer_by_hand(self, problem: Problem) -> None:
+        """Send an error without the application, for a request that cannot reach it; then close."""
+        body = json.dumps(problem.body()).encode()
+        head = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+        response = h11.Response(status_code=problem.status, headers=[*head, *problem.headers.items()])
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _should_upgrade(self) -> bool:
+        """Return False: no upgrades (Java's clients offer h2c with every request, and uvicorn would warn each time)."""
+        return False
+
+    def _read_on(self) -> None:
+        """Go on reading: uvicorn pauses when data follows a request, and would not notice a disconnect."""
+        is_heard = self.conn.their_state is not h11.SEND_BODY
+        if is_heard and len(self.conn.trailing_data[0]) <= MAX_AHEAD_BYTES:
+            self.flow.resume_reading()
+
+    @property
+    def _has_unread(self) -> bool:
+        """Return whether the client may still be sending data that nobody will read."""
+        return self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])
+
+    @property
+    def _is_between_requests(self) -> bool:
+        cycle = cast(Any, self.cycle)
+        return cycle is None or cycle.response_complete
+
+    def _watch_head(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._give_up)
+
+    def _unwatch_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _give_up(self) -> None:
+        self._head_timer = None
+        self.transport.close()

@@ -1,0 +1,34 @@
+"""Require an API key, where keys are used."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from eaglelocal.server.access import LOCAL, Access, key_in
+from eaglelocal.server.http_errors import AUTHENTICATION, Problem
+from eaglelocal.server.middleware.refusal import refuse
+from eaglelocal.server.middleware.request_state import request_state
+
+OPEN_PATHS = frozenset({"/health", "/v1/health"})
+
+
+class ApiKeyMiddleware:
+    """Requires a known key if keys are used; puts its name into `scope["state"]["owner"]`."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._keys, self._operators = app, access.keys, access.operators
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        owner = self._keys.owner(key_in(Headers(scope=scope))) if self._keys else LOCAL
+        request_state(scope)["owner"], request_state(scope)["is_operator"] = owner or "", owner in self._operators
+        if owner is None and scope["path"] not in OPEN_PATHS:
+            problem = Problem(
+                401, "a valid API key is needed: Authorization: Bearer KEY", AUTHENTICATION, code="invalid_api_key"
+            )
+            await refuse(scope, send, problem)
+        else:
+            await self._app(scope, receive, send)

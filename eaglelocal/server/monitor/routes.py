@@ -1,0 +1,179 @@
+"""GET /health, /metrics, /v1/snapshot and /v1/events: the state of the server, for people, Prometheus and monitors.
+
+Figures only: no prompt, no answer, no key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from eaglelocal.core.events import EngineSnapshot
+from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, as_recommended
+from eaglelocal.server.answer_encoder import data
+from eaglelocal.server.answer_state import Choice
+from eaglelocal.server.dependencies import Serving
+from eaglelocal.server.loaded_models import Loaded, Resident
+from eaglelocal.server.openai.reply_schema import STREAMED, Health
+from eaglelocal.server.openai.routes import Operator, Owner, There
+from eaglelocal.server.usage import speculation
+
+router = APIRouter(tags=["Monitor"])
+
+WELL = frozenset({"ready", "idle"})
+EVENT_GAP_S = 0.5
+NUM_SHOWN = 20  # of recent answers
+UNTOLD = ("template", "bos_text", "eos_text")  # left out because the snapshot is sent twice a second; /props has them
+
+
+@router.head("/health", include_in_schema=False)
+@router.get("/health", response_model=Health, responses={503: {"model": Health}})
+async def health(serving: There, owner: Owner) -> Response:
+    """Return 200 when requests are answered; 503 with the state when they have to wait, or cannot be answered.
+
+    Callers without a key get only the state.
+    """
+    loaded = serving.models.loaded
+    said = Health(
+        status="ok" if serving.state in WELL else serving.state,
+        model=loaded.name if loaded and owner else None,
+        detail=serving.models.trouble if owner else "",
+    )
+    headers = {} if serving.state in WELL else {"Retry-After": "2"}
+    return JSONResponse(said.model_dump(), 200 if serving.state in WELL else 503, headers)
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(serving: There) -> Response:
+    """Prometheus' text format."""
+    return Response(await asyncio.to_thread(serving.metrics.text), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/v1/snapshot")
+async def snapshot(serving: There, is_operator: Operator) -> dict[str, object]:
+    """Everything a monitor shows, at this moment."""
+    return await snapshot_of(serving) | {"is_operator": is_operator}
+
+
+@router.get("/v1/events", response_class=StreamingResponse, responses=STREAMED)
+async def events(serving: There, is_operator: Operator) -> Response:
+    """Snapshots as server-sent events, two a second, for as long as they are read."""
+    return StreamingResponse(
+        _events(serving, is_operator), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+    )
+
+
+async def _events(serving: Serving, is_operator: bool) -> AsyncIterator[str]:
+    while not serving.is_draining:
+        yield data(await snapshot_of(serving) | {"is_operator": is_operator})
+        await asyncio.sleep(EVENT_GAP_S)
+
+
+async def snapshot_of(serving: Serving) -> dict[str, object]:
+    loaded = serving.models.loaded
+    engines = {one.loaded.name: await asyncio.to_thread(one.loaded.client.snapshot) for one in serving.models.residents}
+    engine = engines.get(loaded.name) if loaded else None
+    active = [row(call.model, choice) for call, choice in serving.active.values()]
+    recent = [row(model, choice) for model, choice in list(serving.recent)[-NUM_SHOWN:]]
+    return {
+        "time": time.time(),
+        "uptime_s": time.time() - serving.started_at,
+        "state": serving.state,
+        "detail": serving.models.failure,
+        "model": None if loaded is None else model_of(loaded, serving.defaults),
+        "models": list(serving.models.names),
+        "loaded": [
+            resident_row(one, engines[one.loaded.name], serving.defaults)
+            for one in serving.models.residents
+            if one.loaded.name in engines
+        ],
+        "running": sum(choice.started is not None for _, choice in serving.active.values()),
+        "waiting": sum(choice.started is None for _, choice in serving.active.values()),
+        "answered": serving.num_answered,
+        "engine": engine_of(engine) if engine else None,
+        "restarts": loaded.client.restarts if loaded else 0,
+        "requests": active,
+        "recent": recent[::-1],
+    }
+
+
+def resident_row(one: Resident, engine: EngineSnapshot, defaults: SamplingParams) -> dict[str, object]:
+    """Return a loaded model's info, its use, and its engine's totals."""
+    return model_of(one.loaded, defaults) | {
+        "state": one.loaded.client.state,
+        "total_bytes": one.loaded.info.total_bytes,
+        "users": one.num_users,
+        "idle_s": 0.0 if one.num_users else round(time.monotonic() - one.used_at, 1),
+        "engine": engine_of(engine),
+    }
+
+
+def model_of(loaded: Loaded, defaults: SamplingParams) -> dict[str, object]:
+    """Return a loaded model's info. `sampling`: the defaults for requests that do not set them."""
+    params = as_recommended(defaults, loaded.info.sampling)
+    sampling = {name: getattr(params, name) for name in sorted(RECOMMENDED)}
+    told = {name: value for name, value in asdict(loaded.info).items() if name not in UNTOLD}
+    return {"name": loaded.name, **told, "sampling": sampling}
+
+
+def engine_of(snapshot: EngineSnapshot) -> dict[str, object]:
+    return {
+        "pid": snapshot.engine_pid,
+        "steps": snapshot.steps,
+        "prompt_tokens": snapshot.prompt_tokens,
+        "generated_tokens": snapshot.generated_tokens,
+        "host_s": snapshot.host_s,
+        "native_s": snapshot.native_s,
+        "draft_s": snapshot.draft_s,
+        "verify_s": snapshot.verify_s,
+        "peak_rss_bytes": snapshot.peak_rss_bytes,
+        "cached_tokens": snapshot.cached_tokens,
+        "cache_cells": snapshot.cache_cells,
+        "miscounted_slots": snapshot.miscounted_slots,
+        "reused_tokens": snapshot.reused_tokens,
+        "swapped_bytes": snapshot.swapped_bytes,
+        "plain_s": snapshot.plain_s,
+        "answer_s": snapshot.answer_s,
+        "emitted_tokens": snapshot.speculation.emitted_tokens,
+        "spec": snapshot.spec,
+        "speculation": speculation(snapshot.speculation),
+        "costs": asdict(snapshot.costs),
+    }
+
+
+def row(model: str, choice: Choice) -> dict[str, object]:
+    """Return the row of a request: its figures and its owner, never its content."""
+    stats = choice.finished.speculation if choice.finished else None
+    return {
+        "id": choice.request.id,
+        "owner": choice.request.owner,
+        "model": model,
+        "state": state_of(choice),
+        "drafting": choice.state,
+        "prompt_tokens": choice.prompt_tokens,
+        "cached_tokens": choice.cached_tokens,
+        "completion_tokens": choice.num_tokens,
+        "accepted_tokens": choice.num_accepted,
+        "tok_s": round(choice.tok_s, 2),
+        "ttft_s": round(choice.first_at - choice.asked_at, 4) if choice.first_at else None,
+        "age_s": round((choice.ended_at or time.perf_counter()) - choice.asked_at, 3),
+        "speculation": speculation(stats) if stats else None,
+    }
+
+
+def state_of(choice: Choice) -> str:
+    if choice.finished is not None:
+        return choice.finished.reason
+    if choice.error is not None:
+        return "failed"
+    if choice.ended_at:
+        return "refused" if choice.is_refused else "gone"
+    if choice.started is None:
+        return "waiting"
+    return "running" if choice.num_tokens else "reading"

@@ -1,0 +1,184 @@
+"""Ollama's routes about models and the version. Models cannot be pulled, created or removed here, and no files are
+read: what only a file tells (the number of parameters; the family of a model that is not loaded) stays empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import PlainTextResponse, Response
+
+from eaglelocal import __version__
+from eaglelocal.core.events import EngineInfo
+from eaglelocal.core.model_task import Task
+from eaglelocal.hub.repo_builds import quant_of
+from eaglelocal.server.dependencies import Serving
+from eaglelocal.server.http_errors import PERMISSION, Problem
+from eaglelocal.server.loaded_models import Loaded
+from eaglelocal.server.model_manager import Models
+from eaglelocal.server.ollama.encoder import timestamp
+from eaglelocal.server.ollama.schema import (
+    Details,
+    OllamaCard,
+    OllamaError,
+    PsReply,
+    Running,
+    ShowBody,
+    ShowReply,
+    TagsReply,
+    VersionReply,
+)
+from eaglelocal.server.openai.reply_schema import ERRORS
+from eaglelocal.server.openai.routes import There
+from eaglelocal.server.routing import JsonRoute
+
+API_VERSION = "0.14.2"  # of Ollama: some programs refuse older ones
+LATEST = ":latest"
+FOR_PEOPLE = f"""eaglelocal {__version__} is running.
+
+/v1           for programs: OpenAI's and Anthropic's APIs; /api: Ollama's
+/openapi.json says all of it
+/health       is it well?
+
+`eaglelocal top` in a terminal shows what it does, `eaglelocal chat` talks with it.
+"""
+TEMPLATE = "the model's own: system, messages, tools"  # LiteLLM looks for the word tools in it
+UNKNOWN = "unknown"  # the architecture, which is part of other keys
+OLLAMA_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": OllamaError} for status in ERRORS}
+
+
+router = APIRouter(tags=["Ollama"], route_class=JsonRoute, responses=OLLAMA_ERRORS)
+
+
+@router.head("/", response_class=PlainTextResponse, include_in_schema=False)
+@router.get("/", response_class=PlainTextResponse)
+async def root(request: Request) -> str:
+    """Return the text by which programs recognize Ollama's API; browsers get a page for people."""
+    return FOR_PEOPLE if "text/html" in request.headers.get("accept", "") else "Ollama is running"
+
+
+@router.head("/api/version", include_in_schema=False)
+@router.get("/api/version")
+async def version() -> VersionReply:
+    """The version of Ollama's API, and ours."""
+    return VersionReply(version=API_VERSION, eaglelocal=__version__)
+
+
+@router.head("/api/tags", include_in_schema=False)
+@router.get("/api/tags")
+async def tags(serving: There) -> TagsReply:
+    """List the available models."""
+    return TagsReply(models=[card_of(serving, name) for name in serving.models.listed])
+
+
+@router.post("/api/show")
+async def show(body: ShowBody, serving: There) -> ShowReply:
+    """Describe one model."""
+    name = name_of(body.model or body.name, serving)
+    info, capabilities = serving.models.info_of(name), capabilities_of(serving.models, name)
+    return ShowReply(
+        template=TEMPLATE if "tools" in capabilities else "",
+        details=details_of(name, info),
+        model_info=model_info(name, info),
+        capabilities=capabilities,
+        modified_at=started(serving),
+    )
+
+
+@router.get("/api/ps")
+async def ps(serving: There) -> PsReply:
+    """List the models that are loaded and ready."""
+    there = [one.loaded for one in serving.models.residents if one.loaded.client.state == "ready"]
+    return PsReply(models=[running_card(loaded) for loaded in there])
+
+
+@router.post("/api/pull", include_in_schema=False)
+@router.post("/api/push", include_in_schema=False)
+@router.post("/api/create", include_in_schema=False)
+@router.post("/api/copy", include_in_schema=False)
+@router.delete("/api/delete", include_in_schema=False)
+@router.head("/api/blobs/{digest}", include_in_schema=False)
+@router.post("/api/blobs/{digest}", include_in_schema=False)
+async def no_change() -> Response:
+    what = "this server pulls, makes and removes no models; its owner does, with `eaglelocal pull` and `eaglelocal rm`"
+    raise Problem(403, what, PERMISSION)
+
+
+def model_of(asked: str, models: Models) -> str:
+    """Return the listed name that a request means: programs add the tag `latest` or leave it out."""
+    bare = asked.removesuffix(LATEST)
+    return next((name for name in (asked, bare + LATEST) if name in models.listed), bare)
+
+
+def name_of(asked: str, serving: Serving) -> str:
+    """Return the model that a request means. Raises Problem (404)."""
+    return serving.models.name_of(model_of(asked, serving.models))
+
+
+def tagged(name: str) -> str:
+    """Return the name with a tag, because Open WebUI looks for tagged names in the list."""
+    return name if ":" in name else name + LATEST
+
+
+def card_of(serving: Serving, listed: str) -> OllamaCard:
+    name, tag = serving.models.name_of(listed), tagged(listed)
+    info = serving.models.info_of(name)
+    return OllamaCard(
+        name=tag,
+        model=tag,
+        modified_at=started(serving),
+        size=info.model_bytes if info else 0,
+        digest=digest_of(name),
+        details=details_of(name, info),
+        capabilities=capabilities_of(serving.models, name),
+    )
+
+
+def running_card(loaded: Loaded) -> Running:
+    info, name = loaded.info, tagged(loaded.name)
+    return Running(
+        name=name,
+        model=name,
+        size=info.total_bytes,
+        digest=digest_of(loaded.name),
+        details=details_of(loaded.name, info),
+        context_length=info.n_ctx,
+    )
+
+
+def details_of(name: str, info: EngineInfo | None) -> Details:
+    family = info.architecture if info is not None else ""
+    return Details(family=family, families=[family] if family else [], quantization_level=quant_of(name))
+
+
+def capabilities_of(models: Models, name: str) -> list[str]:
+    """Return a model's capabilities in Ollama's terms; empty if not known. Every text model counts as thinking: with a
+    template without reasoning it just does not think.
+    """
+    task = models.task(name)
+    if task is None:
+        return []
+    sight = ["vision"] if models.sees_images(name) else []
+    return ["completion", "tools", "thinking", *sight] if task is Task.TEXT else [task.value]
+
+
+def model_info(name: str, info: EngineInfo | None) -> dict[str, Any]:
+    architecture = (info.architecture if info is not None else "") or UNKNOWN
+    told: dict[str, Any] = {"general.architecture": architecture, "general.basename": name}
+    if info is not None:
+        told[f"{architecture}.context_length"] = info.n_ctx
+    if info is not None and info.embedding_size:
+        told[f"{architecture}.embedding_length"] = info.embedding_size
+    return told
+
+
+def digest_of(name: str) -> str:
+    """Return the SHA-256 of the name: programs identify models by the digest, or show its first characters."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def started(serving: Serving) -> str:
+    return timestamp(datetime.fromtimestamp(serving.started_at, UTC))

@@ -1,0 +1,138 @@
+"""Format answers for /v1/chat/completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from eaglelocal.core.sampling import Sampled, TokenLogprob
+from eaglelocal.core.tools import CallPart, ToolCall
+from eaglelocal.server.answer_encoder import DONE, PING, data
+from eaglelocal.server.answer_state import Choice, Delta, News, Said, Thought
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.usage import joint_stats, speculation, stats_of, timings, usage
+
+
+class ChatTeller:
+    """A Teller for /v1/chat/completions."""
+
+    def __init__(self, call_id: str, model: str, *, has_usage: bool = False, tells_drafted: bool = False) -> None:
+        self._has_usage, self._tells_drafted = has_usage, tells_drafted
+        self._head = {"id": f"chatcmpl-{call_id}", "created": int(time.time()), "model": model}
+
+    def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
+        told = [self._choice(choice, choice.news()) for choice in choices]
+        return {
+            **self._head,
+            "object": "chat.completion",
+            "choices": told,
+            "usage": usage(choices),
+            "timings": timings(*choices),
+            "speculation": speculation(joint_stats(choices)),
+        }
+
+    def opening(self, choices: Sequence[Choice]) -> str:
+        return "".join(self._chunk(choice.index, {"role": "assistant", "content": ""}) for choice in choices)
+
+    def delta(self, choice: Choice, new: Delta) -> str:
+        """Return a chunk for each reasoning, text and call: some clients read only one of them from a chunk."""
+        return "".join(self._part(choice, part) for part in new.parts)
+
+    def _part(self, choice: Choice, part: News) -> str:
+        match part:
+            case Thought():
+                return self._chunk(choice.index, {"reasoning_content": part.text})
+            case CallPart():
+                return self._chunk(choice.index, {"tool_calls": [part_of(part)]})
+        if not part.text and not part.sampled:
+            return ""
+        if self._tells_drafted and not part.sampled:
+            return self._runs(choice, part)
+        return self._chunk(choice.index, {"content": part.text}, logprobs=logprobs_of(choice, part.sampled))
+
+    def _runs(self, choice: Choice, new: Said) -> str:
+        """Return a chunk for each run of tokens that were all drafted, or all not."""
+        said, rest = [], new.text
+        for text, count, drafted in new.runs:
+            rest = rest.removeprefix(text)
+            said.append(self._chunk(choice.index, {"content": text}, figures={"drafted": [drafted] * count}))
+        return "".join(said) + (self._chunk(choice.index, {"content": rest}) if rest else "")
+
+    def ending(self, choice: Choice) -> str:
+        figures = {"timings": timings(choice), "speculation": speculation(stats_of(choice))}
+        return self._chunk(choice.index, {}, finish_reason=finish_reason(choice), figures=figures)
+
+    def closing(self, choices: Sequence[Choice]) -> str:
+        if not self._has_usage:
+            return DONE
+        chunk = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage(choices)}
+        return data(chunk) + DONE
+
+    def ping(self) -> str:
+        return PING
+
+    def breaking(self, problem: Problem) -> str:
+        return data(problem.body()) + DONE
+
+    def refusal(self, problem: Problem) -> Mapping[str, object]:
+        return problem.body()
+
+    def _choice(self, choice: Choice, new: Delta) -> dict[str, object]:
+        text, calls = new.text, new.calls
+        message: dict[str, object] = {"role": "assistant", "content": text if text or not calls else None}
+        message["refusal"] = None
+        if reasoning := new.reasoning:
+            message["reasoning_content"] = reasoning
+        if calls:
+            message["tool_calls"] = [call_of(call) for call in calls]
+        return {
+            "index": choice.index,
+            "message": message,
+            "logprobs": logprobs_of(choice, new.sampled),
+            "finish_reason": finish_reason(choice),
+        }
+
+    def _chunk(
+        self,
+        index: int,
+        delta: Mapping[str, object],
+        *,
+        logprobs: Mapping[str, object] | None = None,
+        finish_reason: str | None = None,
+        figures: Mapping[str, object] | None = None,
+    ) -> str:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        return data({**self._head, "object": "chat.completion.chunk", "choices": [choice], **(figures or {})})
+
+
+def finish_reason(choice: Choice) -> str:
+    return choice.finished.reason if choice.finished else "stop"
+
+
+def call_of(call: ToolCall) -> dict[str, object]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def part_of(part: CallPart) -> dict[str, object]:
+    if not part.name:
+        return {"index": part.index, "function": {"arguments": part.arguments}}
+    return {"index": part.index, **call_of(ToolCall(part.id, part.name, part.arguments))}
+
+
+def logprobs_of(choice: Choice, sampled: Sequence[Sampled]) -> dict[str, object] | None:
+    """Return one entry a token; None if logprobs were not requested."""
+    if choice.params.logprobs is None:
+        return None
+    entries = [
+        {**_entry(TokenLogprob(one.token, one.logprob or 0.0, one.piece)), "top_logprobs": [_entry(t) for t in one.top]}
+        for one in sampled
+    ]
+    return {"content": entries, "refusal": None}
+
+
+def _entry(one: TokenLogprob) -> dict[str, object]:
+    return {"token": text_of(one.piece), "logprob": one.logprob, "bytes": list(one.piece)}
+
+
+def text_of(piece: bytes) -> str:
+    return piece.decode("utf-8", "replace")

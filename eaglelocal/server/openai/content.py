@@ -1,0 +1,102 @@
+"""Texts and images of a message, in their order. Pure; raises Problem.
+
+Images come in the request, as base64. URLs are never fetched: this server can reach what its callers must not
+(services of this machine and its network, files), and a fetch would reveal the server's address. The engine decodes
+the image.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from eaglelocal.core.request import Image, Message
+from eaglelocal.server.http_errors import Problem, unsupported
+
+MAX_IMAGES = 64  # of a request, over all its answers: each is hundreds of tokens, computed before the first output
+MAX_IMAGE_BYTES = 32 * 2**20  # more than cameras produce; the model sees a scaled-down copy
+MAX_IMAGES_BYTES = 64 * 2**20  # of a request, over all its answers: all of it goes through the engine's pipe
+MAX_QUOTED_CHARS = 100
+
+NOT_FETCHED = "nothing is fetched for callers, for this server reaches what they must not: send the image as base64"
+NOT_DATA = f"{NOT_FETCHED} (data:image/png;base64,...)"
+NO_IMAGE = "there is no image: its bytes are wanted, as base64"
+
+_STANDARD = bytes.maketrans(b"-_", b"+/")  # from base64url to the standard alphabet
+_WHITE = b" \t\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The joined texts of a message, and the images with their positions in the text."""
+
+    text: str = ""
+    images: tuple[Image, ...] = ()
+
+
+def joined(pieces: Iterable[str | bytes]) -> Content:
+    """Join texts and image files: `["In ", b"...", " and"]` becomes "In  and" with an image at position 3."""
+    texts, images, at = list[str](), list[Image](), 0
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            images.append(Image(piece, at))
+        else:
+            texts.append(piece)
+            at += len(piece)
+    return Content("".join(texts), tuple(images))
+
+
+def is_data(url: str) -> bool:
+    return url[:5].lower() == "data:"
+
+
+def from_url(url: str, place: str) -> bytes:
+    """Return the image of a data URL such as `data:image/png;base64,iVBO...`. Raises Problem."""
+    if not url:
+        raise no_image(place)
+    if not is_data(url):
+        raise unsupported(place, NOT_DATA)
+    head, _, encoded = url[5:].partition(",")
+    kind, *settings = [word.strip().lower() for word in head.split(";")]
+    check_kind(kind, place)
+    if "base64" not in settings:
+        raise unreadable(place, "a data: URL of an image is read as base64 only: data:image/png;base64,...")
+    return from_base64(encoded, place)
+
+
+def check_kind(kind: str, place: str) -> None:
+    if not kind.startswith("image/"):
+        raise unsupported(place, f"only texts and images can be read here, not {kind[:MAX_QUOTED_CHARS]!r}")
+
+
+def from_base64(text: str, place: str) -> bytes:
+    """Decode base64 of either alphabet, with or without line breaks and padding: clients differ. Raises Problem."""
+    try:
+        digits = text.encode("ascii").translate(_STANDARD, _WHITE).rstrip(b"=")
+        if len(digits) * 3 // 4 > MAX_IMAGE_BYTES:
+            raise unreadable(place, f"the image is larger than {MAX_IMAGE_BYTES} bytes")
+        image = binascii.a2b_base64(digits + b"=" * (-len(digits) % 4), strict_mode=True)
+    except ValueError:  # of either step
+        raise unreadable(place, "this is not base64") from None
+    if not image:
+        raise no_image(place)
+    return image
+
+
+def check_images(messages: Sequence[Message], num_answers: int) -> None:
+    """Check number and size of the images, times the answers: each answer sends them to the engine. Raises Problem."""
+    images = [image for message in messages for image in message.images]
+    if (count := len(images) * num_answers) > MAX_IMAGES:
+        raise unreadable("messages", f"there are {count} images; at most {MAX_IMAGES} can be read at once")
+    if (size := sum(len(image.data) for image in images) * num_answers) > MAX_IMAGES_BYTES:
+        what = f"the images have {size} bytes together; at most {MAX_IMAGES_BYTES} can be read at once"
+        raise unreadable("messages", what)
+
+
+def no_image(place: str) -> Problem:
+    return unreadable(place, NO_IMAGE)
+
+
+def unreadable(place: str, why: str) -> Problem:
+    return Problem(400, why, parameter=place, code="invalid_image")

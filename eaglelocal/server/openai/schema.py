@@ -1,0 +1,385 @@
+"""Request bodies in OpenAI's formats, validated field by field; the source of the OpenAPI document.
+
+Unknown fields are ignored, because clients send many. Fields that would change the answer but are not supported are
+listed too, so that unsupported_fields.py can refuse them instead of ignoring them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, model_validator
+from pydantic.json_schema import SkipJsonSchema
+
+from eaglelocal.server.openai.content import Content
+
+MAX_MESSAGES = 2048
+MAX_TEXT_CHARS = 4 * 2**20
+MAX_STOPS = 128
+MAX_STOPS_CHARS = 16_000  # together: the matcher has a node for each character
+MAX_CHOICES = 16
+MAX_TOOLS = 128
+MAX_TRANSLATED_TOOLS = 1024  # Anthropic has no limit, and clients with many MCP servers send more
+MAX_ALLOWED = 1024  # names in allowed_tools
+MAX_NAME_CHARS = 256
+MAX_ID_CHARS = 1024  # of a call: some clients store state in it
+MAX_PARTS = 1024  # of a message
+MAX_PROMPTS = 64  # of a call
+MAX_INPUTS = 2048  # of a call for embeddings
+MAX_TOKENS = 2**20  # of a prompt
+
+
+def clipped(most: int) -> BeforeValidator:
+    """Return a validator that lowers larger numbers to `most`."""
+
+    def clip(value: object) -> object:
+        return most if isinstance(value, int) and not isinstance(value, bool) and value > most else value
+
+    return BeforeValidator(clip)
+
+
+def not_zero(value: int) -> int:
+    if value == 0:
+        raise ValueError("0 leaves no room for an answer: at least 1 is wanted, or -1 for as much as there is room for")
+    return value
+
+
+Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS)]
+Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+ToolName = Annotated[Name, Field(min_length=1, pattern=r"^[A-Za-z0-9_.:/-]+$")]  # some clients prefix a server's name
+CallId = Annotated[str, Field(max_length=MAX_ID_CHARS)]
+Word = Annotated[str, Field(max_length=64)]  # an enumeration that may be extended
+Stop = Annotated[Text, Field(max_length=1000)]  # an empty one is ignored
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+MAX_LIMIT = 10_000_000  # tokens: more than any context holds
+MAX_LOOK = 1_000_000  # likewise for the tokens that samplers look at
+Count = Annotated[int, Field(ge=1), clipped(MAX_LIMIT)]
+ReadingLimit = Annotated[int, Field(ge=-1), clipped(MAX_LIMIT)]  # -1: up to the context; 0: only read the prompt
+Limit = Annotated[ReadingLimit, AfterValidator(not_zero), Field(json_schema_extra={"not": {"const": 0}})]
+Extent = Annotated[int, Field(ge=-1), clipped(MAX_LOOK)]  # -1: all
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Tokens = Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
+Finite = Field(allow_inf_nan=False)  # 1e999 is valid JSON, and infinite
+Bias = Annotated[float, Finite, Field(ge=-100, le=100)]
+
+
+NEVER = -100  # the lowest bias
+WEIGHTS = "By token. llama.cpp's pairs are read too, and its `false`, which is never."
+
+
+def by_token(given: object) -> object:
+    """Return llama.cpp's `[[15043, 1.5], [7, false]]` as an object. Raises ValueError."""
+    if isinstance(given, list):
+        if not all(isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int for pair in given):
+            raise ValueError("pairs of a token's number and its bias are wanted")
+        given = {str(token): bias for token, bias in given}
+    if isinstance(given, dict):
+        return {token: NEVER if bias is False else bias for token, bias in given.items()}
+    return given
+
+
+Weights = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Bias], BeforeValidator(by_token), Field(description=WEIGHTS)
+]
+
+
+def whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class Body(BaseModel):
+    """The base of request bodies. Strict: a number is not accepted as text. Extra fields are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def whole_numbers(cls, given: Any) -> Any:
+        """Convert floats such as 100.0 to integers: some languages write integers so."""
+        if not isinstance(given, dict):
+            return given
+        return {name: whole(value) for name, value in given.items()}
+
+
+class ImageUrl(Body):
+    url: Annotated[str, Field(repr=False)]  # as long as a body may be
+
+
+class Part(Body):
+    """A piece of a message: a text, or an image as a `data:` URL."""
+
+    type: Word
+    text: Text | None = None
+    refusal: Text | None = None
+    image_url: Annotated[ImageUrl | str | None, Field(repr=False)] = None
+
+
+Parts = Annotated[list[Part], Field(max_length=MAX_PARTS)]
+
+
+class FunctionCall(Body):
+    name: Name
+    arguments: Text | dict[str, Any] | None = None  # as text; some clients send an object
+
+
+class CallGiven(Body):
+    """An earlier call by the model. A call of a custom tool, whose input is a text, is read as a function call."""
+
+    id: CallId | None = None
+    type: Literal["function", ""] | None = "function"
+    function: FunctionCall
+
+    @model_validator(mode="before")
+    @classmethod
+    def of_custom_tool(cls, given: Any) -> Any:
+        custom = given.get("custom") if isinstance(given, dict) and given.get("type") == "custom" else None
+        if not isinstance(custom, dict):
+            return given
+        function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
+        return {"id": given.get("id"), "type": "function", "function": function}
+
+
+Read = SkipJsonSchema[InstanceOf[Content]]  # set by code that translates a body; never from JSON
+
+
+class MessageGiven(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Text | Parts | Read | None = None
+    name: Name | None = None
+    tool_calls: Annotated[list[CallGiven], Field(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: CallId | None = None
+    reasoning_content: Text | None = None
+
+
+STRICT = (
+    "Calls fit `parameters`, or the request is refused: in every point where the model writes arguments as JSON, by "
+    "type and choices where it writes them as text between tags. Without a call being required this holds for models "
+    "whose calls begin with a marker; Llama's, which nothing marks, are then not bound."
+)
+
+
+class FunctionGiven(Body):
+    name: ToolName
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+    strict: Annotated[bool | None, Field(description=STRICT)] = None
+
+
+class ToolGiven(Body):
+    """A function that the model may call; tools of other types are refused by their type."""
+
+    type: Word
+    function: FunctionGiven | None = None
+
+
+class NamedFunction(Body):
+    name: Name
+
+
+class AllowedTool(Body):
+    type: Word
+    function: NamedFunction | None = None
+
+
+class AllowedTools(Body):
+    """The given tools that may be called now."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedTool], Field(max_length=MAX_ALLOWED)]
+
+
+class NamedTool(Body):
+    type: Word
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
+
+
+STRICT_FORMAT = (
+    "What of the schema cannot be bound is refused; otherwise it binds nothing, and the answer fits all the rest."
+)
+
+
+SCHEMA_WORDS = frozenset(  # that constrain something; every other schema admits everything
+    (
+        *("type", "properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems"),
+        *("$ref", "$defs", "definitions", "anyOf", "oneOf", "allOf", "not", "if", "enum", "const", "pattern", "format"),
+        *("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+    )
+)
+
+
+class JsonSchema(Body):
+    """A schema with its name, or, as some write it, the schema itself."""
+
+    name: Name | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: Annotated[bool | None, Field(description=STRICT_FORMAT)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def as_named(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("schema") is not None or not SCHEMA_WORDS & given.keys():
+            return given
+        named = {name: given[name] for name in ("name", "strict") if name in given}
+        return named | {"schema": {name: value for name, value in given.items() if name not in ("name", "strict")}}
+
+
+class ResponseFormat(Body):
+    """`regex` and `grammar` (Lark) are ours, a `schema` beside the type is llama-server's; the others are OpenAI's."""
+
+    type: Literal["text", "json_object", "json_schema", "regex", "grammar"]
+    json_schema: JsonSchema | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: Annotated[bool | None, Field(description=STRICT_FORMAT)] = None  # may also be set beside the schema
+    regex: Text | None = None
+    grammar: Text | None = None
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+CACHE = "`false` has the whole prompt computed, whatever a cache holds of it."
+
+
+class SamplingGiven(Body):
+    """The sampling fields of OpenAI's and llama.cpp's APIs; None: the server's default.
+
+    All APIs accept them.
+    """
+
+    temperature: Annotated[float, Finite, Field(ge=0, le=10)] | None = None
+    top_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
+    top_k: Extent | None = None
+    min_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
+    typical_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
+    repeat_penalty: Annotated[float, Finite, Field(ge=0.01, le=10)] | None = None
+    repetition_penalty: Annotated[float, Finite, Field(ge=0.01, le=10)] | None = None  # vLLM's name for it
+    repeat_last_n: Extent | None = None
+    frequency_penalty: Annotated[float, Finite, Field(ge=-10, le=10)] | None = None
+    presence_penalty: Annotated[float, Finite, Field(ge=-10, le=10)] | None = None
+    logit_bias: Weights | None = None
+    seed: Seed | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
+    ignore_eos: bool | None = None
+    spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)] | None = None  # ours, as --spec
+    cache_prompt: Annotated[bool | None, Field(description=CACHE)] = None  # llama.cpp's
+
+
+class UnsupportedInPrompts(Body):
+    """Fields that other servers support and that would change how a text is read: refused (unsupported_fields.py)."""
+
+    lora: Any = None
+    truncate_prompt_tokens: Any = None
+
+
+class Unsupported(UnsupportedInPrompts):
+    """Fields of other servers that would change the answer: refused unless off (unsupported_fields.py)."""
+
+    adaptive_target: Any = None
+    allowed_token_ids: Any = None
+    audio: Any = None
+    bad_words: Any = None
+    dry_multiplier: Any = None
+    dynatemp_range: Any = None
+    ebnf: Any = None
+    function_call: Any = None
+    functions: Any = None
+    grammar: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    include_stop_str_in_output: Any = None
+    json_schema: Any = None
+    logits_processors: Any = None
+    min_keep: Any = None
+    min_tokens: Any = None
+    mirostat: Any = None
+    modalities: Any = None
+    post_sampling_probs: Any = None
+    prompt_logprobs: Any = None
+    regex: Any = None
+    stop_regex: Any = None
+    stop_token_ids: Any = None
+    structured_outputs: Any = None
+    top_n_sigma: Any = None
+    use_beam_search: Any = None
+    web_search_options: Any = None
+    xtc_probability: Any = None
+
+
+class Elsewhere(Unsupported):
+    """Unsupported fields, and the various APIs' names of the answer's format, limit and stop strings.
+
+    A route refuses those that it has under another name, with that name; its own it declares itself.
+    """
+
+    format: Any = None
+    max_output_tokens: Any = None
+    output_config: Any = None
+    output_format: Any = None
+    response_format: Any = None
+    stop_sequences: Any = None
+    text: Any = None
+    text_format: Any = None
+
+
+class Asked(SamplingGiven, Elsewhere):
+    """The fields shared by chat and plain completions."""
+
+    model: Name = ""
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: Limit | None = None  # up to the room in the context
+    max_completion_tokens: Limit | None = None  # the same; has precedence
+    n_predict: ReadingLimit | None = None  # llama-server's name for it
+    response_format: ResponseFormat | None = None
+    user: Any = None  # ignored
+
+
+Effort = Literal[
+    "none", "minimal", "low", "medium", "high", "xhigh", "max", "default", "auto", ""
+]  # from "default" on: as if not set
+CONTINUED = (
+    "The answer goes on behind the last message, which is the assistant's. It does so by itself where that message "
+    "has a text and no calls and the answer is not bound to a format or a call; `false` has it begin anew."
+)
+
+
+class ChatBody(Asked):
+    """POST /v1/chat/completions"""
+
+    messages: Annotated[list[MessageGiven], Field(min_length=1, max_length=MAX_MESSAGES)]
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[ToolGiven], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required", "any"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    continue_final_message: Annotated[bool | None, Field(description=CONTINUED)] = None
+    chat_template_kwargs: dict[Name, Any] | None = None
+    tell_drafted: bool | None = None  # ours: each chunk of a stream says whether its tokens were drafted
+    chat_template: Any = None
+
+
+class CompletionBody(Asked):
+    """POST /v1/completions"""
+
+    prompt: (
+        Text
+        | Annotated[list[Text], Field(max_length=MAX_PROMPTS)]
+        | Tokens
+        | Annotated[list[Tokens], Field(max_length=MAX_PROMPTS)]
+    )
+    logprobs: Annotated[int, Field(ge=0, le=20)] | bool | None = None  # true: only of the tokens themselves
+    best_of: int | None = None
+    echo: bool | None = None
+    suffix: Text | None = None  # text after the answer, for models that can fill in the middle
+
+
+class SwitchBody(Body):
+    """POST /v1/speculation"""
+
+    spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)]  # as --spec

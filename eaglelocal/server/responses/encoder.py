@@ -1,0 +1,240 @@
+"""Format answers for /v1/responses: items of reasoning, message and calls, each added, filled and done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from eaglelocal.core.tools import CallPart
+from eaglelocal.server.answer_encoder import DONE, PING, is_object, named
+from eaglelocal.server.answer_state import Choice, Delta, News, Said, Thought
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.responses.schema import ResponsesBody, known
+from eaglelocal.server.usage import speculation, stats_of, timings
+
+Event = dict[str, object]
+CONTENT = {"reasoning": "reasoning_text", "message": "output_text"}
+
+
+@dataclass(slots=True)
+class OpenItem:
+    """The reasoning or message item that is being filled."""
+
+    kind: str  # reasoning, message
+    id: str
+    text: list[str] = field(default_factory=list)
+    is_whole: bool = False  # a text has no recognizable end
+
+    def part(self, text: str) -> Event:
+        kind = CONTENT[self.kind]
+        return (
+            {"type": kind, "text": text, "annotations": []} if kind == "output_text" else {"type": kind, "text": text}
+        )
+
+    def told(self, status: str) -> Event:
+        content = [] if status == "in_progress" else [self.part("".join(self.text))]
+        item: Event = {"id": self.id, "type": self.kind, "status": status, "content": content}
+        extra: Event = {"role": "assistant"} if self.kind == "message" else {"summary": []}
+        return item | extra
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """The function call item that is being filled."""
+
+    id: str
+    call_id: str
+    name: str
+    namespace: str
+    arguments: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether the arguments are complete: the answer may have been cut off after them."""
+        return is_object("".join(self.arguments))
+
+    def told(self, status: str) -> Event:
+        arguments = "" if status == "in_progress" else "".join(self.arguments)
+        return {
+            "id": self.id,
+            "type": "function_call",
+            "call_id": self.call_id,
+            "name": self.name,
+            **({"namespace": self.namespace} if self.namespace else {}),
+            "arguments": arguments,
+            "status": status,
+        }
+
+
+class ResponsesTeller:
+    """A Teller for /v1/responses. The first choice is the only one."""
+
+    def __init__(self, call_id: str, model: str, body: ResponsesBody) -> None:
+        self._id, self._model, self._body = call_id, model, body
+        self._functions = body.functions_by_name
+        self._created_at = int(time.time())  # some clients accept integers only
+        self._done: list[Event] = []  # completed items
+        self._open: OpenItem | OpenCall | None = None
+        self._number = 0  # of the next event
+        self._told: Event = {}  # the response as last sent: at the start of a stream, or whole
+
+    @property
+    def id(self) -> str:
+        return f"resp_{self._id}"
+
+    @property
+    def is_told(self) -> bool:
+        """Return whether the caller has received the response's id."""
+        return bool(self._told)
+
+    def items(self) -> list[Event]:
+        """Return the output so far; the last item may be incomplete."""
+        return [*self._done, *([self._open.told("incomplete")] if self._open else [])]
+
+    def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
+        choice = choices[0]
+        self.delta(choice, choice.news())
+        self._close(is_cut=choice.was_cut)
+        self._told = self._response(choice)
+        return self._told
+
+    def opening(self, choices: Sequence[Choice]) -> str:
+        response = self._told = self._response(choices[0])
+        return self._event("response.created", response=response) + self._event(
+            "response.in_progress", response=response
+        )
+
+    def delta(self, choice: Choice, new: Delta) -> str:
+        return "".join(map(self._part, new.parts))
+
+    def _part(self, part: News) -> str:
+        match part:
+            case Thought():
+                return self._add("reasoning", part.text) if part.text else ""
+            case Said():
+                return self._add("message", part.text) if part.text else ""
+        return (self._close() + self._begin_call(part) if part.name else "") + self._argue(part.arguments)
+
+    def ending(self, choice: Choice) -> str:
+        return self._close(is_cut=choice.was_cut)
+
+    def closing(self, choices: Sequence[Choice]) -> str:
+        response = self._response(choices[0])
+        return self._event(f"response.{response['status']}", response=response)
+
+    def ping(self) -> str:
+        return PING
+
+    def breaking(self, problem: Problem) -> str:
+        """Return an error event, which some clients raise, and a failed response, without which others would retry."""
+        told = {"code": problem.code or problem.type, "message": problem.message, "param": problem.parameter}
+        error = self._event("error", **told, error=problem.body()["error"])
+        why = {"code": failure_code(problem), "message": problem.message}
+        failed = self._told | {"status": "failed", "error": why, "output": self.items()}
+        return error + self._event("response.failed", response=failed) + DONE
+
+    def refusal(self, problem: Problem) -> Mapping[str, object]:
+        return problem.body()
+
+    # ---- items
+    def _add(self, kind: str, text: str) -> str:
+        told = ""
+        if not isinstance(self._open, OpenItem) or self._open.kind != kind:
+            told = self._close()
+            item = self._open = OpenItem(kind, f"{'rs' if kind == 'reasoning' else 'msg'}_{self._id}_{len(self._done)}")
+            told += self._event(
+                "response.output_item.added", output_index=len(self._done), item=item.told("in_progress")
+            )
+            told += self._of_part("response.content_part.added", item, part=item.part(""))
+        self._open.text.append(text)
+        return told + self._of_part(f"response.{CONTENT[kind]}.delta", self._open, delta=text, logprobs=[])
+
+    def _begin_call(self, part: CallPart) -> str:
+        namespace, tool = self._functions.get(part.name, ("", None))
+        name = tool.name if tool else part.name
+        call = self._open = OpenCall(f"fc_{self._id}_{len(self._done)}", part.id, name, namespace)
+        return self._event("response.output_item.added", output_index=len(self._done), item=call.told("in_progress"))
+
+    def _argue(self, arguments: str) -> str:
+        call = self._open
+        if not arguments or not isinstance(call, OpenCall):
+            return ""
+        call.arguments.append(arguments)
+        return self._of_item("response.function_call_arguments.delta", call, delta=arguments)
+
+    def _close(self, *, is_cut: bool = False) -> str:
+        item, self._open = self._open, None
+        if item is None:
+            return ""
+        done = item.told("incomplete" if is_cut and not item.is_whole else "completed")
+        told = self._filled_call(item) if isinstance(item, OpenCall) else self._filled(item)
+        told += self._event("response.output_item.done", output_index=len(self._done), item=done)
+        self._done.append(done)
+        return told
+
+    def _filled(self, item: OpenItem) -> str:
+        text = "".join(item.text)
+        told = self._of_part(f"response.{CONTENT[item.kind]}.done", item, text=text, logprobs=[])
+        return told + self._of_part("response.content_part.done", item, part=item.part(text))
+
+    def _filled_call(self, call: OpenCall) -> str:
+        arguments = "".join(call.arguments)
+        return self._of_item("response.function_call_arguments.done", call, name=call.name, arguments=arguments)
+
+    def _of_part(self, name: str, item: OpenItem, /, **values: object) -> str:
+        return self._of_item(name, item, content_index=0, **values)
+
+    def _of_item(self, name: str, item: OpenItem | OpenCall, /, **values: object) -> str:
+        return self._event(name, item_id=item.id, output_index=len(self._done), **values)
+
+    def _event(self, name: str, /, **values: object) -> str:
+        self._number += 1
+        return named({"type": name, "sequence_number": self._number - 1, **values})
+
+    def _response(self, choice: Choice) -> Event:
+        finished, body = choice.finished, self._body
+        is_cut = choice.was_cut
+        told: Event = {
+            "id": self.id,
+            "object": "response",
+            "created_at": self._created_at,
+            "status": "in_progress" if finished is None else "incomplete" if is_cut else "completed",
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "model": self._model,
+            "output": list(self._done),
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "store": body.is_kept,
+            "temperature": choice.params.temperature,
+            "tool_choice": body.model_dump(include={"tool_choice"}, exclude_none=True).get("tool_choice", "auto"),
+            "tools": [tool.model_dump() for tool in known(body.tools or ())],
+            "top_p": choice.params.top_p,
+            "usage": None,
+        }
+        if finished is not None:
+            told |= {
+                "usage": usage_of(choice),
+                "timings": timings(choice),
+                "speculation": speculation(stats_of(choice)),
+            }
+        return told
+
+
+def failure_code(problem: Problem) -> str:
+    """Return a response's error code: for failures of the server, one of OpenAI's codes."""
+    return "server_error" if problem.status >= 500 else problem.code or "invalid_prompt"
+
+
+def usage_of(choice: Choice) -> Event:
+    return {
+        "input_tokens": choice.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": choice.cached_tokens},
+        "output_tokens": choice.num_tokens,
+        "output_tokens_details": {"reasoning_tokens": choice.num_reasoning},
+        "total_tokens": choice.prompt_tokens + choice.num_tokens,
+    }

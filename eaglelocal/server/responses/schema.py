@@ -1,0 +1,216 @@
+"""Request body of /v1/responses: the part of that API that needs no storage on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, field_serializer, model_validator
+
+from eaglelocal.server.foreign_items import as_known, is_foreign
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.openai.schema import (
+    CONTINUED,
+    MAX_ALLOWED,
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    STRICT,
+    STRICT_FORMAT,
+    Body,
+    CallId,
+    Effort,
+    Elsewhere,
+    JsonSchema,
+    Name,
+    Parts,
+    SamplingGiven,
+    Text,
+    ToolName,
+    Word,
+)
+
+MAX_IN_NAMESPACE = 1024
+
+
+class Item(Body):
+    """A message, reasoning, a call, a call's result, or a reference to an earlier item, depending on `type` (default:
+    message). Items of tools that only other servers have are read as the most similar of these.
+    """
+
+    type: Word = "message"
+    id: CallId | None = None
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: Text | Parts | None = None
+    summary: Parts | None = None  # of reasoning
+    call_id: CallId | None = None
+    name: Name | None = None
+    namespace: Name | None = None  # of the called function
+    arguments: Text | None = None
+    output: Text | Parts | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def as_known_here(cls, given: Any) -> Any:
+        return as_known(given) if isinstance(given, dict) and is_foreign(given.get("type")) else given
+
+
+class FunctionTool(Body):
+    """A function of the caller's."""
+
+    type: Literal["function"]
+    name: ToolName
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+    strict: Annotated[bool | None, Field(description=STRICT)] = None
+
+
+class OtherTool(Body):
+    """A tool that this server would have to run itself, or does not know. It is left out, so nothing in it is read."""
+
+    type: Word
+
+
+def kind_of(tool: object, kinds: tuple[str, ...] = ("function", "namespace")) -> str:
+    """Return the variant to validate a tool as, so that errors are about that one only."""
+    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", "")
+    return kind if kind in kinds else "other"
+
+
+def kind_within(tool: object) -> str:
+    """Return the variant of a tool inside a namespace, which cannot contain a namespace."""
+    return kind_of(tool, ("function",))
+
+
+def known(tools: Iterable[Any]) -> list[Any]:
+    return [tool for tool in tools if not isinstance(tool, OtherTool)]
+
+
+Function = Annotated[FunctionTool, Tag("function")]
+Other = Annotated[OtherTool, Tag("other")]
+Within = Annotated[Function | Other, Discriminator(kind_within)]
+
+
+class Namespace(Body):
+    """Functions that belong together, such as those of an MCP server; calls name it beside the function."""
+
+    type: Literal["namespace"]
+    name: ToolName
+    description: Text | None = None
+    tools: Annotated[list[Within], Field(max_length=MAX_IN_NAMESPACE)]
+
+    @field_serializer("tools")
+    def known_tools(self, tools: list[Within]) -> list[Any]:
+        return known(tools)
+
+
+def described(namespace: Namespace) -> Iterator[FunctionTool | OtherTool]:
+    """Yield a namespace's tools. Templates have no namespaces, so the first function also gets its description."""
+    said = f"{namespace.name}: {namespace.description}" if namespace.description else ""
+    for tool in namespace.tools:
+        if said and isinstance(tool, FunctionTool):
+            texts = filter(None, (said, tool.description))
+            tool, said = tool.model_copy(update={"description": "\n\n".join(texts)}), ""
+        yield tool
+
+
+Functions = dict[str, tuple[str, FunctionTool]]
+Given = Annotated[Function | Annotated[Namespace, Tag("namespace")] | Other, Discriminator(kind_of)]
+
+
+def shown_name(namespace: str | None, name: str) -> str:
+    """Return the unique name of a function for the model: mcp__files, read -> mcp__files__read."""
+    return f"{namespace.rstrip('_')}__{name}" if namespace else name
+
+
+class AllowedTool(Body):
+    type: Word
+    name: Name | None = None
+    namespace: Name | None = None
+
+
+class NamedTool(Body):
+    """The tool to call, or several of which any may be called (`allowed_tools`)."""
+
+    type: Word
+    name: Name | None = None
+    namespace: Name | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: Annotated[list[AllowedTool], Field(max_length=MAX_ALLOWED)] | None = None
+
+
+class TextFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    name: Name | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: Annotated[bool | None, Field(description=STRICT_FORMAT)] = None
+    json_schema: JsonSchema | None = None  # as in chats
+
+
+class TextGiven(Body):
+    format: TextFormat | None = None
+    type: Any = None  # fields that belong into `format` are refused here
+    schema_: Annotated[Any, Field(alias="schema")] = None
+    json_schema: Any = None
+
+
+class Reasoning(Body):
+    effort: Effort | None = None
+
+
+class ResponsesBody(SamplingGiven, Elsewhere):
+    """POST /v1/responses"""
+
+    model: Name = ""
+    input: Text | Annotated[list[Item], Field(max_length=MAX_MESSAGES)]
+    instructions: Text | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None  # echoed unchanged
+    max_tokens: Any = None  # other APIs' names for fields of this one: refused, with the name here
+    max_completion_tokens: Any = None
+    n_predict: Any = None
+    n: Any = None
+    reasoning_effort: Any = None
+    chat_template: Any = None
+    logprobs: Any = None
+    top_logprobs: Any = None
+    stream: bool | None = None
+    tools: Annotated[list[Given], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextGiven | None = None
+    reasoning: Reasoning | None = None
+    chat_template_kwargs: dict[Name, Any] | None = None  # as in chats
+    continue_final_message: Annotated[bool | None, Field(description=CONTINUED)] = None
+    previous_response_id: Name | None = None
+    store: bool | None = None
+    conversation: Any = None
+    background: bool | None = None
+    prompt: Any = None
+    metadata: dict[Name, Text] | None = None  # echoed unchanged, so it must be valid JSON
+
+    @property
+    def functions_by_name(self) -> Functions:
+        """Return the callable functions, each with its namespace, by their names for the model.
+
+        Raises Problem if two different ones have the same name.
+        """
+        found: Functions = {}
+        for place, namespace, tool in self._functions():
+            name = shown_name(namespace, tool.name)
+            if found.setdefault(name, (namespace, tool)) != (namespace, tool):
+                raise Problem(400, f"another tool is known to the model as {name!r}", parameter=f"{place}.name")
+        return found
+
+    def _functions(self) -> Iterator[tuple[str, str, FunctionTool]]:
+        """Yield (place in the body, namespace, function)."""
+        for i, tool in enumerate(self.tools or ()):
+            if isinstance(tool, FunctionTool):
+                yield f"tools.{i}", "", tool
+            elif isinstance(tool, Namespace):
+                for j, one in enumerate(described(tool)):
+                    if isinstance(one, FunctionTool):
+                        yield f"tools.{i}.tools.{j}", tool.name, one
+
+    @property
+    def is_kept(self) -> bool:
+        """Return whether the response may be referred to later: by default yes."""
+        return self.store is not False

@@ -1,0 +1,190 @@
+"""Run a server in the foreground: socket, signals, loading the first model, and shutdown.
+
+The socket is bound first, so that a port in use fails before the load, and /health answers while the model loads.
+SIGTERM, Ctrl-C and a closed terminal drain: new requests are refused, running ones may finish, then the server ends.
+A second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from eaglelocal.errors import EagleLocalError, EngineError, ResourceError, UsageError
+from eaglelocal.server.connections import ConnectionPlaces
+from eaglelocal.server.dependencies import Serving
+from eaglelocal.server.descriptors import ACCEPT_BATCH, WANTED_DESCRIPTORS, max_connections, raise_descriptor_limit
+from eaglelocal.server.http_protocol import Protocol
+from eaglelocal.server.loaded_models import Loaded
+
+BACKLOG = 256  # connections that the system queues until they are accepted
+KEEP_ALIVE_S = 30
+ENGINE_CHECK_S = 1.0
+CUT_OFF_S = 3  # time to send the ends of answers that were cut off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """Options of the process.
+
+    on_ready  called when the first model can answer
+    beside    a coroutine function to run beside the server, such as a status line; cancelled at the end
+    drain_s   how long running requests may take to finish
+    """
+
+    on_ready: Callable[[Loaded], None]
+    beside: Callable[[], Awaitable[None]] | None = None
+    drain_s: float = 30.0
+
+
+def bound(host: str, port: int, *, flag: str = "--port") -> socket.socket:
+    """Return a listening socket; `flag` is the option that chose the port, for the hint.
+
+    Raises ResourceError for a port in use, UsageError for an invalid address.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise UsageError(f"--host {host} cannot be listened on: {error.strerror or error}") from error
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        if error.errno == errno.EADDRINUSE:
+            hint = f"`{flag} {port + 1}`, or `eaglelocal ps` to see what runs"
+            raise ResourceError(f"port {port} of {host} is taken", hint=hint) from error
+        raise UsageError(f"{host} port {port} cannot be listened on: {error.strerror}") from error
+    listening.setblocking(False)
+    return listening
+
+
+def run(app: ASGIApp, serving: Serving, listening: socket.socket, runtime: Runtime) -> None:
+    """Serve until a signal comes.
+
+    Raises the EagleLocalError that prevents loading the first model, and EngineError when every engine has failed for
+    good: the exit status tells a service manager to restart the server.
+    """
+    asyncio.run(_run(app, serving, listening, runtime))
+
+
+def config_of(app: ASGIApp, drain_s: float, descriptors: int = WANTED_DESCRIPTORS) -> uvicorn.Config:
+    """Return uvicorn's configuration: our protocol, no logs, no banner. `descriptors`: the file descriptor limit."""
+    places = ConnectionPlaces(max_connections(descriptors))
+    return uvicorn.Config(
+        app,
+        http=cast(type[asyncio.Protocol], partial(Protocol, places=places)),
+        ws="none",
+        backlog=ACCEPT_BATCH,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=int(drain_s) + CUT_OFF_S,  # Serving.cut_off ends answers before that
+    )
+
+
+async def _run(app: ASGIApp, serving: Serving, listening: socket.socket, runtime: Runtime) -> None:
+    server = _Server(config_of(app, runtime.drain_s, raise_descriptor_limit()))
+    tasks = [asyncio.create_task(_load(serving, server, runtime))]
+    watching = asyncio.create_task(_watch_engines(serving, server))
+    if runtime.beside is not None:
+        tasks.append(asyncio.create_task(_beside(runtime.beside)))
+    with _signals(serving, server, runtime.drain_s):
+        await server.serve(sockets=[listening])
+        if server.force_exit:  # then uvicorn skips the shutdown that closes the engine
+            await server.lifespan.shutdown()
+    for task in (watching, *tasks[1:]):
+        task.cancel()
+    await asyncio.gather(watching, *tasks[1:], return_exceptions=True)  # the status line restores the terminal
+    if tasks[0].done():
+        tasks[0].result()
+    if not watching.cancelled():
+        watching.result()
+
+
+async def _load(serving: Serving, server: _Server, runtime: Runtime) -> None:
+    try:
+        loaded = await serving.models.start()
+    except EagleLocalError:
+        server.should_exit = True
+        raise
+    runtime.on_ready(loaded)
+
+
+async def _watch_engines(serving: Serving, server: _Server) -> None:
+    """End the server when all models have failed for good: a process that only answers 503 is useless."""
+    while not serving.models.are_given_up:
+        await asyncio.sleep(ENGINE_CHECK_S)
+    trouble = serving.models.trouble
+    serving.is_draining = server.should_exit = True
+    raise EngineError(f"no model can answer any more: {trouble}", hint="EAGLELOCAL_ENGINE_LOG=1 shows the engine's log")
+
+
+async def _beside(work: Callable[[], Awaitable[None]]) -> None:
+    with suppress(asyncio.CancelledError):
+        await work()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server with our signal handlers, and a listen backlog larger than its accept batch."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(BACKLOG)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextmanager
+def _signals(serving: Serving, server: _Server, drain_s: float) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if serving.is_draining:
+            server.force_exit = True
+        else:
+            notify_service_manager("STOPPING=1")
+            loop.call_later(drain_s, serving.cut_off)
+        serving.is_draining = server.should_exit = True
+
+    numbers = ending_signals()
+    for number in numbers:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def ending_signals() -> list[signal.Signals]:
+    """Return the signals that end the server: SIGINT, SIGTERM, and SIGHUP (closed terminal) unless under nohup."""
+    is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if is_kept else [signal.SIGHUP])]
+
+
+def notify_service_manager(message: str) -> None:
+    """Send one datagram to systemd's NOTIFY_SOCKET (sd_notify), if it is set."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifying:
+        notifying.sendto(message.encode(), "\0" + address[1:] if address[0] == "@" else address)

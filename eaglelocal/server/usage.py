@@ -1,0 +1,118 @@
+"""Usage, timings and speculation of an answer, in the formats of OpenAI, llama.cpp and our own. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.server.answer_state import Choice
+
+
+def usage(choices: Sequence[Choice], *, num_prompts: int = 1) -> dict[str, object]:
+    """Return OpenAI's usage: a prompt counts once, however many answers it has."""
+    each = max(len(choices) // num_prompts, 1)
+    first = choices[::each]
+    prompt = sum(choice.prompt_tokens for choice in first)
+    completion = sum(choice.num_tokens for choice in choices)
+    drafted, accepted = (sum(of(stats_of(c)) for c in choices) for of in (_drafted, _accepted))
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(choice.cached_tokens for choice in first)},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(choice.num_reasoning for choice in choices),
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        },
+    }
+
+
+def timings(first: Choice, *more: Choice) -> dict[str, object]:
+    """Return llama.cpp's timings: the prompt's from the first choice, the answers' summed over all choices.
+
+    predicted_ms          from the first to the last token of each answer, prefill excluded
+    predicted_per_second  (predicted_n - answers) / predicted_ms * 1000: prefill yields an answer's first token, so it
+                          is not counted; llama.cpp counts it
+    """
+    choices = (first, *more)
+    told, every, stats = timings_of(first), list(map(timings_of, choices)), list(map(stats_of, choices))
+    prompt_n, decode_s = first.prompt_tokens - first.cached_tokens, sum(one.decode_s for one in every)
+    num_behind_first = sum(max(choice.num_tokens - 1, 0) for choice in choices)
+    return {
+        "cache_n": first.cached_tokens,
+        "prompt_n": prompt_n,
+        "prompt_ms": _ms(told.prefill_s),
+        "prompt_per_token_ms": _ms(told.prefill_s / max(prompt_n, 1)),
+        "prompt_per_second": _rate(prompt_n, told.prefill_s),
+        "predicted_n": sum(choice.num_tokens for choice in choices),
+        "predicted_ms": _ms(decode_s),
+        "predicted_per_token_ms": _ms(decode_s / max(num_behind_first, 1)),
+        "predicted_per_second": _rate(num_behind_first, decode_s),
+        "draft_n": sum(map(_drafted, stats)),
+        "draft_n_accepted": sum(map(_accepted, stats)),
+        "ttft_ms": _ms(told.ttft_s),
+        "draft_ms": _ms(sum(one.draft_s for one in every)),
+        "verify_ms": _ms(sum(one.verify_s for one in every)),
+        "host_ms": _ms(sum(one.host_s for one in every)),
+    }
+
+
+def _ms(seconds: float) -> float:
+    return round(max(seconds, 0.0) * 1000, 3)
+
+
+def _rate(count: int, seconds: float) -> float:
+    return round(count / seconds, 3) if seconds > 0 else 0.0
+
+
+def speculation(stats: SpeculationStats) -> dict[str, object]:
+    """Return the statistics in the format of `chat --json`."""
+    return {
+        "state": stats.state,
+        "reason": stats.reason,
+        "drafts": stats.drafts,
+        "draft_tokens": stats.draft_tokens,
+        "accepted_tokens": stats.accepted_tokens,
+        "acceptance_rate": stats.acceptance_rate,
+        "acceptance_length": stats.acceptance_length,
+        "accepted_per_position": list(stats.accepted_per_position),
+        "speedup_estimate": stats.speedup_estimate,
+    }
+
+
+def timings_of(choice: Choice) -> Timings:
+    return choice.finished.timings if choice.finished else Timings()
+
+
+def stats_of(choice: Choice) -> SpeculationStats:
+    return choice.finished.speculation if choice.finished else SpeculationStats()
+
+
+def joint_stats(choices: Sequence[Choice]) -> SpeculationStats:
+    """Return the sum over several answers: state of the first that drafts; speedups weighted by decode time."""
+    every = list(map(stats_of, choices))
+    told = max(every, key=lambda stats: stats.state == "on")
+    gains = [
+        (gain, timings_of(one).decode_s) for one in choices if (gain := stats_of(one).speedup_estimate) is not None
+    ]
+    decode_s = sum(seconds for _, seconds in gains)
+    return SpeculationStats(
+        state=told.state,
+        reason=told.reason,
+        drafts=sum(stats.drafts for stats in every),
+        draft_tokens=sum(map(_drafted, every)),
+        accepted_tokens=sum(map(_accepted, every)),
+        accepted_per_position=tuple(map(sum, zip_longest(*(one.accepted_per_position for one in every), fillvalue=0))),
+        speedup_estimate=sum(gain * seconds for gain, seconds in gains) / decode_s if decode_s > 0 else None,
+        emitted_tokens=sum(stats.emitted_tokens for stats in every),
+    )
+
+
+def _drafted(stats: SpeculationStats) -> int:
+    return stats.draft_tokens
+
+
+def _accepted(stats: SpeculationStats) -> int:
+    return stats.accepted_tokens

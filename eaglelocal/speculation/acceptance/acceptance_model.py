@@ -1,0 +1,185 @@
+"""Estimate how likely a drafted token is accepted, from its drafter, its depth and the drafter's confidence.
+
+A drafter's confidence ranks its tokens but is not a probability of acceptance: heads are overconfident outside
+their subject, lookup is underconfident where text is copied, some drafters report none. So each drafter has a
+learned table (acceptance_table.py), and each slot adds one shift in log-odds, for its text. Everything decays, so that
+recent text counts most; a shift without observations becomes uncertain, and then follows the next ones faster.
+
+For tokens that are not drafted yet the estimate (`Outlook`) is that of all recent tokens, shifted by the text. It is
+optimistic where the shift is uncertain, so that a text of which little is known is tried. Optimism may add draft steps,
+never verified rows.
+
+Pure: no clock, no model. Line and shift are Kalman filters for logistic models whose parameters drift (assumed-density
+updates).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from eaglelocal.speculation.acceptance.acceptance_table import HIGH, LOW, Line, Table, sigmoid
+from eaglelocal.speculation.policy.pending_drafts import is_second
+
+FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: at the start of a text, and after long silence
+DRIFT, SILENT_DRIFT = 0.002, 0.006  # variance added per token of text: where the drafter was observed, and where not
+MAX_SHIFT = 3.0
+CURIOSITY = 0.5  # standard deviations of the shift that an outlook adds
+UNKNOWN_CONFIDENCE = 0.6  # for drafters that report none
+LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # range of confidences that the bins distinguish
+SECOND_LEVEL, SECOND_SLOPE = -1.0, 0.7  # of siblings, as the embedded head's: relative to the third, most look surer
+FORMAT = 3  # 3: a sibling's confidence is its share relative to the third choice
+MAX_STORED = 16  # drafters
+
+
+@dataclass(slots=True)
+class Shift:
+    """The log-odds offset of one text for one drafter."""
+
+    value: float = 0.0
+    variance: float = FIRST_VARIANCE
+    is_silent: bool = True  # not observed since the text last went on
+
+    def learn(self, expected: float, hit: bool) -> None:
+        surprise = hit - expected
+        self.variance /= 1.0 + self.variance * expected * (1.0 - expected)
+        self.value = min(max(self.value + self.variance * surprise, -MAX_SHIFT), MAX_SHIFT)
+        self.is_silent = False
+
+    def go_on(self, num_tokens: int) -> None:
+        drift = SILENT_DRIFT if self.is_silent else DRIFT
+        self.variance = min(self.variance + drift * num_tokens, MAX_VARIANCE)
+        self.is_silent = True
+
+    @property
+    def hoped(self) -> float:
+        return self.value + CURIOSITY * math.sqrt(self.variance)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The acceptance probability of a token not drafted yet: cases with their shares, best first, and the mean."""
+
+    outcomes: tuple[tuple[float, float], ...]  # (share, probability of acceptance)
+    mean: float
+
+    @property
+    def doubtful(self) -> float:
+        """Probability of a token that is worse than most: four in five are likelier to be accepted."""
+        share = 0.0
+        for part, probability in self.outcomes:
+            share += part
+            if share >= 0.8:
+                return probability
+        return self.mean
+
+
+class Acceptance:
+    """Tables of all drafters, shared by all slots, and a shift for each slot and drafter."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, Table] = {}
+        self._shifts: dict[int, dict[str, Shift]] = {}  # by slot and drafter
+
+    def begin(self, slot: int) -> None:
+        """Reset the slot's shifts for another text, which starts from what all texts have taught."""
+        self._shifts[slot] = {}
+
+    def go_on(self, slot: int, num_tokens: int) -> None:
+        """Make the slot's shifts less certain after num_tokens more of its text."""
+        for shift in self._shifts.get(slot, {}).values():
+            shift.go_on(num_tokens)
+
+    def probability(self, slot: int, drafter: str, depth: int, confidence: float) -> float:
+        """Return the probability that the token is accepted, given that its parent is."""
+        table = self._table(drafter)
+        base = table.probability(depth, odds_of(confidence))
+        return shifted(base, table.trust.value * self._shift(slot, drafter).value)
+
+    def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
+        """Return the outlook for tokens that are not drafted yet, averaged over num_chains chains (less spread)."""
+        table = self._table(drafter)
+        hope = table.trust.value * self._shift(slot, drafter).hoped
+        outcomes = [(share, shifted(chance, hope)) for share, chance in table.spread.kinds()]
+        mean = sum(share * chance for share, chance in outcomes)
+        if num_chains > 1:
+            narrowed = 1.0 / math.sqrt(num_chains)
+            outcomes = [(share, mean + narrowed * (chance - mean)) for share, chance in outcomes]
+        return Outlook(tuple(outcomes), mean)
+
+    def knows(self, drafter: str) -> bool:
+        """Return whether anything was learned of the drafter, here or by an earlier engine."""
+        return drafter in self._tables
+
+    def mean(self, drafter: str) -> float:
+        """Return the mean probability of tokens that are not drafted yet, for a text like all recent ones."""
+        return sum(share * chance for share, chance in self._table(drafter).spread.kinds())
+
+    def learn(
+        self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool, is_again: bool = False
+    ) -> float:
+        """Learn from a token whose parent was accepted. Return the probability that was expected of it.
+
+        is_again  a newer guess at the same token of the text was learned from: the text's shift learns nothing new
+        """
+        table, shift = self._table(drafter), self._shift(slot, drafter)
+        base = table.learn(depth, odds_of(confidence), accepted)
+        expected = shifted(base, table.trust.value * shift.value)
+        if not is_again:
+            table.trust.learn(shift.value, expected, accepted)
+            shift.learn(shifted(base, shift.value), accepted)
+        return expected
+
+    # ---- what outlives the process
+    def state(self) -> dict[str, object]:
+        """Return what all texts have taught, as plain data."""
+        return {"format": FORMAT, "drafters": {name: table.state() for name, table in self._tables.items()}}
+
+    def restore(self, state: object) -> bool:
+        """Load what was learned earlier. Return False, and change nothing, if the data is not understood."""
+        try:
+            self._tables = read(state)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            return False
+        return True
+
+    def _table(self, drafter: str) -> Table:
+        table = self._tables.get(drafter)
+        if table is None:
+            table = self._tables[drafter] = Table(line_of(drafter))
+        return table
+
+    def _shift(self, slot: int, drafter: str) -> Shift:
+        shifts = self._shifts.setdefault(slot, {})
+        shift = shifts.get(drafter)
+        if shift is None:
+            shift = shifts[drafter] = Shift()
+        return shift
+
+
+def read(state: Any) -> dict[str, Table]:
+    """Parse what `Acceptance.state` gave. Raises TypeError, ValueError, KeyError or AttributeError otherwise."""
+    if state["format"] != FORMAT:
+        raise ValueError(f"format {state['format']!r}")
+    return {str(name): Table.read(table) for name, table in list(state["drafters"].items())[:MAX_STORED]}
+
+
+def line_of(drafter: str) -> Line:
+    """Return the line with which a drafter's table begins."""
+    return Line(SECOND_LEVEL, SECOND_SLOPE) if is_second(drafter) else Line()
+
+
+def odds_of(confidence: float) -> float:
+    """Return the log-odds of a confidence, within the range of the bins; NaN stands for UNKNOWN_CONFIDENCE."""
+    if confidence != confidence:  # NaN: not reported
+        confidence = UNKNOWN_CONFIDENCE
+    elif confidence <= LOWEST:
+        return LOW
+    elif confidence >= HIGHEST:
+        return HIGH
+    return math.log(confidence / (1.0 - confidence))
+
+
+def shifted(probability: float, shift: float) -> float:
+    return probability / (probability + (1.0 - probability) * math.exp(-shift))

@@ -1,0 +1,44 @@
+"""Read and check what StepCosts keeps on disk. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from eaglelocal.speculation.stored_numbers import count, within
+
+FORMAT = 1
+MAX_ROWS = 272  # 16 slots with a root and 16 drafted tokens each; larger decodes are prompts
+RATIO_RANGE = (1e-3, 1e6)  # wide, for a machine may have slept during a decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCosts:
+    """The state of StepCosts: level is the logarithm of the seconds of one row, all else is relative to it."""
+
+    level: float
+    slopes: tuple[float, float, float]  # per cell, per row and cell, deviation
+    sizes: list[tuple[int, float, float, int]]  # rows, ratio, deviation, samples
+    drafters: dict[str, list[tuple[int, float]]]  # name -> rows, median
+    overheads: list[float | None]  # plain, drafted
+
+    @classmethod
+    def read(cls, state: Any) -> SavedCosts:
+        """Parse what `StepCosts.state` gave. Raises TypeError, ValueError, KeyError or AttributeError otherwise."""
+        if state["format"] != FORMAT:
+            raise ValueError(f"format {state['format']!r}")
+        per_cell, per_row_cell, deviation = (within(slope, 0.0, 1e6) for slope in state["slopes"])
+        plain, drafted = (None if median is None else within(median, 0.0, 1e9) for median in state["overheads"])
+        return cls(
+            level=within(state["level"], -30.0, 10.0),
+            slopes=(per_cell, per_row_cell, deviation),
+            sizes=[
+                (count(n, 1), within(ratio, *RATIO_RANGE), within(deviation, 0.0, 10.0), count(samples, 0))
+                for n, ratio, deviation, samples in state["sizes"][:MAX_ROWS]
+            ],
+            drafters={
+                str(name): [(count(n, 1), within(median, 0.0, 1e9)) for n, median in steps[:MAX_ROWS]]
+                for name, steps in state["drafters"].items()
+            },
+            overheads=[plain, drafted],
+        )

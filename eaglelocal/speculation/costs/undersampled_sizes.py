@@ -1,0 +1,52 @@
+"""Estimate the costs of sizes that ran only a few times, by the better half of their runs (the lower median).
+
+A hiccup takes two to ten times as long, and a size that looks too expensive is not run again, so one hiccup in the
+first runs would rule it out. A filter that is open to learn a size is as open to a hiccup, hence the median. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from eaglelocal.speculation.stored_numbers import bounded
+
+DEVIATION = {1: 0.25, 2: 0.12, 3: 0.08, 4: 0.06}  # at least, as a logarithm, by number of runs
+MAX_DOUBT = 1.0  # at most, of a first run that surprises
+RATIOS = (0.8, 1e6)  # limits of a run: less was timed while the machine changed, more while it slept
+
+
+class FewRuns:
+    """The runs of sizes that are being tried out, as costs relative to one row."""
+
+    def __init__(self) -> None:
+        self._ratios: dict[int, list[float]] = {}
+
+    def __contains__(self, num_rows: int) -> bool:
+        return num_rows in self._ratios
+
+    def begin(self, num_rows: int, ratios: Sequence[float] = ()) -> None:
+        self._ratios[num_rows] = list(ratios)
+
+    def end(self, num_rows: int) -> None:
+        """Stop trying the size out: it is known by other means, or cannot be measured like this."""
+        self._ratios.pop(num_rows, None)
+
+    def add(self, num_rows: int, ratio: float, *, guess: float) -> tuple[float, float]:
+        """Add a run. Return what the size costs, and how uncertain that is (as a logarithm).
+
+        guess  the estimate before: the more the first run exceeds it, the less it is believed
+        """
+        ratios = self._ratios[num_rows]
+        ratios.append(bounded(ratio, RATIOS))
+        deviation = DEVIATION[len(ratios)]
+        if len(ratios) == 1:
+            deviation = max(deviation, min(math.log(ratios[0] / guess) / 2, MAX_DOUBT))
+        if len(ratios) == len(DEVIATION):
+            self.end(num_rows)
+        return statistics.median_low(ratios), deviation
+
+    def scale(self, factor: float) -> None:
+        """Rescale all runs because the cost of one row, their unit, was corrected."""
+        self._ratios = {rows: [ratio * factor for ratio in ratios] for rows, ratios in self._ratios.items()}

@@ -1,0 +1,63 @@
+"""Plain data of the policy: the drafters, the slots that decode, and what decides on one request's drafting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from eaglelocal.core.request import Drafting, Spec
+from eaglelocal.speculation.policy.draft_gate import State, Watch
+from eaglelocal.speculation.policy.pid import LengthController
+
+
+@dataclass(frozen=True, slots=True)
+class Drafters:
+    """Names of the drafters: the one that the plan asked for, and lookups, which cost next to nothing.
+
+    at_once  tokens of one draft step of the primary drafter, and none after them; 1: a step per token
+    """
+
+    primary: str | None = None
+    lookups: tuple[str, ...] = ()
+    at_once: int = 1
+
+    def num_steps(self, drafter: str, num_tokens: int) -> int:
+        """Return the draft steps that num_tokens of a slot take."""
+        return -(-num_tokens // self.at_once) if drafter == self.primary else num_tokens
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.lookups, self.primary) if self.primary else self.lookups
+
+
+class Seat(NamedTuple):
+    """A slot that decodes in this step; `room` is how many drafted tokens can be of use to it."""
+
+    slot: int
+    room: int
+
+
+@dataclass(slots=True)
+class Mind:
+    """The drafting policy of one request: its spec, and the state of the `auto` or the PID rule."""
+
+    spec: Spec
+    watch: Watch | None  # for `auto` only
+    pid: LengthController | None = None
+
+    def __post_init__(self) -> None:
+        if self.spec.drafting is Drafting.PID:
+            self.pid = LengthController()
+
+    @property
+    def state(self) -> State | None:
+        return self.watch.state if self.watch is not None else None
+
+    @property
+    def is_probing(self) -> bool:
+        return self.watch is not None and self.watch.is_probing
+
+    @property
+    def length(self) -> int:
+        """Number of tokens to draft, for a rule that ignores costs (fixed, PID)."""
+        return self.pid.num_draft_tokens if self.pid is not None else self.spec.num_draft_tokens

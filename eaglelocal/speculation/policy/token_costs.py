@@ -1,0 +1,31 @@
+"""Convert seconds to tokens for one step: a second costs the tokens that the machine makes in it anyway."""
+
+from __future__ import annotations
+
+from eaglelocal.speculation.costs.step_costs import StepCosts
+
+
+class Prices:
+    """The costs of one step, in tokens."""
+
+    def __init__(self, costs: StepCosts, *, rate: float, num_base_rows: int, num_cells: int) -> None:
+        self._costs, self._rate = costs, rate
+        self._num_base_rows, self._num_cells = num_base_rows, num_cells
+        self._draft_steps: dict[tuple[str, int], float] = {}
+
+    def rows(self, num_rows: int) -> list[float]:
+        """Return the price of the decode with 0 .. num_rows drafted rows."""
+        least, rate = self._num_base_rows, self._rate
+        return [rate * seconds for seconds in self._costs.hoped_up_to(least, least + num_rows, self._num_cells)]
+
+    @property
+    def drafted(self) -> float:
+        """Price of keeping drafters awake for a step, beyond draft steps and rows."""
+        return self._rate * max(self._costs.overhead(drafted=True) - self._costs.overhead(drafted=False), 0.0)
+
+    def draft_step(self, drafter: str, num_rows: int) -> float:
+        price = self._draft_steps.get((drafter, num_rows))
+        if price is None:
+            price = self._rate * self._costs.draft_seconds(drafter, num_rows)
+            self._draft_steps[drafter, num_rows] = price
+        return price

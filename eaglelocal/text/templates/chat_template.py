@@ -1,0 +1,111 @@
+"""The chat template of a GGUF, which turns messages into the text a model was trained on.
+
+A rendered text already has its special tokens: tokenize it with parse_special and without add_special,
+except for the texts that `literals` hid. Does not tokenize. A file without a template gets ChatML, and `note` says so;
+one whose template takes no tools has them described in a system message, and `tools_note` says so.
+Templates run in a process of their own; here only their source is examined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from eaglelocal.core.ports import Vocabulary
+from eaglelocal.core.request import Message
+from eaglelocal.core.tools import Tool
+from eaglelocal.errors import RequestError
+from eaglelocal.text.reasoning.model_families import MAX_TEMPLATE_BYTES, family_of
+from eaglelocal.text.templates.literal_text import Literals, Spellings
+from eaglelocal.text.templates.render_process import RenderProcess, Source
+from eaglelocal.text.templates.template_messages import Turn, tools_of, turns_of
+
+NO_TOOLS_NOTE = "the chat template takes no tools that we can read calls of, so a system message describes them"
+
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+class Renderer(Protocol):
+    """An interface to run templates; rendering.Rendering says what it takes and raises."""
+
+    def start(self) -> None:
+        """Start it without waiting until it is ready."""
+
+    def check(self, source: Source) -> None:
+        """Check a template. Raises ModelFileError if it cannot be read."""
+
+    def render(
+        self,
+        source: Source,
+        turns: list[Turn],
+        tools: list[Turn],
+        values: Mapping[str, object],
+        continues: bool,
+    ) -> str: ...
+
+    def close(self) -> None: ...
+
+
+class ChatTemplate:
+    """A model's template. Use it from any threads, and close it.
+
+    is_fallback  the file has no template, and ChatML is used instead
+    note         one line for users about that, or ""
+    stops        texts that end an answer though the model may have no token for them
+    """
+
+    def __init__(
+        self, source: str | None, *, bos_text: str = "", eos_text: str = "", renderer: Renderer | None = None
+    ) -> None:
+        """Create a template; `renderer`: one that runs already, or another kind than a process with limits."""
+        self.is_fallback = not (source and source.strip())
+        self.note = "the model file has no chat template, so ChatML is used" if self.is_fallback else ""
+        self.stops: tuple[str, ...] = ("<|im_end|>",) if self.is_fallback else ()
+        shown = CHATML if self.is_fallback else source or ""
+        self.family = family_of(shown[:MAX_TEMPLATE_BYTES])  # a longer one is refused
+        self.tools_note = "" if self.family.takes_tools else NO_TOOLS_NOTE
+        self._source: Source = (shown, bos_text, eos_text)
+        self._renderer: Renderer = RenderProcess() if renderer is None else renderer
+
+    def start(self) -> None:
+        """Start the renderer without waiting until it is ready."""
+        self._renderer.start()
+
+    def check(self) -> None:
+        """Return when it is ready. Raises ModelFileError for a template that cannot be read."""
+        self._renderer.check(self._source)
+
+    def close(self) -> None:
+        self._renderer.close()
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] = (),
+        values: Mapping[str, object] | None = None,
+        literals: Literals | None = None,
+        continues: bool = False,
+    ) -> str:
+        """Return the prompt. RequestError when the template refuses the conversation, ModelFileError when it fails.
+
+        values    more variables, such as enable_thinking
+        literals  hides in all of these texts what must not become control tokens
+        continues  the prompt ends after the text of the last message, which the answer continues
+        """
+        if not messages:
+            raise RequestError("a conversation needs at least one message", parameter="messages")
+        literals = Literals(Spellings()) if literals is None else literals
+        turns, offered = turns_of(messages, literals), tools_of(tools, literals)
+        hidden = {name: literals.hide_all(value) for name, value in (values or {}).items()}
+        return self._renderer.render(self._source, turns, offered, hidden, continues)
+
+
+def chat_template(vocabulary: Vocabulary, renderer: Renderer | None = None) -> ChatTemplate:
+    source, bos_text, eos_text = vocabulary.chat_template, vocabulary.bos_text, vocabulary.eos_text
+    return ChatTemplate(source, bos_text=bos_text, eos_text=eos_text, renderer=renderer)

@@ -1,0 +1,239 @@
+"""The forms in which model families write calls: data, used by the parsers and by the grammars that bind calls.
+
+In `call`, `around`, `tags` and `value` white space is as models write it; parsers accept any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from eaglelocal.core.tools import CallForm, Notation, Tool, Turns
+from eaglelocal.text.reasoning import harmony
+
+ARGS, NAME, KEY, VALUE, IS_TEXT = "«args»", "«name»", "«key»", "«value»", "«is_text»"
+INDEX, ID, SHORT_ID, MAYBE_ID = "«index»", "«id»", "«short_id»", "«maybe_id»"
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+OBJECT = f'{{"name": "{NAME}", "arguments": {ARGS}}}'
+KEYED = f'{{"{NAME}": {ARGS}}}'
+LIST = ("[", ", ", "]")
+
+
+def _listed(label: str, begin: str, end: str, call: str = OBJECT, array: tuple[str, str, str] = LIST) -> CallForm:
+    """Return a form with calls as a JSON array between two markers."""
+    around = (f"{begin}{array[0]}", array[1], f"{array[2]}{end}")
+    return CallForm(label=label, notation=Notation.JSON, call=call, around=around, begin=begin, end=end)
+
+
+def _tagged(label: str, begin: str, end: str, tags: tuple[str, str], value: str) -> CallForm:
+    """Return a form with one call per block, its arguments as text between tags."""
+    call = f"{begin}\n{tags[0]}\n{ARGS}{tags[1]}\n{end}"
+    return CallForm(
+        label=label, notation=Notation.TAGS, call=call, around=("", "\n", ""), begin=begin, end=end, tags=tags,
+        value=value,
+    )  # fmt: skip
+
+
+def _invoked(label: str, begin: str, end: str, prefix: str = "", is_text: str = "") -> CallForm:
+    """Return a form with all calls in one block, each <invoke name=..> with <parameter name=..>."""
+    tags = (f'<{prefix}invoke name="{NAME}">', f"</{prefix}invoke>")
+    value = f'<{prefix}parameter name="{KEY}"{is_text}>{VALUE}</{prefix}parameter>\n'
+    call, around = f"{tags[0]}\n{ARGS}{tags[1]}\n", (f"{begin}\n", "", end)
+    return CallForm(
+        label=label, notation=Notation.TAGS, call=call, around=around, begin=begin, end=end, tags=tags, value=value
+    )
+
+
+HERMES = CallForm(
+    label="hermes", notation=Notation.JSON, call=f"{OPEN}\n{OBJECT}\n{CLOSE}", around=("", "\n", ""), begin=OPEN,
+    end=CLOSE,
+)  # fmt: skip
+CODER = _tagged(
+    "coder", OPEN, CLOSE, (f"<function={NAME}>", "</function>"), f"<parameter={KEY}>\n{VALUE}\n</parameter>\n"
+)
+SEED = _tagged(
+    "seed", "<seed:tool_call>", "</seed:tool_call>", (f"<function={NAME}>", "</function>"),
+    f"<parameter={KEY}>{VALUE}</parameter>\n",
+)  # fmt: skip
+GLM = CallForm(
+    label="glm",
+    notation=Notation.TAGS,
+    call=f"{OPEN}{NAME}\n{ARGS}{CLOSE}",
+    around=("", "\n", ""),
+    begin=OPEN,
+    end=CLOSE,
+    inside=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    tags=(NAME, ""),
+    value=f"<arg_key>{KEY}</arg_key>\n<arg_value>{VALUE}</arg_value>\n",
+)
+_OPEN_SOURCE = ":opensource"  # a suffix of each of Hy3's tags
+HY = CallForm(
+    label="hy",
+    notation=Notation.TAGS,
+    call=f"<tool_call{_OPEN_SOURCE}>{NAME}<tool_sep{_OPEN_SOURCE}>\n{ARGS}</tool_call{_OPEN_SOURCE}>",
+    around=(f"<tool_calls{_OPEN_SOURCE}>\n", "\n", f"\n</tool_calls{_OPEN_SOURCE}>"),
+    begin=f"<tool_call{_OPEN_SOURCE}>",
+    end=f"</tool_call{_OPEN_SOURCE}>",
+    inside=(
+        f"<tool_sep{_OPEN_SOURCE}>",
+        *(f"<{slash}arg_{part}{_OPEN_SOURCE}>" for part in ("key", "value") for slash in ("", "/")),
+    ),
+    section=(f"<tool_calls{_OPEN_SOURCE}>", f"</tool_calls{_OPEN_SOURCE}>"),
+    tags=(f"{NAME}<tool_sep{_OPEN_SOURCE}>", ""),
+    value=f"<arg_key{_OPEN_SOURCE}>{KEY}</arg_key{_OPEN_SOURCE}>\n"
+    f"<arg_value{_OPEN_SOURCE}>{VALUE}</arg_value{_OPEN_SOURCE}>\n",
+)
+MINICPM = CallForm(
+    label="minicpm", notation=Notation.TAGS, call=f'<function name="{NAME}">{ARGS}</function>', around=("", "\n", ""),
+    begin='<function name="', end="</function>", tags=(f'{NAME}">', ""), value=f'<param name="{KEY}">{VALUE}</param>',
+    quotes=("<![CDATA[", "]]>"),
+)  # fmt: skip
+MINIMAX = _invoked("minimax", "<minimax:tool_call>", "</minimax:tool_call>")
+DSML, DSML_TOOLS = (
+    _invoked(label, f"<｜DSML｜{word}>", f"</｜DSML｜{word}>", "｜DSML｜", f' string="{IS_TEXT}"')
+    for label, word in (("dsml", "function_calls"), ("dsml_tools", "tool_calls"))
+)
+LLAMA = CallForm(
+    label="llama", notation=Notation.BARE, call=f'{{"name": "{NAME}", "parameters": {ARGS}}}', begin="<|python_tag|>",
+    is_one_call=True,
+)  # fmt: skip
+LLAMA_4 = CallForm(
+    label="llama_4", notation=Notation.BARE, call=LLAMA.call, begin="<|python_start|>", end="<|python_end|>",
+    is_one_call=True,
+)  # fmt: skip
+LLAMA_4_PYTHON = CallForm(
+    label="llama_4_python", notation=Notation.BARE, call=f"{NAME}({ARGS})", around=LIST, begin="<|python_start|>",
+    end="<|python_end|>",
+)  # fmt: skip
+MISTRAL = CallForm(
+    label="mistral",
+    notation=Notation.JSON,
+    call=f"{OBJECT[:-1]}{MAYBE_ID}}}",
+    around=("[TOOL_CALLS][", ", ", "]"),
+    begin="[TOOL_CALLS]",
+    inside=("[ARGS]", "[CALL_ID]"),
+    head=r"\s*+(?P<name>[\w./:-]++)\s*+(\[CALL_ID\]\s*+(?P<id>\w++)\s*+)?(\[ARGS\])?\s*+",
+    has_short_ids=True,
+)
+MISTRAL_IDS = CallForm(
+    label="mistral_ids", notation=Notation.JSON, call=f"[TOOL_CALLS]{NAME}[CALL_ID]{SHORT_ID}[ARGS]{ARGS}",
+    begin="[TOOL_CALLS]", inside=("[ARGS]", "[CALL_ID]"), head=MISTRAL.head, has_short_ids=True,
+)  # fmt: skip
+MISTRAL_ARGS = CallForm(
+    label="mistral_args", notation=Notation.JSON, call=f"[TOOL_CALLS]{NAME}[ARGS]{ARGS}", begin="[TOOL_CALLS]",
+    inside=("[ARGS]", "[CALL_ID]"), head=MISTRAL.head, has_short_ids=True,
+)  # fmt: skip
+_SEP = "<｜tool▁sep｜>"
+DEEPSEEK = CallForm(  # V3, R1
+    label="deepseek",
+    notation=Notation.JSON,
+    call=f"<｜tool▁call▁begin｜>function{_SEP}{NAME}\n```json\n{ARGS}\n```<｜tool▁call▁end｜>",
+    around=("<｜tool▁calls▁begin｜>", "\n", "<｜tool▁calls▁end｜>"),
+    begin="<｜tool▁call▁begin｜>",
+    end="<｜tool▁call▁end｜>",
+    inside=(_SEP,),
+    section=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+    head=rf"\s*+(function\s*+{_SEP})?\s*+(?P<name>[\w./:-]++)\s*+({_SEP}|```json)?\s*+",
+    tail="`",
+)
+DEEPSEEK_31 = CallForm(
+    label="deepseek_31",
+    notation=Notation.JSON,
+    call=f"<｜tool▁call▁begin｜>{NAME}{_SEP}{ARGS}<｜tool▁call▁end｜>",
+    around=("<｜tool▁calls▁begin｜>", "", "<｜tool▁calls▁end｜>"),
+    begin=DEEPSEEK.begin,
+    end=DEEPSEEK.end,
+    inside=DEEPSEEK.inside,
+    section=DEEPSEEK.section,
+    head=DEEPSEEK.head,
+    tail="`",
+)
+KIMI = CallForm(
+    label="kimi",
+    notation=Notation.JSON,
+    call=f"<|tool_call_begin|>functions.{NAME}:{INDEX}<|tool_call_argument_begin|>{ARGS}<|tool_call_end|>",
+    around=("<|tool_calls_section_begin|>", "", "<|tool_calls_section_end|>"),
+    begin="<|tool_call_begin|>",
+    end="<|tool_call_end|>",
+    inside=("<|tool_call_argument_begin|>",),
+    section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    head=r"\s*+(?P<id>(functions\.)?(?P<name>[\w./:-]+):\d++)\s*+<\|tool_call_argument_begin\|>\s*+",
+)
+SOLAR = CallForm(
+    label="solar",
+    notation=Notation.JSON,
+    call=f"<|tool_call:begin|>{ID}<|tool_call:name|>{NAME}<|tool_call:args|>{ARGS}<|tool_call:end|>",
+    around=("<|tool_calls|>", "", ""),
+    begin="<|tool_call:begin|>",
+    end="<|tool_call:end|>",
+    inside=("<|tool_call:name|>", "<|tool_call:args|>"),
+    section=("<|tool_calls|>", "<|calls|>"),
+    head=r"\s*+(?P<id>[\w-]++)\s*+<\|tool_call:name\|>\s*+(?P<name>[\w./:-]++)\s*+<\|tool_call:args\|>\s*+",
+    turns=Turns("<|think|>", "<|content|>", "<|content|>", "<|end|><|begin|>assistant", ("<|flush|>",)),
+)
+FUNCTIONARY = CallForm(
+    label="functionary", notation=Notation.JSON, call=f"<function={NAME}>{ARGS}</function>", begin="<function=",
+    end="</function>", head=r"\s*+(?P<name>[\w./:-]++)>\s*+",
+)  # fmt: skip
+PHI = CallForm(
+    label="phi", notation=Notation.JSON, call=f"<|tool_call|>{OBJECT}<|/tool_call|>", begin="<|tool_call|>",
+    end="<|/tool_call|>",
+)  # fmt: skip
+GRANITE = _listed("granite", "<|tool_call|>", "")
+NEMOTRON = _listed("nemotron", "<TOOLCALL>", "</TOOLCALL>")
+LISTED = _listed("listed", "<tool_calls>", "</tool_calls>")
+COMMAND = _listed(
+    "command", "<|START_ACTION|>", "<|END_ACTION|>",
+    f'{{"tool_call_id": "{INDEX}", "tool_name": "{NAME}", "parameters": {ARGS}}}', ("[\n    ", ",\n    ", "\n]"),
+)  # fmt: skip
+APERTUS = replace(_listed("apertus", "<|tools_prefix|>", "<|tools_suffix|>", KEYED), ends_turn=True)
+LFM = CallForm(
+    label="lfm", notation=Notation.PYTHON, call=f"{NAME}({ARGS})",
+    around=("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"), begin="<|tool_call_start|>", end="<|tool_call_end|>",
+)  # fmt: skip
+OLMO = CallForm(
+    label="olmo", notation=Notation.PYTHON, call=f"{NAME}({ARGS})",
+    around=("<function_calls>\n", "\n", "\n</function_calls>"), begin="<function_calls>", end="</function_calls>",
+)  # fmt: skip
+GIGACHAT = CallForm(
+    label="gigachat", notation=Notation.JSON, call=f"<|function_call|>{OBJECT}", begin="<|function_call|>",
+    is_one_call=True,
+)  # fmt: skip
+GEMMA = CallForm(
+    label="gemma", notation=Notation.GEMMA, call=f"<|tool_call>call:{NAME}{ARGS}<tool_call|>", begin="<|tool_call>",
+    end="<tool_call|>", inside=('<|"|>',), section=("<|tool_response>",),
+)  # fmt: skip
+_ATEM = _invoked("muse", "<atem:function_calls>", "</atem:function_calls>", "atem:")
+MUSE = replace(  # each call is a message to its tool
+    _ATEM,
+    call=f" to={NAME}<|message|>{_ATEM.around[0]}{_ATEM.call}{_ATEM.end}",
+    around=("", "<|eom|><|start|>assistant", ""),
+    turns=Turns(
+        thought=" to=self<|message|>",
+        said=" to=user<|message|>",
+        aside=" to=user<|message|>",
+        onward="<|eom|><|start|>assistant",
+        ends=("<|eot|>",),
+    ),
+)
+HARMONY = CallForm(
+    label="harmony",
+    notation=Notation.HARMONY,
+    call=f"<|channel|>commentary to=functions.{NAME} <|constrain|>json<|message|>{ARGS}",
+    inside=harmony.MARKERS,
+    is_one_call=True,
+    turns=harmony.TURNS,
+)
+FORMS = (
+    HERMES, CODER, SEED, GLM, HY, MINICPM,
+    MINIMAX, DSML, DSML_TOOLS, LLAMA, LLAMA_4, LLAMA_4_PYTHON, MISTRAL, MISTRAL_IDS,
+    MISTRAL_ARGS, DEEPSEEK, DEEPSEEK_31, KIMI, SOLAR, FUNCTIONARY, PHI, GRANITE, NEMOTRON, LISTED, COMMAND,
+    APERTUS, LFM, OLMO, GIGACHAT, GEMMA, MUSE, HARMONY,
+)  # fmt: skip
+
+
+def bare_openings(form: CallForm, tools: Sequence[Tool]) -> tuple[str, ...]:
+    """Return the tags that begin a call of an offered tool, for models that leave out the marker before them."""
+    if form.notation is not Notation.TAGS or form.tags[0].startswith(NAME):
+        return ()
+    return tuple(form.tags[0].replace(NAME, tool.name) for tool in tools)

@@ -1,0 +1,330 @@
+"""A draft head in training for a GGUF target: layer, vocabulary and output, and how they are read and written.
+
+What a head borrows from its target (embeddings, output) stays as in the target's file, decoded; an output of its own
+is trained with the layer. It writes the keys of the `eagle3` format; losses and conversations are elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from eaglelocal.errors import IncompatibleError
+from eaglelocal.gguf.eagle_info import (
+    ACCEPTANCE_LENGTH_KEY,
+    FC_NORM_KEY,
+    NORM_OUTPUT_KEY,
+    TARGET_NAME_KEY,
+    EagleInfo,
+)
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.tensors import read_indices, read_rows, read_span, read_tensor
+from eaglelocal.gguf.values import ValueType
+from eaglelocal.gguf.writer import Entry, StreamedTensor, copied_entries
+from eaglelocal.hub.heads.convert import FILE_TYPES, tokenizer_entries
+from eaglelocal.hub.heads.head_store import TRAINED_HERE
+from eaglelocal.hub.heads.weight_conversion import indices, matrix, vector
+from eaglelocal.training.eagle_head import Head, HeadShape
+from eaglelocal.training.gguf_export import HEAD_NAMES, folded_fc
+from eaglelocal.training.precision import quick_type
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+NEW_VOCABULARY = 32_000  # tokens that a new head predicts, where its target has more
+HEAD_SIZES = (128, 64, 32)
+ROWS_AT_ONCE = 2048  # rows of a matrix that are decoded at once
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix in a file, of which rows are read when needed."""
+
+    header: Header
+    name: str
+
+    @property
+    def num_rows(self) -> int:
+        return self.header.tensors[self.name].shape[1]
+
+    @property
+    def width(self) -> int:
+        return self.header.tensors[self.name].shape[0]
+
+    def rows(self, rows: Sequence[int]) -> Floats:
+        return read_rows(self.header.path, self.header, self.name, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A head's vocabulary. `tokens` [draft vocabulary]: the target's tokens that it predicts; None: all."""
+
+    tokens: Ints | None
+    embeddings: Matrix
+    output: Matrix  # its own, or the target's
+    owns_output: bool
+    owns_embeddings: bool
+    is_new: bool  # the output is still to be copied from the target's rows
+
+    def embedded(self, tokens: Sequence[int]) -> Floats:
+        """Read the embeddings [tokens, width] from the file: a text uses little of a large vocabulary."""
+        unique, places = np.unique(np.asarray(tokens, np.int64), return_inverse=True)
+        return self.embeddings.rows(unique.tolist())[places]
+
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        return (self.output.num_rows if self.tokens is None else len(self.tokens), self.output.width)
+
+    def first_output(self) -> Tensor:
+        """Return the initial output [draft vocabulary, width]: float32 if it is trained, else bfloat16, as in Pupil."""
+        cut_out = self.tokens if self.is_new else None
+        rows = list(range(self.output.num_rows)) if cut_out is None else cut_out.tolist()
+        first = torch.empty(self.output_shape, dtype=torch.float32 if self.owns_output else torch.bfloat16)
+        for start in range(0, len(rows), ROWS_AT_ONCE):  # in float32 a large vocabulary takes gigabytes
+            part = self.output.rows(rows[start : start + ROWS_AT_ONCE])
+            first[start : start + len(part)] = torch.from_numpy(part)
+        return first
+
+
+class Pupil(nn.Module):
+    """A head and its output. Only what the head owns is a parameter, and is saved in checkpoints."""
+
+    output: Tensor  # [draft vocabulary, width]
+
+    def __init__(self, head: Head, output: Tensor, *, owns_output: bool) -> None:
+        super().__init__()
+        self.head = head
+        if owns_output:
+            self.output = nn.Parameter(output)
+        else:
+            self.register_buffer("output", output.bfloat16(), persistent=False)
+
+    def to_learn_on(self, device: str) -> Pupil:
+        """Move it to the device. A borrowed output gets the type of products there: nothing else makes types match."""
+        if not isinstance(self.output, nn.Parameter):
+            self.output = self.output.to(quick_type(device))
+        return self.to(device)
+
+
+@dataclass(frozen=True, slots=True)
+class School:
+    """A target, and the head with which training begins, if any."""
+
+    target: Header
+    info: ModelInfo
+    start: Header | None = None
+    start_info: EagleInfo | None = None
+
+
+def shape_of(info: EagleInfo, header: Header, *, max_context: int) -> HeadShape:
+    """Return the shape of a head in a file. Raises IncompatibleError if its RoPE is not supported here."""
+    scaling = header.metadata.get("eagle3.rope.scaling.type", "linear")  # llama.cpp's default; its factor has none
+    turned = header.metadata.get("eagle3.rope.dimension_count", info.head_dim)
+    if scaling not in ("none", "linear") or turned != info.head_dim:
+        raise IncompatibleError(
+            f"the head {info.name} turns {turned} of {info.head_dim} with {scaling} scaling, which is not trained here",
+            hint="`--from none` trains a new one",
+        )
+    factors = "rope_freqs.weight"
+    return HeadShape(
+        width=info.width,
+        tap_width=info.target_hidden_size,
+        taps=info.target_layers,
+        num_heads=info.n_head,
+        num_kv_heads=info.n_kv_head,
+        head_size=info.head_dim,
+        ffn=info.n_ff,
+        max_context=max_context,
+        norm_eps=info.rms_eps,
+        fc_norm_eps=info.fc_norm_eps,
+        rope_theta=_real(header, "eagle3.rope.freq_base", 10_000.0),
+        rope_scale=_real(header, "eagle3.rope.scaling.factor", 1.0) if scaling == "linear" else 1.0,
+        rope_factors=tuple(read_tensor(header.path, header, factors).tolist()) if factors in header.tensors else (),
+        window=info.window,
+        fc_norm=info.fc_norm,
+        norm_before_fc=info.norm_before_fc,
+        norm_before_residual=info.norm_before_residual,
+        norm_output=info.norm_output,
+    )
+
+
+def _real(header: Header, key: str, default: float) -> float:
+    value = header.metadata.get(key, default)
+    return float(value) if isinstance(value, int | float) else default
+
+
+def new_shape(target: ModelInfo, *, max_context: int) -> HeadShape:
+    """Return the shape of a new EAGLE-3.1 head: as wide as the target, one layer, about 5 % of a dense model's weights.
+
+    Raises IncompatibleError where the target's layers or width do not allow one.
+    """
+    n = target.n_layer
+    if n < 4:
+        raise IncompatibleError(f"{target.name} has {n} layers; a head reads three, none of them the first")
+    head_size = next((size for size in HEAD_SIZES if target.n_embd % size == 0), 0)
+    if not head_size:
+        raise IncompatibleError(f"{target.name} is {target.n_embd} wide, which does not divide into attention heads")
+    num_heads = target.n_embd // head_size
+    return HeadShape(
+        width=target.n_embd,
+        tap_width=target.n_embd,
+        taps=(1, n // 2, n - 1) if n < 8 else (2, n // 2, n - 3),
+        num_heads=num_heads,
+        num_kv_heads=num_heads // 4 if num_heads % 4 == 0 and num_heads > 4 else num_heads,
+        head_size=head_size,
+        ffn=-(-11 * target.n_embd // 4 // 256) * 256,
+        max_context=max_context,
+        norm_eps=1e-5,
+    )
+
+
+def frequent_tokens(counts: Ints, most: int = NEW_VOCABULARY) -> Ints | None:
+    """Return the `most` most frequent tokens, of equal ones those with the lowest id; None: all of them."""
+    if len(counts) <= most:
+        return None
+    return np.sort(np.argsort(-counts, kind="stable")[:most]).astype(np.int64)
+
+
+def words_of(school: School, new_tokens: Ints | None) -> Words:
+    """Return the vocabulary of the initial head, or of a new one that predicts `new_tokens`."""
+    target, start, info = school.target, school.start, school.start_info
+    lent = Matrix(target, "output.weight" if "output.weight" in target.tensors else "token_embd.weight")
+    embeddings = Matrix(target, "token_embd.weight")
+    if start is None or info is None:
+        return Words(
+            new_tokens, embeddings, lent, owns_output=new_tokens is not None, owns_embeddings=False, is_new=True
+        )
+    tokens = read_indices(start.path, start, "d2t") if info.draft_vocab is not None else None
+    return Words(
+        tokens,
+        Matrix(start, "token_embd.weight") if info.has_own_embeddings else embeddings,
+        Matrix(start, "output.weight") if info.has_own_output else lent,
+        owns_output=info.has_own_output,
+        owns_embeddings=info.has_own_embeddings,
+        is_new=False,
+    )
+
+
+def head_shape(school: School, *, max_context: int) -> HeadShape:
+    """Return the shape of the initial head, or of a new one. Raises IncompatibleError if it cannot be trained here."""
+    if school.start is None or school.start_info is None:
+        return new_shape(school.info, max_context=max_context)
+    return shape_of(school.start_info, school.start, max_context=max_context)
+
+
+def pupil_of(school: School, words: Words, *, max_context: int) -> Pupil:
+    """Return the head at the beginning of training: the file's, or a new one."""
+    head = Head(head_shape(school, max_context=max_context))
+    if school.start is None:
+        begin(head)
+    else:
+        fill_head(head, school.start)
+    return Pupil(head, words.first_output(), owns_output=words.owns_output)
+
+
+@torch.no_grad()
+def begin(head: Head) -> None:
+    """Initialise a new head's matrices: std 1/sqrt(columns), half of that where they add to the residual stream."""
+    for name, parameter in head.named_parameters():
+        if parameter.ndim == 2:
+            std = parameter.shape[1] ** -0.5
+            nn.init.normal_(parameter, std=std / 2 if name in ("o.weight", "ffn.down.weight") else std)
+
+
+@torch.no_grad()
+def fill_head(head: Head, header: Header) -> None:
+    """Load the file's weights into the head. The gains of fc_norm stay folded into fc, which is the same function."""
+
+    def weights(name: str) -> Tensor:
+        return torch.from_numpy(read_tensor(header.path, header, f"{name}.weight"))
+
+    head.fc.weight.copy_(weights("fc"))
+    if head.taps_norm is not None:
+        head.taps_norm.get_parameter("weight").copy_(weights("enc.output_norm"))
+    for inner, outer in HEAD_NAMES.items():
+        head.get_parameter(inner).copy_(weights(outer))
+
+
+def name_of(school: School) -> str:
+    """Return the name of the trained head."""
+    if school.start_info is None:
+        return f"{school.info.name} EAGLE-3.1 head{TRAINED_HERE}"
+    return school.start_info.name.removesuffix(TRAINED_HERE) + TRAINED_HERE
+
+
+def entries_of(head: Head, school: School, *, name: str, kind: str) -> list[Entry]:
+    """Return the keys of the trained head's file."""
+    shape, start = head.shape, school.start
+    changed = [
+        Entry("general.name", ValueType.STRING, name),
+        Entry("general.file_type", ValueType.UINT32, FILE_TYPES[kind]),
+        Entry(TARGET_NAME_KEY, ValueType.STRING, school.info.name),
+        Entry(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it is measured
+    ]
+    if start is not None:
+        return [*changed, *copied_entries(start, without=frozenset(entry.key for entry in changed))]
+    counts = {
+        "eagle3.context_length": school.info.context_length,
+        "eagle3.embedding_length": shape.width,
+        "eagle3.block_count": 1,
+        "eagle3.feed_forward_length": shape.ffn,
+        "eagle3.attention.head_count": shape.num_heads,
+        "eagle3.attention.head_count_kv": shape.num_kv_heads,
+        "eagle3.attention.key_length": shape.head_size,
+        "eagle3.attention.value_length": shape.head_size,
+        "eagle3.rope.dimension_count": shape.head_size,
+        "eagle3.vocab_size": school.info.n_vocab,
+        "eagle3.target_hidden_size": shape.tap_width,
+    }
+    flags = {
+        "eagle3.norm_before_residual": shape.norm_before_residual,
+        "eagle3.norm_before_fc": shape.norm_before_fc,
+        FC_NORM_KEY: shape.fc_norm,
+        NORM_OUTPUT_KEY: shape.norm_output,
+    }
+    return [
+        *changed,
+        *(Entry(key, ValueType.UINT32, count) for key, count in counts.items()),
+        *(Entry(key, ValueType.BOOL, flag) for key, flag in flags.items()),
+        Entry("eagle3.target_layers", ValueType.ARRAY, shape.taps, ValueType.INT32),
+        Entry("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, shape.norm_eps),
+        Entry("eagle3.rope.freq_base", ValueType.FLOAT32, shape.rope_theta),
+        *tokenizer_entries(school.target),
+    ]
+
+
+@torch.no_grad()
+def tensors_of(pupil: Pupil, words: Words, kind: str) -> list[StreamedTensor]:
+    head = pupil.head
+    fc = folded_fc(head) if head.shape.fc_norm else head.fc.weight
+    weights = {"fc": fc, **{outer: head.get_parameter(inner) for inner, outer in HEAD_NAMES.items()}}
+    if head.taps_norm is not None:
+        weights["enc.output_norm"] = head.taps_norm.get_parameter("weight")
+    if words.owns_output:
+        weights["output"] = pupil.output
+    written = [_tensor(f"{name}.weight", weight, kind) for name, weight in weights.items()]
+    if words.owns_embeddings:
+        source = words.embeddings
+        shape = (source.num_rows, head.shape.width)
+        written.append(
+            matrix(source.name, lambda first, end: read_span(source.header, source.name, first, end), shape, kind)
+        )
+    if words.tokens is not None:
+        written.append(indices("d2t", words.tokens))
+    if head.shape.rope_factors:
+        written.append(vector("rope_freqs.weight", np.array(head.shape.rope_factors, np.float32)))
+    return written
+
+
+def _tensor(name: str, weight: Tensor, kind: str) -> StreamedTensor:
+    values: Floats = weight.detach().float().cpu().numpy()
+    if values.ndim == 1:
+        return vector(name, values)
+    rows, columns = values.shape
+    return matrix(name, lambda first, end: values[first:end], (rows, columns), kind)

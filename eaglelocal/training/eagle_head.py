@@ -1,0 +1,193 @@
+"""An EAGLE-3 or 3.1 head in torch: exactly the graph that llama.cpp runs for `eagle3`, and its unrolled chain.
+
+`fc_norm`: each tapped layer input has its own RMSNorm before fc; `norm_before_fc`: all have one together.
+`norm_output`: the state fed to the next draft step is the normalised one. `norm_before_residual`: the residual stream
+starts from hidden_norm(g). Sources: EAGLE-3 (arXiv 2503.01840), attention drift / EAGLE-3.1 (arXiv 2605.09992). Losses,
+data and files are elsewhere.
+
+Positions, as in llama.cpp's draft cache: the cell at position P holds the pair (token[P+1], g[P]) and predicts
+token[P+2]. A chain is anchored at P; its step j holds (token[P+1+j], own state of step j-1) at position P+j and sees
+the cells up to P and its own steps 1..j.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from eaglelocal.training.llama_target import RmsNorm, SwiGlu, TargetShape, rope_tables, rotate, split_heads
+
+MAX_STEPS = 16  # rotary tables reach this far past the context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadShape:
+    """Sizes and flags of a head. Tap k is the residual stream that enters layer k, `tap_width` wide."""
+
+    width: int
+    tap_width: int
+    taps: tuple[int, ...]
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    ffn: int
+    max_context: int
+    norm_eps: float
+    fc_norm_eps: float | None = None  # None: as the others
+    rope_theta: float = 10_000.0
+    rope_scale: float = 1.0  # positions are divided by it
+    rope_factors: tuple[float, ...] = ()  # [head_size / 2], of llama3's scaling; each frequency is divided by its own
+    window: int | None = None  # tokens that attention sees, counted back from a chain's first step
+    fc_norm: bool = True
+    norm_before_fc: bool = False
+    norm_before_residual: bool = True
+    norm_output: bool = True
+
+
+def shape_beside(
+    target: TargetShape,
+    *,
+    taps: tuple[int, ...] = (1, 3, 5),
+    num_heads: int = 4,
+    num_kv_heads: int = 4,
+    ffn: int = 704,
+) -> HeadShape:
+    """Return the shape of the embedded model's head, as wide as the target, whose embedding and lm_head it borrows."""
+    return HeadShape(
+        width=target.width,
+        tap_width=target.width,
+        taps=taps,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_size=target.head_size,
+        ffn=ffn,
+        max_context=target.max_context,
+        norm_eps=target.norm_eps,
+        rope_theta=target.rope_theta,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """A tensor of keys and one of values, each [batch, heads, cells, head_size], keys rotated."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class Head(nn.Module):
+    """An EAGLE-3 or 3.1 head without embeddings and lm_head."""
+
+    cos: Tensor  # [max_context + MAX_STEPS, head_size / 2]
+    sin: Tensor
+
+    def __init__(self, shape: HeadShape) -> None:
+        super().__init__()
+        self.shape = shape
+        width, eps, pair = shape.width, shape.norm_eps, 2 * shape.width
+        tapped, kv_width = len(shape.taps) * shape.tap_width, shape.num_kv_heads * shape.head_size
+        fc_eps = eps if shape.fc_norm_eps is None else shape.fc_norm_eps
+        self.fc_norms = nn.ModuleList(RmsNorm(shape.tap_width, fc_eps) for _ in shape.taps if shape.fc_norm)
+        self.taps_norm = RmsNorm(tapped, eps) if shape.norm_before_fc else None
+        self.fc = nn.Linear(tapped, width, bias=False)
+        self.token_norm = RmsNorm(width, eps)
+        self.hidden_norm = RmsNorm(width, eps)
+        self.q = nn.Linear(pair, shape.num_heads * shape.head_size, bias=False)
+        self.k = nn.Linear(pair, kv_width, bias=False)
+        self.v = nn.Linear(pair, kv_width, bias=False)
+        self.o = nn.Linear(shape.num_heads * shape.head_size, width, bias=False)
+        self.ffn_norm = RmsNorm(width, eps)
+        self.ffn = SwiGlu(width, shape.ffn)
+        self.norm = RmsNorm(width, eps)
+        cos, sin = rope_tables(
+            shape.max_context + MAX_STEPS,
+            shape.head_size,
+            shape.rope_theta,
+            scale=shape.rope_scale,
+            factors=shape.rope_factors,
+        )
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def fuse(self, taps: Sequence[Tensor]) -> Tensor:
+        """Fuse tapped layer inputs, each [batch, length, tap_width], into g [batch, length, width]."""
+        normed = [norm(tap) for norm, tap in zip(self.fc_norms, taps, strict=True)] if self.fc_norms else list(taps)
+        read = torch.cat(normed, -1)
+        return self.fc(read if self.taps_norm is None else self.taps_norm(read))  # type: ignore[no-any-return]
+
+    def forward(self, embedded: Tensor, g: Tensor, anchors: Tensor, num_steps: int) -> list[Tensor]:
+        """Unroll num_steps draft steps from each anchor over the given (teacher-forced) tokens.
+
+        embedded [batch, length, width] token embeddings; g [batch, length, width]; anchors [batch, chains], each at
+        most length - 2. Returns per step the normalised state [batch, chains, width], the lm_head's input. Steps past
+        the row repeat its last token and are meaningless.
+        """
+        prefix = self._prefix(embedded, g)
+        positions = torch.arange(embedded.shape[1] - 1, device=g.device)
+        is_seen = self._sees(anchors, positions)  # [batch, chains, cells]
+        state = rows_at(g, anchors)
+        own: list[Cells] = []
+        states = []
+        for step in range(num_steps):
+            token = rows_at(embedded, (anchors + 1 + step).clamp(max=embedded.shape[1] - 1))
+            pair, residual = self._pair(token, state)
+            if step > 0:  # the first step's cell is among the prefix
+                own.append(self._cells(pair, anchors + step))
+            query = self._rotated(self.q(pair), anchors + step)
+            out = self._finish(residual + self.o(attend(query, prefix, is_seen, own=own)))
+            states.append(self.norm(out))
+            state = states[-1] if self.shape.norm_output else out
+        return states
+
+    def _sees(self, anchors: Tensor, cells: Tensor) -> Tensor:
+        """Return which cells chains see, [batch, chains, cells]. Windows stay: the drafter cuts its cache per draft."""
+        is_past = cells <= anchors.unsqueeze(-1)
+        return is_past if self.shape.window is None else is_past & (cells > anchors.unsqueeze(-1) - self.shape.window)
+
+    def _prefix(self, embedded: Tensor, g: Tensor) -> Cells:
+        """Return the cells of all pairs (token[P+1], g[P]); they need no attention, only the layer's input."""
+        pairs, _ = self._pair(embedded[:, 1:], g[:, :-1])
+        return self._cells(pairs, torch.arange(pairs.shape[1], device=pairs.device).unsqueeze(0))
+
+    def _pair(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the attention's input [batch, n, 2 * width] and the residual stream [batch, n, width]."""
+        hidden = self.hidden_norm(state)
+        return torch.cat((self.token_norm(token), hidden), -1), hidden if self.shape.norm_before_residual else state
+
+    def _cells(self, pairs: Tensor, positions: Tensor) -> Cells:
+        repeat = self.shape.num_heads // self.shape.num_kv_heads
+        keys, values = self._rotated(self.k(pairs), positions), self._split(self.v(pairs))
+        return Cells(keys.repeat_interleave(repeat, 1), values.repeat_interleave(repeat, 1))
+
+    def _rotated(self, x: Tensor, positions: Tensor) -> Tensor:
+        return rotate(self._split(x), self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return split_heads(x, self.shape.head_size)
+
+    def _finish(self, x: Tensor) -> Tensor:
+        """Return the layer's output, before the last norm."""
+        return x + self.ffn(self.ffn_norm(x))  # type: ignore[no-any-return]
+
+
+def attend(query: Tensor, prefix: Cells, is_seen: Tensor, *, own: list[Cells]) -> Tensor:
+    """Attend to the seen prefix cells and the chain's own ones; returns [batch, chains, heads * head_size].
+
+    query [batch, heads, chains, head_size]; is_seen [batch, chains, cells]; own: one cell per chain and earlier step.
+    """
+    num_cells = prefix.keys.shape[2]
+    scores = (query @ prefix.keys.mT).float().masked_fill(~is_seen.unsqueeze(1), float("-inf"))
+    own_scores = [(query.float() * cells.keys.float()).sum(-1, keepdim=True) for cells in own]
+    weights = torch.softmax(torch.cat((scores, *own_scores), -1) * query.shape[-1] ** -0.5, -1).to(query.dtype)
+    mixed = weights[..., :num_cells] @ prefix.values
+    for index, cells in enumerate(own):
+        mixed = mixed + weights[..., num_cells + index, None] * cells.values
+    return mixed.transpose(1, 2).flatten(-2)
+
+
+def rows_at(x: Tensor, positions: Tensor) -> Tensor:
+    """Gather rows of x [batch, length, width] at positions [batch, n] into [batch, n, width]."""
+    return x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))

@@ -1,0 +1,63 @@
+"""Held-out loss and agreement per kind of task, so that a training run can be judged while it runs.
+
+It packs rows per kind and measures target and head on them. It does not generate text: the evaluation through the
+engine decides whether answers are right.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from eaglelocal.training.document_packing import Batch, Pieces, encode_document, pack, score
+from eaglelocal.training.llama_target import Target
+from eaglelocal.training.next_token import answer_loss
+from eaglelocal.training.tokenizer import GuideTokenizer
+from eaglelocal.training.training_time_test import TrainingTimeTest
+
+ROW_LENGTH = 512  # of most of the training: with longer rows, early figures would depend on position, not skill
+MAX_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The held-out batches on which target and head are judged."""
+
+    batches: dict[str, Batch]  # kind of task -> its rows
+
+    @classmethod
+    def of(cls, documents: Iterable[tuple[str, Pieces]], tokenizer: GuideTokenizer) -> Examination:
+        """Pack rows from (kind, pieces); kinds without an answer that fits a row are left out."""
+        by_kind: dict[str, list[Pieces]] = defaultdict(list)
+        for kind, pieces in documents:
+            by_kind[kind].append(pieces)
+        batches = {kind: _batch(found, tokenizer) for kind, found in sorted(by_kind.items())}
+        return cls({kind: batch for kind, batch in batches.items() if batch is not None})
+
+    def of_target(self, target: Target) -> str:
+        """Return `kind loss/agreement`: nats per answer token, share of answer tokens that are the argmax."""
+        scores = {kind: answer_loss(target, batch) for kind, batch in self.batches.items()}
+        return ", ".join(f"{kind} {loss:.3f}/{agreement:.3f}" for kind, (loss, agreement) in scores.items())
+
+    @torch.no_grad()
+    def of_head(self, objective: TrainingTimeTest) -> str:
+        """Return `kind agreement by draft step`."""
+        told = []
+        for kind, batch in self.batches.items():
+            with torch.autocast("cpu", torch.bfloat16):
+                _, agreements = objective.loss_and_agreement(batch)
+            told.append(f"{kind} {' '.join(f'{agreement:.2f}' for agreement in agreements)}")
+        return ", ".join(told)
+
+
+def _batch(documents: list[Pieces], tokenizer: GuideTokenizer) -> Batch | None:
+    encoded = (encode_document(pieces, tokenizer) for pieces in documents)
+    rows = [row for row, _ in zip(pack(encoded, ROW_LENGTH, tokenizer.end_of_text), range(MAX_ROWS), strict=False)]
+    if not rows:
+        return None
+    batch = score(np.stack([row.tokens for row in rows]), np.stack([row.flags for row in rows]), seed=0)
+    return batch if batch.is_assistant.any() else None

@@ -1,0 +1,104 @@
+"""Outputs of a GGUF target for whole texts: the layer inputs that a head reads, and the logits it should predict.
+
+Runs llama.cpp in this process, so that the head learns from what the engine will see: the states and distribution of
+the quantized weights, to the rounding of a batch. Does not use torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.llama_library import load_library
+from eaglelocal.backend.model import Model
+from eaglelocal.core.batch import Batch
+from eaglelocal.core.plan import Plan
+from eaglelocal.errors import EngineError
+from eaglelocal.gguf.architectures import FinalState
+from eaglelocal.gguf.draft_pairing import read_model
+from eaglelocal.loading.fit import fitted
+from eaglelocal.probe.probe import probe
+from eaglelocal.probe.thread_count import usable_threads
+
+CAPTURE_ROWS = 128  # of a decode: llama.cpp keeps logits of the whole vocabulary for each row
+MOST_LOGIT = 6e4  # f16 ends at 65504
+
+Floats = npt.NDArray[np.float32]
+Halves = npt.NDArray[np.float16]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """The target's output for a text of n tokens, to predict those after the position `first` and one after the last.
+
+    taps    [n, taps, width]
+    logits  [n - first, draft vocabulary] for the token after each position from `first` on, at least one
+    best    [n - first] the target's likeliest token of its whole vocabulary, after each of them
+    """
+
+    taps: Floats
+    logits: Halves
+    best: Ints
+
+
+class Capture:
+    """A loaded target that reads texts. Use it as a context manager, or close it.
+
+    Raises as assembly does where the target cannot be loaded.
+
+    vocabulary  [draft vocabulary] the target's tokens that the head can predict; None: all
+    """
+
+    def __init__(self, plan: Plan, taps: tuple[int, ...], vocabulary: Ints | None) -> None:
+        self._vocabulary = vocabulary
+        self._opened = contextlib.ExitStack()
+        threads = plan.threads or usable_threads()
+        library = load_library()
+        part = fitted(replace(plan, n_batch=CAPTURE_ROWS), probe(), library, threads=threads).target
+        with contextlib.ExitStack() as opened:
+            model = Model(library, part.header.path, part.placement)
+            opened.callback(model.close)
+            by_nextn = read_model(part.header).final_state is FinalState.NEXTN
+            params = replace(part.context, max_outputs=None)
+            self._context = LlamaContext(model, params, taps=taps, final_by_nextn=by_nextn)
+            opened.callback(self._context.close)
+            self._opened = opened.pop_all()
+
+    @property
+    def n_ctx(self) -> int:
+        return self._context.n_ctx
+
+    def read(self, tokens: Sequence[int], first: int) -> Captured:
+        """Return the target's output for a text of at most n_ctx tokens. Raises EngineError or ResourceError."""
+        if len(tokens) > self.n_ctx:  # llama.cpp would abort if the context were smaller than a batch
+            raise EngineError(f"a text of {len(tokens)} tokens does not fit {self.n_ctx}")
+        taps, logits, best = [], [], []
+        for start in range(0, len(tokens), CAPTURE_ROWS):
+            part = list(tokens[start : start + CAPTURE_ROWS])
+            positions = list(range(start, start + len(part)))
+            outputs = [position >= first for position in positions]
+            self._context.decode(Batch(part, positions, [(0,)] * len(part), outputs))
+            taps.append(self._context.copy_taps(list(range(len(part)))))
+            for row in np.flatnonzero(outputs).tolist():
+                said = self._context.logits(row)
+                best.append(int(said.argmax()))
+                wanted = said if self._vocabulary is None else said[self._vocabulary]
+                logits.append(wanted.clip(-MOST_LOGIT, MOST_LOGIT).astype(np.float16))
+        self._context.remove(0, 0)
+        return Captured(np.concatenate(taps), np.stack(logits), np.array(best, np.int64))
+
+    def close(self) -> None:
+        self._opened.close()
+
+    def __enter__(self) -> Capture:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,81 @@
+"""A widget that shows lines with roles, and redraws only those that have changed.
+
+It costs far less than a screen full of labels: no layout, no markup, one strip per line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from eaglelocal.tui.styled_lines import EMPTY, Line, Role, plain, width_of
+
+ROLES: tuple[Role, ...] = ("text", "strong", "quiet", "good", "bad", "warn", "accent", "chosen")
+
+
+class Painted(Widget):
+    """A widget that shows the lines last given to `paint`, from the top; the rest of it is empty."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"painted--{role}" for role in ROLES}
+    DEFAULT_CSS = """
+    Painted {
+        & > .painted--strong { text-style: bold; }
+        & > .painted--quiet { color: $text-muted; }
+        & > .painted--good { color: $text-success; }
+        & > .painted--bad { color: $text-error; text-style: bold; }
+        & > .painted--warn { color: $text-warning; }
+        & > .painted--accent { color: $text-accent; }
+        & > .painted--chosen { text-style: reverse; }
+        &:ansi > .painted--quiet { color: ansi_default; text-style: dim; }
+        &:ansi > .painted--good { color: ansi_green; }
+        &:ansi > .painted--bad { color: ansi_red; text-style: bold; }
+        &:ansi > .painted--warn { color: ansi_yellow; }
+        &:ansi > .painted--accent { color: ansi_cyan; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._lines: list[Line] = []
+        self._styles: dict[Role, Style] = {}
+        self.num_drawn = 0  # lines so far, a measure of the cost
+
+    @property
+    def text(self) -> str:
+        """The text that is shown, without styles."""
+        return "\n".join(map(plain, self._lines))
+
+    def paint(self, lines: Sequence[Line]) -> None:
+        """Show these lines; only those that differ are redrawn."""
+        old, self._lines = self._lines, list(lines)
+        width = self.size.width
+        for y in range(max(len(old), len(self._lines))):
+            if _at(old, y) != _at(self._lines, y):
+                self.refresh(Region(0, y, width, 1))
+
+    def render_line(self, y: int) -> Strip:
+        self.num_drawn += 1
+        spans = _at(self._lines, y)
+        segments = [Segment(span.text, self._style(span.role)) for span in spans]
+        return Strip(segments, width_of(spans)).adjust_cell_length(self.size.width, self._style("text"))
+
+    def notify_style_update(self) -> None:
+        """Drop the cached styles when the theme changes."""
+        self._styles = {}
+        super().notify_style_update()
+
+    def _style(self, role: Role) -> Style:
+        style = self._styles.get(role)
+        if style is None:
+            style = self._styles[role] = self.get_component_rich_style(f"painted--{role}")
+        return style
+
+
+def _at(lines: Sequence[Line], y: int) -> Line:
+    return lines[y] if y < len(lines) else EMPTY

@@ -1,0 +1,79 @@
+"""Write the conversation to the transcript: finished entries, and after them the answer that still grows.
+
+Called on the screen's thread only; another thread pushes the pieces of the answer (live_answer.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from eaglelocal.conversation.answer_stats import honest_line
+from eaglelocal.conversation.ask import Asked, forgotten_line
+from eaglelocal.conversation.conversation import Turn
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.tui.entries import Entry, Kind, entries_of_turns, error_entry
+from eaglelocal.tui.live_answer import LiveAnswer
+from eaglelocal.tui.transcript import Transcript
+
+
+class Spoken:
+    """The only writer of the transcript."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        self._transcript = transcript
+        self._live = LiveAnswer()
+        self._tail = 0  # index in the transcript from which the running answer may change
+
+    # ---- notes, above the growing answer
+    def note(self, text: str) -> None:
+        self._transcript.note(self._tail, text)
+        self._tail += 1
+
+    def wrong(self, error: EagleLocalError) -> None:
+        self._add(error_entry(error))
+
+    # ---- question and answer
+    def ask(self, question: str, live: LiveAnswer) -> None:
+        """Add a question, whose answer grows in `live` from here on."""
+        self._live = live
+        self._tail = len(self._transcript)  # an answer that failed at once has not set it
+        self._transcript.follow()
+        self._add(Entry(Kind.QUESTION, question))
+        self._transcript.grow(True)
+
+    def draw(self) -> None:
+        """Show what has arrived of the answer since the last call."""
+        if self._live.has_news:
+            finished, growing = self._live.advance()
+            self._transcript.replace_from(self._tail, [*finished, *growing])
+            self._tail += len(finished)
+
+    def end(self, asked: Asked, n_ctx: int) -> None:
+        """Finish the answer, complete or not, with its figures or its error. n_ctx: tokens of the context."""
+        self.draw()
+        self._tail = len(self._transcript)
+        self._transcript.grow(False)
+        outcome = asked.outcome
+        if asked.num_left_out:
+            self.note(forgotten_line(asked.num_left_out, n_ctx))
+        if outcome.finished is not None:
+            self._add(Entry(Kind.FIGURES, honest_line(outcome.finished), has_gap=False))
+        elif outcome.text:
+            self._add(Entry(Kind.FIGURES, "the answer above is cut off", has_gap=False))
+        if outcome.error is not None:
+            self.wrong(outcome.error)
+
+    # ---- the whole
+    def take_back(self) -> None:
+        """Remove the last question and everything below it."""
+        self._transcript.take_back()
+        self._tail = len(self._transcript)
+
+    def turn_to(self, turns: Iterable[Turn]) -> None:
+        """Replace the whole transcript by another conversation."""
+        self._transcript.load(entries_of_turns(turns))
+        self._tail = len(self._transcript)
+
+    def _add(self, entry: Entry) -> None:
+        self._transcript.insert(self._tail, entry)
+        self._tail += 1

@@ -1,0 +1,190 @@
+"""The parent's handle of one engine process: start it, send commands, read messages, stop it and reap it.
+
+Covers one process from start to end; restarts are the supervisor's task. `send` and `stop` are safe from any thread
+and never raise because the process is gone; `messages` and `bury` belong to one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from io import BufferedReader, FileIO
+from pathlib import Path
+from types import MappingProxyType
+from typing import TextIO, cast
+
+from eaglelocal.core.events import Command, Shutdown
+from eaglelocal.core.huge_pages import TUNABLES, tunables
+from eaglelocal.core.plan import Plan
+from eaglelocal.errors import EngineError
+from eaglelocal.worker.channel import Channel
+from eaglelocal.worker.exit_reason import Ending
+from eaglelocal.worker.unexpected_error import LOG_VARIABLE
+
+_NUM_LINES = 200
+_MAX_LINE_BYTES = 4096
+_READ_BYTES = 64 * 1024
+_PATIENCE_S = 2.0  # for a Shutdown to be obeyed, and again for a terminate
+_BURIAL_S = 1.0  # for a process whose pipe has ended
+
+
+# llama.cpp would attach a debugger before it aborts, which delays the restart.
+NO_DEBUGGER = MappingProxyType({"GGML_NO_BACKTRACE": "1"})
+# libgomp's threads spin for milliseconds at each of a step's hundreds of barriers. On a busy machine the thread they
+# wait for is not running, and decoding becomes many times slower. A thousand spins cost little on an idle machine and
+# keep most of the speed on a busy one (tests/measures/busy.py).
+DEFAULTS = MappingProxyType({"GOMP_SPINCOUNT": "1000"})
+
+
+class EngineChild:
+    """A running `eaglelocal.worker.process`. Raises OSError when it cannot be started."""
+
+    def __init__(self, builder: str, plan: Plan) -> None:
+        self._process = _spawn(builder)
+        stdin, stdout, stderr = _pipes(self._process)
+        self._channel = Channel(BufferedReader(stdout, _READ_BYTES), stdin)
+        self.started_at_s = time.monotonic()
+        try:
+            self._last_words = _LastWords(stderr)
+        except RuntimeError as error:  # no thread can be started
+            self._process.kill()
+            self._process.wait()
+            self._channel.close()
+            raise OSError(errno.EAGAIN, str(error)) from error
+        self._ended_for = ""
+        self._deliver(plan)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, command: Command) -> bool:
+        """Send a command. False if the process is gone and never received it; `messages` then ends."""
+        return self._deliver(command)
+
+    def messages(self) -> Iterator[object]:
+        """Yield the messages of the process until its pipe ends."""
+        while True:
+            try:
+                message = self._channel.receive()
+            except EngineError as error:
+                self.end(error.message)
+                return
+            except (EOFError, OSError):
+                return
+            yield message
+
+    def end(self, reason: str) -> None:
+        """Kill a process that hangs or breaks the protocol; `reason` goes into its Ending. Safe from any thread."""
+        self._ended_for = reason
+        self._process.kill()
+
+    def bury(self) -> Ending:
+        """Reap the process after `messages` has ended, close its pipes, and return how it ended."""
+        if not self._ended_within(_BURIAL_S):
+            self._process.kill()
+        exit_status = self._process.wait()
+        self._channel.close()
+        return Ending(exit_status, self._last_words.close(), self._ended_for)
+
+    def stop(self, *, gently: bool = True) -> None:
+        """End the process by request, then SIGTERM, then SIGKILL. Returns when it has ended."""
+        # Send Shutdown from another thread: the pipe of a process that hangs may be full.
+        asking = threading.Thread(target=self.send, args=(Shutdown(),), name="engine-shutdown", daemon=True)
+        if gently:
+            asking.start()
+        if not (gently and self._ended_within(_PATIENCE_S)):
+            self._force()
+        if gently:
+            asking.join()
+
+    def _force(self) -> None:
+        self._process.terminate()
+        if not self._ended_within(_PATIENCE_S):
+            self._process.kill()
+            self._process.wait()
+
+    def _deliver(self, message: Command | Plan) -> bool:
+        try:
+            self._channel.send(message)
+        except OSError:
+            return False
+        return True
+
+    def _ended_within(self, seconds: float) -> bool:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+class _LastWords:
+    """The last lines that a process wrote to stderr, read by a thread until the pipe ends."""
+
+    def __init__(self, stream: FileIO) -> None:
+        self._stream = BufferedReader(stream)
+        self._echo: TextIO | None = sys.stderr if os.environ.get(LOG_VARIABLE) else None
+        self._lines: deque[str] = deque(maxlen=_NUM_LINES)
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._read, name="engine-stderr", daemon=True)
+        self._thread.start()
+
+    def close(self) -> tuple[str, ...]:
+        """Return the lines once the process has ended. Does not wait long: a grandchild may hold the pipe open."""
+        self._thread.join(_BURIAL_S)
+        with self._lock:
+            return tuple(self._lines)
+
+    def _read(self) -> None:
+        with self._stream:
+            while raw := self._stream.readline(_MAX_LINE_BYTES):
+                line = raw.decode("utf-8", "replace").rstrip("\r\n")
+                with self._lock:
+                    self._lines.append(line)
+                if self._echo is not None:
+                    with contextlib.suppress(OSError, ValueError):
+                        self._echo.write(f"{line}\n")
+
+
+def _spawn(builder: str) -> subprocess.Popen[bytes]:
+    # -P: a file in the user's working folder must not shadow one of our modules.
+    # faulthandler: a crash in native code leaves the Python frames on stderr, for the crash report.
+    command = [sys.executable, "-P", "-X", "faulthandler", "-m", "eaglelocal.worker.process", builder]
+    pipe = subprocess.PIPE
+    with _interrupt_held_back():
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=_environment())
+
+
+def _environment() -> dict[str, str]:
+    """Return our environment with our own import path: parent and child are one program, however it was started."""
+    root = str(Path(__file__).parents[2])  # keep its place in sys.path: another copy of this package may come later
+    ours = [entry for entry in sys.path if entry == root or (entry and entry != os.getcwd())]
+    path = os.pathsep.join(ours if root in ours else [*ours, root])
+    return {**DEFAULTS, **os.environ, **NO_DEBUGGER, "PYTHONPATH": path, TUNABLES: tunables(os.environ)}
+
+
+@contextlib.contextmanager
+def _interrupt_held_back() -> Iterator[None]:
+    """Block SIGINT while the child is started: it inherits this, so Ctrl-C cannot end it before it ignores SIGINT."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[FileIO, FileIO, FileIO]:
+    """Return stdin, stdout and stderr as raw files; the process was started without buffers."""
+    return cast(FileIO, process.stdin), cast(FileIO, process.stdout), cast(FileIO, process.stderr)

@@ -1,0 +1,286 @@
+"""The engine's child process: `python -m eaglelocal.worker.process PACKAGE.MODULE:BUILDER`.
+
+Messages come on stdin and leave on stdout (channel.py); the first one is the Plan. One thread reads
+commands into a queue; only the main thread uses the engine. The process ends when its pipe or its parent
+ends, even during a native call, so that a killed parent never leaves GPU memory occupied.
+It knows the engine by its Protocol only, and imports the builder by name, so it imports nothing from above.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol, cast
+
+from eaglelocal.backend.parent_watch import end_with_parent
+from eaglelocal.core.events import (
+    Cancel,
+    EngineInfo,
+    EngineSnapshot,
+    Failed,
+    Finished,
+    LoadFailed,
+    LoadProgress,
+    Ready,
+    RequestEvent,
+    SetSpec,
+    Shutdown,
+    SnapshotTaken,
+    Submit,
+    TakeSnapshot,
+)
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.request import AnyRequest, Spec
+from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
+from eaglelocal.worker.channel import Channel
+from eaglelocal.worker.exit_reason import Broken
+from eaglelocal.worker.unexpected_error import as_engine_error
+from eaglelocal.worker.watchdog import BEAT_S, Beat
+
+_MIN_PROGRESS = 0.005  # least step of a load's fraction that is sent; llama.cpp reports every tensor
+
+
+class EngineLoop(Protocol):
+    """The engine as its process drives it; every method is called from one thread."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def has_work(self) -> bool:
+        """True if step() would do something or return events."""
+
+    def submit(self, request: AnyRequest) -> None:
+        """Queue a request; errors in it come out of step() as Failed."""
+
+    def cancel(self, request_id: str) -> None:
+        """End a request; Finished(reason="cancelled") comes out of step()."""
+
+    def set_spec(self, spec: Spec) -> None:
+        """Set the spec of requests that have none of their own; without drafters it has no effect."""
+
+    def step(self) -> list[RequestEvent]:
+        """Schedule, draft, run, verify, commit. An exception is fatal for the requests in flight."""
+
+    def snapshot(self) -> EngineSnapshot: ...
+
+    def close(self) -> None: ...
+
+
+Report = Callable[[LoadProgress], None]
+Builder = Callable[[Plan, Report], EngineLoop]
+Commands = SimpleQueue[object]
+
+
+class Service:
+    """The main thread's loop: handle commands, step while there is work, send the events.
+
+    A step that raises fails every request in flight. ResourceError leaves the engine usable (the
+    requests are cancelled in it); any other error, or an engine that still does not step afterwards, ends the
+    process, and the supervisor starts a new one.
+    """
+
+    def __init__(self, engine: EngineLoop, commands: Commands, channel: Channel) -> None:
+        self._engine = engine
+        self._commands = commands
+        self._channel = channel
+        self._in_flight: set[str] = set()
+        self._num_turns = 0
+
+    @property
+    def num_turns(self) -> int:
+        """The loop iterations so far; it stands still while the engine idles or hangs. Safe from any thread."""
+        return self._num_turns
+
+    def run(self) -> int:
+        """Serve until Shutdown or a fatal error; return the exit status."""
+        while self._obey_queued():
+            if self._engine.has_work and not self._step():
+                return 1
+            self._num_turns += 1
+        return 0
+
+    def _obey_queued(self) -> bool:
+        """Handle the queued commands; wait for one if there is nothing else to do. Returns False for Shutdown."""
+        if not self._engine.has_work:
+            self._fail_all(EngineError("the engine lost the request: it has no work left"))
+            if not self._obey(self._commands.get()):
+                return False
+        while not self._commands.empty():
+            if not self._obey(self._commands.get()):
+                return False
+        return True
+
+    def _obey(self, command: object) -> bool:
+        match command:
+            case Submit(request):
+                self._submit(request)
+            case Cancel(request_id):
+                if request_id in self._in_flight:
+                    self._engine.cancel(request_id)
+            case SetSpec(spec):
+                self._engine.set_spec(spec)
+            case TakeSnapshot():
+                self._channel.send(SnapshotTaken(self._engine.snapshot()))
+            case Shutdown():
+                return False
+            case _:
+                raise EngineError(f"the engine does not know the command {type(command).__name__}")
+        return True
+
+    def _submit(self, request: AnyRequest) -> None:
+        try:
+            self._engine.submit(request)
+        except Exception as error:  # an error in one request must not fail the others
+            self._channel.send([Failed(request.id, as_engine_error(error, "the engine failed on the request"))])
+        else:
+            self._in_flight.add(request.id)
+
+    def _step(self) -> bool:
+        """Run one step and send its events in one message. Returns False if the engine cannot go on."""
+        try:
+            events = self._engine.step()
+        except ResourceError as error:
+            return self._abandon(error)
+        except Exception as error:
+            self._channel.send(Broken(as_engine_error(error, "the engine failed")))
+            return False
+        self._tell(events)
+        return True
+
+    def _abandon(self, error: ResourceError) -> bool:
+        """Cancel the requests in flight in the engine, then fail them. Returns False if the engine did not recover."""
+        try:
+            for request_id in self._in_flight:
+                self._engine.cancel(request_id)
+            while self._engine.has_work:
+                self._engine.step()  # only cancellation events, dropped; the reason is sent below
+        except Exception:
+            traceback.print_exc()
+            self._channel.send(Broken(error))
+            return False
+        self._fail_all(error)
+        return True
+
+    def _fail_all(self, error: EagleLocalError) -> None:
+        if self._in_flight:
+            self._tell([Failed(request_id, error) for request_id in self._in_flight])
+
+    def _tell(self, events: list[RequestEvent]) -> None:
+        told = [event for event in events if event.request_id in self._in_flight]
+        for event in told:
+            if isinstance(event, (Finished, Failed)):
+                self._in_flight.discard(event.request_id)
+        if told:
+            self._channel.send(told)
+
+
+def main(builder: str) -> int:
+    """Take over the pipes, load, serve; return the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; only the parent decides
+    channel = _take_over_pipes()
+    with contextlib.suppress(LibraryError):  # if the C library is missing, loading reports it
+        end_with_parent(channel.fileno())  # the thread below cannot act while the main thread holds the GIL
+    commands: Commands = SimpleQueue()
+    threading.Thread(target=_listen, args=(channel, commands), name="commands", daemon=True).start()
+    engine = _load(builder, cast(Plan, commands.get()), channel)
+    if engine is None:
+        return 1
+    service = Service(engine, commands, channel)
+    threading.Thread(target=_beat, args=(service, channel), name="beat", daemon=True).start()
+    status = service.run()
+    if status == 0:
+        engine.close()  # after a fatal error only the operating system can free it safely
+    return status
+
+
+def _take_over_pipes() -> Channel:
+    """Move the channel off fds 0 and 1, so that native code can neither read nor write it by accident."""
+    reading, writing = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return Channel(open(reading, "rb"), open(writing, "wb", buffering=0))
+
+
+def _listen(channel: Channel, commands: Commands) -> None:
+    try:
+        while True:
+            commands.put(channel.receive())
+    except (EOFError, OSError):
+        os._exit(0)  # the parent is gone: stop at once, even during a native call
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _beat(service: Service, channel: Channel) -> None:
+    """Send a Beat each second in which the loop moved: the steps of a long prompt send no events."""
+    told = service.num_turns
+    with contextlib.suppress(OSError):  # the parent is gone
+        while True:
+            time.sleep(BEAT_S)
+            if told != service.num_turns:
+                told = service.num_turns
+                channel.send(Beat())
+
+
+def _load(builder: str, plan: Plan, channel: Channel) -> EngineLoop | None:
+    """Build the engine; send Ready, or LoadFailed and return None."""
+    try:
+        engine = _find(builder)(plan, _Progress(channel).report)
+        channel.send(Ready(engine.info))
+    except Exception as error:
+        channel.send(LoadFailed(as_engine_error(error, "the engine failed to load")))
+        return None
+    gc.collect()
+    gc.freeze()  # vocabularies are large and permanent; later collections must not walk them between steps
+    return engine
+
+
+def _find(builder: str) -> Builder:
+    module, _, name = builder.partition(":")
+    return cast(Builder, getattr(importlib.import_module(module), name))
+
+
+class _Progress:
+    """A filter that sends load progress only when it changed noticeably."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._last = LoadProgress(-1.0, "")
+
+    def report(self, progress: LoadProgress) -> None:
+        moved = progress.fraction - self._last.fraction
+        is_other = (progress.what, progress.detail) != (self._last.what, self._last.detail)
+        if is_other or moved >= _MIN_PROGRESS or progress.fraction >= 1.0 > self._last.fraction:
+            self._last = progress
+            self._channel.send(progress)
+
+
+def run_and_leave(builder: str) -> None:
+    """Run `main` and exit without finalizing: the reader thread may hold a lock that finalizing needs."""
+    status = 1
+    try:
+        status = main(builder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    run_and_leave(sys.argv[1])

@@ -1,0 +1,27 @@
+"""What `--flash-attn auto` means."""
+
+from __future__ import annotations
+
+import pytest
+
+from eaglelocal.backend.flash_attention import MAX_SCORES_BYTES, scores_bytes, settled
+
+
+@pytest.mark.parametrize(
+    ("asked", "on_gpu", "kv_type", "scores", "expected"),
+    [
+        ("auto", False, "f16", 0, "off"),
+        ("auto", False, "f16", MAX_SCORES_BYTES, "off"),
+        ("auto", False, "f16", MAX_SCORES_BYTES + 1, "auto"),  # its memory is worth more than its time
+        ("auto", False, "q8_0", 0, "auto"),  # a quantized cache needs it
+        ("auto", True, "f16", 0, "auto"),
+        ("on", False, "f16", 0, "on"),
+        ("off", True, "q8_0", 0, "off"),
+    ],
+)
+def test_what_auto_means(asked: str, on_gpu: bool, kv_type: str, scores: int, expected: str) -> None:
+    assert settled(asked, on_gpu=on_gpu, kv_type=kv_type, scores_bytes=scores) == expected
+
+
+def test_scores_of_a_batch() -> None:
+    assert scores_bytes(n_batch=512, num_cells=4096, n_head=32) == 256 * 2**20

@@ -1,0 +1,136 @@
+"""Picture files that people send, and files that are none."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from doubles.pictures import boasting
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from eaglelocal.backend.image_decoder import FORMATS, MAX_SHOWN, MAX_SIDE, pixels_of
+from eaglelocal.errors import RequestError
+
+RED = (255, 0, 0)
+NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 60, 3), np.uint8))
+
+
+def file_of(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def colours(data: bytes) -> np.ndarray:
+    """[height, width, 3]"""
+    pixels = pixels_of(data)
+    return np.frombuffer(pixels.data, np.uint8).reshape(pixels.height, pixels.width, 3)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_each_format_is_read(kind: str) -> None:
+    shown = colours(file_of(Image.new("RGB", (40, 30), RED), kind))
+    assert shown.shape == (30, 40, 3)
+    assert np.abs(shown.astype(int) - RED).max() < 6
+
+
+@pytest.mark.parametrize(
+    ("image", "wanted"),
+    [
+        (Image.new("L", (8, 8), 200), (200, 200, 200)),
+        (Image.new("1", (8, 8), 1), (255, 255, 255)),
+        (Image.new("P", (8, 8), 0), (0, 0, 0)),
+        (Image.new("I;16", (8, 8), 0x8000), (128, 128, 128)),
+        (Image.new("RGBA", (8, 8), (255, 0, 0, 0)), (255, 255, 255)),  # seen through: white paper
+        (Image.new("RGBA", (8, 8), (255, 0, 0, 255)), RED),
+        (Image.new("LA", (8, 8), (0, 0)), (255, 255, 255)),
+    ],
+)
+def test_all_kinds_of_pixels_become_colours(image: Image.Image, wanted: tuple[int, int, int]) -> None:
+    assert (colours(file_of(image)) == wanted).all()
+
+
+def test_colours_of_print_become_those_of_a_screen() -> None:
+    shown = colours(file_of(Image.new("CMYK", (16, 16), (0, 0, 0, 0)), "JPEG"))
+    assert shown.min() > 250
+
+
+def test_a_photograph_taken_sideways_stands_upright() -> None:
+    image = Image.new("RGB", (40, 20), "blue")
+    image.paste(RED, (0, 0, 20, 20))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    shown = colours(file_of(image, "JPEG", exif=exif, quality=95))
+    assert shown.shape == (40, 20, 3)
+    assert shown[5, 10, 0] > 200 > 60 > shown[35, 10, 0]
+
+
+def test_of_a_moving_picture_the_first_is_shown() -> None:
+    frames = [Image.new("P", (8, 8), 0), Image.new("P", (8, 8), 1)]
+    for frame in frames:
+        frame.putpalette([255, 0, 0, 0, 0, 255])
+    data = file_of(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert (colours(data) == RED).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        ((MAX_SIDE + 1000, 100), (MAX_SIDE, round(100 * MAX_SIDE / (MAX_SIDE + 1000)))),
+        ((3000, 3000), (2048, 2048)),  # 64 of a request are unpacked at once
+        ((1500, 2500), (1500, 2500)),
+        ((2500, 4000), (1619, 2590)),
+    ],
+)
+def test_a_large_one_is_made_smaller(size: tuple[int, int], shown: tuple[int, int]) -> None:
+    for kind in ("PNG", "JPEG"):
+        pixels = pixels_of(file_of(Image.new("L", size), kind))
+        assert (pixels.width, pixels.height) == shown
+        assert pixels.width * pixels.height <= MAX_SHOWN
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA"])
+def test_thin_lines_become_grey_where_it_is_made_smaller(mode: str) -> None:
+    """Rather than be left out or kept whole, in whatever way the file has its colours."""
+    lines = np.zeros((3000, 3000), np.uint8)
+    lines[:, ::2] = 255
+    shown = colours(file_of(Image.fromarray(lines).convert(mode)))
+    assert shown.shape == (2048, 2048, 3)
+    assert ((shown > 30) & (shown < 225)).mean() > 0.6
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "damaged, or no PNG"),
+        (b"hello", "damaged, or no PNG"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "damaged, or no PNG"),
+        (b"II*\0" + bytes(100), "damaged, or no PNG"),  # TIFF, of which there are too many kinds
+        (boasting(100_000, 100_000), "million pixels"),
+        (boasting(9_000, 9_000), "9000 x 9000 are more than 80 million pixels"),
+        (boasting(1_000, 1_000), "cannot be read: image file is truncated"),  # and has them not
+        (file_of(Image.new("RGB", (400, 3))), "more than 100 times"),
+        (file_of(NOISE, "JPEG")[:-400], "cannot be read"),
+    ],
+)
+def test_what_is_no_picture_is_refused(data: bytes, words: str) -> None:
+    with pytest.raises(RequestError, match=words) as raised:
+        pixels_of(data)
+    assert raised.value.code == "invalid_image"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_damaged_files_are_refused_or_read(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(FORMATS))
+    whole = bytearray(file_of(NOISE, kind))
+    for _ in range(data.draw(st.integers(1, 6))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        pixels = pixels_of(bytes(whole[: data.draw(st.integers(1, len(whole)))]))
+    except RequestError:
+        return
+    assert len(pixels.data) == 3 * pixels.width * pixels.height

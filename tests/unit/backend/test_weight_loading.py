@@ -1,0 +1,38 @@
+"""Which weights are read and which are mapped."""
+
+from __future__ import annotations
+
+import pytest
+
+from eaglelocal.backend.weight_loading import LAID_OUT, WIDE, has_room, types_to_read
+from eaglelocal.memory.budget import RAM, Room
+
+
+@pytest.mark.parametrize(
+    ("huge_pages", "lays_out", "is_brief", "types"),
+    [
+        (True, True, False, {*WIDE, *LAID_OUT}),
+        (True, False, False, {*WIDE}),
+        (True, True, True, {*LAID_OUT}),
+        (True, False, True, set()),
+        (False, True, False, set()),
+    ],
+)
+def test_types(huge_pages: bool, lays_out: bool, is_brief: bool, types: set[str]) -> None:
+    assert set(types_to_read(huge_pages=huge_pages, lays_out=lays_out, is_brief=is_brief)) == types
+
+
+@pytest.mark.parametrize(
+    ("free", "gpus", "gpu_layers", "fits"),
+    [
+        (8, (), None, True),
+        (7, (), None, False),
+        (None, (), None, False),
+        (8, ("CUDA0",), None, False),
+        (8, ("CUDA0",), 20, False),
+        (8, ("CUDA0",), 0, True),
+    ],
+)
+def test_room(free: int | None, gpus: tuple[str, ...], gpu_layers: int | None, fits: bool) -> None:
+    rooms = [Room(RAM, free), *(Room(gpu, 100) for gpu in gpus)]
+    assert has_room(4, rooms, gpu_layers) is fits

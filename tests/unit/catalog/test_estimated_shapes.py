@@ -1,0 +1,125 @@
+"""Shapes of catalogue entries against what llama.cpp's logs and papers say of the same models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.estimated_shapes import expert_share, shape_of_draft, shape_of_mtp, shape_of_target
+from eaglelocal.gguf.model_shape import Shape
+from eaglelocal.memory.cache_bytes import CacheSizes, cache_bytes
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load(user_folder=Path("/nonexistent"))
+
+
+def shape(catalog: Catalog, target: str, quant: str) -> Shape:
+    entry = catalog.target(target)
+    return shape_of_target(entry.outline, quant, entry.quantizations[quant].num_bytes)
+
+
+@pytest.mark.parametrize(
+    ("target", "ctx", "mib"),
+    [
+        ("qwen3-8b", 8192, 1152),  # printed by llama.cpp in f16, as are all of these
+        ("qwen3.6-27b", 32768, 2048 + 149.6),  # with one recurrent state
+        ("llama-3.1-8b", 8192, 1024),
+        ("gemma-4-31b", 16384, 1280 + 1200),  # 10 whole layers, 50 of 1024 + 512 cells
+        ("gpt-oss-20b", 32768, 768 + 18),
+        ("glm-4.7-flash", 32768, 1692),  # keys alone, of which values are a part
+        ("nemotron-3-nano-30b-a3b", 32768, 192 + 47.62),
+        ("qwen3.5-122b-a10b", 32768, 768 + 149.06),
+        ("qwen3-next-80b", 32768, 768 + 75.37),
+    ],
+)
+def test_caches(catalog: Catalog, target: str, ctx: int, mib: float) -> None:
+    known = shape(catalog, target, next(iter(catalog.target(target).quantizations)))
+    sizes = CacheSizes(n_ctx=ctx, whole_windows=False)
+    assert cache_bytes(known, sizes) / MIB == pytest.approx(mib, rel=0.002)
+
+
+@pytest.mark.parametrize(
+    ("target", "quant", "mib"),
+    [("qwen3-8b", "Q4_K_M", 334), ("qwen3.6-27b", "Q4_K_M", 682), ("llama-3.3-70b", "Q4_K_M", 564)],
+)
+def test_embeddings_that_stay_in_main_memory(catalog: Catalog, target: str, quant: str, mib: float) -> None:
+    assert shape(catalog, target, quant).embedding_bytes / MIB == pytest.approx(mib, rel=0.01)
+
+
+def test_every_entry_adds_up(catalog: Catalog) -> None:
+    for target in catalog.targets.values():
+        for quant in target.quantizations:
+            known = shape(catalog, target.id, quant)
+            layers = sum(known.bytes_of_layer(layer) for layer in range(known.n_layer))
+            parts = known.embedding_bytes + known.output_bytes + layers
+            assert known.weights_bytes - known.n_layer <= parts <= known.weights_bytes, (target.id, quant)
+            assert 0 < known.active_bytes <= known.weights_bytes, (target.id, quant)
+            kept = sum(1 for heads in known.kv_heads if heads)
+            outline = target.outline
+            assert kept == outline.full.num_layers + (outline.windowed.num_layers if outline.windowed else 0)
+
+
+def test_few_experts_are_read(catalog: Catalog) -> None:
+    """Bytes of a token by the share of active parameters, as pages state them."""
+    for target in (
+        *("qwen3-30b-a3b", "gpt-oss-20b", "gpt-oss-120b", "qwen3.6-35b-a3b", "qwen3-next-80b", "qwen3-coder-next"),
+        *("qwen3.5-122b-a10b", "glm-4.5-air", "glm-4.7-flash", "nemotron-3-nano-30b-a3b"),
+    ):
+        entry = catalog.target(target)
+        for quant in entry.quantizations:
+            known = shape(catalog, target, quant)
+            share = entry.outline.active_parameters_b / entry.outline.parameters_b
+            assert 0.5 * share < known.active_bytes / known.weights_bytes < 2.0 * share, (target, quant)
+    dense = shape(catalog, "qwen3-8b", "Q4_K_M")
+    assert dense.active_bytes == dense.weights_bytes - dense.embedding_bytes
+
+
+@pytest.mark.parametrize(
+    ("target", "in_experts_b", "in_embeddings_b"),
+    [
+        ("glm-4.7-flash", 46 * 64 * 3 * 2048 * 1536 / 1e9, 2 * 154_880 * 2048 / 1e9),  # the first layer is dense
+        ("nemotron-3-nano-30b-a3b", 23 * 128 * 2 * 2688 * 1856 / 1e9, 2 * 131_072 * 2688 / 1e9),  # others have none
+    ],
+)
+def test_experts_of_some_layers(catalog: Catalog, target: str, in_experts_b: float, in_embeddings_b: float) -> None:
+    outline = catalog.target(target).outline
+    assert expert_share(outline) == pytest.approx(in_experts_b / (outline.parameters_b - in_embeddings_b))
+
+
+def test_heads(catalog: Catalog) -> None:
+    target = catalog.target("qwen3-8b").outline
+    head = shape_of_draft(catalog.drafts["e3-qwen3-8b-angelslim"], target)
+    assert head is not None and head.is_head
+    assert 2 * head.kv_values_per_token == 4096  # bytes of a token in f16, as published
+    published = catalog.drafts["e3-qwen3-8b-angelslim"].sizes["q8_0"]
+    assert head.weights_bytes == pytest.approx(published * 4.5 / 8.5, abs=1), "it is loaded as a copy in four bits"
+    assert shape_of_draft(catalog.drafts["e3-qwen3-next-80b-specforge"], target) is None  # nobody told its size
+
+
+def test_an_mtp_layer_is_as_large_as_what_it_adds_to_a_published_file(catalog: Catalog) -> None:
+    outline = catalog.target("qwen3.6-27b").outline
+    layer = shape_of_mtp(outline, shape(catalog, "qwen3.6-27b", "Q4_K_M"))
+    entry = catalog.drafts["mtp-qwen3.6-27b"]
+    assert layer.weights_bytes == pytest.approx(entry.sizes["file"], rel=0.15)
+    assert 2 * layer.kv_values_per_token == entry.kv_bytes_per_token
+    assert layer.is_head and layer.num_taps == 1
+
+
+def test_a_small_model_keeps_what_is_published(catalog: Catalog) -> None:
+    target = catalog.target("qwen3-8b").outline
+    small = shape_of_draft(catalog.drafts["plain-qwen3-0.6b"], target)
+    assert small is not None and not small.is_head
+    assert 2 * small.kv_values_per_token == 114688
+    for draft in catalog.drafts.values():
+        drawn = shape_of_draft(draft, target) if draft.kind in ("draft_model", "eagle3") else None
+        if drawn is not None:
+            kept = 2 * drawn.kv_values_per_token
+            assert draft.kv_bytes_per_token is not None
+            assert draft.kv_bytes_per_token <= kept <= 1.25 * draft.kv_bytes_per_token, draft.id
+            assert drawn.n_head <= 64, draft.id

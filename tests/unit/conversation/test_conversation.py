@@ -1,0 +1,180 @@
+"""Conversations in memory and on disk, and what falls out of the context."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.context_window import TokenEstimate, calibrated, turns_to_forget
+from eaglelocal.conversation.conversation import Conversation, Turn
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
+TURNS = st.lists(st.builds(Turn, question=TEXT, answer=TEXT, stopped=st.booleans()), max_size=6)
+
+
+def test_messages_are_system_turns_question() -> None:
+    conversation = Conversation("be brief", [Turn("a", "b"), Turn("c", "d")], num_forgotten=1)
+    sent = [(message.role, message.content) for message in conversation.messages("e")]
+    assert sent == [("system", "be brief"), ("user", "c"), ("assistant", "d"), ("user", "e")]
+
+
+def test_retry_takes_the_last_answer_back() -> None:
+    conversation = Conversation(turns=[Turn("a", "b"), Turn("c", "d")], num_forgotten=2)
+    assert conversation.take_last_question() == "c"
+    assert conversation.turns == [Turn("a", "b")]
+    assert conversation.num_forgotten == 1
+
+
+def test_retry_prefers_the_question_that_failed() -> None:
+    conversation = Conversation(turns=[Turn("a", "b")], unanswered="c")
+    assert conversation.take_last_question() == "c"
+    assert conversation.turns == [Turn("a", "b")]
+
+
+@given(TEXT, TURNS)
+def test_what_is_saved_is_what_is_loaded(
+    tmp_path_factory: pytest.TempPathFactory, system: str, turns: list[Turn]
+) -> None:
+    folder = tmp_path_factory.mktemp("talks")
+    conversation_file.save(Conversation(system, turns), folder / "talk.json", target="m")
+    loaded = conversation_file.load(folder, "talk")
+    assert (loaded.system, loaded.turns, loaded.name) == (system, turns, "talk")
+
+
+def test_a_failed_save_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "talk.json"
+    conversation_file.save(Conversation(turns=[Turn("a", "b")]), path, target="m")
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ResourceError, match="No space left"):
+        conversation_file.save(Conversation(turns=[Turn("more", "b")]), path, target="m")
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["talk.json"]
+
+
+def test_only_the_owner_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "deeper" / "talk.json"
+    conversation_file.save(Conversation(turns=[Turn("a", "b")]), path, target="m")
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResourceError, match="cannot write"):
+        conversation_file.save(Conversation(turns=[Turn("a", "b")]), tmp_path / "file" / "talk.json", target="m")
+
+
+@pytest.mark.parametrize(
+    "name", ["../up", "/etc/passwd", "a/b", "..", ".hidden", "", " ", "a\nb", "x" * 200, "a\0b", "-f"]
+)
+def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="not a name"):
+        conversation_file.path_of(tmp_path, name)
+
+
+@given(st.text(max_size=100))
+def test_every_name_stays_in_the_folder(name: str) -> None:
+    folder = Path("/talks")
+    try:
+        path = conversation_file.path_of(folder, name)
+    except UsageError:
+        return
+    assert path.parent == folder
+    assert path.suffix == ".json"
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("{", "not a conversation"),
+        ("[]", "no turns"),
+        ('{"version": 1}', "no turns"),
+        ('{"version": 2, "turns": []}', "version 2"),
+        ('{"version": 1, "turns": 3}', "turns a list"),
+        ('{"version": 1, "system": 3, "turns": []}', "system must be text"),
+        ('{"version": 1, "turns": [{"question": "a", "answer": "b"}, {"question": 1}]}', "turn 2"),
+        ('{"version": 1, "turns": ["a"]}', "turn 1"),
+        ("[" * 100_000, "not a conversation"),
+    ],
+)
+def test_a_broken_file_says_what_is_wrong(tmp_path: Path, content: str, complaint: str) -> None:
+    (tmp_path / "talk.json").write_text(content)
+    with pytest.raises(UsageError, match=complaint):
+        conversation_file.load(tmp_path, "talk")
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | TEXT, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner)
+    )
+)
+def test_any_json_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, content: object) -> None:
+    folder = tmp_path_factory.mktemp("talks")
+    (folder / "talk.json").write_text(json.dumps({"version": 1, "turns": [content]}))
+    with pytest.raises(EagleLocalError, match="turn 1"):
+        conversation_file.load(folder, "talk")
+
+
+def test_binary_rubbish_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "talk.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not a conversation"):
+        conversation_file.load(tmp_path, "talk")
+
+
+def test_a_mistyped_name_gets_the_nearest(tmp_path: Path) -> None:
+    conversation_file.save(Conversation(turns=[Turn("a", "b")]), tmp_path / "holiday.json", target="m")
+    with pytest.raises(UsageError) as caught:
+        conversation_file.load(tmp_path, "holliday")
+    assert caught.value.hint == "/load holiday"
+
+
+def test_nothing_is_forgotten_while_it_fits() -> None:
+    conversation = Conversation(turns=[Turn("q" * 100, "a" * 100)] * 3)
+    assert turns_to_forget(conversation, "q", estimate=TokenEstimate(0.1), n_ctx=2048, max_tokens=None) == 0
+
+
+def test_a_limit_beyond_the_context_does_not_cost_the_conversation() -> None:
+    conversation = Conversation(turns=[Turn("q" * 100, "a" * 100)] * 3)
+    assert turns_to_forget(conversation, "q", estimate=TokenEstimate(0.1), n_ctx=2048, max_tokens=10**6) == 0
+
+
+@given(TURNS, TEXT, st.integers(1, 400), st.none() | st.integers(1, 500))
+def test_what_fits_without_some_turns_is_made_to_fit(
+    turns: list[Turn], question: str, n_ctx: int, max_tokens: int | None
+) -> None:
+    conversation, estimate = Conversation("system", turns), TokenEstimate()
+    room = n_ctx - (n_ctx // 4 if max_tokens is None else min(max_tokens, n_ctx * 3 // 4))
+    num = turns_to_forget(conversation, question, estimate=estimate, n_ctx=n_ctx, max_tokens=max_tokens)
+    fits = [estimate.of(conversation.messages(question, num_forgotten=n)) <= room for n in range(len(turns) + 1)]
+    assert (num == 0) == (fits[0] or not turns)
+    assert fits[num] or not any(fits)
+    assert num < len(turns) or not any(fits[:num])  # the last turn stays if it can
+
+
+def test_turns_are_forgotten_some_at_a_time() -> None:
+    """Each time the whole prompt is read anew."""
+    conversation, estimate, forgotten = Conversation(), TokenEstimate(0.25), []
+    for _ in range(100):
+        conversation.num_forgotten = turns_to_forget(
+            conversation, "q" * 100, estimate=estimate, n_ctx=2000, max_tokens=None
+        )
+        forgotten.append(conversation.num_forgotten)
+        conversation.turns.append(Turn("q" * 100, "a" * 100))
+    assert len(set(forgotten)) <= 15  # each of about six turns
+    assert forgotten[-1] >= 75
+
+
+def test_the_estimate_learns_what_the_engine_counted() -> None:
+    messages = Conversation(turns=[Turn("q" * 500, "a" * 500)]).messages("x" * 10)
+    assert calibrated(messages, 700).of(messages) == 700

@@ -1,0 +1,64 @@
+"""Another model in a session: when it is planned, and what comes back when it cannot be loaded."""
+
+from __future__ import annotations
+
+import pytest
+from doubles.scripted_client import ScriptedClient, scripted_plan
+
+from eaglelocal.conversation.session import Choice, Garage, Model, Session
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import ModelFileError
+
+
+class Loads:
+    """Plans what it is asked for, and loads it unless it is called `bad`; notes what was loaded at each planning."""
+
+    def __init__(self) -> None:
+        self.clients: list[ScriptedClient] = []
+        self.num_alive: list[int] = []
+
+    def session(self) -> Session:
+        garage = Garage(self.plan, self.load)
+        return Session(garage, garage.load(garage.plan(Choice())), SamplingParams())
+
+    def plan(self, choice: Choice) -> Plan:
+        self.num_alive.append(sum(not client.num_closed for client in self.clients))
+        return scripted_plan(choice.target or "first")
+
+    def load(self, plan: Plan) -> Model:
+        if plan.target_label == "bad":
+            raise ModelFileError("bad cannot be loaded")
+        self.clients.append(ScriptedClient((), label=plan.target_label))
+        return Model(self.clients[-1], plan, self.clients[-1].info)
+
+
+def test_what_comes_is_planned_with_the_memory_that_the_old_one_leaves() -> None:
+    loads = Loads()
+    session = loads.session()
+    session.switch(Choice(target="second"))
+    assert session.model.info.target == "second"
+    assert loads.num_alive == [0, 1, 0]  # refused before anything is given up, and planned when all is free
+
+
+def test_the_same_model_is_not_loaded_twice() -> None:
+    loads = Loads()
+    session = loads.session()
+    session.switch(Choice(target="first"))
+    assert len(loads.clients) == 1
+
+
+def test_a_dead_engine_is_loaded_again_as_it_was() -> None:
+    loads = Loads()
+    session = loads.session()
+    loads.clients[0].state = "failed"
+    session.switch(Choice(target="first"))
+    assert len(loads.clients) == 2 and not loads.clients[-1].num_closed
+
+
+def test_the_old_one_comes_back_when_the_new_one_cannot_be_loaded() -> None:
+    loads = Loads()
+    session = loads.session()
+    with pytest.raises(ModelFileError):
+        session.switch(Choice(target="bad"))
+    assert session.model.info.target == "first" and not loads.clients[-1].num_closed

@@ -1,0 +1,199 @@
+"""Prompts: raw ones, ones to fill in, ones that go on; what there is room for, and what is only counted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from doubles import chat_templates as templates
+
+from eaglelocal.core.constraint import Constraint, Syntax
+from eaglelocal.core.ports import FillTokens
+from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
+from eaglelocal.engine.input_processor import Intake
+from eaglelocal.errors import RequestError
+
+CONTROLS = ("<s>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|im_start|>", "<|im_end|>")
+PREFIX, SUFFIX, MIDDLE = (0x110000 + CONTROLS.index(f"<|fim_{word}|>") for word in ("prefix", "suffix", "middle"))
+N_CTX = 2000
+
+
+class CharacterVocabulary:
+    """Implements core.ports.Vocabulary: a character is a token, and so is each control text where it is parsed."""
+
+    n_tokens = 0x110000 + len(CONTROLS)
+    bos_text, eos_text = "<s>", ""
+    control_texts = CONTROLS
+    max_token_bytes = 1
+
+    def __init__(self, chat_template: str | None = None, *, fills: bool = True) -> None:
+        self.chat_template = chat_template
+        self.fill_tokens = FillTokens(PREFIX, SUFFIX, MIDDLE) if fills else None
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        pattern = "|".join(map(re.escape, CONTROLS)) + "|(?s:.)" if parse_special else "(?s:.)"
+        parts = ["<s>"] * add_special + re.findall(pattern, text)
+        known = [CONTROLS.index(part) if len(part) > 1 else -1 for part in parts]
+        return [ord(part) if at < 0 else 0x110000 + at for part, at in zip(parts, known, strict=True)]
+
+    def piece(self, token: int) -> bytes:
+        return chr(token).encode() if token < 0x110000 else b""
+
+    def spelled(self, token: int) -> bytes:
+        return self.piece(token) or CONTROLS[token - 0x110000].encode()
+
+    def is_end(self, token: int) -> bool:
+        return False
+
+
+class Anything:
+    """Implements core.ports.Constraints."""
+
+    def check(self, constraint: Constraint) -> None:
+        pass
+
+    def hold(self, constraint: Constraint) -> object:
+        return constraint
+
+
+def shown(tokens: tuple[int, ...]) -> str:
+    """Control tokens in brackets, so that they differ from what is spelled."""
+    return "".join(chr(token) if token < 0x110000 else f"[{CONTROLS[token - 0x110000]}]" for token in tokens)
+
+
+def prompt_of(asked: ChatRequest, vocabulary: CharacterVocabulary | None = None) -> str:
+    return shown(Intake(vocabulary or CharacterVocabulary(), N_CTX, Anything()).read(asked).prompt)
+
+
+# ---- raw prompts
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hi", "[<s>]hi"),
+        ("<s>hi", "[<s>]hi"),
+        ("<|im_start|>user\nhi<|im_end|>", "[<s>][<|im_start|>]user\nhi[<|im_end|>]"),
+        (
+            "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>",
+            "[<s>][<|fim_prefix|>]a[<|fim_suffix|>]b[<|fim_middle|>]",
+        ),
+    ],
+)
+def test_a_raw_prompt_may_spell_control_tokens(text: str, expected: str) -> None:
+    assert prompt_of(ChatRequest(id="a", text=text)) == expected
+
+
+def test_what_stands_behind_is_filled_up_to() -> None:
+    filled = "[<s>][<|fim_prefix|>]def f([<|fim_suffix|>]<s>)[<|fim_middle|>]"
+    assert prompt_of(ChatRequest(id="a", text="def f(", suffix="<s>)")) == filled
+    assert prompt_of(ChatRequest(id="a", tokens=tuple(map(ord, "def f(")), suffix="<s>)")) == filled
+    assert (
+        prompt_of(ChatRequest(id="a", text="", suffix=")")) == "[<s>][<|fim_prefix|>][<|fim_suffix|>])[<|fim_middle|>]"
+    )
+
+
+def test_a_model_without_tokens_for_that_says_so() -> None:
+    with pytest.raises(RequestError, match="cannot fill in the middle") as caught:
+        prompt_of(ChatRequest(id="a", text="a", suffix="b"), CharacterVocabulary(fills=False))
+    assert caught.value.parameter == "suffix"
+
+
+# ---- room
+def test_an_answer_gets_the_room_that_is_left() -> None:
+    intake = Intake(CharacterVocabulary(), 10)
+    for wanted, got in ((None, None), (3, 3), (7, 7), (8, 7), (100_000, 7)):
+        asked = ChatRequest(id="a", text="hi", params=SamplingParams(max_tokens=wanted))
+        assert intake.read(asked).params.max_tokens == got
+    assert intake.read(ChatRequest(id="a", text="x" * 8)).prompt
+
+
+def test_penalties_look_back_no_further_than_the_context_reaches() -> None:
+    for wanted, got in ((0, 0), (9, 9), (1_000_000, 10)):
+        asked = ChatRequest(id="a", text="hi", params=SamplingParams(repeat_last_n=wanted))
+        assert Intake(CharacterVocabulary(), 10).read(asked).params.repeat_last_n == got
+
+
+@pytest.mark.parametrize(("asked", "parameter"), [({"text": "x" * 9}, "prompt"), ({"tokens": (1,) * 10}, "prompt")])
+def test_a_prompt_without_room_for_an_answer_is_refused(asked: dict[str, object], parameter: str) -> None:
+    known = "^this model's maximum context length is 10 tokens, and the prompt has 10: no room"
+    with pytest.raises(RequestError, match=known) as caught:
+        Intake(CharacterVocabulary(), 10).read(ChatRequest(id="a", **asked))  # type: ignore[arg-type]
+    assert (caught.value.parameter, caught.value.code) == (parameter, "context_length_exceeded")
+
+
+@pytest.mark.parametrize(("trained", "hint"), [(0, "--ctx"), (11, "--ctx"), (10, "shorter"), (8, "shorter")])
+def test_a_larger_context_is_no_way_out_where_the_model_has_none(trained: int, hint: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        Intake(CharacterVocabulary(), 10, trained_ctx=trained).read(ChatRequest(id="a", text="x" * 9))
+    assert hint in caught.value.hint
+
+
+def test_counting_counts_what_would_not_fit_too() -> None:
+    intake = Intake(CharacterVocabulary(), 10)
+    assert len(intake.prompt(ChatRequest(id="a", text="x" * 500, is_counted=True)).tokens) == 501
+
+
+# ---- answers that go on
+QWEN = CharacterVocabulary(templates.QWEN)
+ASKED = Message("user", "Why?")
+FUNCTION = Tool("f")
+
+
+def split_of(vocabulary: CharacterVocabulary, *messages: Message, **fields: object) -> tuple[str, Split | None]:
+    known: dict[str, object] = {"continues_last": True, "is_split": True, "tools": (FUNCTION,)}
+    asked = ChatRequest(id="a", messages=messages, **known | fields)  # type: ignore[arg-type]
+    request = Intake(vocabulary, N_CTX, Anything()).read(asked)
+    return shown(request.prompt), request.split
+
+
+def test_what_was_said_goes_on() -> None:
+    prompt, split = split_of(QWEN, ASKED, Message("assistant", "Because ("))
+    assert prompt.endswith("[<|im_start|>]assistant\nBecause (")
+    assert split is not None and (split.in_said, split.in_thought) == (True, False)
+
+
+def test_a_thought_goes_on() -> None:
+    prompt, split = split_of(QWEN, ASKED, Message("assistant", "<think>\nHm, <|im_end|>"))
+    assert prompt.endswith("[<|im_start|>]assistant\n<think>\nHm, <|im_end|>")
+    assert split is not None and (split.in_said, split.in_thought) == (False, True)
+    begun = CharacterVocabulary(templates.DEEPSEEK)
+    prompt, split = split_of(begun, ASKED, Message("assistant", "", reasoning="Hm"), tools=())
+    assert prompt.endswith("<Assistant><think>\nHm")
+    assert split is not None and split.in_thought
+
+
+def test_a_thought_that_the_template_would_begin_is_over_where_something_was_said() -> None:
+    begun = CharacterVocabulary(templates.DEEPSEEK)
+    prompt, split = split_of(begun, ASKED, Message("assistant", "Because"), tools=())
+    assert prompt.endswith("<Assistant>Because")
+    assert split is not None and (split.in_said, split.in_thought) == (True, False)
+
+
+BOUND = {"constraint": Constraint(Syntax.JSON_OBJECT)}
+
+
+@pytest.mark.parametrize(
+    ("last", "fields"),
+    [
+        (Message("assistant", "Because"), {"continues_last": False}),
+        (Message("assistant", "Because"), BOUND),
+        (Message("assistant", "Because"), {"tool_choice": ToolChoice(use=ToolUse.REQUIRED)}),
+        (Message("user", "Because"), {}),
+        (Message("assistant", ""), {}),
+    ],
+)
+def test_an_answer_that_begins_has_a_generation_prompt(last: Message, fields: dict[str, object]) -> None:
+    prompt, split = split_of(QWEN, ASKED, last, **fields)
+    assert prompt.endswith("[<|im_end|>]\n[<|im_start|>]assistant\n")
+    assert split is not None and not split.in_said and not split.in_thought
+
+
+def test_a_strict_tool_is_bound_behind_what_was_said() -> None:
+    strict = replace(FUNCTION, is_strict=True)
+    asked = ChatRequest(
+        id="a", messages=(ASKED, Message("assistant", "So")), tools=(strict,), continues_last=True, is_split=True
+    )
+    bound = Intake(QWEN, N_CTX, Anything()).read(asked).constraint
+    assert bound is not None and bound.source.startswith("start:  (told?")

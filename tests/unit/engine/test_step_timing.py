@@ -1,0 +1,49 @@
+"""What the books say of plain decoding is never more than the step took."""
+
+from __future__ import annotations
+
+import pytest
+
+from eaglelocal.engine import step_timing as ledger_module
+from eaglelocal.engine.step_timing import Ledger
+from eaglelocal.speculation.costs.step_costs import StepCosts
+
+
+def ledger(cost_of_one: float, cost_of_eight: float) -> Ledger:
+    costs = StepCosts()
+    for _ in range(50):
+        costs.learn(1, cost_of_one, num_cells=0)
+        costs.learn(8, cost_of_eight, num_cells=0)
+    return Ledger(costs, lambda: 0.0)
+
+
+@pytest.mark.parametrize(("one_s", "eight_s", "is_cheaper"), [(0.01, 0.03, True), (0.68, 0.29, False)])
+def test_fewer_rows_are_never_dearer(one_s: float, eight_s: float, is_cheaper: bool) -> None:
+    """0.68 s for one row and 0.29 s for eight: such was measured while other programs came and went."""
+    books = ledger(one_s, eight_s)
+    books.begin()
+    for _ in range(3):
+        books.mark()
+    times = books.end(num_rows=8, num_drafted=7)
+    assert times.verify_s > 0
+    assert times.plain_s <= times.verify_s
+    assert (times.plain_s < 0.9 * times.verify_s) is is_cheaper
+
+
+def test_host_time_is_what_the_library_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also between two steps that follow each other, but not while the engine had nothing to do."""
+    now, native_s = 100.0, 7.0
+    monkeypatch.setattr(ledger_module.time, "perf_counter", lambda: now)
+    books = Ledger(StepCosts(), lambda: native_s)
+    host_s = []
+    for rests in (False, False, True, False):
+        books.begin()
+        for _ in range(3):
+            books.mark()
+        now, native_s = now + 0.5, native_s + 0.375
+        host_s.append(books.end(num_rows=1, num_drafted=0).host_s)
+        now, native_s = now + 0.25, native_s + 0.125  # telling, and what a new request's sampler takes
+        if rests:
+            books.rest()
+    assert host_s == [0.125, 0.25, 0.25, 0.125]
+    assert books.totals.host_s == 0.75

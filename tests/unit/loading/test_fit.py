@@ -1,0 +1,317 @@
+"""From a plan to parts: who gets which context and place, without a model."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles.projectors import projector_bytes
+from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+from doubles.windowed_model import write_windowed
+
+from eaglelocal.backend.llama_library import load_library
+from eaglelocal.core.plan import MAX_BRANCHES, NO_ROOM_FOR_IMAGES, Plan
+from eaglelocal.core.request import MAX_DRAFT_TOKENS
+from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_shape import shape_of
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.loading.fit import (
+    check_experts,
+    check_graph,
+    check_memory,
+    check_shares,
+    fitted,
+    image_choices,
+    parts_of,
+    placement_of,
+    placements_of,
+    rollback_choices,
+    shares_beside_full,
+    sources_of,
+    window_choices,
+    with_caches,
+)
+from eaglelocal.memory.budget import RAM, Buffer, Kind, Room
+from eaglelocal.probe.machine import Memory
+from eaglelocal.probe.probe import probe
+
+SHAPE = TargetShape(n_embd=64, n_layer=4, n_ff=64)
+TWO_GPUS = (Room(RAM, None), Room("CUDA0", None), Room("CUDA1", None))
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    target = write_target(tmp_path / "t.gguf", SHAPE)
+    head = write_head(tmp_path / "h.gguf", HeadShape(width=64, n_ff=64), SHAPE)
+    return Plan(target=target, target_label="t", draft_kind="eagle3", draft=head, n_ctx=512, num_slots=2, unified=True)
+
+
+def test_a_head_gets_an_output_a_row_and_the_target_one_a_drafted_row(plan: Plan) -> None:
+    target, head = parts_of(plan, sources_of(plan), [placement_of(plan)] * 2, threads=3)
+    assert (target.context.num_sequences, target.context.num_branches) == (2, 2 * MAX_BRANCHES)
+    assert target.context.max_outputs == 2 * (1 + MAX_DRAFT_TOKENS)
+    assert (head.context.max_outputs, head.context.num_branches, head.context.unified) == (128, 0, True)
+    assert (target.taps, head.taps) == ((1, 2, 3), ())
+    assert target.context.threads == head.context.threads == 3
+
+
+@pytest.mark.parametrize(
+    ("free", "shares", "of_head"),
+    [
+        ((24, 0.7), (23 * 2**30, 0.0), (1, 0)),
+        ((24, 1.5), (), (1, 0)),
+        ((0.5, 0.7), (), (0, 1)),
+        ((24, None), (), (0, 1)),
+        ((24, 24, 1.5), (), (0, 1, 0)),
+        ((24,), (), ()),
+    ],
+)
+def test_a_gpu_that_others_have_filled_gets_no_layers_and_a_head_lies_with_the_output(
+    plan: Plan, free: tuple[float | None, ...], shares: tuple[float, ...], of_head: tuple[float, ...]
+) -> None:
+    rooms = [Room(f"CUDA{i}", None if gib is None else int(gib * 2**30)) for i, gib in enumerate(free)]
+    assert shares_beside_full(plan, (Room(RAM, None), *rooms)) == shares
+    placed = placements_of(plan, probe(), load_library(), sources_of(plan), (Room(RAM, None), *rooms))
+    assert [placement.shares for placement in placed] == [shares, of_head]
+
+
+@pytest.mark.parametrize(
+    ("there", "wish", "on"),
+    [
+        (TWO_GPUS, {}, "CUDA1"),
+        (TWO_GPUS, {"device": "CUDA0"}, "CUDA0"),
+        (TWO_GPUS, {"split": "none"}, "CUDA0"),
+        (TWO_GPUS, {"shares": (9.0, 1.0)}, "CUDA0"),
+        (TWO_GPUS, {"gpu_layers": 1}, "CUDA0"),  # the output alone
+        (TWO_GPUS, {"gpu_layers": 0}, None),
+        (TWO_GPUS, {"draft_gpu_layers": 0}, None),
+        (TWO_GPUS[:2], {"gpu_layers": 0, "draft_gpu_layers": 9}, "CUDA0"),
+        (TWO_GPUS[:1], {}, None),
+    ],
+)
+def test_a_heads_own_table_of_tokens_lies_where_it_computes(
+    plan: Plan, tmp_path: Path, there: tuple[Room, ...], wish: dict[str, object], on: str | None
+) -> None:
+    shape = HeadShape(width=64, n_ff=64, draft_vocab=64, own_output=True)
+    asked = replace(plan, draft=write_head(tmp_path / "few.gguf", shape, SHAPE), **wish)  # type: ignore[arg-type]
+    _, head = placements_of(asked, probe(), load_library(), sources_of(asked), there)
+    assert head.ids_on == on
+    _, whole = placements_of(replace(plan, **wish), probe(), load_library(), sources_of(plan), there)  # type: ignore[arg-type]
+    assert whole.ids_on is None, "it has the target's tokens"
+
+
+@pytest.mark.parametrize(("held_mib", "fits"), [(767, True), (769, False)])
+def test_a_card_keeps_room_for_what_its_library_takes(
+    plan: Plan, held_mib: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = (Room(RAM, 2**40), Room("CUDA0", 2**30), Room("CUDA1", 1), Room("Vulkan0", 2**30, in_ram=True))
+    held = [
+        Buffer("CUDA0", Kind.WEIGHTS, held_mib * 2**20),
+        Buffer("CUDA1", Kind.BUFFERS, 0),
+        Buffer("Vulkan0", Kind.CACHE, 2**30),  # in main memory, which has its own margin
+    ]
+    monkeypatch.setattr("eaglelocal.loading.fit.rehearse", lambda *_, **__: held)
+    parts = parts_of(plan, sources_of(plan), [placement_of(plan)] * 2, threads=1)
+    with contextlib.nullcontext() if fits else pytest.raises(ResourceError, match="on CUDA0"):
+        check_memory(plan, sources_of(plan), parts, load_library(), there)
+
+
+def test_what_reads_images_is_counted_before_anything_is_loaded(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eyes = tmp_path / "mmproj-F16.gguf"
+    eyes.write_bytes(projector_bytes(width=64, kind="qwen3vl_merger", tensor="mm.2.bias", shape=(64,)))
+    monkeypatch.setattr("eaglelocal.loading.fit.rehearse", lambda *_, **__: [])
+    plan = replace(plan, n_ctx=8192)
+    parts = parts_of(plan, sources_of(plan), [placement_of(plan)] * 2, threads=1)
+    check_memory(plan, sources_of(plan), parts, load_library(), (Room(RAM, 2**28),))
+    seeing = replace(plan, projector=eyes)
+    with pytest.raises(ResourceError, match="for images") as error:
+        check_memory(seeing, sources_of(plan), parts, load_library(), (Room(RAM, 2**28),))
+    assert "--mmproj none" in error.value.hint
+    eyes.write_bytes(projector_bytes(width=32))
+    with pytest.raises(IncompatibleError, match="rows of width 32"):
+        check_memory(seeing, sources_of(plan), parts, load_library(), (Room(RAM, 2**28),))
+
+
+@pytest.mark.parametrize(("is_asked", "wanted"), [(True, [True]), (False, [True, False])])
+def test_images_go_before_a_model_does_not_load(plan: Plan, is_asked: bool, wanted: list[bool]) -> None:
+    seeing = replace(plan, projector=Path("mmproj.gguf"), projector_is_asked=is_asked)
+    choices = list(image_choices(seeing))
+    assert [choice.projector is not None for choice in choices] == wanted
+    assert choices[-1].projector_note == ("" if is_asked else NO_ROOM_FOR_IMAGES)
+    assert list(image_choices(plan)) == [plan]
+
+
+def test_four_slots_have_caches_of_their_own_but_for_the_head(plan: Plan) -> None:
+    four = replace(plan, num_slots=4, unified=None)
+    target, head = parts_of(four, sources_of(four), [placement_of(four)] * 2, threads=1)
+    assert (target.context.unified, head.context.unified) == (False, True)
+    assert target.context.num_branches == 0
+
+
+@pytest.mark.parametrize(
+    ("num_slots", "there", "gpu_layers", "device", "unified"),
+    [
+        (1, TWO_GPUS[:1], None, None, True),
+        (2, TWO_GPUS[:1], None, None, False),
+        (2, TWO_GPUS, None, None, True),
+        (2, TWO_GPUS, None, "CUDA1", True),
+        (2, TWO_GPUS, None, "CPU", False),
+        (2, TWO_GPUS, 0, None, False),
+        (3, TWO_GPUS, None, None, False),
+    ],
+)
+def test_two_slots_share_a_cache_on_a_gpu_only(
+    plan: Plan, num_slots: int, there: tuple[Room, ...], gpu_layers: int | None, device: str | None, unified: bool
+) -> None:
+    asked = replace(plan, num_slots=num_slots, gpu_layers=gpu_layers, device=device, unified=None)
+    target, head = sources_of(asked)
+    assert with_caches(asked, [target, head], there).is_unified is unified
+    assert not with_caches(replace(asked, unified=False), [target, head], there).is_unified
+    alone = num_slots == 1
+    for other in ({"architecture": "lfm2"}, {"windows": (512,) * target.shape.n_layer}):
+        odd = replace(target, shape=replace(target.shape, **other))
+        assert with_caches(asked, [odd, head], there).is_unified is alone
+        assert with_caches(asked, [target, odd], there).is_unified is unified  # a head's window is no cache's
+        drafting = replace(asked, draft_kind="draft_model")
+        assert with_caches(drafting, [target, odd], there).is_unified is alone
+
+
+def test_states_to_go_back_to_are_as_many_as_fit(plan: Plan) -> None:
+    shape = shape_of(read_header(plan.target))
+    hybrid = replace(shape, architecture="lfm2", layer_states=(2**20,) * 3 + (0,))
+    lookup = replace(plan, draft_kind="ngram", draft=None)
+    assert list(rollback_choices(plan, shape)) == [plan]  # cells are cut
+    assert [each.rollback for each in rollback_choices(plan, hybrid)] == [8, 4, 2]
+    assert [each.max_draft for each in rollback_choices(lookup, hybrid)] == [8, 4, 2, 0]
+    assert "3 MiB each" in [*rollback_choices(lookup, hybrid)][-1].draft_reason
+    assert [each.rollback for each in rollback_choices(replace(plan, n_batch=6), hybrid)] == [4, 2]
+    settled = [replace(plan, rollback=3), replace(plan, draft_kind="none", draft=None)]
+    assert [list(rollback_choices(each, hybrid)) for each in settled] == [[each] for each in settled]
+
+
+@pytest.mark.parametrize(
+    ("gpu_layers", "draft_gpu_layers", "expected"),
+    [(None, None, (None, None)), (20, None, (20, None)), (0, None, (0, 0)), (0, 1, (0, 1)), (None, 0, (None, 0))],
+)
+def test_the_draft_lies_on_the_gpu_where_any_of_the_target_does(
+    plan: Plan, gpu_layers: int | None, draft_gpu_layers: int | None, expected: tuple[int | None, int | None]
+) -> None:
+    placed = replace(plan, gpu_layers=gpu_layers, draft_gpu_layers=draft_gpu_layers, shares=(2.0, 1.0), device="CUDA0")
+    places = [placement_of(placed, of_draft=of_draft) for of_draft in (False, True)]
+    assert tuple(place.gpu_layers for place in places) == expected
+    assert {(place.shares, place.devices) for place in places} == {((2.0, 1.0), "CUDA0")}
+
+
+@pytest.mark.parametrize(
+    ("huge_pages", "is_brief", "can_repack", "read"),
+    [
+        ("always", False, True, ["F32", "Q4_0"]),
+        ("always", True, True, ["Q4_0"]),
+        ("always", False, False, ["F32"]),
+        ("always", True, False, []),
+        ("never", False, True, []),
+    ],
+)
+def test_which_weights_are_read(
+    plan: Plan, huge_pages: str, is_brief: bool, can_repack: bool, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, machine = load_library(), probe()
+    monkeypatch.setattr(library, "layouts", ("CPU_REPACK",) if can_repack else ("AMX",))
+    machine = replace(
+        machine,
+        cpu=replace(machine.cpu, vector_extensions=("avx2",)),
+        memory=Memory(available_bytes=2**30, huge_pages=huge_pages),
+    )
+    target, draft = sources_of(plan)
+    of_type = {name: replace(target, header=of_main_type(target.header, name)) for name in ("F32", "Q4_0", "Q8_0")}
+    there = [Room(RAM, 2**30)]
+    asked = replace(plan, is_brief=is_brief)
+    found = {name: placements_of(asked, machine, library, [source, draft], there) for name, source in of_type.items()}
+    assert [name for name, (place, _) in found.items() if place.reads] == read
+    assert {place.reads for _, place in found.values()} == {"F32" in read}, "the head's own type decides over the head"
+
+
+def of_main_type(header: Header, name: str) -> Header:
+    of_type = replace(next(iter(header.tensors.values())).type, name=name)
+    return replace(header, tensors={key: replace(tensor, type=of_type) for key, tensor in header.tensors.items()})
+
+
+def test_a_plan_says_so_to_both_models(plan: Plan) -> None:
+    places = [placement_of(plan, of_draft=of_draft, reads=True) for of_draft in (False, True)]
+    assert [place.reads for place in places] == [True, True]
+
+
+def test_shares_must_be_of_the_gpus_that_there_are(plan: Plan) -> None:
+    shared = replace(plan, shares=(3.0, 1.0))
+    check_shares(shared, TWO_GPUS)
+    check_shares(plan, TWO_GPUS[:1])
+    with pytest.raises(UsageError, match=r"--split 3,1 names shares of 2 GPUs, llama\.cpp uses CUDA0$"):
+        check_shares(replace(shared, device="CUDA0"), TWO_GPUS)
+    with pytest.raises(UsageError, match=r"llama\.cpp uses none"):
+        check_shares(shared, TWO_GPUS[:1])
+
+
+def test_whole_windows_are_tried_first(tmp_path: Path, plan: Plan) -> None:
+    windowed = shape_of(read_header(write_windowed(tmp_path / "w.gguf")))
+    plain = shape_of(read_header(plan.target))
+    assert [choice.whole_windows for choice in window_choices(plan, windowed)] == [True, False]
+    assert [choice.whole_windows for choice in window_choices(plan, plain)] == [None]
+    settled = replace(plan, whole_windows=False)
+    assert list(window_choices(settled, windowed)) == [settled]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kv_type", "num_slots", "aborts"),
+    [("phi3", "q8_0", 2, True), ("phi3", "q8_0", 1, False), ("phi3", "f16", 8, False), ("llama", "q4_0", 8, False)],
+)
+def test_what_llama_cpp_would_abort_on_is_refused(
+    plan: Plan, architecture: str, kv_type: str, num_slots: int, aborts: bool
+) -> None:
+    shape = replace(sources_of(plan)[0].shape, architecture=architecture)
+    asked = replace(plan, kv_type=kv_type, num_slots=num_slots, unified=num_slots == 1)
+    if not aborts:
+        check_graph(asked, shape)
+        return
+    with pytest.raises(ResourceError, match="cannot give 2 slots of a phi3 model caches of q8_0") as refusal:
+        check_graph(asked, shape)
+    assert refusal.value.hint == "--kv-type f16, or --parallel 1"
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, ""), (2, "has no experts"), (9, "has no experts")])
+def test_a_dense_target_has_no_experts_to_keep_apart(plan: Plan, count: int, words: str) -> None:
+    target, asked = shape_of(read_header(plan.target)), replace(plan, n_cpu_moe=count)
+    if not words:
+        return check_experts(asked, target)
+    with pytest.raises(UsageError, match=f"--n-cpu-moe {count}: this model {words}") as caught:
+        check_experts(asked, target)
+    assert caught.value.hint == "leave --n-cpu-moe out"
+    return None
+
+
+def test_experts_of_the_target_alone_lie_apart(plan: Plan) -> None:
+    parted = replace(plan, n_cpu_moe=3)
+    assert (placement_of(parted).n_cpu_moe, placement_of(parted, of_draft=True).n_cpu_moe) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("flash", "gpu_layers", "uses_gpu", "can"),
+    [
+        ("off", None, True, False),
+        ("off", 3, True, False),
+        ("off", 0, True, True),
+        ("off", None, False, True),
+        ("on", None, True, True),
+        ("auto", None, True, True),
+    ],
+)
+def test_values_that_lie_transposed_on_a_gpu_are_not_swapped(
+    plan: Plan, flash: str, gpu_layers: int | None, uses_gpu: bool, can: bool
+) -> None:
+    parts = fitted(plan, probe(), load_library(), threads=1)
+    asked = replace(parts.plan, flash_attention=flash, gpu_layers=gpu_layers)
+    assert replace(parts, plan=asked, uses_gpu=uses_gpu).can_swap is can

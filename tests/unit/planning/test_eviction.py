@@ -1,0 +1,87 @@
+"""Who has to leave so that another fits, and what is left beside what is held."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.catalog.catalog import load
+from eaglelocal.memory.budget import RAM, Buffer, Kind, Room
+from eaglelocal.planning.eviction import fit, leavers, rig_beside
+from eaglelocal.planning.machine_spec import rig_of_known
+
+CARD = "CUDA0"
+
+
+def needs(ram: int, card: int = 0) -> tuple[Buffer, ...]:
+    return Buffer(RAM, Kind.WEIGHTS, ram), Buffer(CARD, Kind.CACHE, card)
+
+
+ROOMS = (Room(RAM, 100), Room(CARD, 20))
+SHARED = (Room(RAM, 100), Room(CARD, 60, in_ram=True))
+
+
+@pytest.mark.parametrize(
+    ("needed", "held", "gone"),
+    [
+        (needs(10, 10), {}, []),
+        (needs(10, 10), {"a": needs(10, 10)}, []),
+        (needs(10, 11), {"a": needs(10, 10)}, ["a"]),
+        (needs(10, 10), {"a": needs(10, 5), "b": needs(10, 8)}, ["a"]),
+        (needs(10, 15), {"a": needs(10, 5), "b": needs(10, 8)}, ["b"]),  # a left in vain
+        (needs(10, 20), {"a": needs(10, 5), "b": needs(10, 8)}, ["a", "b"]),
+        (needs(95, 1), {"a": needs(1, 18), "b": needs(9, 1)}, ["b"]),
+        (needs(10, 30), {"a": needs(10, 5), "b": needs(10, 8)}, ["a", "b"]),  # it will not fit at all
+    ],
+)
+def test_as_few_as_make_room(needed: tuple[Buffer, ...], held: dict[str, tuple[Buffer, ...]], gone: list[str]) -> None:
+    assert leavers(needed, held, ROOMS) == gone
+
+
+def test_memory_that_is_shared_counts_once_for_both() -> None:
+    assert fit([needs(40, 60)], SHARED)
+    assert not fit([needs(41, 60)], SHARED)
+    assert leavers(needs(0, 30), {"a": needs(80, 0)}, SHARED) == ["a"]
+
+
+def test_what_is_not_known_to_be_full_makes_nobody_leave() -> None:
+    assert leavers(needs(10**9), {"a": needs(10**9)}, (Room(RAM, None),)) == []
+
+
+models = st.tuples(st.integers(0, 60), st.integers(0, 15)).map(lambda pair: needs(*pair))
+
+
+@given(models, st.dictionaries(st.sampled_from("abcdef"), models), st.sampled_from([ROOMS, SHARED]))
+def test_nobody_leaves_in_vain(
+    needed: tuple[Buffer, ...], held: dict[str, tuple[Buffer, ...]], rooms: tuple[Room, ...]
+) -> None:
+    gone = leavers(needed, held, rooms)
+    stay = [held[name] for name in held if name not in gone]
+    if not fit([needed], rooms):
+        assert len(gone) == len(held)
+        return
+    assert fit([needed, *stay], rooms)
+    assert all(not fit([needed, *stay, held[name]], rooms) for name in gone)
+
+
+@pytest.mark.parametrize("name", ["rtx-3090", "2x-rtx-3090", "m2-max-32gb", "strix-halo-64gb", "cpu-ddr5-6000-32gb"])
+def test_a_rig_beside_a_model_has_what_that_leaves(name: str) -> None:
+    rig = rig_of_known(load().machines[name])
+    first = rig.gpus[0].name if rig.gpus else RAM
+    held = (Buffer(RAM, Kind.WEIGHTS, 10**9), Buffer(first, Kind.CACHE, 2 * 10**9))
+    left = rig_beside(rig, held)
+    for before, after in zip(rig.devices, left.devices, strict=True):
+        own = sum(one.num_bytes for one in held if one.device == before.name)
+        lent = 0 if before.name != RAM else sum(2 * 10**9 for gpu in rig.gpus[:1] if gpu.shares_ram)
+        assert before.free_bytes is not None
+        assert after.free_bytes == before.free_bytes - own - lent
+    too_much = rig_beside(rig, [Buffer(device.name, Kind.WEIGHTS, 10**15) for device in rig.devices])
+    assert {device.free_bytes for device in too_much.devices} == {0}
+
+
+def test_what_is_beside_nothing_is_as_it_was() -> None:
+    for rig in itertools.islice(map(rig_of_known, load().machines.values()), 60):
+        assert rig_beside(rig, ()) == rig

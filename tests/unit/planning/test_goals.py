@@ -1,0 +1,96 @@
+"""Quality and goals as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.quantizations import QuantLoss
+from eaglelocal.planning.goals import GOALS, Comfort, score
+from eaglelocal.planning.quality import divergence_of_bits, effective_b
+
+COMFORT = Comfort(n_ctx=8192, kv_type="f16", whole_windows=True, on_host=False)
+
+
+def scored(goal: str, quality_b: float, tok_s: float, age_worth: float = 1.0) -> float:
+    return score(GOALS[goal], quality_b=quality_b, age_worth=age_worth, tok_s=tok_s, comfort=COMFORT)
+
+
+@given(st.sampled_from(sorted(GOALS)), st.floats(0.5, 200), st.floats(0.5, 200), st.floats(1.0, 2.0))
+def test_better_and_faster_always_score_higher(goal: str, quality_b: float, tok_s: float, factor: float) -> None:
+    here = scored(goal, quality_b, tok_s)
+    assert scored(goal, factor * quality_b, tok_s) >= here
+    assert scored(goal, quality_b, tok_s, age_worth=factor) >= here
+    assert scored(goal, quality_b, factor * tok_s) >= here - 1e-9
+
+
+@given(st.floats(0.5, 200), st.floats(1.0, 4.0))
+def test_more_speed_is_worth_most_where_speed_is_the_goal(tok_s: float, factor: float) -> None:
+    """Also where none reaches its goal's pace: `speed` never takes a slower plan than `balanced`."""
+    gains = [
+        GOALS[name].worth_of(factor * tok_s) - GOALS[name].worth_of(tok_s) for name in ("quality", "balanced", "speed")
+    ]
+    assert all(more >= less - 1e-9 for less, more in pairwise(gains))
+
+
+@pytest.mark.parametrize(("goal", "pick"), [("quality", "large"), ("balanced", "middle"), ("speed", "small")])
+def test_goals_differ(goal: str, pick: str) -> None:
+    ways = {"large": (70.0, 6.0), "middle": (30.0, 30.0), "small": (8.0, 200.0)}
+    best = max(ways, key=lambda way: scored(goal, *ways[way]))
+    assert best == pick
+
+
+def test_comfort() -> None:
+    worth = COMFORT.worth
+    for worse in (
+        Comfort(n_ctx=4096, kv_type="f16", whole_windows=True, on_host=False),
+        Comfort(n_ctx=8192, kv_type="q8_0", whole_windows=True, on_host=False),
+        Comfort(n_ctx=8192, kv_type="f16", whole_windows=False, on_host=False),
+        Comfort(n_ctx=8192, kv_type="f16", whole_windows=True, on_host=True),
+        Comfort(n_ctx=8192, kv_type="f16", whole_windows=True, on_host=False, is_unseen=True),
+    ):
+        assert worse.worth < worth
+    assert Comfort(n_ctx=16384, kv_type="q8_0", whole_windows=True, on_host=False).worth > worth
+
+
+@cache
+def quants() -> Mapping[str, QuantLoss]:
+    return load(user_folder=Path("/nonexistent")).quants
+
+
+def worth(quant: str, *, bits: float, parameters_b: float = 8, active_b: float = 8) -> float:
+    return effective_b(parameters_b=parameters_b, active_b=active_b, quant=quant, bits_per_weight=bits, quants=quants())
+
+
+def test_quantizations_are_ranked_by_what_they_lose() -> None:
+    order = ["IQ1_S", "IQ2_XXS", "Q2_K", "Q3_K_M", "Q4_0", "Q4_K_M", "Q5_0", "Q5_K_M", "Q6_K", "Q8_0", "F16"]
+    found = [worth(quant, bits=1.0) for quant in order]  # what was measured does not depend on bits
+    assert found == sorted(found)
+    assert found[-1] == pytest.approx(8.0)
+    assert worth("MXFP4", bits=4.25) == pytest.approx(8.0)
+    assert worth("F16", bits=16.0, parameters_b=30, active_b=3) == pytest.approx(11.94, abs=0.01)
+
+
+def test_a_type_of_tensors_means_the_middle_mixture() -> None:
+    for quant in ("Q3_K", "Q4_K", "Q5_K"):
+        assert worth(quant, bits=1.0) == worth(f"{quant}_M", bits=1.0)
+
+
+def test_what_nobody_measured_is_worth_its_bits() -> None:
+    for quant in ("UD-Q4_K_XL", "IQ9_Z", ""):
+        assert worth("Q4_K_M", bits=0) < worth(quant, bits=5.1) < worth("Q5_K_M", bits=0)
+        assert worth("Q2_K", bits=0) < worth(quant, bits=3.4) < worth("Q3_K_M", bits=0)
+    assert worth("UD-Q4_K_M", bits=9.0) == worth("Q4_K_M", bits=9.0)
+
+
+@given(st.floats(0.1, 40.0), st.floats(0.1, 40.0))
+def test_more_bits_never_lose_more(one: float, other: float) -> None:
+    fewer, more = sorted((one, other))
+    assert divergence_of_bits(fewer, quants()) >= divergence_of_bits(more, quants()) >= 0.0

@@ -1,0 +1,163 @@
+"""A probed machine as the planner sees it: which GPUs count, under which names, with which memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from doubles.recorded_machines import recorded_machine
+
+from eaglelocal.catalog.catalog import load
+from eaglelocal.memory.budget import RAM, Buffer, Kind, load_of
+from eaglelocal.planning.machine_spec import UNKNOWN_GPU_BYTES_S, Rig, rig_of, rig_of_known
+from eaglelocal.probe.apple import usual_working_set
+from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, Memory, Unified
+from eaglelocal.probe.visible_gpus import as_seen
+
+GIB = 2**30
+BOTH = LlamaCpp(version="0.3.36", backends=("cpu", "cuda", "vulkan"))
+PLAIN = Machine(
+    gpus=(),
+    unified=None,
+    cpu=Cpu(usable_threads=8),
+    memory=Memory(total_bytes=64 * GIB, available_bytes=50 * GIB),
+    cache_free_bytes=None,
+    llama_cpp=BOTH,
+)
+RTX = Gpu(index=0, name="NVIDIA GeForce RTX 3090", total_bytes=24 * GIB, free_bytes=23 * GIB)
+RADEON = Gpu(
+    index=1,
+    name="AMD Radeon RX 7900 XTX",
+    vendor="amd",
+    backends=("hip", "vulkan"),
+    total_bytes=24 * GIB,
+    free_bytes=23 * GIB,
+)
+
+
+def rig(machine: Machine, **environ: str) -> Rig:
+    return rig_of(as_seen(machine, environ), load(user_folder=Path("/nonexistent")).machines)
+
+
+def names(machine: Machine, **environ: str) -> list[str]:
+    return [device.name for device in rig(machine, **environ).gpus]
+
+
+def test_each_backend_counts_its_own_devices() -> None:
+    assert names(replace(PLAIN, gpus=(RTX, RADEON))) == ["CUDA0", "Vulkan0"]
+    assert names(replace(PLAIN, gpus=(RTX, RADEON, replace(RADEON, index=2)))) == ["CUDA0", "Vulkan0", "Vulkan1"]
+
+
+def test_a_card_that_is_hidden_is_not_planned_for(tmp_path: Path) -> None:
+    machine = replace(recorded_machine("2x-rtx-4090", tmp_path), llama_cpp=BOTH)
+    assert names(machine) == ["CUDA0", "CUDA1"]
+    one = rig(machine, CUDA_VISIBLE_DEVICES="1")
+    assert [device.name for device in one.gpus] == ["CUDA0"]  # CUDA counts what is left
+    assert one.gpus[0].free_bytes == machine.gpus[1].free_bytes
+    assert any("CUDA_VISIBLE_DEVICES=1 hides it" in note for note in one.notes)
+    assert names(machine, CUDA_VISIBLE_DEVICES="") == []
+
+
+def test_a_mac_whose_llama_cpp_lacks_metal_computes_on_its_processor() -> None:
+    chip = Unified(chip="Apple M2 Max", total_bytes=32 * GIB, working_set_bytes=21 * GIB)
+    without = replace(PLAIN, unified=chip, llama_cpp=LlamaCpp(version="0.3.36", backends=("cpu",)))
+    assert names(without) == []
+    assert any("built without Metal" in note for note in rig(without).notes)
+    assert names(replace(without, llama_cpp=LlamaCpp(version="0.3.36", backends=("cpu", "metal")))) == ["MTL0"]
+
+
+@pytest.mark.parametrize("told", [None, 60 * GIB])
+def test_a_card_that_works_in_main_memory_is_planned_there(told: int | None) -> None:
+    """NVML tells a GB10's memory or says that it is not supported; what is free is the machine's."""
+    gb10 = Gpu(index=0, name="NVIDIA GB10", capability="12.1", shares_memory=True, total_bytes=told, free_bytes=told)
+    found = rig(replace(PLAIN, gpus=(gb10,)))
+    (device,) = found.gpus
+    assert (device.name, device.shares_ram, device.free_bytes) == ("CUDA0", True, 50 * GIB)
+    held = [Buffer("CUDA0", Kind.WEIGHTS, 30 * GIB), Buffer(RAM, Kind.WEIGHTS, 30 * GIB)]
+    assert load_of(found.rooms[0], held, found.rooms).missing_bytes == 10 * GIB  # the same memory
+
+
+def test_what_is_sold_of_a_card_is_known_by_the_name_that_its_driver_tells(tmp_path: Path) -> None:
+    """amdgpu states no bandwidth."""
+    found = rig(recorded_machine("rx-7900-xtx", tmp_path))
+    (card,) = found.gpus
+    assert (card.name, card.bytes_s) == ("Vulkan0", 960e9)
+    assert not any("assumed" in note and "7900" in note for note in found.notes)
+    (laptop,) = rig(replace(PLAIN, gpus=(replace(RTX, name="NVIDIA GeForce RTX 4070 Laptop GPU"),))).gpus
+    assert laptop.bytes_s == UNKNOWN_GPU_BYTES_S  # not the desktop's
+
+
+def test_a_known_machine_with_one_memory_shares_it() -> None:
+    known = load(user_folder=Path("/nonexistent"))
+    for name, device, kind in (
+        ("strix-halo", "Vulkan0", "cuda"),
+        ("dgx-spark", "CUDA0", "cuda"),
+        ("m2-16gb", "MTL0", "metal"),
+    ):
+        (gpu,) = rig_of_known(known.machine(name)).gpus
+        assert (gpu.name, gpu.kind, gpu.shares_ram) == (device, kind, True)
+        assert gpu.free_bytes == known.machine(name).gpu_limit_bytes
+    (card,) = rig_of_known(known.machine("rx-7900-xtx")).gpus
+    assert (card.name, card.shares_ram) == ("Vulkan0", False)
+
+
+def test_apples_limits_are_those_that_the_probe_expects() -> None:
+    for machine in load(user_folder=Path("/nonexistent")).machines.values():
+        if machine.kind == "metal":
+            assert machine.gpu_limit_bytes == pytest.approx(usual_working_set(machine.memory_bytes), rel=0.001), (
+                machine.id
+            )
+
+
+def test_other_makers_graphics_in_main_memory_are_left_out_with_the_reason() -> None:
+    unknown = replace(RADEON, index=0, name="Intel Arc 140V", shares_memory=True, total_bytes=None, free_bytes=None)
+    found = rig(replace(PLAIN, gpus=(unknown,)))
+    assert not found.gpus
+    assert any("works in the main memory" in note for note in found.notes)
+
+
+STRIX_HALO = replace(
+    RADEON,
+    index=0,
+    name="AMD Radeon 8060S Graphics",
+    shares_memory=True,
+    total_bytes=62 * GIB,
+    free_bytes=61 * GIB,
+    bandwidth_bytes_s=256_000_000_000,
+)
+
+
+@pytest.mark.parametrize(
+    ("available_gib", "lent_gib", "planned_gib"),
+    [(50, 61, 50), (120, 61, 61), (120, None, None)],  # lent is a bound, and so is what is free
+)
+def test_amds_graphics_are_planned_with_what_is_lent_to_them(
+    available_gib: int, lent_gib: int | None, planned_gib: int | None
+) -> None:
+    lent = None if lent_gib is None else lent_gib * GIB
+    memory = Memory(total_bytes=128 * GIB, available_bytes=available_gib * GIB)
+    found = rig(replace(PLAIN, memory=memory, gpus=(replace(STRIX_HALO, free_bytes=lent),)))
+    assert [device.free_bytes for device in found.gpus] == ([] if planned_gib is None else [planned_gib * GIB])
+    for device in found.gpus:
+        assert (device.name, device.shares_ram, device.bytes_s) == ("Vulkan0", True, 256e9)
+        assert device.total_bytes == 62 * GIB
+    assert not any("assumed" in note and "8060S" in note for note in found.notes)
+    assert any("ttm.pages_limit" in note for note in found.notes) == (planned_gib is not None)
+
+
+def test_graphics_that_no_table_knows_read_as_the_processor_does() -> None:
+    graphics = replace(STRIX_HALO, name="AMD Radeon 780M Graphics", bandwidth_bytes_s=None)
+    found = rig(replace(PLAIN, gpus=(graphics,)))
+    assert found.gpus[0].bytes_s == found.host.bytes_s
+    assert any("the bandwidth of AMD Radeon 780M Graphics is unknown" in note for note in found.notes)
+
+
+def test_graphics_beside_a_card_are_left_alone() -> None:
+    beside = rig(replace(PLAIN, gpus=(RTX, replace(STRIX_HALO, index=1))))
+    assert [device.name for device in beside.gpus] == ["CUDA0"]
+    assert any("only where there is no card" in note for note in beside.notes)
+    unserved = replace(PLAIN, gpus=(RTX, replace(STRIX_HALO, index=1)), llama_cpp=replace(BOTH, backends=("cpu",)))
+    assert not names(unserved)
+    hidden = rig(replace(PLAIN, gpus=(RTX, replace(STRIX_HALO, index=1))), CUDA_VISIBLE_DEVICES="")
+    assert [device.name for device in hidden.gpus] == ["Vulkan0"]

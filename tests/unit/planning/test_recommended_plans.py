@@ -1,0 +1,221 @@
+"""Plans for each machine of a table of recommendations: none that does not fit, none worse, and true reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from doubles.catalogue_plans import (
+    GIB,
+    catalog,
+    check_fits,
+    chosen_of,
+    option,
+    planned,
+    rig,
+    score_of,
+)
+
+from eaglelocal.memory.budget import RAM
+from eaglelocal.planning.candidate import Chosen, Rejected
+from eaglelocal.planning.candidate_evaluation import Scale, Setup
+from eaglelocal.planning.goals import GOALS
+from eaglelocal.planning.options import DraftWay
+from eaglelocal.planning.plan_search import CONTEXTS, KV_TYPES
+
+
+# ---- the table: machine, target, quantization, draft, tokens, cache, sum in GiB
+@dataclass(frozen=True)
+class Row:
+    machine: str
+    target: str
+    quant: str
+    draft: str | None
+    ctx: int
+    kv_type: str
+    gib: float
+
+    @property
+    def id(self) -> str:
+        return f"{self.machine}-{self.target}-{self.quant}"
+
+
+ROWS = [
+    Row("cuda-8gb", "qwen3-8b", "Q4_K_M", "e3-qwen3-8b-angelslim", 8192, "q8_0", 5.82),
+    Row("cuda-8gb", "qwen3-4b", "Q6_K", "e3-qwen3-4b-angelslim", 16384, "q8_0", 4.99),
+    Row("cuda-12gb", "qwen3-8b", "Q6_K", "e3-qwen3-8b-angelslim", 16384, "q8_0", 7.90),
+    Row("cuda-12gb", "qwen3-14b", "Q4_K_M", "e3-qwen3-14b-angelslim", 8192, "q8_0", 9.71),
+    Row("cuda-12gb", "llama-3.1-8b", "Q6_K", "e3-llama31-8b-specforge", 16384, "q8_0", 7.61),
+    Row("cuda-16gb", "qwen3-14b", "Q5_K_M", "e3-qwen3-14b-angelslim", 16384, "q8_0", 11.72),
+    Row("cuda-16gb", "gpt-oss-20b", "MXFP4", "e3-gpt-oss-20b-redhat", 32768, "f16", 12.34),
+    Row("rtx-3090", "qwen3-32b", "Q4_K_M", "e3-qwen3-32b-angelslim", 16384, "q8_0", 21.37),
+    Row("rtx-4090", "qwen3.6-27b", "Q4_K_M", "mtp-qwen3.6-27b", 65536, "q8_0", 18.82),
+    Row("rtx-4090", "gemma-4-31b", "IQ4_XS", "e3-gemma4-31b-redhat", 16384, "q8_0", 17.89),
+    Row("rtx-5090", "qwen3.6-27b", "Q6_K", "mtp-qwen3.6-27b", 65536, "f16", 25.77),
+    Row("rtx-5090", "qwen3-32b", "Q5_K_M", "e3-qwen3-32b-angelslim", 32768, "q8_0", 26.67),
+    Row("a6000", "llama-3.3-70b", "Q4_K_M", "e3-llama33-70b-yuhuili", 16384, "q8_0", 44.57),
+    Row("a6000", "qwen3.6-27b", "Q8_0", "mtp-qwen3.6-27b", 131072, "f16", 35.53),
+    Row("2x-rtx-3090", "llama-3.3-70b", "IQ4_XS", "e3-llama33-70b-yuhuili", 16384, "q8_0", 40.52),
+    Row("2x-rtx-3090", "qwen3.6-27b", "Q8_0", "mtp-qwen3.6-27b", 65536, "f16", 31.76),
+    Row("m2-16gb", "qwen3-8b", "Q4_K_M", "e3-qwen3-8b-angelslim", 8192, "f16", 6.67),
+    Row("m2-max-32gb", "qwen3-14b", "Q6_K", "e3-qwen3-14b-angelslim", 16384, "f16", 14.89),
+    Row("m2-max-32gb", "gpt-oss-20b", "MXFP4", None, 32768, "f16", 12.46),
+    Row("m2-max-64gb", "qwen3-32b", "Q6_K", "e3-qwen3-32b-angelslim", 16384, "f16", 30.26),
+    Row("m2-max-64gb", "qwen3.6-27b", "Q6_K", "mtp-qwen3.6-27b", 65536, "f16", 26.60),
+    Row("m3-max-128gb", "gpt-oss-120b", "MXFP4", "e3-gpt-oss-120b-lmsys", 65536, "f16", 62.22),
+    Row("m3-max-128gb", "llama-3.3-70b", "Q6_K", "e3-llama33-70b-yuhuili", 16384, "f16", 61.77),
+    Row("cpu-16gb", "qwen3-4b", "Q4_K_M", "ngram", 8192, "f16", 3.74),
+    Row("cpu-16gb", "qwen3-8b", "Q4_K_M", "plain-qwen3-0.6b", 8192, "f16", 7.72),
+    Row("cpu-32gb", "qwen3-30b-a3b", "Q4_K_M", "ngram", 16384, "f16", 19.12),
+    Row("cpu-32gb", "qwen3-14b", "Q4_K_M", "plain-qwen3-0.6b", 8192, "f16", 11.54),
+]
+ids = [row.id for row in ROWS]
+
+
+def way_of(row: Row) -> DraftWay:
+    """The row's draft; where it has none, what needs no model."""
+    ways = option(row.target, row.quant).drafts
+    return next((each for each in ways if each.id == row.draft), ways[-1])
+
+
+def row_score(row: Row, *, whole_windows: bool) -> float | None:
+    """As the row would run, by the goal's own score; None where that does not fit."""
+    chosen, scale = option(row.target, row.quant), Scale(rig(row.machine), num_slots=1, measured={})
+    n_ctx = min(row.ctx, max(CONTEXTS))  # more is not tried where nobody asks for it
+    setup = Setup(n_ctx=n_ctx, kv_type=row.kv_type, whole_windows=whole_windows)
+    if not scale.weigh(chosen, way_of(row), setup).fits:
+        return None
+    return score_of(scale, chosen, way_of(row), setup)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=ids)
+def test_the_plan_for_each_machine_fits_and_is_no_worse_than_the_row(row: Row) -> None:
+    """With the row's own draft, context and cache."""
+    outcome = planned(row.machine)
+    check_fits(outcome)
+    scores = [each for windows in (True, False) if (each := row_score(row, whole_windows=windows)) is not None]
+    assert scores, "the table says that it fits"
+    assert chosen_of(outcome).way.score >= max(scores) - 1e-9
+
+
+@pytest.mark.parametrize("row", ROWS, ids=ids)
+def test_where_the_plan_differs_the_row_is_among_the_rejected_with_a_true_reason(row: Row) -> None:
+    outcome = planned(row.machine)
+    chosen, rows = chosen_of(outcome), option(row.target, row.quant)
+    found = [each for each in outcome.rejected if each.option is rows and each.way is not None]
+    ours = [each for each in found if each.draft in (row.draft, "ngram", "none")]
+    assert chosen.way.option is rows or ours
+    for each in found:
+        check_true(each, chosen)
+
+
+def check_true(rejected: Rejected, chosen: Chosen) -> None:
+    """What the reason claims, against the figures of both ways."""
+    way, best, reason = rejected.way, chosen.way, rejected.reason
+    assert way is not None
+    slower, claims = way.prediction.spec_tok_s < best.prediction.spec_tok_s, 0
+    larger = way.option.quality_b > best.option.quality_b
+    facts = {
+        "lesser answers": not larger and way.option.answers_b < best.option.answers_b,
+        "smaller": not larger,
+        "older": way.option.age.years < best.option.age.years,
+        "slower": slower,
+        "(though": not slower or larger,
+        "less context": way.setup.n_ctx < best.setup.n_ctx,
+        "a cache of": KV_TYPES.index(way.setup.kv_type) > KV_TYPES.index(best.setup.kv_type),
+        "keeps windows only": not way.setup.whole_windows and best.setup.whole_windows,
+        "not all fits": not way.offload.is_whole and best.offload.is_whole,
+        "nobody has seen": way.option.is_unseen and not best.option.is_unseen,
+        "predicted not to pay": way.prediction.num_draft_tokens == 0 and way.draft.shape is not None,
+        "as good as": way.score == pytest.approx(best.score, abs=0.05),
+        "to use": rejected.weighed is not None and not rejected.weighed.fits,
+        "at best": rejected.weighed is None,
+    }
+    for words, is_so in facts.items():
+        if words in reason:
+            claims += 1
+            assert is_so, f"{rejected.option.reference} with {rejected.draft}: {reason}"
+    assert claims, reason
+    if rejected.weighed is None and any(words in reason for words in ("tokens/s", "less context")):
+        assert "at best" in reason, "it was not weighed"
+
+
+@pytest.mark.parametrize("machine", ["m1-16gb", "m1-ultra-128gb", "cuda-8gb", "rtx-3090", "2x-rtx-3090", "cpu-16gb"])
+@pytest.mark.parametrize("goal", sorted(GOALS))
+def test_reasons_are_true(machine: str, goal: str) -> None:
+    outcome = planned(machine, goal)
+    for each in outcome.rejected:
+        if each.way is not None:
+            check_true(each, chosen_of(outcome))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=ids)
+def test_memory_of_each_row_as_its_table_sums_it(row: Row) -> None:
+    """Without the process and drivers, which the table leaves to its budget; of an MTP row without its draft."""
+    chosen = option(row.target, row.quant)
+    way = way_of(row)
+    windows = not chosen.shape.has_windows
+    scale = Scale(rig(row.machine), num_slots=1, measured={})
+    weighed = scale.weigh(chosen, way, Setup(n_ctx=row.ctx, kv_type=row.kv_type, whole_windows=windows))
+    device = weighed.loads[-1].room.device if weighed.loads[1:] else RAM
+    counted = [each for each in weighed.buffers if each.kind != "runtime" and (device == RAM or each.device != RAM)]
+    used = sum(each.num_bytes for each in counted)
+    assert used / GIB == pytest.approx(row.gib, rel=0.10)
+
+
+def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
+    """Rows with little room left: the arithmetic must neither refuse what works nor take what does not."""
+    for row in ROWS:
+        if row.draft is None or row.draft.startswith("mtp-"):
+            continue
+        chosen = option(row.target, row.quant)
+        way = next(each for each in chosen.drafts if each.id == row.draft)
+        setup = Setup(n_ctx=row.ctx, kv_type=row.kv_type, whole_windows=not chosen.shape.has_windows)
+        scale = Scale(rig(row.machine), num_slots=1, measured={})
+        assert scale.weigh(chosen, way, setup).fits, row.id
+
+
+# ---- what people who know such machines would say, late in 2026
+@pytest.mark.parametrize(
+    ("machine", "goal", "targets"),
+    [
+        ("cuda-8gb", "balanced", {"qwen3.5-9b"}),
+        ("rtx-4060", "balanced", {"qwen3.5-9b"}),
+        ("rtx-3060", "balanced", {"gemma-4-12b"}),
+        ("cuda-12gb", "balanced", {"gemma-4-12b"}),
+        ("cuda-16gb", "balanced", {"qwen3.8-27b"}),
+        ("rtx-5080", "balanced", {"qwen3.8-27b"}),
+        ("cuda-24gb", "balanced", {"qwen3.8-27b", "gemma-4-31b"}),
+        ("rtx-3090", "balanced", {"qwen3.8-27b", "gemma-4-31b"}),
+        ("rtx-4090", "quality", {"qwen3.8-27b", "gemma-4-31b"}),
+        ("rtx-5090", "balanced", {"qwen3.8-27b", "gemma-4-31b"}),
+        ("2x-rtx-3090", "balanced", {"qwen3.8-27b", "gemma-4-31b"}),
+        ("2x-rtx-3090", "quality", {"qwen3.8-27b", "gemma-4-31b"}),
+        ("rtx-pro-6000", "balanced", {"qwen3.5-122b-a10b", "qwen3.8-27b", "gpt-oss-120b"}),
+        ("cpu-16gb", "balanced", {"gemma-4-e4b", "qwen3.5-4b", "qwen3.5-9b"}),
+        ("cpu-32gb", "balanced", {"qwen3.6-35b-a3b"}),
+        ("cpu-64gb", "balanced", {"qwen3-coder-next", "qwen3.6-35b-a3b"}),
+        ("m1-8gb", "balanced", {"gemma-4-e4b", "qwen3.5-4b"}),
+        ("m2-16gb", "balanced", {"qwen3.5-9b", "gemma-4-12b"}),
+        ("m4-24gb", "balanced", {"gemma-4-26b-a4b", "qwen3.6-35b-a3b"}),
+        ("m4-32gb", "balanced", {"qwen3.6-35b-a3b"}),
+        ("m2-max-32gb", "balanced", {"qwen3.8-27b", "gemma-4-31b"}),
+        ("m3-ultra-96gb", "balanced", {"qwen3.5-122b-a10b", "gpt-oss-120b"}),
+        ("m2-max-32gb", "speed", {"qwen3.6-35b-a3b", "gemma-4-26b-a4b"}),
+        ("strix-halo-128gb", "balanced", {"qwen3.5-122b-a10b", "gpt-oss-120b"}),
+        ("dgx-spark", "balanced", {"qwen3.5-122b-a10b", "gpt-oss-120b"}),
+    ],
+)
+def test_what_is_recommended(machine: str, goal: str, targets: set[str]) -> None:
+    way = chosen_of(planned(machine, goal)).way
+    assert way.option.target in targets
+    assert way.offload.is_whole  # nobody would leave layers of these on the host
+
+
+@pytest.mark.parametrize(
+    "goal", [pytest.param(goal, marks=() if goal == "balanced" else pytest.mark.slow) for goal in sorted(GOALS)]
+)
+def test_nothing_of_2024_is_recommended_anywhere(goal: str) -> None:
+    for machine in catalog().machines:
+        way = chosen_of(planned(machine, goal)).way
+        assert way.option.age.released >= "2025-04", f"{machine}: {way.option.reference}"

@@ -1,0 +1,114 @@
+"""Which conversations are worth keeping in main memory, which one a prompt goes on with, and which leave for others."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.scheduler.host_swap import Conversation, Found, Swap
+
+LONG = list(range(100))
+
+
+def swap(most_bytes: int = 1000, least_rows: int = 50) -> Swap:
+    return Swap(most_bytes, least_rows=least_rows)
+
+
+def put(held: Swap, tokens: list[int], num_bytes: int = 100) -> int:
+    key = held.put(Conversation(tokens, is_seen=True))
+    assert held.make_room(key, num_bytes)
+    return key
+
+
+@pytest.mark.parametrize(
+    ("tokens", "num_common", "is_left", "wanted"),
+    [
+        (LONG, 0, False, True),
+        (LONG, 49, False, True),
+        (LONG, 50, False, False),  # it goes on
+        (LONG, 50, True, True),  # it does not: another of the same beginning does
+        (LONG, 51, True, False),
+        (LONG[:50], 0, False, True),
+        (LONG[:49], 0, False, False),
+        ([*LONG, -5, 7], 0, False, False),  # an image
+        ([], 0, False, False),
+    ],
+)
+def test_what_is_worth_it(tokens: list[int], num_common: int, is_left: bool, wanted: bool) -> None:
+    assert swap().wants(tokens, num_common, is_left=is_left) is wanted
+    assert not swap(most_bytes=0).wants(tokens, num_common, is_left=is_left)
+
+
+def test_what_is_there_already_is_not_swapped_out_again() -> None:
+    held = swap()
+    put(held, LONG)
+    for tokens, wanted in ((LONG, False), (LONG[:80], False), ([*LONG, 1], True), ([*LONG[:80], 1], True)):
+        assert held.wants(tokens, 0, is_left=False) is wanted
+
+
+def test_a_conversation_that_went_on_replaces_what_it_was() -> None:
+    held = swap()
+    first = put(held, LONG[:80])
+    second = put(held, LONG)
+    assert (first in held, second in held) == (False, True)
+
+
+def test_what_was_not_used_for_longest_leaves() -> None:
+    held = swap()
+    keys = [put(held, [i, *LONG], 400) for i in range(200, 204)]
+    assert [key in held for key in keys] == [False, False, True, True]
+    taken = held.take(held.best([202, *LONG]))  # type: ignore[arg-type] # it is there
+    assert taken.tokens == [202, *LONG]
+    keys.append(put(held, [205, *LONG], 600))
+    assert [key in held for key in keys] == [False, False, False, True, True]
+
+
+def test_what_is_larger_than_all_there_is_drives_out_nobody() -> None:
+    held = swap()
+    first = put(held, LONG)
+    second = held.put(Conversation([7, *LONG], is_seen=True))
+    assert not held.make_room(second, 1001)
+    assert (first in held, second in held) == (True, False)
+
+
+def test_it_stays_where_more_of_it_is_left_behind_than_goes_on() -> None:
+    held = swap()
+    key = put(held, LONG)
+    for num_common, stays in ((49, True), (50, False)):
+        held.take(Found(key, num_common, num_common))
+        assert (key in held) is stays
+
+
+def test_the_one_that_spares_most_is_found_and_the_last_token_is_decoded() -> None:
+    held = swap()
+    assert held.best(LONG) is None
+    short, long = put(held, [*LONG[:60], 3]), put(held, [*LONG[:90], 3])
+    assert held.best([*LONG, 1]) == Found(long, 90, 90)
+    assert held.best([*LONG[:60], 3, 4]) == Found(short, 61, 61)
+    assert held.best([*LONG[:90], 3]) == Found(long, 90, 90)
+
+
+texts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
+moves = st.lists(st.tuples(st.sampled_from(["put", "take"]), texts, st.integers(1, 60)), max_size=40)
+
+
+@given(moves)
+def test_there_is_never_more_than_there_is_room_for(moves: list[tuple[str, list[int], int]]) -> None:
+    held = swap(most_bytes=100, least_rows=2)
+    for move, tokens, num_bytes in moves:
+        if move == "put" and held.wants(tokens, 0, is_left=False):
+            key = held.put(Conversation(tokens, is_seen=False))
+            held.make_room(key, num_bytes)
+            assert key in held
+        elif move == "take" and (found := held.best(tokens)) is not None:
+            common = held[found.key].tokens[: found.num_reused]
+            assert common == tokens[: found.num_reused] and found.num_reused < len(tokens)
+            assert held.take(found).tokens[: found.num_reused] == common
+        assert held.num_bytes <= 100
+
+
+def test_a_question_with_its_answer_is_worth_it() -> None:
+    """A few sentences, which a processor reads for a second or more."""
+    assert Swap(1000).wants(LONG, 0, is_left=False)
+    assert not Swap(1000).wants(LONG[:40], 0, is_left=False)

@@ -1,0 +1,113 @@
+"""Plain steps now and then, so that it stays known what they cost."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from doubles.drafts import chain
+
+from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.request import AUTO, Spec, fixed
+from eaglelocal.core.sampling import Sampled
+from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.baseline_probe import FIRST, MOST, NUM_WITNESSES, Proof
+from eaglelocal.speculation.policy.controller import Controller, StepReport
+from eaglelocal.speculation.policy.slot_policy import Drafters, Seat
+
+
+def until_due(proof: Proof) -> int:
+    """Drafted steps."""
+    count = 0
+    while not proof.is_due:
+        proof.saw_drafted()
+        count += 1
+    return count
+
+
+def test_one_that_takes_what_was_expected_comes_more_and_more_rarely() -> None:
+    proof, gaps = Proof(), []
+    for _ in range(10):
+        gaps.append(until_due(proof))
+        assert proof.saw_plain(1.1, 1.0) == 0.0
+    assert gaps == [min(FIRST << n, MOST) for n in range(10)]
+
+
+def test_three_in_a_row_are_believed() -> None:
+    proof = Proof()
+    until_due(proof)
+    said = []
+    for seconds in (1.8, 9.0, 1.9):
+        assert proof.is_due
+        said.append(proof.saw_plain(seconds, 1.0))
+    assert said == [0.0, 0.0, pytest.approx(math.log(1.9))]
+    assert until_due(proof) == FIRST
+
+
+def test_a_hiccup_is_none() -> None:
+    proof = Proof()
+    until_due(proof)
+    assert [proof.saw_plain(seconds, 1.0) for seconds in (5.0, 1.0, 1.0)] == [0.0] * NUM_WITNESSES
+    assert not proof.is_due
+
+
+def test_where_steps_are_plain_anyway_nothing_is_corrected() -> None:
+    """A machine that becomes slower takes everything with it."""
+    proof = Proof()
+    for _ in range(200):
+        assert proof.saw_plain(3.0, 1.0) == 0.0 and not proof.is_due
+    proof.saw_drafted()
+    assert proof.saw_plain(3.0, 1.0) == 0.0 and not proof.is_due
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.0, 1.0), (1.0, 0.0)])
+def test_what_nothing_is_known_of_is_no_surprise(seconds: float, expected: float) -> None:
+    proof = Proof()
+    until_due(proof)
+    assert proof.saw_plain(seconds, expected) == 0.0
+
+
+# ---- in the controller
+def controller(*specs: Spec) -> Controller:
+    costs = StepCosts()
+    costs.calibrate({rows: [1.0 + rows / 100] * 3 for rows in range(1, 18)})
+    made = Controller(AUTO, Drafters("head"), costs, leveled=len(specs) > 1)
+    for slot, spec in enumerate(specs):
+        made.begin(slot, spec)
+    return made
+
+
+def step(controller: Controller, *, num_drafted: int, num_filler: int = 0, num_passes: int = 1) -> bool:
+    """Of all slots. True: it could have drafted."""
+    slots = sorted(controller._minds)
+    choice = controller.choice([Seat(slot, 16) for slot in slots], num_prefill_rows=0, num_cells=0)
+    may_draft = bool(choice.growing("head"))
+    draft = chain(*range(1, 1 + num_drafted)) if may_draft else Draft()
+    num_rows = len(slots) * (1 + len(draft)) + num_filler
+    verdict = Verdict(tuple(range(len(draft))), tuple(Sampled(token) for token in range(1, 2 + len(draft))))
+    controller.learn(
+        StepReport(
+            num_rows=num_rows,
+            num_filler_rows=num_filler,
+            num_passes=num_passes,
+            num_prefill_rows=0,
+            num_cells=0,
+            decode_s=1.0,
+            draft_calls=(),
+            other_s=0.0,
+            verdicts={slot: (draft, verdict) for slot in slots},
+        )
+    )
+    return may_draft
+
+
+@pytest.mark.parametrize(("num_filler", "num_passes"), [(0, 1), (1, 1), (0, 2)])
+def test_one_plain_step_is_one_whatever_it_was_filled_up_with(num_filler: int, num_passes: int) -> None:
+    brain = controller(AUTO, AUTO)
+    drafting = [step(brain, num_drafted=2, num_filler=num_filler, num_passes=num_passes) for _ in range(FIRST + 8)]
+    assert drafting == [True] * FIRST + [False] + [True] * 7
+
+
+def test_a_length_that_is_a_matter_of_rule_stays_one() -> None:
+    brain = controller(AUTO, fixed(2))
+    assert all(step(brain, num_drafted=2) for _ in range(3 * FIRST))

@@ -1,0 +1,95 @@
+"""Passes over the weights with a cache for each slot, and the rows that spare one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.speculation.costs.ubatch_split import fillers, joined, passes
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ({}, []),
+        ({0: 1}, [1]),
+        ({0: 3, 1: 3, 2: 3}, [9]),
+        ({2: 1, 1: 1, 0: 1}, [3]),
+        ({0: 1, 2: 1}, [1, 1]),
+        ({0: 5, 1: 1}, [2, 4]),
+        ({0: 5, 1: 5, 2: 1, 3: 5}, [4, 8, 4]),
+        ({0: 2, 1: 0, 2: 2}, [2, 2]),
+    ],
+)
+def test_passes(rows: dict[int, int], expected: list[int]) -> None:
+    assert passes(rows) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ({0: 3, 1: 3, 2: 3}, [9]),
+        ({0: 1, 1: 2, 2: 2, 3: 1}, [1, 2, 2, 1]),
+        ({0: 5, 1: 5, 2: 1, 3: 5}, [5, 5, 1, 5]),
+        ({0: 2, 1: 2, 2: 5}, [4, 5]),
+        ({0: 5, 1: 40}, [10, 35]),  # what is left of a prompt is long enough
+        ({0: 5, 1: 10}, [5, 10]),
+    ],
+)
+def test_rows_behind_which_states_are_kept_stay_together(rows: dict[int, int], expected: list[int]) -> None:
+    """As llama.cpp's split_equal with n_keep_tail 9 makes them."""
+    assert passes(rows, 9) == expected
+
+
+@given(st.dictionaries(st.integers(0, 15), st.integers(0, 3), max_size=8))
+def test_slots_that_are_level_are_one_pass_and_no_others(rows: dict[int, int]) -> None:
+    whole = {slot: count for slot, count in rows.items() if count}
+    is_one = bool(whole) and len({*whole.values()}) == 1 and sorted(whole) == list(range(min(whole), max(whole) + 1))
+    assert (len(passes(rows)) == 1) is is_one
+    assert sum(passes(rows)) == sum(rows.values())
+
+
+def dear_passes(num_rows: int) -> float:
+    return 10.0 + num_rows
+
+
+def dear_rows(num_rows: int) -> float:
+    return 0.1 + num_rows
+
+
+@pytest.mark.parametrize(
+    ("decoding", "idle", "expected"),
+    [
+        ({0: 1, 2: 1}, [1, 3], {1: 1}),
+        ({0: 5, 1: 4}, [2], {1: 1}),
+        ({0: 5, 3: 5}, [1, 2], {1: 5, 2: 5}),
+        ({0: 2, 1: 2}, [2, 3], {}),
+        ({3: 4}, [0, 1, 2], {}),
+    ],
+)
+def test_rows_that_spare_a_pass(decoding: dict[int, int], idle: list[int], expected: dict[int, int]) -> None:
+    found = fillers(decoding, idle, dear_passes)
+    before, after = passes(decoding), passes(joined(decoding, found))
+    assert sum(map(dear_passes, after)) <= sum(map(dear_passes, before))
+    if sum(map(dear_passes, after)) < sum(map(dear_passes, before)):
+        assert found == expected
+    else:
+        assert found == {} or expected == {}
+
+
+def test_where_rows_are_dear_nothing_is_filled() -> None:
+    assert fillers({0: 8, 1: 1, 2: 1}, [3], dear_rows) == {}
+
+
+@given(
+    st.dictionaries(st.integers(0, 7), st.integers(1, 17), min_size=1),
+    st.sampled_from([dear_passes, dear_rows]),
+)
+def test_filling_never_makes_a_step_dearer(decoding: dict[int, int], seconds: object) -> None:
+    assert callable(seconds)
+    idle = [slot for slot in range(8) if slot not in decoding]
+    found = fillers(decoding, idle, seconds)
+    assert sum(map(seconds, passes(joined(decoding, found)))) <= sum(map(seconds, passes(decoding)))
+    assert all(count > 0 for count in found.values())
+    assert sum(passes(decoding)) == sum(decoding.values())

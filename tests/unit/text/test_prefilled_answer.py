@@ -1,0 +1,148 @@
+"""Answers that go on: where the prompt ends, in which state the answer is read, and what of it is thought."""
+
+from __future__ import annotations
+
+import pytest
+from doubles import chat_templates as templates
+from doubles.rendered_here import template_here
+
+from eaglelocal.core.request import Message
+from eaglelocal.core.tools import Split, Tool
+from eaglelocal.errors import RequestError
+from eaglelocal.text.reasoning.markers import control_char
+from eaglelocal.text.reasoning.model_families import family_of
+from eaglelocal.text.reasoning.split_answer import SplitText, markers_of
+from eaglelocal.text.templates.literal_text import HERE, Literals, Spellings
+from eaglelocal.text.templates.prefilled_answer import Beginning, beginning_of, within_thought
+from eaglelocal.text.tool_calls import call_forms as forms
+
+ASKED = Message("user", "Why?")
+THOUGHT = "{# <think></think> #}"
+
+
+def went_on(source: str, *messages: Message) -> str:
+    return template_here(source, bos_text="<s>", eos_text="</s>").render(messages, continues=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "end"),
+    [
+        (templates.QWEN, "<|im_start|>assistant\nBecause ("),
+        (templates.LLAMA, "<|start_header_id|>assistant<|end_header_id|>\n\nBecause ("),
+        (templates.DEEPSEEK, "<User>Why?<Assistant>Because ("),
+        (templates.HARMONY, "<|start|>assistant<|channel|>final<|message|>Because ("),
+        ("", "<|im_start|>assistant\nBecause ("),
+    ],
+)
+def test_the_prompt_ends_where_the_message_does(source: str, end: str) -> None:
+    assert went_on(source, ASKED, Message("assistant", "Because (")).endswith(end)
+
+
+def test_white_space_at_the_end_stays_though_templates_trim() -> None:
+    for source in (templates.QWEN, templates.LLAMA):
+        assert went_on(source, ASKED, Message("assistant", "1.\n\n2. ")).endswith("\n\n2. ")
+
+
+def test_what_was_thought_before_stands_before() -> None:
+    last = Message("assistant", "Yes", reasoning="hm")
+    assert went_on(templates.QWEN, ASKED, last).endswith("<think>\nhm\n</think>\n\nYes")
+
+
+def test_the_mark_of_the_place_can_be_written_by_nobody() -> None:
+    literals = Literals(Spellings())
+    text = template_here("").render(
+        (Message("user", f"a{HERE}b"), Message("assistant", f"c{HERE}d")), literals=literals, continues=True
+    )
+    assert "".join(span for span, _ in literals.pieces(text)).endswith(f"assistant\nc{HERE}d")
+
+
+def test_a_template_that_does_not_show_the_message_is_no_use() -> None:
+    with pytest.raises(RequestError, match="does not show the last message"):
+        went_on("{{ messages[0].content }}", ASKED, Message("assistant", "a"))
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (Message("assistant", "Yes"), Beginning((ASKED, Message("assistant", "Yes")), is_said=True)),
+        (Message("assistant", ""), Beginning((ASKED,))),
+        (Message("assistant", "", reasoning="hm"), Beginning((ASKED,), "hm")),
+        (Message("assistant", "<think>\nhm"), Beginning((ASKED,), "hm")),
+        (Message("assistant", "<think>"), Beginning((ASKED,))),
+        (
+            Message("assistant", "\n<think>\nhm</think>\n\nYes"),
+            Beginning((ASKED, Message("assistant", "\n\nYes", reasoning="hm")), is_said=True),
+        ),
+        (
+            Message("assistant", "Well, <think>"),
+            Beginning((ASKED, Message("assistant", "Well, <think>")), is_said=True),
+        ),
+    ],
+)
+def test_what_a_last_message_begins(message: Message, expected: Beginning) -> None:
+    assert beginning_of((ASKED, message), family_of(THOUGHT)) == expected
+
+
+def test_a_model_that_does_not_think_goes_on_with_no_thought() -> None:
+    assert beginning_of((ASKED, Message("assistant", "", reasoning="hm")), family_of("")) == Beginning((ASKED,))
+    said = Message("assistant", "<think>hm")
+    assert beginning_of((ASKED, said), family_of("")) == Beginning((ASKED, said), is_said=True)
+
+
+def test_an_empty_message_that_is_alone_stays() -> None:
+    alone = (Message("assistant", ""),)
+    assert beginning_of(alone, family_of("")) == Beginning(alone)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["assistant\n", "assistant\n<think>", "assistant\n<think>\n\n</think>\n\n", "assistant\n</think>\n"],
+)
+def test_a_thought_is_open_however_the_generation_prompt_ends(prompt: str) -> None:
+    assert within_thought(family_of(THOUGHT), prompt) == "assistant\n<think>\n"
+
+
+def test_harmony_opens_a_thought_on_its_channel() -> None:
+    opened = within_thought(family_of(templates.HARMONY), "<|start|>assistant")
+    assert opened == "<|start|>assistant<|channel|>analysis<|message|>"
+
+
+def test_a_thought_that_a_template_opens_before_what_was_said_is_ended() -> None:
+    source = f"{{% for m in messages %}}{{{{ m.role }}}}:<think>\n{{{{ m.content }}}}</s>{{% endfor %}}{THOUGHT}"
+    assert went_on(source, Message("assistant", " Because (")) == "assistant:<think></think> Because ("
+
+
+# ---- how the answer is read then
+def read(split: Split, answer: str) -> tuple[str, str, int]:
+    """Text, thought, number of calls; markers of harmony are control tokens."""
+    if split.form is forms.HARMONY:
+        for index, name in enumerate(markers_of(split)):
+            answer = answer.replace(name, control_char(index))
+    text = SplitText(split, lambda: "id")
+    told = [*map(text.push, answer), text.finish("")]
+    calls = [call for piece in told for call in piece.calls if call.name]
+    return "".join(piece.text for piece in told), "".join(piece.reasoning for piece in told), len(calls)
+
+
+TOOLS = (Tool("f"),)
+CALLED = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+
+
+def test_what_goes_on_is_said() -> None:
+    split = Split(form=forms.HERMES, thought=("<think>", "</think>"), in_said=True, tools=TOOLS)
+    assert read(split, "\n 42)") == ("\n 42)", "", 0)
+    assert read(split, "<think>is a marker") == ("<think>is a marker", "", 0)
+    assert read(split, f" so {CALLED}")[1:] == ("", 1)
+
+
+def test_what_goes_on_in_a_frame_ends_with_the_frame() -> None:
+    split = Split(form=forms.HERMES, thought=("<t>", "</t>"), said=("<r>", "</r>"), in_said=True)
+    assert read(split, " 42)</r>") == (" 42)", "", 0)
+
+
+def test_harmony_goes_on_within_its_message() -> None:
+    said = Split(form=forms.HARMONY, tools=TOOLS, in_said=True)
+    assert read(said, " 42)") == (" 42)", "", 0)
+    thought = Split(form=forms.HARMONY, tools=TOOLS, in_thought=True)
+    answer = " so<|end|><|start|>assistant<|channel|>final<|message|>Yes"
+    assert read(thought, answer) == ("Yes", "so", 0)

@@ -1,0 +1,47 @@
+"""How screens look where nobody has said it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pytest
+
+from eaglelocal.settings import Settings
+from eaglelocal.tui.base_screen import EagleApp
+from eaglelocal.tui.display_options import Look, look_of
+from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
+
+
+@pytest.mark.parametrize(
+    ("environ", "glyphs"),
+    [
+        ({}, UNICODE),
+        ({"LC_CTYPE": "C.UTF-8"}, UNICODE),  # as Python says where nothing is said
+        ({"LC_CTYPE": "C.UTF-8", "LANG": "C"}, ASCII),
+        ({"LC_ALL": "", "LANG": "de_DE.UTF-8"}, UNICODE),
+        ({"LANG": "de_DE.utf8@euro"}, UNICODE),
+        ({"LANG": "de_DE.ISO-8859-1"}, ASCII),
+        ({"LANG": "de_DE"}, ASCII),
+        ({"LC_ALL": "POSIX", "LANG": "C.UTF-8"}, ASCII),
+        ({"LC_ALL": "en_US.UTF-8", "LANG": "C"}, UNICODE),
+        ({"LC_CTYPE": "de_DE.UTF-8", "LANG": "C"}, UNICODE),
+    ],
+)
+def test_where_the_locale_knows_ascii_alone_screens_do_too(environ: Mapping[str, str], glyphs: Glyphs) -> None:
+    assert look_of(Settings(), environ).glyphs is glyphs
+    assert look_of(Settings(glyphs="unicode"), environ).glyphs is UNICODE
+    assert look_of(Settings(glyphs="ascii"), environ).glyphs is ASCII
+
+
+@pytest.mark.parametrize("said", [None, "", "1"])
+@pytest.mark.parametrize("has_colour", [True, False])
+def test_a_screen_without_colour_takes_nobody_elses_away(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, has_colour: bool
+) -> None:
+    if said is None:
+        monkeypatch.delenv("NO_COLOR", raising=False)
+    else:
+        monkeypatch.setenv("NO_COLOR", said)
+    app: EagleApp[None] = EagleApp(Look(has_colour=has_colour))
+    assert (app.no_color, os.environ.get("NO_COLOR")) == (said is not None or not has_colour, said)

@@ -1,0 +1,164 @@
+"""Errands and the partner: one after another, nothing lost, nothing left running."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from doubles.patience import wait_until
+from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
+
+from eaglelocal.conversation.message_output import Voice
+from eaglelocal.conversation.sampling_form import FIELDS, params_of, text_of
+from eaglelocal.conversation.session import Choice, Garage, Model, Session
+from eaglelocal.core.plan import Plan
+from eaglelocal.core.sampling import SamplingParams, as_recommended
+from eaglelocal.errors import EagleLocalError, RequestError, UsageError
+from eaglelocal.tui.chat_controller import Answered, Asking, News, Partner, Wrong
+from eaglelocal.tui.feed import Feed
+from eaglelocal.tui.task_queue import Errands
+
+PATIENCE_S = 20.0
+
+
+def test_errands_run_in_order_and_failures_are_told() -> None:
+    done: list[str] = []
+    told: queue.Queue[EagleLocalError] = queue.Queue()
+    errands = Errands(told.put)
+
+    def fails() -> None:
+        raise UsageError("no")
+
+    def breaks() -> None:
+        raise ZeroDivisionError("oh")
+
+    errands.send(lambda: done.append("one"))
+    errands.send(fails)
+    errands.send(breaks)
+    errands.send(lambda: done.append("two"))
+    errands.start()
+    assert told.get(timeout=PATIENCE_S).message == "no"
+    assert "this is a bug: ZeroDivisionError: oh" in told.get(timeout=PATIENCE_S).message
+    wait_until(lambda: done == ["one", "two"] and not errands.is_busy, "both errands")
+    assert errands.close(PATIENCE_S)
+
+
+def test_what_has_not_begun_can_be_taken_back() -> None:
+    gate, done = threading.Event(), []
+    errands = Errands(lambda error: None)
+    errands.send(lambda: gate.wait(PATIENCE_S) and None)
+    errands.start()
+    errands.send(lambda: done.append("asked"), question="why?")
+    errands.send(lambda: done.append("kept"))
+    assert errands.waiting == ("why?",)
+    assert errands.take_back() == ("why?",)
+    gate.set()
+    wait_until(lambda: done == ["kept"], "what was not taken back")
+    assert errands.close(PATIENCE_S)
+
+
+class Rig:
+    def __init__(self, folder: Path, *scripts: Script) -> None:
+        self.news: queue.Queue[News] = queue.Queue()
+        self.client = ScriptedClient(scripts)
+        self.partner = Partner(self._open, self.news.put, Feed(by_events=True), folder, keeps=False)
+        self.partner.start()
+
+    def _open(self, voice: Voice, choice: Choice) -> Session:
+        return Session(
+            Garage(lambda choice: scripted_plan("m"), self._load), self._load(scripted_plan("m")), SamplingParams()
+        )
+
+    def _load(self, plan: Plan) -> Model:
+        return Model(self.client, plan, self.client.info)
+
+    def next(self, kind: type[News]) -> News:
+        while not isinstance(news := self.news.get(timeout=PATIENCE_S), kind):
+            pass
+        return news
+
+
+def test_each_answer_grows_in_its_own_place(tmp_path: Path) -> None:
+    """The next question may begin before anybody has looked at the last answer."""
+    rig = Rig(tmp_path, says("first"), says("second"))
+    rig.partner.ask("one")
+    rig.partner.ask("two")
+    lives = []
+    for _ in range(2):
+        asking = rig.next(Asking)
+        assert isinstance(asking, Asking)
+        lives.append(asking.live)
+        rig.next(Answered)
+    said = [[entry.text for entry in chain(*live.advance())] for live in lives]
+    assert said == [["first"], ["second"]]
+    rig.partner.close()
+
+
+def test_closing_ends_an_answer_that_hangs(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, Script(("half",), hangs=True))
+    rig.partner.ask("one")
+    rig.next(Asking)
+    rig.partner.close()
+    assert rig.client.num_closed
+    assert not rig.client.busy
+
+
+def test_a_mistyped_command_changes_nothing(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, says("x"))
+    rig.partner.act("/spek 3")
+    wrong = rig.next(Wrong)
+    assert isinstance(wrong, Wrong)
+    assert wrong.error.hint.startswith("/spec")
+    rig.partner.close()
+
+
+@pytest.mark.parametrize(("is_server", "is_counted"), [(True, False), (False, True)])
+def test_steps_of_a_server_of_ours_are_not_taken_for_tokens(tmp_path: Path, is_server: bool, is_counted: bool) -> None:
+    client, told, feed = ScriptedClient((says("a b c d"),)), queue.Queue[News](), Feed(by_events=True)
+    plan = scripted_plan("m")
+    model = Model(client, None if is_server else plan, client.info)
+
+    def opened(voice: Voice, choice: Choice) -> Session:
+        return Session(Garage(lambda choice: plan, lambda plan: model), model, SamplingParams())
+
+    partner = Partner(opened, told.put, feed, tmp_path, keeps=False)
+    partner.start()
+    partner.ask("one")
+    while not isinstance(told.get(timeout=PATIENCE_S), Answered):
+        pass
+    assert (feed.frame(time.monotonic()).tok_s is not None) is is_counted
+    partner.close()
+
+
+# ---- the form of sampling
+def test_a_form_that_nobody_changed_changes_nothing() -> None:
+    params = SamplingParams(temperature=0.7, top_k=40, top_p=0.95, min_p=0.05, seed=None, max_tokens=12)
+    assert params_of(params, {field.name: text_of(params, field) for field in FIELDS}, params) == params
+
+
+def test_only_a_field_that_was_changed_is_said() -> None:
+    params = SamplingParams(temperature=0.7, top_k=40, left_open=frozenset({"temperature", "top_k"}))
+    shown = as_recommended(params, {"temperature": 0.6, "top_k": 20})
+    said = {field.name: text_of(shown, field) for field in FIELDS}
+    assert params_of(params, said, shown) == params
+    changed = params_of(params, said | {"temperature": "0.7"}, shown)
+    assert (changed.temperature, changed.top_k, changed.left_open) == (0.7, 40, {"top_k"})
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "error"),
+    [
+        ("top_k", "1.5", UsageError),
+        ("temperature", "", UsageError),
+        ("top_p", "2", RequestError),
+        ("max_tokens", "0", UsageError),
+    ],
+)
+def test_a_form_says_what_is_wrong(name: str, said: str, error: type[EagleLocalError]) -> None:
+    params = SamplingParams()
+    with pytest.raises(error):
+        params_of(params, {field.name: text_of(params, field) for field in FIELDS} | {name: said}, params)
