@@ -38,7 +38,7 @@ FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 class ContextParams:
     """The sizes of a context. `n_ctx` counts positions per sequence.
 
-    whole_windows  layers with a sliding window keep all positions, so that a cache can be cut anywhere
+    swa_full  layers with a sliding window keep all positions, so that a cache can be cut anywhere
     num_snapshots  earlier recurrent states kept of each sequence
     """
 
@@ -50,8 +50,8 @@ class ContextParams:
     max_outputs: int | None = None  # output rows of one decode; None: as many as rows
     threads: int = 1
     kv_type: str = "f16"
-    flash_attention: str = "auto"
-    whole_windows: bool = True
+    flash_attn: str = "auto"
+    swa_full: bool = True
     num_snapshots: int = 0
     is_mtp: bool = False  # a context of the MTP layer alone
 
@@ -332,9 +332,9 @@ def create_context(model: Model, params: ContextParams, *, other: object | None 
         native.n_outputs_max = params.num_outputs
     native.n_threads = native.n_threads_batch = params.threads
     native.type_k = native.type_v = look_up(KV_TYPES, params.kv_type, "--kv-type")
-    native.flash_attn_type = look_up(FLASH_ATTENTION, params.flash_attention, "--flash-attn")
+    native.flash_attn_type = look_up(FLASH_ATTENTION, params.flash_attn, "--flash-attn")
     native.kv_unified = params.unified
-    native.swa_full = params.whole_windows
+    native.swa_full = params.swa_full
     native.n_rs_seq = params.num_snapshots
     if params.is_mtp:
         native.ctx_type = api.LLAMA_CONTEXT_TYPE_MTP

@@ -30,7 +30,7 @@ class EmbeddingParams:
     ranks: bool = False
     threads: int = 1
     kv_type: str = "f16"
-    flash_attention: str = "auto"
+    flash_attn: str = "auto"
 
 
 class EmbeddingContext:
@@ -102,7 +102,7 @@ def _create(model: Model, params: EmbeddingParams) -> C.c_void_p:
     native.n_seq_max = params.num_texts
     native.n_threads = native.n_threads_batch = params.threads
     native.type_k = native.type_v = look_up(KV_TYPES, params.kv_type, "--kv-type")
-    native.flash_attn_type = look_up(FLASH_ATTENTION, params.flash_attention, "--flash-attn")
+    native.flash_attn_type = look_up(FLASH_ATTENTION, params.flash_attn, "--flash-attn")
     native.embeddings = native.kv_unified = native.no_perf = True
     model.library.log.begin()
     handle = api.llama_init_from_model(model.handle, native)

@@ -127,7 +127,7 @@ def run(
         sides = sides_of(model, wanted, server)
         examiner = Examiner(sides[0], bound=bound)
         result = measure(sides, tasks, wanted, examiner=examiner, output=output)
-    return Told(model.info, wanted, beside, plan.flash_attention, bound), result
+    return Told(model.info, wanted, beside, plan.flash_attn, bound), result
 
 
 @dataclass(frozen=True, slots=True)

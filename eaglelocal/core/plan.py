@@ -41,14 +41,14 @@ class Plan:
     gpu_layers: int | None = None  # None: all of them
     n_cpu_moe: int = 0  # the experts of the first so many layers stay in RAM, wherever the rest lies
     kv_type: str = "f16"
-    flash_attention: str = "auto"
+    flash_attn: str = "auto"
     unified: bool | None = None  # one cache for all slots; None, until fit.py decides: only with one slot
     device: str | None = None
     split: str = "layer"
     shares: tuple[float, ...] = ()  # of each GPU; empty: in proportion to free memory
     draft_gpu_layers: int | None = None  # None: all of them, if the target has any on a GPU
     # layers with a sliding window keep all positions, so that any prefix can be reused; None: if that fits
-    whole_windows: bool | None = None
+    swa_full: bool | None = None
     binds_answers: bool = False  # prepare constraints while loading, not at the first one
     is_brief: bool = False  # loaded for one answer, so loading time matters as much as speed
     cache_ram: int | None = 0  # MiB of RAM for conversations evicted from their slot; None: by free memory

@@ -39,7 +39,7 @@ class Key:
     threads: int
     num_slots: int
     kv_type: str
-    flash_attention: str
+    flash_attn: str
     placement: str  # GPU layers, device and split
     is_read: bool  # the target's weights are read, not mapped
     unified: bool  # one KV cache for all slots
@@ -74,7 +74,7 @@ def key_of(
         threads=threads,
         num_slots=plan.num_slots,
         kv_type=plan.kv_type,
-        flash_attention=plan.flash_attention,
+        flash_attn=plan.flash_attn,
         placement=placement_key(plan),
         is_read=is_read,
         unified=unified,

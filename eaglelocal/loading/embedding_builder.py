@@ -67,7 +67,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
                 ranks=task is Task.RANK,
                 threads=threads,
                 kv_type=plan.kv_type,
-                flash_attention=plan.flash_attention,
+                flash_attn=plan.flash_attn,
             ),
         )
         opened.callback(context.close)

@@ -73,7 +73,7 @@ class Fitted:
     @property
     def spares_windows(self) -> bool:
         """True if layers with a sliding window keep only the window."""
-        return self.shape.has_windows and self.plan.whole_windows is False
+        return self.shape.has_windows and self.plan.swa_full is False
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class Fitted:
         A draft model with sliding windows would lose cells. Without flash attention values are stored transposed:
         llama.cpp then copies every row of every layer separately from a GPU, in pieces if slots ran concurrently.
         """
-        if self.plan.flash_attention == "off" and self.plan.gpu_layers != 0 and self.uses_gpu:
+        if self.plan.flash_attn == "off" and self.plan.gpu_layers != 0 and self.uses_gpu:
             return False
         is_model = self.plan.draft_kind == "draft_model"
         return not (is_model and self.draft_shape is not None and self.draft_shape.has_windows)
@@ -214,12 +214,12 @@ def with_attention(plan: Plan, target: Source, there: Sequence[Room]) -> Plan:
     """Return the plan with `--flash-attn auto` decided."""
     num_cells = plan.n_ctx * (plan.num_slots if plan.is_unified else 1)
     chosen = settled(
-        plan.flash_attention,
+        plan.flash_attn,
         on_gpu=is_on_gpu(plan, there),
         kv_type=plan.kv_type,
         scores_bytes=scores_bytes(n_batch=plan.n_batch, num_cells=num_cells, n_head=target.shape.n_head),
     )
-    return dataclasses.replace(plan, flash_attention=chosen)
+    return dataclasses.replace(plan, flash_attn=chosen)
 
 
 def memory_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
@@ -261,11 +261,11 @@ def is_greedy(plan: Plan) -> bool:
 
 def window_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
     """Yield the plan with all positions kept first: a conversation can then be edited anywhere and reuse its prefix."""
-    if plan.whole_windows is not None or not target.has_windows:
+    if plan.swa_full is not None or not target.has_windows:
         yield plan
         return
-    yield dataclasses.replace(plan, whole_windows=True)
-    yield dataclasses.replace(plan, whole_windows=False)
+    yield dataclasses.replace(plan, swa_full=True)
+    yield dataclasses.replace(plan, swa_full=False)
 
 
 def placements_of(
@@ -330,9 +330,7 @@ def parts_of(
         Part(
             header=source.header,
             info=source.info,
-            context=context_params(
-                job, flash_attention=plan.flash_attention, threads=threads, is_mtp=is_mtp and job.of_draft
-            ),
+            context=context_params(job, flash_attn=plan.flash_attn, threads=threads, is_mtp=is_mtp and job.of_draft),
             taps=() if job.of_draft else taps_of(draft, sources[0]),
             placement=dataclasses.replace(placement, has_mtp=is_mtp and source.header.path == sources[-1].header.path),
         )
@@ -347,7 +345,7 @@ def taps_of(draft: DraftInfo, target: Source) -> tuple[int, ...]:
     return draft.target_layers if isinstance(draft, EagleInfo | BlockInfo) else ()
 
 
-def context_params(job: Job, *, flash_attention: str, threads: int, is_mtp: bool = False) -> ContextParams:
+def context_params(job: Job, *, flash_attn: str, threads: int, is_mtp: bool = False) -> ContextParams:
     sizes = job.sizes
     return ContextParams(
         n_ctx=sizes.n_ctx,
@@ -358,8 +356,8 @@ def context_params(job: Job, *, flash_attention: str, threads: int, is_mtp: bool
         max_outputs=job.max_outputs,
         threads=threads,
         kv_type=sizes.kv_type,
-        flash_attention=flash_attention,
-        whole_windows=sizes.whole_windows,
+        flash_attn=flash_attn,
+        swa_full=sizes.swa_full,
         num_snapshots=sizes.num_snapshots,
         is_mtp=is_mtp,
     )

@@ -25,7 +25,7 @@ class CacheSizes:
     num_branches   sequences of each slot besides its own; they share its cells
     unified        one cache for all slots, else one for each
     num_snapshots  earlier states kept of each sequence, to roll back to
-    whole_windows  layers with a sliding window keep all positions too (swa_full), so any prefix can be reused
+    swa_full  layers with a sliding window keep all positions too (swa_full), so any prefix can be reused
     """
 
     n_ctx: int
@@ -34,9 +34,9 @@ class CacheSizes:
     unified: bool = True
     n_batch: int = 512
     kv_type: str = "f16"
-    flash_attention: bool = True
+    flash_attn: bool = True
     num_snapshots: int = 0
-    whole_windows: bool = True
+    swa_full: bool = True
 
     def __post_init__(self) -> None:
         if self.kv_type not in KV_TYPES:
@@ -58,7 +58,7 @@ class CacheSizes:
 
     def window_cells(self, window: int) -> int:
         """Return the cells of one stream in a layer with a window: each sequence's window, and room for a batch."""
-        if self.whole_windows:
+        if self.swa_full:
             return self.num_cells
         wanted = window * (self.num_sequences if self.unified else 1) + self.n_batch
         return padded(min(self.num_cells, wanted))
@@ -83,7 +83,7 @@ def kv_bytes_of_layer(shape: Shape, layer: int, sizes: CacheSizes) -> int:
         return 0
     window = shape.windows[layer]
     cells = sizes.num_cells if window is None else sizes.window_cells(window)
-    values = shape.value_width(layer) if sizes.flash_attention else widest_values(shape)
+    values = shape.value_width(layer) if sizes.flash_attn else widest_values(shape)
     return (row_bytes(sizes.kv_type, shape.key_width(layer)) + row_bytes(sizes.kv_type, values)) * (
         cells * sizes.num_streams
     )

@@ -71,7 +71,7 @@ def mask_bytes(shape: Shape, sizes: CacheSizes) -> int:
         return 0
     windows = {window for window in shape.windows if window is not None}
     cells = sizes.num_cells + sum(sizes.window_cells(window) for window in windows)
-    return sizes.n_batch * cells * (HALF_BYTES if sizes.flash_attention else FLOAT_BYTES)
+    return sizes.n_batch * cells * (HALF_BYTES if sizes.flash_attn else FLOAT_BYTES)
 
 
 def residual_bytes(shape: Shape, sizes: CacheSizes) -> int:
@@ -90,7 +90,7 @@ def attention_bytes(shape: Shape, sizes: CacheSizes) -> int:
     head = max(shape.key_dim, shape.window_key_dim or 0)
     values = LIVE_QUERIES * shape.n_head * head
     values += LIVE_KEYS * max(shape.key_width(layer) + shape.value_width(layer) for layer in layers)
-    if not sizes.flash_attention and any(shape.kv_heads):
+    if not sizes.flash_attn and any(shape.kv_heads):
         values += shape.n_head * sizes.num_cells
     return sizes.n_batch * values * FLOAT_BYTES
 
@@ -102,7 +102,7 @@ def widened_bytes(shape: Shape, sizes: CacheSizes, device: str) -> int:
     (fattn-common.cuh).
     """
     stem = device.rstrip("0123456789")
-    if not sizes.flash_attention or not (stem == "MTL" or (stem in ("CUDA", "ROCm") and sizes.kv_type != "f16")):
+    if not sizes.flash_attn or not (stem == "MTL" or (stem in ("CUDA", "ROCm") and sizes.kv_type != "f16")):
         return 0
     as_f16 = replace(sizes, kv_type="f16")
     return max((kv_bytes_of_layer(shape, layer, as_f16) for layer in range(shape.n_layer)), default=0)

@@ -52,9 +52,9 @@ def target_job(plan: Plan, target: Shape, *, num_taps: int = 0) -> Job:
         unified=plan.is_unified,
         n_batch=plan.n_batch,
         kv_type=plan.kv_type,
-        flash_attention=plan.flash_attention != "off",
+        flash_attn=plan.flash_attn != "off",
         num_snapshots=num_snapshots(plan, target),
-        whole_windows=plan.whole_windows is not False,
+        swa_full=plan.swa_full is not False,
     )
     max_outputs = min(plan.num_slots * (1 + plan.max_draft), plan.n_batch)
     return Job(
@@ -86,8 +86,8 @@ def draft_job(plan: Plan, draft: Shape) -> Job:
         unified=plan.is_unified or (draft.is_head and not draft.reads_cache),
         n_batch=n_batch,
         kv_type=plan.kv_type,
-        flash_attention=plan.flash_attention != "off",
-        whole_windows=not fills_blocks,
+        flash_attn=plan.flash_attn != "off",
+        swa_full=not fills_blocks,
     )
     max_outputs = n_batch if draft.is_head else plan.num_slots
     return Job(shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.layers_of_draft, of_draft=True)

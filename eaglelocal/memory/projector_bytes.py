@@ -31,7 +31,7 @@ def picture_bytes(projector: Projector) -> int:
     return FLOAT_BYTES * (COLOURS * pixels + projector.num_patches * (projector.width or projector.n_embd))
 
 
-def encoding_bytes(projector: Projector, *, flash_attention: bool = True) -> int:
+def encoding_bytes(projector: Projector, *, flash_attn: bool = True) -> int:
     """Return an upper bound of the buffer for encoding the largest image; llama.cpp reserves it for the first image.
 
     Layers reuse the buffer, so one layer counts. For each patch at most these are alive: the residual row, its norm,
@@ -46,5 +46,5 @@ def encoding_bytes(projector: Projector, *, flash_attention: bool = True) -> int
     unfolded = 2 * COLOURS * info.patch_size**2
     pairs = info.num_patches**2
     mask = pairs * (FLOAT_BYTES + HALF_BYTES) if info.has_windows else 0
-    scores = 0 if flash_attention else 2 * FLOAT_BYTES * pairs * info.n_head
+    scores = 0 if flash_attn else 2 * FLOAT_BYTES * pairs * info.n_head
     return info.num_patches * FLOAT_BYTES * max(layer, unfolded) + picture_bytes(info) + mask + scores

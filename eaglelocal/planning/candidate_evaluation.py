@@ -34,11 +34,11 @@ NO_FILE = Path()  # plans here are for sizes only
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Context and cache as the planner chooses them. `whole_windows`: as in core/plan.py."""
+    """Context and cache as the planner chooses them. `swa_full`: as in core/plan.py."""
 
     n_ctx: int
     kv_type: str
-    whole_windows: bool = True
+    swa_full: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Scale:
     """Computes memory and speed of options on one machine.
 
     measured                 costs of decodes measured here, by the reference of an option
-    shares, flash_attention  as in core/plan.py
+    shares, flash_attn  as in core/plan.py
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Scale:
         num_slots: int,
         measured: Mapping[str, MeasuredCosts],
         shares: tuple[float, ...] = (),
-        flash_attention: str = "auto",
+        flash_attn: str = "auto",
     ) -> None:
         self._rig = rig
         self._shares = shares
-        self._attention = flash_attention
+        self._attention = flash_attn
         self._num_slots = num_slots
         self._measured = measured
         self.rooms: tuple[Room, ...] = safe_rooms(rig.rooms)
@@ -208,13 +208,13 @@ class Scale:
             gpu_layers=gpu_layers,
             n_cpu_moe=offload.n_cpu_moe,
             kv_type=setup.kv_type,
-            flash_attention=self._flash_attention(option, setup, gpu_layers),
+            flash_attn=self._flash_attn(option, setup, gpu_layers),
             unified=self._shares_cache(option, gpu_layers),
             shares=self._shares,
-            whole_windows=setup.whole_windows,
+            swa_full=setup.swa_full,
         )
 
-    def _flash_attention(self, option: Option, setup: Setup, gpu_layers: int | None) -> str:
+    def _flash_attn(self, option: Option, setup: Setup, gpu_layers: int | None) -> str:
         """Return the setting of flash attention, `auto` resolved."""
         cells = setup.n_ctx * (self._num_slots if self._shares_cache(option, gpu_layers) else 1)
         return settled(

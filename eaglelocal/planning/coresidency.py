@@ -70,9 +70,9 @@ def decide_beside(alone: Decision, beside: Needs) -> Decision:
 
 def as_small(closer: Decision) -> Decision:
     """Return the decision with window caches as small as planned: free memory at load time is for other models."""
-    if closer.way is None or closer.way.setup.whole_windows:
+    if closer.way is None or closer.way.setup.swa_full:
         return closer
-    return dataclasses.replace(closer, whole_windows=False)
+    return dataclasses.replace(closer, swa_full=False)
 
 
 def is_nearly(closer: Decision, alone: Decision) -> bool:

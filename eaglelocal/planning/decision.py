@@ -25,7 +25,7 @@ class Decision:
     needs          the memory of that way; empty: unknown
     without_draft  the reason why the draft on disk is not loaded; empty: it is, or there is none
     is_blind       whether the projector on disk is left out because memory is short
-    whole_windows  as in core/plan.py
+    swa_full  as in core/plan.py
     intro          what was chosen, for people
     fits           False if nothing is known to fit
     """
@@ -37,7 +37,7 @@ class Decision:
     needs: Needs = ()
     without_draft: str = ""
     is_blind: bool = False
-    whole_windows: bool | None = None
+    swa_full: bool | None = None
     intro: str = ""
     fits: bool = True
 

@@ -81,7 +81,7 @@ class Comfort:
 
     n_ctx: int
     kv_type: str
-    whole_windows: bool
+    swa_full: bool
     on_host: bool  # some layers or experts are in RAM, though there is a GPU
     is_unseen: bool = False  # the file's size was computed
 
@@ -94,7 +94,7 @@ class Comfort:
         return {
             Term.CONTEXT: context_worth(self.n_ctx),
             Term.CACHE: math.log(1.0 - KV_LOSS[self.kv_type]),
-            Term.WINDOWS: WHOLE_WINDOWS_WORTH if self.whole_windows else 0.0,
+            Term.WINDOWS: WHOLE_WINDOWS_WORTH if self.swa_full else 0.0,
             Term.HOST: ON_HOST_WORTH if self.on_host else 0.0,
             Term.UNSEEN: UNSEEN_WORTH if self.is_unseen else 0.0,
         }

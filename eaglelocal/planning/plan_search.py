@@ -67,7 +67,7 @@ def scale_for(rig: Rig, options: RunOptions, measured: Mapping[str, MeasuredCost
         num_slots=options.parallel,
         measured=measured or {},
         shares=options.shares,
-        flash_attention=options.flash_attn,
+        flash_attn=options.flash_attn,
     )
 
 
@@ -77,7 +77,7 @@ def setups_for(option: Option, options: RunOptions) -> tuple[Setup, ...]:
     contexts = (options.ctx,) if options.ctx else tuple(ctx for ctx in CONTEXTS if ctx <= most) or (most,)
     windows = (True, False) if option.shape.has_windows else (True,)
     return tuple(
-        Setup(n_ctx=ctx, kv_type=kv_type, whole_windows=whole)
+        Setup(n_ctx=ctx, kv_type=kv_type, swa_full=whole)
         for ctx in contexts
         for kv_type in kv_types_for(options)
         if not problem_of_graph(option, options, kv_type)
@@ -106,9 +106,9 @@ def small_setups(setups: Sequence[Setup]) -> Iterator[tuple[Setup, ...]]:
     First those with COMFORTABLE_CTX (or the least context), then those with the least, if the first do not fit.
     """
     contexts = {setup.n_ctx for setup in setups}
-    windows = min(setup.whole_windows for setup in setups)
+    windows = min(setup.swa_full for setup in setups)
     for n_ctx in dict.fromkeys((COMFORTABLE_CTX if COMFORTABLE_CTX in contexts else min(contexts), min(contexts))):
-        yield tuple(setup for setup in setups if (setup.n_ctx, setup.whole_windows) == (n_ctx, windows))
+        yield tuple(setup for setup in setups if (setup.n_ctx, setup.swa_full) == (n_ctx, windows))
 
 
 def is_too_long(option: Option, options: RunOptions) -> bool:
@@ -221,7 +221,7 @@ class _Search:
                 comfort=Comfort(
                     n_ctx=setup.n_ctx,
                     kv_type=setup.kv_type,
-                    whole_windows=setup.whole_windows,
+                    swa_full=setup.swa_full,
                     on_host=not offload.is_whole,
                     is_unseen=option.is_unseen,
                 ),

@@ -86,5 +86,5 @@ def _about_memory(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
         yield f"the cache is {way.setup.kv_type}, as asked"
     elif way.setup.kv_type != "f16":
         yield f"the cache is {way.setup.kv_type}, which makes room for {way.setup.n_ctx} tokens"
-    if not way.setup.whole_windows and way.option.shape.has_windows:
+    if not way.setup.swa_full and way.option.shape.has_windows:
         yield "layers with a window keep only that: a chat that branches is read again"

@@ -156,7 +156,7 @@ def test_a_stale_calibration(examined: Examined) -> None:
         threads=1,
         num_slots=1,
         kv_type="f16",
-        flash_attention="auto",
+        flash_attn="auto",
         placement="",
         is_read=False,
         unified=True,

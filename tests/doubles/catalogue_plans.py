@@ -71,7 +71,7 @@ def score_of(scale: Scale, chosen: Option, draft: DraftWay, setup: Setup, offloa
         comfort=Comfort(
             n_ctx=setup.n_ctx,
             kv_type=setup.kv_type,
-            whole_windows=setup.whole_windows,
+            swa_full=setup.swa_full,
             on_host=not offload.is_whole,
             is_unseen=chosen.is_unseen,
         ),

@@ -19,7 +19,7 @@ ROUNDING = 0.02  # the gelu of llama.cpp is a table in half precision
 
 
 def plan(target: Path) -> Plan:
-    return Plan(target=target, target_label=target.stem, n_ctx=64, threads=1, flash_attention="off", kv_type="f32")
+    return Plan(target=target, target_label=target.stem, n_ctx=64, threads=1, flash_attn="off", kv_type="f32")
 
 
 def engine_of(target: Path) -> EmbeddingEngine:

@@ -54,7 +54,7 @@ class RawLogits:
 
     def __init__(self, target: Path, *, n_ctx: int = 256) -> None:
         self._model = Model(load_library(), target, Placement(repack=False))
-        self._context = LlamaContext(self._model, ContextParams(n_ctx=n_ctx, flash_attention="off"))
+        self._context = LlamaContext(self._model, ContextParams(n_ctx=n_ctx, flash_attn="off"))
 
     def after(self, tokens: Sequence[int]) -> Floats:
         """Return the logits [vocab] after the tokens, as a copy."""

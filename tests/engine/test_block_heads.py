@@ -28,7 +28,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices
 from eaglelocal.loading.engine_builder import build
 
-PARAMS = ContextParams(n_ctx=128, num_sequences=3, n_batch=64, kv_type="f32", flash_attention="off")
+PARAMS = ContextParams(n_ctx=128, num_sequences=3, n_batch=64, kv_type="f32", flash_attn="off")
 SHAPES = {
     "DFlash": BlockShape(),
     "a reduced vocabulary": BlockShape(draft_vocab=200, own_output=True),

@@ -24,7 +24,7 @@ from eaglelocal.memory.contexts import ROWS_A_SLOT
 N = 6
 
 
-PARAMS = ContextParams(n_ctx=256, num_sequences=3, n_batch=64, kv_type="f32", flash_attention="off")
+PARAMS = ContextParams(n_ctx=256, num_sequences=3, n_batch=64, kv_type="f32", flash_attn="off")
 
 
 @pytest.fixture(params=["borrowed", "own, reduced vocabulary"])

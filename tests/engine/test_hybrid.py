@@ -212,7 +212,7 @@ def test_heads_and_draft_models_draft_for_them(living: Path, tmp_path: Path) -> 
 
 
 def context_of(target: Path) -> LlamaContext:
-    params = ContextParams(n_ctx=512, num_sequences=3, unified=False, num_snapshots=4, flash_attention="off")
+    params = ContextParams(n_ctx=512, num_sequences=3, unified=False, num_snapshots=4, flash_attn="off")
     return LlamaContext(Model(load_library(), target, Placement(repack=False)), params)
 
 

@@ -32,7 +32,7 @@ from eaglelocal.loading.engine_builder import head_norms
 torch = pytest.importorskip("torch")
 
 SHAPE = TargetShape(n_embd=128, n_layer=4, n_ff=128)
-PARAMS = ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attention="off")
+PARAMS = ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attn="off")
 TEXT = [int(token) for token in np.random.default_rng(3).integers(0, 299, 24)]
 CHAIN = [
     int(token) for token in np.random.default_rng(4).integers(0, 299, 5)

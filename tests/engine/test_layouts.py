@@ -103,7 +103,7 @@ def test_without_such_a_stack_the_search_goes_on(monkeypatch: pytest.MonkeyPatch
 def logits(path: Path, placement: Placement) -> Floats:
     """[rows, vocab], of all rows at once and then of the same rows one by one."""
     model = Model(load_library(), path, placement)
-    context = LlamaContext(model, ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attention="off"))
+    context = LlamaContext(model, ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attn="off"))
     rows = list(range(len(TOKENS)))
     context.decode(Batch(TOKENS, rows, [(0,)] * len(rows), [True] * len(rows)))
     together = [context._logits(row).copy() for row in rows]

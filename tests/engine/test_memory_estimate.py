@@ -64,8 +64,8 @@ class Case:
             n_ctx=self.n_ctx,
             num_slots=self.slots,
             kv_type=self.kv_type,
-            flash_attention=self.flash,
-            whole_windows=self.whole,
+            flash_attn=self.flash,
+            swa_full=self.whole,
             unified=self.unified,
         )
 
@@ -109,7 +109,7 @@ def sketches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def part_of(path: Path, job: Job, taps: tuple[int, ...] = (), *, flash: str = "on") -> Part:
     header = read_header(path)
     info = EagleInfo.from_header(header) if job.shape.is_head else ModelInfo.from_header(header)
-    context = context_params(job, flash_attention=flash, threads=1)
+    context = context_params(job, flash_attn=flash, threads=1)
     return Part(header=header, info=info, context=context, taps=taps, placement=PLACEMENT)
 
 
@@ -164,14 +164,14 @@ def test_as_llama_cpp_plans_it(sketches: Path, name: str, case: Case) -> None:
 def test_as_llama_cpp_loads_it(tmp_path: Path, name: str, type_name: str) -> None:
     path = write_sketch(tmp_path / "m.gguf", replace(SKETCHES[name], n_ff_exp=256, type=type_name))
     job = job_of(path, Case(2048, slots=2, kv_type="q8_0"))
-    agrees(job, loaded(path, context_params(job, flash_attention="on", threads=1)))
+    agrees(job, loaded(path, context_params(job, flash_attn="on", threads=1)))
 
 
 @pytest.mark.parametrize("name", [*SKETCHES])
 def test_every_architecture_as_llama_cpp_loads_it(sketches: Path, name: str) -> None:
     path = sketches / f"{name}.gguf"
     job = job_of(path, Case(4096, slots=4, whole=False))
-    agrees(job, loaded(path, context_params(job, flash_attention="on", threads=1)))
+    agrees(job, loaded(path, context_params(job, flash_attn="on", threads=1)))
 
 
 STATEFUL = RECURRENT_ARCHITECTURES | HYBRID_ARCHITECTURES
@@ -205,7 +205,7 @@ def test_states_are_planned_as_they_are_loaded(sketches: Path, name: str, counts
     path = sketches / f"{name}.gguf"
     job = job_of(path, Case(512, slots=slots))
     job = replace(job, sizes=replace(job.sizes, num_snapshots=snapshots))
-    plan, real = planned(part_of(path, job)), loaded(path, context_params(job, flash_attention="on", threads=1))
+    plan, real = planned(part_of(path, job)), loaded(path, context_params(job, flash_attn="on", threads=1))
     assert plan.compute == real.compute
     assert plan.cache == pytest.approx(real.cache, abs=2 * LOG_STEP)
 
@@ -219,14 +219,14 @@ def test_layers_that_predict_ahead_stay_in_the_file(tmp_path: Path, name: str) -
     assert beside.weights_bytes == without.weights_bytes
     assert beside.n_layer_ahead == 1
     job = job_of(paths[1], Case(1024))
-    agrees(job, loaded(paths[1], context_params(job, flash_attention="on", threads=1)))
+    agrees(job, loaded(paths[1], context_params(job, flash_attn="on", threads=1)))
 
 
 def test_windows_hold_no_more_than_windows(sketches: Path) -> None:
     """Gemma 3 27B at 32k: 16 GiB of cache when all is kept, a fifth of it in windows."""
     shape = shape_of(read_header(sketches / "gemma-3-27b.gguf"))
     whole = cache_bytes(shape, CacheSizes(n_ctx=32768))
-    narrow = cache_bytes(shape, CacheSizes(n_ctx=32768, whole_windows=False))
+    narrow = cache_bytes(shape, CacheSizes(n_ctx=32768, swa_full=False))
     assert whole == 62 * 2 * 16 * 128 * 2 * 32768
     assert narrow == 2 * 16 * 128 * 2 * (10 * 32768 + 52 * 1536)
 

@@ -66,8 +66,8 @@ def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, archit
     """What echoes that state says the token itself again, and so does its own state behind it."""
     library = load_library()
     model = Model(library, write_mtp(tmp_path / "echo.gguf", architecture, echoes=True), Placement(has_mtp=True))
-    target = LlamaContext(model, ContextParams(n_ctx=256, flash_attention="off"), taps=(N_LAYER,), final_by_nextn=True)
-    params = ContextParams(n_ctx=256, n_batch=16, flash_attention="off", is_mtp=True)
+    target = LlamaContext(model, ContextParams(n_ctx=256, flash_attn="off"), taps=(N_LAYER,), final_by_nextn=True)
+    params = ContextParams(n_ctx=256, n_batch=16, flash_attn="off", is_mtp=True)
     layer = LlamaHeadContext(model, params, target=target, has_encoder=False)
     drafter = Eagle3(layer, (N_LAYER,), name="mtp")
     tokens = list(PROMPT)
@@ -138,9 +138,9 @@ class Feeding:
     """A target with its layer, by hand, and a text that is committed in pieces."""
 
     def __init__(self, model: Model, text: list[int], *, n_batch: int) -> None:
-        params = ContextParams(n_ctx=256, n_batch=64, flash_attention="off", num_snapshots=8)
+        params = ContextParams(n_ctx=256, n_batch=64, flash_attn="off", num_snapshots=8)
         self.target = LlamaContext(model, params, taps=(N_LAYER,), final_by_nextn=True)
-        params = ContextParams(n_ctx=256, n_batch=n_batch, flash_attention="off", is_mtp=True)
+        params = ContextParams(n_ctx=256, n_batch=n_batch, flash_attn="off", is_mtp=True)
         self.drafter = Eagle3(LlamaHeadContext(model, params, target=self.target, has_encoder=False), (N_LAYER,))
         self.text, self.end = text, 0
 
@@ -273,12 +273,12 @@ def gemma(tmp_path: Path) -> Path:
     return write_gemma(tmp_path / "gemma.gguf", gain=LIVELY)
 
 
-@pytest.mark.parametrize("whole_windows", [True, False])
-def test_layers_that_know_the_target_are_always_right(tmp_path: Path, whole_windows: bool) -> None:
+@pytest.mark.parametrize("swa_full", [True, False])
+def test_layers_that_know_the_target_are_always_right(tmp_path: Path, swa_full: bool) -> None:
     target = write_gemma(tmp_path / "right.gguf", gain=0.0)
     assistant = write_assistant(tmp_path / "assistant.gguf", target)
     request = ask("a", PROMPT, max_tokens=41)
-    engine = real_engine(target, "mtp", assistant, spec=fixed(4), whole_windows=whole_windows)
+    engine = real_engine(target, "mtp", assistant, spec=fixed(4), swa_full=swa_full)
     assert texts_of(engine, [request]) == plain_texts(target, [request])
     stats = engine.snapshot().speculation
     assert stats.draft_tokens == stats.accepted_tokens == 32
@@ -290,11 +290,11 @@ def test_layers_that_know_the_target_are_always_right(tmp_path: Path, whole_wind
 
 @pytest.mark.parametrize("spec", [fixed(1), fixed(4), fixed(16), AUTO], ids=str)
 @pytest.mark.parametrize("num_slots", [1, 3])
-@pytest.mark.parametrize("whole_windows", [True, False])
-def test_texts_are_the_plain_ones(tmp_path: Path, gemma: Path, num_slots: int, spec: Spec, whole_windows: bool) -> None:
+@pytest.mark.parametrize("swa_full", [True, False])
+def test_texts_are_the_plain_ones(tmp_path: Path, gemma: Path, num_slots: int, spec: Spec, swa_full: bool) -> None:
     assistant = write_assistant(tmp_path / "assistant.gguf", gemma, gain=LIVELY)
     requests = [ask(f"r{i}", (*PROMPT, *range(40 + i, 50)), max_tokens=40 + 10 * i) for i in range(num_slots)]
-    changes = {"num_slots": num_slots, "whole_windows": whole_windows}
+    changes = {"num_slots": num_slots, "swa_full": swa_full}
     engine = real_engine(gemma, "mtp", assistant, spec=spec, **changes)
     assert texts_of(engine, requests) == plain_texts(gemma, requests, **changes)
     assert engine.snapshot().speculation.draft_tokens > 0 or spec is AUTO  # whether it pays, the machine decides
@@ -315,7 +315,7 @@ class Reading:
             Model(library, assistant, Placement(repack=False)),
         )
         taps = (self.models[0].n_layer,)
-        sizes = {"n_ctx": 256, "num_sequences": 2, "unified": False, "flash_attention": "off"}
+        sizes = {"n_ctx": 256, "num_sequences": 2, "unified": False, "flash_attn": "off"}
         self.target = LlamaContext(self.models[0], ContextParams(**sizes), taps=taps, final_by_nextn=True)  # type: ignore[arg-type]
         params = ContextParams(n_batch=16, is_mtp=True, **sizes)  # type: ignore[arg-type]
         layers = LlamaHeadContext(self.models[1], params, target=self.target, has_encoder=False, reads_cache=True)

@@ -57,9 +57,7 @@ def model(files: Path) -> Iterator[Model]:
 def test_logits_behind_a_copied_prefix_are_those_behind_a_computed_one(
     model: Model, kv_type: str, unified: bool, flash: str
 ) -> None:
-    params = ContextParams(
-        n_ctx=256, num_sequences=4, unified=unified, n_batch=256, kv_type=kv_type, flash_attention=flash
-    )
+    params = ContextParams(n_ctx=256, num_sequences=4, unified=unified, n_batch=256, kv_type=kv_type, flash_attn=flash)
     context = LlamaContext(model, params)
     computed = read(context, 3, 0, TEXT[:130])
     read(context, 0, 0, TEXT[:110])

@@ -65,7 +65,7 @@ def engine_of(folder: Path, kind: str, draft: str = "plain", **changes: object) 
         "draft": files.get(draft_kind),
         "spec": spec,
         "n_ctx": 1024,
-        "flash_attention": "on",
+        "flash_attn": "on",
     }
     return real_engine(target, **(given | changes))
 

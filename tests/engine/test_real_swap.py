@@ -57,9 +57,7 @@ def model(files: Path) -> Iterator[Model]:
 @pytest.mark.parametrize(("kv_type", "flash"), [("f16", "auto"), ("f16", "off"), ("q8_0", "on"), ("q4_0", "on")])
 @pytest.mark.parametrize("unified", [False, True])
 def test_cells_come_back_as_they_were_in_whatever_slot(model: Model, kv_type: str, flash: str, unified: bool) -> None:
-    params = ContextParams(
-        n_ctx=256, num_sequences=3, unified=unified, n_batch=256, kv_type=kv_type, flash_attention=flash
-    )
+    params = ContextParams(n_ctx=256, num_sequences=3, unified=unified, n_batch=256, kv_type=kv_type, flash_attn=flash)
     context = LlamaContext(model, params)
     read(context, 0, 0, TEXTS[0][:100])
     read(context, 1, 0, TEXTS[1][:70])
@@ -182,7 +180,7 @@ def uncut_engine(uncut: tuple[str, Path], kind: str = "none", **changes: object)
     name, target = uncut
     whole = None if name in STATES else name.startswith("whole")
     sizes = {"n_ctx": 512, "n_batch": 64, **changes}
-    engine = real_engine(target, kind, whole_windows=whole, cache_ram=64, **sizes)
+    engine = real_engine(target, kind, swa_full=whole, cache_ram=64, **sizes)
     engine._scheduler.swap.least_rows = 30
     if name in STATES:
         engine._scheduler.checkpoints = Checkpoints(9)

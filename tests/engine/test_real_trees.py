@@ -61,7 +61,7 @@ def kv_type(request: pytest.FixtureRequest) -> str:
 def context(files: Path, kv_type: str) -> Iterator[LlamaContext]:
     model = Model(load_library(), files / "F32.gguf", Placement(repack=False))
     params = ContextParams(n_ctx=64, num_sequences=2, num_branches=6, n_batch=64, kv_type=kv_type)
-    exact = replace(params, flash_attention="off") if kv_type == "f32" else params
+    exact = replace(params, flash_attn="off") if kv_type == "f32" else params
     opened = LlamaContext(model, exact, taps=(1, 2, 3))
     yield opened
     opened.close()
@@ -230,7 +230,7 @@ def test_seeded_texts_with_forced_trees(files: Path, slots: int) -> None:
         *questions(4, 4, temperature=0.7, seed=6, repeat_penalty=1.2),
     ]
     asked = [replace(one, id=str(i)) for i, one in enumerate(asked)]
-    exact = {"kv_type": "f32", "flash_attention": "off"}  # a draw may flip where a cell is rounded, chains or not
+    exact = {"kv_type": "f32", "flash_attn": "off"}  # a draw may flip where a cell is rounded, chains or not
     engine = tree_engine(files, "F32", num_slots=slots, **exact)
     counted = Counted(engine)
     told = drive(engine, asked)

@@ -22,7 +22,7 @@ TEXTS = ([5, 6, 7, 8, 9, 10, 11], [40, 41], [90, 91, 92, 93], [33])
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[LlamaContext]:
     model = Model(load_library(), write_target(tmp_path / "target.gguf", TINY), Placement(repack=False))
-    params = ContextParams(n_ctx=256, num_sequences=4, n_batch=64, kv_type="f32", flash_attention="off")
+    params = ContextParams(n_ctx=256, num_sequences=4, n_batch=64, kv_type="f32", flash_attn="off")
     opened = LlamaContext(model, params, taps=(1, 2, 3))
     yield opened
     opened.close()

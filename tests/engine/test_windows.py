@@ -44,9 +44,7 @@ def test_rows_that_were_taken_back_leave_the_window_as_it_was(target: Path) -> N
     rng = np.random.default_rng(1)
     text = rng.integers(20, 250, 700).tolist()
     whole, windows = (
-        LlamaContext(
-            model, ContextParams(n_ctx=1024, n_batch=64, kv_type="f32", flash_attention="off", whole_windows=wish)
-        )
+        LlamaContext(model, ContextParams(n_ctx=1024, n_batch=64, kv_type="f32", flash_attn="off", swa_full=wish))
         for wish in (True, False)
     )
     for position in range(len(text)):
@@ -74,7 +72,7 @@ def test_the_text_is_that_of_whole_caches(target: Path, kind: str, slots: int) -
     draft = target if kind == "draft_model" else None
     texts = []
     for whole in (True, False):
-        engine = real_engine(target, kind, draft, num_slots=slots, whole_windows=whole, **SIZES)
+        engine = real_engine(target, kind, draft, num_slots=slots, swa_full=whole, **SIZES)
         requests = [ask(f"r{i}", (*PROMPT, 40 + i), max_tokens=FAR) for i in range(slots)]
         told = drive(engine, requests)
         texts.append([told[request.id].tokens for request in requests])
@@ -84,7 +82,7 @@ def test_the_text_is_that_of_whole_caches(target: Path, kind: str, slots: int) -
 
 
 def test_what_goes_on_is_reused_and_what_was_changed_is_not(target: Path) -> None:
-    engine = real_engine(target, "ngram", whole_windows=False, **SIZES)
+    engine = real_engine(target, "ngram", swa_full=False, **SIZES)
     answer, _ = said(engine, ask("first", PROMPT))
     _, cached = said(engine, ask("onward", (*PROMPT, *answer, 7, 8)))
     assert cached == len(PROMPT) + len(answer) - 1
@@ -92,7 +90,7 @@ def test_what_goes_on_is_reused_and_what_was_changed_is_not(target: Path) -> Non
     told, cached = said(engine, changed)
     engine.close()
     assert cached == 0
-    whole = real_engine(target, whole_windows=True, **SIZES)
+    whole = real_engine(target, swa_full=True, **SIZES)
     assert said(whole, changed) == (told, 0)
     _, cached = said(whole, ask("again", changed.tokens))
     whole.close()

@@ -56,7 +56,7 @@ def compared(plan: Plan, library: Library, gpus: tuple[Room, ...]) -> tuple[Sums
     part = Part(
         header=header,
         info=ModelInfo.from_header(header),
-        context=context_params(job, flash_attention="on", threads=1),
+        context=context_params(job, flash_attn="on", threads=1),
         placement=Placement(gpu_layers=plan.gpu_layers, n_cpu_moe=plan.n_cpu_moe),
     )
     told = rehearse(library, [part], devices=[gpu.device for gpu in gpus])
@@ -102,7 +102,7 @@ def main(asked: list[str]) -> int:
             path = write_sketch(Path(folder) / "sketch.gguf", sketches[name])
             for sizes in CONTEXTS:
                 for gpu_layers, n_cpu_moe in offloads(shape_of(read_header(path)), layers):
-                    plan = Plan(target=path, target_label=name, unified=False, flash_attention="on")
+                    plan = Plan(target=path, target_label=name, unified=False, flash_attn="on")
                     plan = replace(plan, gpu_layers=gpu_layers, n_cpu_moe=n_cpu_moe, **sizes)  # type: ignore[arg-type]
                     architecture = shape_of(read_header(path)).architecture
                     if not graph_problem(architecture, kv_type=plan.kv_type, num_caches=plan.num_slots):

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from eaglelocal.server.access import Access, Keys
-from eaglelocal.server.app import PATHS, DIALECTS
+from eaglelocal.server.app import DIALECTS, PATHS
 from eaglelocal.server.middleware.request_body import (
     CONVERSATION_PATHS,
     LARGE_BYTES,

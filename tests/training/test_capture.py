@@ -52,7 +52,7 @@ def taps_of(name: str, path: Path) -> tuple[int, ...]:
 
 
 def plan_of(path: Path, **changes: object) -> Plan:
-    fields: dict[str, object] = {"n_ctx": N_CTX, "threads": 1, "kv_type": "f32", "flash_attention": "off"} | changes
+    fields: dict[str, object] = {"n_ctx": N_CTX, "threads": 1, "kv_type": "f32", "flash_attn": "off"} | changes
     return Plan(target=path, target_label=path.stem, draft_kind="none", draft_label="none", spec=OFF, **fields)  # type: ignore[arg-type]
 
 
@@ -65,7 +65,7 @@ def opened(path: Path, taps: tuple[int, ...], vocabulary: np.ndarray | None = No
 def decoded(path: Path, taps: tuple[int, ...], tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """Taps [rows, taps, width] and logits [rows, vocab] of one decode of all rows."""
     n = len(tokens)
-    params = ContextParams(n_ctx=N_CTX, n_batch=max(n, 1), kv_type="f32", flash_attention="off")
+    params = ContextParams(n_ctx=N_CTX, n_batch=max(n, 1), kv_type="f32", flash_attn="off")
     model = Model(load_library(), path, Placement(repack=False))
     by_nextn = read_model(read_header(path)).final_state is FinalState.NEXTN
     context = LlamaContext(model, params, taps=taps, final_by_nextn=by_nextn)

@@ -36,7 +36,7 @@ torch = pytest.importorskip("torch")
 from eaglelocal.training.draft_head import Pupil, Words, pupil_of, shape_of, words_of  # noqa: E402
 from eaglelocal.training.eagle_head import Head  # noqa: E402
 
-PARAMS = ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attention="off")
+PARAMS = ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attn="off")
 TEXT = [int(token) for token in np.random.default_rng(3).integers(0, N_VOCAB - 1, 30)]
 ROOT_TOKEN, DEPTH = 17, 5
 ANCHOR = len(TEXT) - 1  # where the chain begins

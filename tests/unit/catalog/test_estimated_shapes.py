@@ -40,7 +40,7 @@ def shape(catalog: Catalog, target: str, quant: str) -> Shape:
 )
 def test_caches(catalog: Catalog, target: str, ctx: int, mib: float) -> None:
     known = shape(catalog, target, next(iter(catalog.target(target).quantizations)))
-    sizes = CacheSizes(n_ctx=ctx, whole_windows=False)
+    sizes = CacheSizes(n_ctx=ctx, swa_full=False)
     assert cache_bytes(known, sizes) / MIB == pytest.approx(mib, rel=0.002)
 
 

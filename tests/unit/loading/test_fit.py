@@ -256,12 +256,12 @@ def test_shares_must_be_of_the_gpus_that_there_are(plan: Plan) -> None:
         check_shares(shared, TWO_GPUS[:1])
 
 
-def test_whole_windows_are_tried_first(tmp_path: Path, plan: Plan) -> None:
+def test_swa_full_are_tried_first(tmp_path: Path, plan: Plan) -> None:
     windowed = shape_of(read_header(write_windowed(tmp_path / "w.gguf")))
     plain = shape_of(read_header(plan.target))
-    assert [choice.whole_windows for choice in window_choices(plan, windowed)] == [True, False]
-    assert [choice.whole_windows for choice in window_choices(plan, plain)] == [None]
-    settled = replace(plan, whole_windows=False)
+    assert [choice.swa_full for choice in window_choices(plan, windowed)] == [True, False]
+    assert [choice.swa_full for choice in window_choices(plan, plain)] == [None]
+    settled = replace(plan, swa_full=False)
     assert list(window_choices(settled, windowed)) == [settled]
 
 
@@ -313,5 +313,5 @@ def test_values_that_lie_transposed_on_a_gpu_are_not_swapped(
     plan: Plan, flash: str, gpu_layers: int | None, uses_gpu: bool, can: bool
 ) -> None:
     parts = fitted(plan, probe(), load_library(), threads=1)
-    asked = replace(parts.plan, flash_attention=flash, gpu_layers=gpu_layers)
+    asked = replace(parts.plan, flash_attn=flash, gpu_layers=gpu_layers)
     assert replace(parts, plan=asked, uses_gpu=uses_gpu).can_swap is can

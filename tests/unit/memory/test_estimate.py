@@ -66,7 +66,7 @@ HEAD = replace(
 HYBRID = replace(
     EIGHT_B, architecture="qwen35", kv_heads=(0, 0, 0, 8) * 8, layer_states=(3 * MIB, 3 * MIB, 3 * MIB, 0) * 8
 )
-PLAN = Plan(target=Path("m.gguf"), target_label="m", n_ctx=8192, flash_attention="on")
+PLAN = Plan(target=Path("m.gguf"), target_label="m", n_ctx=8192, flash_attn="on")
 WITH_HEAD = replace(PLAN, draft_kind="eagle3", draft=Path("h.gguf"))
 
 
@@ -136,7 +136,7 @@ def test_two_cards_share_as_asked() -> None:
 def test_flash_attention_keeps_a_layer_in_f16_where_it_widens_it(
     device: str, kv_type: str, attention: str, mib: int
 ) -> None:
-    asked = replace(PLAN, kv_type=kv_type, flash_attention=attention, n_ctx=131072)
+    asked = replace(PLAN, kv_type=kv_type, flash_attn=attention, n_ctx=131072)
     sizes = jobs_of(asked, EIGHT_B)[0].sizes
     assert widened_bytes(EIGHT_B, sizes, device) == mib * MIB
     there = (Room(RAM, 64 * GIB), Room(device, 64 * GIB))
@@ -208,7 +208,7 @@ def test_states_are_kept_for_every_row_that_may_be_taken_back() -> None:
 def test_windows_are_kept_whole_unless_the_plan_says_otherwise() -> None:
     narrow = replace(EIGHT_B, windows=(1024, None) * 16)
     whole, spared = (
-        summed(estimate(replace(PLAN, whole_windows=wish), narrow, None, CPU)).kv_bytes for wish in (True, False)
+        summed(estimate(replace(PLAN, swa_full=wish), narrow, None, CPU)).kv_bytes for wish in (True, False)
     )
     assert whole == GIB
     assert spared == GIB // 2 + 16 * 1536 * 4096
@@ -246,7 +246,7 @@ def test_a_type_that_no_cache_has_is_refused() -> None:
 def test_without_flash_attention_values_are_as_wide_as_the_widest() -> None:
     """Gemma 4's narrow layers have smaller heads."""
     shape = replace(EIGHT_B, windows=(512, None) * 16, window_key_dim=64, window_value_dim=64)
-    flash, plain = (CacheSizes(n_ctx=1024, flash_attention=on) for on in (True, False))
+    flash, plain = (CacheSizes(n_ctx=1024, flash_attn=on) for on in (True, False))
     assert kv_bytes_of_layer(shape, 0, flash) == 1024 * (8 * 64 + 8 * 64) * 2
     assert kv_bytes_of_layer(shape, 0, plain) == 1024 * (8 * 64 + 8 * 128) * 2
     assert kv_bytes_of_layer(shape, 1, plain) == kv_bytes_of_layer(shape, 1, flash)
@@ -265,7 +265,7 @@ def test_more_never_takes_less(n_ctx: int, slots: int, kv_type: str, unified: bo
     assert cache_bytes(EIGHT_B, replace(sizes, num_slots=slots + 1)) >= here
     assert here >= n_ctx * slots * 32 * 2 * row_bytes(kv_type, 1024)
     windowed = replace(EIGHT_B, windows=(1024, None) * 16)
-    assert cache_bytes(windowed, replace(sizes, whole_windows=False)) <= cache_bytes(windowed, sizes) == here
+    assert cache_bytes(windowed, replace(sizes, swa_full=False)) <= cache_bytes(windowed, sizes) == here
 
 
 def test_what_is_looked_up_for_each_layer_stays_in_main_memory(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_images_are_read_where_the_target_lies(gpu_layers: int | None, rooms: tu
 
 def test_attention_that_is_not_flash_keeps_all_scores_of_a_picture() -> None:
     assert encoding_bytes(EYES) < 2 * GIB
-    assert encoding_bytes(EYES, flash_attention=False) > 16 * 16384**2 * 4
+    assert encoding_bytes(EYES, flash_attn=False) > 16 * 16384**2 * 4
     assert encoding_bytes(replace(EYES, has_windows=True)) - encoding_bytes(EYES) == 6 * 16384**2
 
 

@@ -210,7 +210,7 @@ def check_it_fits(settled: Decision, rig: Rig) -> str:
     """What would be loaded, weighed; the kind of draft."""
     found = make_plan(settled, on_progress=lambda fraction, what: None)
     shapes = [shape_of(read_header(path)) for path in (found.target, found.draft) if path is not None]
-    sized = dataclasses.replace(found, whole_windows=True, flash_attention="on")
+    sized = dataclasses.replace(found, swa_full=True, flash_attn="on")
     rooms = safe_rooms(rig.rooms)
     buffers = estimate(sized, shapes[0], shapes[1] if len(shapes) > 1 else None, rooms)
     for room in rooms:

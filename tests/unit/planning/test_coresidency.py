@@ -158,7 +158,7 @@ def test_windows_stay_as_small_as_they_were_planned(
     gemma = str(write_sketch(tmp_path / "gemma.gguf", REAL["gemma-3-27b"]))
     on(rig_with(card, 128))
     alone, first, others = settled(gemma, files[beside])
-    assert (plans_of(alone)[gemma].whole_windows, plans_of(first)[gemma].whole_windows) == (None, False)
+    assert (plans_of(alone)[gemma].swa_full, plans_of(first)[gemma].swa_full) == (None, False)
     assert household(first, *others.values()).leavers(files[beside], [gemma]) == []
 
 

@@ -16,7 +16,7 @@ from eaglelocal.catalog.quantizations import QuantLoss
 from eaglelocal.planning.goals import GOALS, Comfort, score
 from eaglelocal.planning.quality import divergence_of_bits, effective_b
 
-COMFORT = Comfort(n_ctx=8192, kv_type="f16", whole_windows=True, on_host=False)
+COMFORT = Comfort(n_ctx=8192, kv_type="f16", swa_full=True, on_host=False)
 
 
 def scored(goal: str, quality_b: float, tok_s: float, age_worth: float = 1.0) -> float:
@@ -50,14 +50,14 @@ def test_goals_differ(goal: str, pick: str) -> None:
 def test_comfort() -> None:
     worth = COMFORT.worth
     for worse in (
-        Comfort(n_ctx=4096, kv_type="f16", whole_windows=True, on_host=False),
-        Comfort(n_ctx=8192, kv_type="q8_0", whole_windows=True, on_host=False),
-        Comfort(n_ctx=8192, kv_type="f16", whole_windows=False, on_host=False),
-        Comfort(n_ctx=8192, kv_type="f16", whole_windows=True, on_host=True),
-        Comfort(n_ctx=8192, kv_type="f16", whole_windows=True, on_host=False, is_unseen=True),
+        Comfort(n_ctx=4096, kv_type="f16", swa_full=True, on_host=False),
+        Comfort(n_ctx=8192, kv_type="q8_0", swa_full=True, on_host=False),
+        Comfort(n_ctx=8192, kv_type="f16", swa_full=False, on_host=False),
+        Comfort(n_ctx=8192, kv_type="f16", swa_full=True, on_host=True),
+        Comfort(n_ctx=8192, kv_type="f16", swa_full=True, on_host=False, is_unseen=True),
     ):
         assert worse.worth < worth
-    assert Comfort(n_ctx=16384, kv_type="q8_0", whole_windows=True, on_host=False).worth > worth
+    assert Comfort(n_ctx=16384, kv_type="q8_0", swa_full=True, on_host=False).worth > worth
 
 
 @cache

@@ -78,11 +78,11 @@ def way_of(row: Row) -> DraftWay:
     return next((each for each in ways if each.id == row.draft), ways[-1])
 
 
-def row_score(row: Row, *, whole_windows: bool) -> float | None:
+def row_score(row: Row, *, swa_full: bool) -> float | None:
     """As the row would run, by the goal's own score; None where that does not fit."""
     chosen, scale = option(row.target, row.quant), Scale(rig(row.machine), num_slots=1, measured={})
     n_ctx = min(row.ctx, max(CONTEXTS))  # more is not tried where nobody asks for it
-    setup = Setup(n_ctx=n_ctx, kv_type=row.kv_type, whole_windows=whole_windows)
+    setup = Setup(n_ctx=n_ctx, kv_type=row.kv_type, swa_full=swa_full)
     if not scale.weigh(chosen, way_of(row), setup).fits:
         return None
     return score_of(scale, chosen, way_of(row), setup)
@@ -93,7 +93,7 @@ def test_the_plan_for_each_machine_fits_and_is_no_worse_than_the_row(row: Row) -
     """With the row's own draft, context and cache."""
     outcome = planned(row.machine)
     check_fits(outcome)
-    scores = [each for windows in (True, False) if (each := row_score(row, whole_windows=windows)) is not None]
+    scores = [each for windows in (True, False) if (each := row_score(row, swa_full=windows)) is not None]
     assert scores, "the table says that it fits"
     assert chosen_of(outcome).way.score >= max(scores) - 1e-9
 
@@ -123,7 +123,7 @@ def check_true(rejected: Rejected, chosen: Chosen) -> None:
         "(though": not slower or larger,
         "less context": way.setup.n_ctx < best.setup.n_ctx,
         "a cache of": KV_TYPES.index(way.setup.kv_type) > KV_TYPES.index(best.setup.kv_type),
-        "keeps windows only": not way.setup.whole_windows and best.setup.whole_windows,
+        "keeps windows only": not way.setup.swa_full and best.setup.swa_full,
         "not all fits": not way.offload.is_whole and best.offload.is_whole,
         "nobody has seen": way.option.is_unseen and not best.option.is_unseen,
         "predicted not to pay": way.prediction.num_draft_tokens == 0 and way.draft.shape is not None,
@@ -156,7 +156,7 @@ def test_memory_of_each_row_as_its_table_sums_it(row: Row) -> None:
     way = way_of(row)
     windows = not chosen.shape.has_windows
     scale = Scale(rig(row.machine), num_slots=1, measured={})
-    weighed = scale.weigh(chosen, way, Setup(n_ctx=row.ctx, kv_type=row.kv_type, whole_windows=windows))
+    weighed = scale.weigh(chosen, way, Setup(n_ctx=row.ctx, kv_type=row.kv_type, swa_full=windows))
     device = weighed.loads[-1].room.device if weighed.loads[1:] else RAM
     counted = [each for each in weighed.buffers if each.kind != "runtime" and (device == RAM or each.device != RAM)]
     used = sum(each.num_bytes for each in counted)
@@ -170,7 +170,7 @@ def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
             continue
         chosen = option(row.target, row.quant)
         way = next(each for each in chosen.drafts if each.id == row.draft)
-        setup = Setup(n_ctx=row.ctx, kv_type=row.kv_type, whole_windows=not chosen.shape.has_windows)
+        setup = Setup(n_ctx=row.ctx, kv_type=row.kv_type, swa_full=not chosen.shape.has_windows)
         scale = Scale(rig(row.machine), num_slots=1, measured={})
         assert scale.weigh(chosen, way, setup).fits, row.id
 
