@@ -20,7 +20,7 @@ from doubles.attack_strings import attacks
 
 from eaglelocal.core.tools import Notation, Tool
 from eaglelocal.text.templates.literal_text import Spellings
-from eaglelocal.text.tool_calls.answer_collector import Gathering
+from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
 from eaglelocal.text.tool_calls.call_forms import FORMS
 from eaglelocal.text.tool_calls.call_parser import BareCalls
 from eaglelocal.text.tool_calls.tagged_text import TaggedText
@@ -152,7 +152,7 @@ def made_patterns() -> Iterator[tuple[str, re.Pattern[str], str]]:
                 if isinstance(pattern, re.Pattern):
                     method = "search" if name in ("_after", "_after_surely") else "match"
                     yield f"{name} of form {number}", pattern, method
-    yield "begins_python", BareCalls(Gathering(str), FORMS[0], tuple(tools.values()))._begins_python, "match"
+    yield "begins_python", BareCalls(AnswerCollector(str), FORMS[0], tuple(tools.values()))._begins_python, "match"
     yield "controls", Spellings(("<|im_end|>", "<|im_start|>", "[INST]")).pattern, "finditer"
 
 

@@ -15,15 +15,15 @@ import numpy as np
 from eaglelocal.backend.context import ContextParams, LlamaContext, TappedFeatures
 from eaglelocal.backend.head_cells import HeadCells
 from eaglelocal.backend.llama_library import failure
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import filled
-from eaglelocal.backend.top_tokens import Choices, num_ranked
+from eaglelocal.backend.top_tokens import TopTokens, num_ranked
 from eaglelocal.core.batch import FeatureRows, Features, Proposals, Roots
 from eaglelocal.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BlockFormat:
     """The format of blocks that a head was trained on.
 
     mask        the token that stands for one to be predicted
@@ -41,9 +41,9 @@ class Block:
 class LlamaBlockContext(HeadCells):
     """A block head over llama.cpp. Implements core.ports.BlockContext."""
 
-    def __init__(self, model: Model, params: ContextParams, block: Block, *, target: LlamaContext) -> None:
+    def __init__(self, model: LlamaModel, params: ContextParams, block: BlockFormat, *, target: LlamaContext) -> None:
         super().__init__(model, params, target)
-        self._block, self._choices = block, Choices()
+        self._block, self._choices = block, TopTokens()
         self._api.llama_set_causal_attn(self.handle, block.is_causal)
         if block.lattice:
             self._library.set_nextn(self.handle, True, False)

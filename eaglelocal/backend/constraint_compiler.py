@@ -24,15 +24,15 @@ from llguidance import LLMatcher, LLTokenizer
 
 from eaglelocal.backend.grammar_check import CPU_S, NO_ANSWER, OPENER, compiled
 from eaglelocal.backend.native_step import NONE_FITS
-from eaglelocal.backend.samplers import Chain, RowReader, with_logprobs
+from eaglelocal.backend.samplers import LlamaSamplerChain, RowReader, with_logprobs
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.constraint import JSON_SPACE, MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import MAX_DEPTH, read_json, read_object
 from eaglelocal.core.limited_process import (
     LimitedProcess,
     LimitedProcessError,
-    Limits,
     ProcessDied,
+    ProcessLimits,
     TookTooLong,
     TookTooMuchMemory,
 )
@@ -48,7 +48,9 @@ MAX_REFUSED = 256
 MAX_REASON_CHARS = 300
 MAX_MASK_S = 0.5  # CPU seconds that each token of an answer may take
 ANY_OBJECT = '{"type":"object"}'
-CHECK_LIMITS = Limits(cpu_s=CPU_S, memory_bytes=256 * 1024 * 1024, max_deaths=sys.maxsize)  # grammars are independent
+CHECK_LIMITS = ProcessLimits(
+    cpu_s=CPU_S, memory_bytes=256 * 1024 * 1024, max_deaths=sys.maxsize
+)  # grammars are independent
 NEEDS_TIME = f"that takes more than {CHECK_LIMITS.cpu_s:g} s"
 NEEDS_MEMORY = f"that takes more than {CHECK_LIMITS.memory_bytes // 2**20} MiB"
 # Signals that a grammar can cause: the stack overflowed, Rust got no memory, or the time was up.
@@ -221,7 +223,7 @@ class ConstrainedSampler:
     """
 
     def __init__(
-        self, chain: Chain, matcher: LLMatcher, read_row: RowReader, logprobs: int | None, *, end_token: int
+        self, chain: LlamaSamplerChain, matcher: LLMatcher, read_row: RowReader, logprobs: int | None, *, end_token: int
     ) -> None:
         self.problem: EagleLocalError | None = None
         self._chain, self._read_row = chain, read_row

@@ -17,12 +17,19 @@ import numpy as np
 
 from eaglelocal.backend.constraint_compiler import ConstrainedSampler
 from eaglelocal.backend.image_encoder import ImageChunk
-from eaglelocal.backend.kv_cells import Cells, uncut
+from eaglelocal.backend.kv_cells import KvCells, uncut
 from eaglelocal.backend.llama_library import NativeClock, failure
-from eaglelocal.backend.model import Model, look_up
-from eaglelocal.backend.native_step import NOT_CUT, TAKEN, UNKNOWN, Hot, TargetStruct, filled, maxima_of
-from eaglelocal.backend.samplers import Chain, ChainSampler, FilteredChain, GreedySampler, WholeChain, filter_of
-from eaglelocal.backend.top_tokens import Choices, num_ranked
+from eaglelocal.backend.model import LlamaModel, look_up
+from eaglelocal.backend.native_step import NOT_CUT, TAKEN, UNKNOWN, NativeStep, TargetStruct, filled, maxima_of
+from eaglelocal.backend.samplers import (
+    ChainSampler,
+    FilteredChain,
+    GreedySampler,
+    LlamaSamplerChain,
+    WholeChain,
+    filter_of,
+)
+from eaglelocal.backend.top_tokens import TopTokens, num_ranked
 from eaglelocal.core.batch import Batch, Bytes, Floats, Proposals
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import ImageRows
@@ -117,7 +124,7 @@ class LlamaContext:
     """
 
     def __init__(
-        self, model: Model, params: ContextParams, *, taps: tuple[int, ...] = (), final_by_nextn: bool = False
+        self, model: LlamaModel, params: ContextParams, *, taps: tuple[int, ...] = (), final_by_nextn: bool = False
     ) -> None:
         self._library, self._hot = model.library, model.library.hot
         self._constraints = model.constraints
@@ -126,7 +133,7 @@ class LlamaContext:
             raise IncompatibleError(f"the model's states are {model.n_embd} wide, its rows {model.n_embd_out}")
         self.handle = create_context(model, params)
         keeps_places = bool(params.num_snapshots) and params.num_sequences > 1
-        self._cells = Cells(self._library, self.handle, keeps_places=keeps_places)
+        self._cells = KvCells(self._library, self.handle, keeps_places=keeps_places)
         self.n_batch = params.n_batch
         self.n_vocab, self.end_tokens = model.vocabulary.n_tokens, model.vocabulary.end_tokens
         self.n_ctx = params.n_ctx
@@ -134,7 +141,7 @@ class LlamaContext:
         self.undivided = params.num_snapshots and params.num_snapshots + 1
         self.num_taps, self.n_embd = len(taps), model.n_embd
         self.num_decodes = 0  # closing counts too: it voids rows as a decode does
-        self._choices = Choices()
+        self._choices = TopTokens()
         nextn_tap = model.n_layer if final_by_nextn else -1
         self._found = (C.c_int32 * params.n_batch)(*[UNKNOWN] * params.n_batch)  # best tokens, by row
         self._struct = filled(
@@ -234,7 +241,7 @@ class LlamaContext:
             return GreedySampler(self._best, self._logits, params.logprobs)
         return ChainSampler(self._chain(params), self._logits, params.logprobs)
 
-    def _chain(self, params: SamplingParams, *, is_bound: bool = False) -> Chain:
+    def _chain(self, params: SamplingParams, *, is_bound: bool = False) -> LlamaSamplerChain:
         only, n_vocab = filter_of(params), self.n_vocab
         if only is not None:
             return FilteredChain(self._library, params, only, draw=self._draw, n_vocab=n_vocab, is_bound=is_bound)
@@ -296,7 +303,7 @@ class LlamaContext:
             self._cells.close()
 
 
-def target_struct(context: LlamaContext, hot: Hot, taps: tuple[int, ...], nextn_tap: int) -> TargetStruct:
+def target_struct(context: LlamaContext, hot: NativeStep, taps: tuple[int, ...], nextn_tap: int) -> TargetStruct:
     n_batch = context.n_batch
     return filled(
         TargetStruct(),
@@ -321,7 +328,7 @@ def no_logits(row: int) -> EngineError:
     return EngineError(f"row {row} of the last decode has no logits")
 
 
-def create_context(model: Model, params: ContextParams, *, other: object | None = None) -> object:
+def create_context(model: LlamaModel, params: ContextParams, *, other: object | None = None) -> object:
     """Return a new llama_context. Raises ResourceError with llama.cpp's own message if that fails."""
     api = model.library.api
     native = api.llama_context_default_params()

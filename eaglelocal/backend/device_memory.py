@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ctypes as C
 
-from eaglelocal.backend.llama_library import Library, bind
-from eaglelocal.memory.budget import RAM, Room
+from eaglelocal.backend.llama_library import LlamaLibrary, bind
+from eaglelocal.memory.budget import RAM, FreeMemory
 
 GPU, INTEGRATED_GPU = 1, 2  # ggml_backend_dev_type; CPU and BLAS compute in RAM
 
 
-def rooms(library: Library, *, ram_bytes: int | None, unified: bool) -> tuple[Room, ...]:
+def rooms(library: LlamaLibrary, *, ram_bytes: int | None, unified: bool) -> tuple[FreeMemory, ...]:
     """Return the free memory of each device, RAM first.
 
     unified  all GPUs work in RAM, as on Apple chips and NVIDIA's GB10
@@ -22,7 +22,7 @@ def rooms(library: Library, *, ram_bytes: int | None, unified: bool) -> tuple[Ro
     type_of = bind(native, "ggml_backend_dev_type", [C.c_void_p], C.c_int)
     devices = [library.device_at(i) for i in range(library.num_devices())]
     gpus = [
-        Room(
+        FreeMemory(
             library.device_name(device).decode(),
             free_bytes(native, device),
             in_ram=unified or type_of(device) == INTEGRATED_GPU,
@@ -30,7 +30,7 @@ def rooms(library: Library, *, ram_bytes: int | None, unified: bool) -> tuple[Ro
         for device in devices
         if type_of(device) in (GPU, INTEGRATED_GPU)
     ]
-    return (Room(RAM, ram_bytes), *gpus)
+    return (FreeMemory(RAM, ram_bytes), *gpus)
 
 
 def free_bytes(native: C.CDLL, device: int) -> int | None:

@@ -17,21 +17,21 @@ from pathlib import Path
 from eaglelocal.backend.context import ContextParams, create_context
 from eaglelocal.backend.dummy_buffers import buffers_nowhere
 from eaglelocal.backend.kv_cells import cache_buffers, compute_buffers, layer_devices, weight_buffers
-from eaglelocal.backend.llama_library import Library, Log
-from eaglelocal.backend.model import Model, NativePlacement, Placement, load_failure
+from eaglelocal.backend.llama_library import LlamaLibrary, LlamaLog
+from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement, load_failure
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import DraftInfo, HeadInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.loaded_tensors import loaded_tensors
 from eaglelocal.gguf.mtp import MtpInfo
-from eaglelocal.memory.budget import RAM, Buffer, Kind
+from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
 
 FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class DryRunPart:
     """A model and the context it is to have; a head uses the context of the part before it."""
 
     header: Header
@@ -56,7 +56,7 @@ class Part:
         num_ahead = 1 if self.placement.has_mtp else 0
         return list(loaded_tensors(self.header, n_layer=self.info.n_layer + num_ahead))
 
-    def lies_in(self, other: Part) -> bool:
+    def lies_in(self, other: DryRunPart) -> bool:
         """Return whether this part is an MTP layer inside the other's model."""
         return isinstance(self.info, MtpInfo) and self.header.path == other.header.path
 
@@ -72,10 +72,10 @@ class Part:
         return self.context.num_outputs * floats * FLOAT_BYTES + len(self.taps) * self.tap_bytes
 
 
-class PlannedModel(Model):
+class PlannedModel(LlamaModel):
     """A model without its weights: contexts can be planned for it, but nothing can be decoded."""
 
-    def __init__(self, library: Library, path: Path, placement: Placement) -> None:  # reads no sizes of the model
+    def __init__(self, library: LlamaLibrary, path: Path, placement: Placement) -> None:  # reads no sizes of the model
         self.library, self.path = library, path
         native = NativePlacement(library, placement)
         params = native.params
@@ -85,7 +85,7 @@ class PlannedModel(Model):
             raise load_failure(path, library.log.reason())
 
 
-class Transcript(Log):
+class FullLog(LlamaLog):
     """The complete log of llama.cpp; the library's own log keeps only its end."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Transcript(Log):
         return "".join(self._texts).split("\n")
 
 
-def rehearse(library: Library, parts: Sequence[Part], *, devices: Sequence[str]) -> tuple[Buffer, ...]:
+def rehearse(library: LlamaLibrary, parts: Sequence[DryRunPart], *, devices: Sequence[str]) -> tuple[Buffer, ...]:
     """Return the buffers by device, of the target, then of its draft. `devices` are the GPUs' names; all else is RAM.
 
     Raises ModelFileError or ResourceError with llama.cpp's message, if a real load would fail.
@@ -123,8 +123,8 @@ def rehearse(library: Library, parts: Sequence[Part], *, devices: Sequence[str])
 
 
 @contextlib.contextmanager
-def transcript_of(library: Library) -> Iterator[Transcript]:
-    kept, transcript = library.log, Transcript()
+def transcript_of(library: LlamaLibrary) -> Iterator[FullLog]:
+    kept, transcript = library.log, FullLog()
     library.log = transcript
     try:
         yield transcript
@@ -132,7 +132,7 @@ def transcript_of(library: Library) -> Iterator[Transcript]:
         library.log = kept
 
 
-def buffers_of(part: Part, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:
+def buffers_of(part: DryRunPart, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:
     """Yield the buffers of a part, from the log lines of its plan."""
     layers = layer_devices(lines, devices)  # none where the model was loaded before
     yield from weight_buffers(
@@ -140,6 +140,6 @@ def buffers_of(part: Part, lines: Sequence[str], devices: Sequence[str]) -> Iter
     )
     yield from cache_buffers(lines, devices)
     yield from compute_buffers(lines, devices)
-    yield Buffer(RAM, Kind.BUFFERS, part.output_bytes)
+    yield Buffer(RAM, MemoryKind.BUFFERS, part.output_bytes)
     for tap in part.taps:  # later layers cannot reuse a tapped row's memory, so the graph grows
-        yield Buffer(layers.get(tap, RAM), Kind.BUFFERS, part.tap_bytes)
+        yield Buffer(layers.get(tap, RAM), MemoryKind.BUFFERS, part.tap_bytes)

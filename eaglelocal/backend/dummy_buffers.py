@@ -14,7 +14,7 @@ import contextlib
 import ctypes as C
 from collections.abc import Iterator
 
-from eaglelocal.backend.llama_library import Library, bind
+from eaglelocal.backend.llama_library import LlamaLibrary, bind
 
 ALLOCATE = C.CFUNCTYPE(C.c_void_p, C.c_void_p, C.c_size_t)  # buffer type, bytes -> buffer
 BUFFER_FUNCTIONS = (
@@ -36,7 +36,7 @@ class BufferFunctions(C.Structure):
 
 
 @contextlib.contextmanager
-def buffers_nowhere(library: Library) -> Iterator[None]:
+def buffers_nowhere(library: LlamaLibrary) -> Iterator[None]:
     """Let all allocations within the block, on any device, return dummy buffers.
 
     No other thread may load or decode meanwhile. Objects made within the block may be freed after it.

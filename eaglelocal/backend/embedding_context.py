@@ -16,7 +16,7 @@ import numpy as np
 
 from eaglelocal.backend.context import FLASH_ATTENTION, KV_TYPES
 from eaglelocal.backend.llama_library import NativeClock, failure
-from eaglelocal.backend.model import Model, look_up
+from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.core.batch import Floats
 from eaglelocal.errors import EngineError, ResourceError
 
@@ -39,7 +39,7 @@ class EmbeddingContext:
     Raises ResourceError if it cannot be made.
     """
 
-    def __init__(self, model: Model, params: EmbeddingParams) -> None:
+    def __init__(self, model: LlamaModel, params: EmbeddingParams) -> None:
         self._library, self._api = model.library, model.library.api
         self._clock = NativeClock()
         self.n_batch, self.num_texts = params.n_batch, params.num_texts
@@ -95,7 +95,7 @@ class EmbeddingContext:
         return cast(Floats, np.ctypeslib.as_array(pointer, (self.n_embd,)).copy())
 
 
-def _create(model: Model, params: EmbeddingParams) -> C.c_void_p:
+def _create(model: LlamaModel, params: EmbeddingParams) -> C.c_void_p:
     api = model.library.api
     native = api.llama_context_default_params()
     native.n_ctx = native.n_batch = native.n_ubatch = params.n_batch

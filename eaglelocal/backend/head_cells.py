@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes as C
 
 from eaglelocal.backend.context import ContextParams, LlamaContext, create_context
-from eaglelocal.backend.kv_cells import Cells
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.kv_cells import KvCells
+from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import HeadStruct, filled
 from eaglelocal.core.batch import Bytes
 
@@ -17,12 +17,12 @@ class HeadCells:
     The struct has the fields that every head needs; subclasses fill in the rest.
     """
 
-    def __init__(self, model: Model, params: ContextParams, target: LlamaContext) -> None:
+    def __init__(self, model: LlamaModel, params: ContextParams, target: LlamaContext) -> None:
         self._library, self._hot, self._target = model.library, model.library.hot, target
         self._api = model.library.api
         self.n_batch = params.n_batch
         self.handle = create_context(model, params, other=target.handle)
-        self._cells = Cells(self._library, self.handle)
+        self._cells = KvCells(self._library, self.handle)
         self._features, self._rows = (self._api.llama_batch_ext_init(self.handle) for _ in range(2))
         self._struct = filled(
             HeadStruct(),

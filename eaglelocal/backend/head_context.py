@@ -17,10 +17,10 @@ import numpy as np
 from eaglelocal.backend.context import ContextParams, LlamaContext, TappedFeatures
 from eaglelocal.backend.head_cells import HeadCells
 from eaglelocal.backend.llama_library import failure
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import filled
-from eaglelocal.backend.top_tokens import Choices, num_ranked
-from eaglelocal.core.batch import NO_FURTHER, Features, Floats, Further, PairBatch, Proposals, State
+from eaglelocal.backend.top_tokens import TopTokens, num_ranked
+from eaglelocal.core.batch import NO_FURTHER, ExtraLevels, Features, Floats, PairBatch, Proposals, State
 from eaglelocal.errors import EngineError
 
 FLOAT_BYTES = 4
@@ -44,7 +44,7 @@ class LlamaHeadContext(HeadCells):
 
     def __init__(
         self,
-        model: Model,
+        model: LlamaModel,
         params: ContextParams,
         *,
         target: LlamaContext,
@@ -57,7 +57,7 @@ class LlamaHeadContext(HeadCells):
             raise EngineError(f"states of width {self.width} cannot be rows of {target.num_taps} x {target.n_embd}")
         super().__init__(model, params, target)
         self._library.set_nextn(self.handle, True, True)  # masked: unmasked, a one-row batch gives NULL
-        self._choices = Choices()
+        self._choices = TopTokens()
         self._state_bytes = FLOAT_BYTES * self.width
         self._max_encoded = target.n_batch  # as many as the target decodes at once
         self._encoded = (C.c_char * (self._max_encoded * self._state_bytes))()
@@ -104,7 +104,7 @@ class LlamaHeadContext(HeadCells):
         return read_states(self._encoded, range(num_rows), self._state_bytes)
 
     def decode(
-        self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1, further: Further = NO_FURTHER
+        self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1, further: ExtraLevels = NO_FURTHER
     ) -> Proposals:
         n, n_out = len(batch.tokens), len(batch.outputs)
         if not 0 < n <= self.n_batch:

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from eaglelocal.backend.image_decoder import Pixels, pixels_of, unreadable
-from eaglelocal.backend.llama_library import NO_ROOM, Library
-from eaglelocal.backend.model import Model, device_array
+from eaglelocal.backend.llama_library import NO_ROOM, LlamaLibrary
+from eaglelocal.backend.model import LlamaModel, device_array
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.image import ImageRows
 from eaglelocal.core.ports import TextPart
@@ -60,7 +60,7 @@ class ReaderParams:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class NamedBitmap:
     """Pixels, with a name that identifies the file they come from."""
 
     pixels: Pixels
@@ -73,7 +73,7 @@ class LlamaImageReader:
     Raises ModelFileError for a file that cannot be loaded, IncompatibleError for another model's projector.
     """
 
-    def __init__(self, library: Library, model: Model, projector: Path, params: ReaderParams) -> None:
+    def __init__(self, library: LlamaLibrary, model: LlamaModel, projector: Path, params: ReaderParams) -> None:
         self._tokenizing = threading.Lock()
         self._mtmd, self._params, self._vocabulary = load_mtmd(library), params, model.vocabulary
         self._width: int = library.api.llama_model_n_embd_inp(model.handle)
@@ -100,7 +100,7 @@ class LlamaImageReader:
         """Return why the projector is unsuitable, or "". One of equal width loads with another model too."""
         if not self._mtmd.mtmd_support_vision(self._handle):
             return "reads no images"
-        marks = [piece for piece in self._tokenize([Picture(GREY, b"grey")]) if isinstance(piece, int)]
+        marks = [piece for piece in self._tokenize([NamedBitmap(GREY, b"grey")]) if isinstance(piece, int)]
         is_foreign = any(mark < 0 for mark in marks)
         return "puts tokens around an image that the target has not: it is another model's" if is_foreign else ""
 
@@ -109,7 +109,7 @@ class LlamaImageReader:
         with self._tokenizing:
             return self._tokenize((one for part in parts for one in self._readable(part)), add_special)
 
-    def _readable(self, part: TextPart | bytes) -> Iterator[TextPart | Picture]:
+    def _readable(self, part: TextPart | bytes) -> Iterator[TextPart | NamedBitmap]:
         """Yield the picture of a file, or a text in the parts that its vocabulary splits it into."""
         if isinstance(part, bytes):
             yield picture_of(part)
@@ -117,7 +117,7 @@ class LlamaImageReader:
         text, parse_special = part
         yield from (TextPart(one, parse_special) for one in self._vocabulary.parts(text, parse_special=parse_special))
 
-    def _tokenize(self, parts: Iterable[TextPart | Picture], add_special: bool = False) -> list[int | ImageRows]:
+    def _tokenize(self, parts: Iterable[TextPart | NamedBitmap], add_special: bool = False) -> list[int | ImageRows]:
         mtmd = self._mtmd
         with native_parts(mtmd, parts) as native, contextlib.ExitStack() as owned:
             chunks = mtmd.mtmd_input_chunks_init()
@@ -200,19 +200,19 @@ def mend(rows: Floats, row_end: Floats | None) -> None:
         rows[broken] = row_end
 
 
-def picture_of(data: bytes) -> Picture:
+def picture_of(data: bytes) -> NamedBitmap:
     """Return the picture in a file's bytes, named by their hash. Raises RequestError."""
-    return Picture(pixels_of(data), hashlib.sha256(data).hexdigest().encode())
+    return NamedBitmap(pixels_of(data), hashlib.sha256(data).hexdigest().encode())
 
 
 @contextlib.contextmanager
-def native_parts(mtmd: ModuleType, parts: Iterable[TextPart | Picture]) -> Iterator[C.Array[Any]]:
+def native_parts(mtmd: ModuleType, parts: Iterable[TextPart | NamedBitmap]) -> Iterator[C.Array[Any]]:
     """Yield an array of pointers to mtmd_input_part, and free what they point to at the end."""
     with contextlib.ExitStack() as owned:
         natives = []
         for part in parts:
             native = mtmd.mtmd_input_part()
-            if isinstance(part, Picture):
+            if isinstance(part, NamedBitmap):
                 native.bitmap = bitmap_of(mtmd, part)
                 owned.callback(mtmd.mtmd_bitmap_free, native.bitmap)
             else:
@@ -222,7 +222,7 @@ def native_parts(mtmd: ModuleType, parts: Iterable[TextPart | Picture]) -> Itera
         yield (C.POINTER(mtmd.mtmd_input_part) * len(natives))(*map(C.pointer, natives))
 
 
-def bitmap_of(mtmd: ModuleType, picture: Picture) -> object:
+def bitmap_of(mtmd: ModuleType, picture: NamedBitmap) -> object:
     """Return a native bitmap of the picture; libmtmd copies the pixels."""
     width, height, data = picture.pixels
     bitmap = mtmd.mtmd_bitmap_init(width, height, C.cast(C.c_char_p(data), C.POINTER(C.c_uint8)))
@@ -236,7 +236,7 @@ def failure(code: int, num_rows: int) -> ResourceError:
     return ResourceError(f"an image of {num_rows} rows could not be decoded: llama.cpp says {code}")
 
 
-def load_mtmd(library: Library) -> ModuleType:
+def load_mtmd(library: LlamaLibrary) -> ModuleType:
     """Return libmtmd's module, logging as llama.cpp does. Raises LibraryError if images cannot be read with it."""
     if find_spec("PIL") is None:
         raise LibraryError("Pillow, which reads pictures, is not installed", hint="`pip install pillow`")
@@ -249,7 +249,7 @@ def load_mtmd(library: Library) -> ModuleType:
 
 
 @functools.cache  # llama.cpp holds only its address
-def quiet_log(library: Library) -> Any:
+def quiet_log(library: LlamaLibrary) -> Any:
     """Return a log callback without debug messages, which contain users' texts."""
 
     def tell(level: int, text: bytes, user_data: object) -> None:

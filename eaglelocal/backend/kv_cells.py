@@ -13,12 +13,12 @@ from time import perf_counter
 
 import numpy as np
 
-from eaglelocal.backend.llama_library import Library, Log
+from eaglelocal.backend.llama_library import LlamaLibrary, LlamaLog
 from eaglelocal.core.batch import Bytes
 from eaglelocal.errors import EngineError, ResourceError
 from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.gguf.loaded_tensors import block_of, is_expert, is_input
-from eaglelocal.memory.budget import RAM, Buffer, Kind
+from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
 
 # Each begins with the name of the function that logs it, so that a line that only quotes one does not match.
 BUFFER_LINE = re.compile(r"\w+: +(\S+) +(model|KV|compute|output|RS) +buffer size *= *([\d.]+) *MiB")
@@ -29,7 +29,7 @@ MIB = 2**20
 ALL_OF_IT, UNCUTTABLE = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE, _PARTIAL_ONLY
 
 
-class Cells:
+class KvCells:
     """Removal, sharing and swapping of sequences' cells. Implements core.ports.Cache and Swappable.
 
     llama.cpp scans all cells in each call, and a step calls once per slot: `native_s` counts the seconds.
@@ -40,7 +40,7 @@ class Cells:
                   decoded again and reuses it: removal from position 0 is postponed until then.
     """
 
-    def __init__(self, library: Library, context: object, *, keeps_places: bool = False) -> None:
+    def __init__(self, library: LlamaLibrary, context: object, *, keeps_places: bool = False) -> None:
         self._library, self._context, self._keeps_places = library, context, keeps_places
         self.native_s = 0.0
         self.memory = library.api.llama_get_memory(context)
@@ -196,7 +196,7 @@ def uncut(cuts: Mapping[int, int]) -> EngineError:
     return EngineError(f"this model cannot forget {places}")
 
 
-def buffer_bytes(log: Log) -> dict[str, int]:
+def buffer_bytes(log: LlamaLog) -> dict[str, int]:
     """Return bytes by kind of buffer, summed over devices, as logged since llama.cpp was loaded."""
     totals: dict[str, int] = {}
     for line in log.buffer_lines:
@@ -206,7 +206,7 @@ def buffer_bytes(log: Log) -> dict[str, int]:
     return totals
 
 
-def host_bytes(log: Log, devices: Sequence[str], *, lends_memory: bool) -> int:
+def host_bytes(log: LlamaLog, devices: Sequence[str], *, lends_memory: bool) -> int:
     """Return the bytes of all those buffers that lie in RAM.
 
     devices       the GPUs' names
@@ -243,10 +243,10 @@ def weight_buffers(
         where = layers.get(block, RAM) if block is not None else RAM if is_input(name) else output
         if block is not None and block < n_cpu_moe and is_expert(name):
             where = RAM
-        yield Buffer(where, Kind.WEIGHTS, tensor.nbytes)
+        yield Buffer(where, MemoryKind.WEIGHTS, tensor.nbytes)
     embeddings = names.get("token_embd.weight")
     if embeddings is not None and "output.weight" not in names and output != RAM and not borrows:
-        yield Buffer(output, Kind.WEIGHTS, embeddings.nbytes)
+        yield Buffer(output, MemoryKind.WEIGHTS, embeddings.nbytes)
 
 
 def cache_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buffer]:
@@ -260,11 +260,11 @@ def cache_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buff
             layers.append(device_of(match.group(1), devices))
         elif (match := CACHE_SIZE_LINE.match(line)) and layers:
             share = float(match.group(1)) * MIB / len(layers)
-            yield from (Buffer(device, Kind.CACHE, int(share)) for device in layers)
+            yield from (Buffer(device, MemoryKind.CACHE, int(share)) for device in layers)
             layers = []
 
 
 def compute_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buffer]:
     for line in lines:
         if (match := BUFFER_LINE.match(line)) and match.group(2) == "compute":
-            yield Buffer(device_of(match.group(1), devices), Kind.BUFFERS, int(float(match.group(3)) * MIB))
+            yield Buffer(device_of(match.group(1), devices), MemoryKind.BUFFERS, int(float(match.group(3)) * MIB))

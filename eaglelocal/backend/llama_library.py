@@ -16,7 +16,7 @@ from collections import deque
 from types import ModuleType
 
 from eaglelocal.backend.cpu_repack import AMX, find_layouts
-from eaglelocal.backend.native_step import SYMBOLS, Hot, function_of
+from eaglelocal.backend.native_step import SYMBOLS, NativeStep, function_of
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
 
 CHECKED_VERSION = "0.3.36"
@@ -78,7 +78,7 @@ SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
 }
 
 
-class Log:
+class LlamaLog:
     """llama.cpp's log: all lines about buffer sizes, and the lines since `begin`, to explain a failure."""
 
     def __init__(self) -> None:
@@ -104,12 +104,12 @@ class Log:
         return found[0].strip() if found else "it gave no reason"
 
 
-class Library:
+class LlamaLibrary:
     """The checked llama_cpp module. There is one per process, because llama.cpp's own state is global."""
 
     def __init__(self, api: ModuleType) -> None:
         self.api = api
-        self.log = Log()
+        self.log = LlamaLog()
         self.lost_work = ""  # llama.cpp's message about failed GPU work
         self._is_loud = bool(os.environ.get("EAGLELOCAL_ENGINE_LOG"))
         self.build = BUILD
@@ -120,7 +120,7 @@ class Library:
         for name, (symbol, argtypes, restype) in SHORT_CALLS.items():
             setattr(self, name, bind(native, symbol, argtypes, restype))
         self.layouts = find_layouts(native)  # that llama.cpp may use for quantized weights
-        self.hot = Hot([C.cast(bind(native, symbol, [], None), C.c_void_p).value for symbol in SYMBOLS.values()])
+        self.hot = NativeStep([C.cast(bind(native, symbol, [], None), C.c_void_p).value for symbol in SYMBOLS.values()])
 
     @property
     def can_repack(self) -> bool:
@@ -158,7 +158,7 @@ def bind(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None
         raise LibraryError(message, hint=REINSTALL) from None
 
 
-def failure(code: int, num_rows: int, library: Library) -> EagleLocalError:
+def failure(code: int, num_rows: int, library: LlamaLibrary) -> EagleLocalError:
     """Return the error for a code of llama_decode, or of the native code."""
     if code == NO_ROOM:
         return ResourceError(f"the cache has no room for {num_rows} more rows", hint="a larger --ctx")
@@ -182,7 +182,7 @@ def check_version(installed: str | None) -> None:
 
 
 @functools.cache
-def load_library() -> Library:
+def load_library() -> LlamaLibrary:
     """Import and check llama.cpp. Raises LibraryError with the reinstall command."""
     check_version(installed_version())
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else a crash first attaches a debugger
@@ -190,4 +190,4 @@ def load_library() -> Library:
         import llama_cpp.llama_cpp as api
     except (ImportError, OSError, RuntimeError) as error:
         raise LibraryError(f"llama.cpp cannot be loaded: {error}", hint=REINSTALL + " --force-reinstall") from error
-    return Library(api)
+    return LlamaLibrary(api)

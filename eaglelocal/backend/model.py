@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.backend.constraint_compiler import LlamaConstraints
-from eaglelocal.backend.llama_library import Library
+from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
 from eaglelocal.gguf.loaded_tensors import EXPERTS
@@ -26,12 +26,12 @@ def look_up(table: dict[str, int], name: str, flag: str) -> int:
     return table[name]
 
 
-def devices_by_name(library: Library) -> dict[str, int]:
+def devices_by_name(library: LlamaLibrary) -> dict[str, int]:
     known = [library.device_at(i) for i in range(library.num_devices())]
     return {library.device_name(device).decode(): device for device in known}
 
 
-def device_array(library: Library, names: str) -> C.Array[C.c_void_p]:
+def device_array(library: LlamaLibrary, names: str) -> C.Array[C.c_void_p]:
     """Return the NULL-terminated list of the named devices. Raises UsageError with the names that exist."""
     by_name = devices_by_name(library)
     wanted = [name.strip() for name in names.split(",")]
@@ -47,7 +47,7 @@ class BufferOverride(C.Structure):
     _fields_ = (("pattern", C.c_char_p), ("buffer_type", C.c_void_p))
 
 
-def overrides(library: Library, placement: Placement) -> C.Array[BufferOverride] | None:
+def overrides(library: LlamaLibrary, placement: Placement) -> C.Array[BufferOverride] | None:
     """Return the NULL-terminated list of tensors placed elsewhere than their layer; None if there are none."""
     found = []
     if placement.n_cpu_moe:  # one pattern: llama.cpp compiles each again for every tensor
@@ -89,7 +89,7 @@ class Placement:
 class NativePlacement:
     """The placement as llama.cpp's parameters. Owns the memory they point to, so it must outlive the loading."""
 
-    def __init__(self, library: Library, placement: Placement) -> None:
+    def __init__(self, library: LlamaLibrary, placement: Placement) -> None:
         api = library.api
         self.params = params = api.llama_model_default_params()
         if placement.gpu_layers is not None:
@@ -124,12 +124,12 @@ def load_failure(path: Path, reason: str) -> EagleLocalError:
     return ModelFileError(f"llama.cpp cannot load {path}: {reason}", hint=LOAD_HINT)
 
 
-class Model:
+class LlamaModel:
     """The weights of a target, a draft model or an EAGLE head. Raises the errors of `load_failure`."""
 
     def __init__(
         self,
-        library: Library,
+        library: LlamaLibrary,
         path: Path,
         placement: Placement | None = None,
         *,

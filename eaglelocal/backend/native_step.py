@@ -113,7 +113,7 @@ def maxima_of(n_vocab: int) -> C.Array[C.c_float]:
     return (C.c_float * (n_vocab // BLOCK + 1))()
 
 
-class Hot:
+class NativeStep:
     """The loaded native code. `addresses` are those of SYMBOLS. Raises LibraryError if it cannot be loaded."""
 
     def __init__(self, addresses: list[int | None]) -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eaglelocal.backend.llama_library import Library, NativeClock
+from eaglelocal.backend.llama_library import LlamaLibrary, NativeClock
 from eaglelocal.backend.native_step import NONE_FITS, UNKNOWN, DrawStruct, filled
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
@@ -71,10 +71,10 @@ def filter_of(params: SamplingParams) -> Filter | None:
     return Filter(0, params.top_p, params.min_p) if is_narrow and params.typical_p == 1.0 and not num_touched else None
 
 
-class Chain(ABC):
+class LlamaSamplerChain(ABC):
     """A llama_sampler chain and the tokens that it chooses from; one random draw per call."""
 
-    def __init__(self, library: Library, params: SamplingParams, n_vocab: int, *, is_cut: bool = False) -> None:
+    def __init__(self, library: LlamaLibrary, params: SamplingParams, n_vocab: int, *, is_cut: bool = False) -> None:
         self._api = library.api
         self._handle = build_chain(library, params, n_vocab, is_cut=is_cut)
 
@@ -96,12 +96,12 @@ class Chain(ABC):
             self._handle = None
 
 
-class FilteredChain(Chain):
+class FilteredChain(LlamaSamplerChain):
     """A chain over the tokens that the request's filters can leave. `draw` is the native function for a context."""
 
     def __init__(
         self,
-        library: Library,
+        library: LlamaLibrary,
         params: SamplingParams,
         only: Filter,
         *,
@@ -137,12 +137,12 @@ class FilteredChain(Chain):
         return token
 
 
-class WholeChain(Chain):
+class WholeChain(LlamaSamplerChain):
     """A chain over the whole vocabulary, or over all tokens that a mask admits."""
 
     def __init__(
         self,
-        library: Library,
+        library: LlamaLibrary,
         context: object,
         params: SamplingParams,
         *,
@@ -184,7 +184,7 @@ class ChainSampler:
 
     problem = None
 
-    def __init__(self, chain: Chain, read_row: RowReader, logprobs: int | None) -> None:
+    def __init__(self, chain: LlamaSamplerChain, read_row: RowReader, logprobs: int | None) -> None:
         self._chain, self._read_row, self._logprobs = chain, read_row, logprobs
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -198,7 +198,7 @@ class ChainSampler:
         self._chain.close()
 
 
-def build_chain(library: Library, params: SamplingParams, n_vocab: int, *, is_cut: bool = False) -> object:
+def build_chain(library: LlamaLibrary, params: SamplingParams, n_vocab: int, *, is_cut: bool = False) -> object:
     """Return a native chain; `is_cut`: without top-p, because it was applied when candidates were selected."""
     api = library.api
     chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from eaglelocal.backend.native_step import function_of, load
 
 
-class Native:
+class AutomatonLibrary:
     """The native functions.
 
     They keep the GIL, because a step's tokens take a microsecond and the longest prompt some 20 ms.
@@ -38,7 +38,7 @@ class Native:
         self.size = function_of(library, "automaton_size", [at], C.c_int64)
 
 
-native = functools.cache(Native)
+native = functools.cache(AutomatonLibrary)
 
 
 class SuffixAutomaton:

@@ -27,7 +27,7 @@ def num_ranked(branches: int, n_vocab: int, *, confident: bool) -> int:
     return min(max(branches + 1, MIN_RANKED) if confident else branches, n_vocab)
 
 
-class Choices:
+class TopTokens:
     """The buffers into which native code ranks the tokens of several rows."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Callable
 
-from eaglelocal.backend.llama_library import Library
+from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.long_text import WITHOUT_RECURSION, parts_of
 from eaglelocal.core.ports import FillTokens
 from eaglelocal.errors import IncompatibleError
@@ -25,7 +25,7 @@ _CUT = re.compile(f"(?<=<\\|)(?={'|'.join(re.escape(text[2:]) for text in MADE_O
 class LlamaVocabulary:
     """A model's vocabulary over llama.cpp, valid as long as the model. Implements core.ports.Vocabulary."""
 
-    def __init__(self, library: Library, handle: object, chat_template: str | None, *, splitter: str = "") -> None:
+    def __init__(self, library: LlamaLibrary, handle: object, chat_template: str | None, *, splitter: str = "") -> None:
         """Read the vocabulary; `splitter` is the name of its pre-tokenizer, `tokenizer.ggml.pre`."""
         self._api, self._handle = library.api, handle
         self.chat_template = chat_template

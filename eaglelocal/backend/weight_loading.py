@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eaglelocal.memory.budget import RAM, Room
+from eaglelocal.memory.budget import RAM, FreeMemory
 
 WIDE = ("F32", "F16", "BF16")
 LAID_OUT = ("Q4_0", "Q4_K", "IQ4_NL", "MXFP4")  # repacked for a CPU with AVX2
@@ -33,7 +33,7 @@ def types_to_read(*, huge_pages: bool, lays_out: bool, is_brief: bool) -> tuple[
     return (*(() if is_brief else WIDE), *(LAID_OUT if lays_out else ()))
 
 
-def has_room(weights_bytes: int, rooms: Sequence[Room], gpu_layers: int | None) -> bool:
+def has_room(weights_bytes: int, rooms: Sequence[FreeMemory], gpu_layers: int | None) -> bool:
     """Return whether plenty of memory is free, and no GPU computes with the weights."""
     ram = next(room for room in rooms if room.device == RAM)
     is_alone = len(rooms) == 1 or gpu_layers == 0

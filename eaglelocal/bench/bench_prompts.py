@@ -35,7 +35,7 @@ FORMS = '{"prompt": "..."}, {"messages": [{"role": "user", "content": "..."}]} o
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class BenchPrompt:
     """A prompt: a conversation, or token ids."""
 
     category: str
@@ -47,7 +47,7 @@ class Prompt:
         return any(message.images for message in self.messages)
 
 
-def built_in(categories: Sequence[str], num_prompts: int) -> list[Prompt]:
+def built_in(categories: Sequence[str], num_prompts: int) -> list[BenchPrompt]:
     """Return `num_prompts` held-out conversations of each named category, or of all if none is named.
 
     Raises UsageError for an unknown category.
@@ -56,13 +56,13 @@ def built_in(categories: Sequence[str], num_prompts: int) -> list[Prompt]:
     if unknown:
         raise UsageError(f"there is no category {unknown[0]!r}", hint=f"one of: {', '.join(KINDS)}")
     return [
-        Prompt(kind, tuple(Message(m.role, m.content) for m in task.messages))
+        BenchPrompt(kind, tuple(Message(m.role, m.content) for m in task.messages))
         for kind in dict.fromkeys(categories or KINDS)
         for task in islice(tasks_of(kind, SEED, "held_out"), num_prompts)
     ]
 
 
-def from_file(path: Path, categories: Sequence[str] = ()) -> list[Prompt]:
+def from_file(path: Path, categories: Sequence[str] = ()) -> list[BenchPrompt]:
     """Read one prompt a line and return those of the named categories, or all if none is named.
 
     Raises UsageError, with the line's number where a line is wrong.
@@ -80,7 +80,7 @@ def from_file(path: Path, categories: Sequence[str] = ()) -> list[Prompt]:
     return of_categories(prompts, categories)
 
 
-def of_categories(prompts: Sequence[Prompt], categories: Sequence[str]) -> list[Prompt]:
+def of_categories(prompts: Sequence[BenchPrompt], categories: Sequence[str]) -> list[BenchPrompt]:
     known = list(dict.fromkeys(prompt.category for prompt in prompts))
     unknown = [category for category in categories if category not in known]
     if unknown:
@@ -88,27 +88,27 @@ def of_categories(prompts: Sequence[Prompt], categories: Sequence[str]) -> list[
     return [prompt for prompt in prompts if not categories or prompt.category in categories]
 
 
-def by_category(prompts: Sequence[Prompt], most: int | None = None) -> dict[str, list[Prompt]]:
+def by_category(prompts: Sequence[BenchPrompt], most: int | None = None) -> dict[str, list[BenchPrompt]]:
     """Group prompts by category, in their order, at most `most` of each."""
-    sorted_in: dict[str, list[Prompt]] = {}
+    sorted_in: dict[str, list[BenchPrompt]] = {}
     for prompt in prompts:
         sorted_in.setdefault(prompt.category, []).append(prompt)
     return {category: found[:most] for category, found in sorted_in.items()}
 
 
-def _of_line(line: str, place: str) -> Prompt:
+def _of_line(line: str, place: str) -> BenchPrompt:
     try:
         return parse_line(line)
     except ValueError as error:
         raise UsageError(f"{place}: {error}", hint=f"a line is text, or {FORMS}") from error
 
 
-def parse_line(line: str) -> Prompt:
+def parse_line(line: str) -> BenchPrompt:
     """Parse a line of a prompts file. Raises ValueError with what is wrong with it."""
     if line.startswith("["):
         return _of_list(line)
     if not line.startswith("{"):
-        return Prompt(DEFAULT_CATEGORY, (Message("user", line),))
+        return BenchPrompt(DEFAULT_CATEGORY, (Message("user", line),))
     try:
         entry = join_in_json(read_object(line))
     except NestedTooDeep:
@@ -122,11 +122,11 @@ def parse_line(line: str) -> Prompt:
         raise ValueError(f"exactly one of prompt, messages and tokens is wanted, not {', '.join(told) or 'none'}")
     ((form, value),) = told.items()
     if form == "tokens" or (form == "prompt" and isinstance(value, list)):  # as /v1/completions takes them
-        return Prompt(category, tokens=_tokens(value))
-    return Prompt(category, _messages(value))
+        return BenchPrompt(category, tokens=_tokens(value))
+    return BenchPrompt(category, _messages(value))
 
 
-def _of_list(line: str) -> Prompt:
+def _of_list(line: str) -> BenchPrompt:
     """Parse a line that begins with [: token ids, messages, or else plain text."""
     try:
         read = join_in_json(read_json(line))
@@ -136,10 +136,10 @@ def _of_list(line: str) -> Prompt:
         read = []
     entries = read if isinstance(read, list) else []
     if entries and all(isinstance(entry, dict) for entry in entries):
-        return Prompt(DEFAULT_CATEGORY, _messages(entries))
+        return BenchPrompt(DEFAULT_CATEGORY, _messages(entries))
     if entries and not any(isinstance(entry, str) for entry in entries):
-        return Prompt(DEFAULT_CATEGORY, tokens=_tokens(entries))
-    return Prompt(DEFAULT_CATEGORY, (Message("user", line),))
+        return BenchPrompt(DEFAULT_CATEGORY, tokens=_tokens(entries))
+    return BenchPrompt(DEFAULT_CATEGORY, (Message("user", line),))
 
 
 def _messages(told: object) -> tuple[Message, ...]:

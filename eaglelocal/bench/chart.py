@@ -13,7 +13,7 @@ from html import escape
 from itertools import groupby
 
 from eaglelocal.bench.report import interval, name_of
-from eaglelocal.bench.results import Run
+from eaglelocal.bench.results import CategoryResult
 from eaglelocal.bench.statistics import Bound
 
 WIDTH, LEFT, RIGHT = 760, 100, 200
@@ -46,7 +46,7 @@ class Axis:
         return [i * self.step for i in range(round(self.most / self.step) + 1)]
 
 
-def axis_for(runs: Sequence[Run]) -> Axis:
+def axis_for(runs: Sequence[CategoryResult]) -> Axis:
     """Return an axis of at most eight steps that holds every mean and every whisker up to MOST_BEHIND."""
     bounds = [run.speedup for run in runs if run.speedup is not None]
     longest = max((bound.mean for bound in bounds), default=1.0)
@@ -57,7 +57,7 @@ def axis_for(runs: Sequence[Run]) -> Axis:
     return Axis(math.ceil(most / step) * step, step)
 
 
-def chart(runs: Sequence[Run], *, title: str, subtitle: str) -> str:
+def chart(runs: Sequence[CategoryResult], *, title: str, subtitle: str) -> str:
     """Return the text of the SVG file. A run without a speed gets a row that says so."""
     axis, sides = axis_for(runs), list(dict.fromkeys(run.side for run in runs))
     rows = [(key, list(own)) for key, own in groupby(runs, key=lambda run: (run.category, run.concurrency))]
@@ -96,7 +96,7 @@ def grid(axis: Axis, *, bottom: float) -> Iterator[str]:
     yield text(x, bottom + 32, "plain decoding", anchor="middle", shade="faint")
 
 
-def bar(run: Run, axis: Axis, y: float, colour: str) -> Iterator[str]:
+def bar(run: CategoryResult, axis: Axis, y: float, colour: str) -> Iterator[str]:
     """Yield the elements of one row: the bar, its whisker, and at the right the mode and its figure."""
     middle, x0 = y + BAR / 2, axis.x(0.0)
     if run.speedup is None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from eaglelocal.bench.evaluation import Findings
-from eaglelocal.bench.results import Comparison, Run, Summary, main_side
+from eaglelocal.bench.evaluation import Evaluation
+from eaglelocal.bench.results import CategoryResult, Comparison, Summary, main_side
 from eaglelocal.bench.statistics import Bound
-from eaglelocal.bench.text_identity import Difference, Finding
+from eaglelocal.bench.text_identity import Difference, DifferenceVerdict
 
 
-def result_object(findings: Findings) -> dict[str, object]:
+def result_object(findings: Evaluation) -> dict[str, object]:
     """Return the JSON object: runs of our modes and of a server apart, and the means of the main mode (`spec`)."""
     main = main_side(findings.summaries, findings.modes)
     best = next((summary for summary in findings.summaries if summary.side == main), None)
@@ -27,7 +27,7 @@ def result_object(findings: Findings) -> dict[str, object]:
     }
 
 
-def run_object(run: Run) -> dict[str, object]:
+def run_object(run: CategoryResult) -> dict[str, object]:
     return {
         "category": run.category,
         "concurrency": run.concurrency,
@@ -44,8 +44,8 @@ def run_object(run: Run) -> dict[str, object]:
         "answers": run.num_answers,
         "identical": run.num_identical == run.num_answers,
         "num_identical": run.num_identical,
-        "near_ties": sum(one.finding is Finding.NEAR_TIE for one in run.differences),
-        "different": sum(one.finding is Finding.DIFFERENT for one in run.differences),
+        "near_ties": sum(one.finding is DifferenceVerdict.NEAR_TIE for one in run.differences),
+        "different": sum(one.finding is DifferenceVerdict.DIFFERENT for one in run.differences),
         "reused_prompts": run.num_reused,
         "asleep": run.num_asleep,
     }

@@ -10,32 +10,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eaglelocal.bench.prompt_run import Phase, Side, ask
-from eaglelocal.bench.run_order import Task, rotated
-from eaglelocal.bench.text_identity import Difference, Examiner, first_difference
+from eaglelocal.bench.run_order import PromptGroup, rotated
+from eaglelocal.bench.text_identity import Difference, TextComparer, first_difference
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import RequestError
 
 PLAIN = "plain"
 TOO_LONG = "context_length_exceeded"  # OpenAI's error code
-OnAsk = Callable[[Task, float], None]  # called with the task that starts, and the share of the work done
-IsNeeded = Callable[[Task], bool]
+OnAsk = Callable[[PromptGroup, float], None]  # called with the task that starts, and the share of the work done
+IsNeeded = Callable[[PromptGroup], bool]
 _SEEDS = 2**32
 
 
 @dataclass(frozen=True, slots=True)
-class Lap:
+class TaskResult:
     """A task with every side's answers (by label), and where their texts differ from plain decoding."""
 
-    task: Task
+    task: PromptGroup
     phases: Mapping[str, Phase]
     differences: tuple[Difference, ...] = ()
 
 
-class Measuring:
+class Measurement:
     """A runner of tasks. The first side decodes plainly; sides of other servers have no token ids to compare."""
 
     def __init__(
-        self, sides: Sequence[Side], params: SamplingParams, *, examiner: Examiner, on_ask: OnAsk, skip: int = 0
+        self, sides: Sequence[Side], params: SamplingParams, *, examiner: TextComparer, on_ask: OnAsk, skip: int = 0
     ) -> None:
         assert sides[0].label == PLAIN
         self._sides, self._params, self._examiner, self._on_ask = sides, params, examiner, on_ask
@@ -43,7 +43,7 @@ class Measuring:
         self._num_asked = 0
         self.too_long: list[RequestError] = []  # of counted tasks that were skipped
 
-    def run(self, tasks: Sequence[Task], laps: list[Lap], *, is_needed: IsNeeded) -> None:
+    def run(self, tasks: Sequence[PromptGroup], laps: list[TaskResult], *, is_needed: IsNeeded) -> None:
         """Append to `laps` one lap for each counted task that `is_needed` still asks for when its turn comes.
 
         Tasks longer than the context are skipped and noted in `too_long`; other errors are raised.
@@ -61,7 +61,7 @@ class Measuring:
             if task.counts:
                 laps.append(lap)
 
-    def _lap(self, task: Task, number: int, total: int) -> Lap:
+    def _lap(self, task: PromptGroup, number: int, total: int) -> TaskResult:
         phases: dict[str, Phase] = {}
         params = self._drawn(task)
         for place, side in enumerate(rotated(self._sides, task.turn)):
@@ -69,15 +69,15 @@ class Measuring:
             self._num_asked += 1
             side.restore()
             phases[side.label] = ask(side, task.prompts, params, name=f"bench-{self._num_asked}", skip=self._skip)
-        return Lap(task, phases, tuple(self._differences(task, params, phases)) if task.counts else ())
+        return TaskResult(task, phases, tuple(self._differences(task, params, phases)) if task.counts else ())
 
-    def _drawn(self, task: Task) -> list[SamplingParams]:
+    def _drawn(self, task: PromptGroup) -> list[SamplingParams]:
         """Return the parameters with one seed for each answer, the same for all sides: drafting changes no text."""
         first = (self._params.seed or 0) + task.turn * len(task.prompts)
         return [replace(self._params, seed=(first + i) % _SEEDS) for i in range(len(task.prompts))]
 
     def _differences(
-        self, task: Task, params: Sequence[SamplingParams], phases: Mapping[str, Phase]
+        self, task: PromptGroup, params: Sequence[SamplingParams], phases: Mapping[str, Phase]
     ) -> Iterator[Difference]:
         for side in self._sides[1:]:
             if side.spec is None:

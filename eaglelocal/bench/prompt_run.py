@@ -22,10 +22,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from queue import SimpleQueue
 
-from eaglelocal.bench.bench_prompts import Prompt
+from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.client.client import Client
 from eaglelocal.client.http_stream import NO_ID
-from eaglelocal.core.events import Failed, Finished, Piece, RequestEvent, Started, Tokens
+from eaglelocal.core.events import Failed, Finished, RequestEvent, Started, TextPiece, Tokens
 from eaglelocal.core.request import OFF, ChatRequest, Spec
 from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.core.stats import SpeculationStats
@@ -54,10 +54,10 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnswerRecord:
     """The measured facts of one answer: its tokens, its timings and its speculation statistics."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TextPiece, ...]
     text: str
     num_tokens: int
     prompt_tokens: int
@@ -70,7 +70,7 @@ class Answered:
     def tokens(self) -> tuple[int, ...]:
         return tuple(piece.token for piece in self.pieces)
 
-    def is_same_as(self, other: Answered) -> bool:
+    def is_same_as(self, other: AnswerRecord) -> bool:
         """Return whether both answers have the same token ids, or the same text if a server sends no ids."""
         if NO_ID in (*self.tokens, *other.tokens):
             return self.text == other.text
@@ -86,7 +86,7 @@ class Phase:
     """A side's answers to prompts that were sent at once, and their joint tokens per second (0: too short)."""
 
     tok_s: float
-    answers: tuple[Answered, ...]
+    answers: tuple[AnswerRecord, ...]
 
 
 @dataclass(slots=True)
@@ -134,11 +134,13 @@ class Arrivals:
         return per_piece * sum(len(event.pieces) for moment, event in self.tokens if moment > moment_s)
 
     @property
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[TextPiece, ...]:
         return tuple(piece for _, event in self.tokens for piece in event.pieces)
 
 
-def ask(side: Side, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, name: str, skip: int = 0) -> Phase:
+def ask(
+    side: Side, prompts: Sequence[BenchPrompt], params: Sequence[SamplingParams], *, name: str, skip: int = 0
+) -> Phase:
     """Send all prompts at once and wait for all answers. Raises the error of one that failed.
 
     On any exception, KeyboardInterrupt included, all requests are cancelled.
@@ -159,18 +161,18 @@ def ask(side: Side, prompts: Sequence[Prompt], params: Sequence[SamplingParams],
     return Phase(answers[0].tok_s if len(answers) == 1 else joint_tok_s(arrivals, skip), answers)
 
 
-def request_of(name: str, prompt: Prompt, params: SamplingParams, spec: Spec | None) -> ChatRequest:
+def request_of(name: str, prompt: BenchPrompt, params: SamplingParams, spec: Spec | None) -> ChatRequest:
     """Return a request with its own owner, so that no lookup drafts from another side's answer to this prompt."""
     return ChatRequest(id=name, messages=prompt.messages, tokens=prompt.tokens, params=params, spec=spec, owner=name)
 
 
-def answered(arrivals: Arrivals, finished: Finished, skip: int) -> Answered:
+def answered(arrivals: Arrivals, finished: Finished, skip: int) -> AnswerRecord:
     """Collect the measured facts of a finished answer. Raises EngineError if it was cancelled."""
     if finished.reason == "cancelled":
         raise EngineError("an answer was cancelled that nobody wanted to end")
     started = next((event for _, event in arrivals.events if isinstance(event, Started)), None)
     pieces = arrivals.pieces
-    return Answered(
+    return AnswerRecord(
         pieces=pieces,
         text="".join(piece.text for piece in pieces) + finished.text,
         num_tokens=finished.completion_tokens,
@@ -216,6 +218,6 @@ class Freshness:
 
     def restore(self) -> None:
         taken = [next(self._numbers) for _ in range(self._num_slots)]
-        prompts = [Prompt("", tokens=(number % self._n_vocab,)) for number in taken]
+        prompts = [BenchPrompt("", tokens=(number % self._n_vocab,)) for number in taken]
         once = replace(GREEDY, max_tokens=1)
         ask(self._side, prompts, [once] * len(prompts), name=f"fresh-{taken[0]}")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from eaglelocal.bench.evaluation import Findings
+from eaglelocal.bench.evaluation import Evaluation
 from eaglelocal.bench.prompt_run import MIN_TOKENS
-from eaglelocal.bench.results import Comparison, Run, Summary
+from eaglelocal.bench.results import CategoryResult, Comparison, Summary
 from eaglelocal.bench.statistics import Bound
-from eaglelocal.bench.text_identity import Difference, Finding
+from eaglelocal.bench.text_identity import Difference, DifferenceVerdict
 
 HEAD = (
     f"{'category':<11}{'spec':>7}{'pairs':>6}{'plain':>8}{'spec':>8}  "
@@ -32,7 +32,7 @@ SAME_TEXT_HINT = "texts may be the same with --flash-attn on: its attention roun
 NAME_COLUMNS = 10
 
 
-def report(findings: Findings, *, flash_attn: str = "auto") -> str:
+def report(findings: Evaluation, *, flash_attn: str = "auto") -> str:
     """Return the whole report, the most important lines last. flash_attn: how the target ran (auto, on, off)."""
     parts = [
         table(findings.runs),
@@ -43,12 +43,12 @@ def report(findings: Findings, *, flash_attn: str = "auto") -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def table(runs: Sequence[Run]) -> str:
+def table(runs: Sequence[CategoryResult]) -> str:
     """Return the table: one line a category and mode; tok/s are medians, the time to the first token in seconds."""
     return "\n".join([HEAD, *map(line, runs)])
 
 
-def line(run: Run) -> str:
+def line(run: CategoryResult) -> str:
     start = f"{name_of(run.category, run.concurrency):<11}{run.side:>7}{run.num_pairs:>6}"
     end = f"{run.acceptance_length:>7.2f}{seconds(run.ttft_s):>6}{same(run):>6}"
     if run.speedup is None:
@@ -74,7 +74,7 @@ def seconds(value: float | None) -> str:
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
-def same(run: Run) -> str:
+def same(run: CategoryResult) -> str:
     return f"{run.num_identical}/{run.num_answers}"
 
 
@@ -139,7 +139,7 @@ def comparison_line(one: Comparison) -> str:
     return f"{start}  {interval(one.ratio):<19}{least:>9}"
 
 
-def notes(findings: Findings) -> Iterator[str]:
+def notes(findings: Evaluation) -> Iterator[str]:
     """Yield the legend, then notes on wide intervals, short answers, cached prompts and differing texts."""
     yield LEGEND
     bounds = [run.speedup for run in findings.runs if run.speedup is not None and run.speedup.is_known]
@@ -157,14 +157,14 @@ def notes(findings: Findings) -> Iterator[str]:
     yield from differences([difference for run in findings.runs for difference in run.differences])
 
 
-def same_text_hint(findings: Findings, flash_attn: str) -> Iterator[str]:
+def same_text_hint(findings: Evaluation, flash_attn: str) -> Iterator[str]:
     """Yield the setting under which drafted texts equal plain ones, if some of our modes' texts differed."""
     ours = [one for run in findings.runs if run.side in findings.modes for one in run.differences]
     if ours and flash_attn != "on":
         yield SAME_TEXT_HINT
 
 
-def short_lines(runs: Sequence[Run]) -> Iterator[str]:
+def short_lines(runs: Sequence[CategoryResult]) -> Iterator[str]:
     num_short = max(
         (sum(run.num_short for run in runs if run.side == side) for side in {r.side for r in runs}), default=0
     )
@@ -175,11 +175,11 @@ def short_lines(runs: Sequence[Run]) -> Iterator[str]:
 
 def differences(found: Sequence[Difference]) -> Iterator[str]:
     """Yield a line for each difference, wrong texts first, at most SHOWN_DIFFERENCES and then the counts."""
-    order = list(Finding)[::-1]
-    ranked = sorted(found, key=lambda one: (one.finding is not Finding.DIFFERENT, order.index(one.finding)))
+    order = list(DifferenceVerdict)[::-1]
+    ranked = sorted(found, key=lambda one: (one.finding is not DifferenceVerdict.DIFFERENT, order.index(one.finding)))
     yield from map(difference_line, ranked[:SHOWN_DIFFERENCES])
     if len(ranked) > SHOWN_DIFFERENCES:
-        counts = [(finding, sum(one.finding is finding for one in found)) for finding in Finding]
+        counts = [(finding, sum(one.finding is finding for one in found)) for finding in DifferenceVerdict]
         yield "in all " + ", ".join(f"{count} {finding.value}" for finding, count in counts if count)
 
 

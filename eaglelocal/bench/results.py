@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from eaglelocal.bench.measure import PLAIN, Lap
-from eaglelocal.bench.prompt_run import Answered
+from eaglelocal.bench.measure import PLAIN, TaskResult
+from eaglelocal.bench.prompt_run import AnswerRecord
 from eaglelocal.bench.statistics import Bound, bounded_mean, geometric_mean, median
 from eaglelocal.bench.text_identity import Difference
 
@@ -18,7 +18,7 @@ WHOLE = "all"  # label of all categories together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class CategoryResult:
     """A side compared with plain decoding in one category, at one number of requests at once."""
 
     category: str
@@ -57,32 +57,32 @@ class Summary:
     side: str
     concurrency: int
     speedup: Bound
-    worst: Run
+    worst: CategoryResult
     num_pairs: int
 
 
-def groups(laps: Iterable[Lap]) -> dict[tuple[int, str], list[Lap]]:
+def groups(laps: Iterable[TaskResult]) -> dict[tuple[int, str], list[TaskResult]]:
     """Group laps by (concurrency, category): by rising concurrency, categories in order of appearance."""
-    found: dict[tuple[int, str], list[Lap]] = {}
+    found: dict[tuple[int, str], list[TaskResult]] = {}
     for lap in laps:
         found.setdefault((lap.task.concurrency, lap.task.category), []).append(lap)
     return dict(sorted(found.items(), key=lambda entry: entry[0][0]))
 
 
-def sides_of(laps: Sequence[Lap], order: Sequence[str]) -> list[str]:
+def sides_of(laps: Sequence[TaskResult], order: Sequence[str]) -> list[str]:
     """Return the sides that were measured, without plain decoding, in the given order."""
     return [side for side in order if side != PLAIN and any(side in lap.phases for lap in laps)]
 
 
-def runs(laps: Sequence[Lap], sides: Sequence[str]) -> list[Run]:
+def runs(laps: Sequence[TaskResult], sides: Sequence[str]) -> list[CategoryResult]:
     return [run_of(own, side) for own in groups(laps).values() for side in sides]
 
 
-def run_of(laps: Sequence[Lap], side: str) -> Run:
+def run_of(laps: Sequence[TaskResult], side: str) -> CategoryResult:
     """Evaluate a side on laps of one category and one concurrency."""
     pairs = with_speeds(laps, side, PLAIN)
     answers, plain = answers_of(laps, side), answers_of(laps, PLAIN)
-    return Run(
+    return CategoryResult(
         category=laps[0].task.category,
         concurrency=laps[0].task.concurrency,
         side=side,
@@ -102,17 +102,17 @@ def run_of(laps: Sequence[Lap], side: str) -> Run:
     )
 
 
-def with_speeds(laps: Iterable[Lap], *sides: str) -> list[Lap]:
+def with_speeds(laps: Iterable[TaskResult], *sides: str) -> list[TaskResult]:
     return [lap for lap in laps if all(lap.phases[side].tok_s > 0 for side in sides)]
 
 
-def ratios(laps: Sequence[Lap], side: str, other: str) -> list[float]:
+def ratios(laps: Sequence[TaskResult], side: str, other: str) -> list[float]:
     """Return one ratio of speeds for each unit, or for each repeat if there is only one unit."""
     found = repeats_of(laps, side, other)
     return found[0] if len(found) == 1 else [geometric_mean(repeats) for repeats in found]
 
 
-def repeats_of(laps: Sequence[Lap], side: str, other: str) -> list[list[float]]:
+def repeats_of(laps: Sequence[TaskResult], side: str, other: str) -> list[list[float]]:
     """Return the ratios of speeds by unit: one list for each unit, one ratio for each repeat."""
     by_unit: dict[int, list[float]] = {}
     for lap in laps:
@@ -120,24 +120,24 @@ def repeats_of(laps: Sequence[Lap], side: str, other: str) -> list[list[float]]:
     return list(by_unit.values())
 
 
-def answers_of(laps: Iterable[Lap], side: str) -> list[Answered]:
+def answers_of(laps: Iterable[TaskResult], side: str) -> list[AnswerRecord]:
     return [answer for lap in laps for answer in lap.phases[side].answers]
 
 
-def acceptance_length(answers: Iterable[Answered]) -> float:
+def acceptance_length(answers: Iterable[AnswerRecord]) -> float:
     """Return emitted tokens per draft, bonus tokens included; 1.0 without drafts."""
     stats = [answer.speculation for answer in answers]
     num_drafts = sum(one.drafts for one in stats)
     return sum(one.emitted_tokens for one in stats) / num_drafts if num_drafts else 1.0
 
 
-def ttft_s(answers: Iterable[Answered]) -> float | None:
+def ttft_s(answers: Iterable[AnswerRecord]) -> float | None:
     """Return the median time to the first token of answers to uncached prompts; None if there is none."""
     fresh = [answer.ttft_s for answer in answers if answer.is_fresh]
     return median(fresh) if fresh else None
 
 
-def over_all(laps: Sequence[Lap], side: str, other: str) -> Bound | None:
+def over_all(laps: Sequence[TaskResult], side: str, other: str) -> Bound | None:
     """Return the mean over the categories' means of the speed ratio; None if no pair has a speed.
 
     Repeats of a prompt say nothing about other prompts: they count as units only if there is a single prompt.
@@ -150,7 +150,7 @@ def over_all(laps: Sequence[Lap], side: str, other: str) -> Bound | None:
     return bounded_mean(means) if means else None
 
 
-def summaries(laps: Sequence[Lap], found: Sequence[Run], sides: Sequence[str]) -> list[Summary]:
+def summaries(laps: Sequence[TaskResult], found: Sequence[CategoryResult], sides: Sequence[str]) -> list[Summary]:
     """Return a summary for each concurrency and side that has a speed."""
     told = []
     for level in sorted({run.concurrency for run in found}):
@@ -164,7 +164,7 @@ def summaries(laps: Sequence[Lap], found: Sequence[Run], sides: Sequence[str]) -
     return told
 
 
-def against_best_fixed(laps: Sequence[Lap], sides: Sequence[str], fixed: Sequence[str]) -> list[Comparison]:
+def against_best_fixed(laps: Sequence[TaskResult], sides: Sequence[str], fixed: Sequence[str]) -> list[Comparison]:
     """Compare every side with the fixed length that was fastest in each part, chosen in hindsight on these pairs."""
     told = []
     for category, part in parts(laps):
@@ -176,12 +176,12 @@ def against_best_fixed(laps: Sequence[Lap], sides: Sequence[str], fixed: Sequenc
     return told
 
 
-def against(laps: Sequence[Lap], sides: Sequence[str], other: str) -> list[Comparison]:
+def against(laps: Sequence[TaskResult], sides: Sequence[str], other: str) -> list[Comparison]:
     """Compare every side with `other` in each part."""
     return [one for category, part in parts(laps) for one in compare(category, part, sides, other)]
 
 
-def parts(laps: Sequence[Lap]) -> list[tuple[str, list[Lap]]]:
+def parts(laps: Sequence[TaskResult]) -> list[tuple[str, list[TaskResult]]]:
     """Return (category, laps) for each concurrency: each category, then all of them together if there are several."""
     told = []
     for level in sorted({lap.task.concurrency for lap in laps}):
@@ -191,7 +191,7 @@ def parts(laps: Sequence[Lap]) -> list[tuple[str, list[Lap]]]:
     return told
 
 
-def compare(category: str, laps: Sequence[Lap], sides: Sequence[str], other: str) -> list[Comparison]:
+def compare(category: str, laps: Sequence[TaskResult], sides: Sequence[str], other: str) -> list[Comparison]:
     ratios_of = [(side, over_all(laps, side, other)) for side in sides]
     level = laps[0].task.concurrency
     return [Comparison(category, level, side, other, bound) for side, bound in ratios_of if bound is not None]

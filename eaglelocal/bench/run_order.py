@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import TypeVar
 
-from eaglelocal.bench.bench_prompts import Prompt
+from eaglelocal.bench.bench_prompts import BenchPrompt
 
 T = TypeVar("T")
 MIXED = "mixed"  # label of waves with prompts of several categories
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PromptGroup:
     """Prompts that are sent at once, to every side in turn. `unit` numbers the prompts; repeats share it."""
 
     category: str
@@ -27,7 +27,7 @@ class Task:
     unit: int
     repeat: int
     turn: int  # counts within the category: gives the order of the sides
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[BenchPrompt, ...]
     counts: bool = True  # False: warm-up
 
 
@@ -43,50 +43,50 @@ def rotated(sides: Sequence[T], turn: int) -> tuple[T, ...]:
 
 
 def tasks(
-    prompts: Mapping[str, Sequence[Prompt]], levels: Sequence[int], *, repeats: int, warm_up: Sequence[Prompt]
-) -> list[Task]:
+    prompts: Mapping[str, Sequence[BenchPrompt]], levels: Sequence[int], *, repeats: int, warm_up: Sequence[BenchPrompt]
+) -> list[PromptGroup]:
     """Return all tasks, by rising level: prompts one at a time at level 1, in waves of that size at the others.
 
     Each level begins with warm-up tasks that do not count: every warm-up prompt at level 1, else one wave.
     """
-    planned: list[Task] = []
+    planned: list[PromptGroup] = []
     for level in sorted(levels):
         planned += warm_up_tasks(warm_up, level)
         planned += single_tasks(prompts, repeats) if level == 1 else wave_tasks(prompts, level, repeats)
     return planned
 
 
-def warm_up_tasks(prompts: Sequence[Prompt], level: int) -> list[Task]:
+def warm_up_tasks(prompts: Sequence[BenchPrompt], level: int) -> list[PromptGroup]:
     if not prompts:
         return []
     waves = [(prompt,) for prompt in prompts] if level == 1 else [tuple(islice(cycle(prompts), level))]
-    return [Task("warm-up", level, unit, 0, unit, wave, counts=False) for unit, wave in enumerate(waves)]
+    return [PromptGroup("warm-up", level, unit, 0, unit, wave, counts=False) for unit, wave in enumerate(waves)]
 
 
-def single_tasks(prompts: Mapping[str, Sequence[Prompt]], repeats: int) -> list[Task]:
+def single_tasks(prompts: Mapping[str, Sequence[BenchPrompt]], repeats: int) -> list[PromptGroup]:
     """Return tasks of one prompt each. A repeat goes over all prompts again, not over one prompt several times."""
     return [
-        Task(category, 1, unit, repeat, turn=place + unit + repeat * len(prompts[category]), prompts=(prompt,))
+        PromptGroup(category, 1, unit, repeat, turn=place + unit + repeat * len(prompts[category]), prompts=(prompt,))
         for repeat in range(repeats)
         for unit, category, prompt in by_turns(prompts)
         for place in [list(prompts).index(category)]
     ]
 
 
-def wave_tasks(prompts: Mapping[str, Sequence[Prompt]], concurrency: int, repeats: int) -> list[Task]:
+def wave_tasks(prompts: Mapping[str, Sequence[BenchPrompt]], concurrency: int, repeats: int) -> list[PromptGroup]:
     """Return tasks of `concurrency` prompts, mixed from all categories; the first prompts fill up the last one."""
     category = MIXED if len(prompts) > 1 else next(iter(prompts), MIXED)
     mixed = [prompt for _, _, prompt in by_turns(prompts)]
     num_waves = -(-len(mixed) // concurrency)
     waves = list(batches(islice(cycle(mixed), num_waves * concurrency), concurrency))
     return [
-        Task(category, concurrency, unit, repeat, turn=unit + repeat * num_waves, prompts=wave)
+        PromptGroup(category, concurrency, unit, repeat, turn=unit + repeat * num_waves, prompts=wave)
         for repeat in range(repeats)
         for unit, wave in enumerate(waves)
     ]
 
 
-def by_turns(prompts: Mapping[str, Sequence[Prompt]]) -> Iterator[tuple[int, str, Prompt]]:
+def by_turns(prompts: Mapping[str, Sequence[BenchPrompt]]) -> Iterator[tuple[int, str, BenchPrompt]]:
     """Yield (number within its category, category, prompt): the first of each category, then the second of each."""
     for number in range(max(map(len, prompts.values()))):
         for category, found in prompts.items():

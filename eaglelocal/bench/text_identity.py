@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from eaglelocal.bench.bench_prompts import Prompt
+from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.prompt_run import Side, ask
-from eaglelocal.core.events import Piece
+from eaglelocal.core.events import TextPiece
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.gguf.header import Header
@@ -29,7 +29,7 @@ NUM_RIVALS = 5  # best tokens requested at the first difference
 KV_BOUNDS = {"f16": 0.0, "q8_0": 0.1, "q4_0": 0.2}  # a quantized KV cache amplifies rounding errors
 
 
-class Finding(Enum):
+class DifferenceVerdict(Enum):
     """The verdict on two texts that differ."""
 
     NEAR_TIE = "near-tie"
@@ -44,7 +44,7 @@ class Difference:
     side: str
     category: str
     index: int
-    finding: Finding
+    finding: DifferenceVerdict
     gap: float | None = None
 
 
@@ -84,7 +84,7 @@ def tie_bound_of(plan: Plan) -> float:
     return tie_bound(weight_type(read_header(plan.target)), plan.kv_type)
 
 
-class Examiner:
+class TextComparer:
     """An examiner of flips: it repeats the prompt without drafting, and if that diverges, as the other side did."""
 
     def __init__(self, plain: Side, *, bound: float) -> None:
@@ -92,19 +92,21 @@ class Examiner:
         self._num_asked = 0
 
     def examine(
-        self, prompt: Prompt, params: SamplingParams, *, other: Side, flip: Flip, common: Sequence[int]
+        self, prompt: BenchPrompt, params: SamplingParams, *, other: Side, flip: Flip, common: Sequence[int]
     ) -> Difference:
-        finding, gap = Finding.UNKNOWN, None
+        finding, gap = DifferenceVerdict.UNKNOWN, None
         if params.is_greedy:
             for side in (self._plain, other):
                 piece = self._again(side, prompt, params, common)
                 if piece is not None:
                     finding, gap = judge(piece, flip, self._bound)
-                if finding is not Finding.UNKNOWN:  # a token that ends an answer comes without rivals
+                if finding is not DifferenceVerdict.UNKNOWN:  # a token that ends an answer comes without rivals
                     break
         return Difference(other.label, prompt.category, flip.index, finding, gap)
 
-    def _again(self, side: Side, prompt: Prompt, params: SamplingParams, common: Sequence[int]) -> Piece | None:
+    def _again(
+        self, side: Side, prompt: BenchPrompt, params: SamplingParams, common: Sequence[int]
+    ) -> TextPiece | None:
         """Return the piece after the common tokens, with its best tokens; None if the repeated answer differs before.
 
         Token ids are continued after the common ones. The client has no chat template, so a conversation is
@@ -120,7 +122,7 @@ class Examiner:
         return answer.pieces[repeated]
 
 
-def judge(piece: Piece, flip: Flip, bound: float) -> tuple[Finding, float | None]:
+def judge(piece: TextPiece, flip: Flip, bound: float) -> tuple[DifferenceVerdict, float | None]:
     """Return the finding, and the larger distance in logprob of the two chosen tokens from the best one.
 
     If one of them is not among the best tokens, the gap is that between the two best. A near-tie may involve
@@ -128,10 +130,10 @@ def judge(piece: Piece, flip: Flip, bound: float) -> tuple[Finding, float | None
     """
     top = piece.sampled.top if piece.sampled else ()
     if len(top) < 2:
-        return Finding.UNKNOWN, None
+        return DifferenceVerdict.UNKNOWN, None
     behind = {rival.token: top[0].logprob - rival.logprob for rival in top}  # in one row logprobs differ as logits do
     gaps = [behind.get(token) for token in (flip.plain, flip.other) if token is not None]
     known = [gap for gap in gaps if gap is not None]
     if len(known) < 2:  # one answer had ended, or its token is not among the best
-        return Finding.DIFFERENT, top[0].logprob - top[1].logprob
-    return (Finding.NEAR_TIE if max(known) < bound else Finding.DIFFERENT), max(known)
+        return DifferenceVerdict.DIFFERENT, top[0].logprob - top[1].logprob
+    return (DifferenceVerdict.NEAR_TIE if max(known) < bound else DifferenceVerdict.DIFFERENT), max(known)

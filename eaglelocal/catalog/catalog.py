@@ -18,8 +18,8 @@ from eaglelocal.catalog.draft_entries import EVERY_TARGET, DraftEntry, read_draf
 from eaglelocal.catalog.known_machines import KnownMachine, read_machine
 from eaglelocal.catalog.quantizations import QuantLoss, read_quant
 from eaglelocal.catalog.reference import Profile, parse_reference
-from eaglelocal.catalog.target_entries import Target, read_target
-from eaglelocal.catalog.toml_table import Table
+from eaglelocal.catalog.target_entries import TargetEntry, read_target
+from eaglelocal.catalog.toml_table import TomlTable
 from eaglelocal.errors import UsageError
 
 Entry = TypeVar("Entry")
@@ -31,12 +31,12 @@ TARGETS, DRAFTS, MACHINES, QUANTS = "targets", "drafts", "machines", "quants.tom
 class Catalog:
     """The entries of each kind, by id."""
 
-    targets: Mapping[str, Target]
+    targets: Mapping[str, TargetEntry]
     drafts: Mapping[str, DraftEntry]
     machines: Mapping[str, KnownMachine]
     quants: Mapping[str, QuantLoss]
 
-    def target(self, id: str) -> Target:
+    def target(self, id: str) -> TargetEntry:
         """Return the target of this id, in any case. Raises UsageError with the nearest name."""
         found = self.targets.get(id.lower())
         if found is None:
@@ -62,7 +62,7 @@ class Catalog:
         known = sorted(target.released for target in self.targets.values() if target.released)
         return known[len(known) // 2] if known else ""
 
-    def drafts_for(self, target: Target) -> tuple[DraftEntry, ...]:
+    def drafts_for(self, target: TargetEntry) -> tuple[DraftEntry, ...]:
         """Return the drafts that the target lists, in its order, then all others that serve it."""
         named = [self.drafts[id] for id in target.drafts]
         others = [draft for draft in self.drafts.values() if draft.serves(target.id) and draft not in named]
@@ -82,25 +82,25 @@ def load(*, user_folder: Path | None = None) -> Catalog:
     return catalog
 
 
-def _one_a_file(folders: tuple[Path, ...], room: str, read: Callable[[str, Table], Entry]) -> Mapping[str, Entry]:
+def _one_a_file(folders: tuple[Path, ...], room: str, read: Callable[[str, TomlTable], Entry]) -> Mapping[str, Entry]:
     found: dict[str, Entry] = {}
     for path in _files(folders, room):
-        table = Table.of_file(path)
+        table = TomlTable.of_file(path)
         id = _id(path.stem, table)
         found[id] = read(id, table)
     return MappingProxyType(found)
 
 
-def _many_a_file(folders: tuple[Path, ...], room: str, read: Callable[[str, Table], Entry]) -> Mapping[str, Entry]:
+def _many_a_file(folders: tuple[Path, ...], room: str, read: Callable[[str, TomlTable], Entry]) -> Mapping[str, Entry]:
     found: dict[str, Entry] = {}
     for path in _files(folders, room):
-        for name, table in Table.of_file(path).tables():
+        for name, table in TomlTable.of_file(path).tables():
             id = _id(name, table)
             found[id] = read(id, table)
     return MappingProxyType(found)
 
 
-def _id(name: str, table: Table) -> str:
+def _id(name: str, table: TomlTable) -> str:
     """Return the id in lower case, as it is looked up. Raises UsageError where no reference could name it."""
     id = name.lower()
     try:
@@ -144,7 +144,7 @@ def _files(folders: tuple[Path, ...], room: str) -> Iterator[Path]:
 
 def _quants(profiles: Path) -> Mapping[str, QuantLoss]:
     return MappingProxyType(
-        {name: read_quant(name, table) for name, table in Table.of_file(profiles / QUANTS).tables()}
+        {name: read_quant(name, table) for name, table in TomlTable.of_file(profiles / QUANTS).tables()}
     )
 
 

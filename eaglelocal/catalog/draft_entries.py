@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from eaglelocal.catalog.toml_table import Table, Value
+from eaglelocal.catalog.toml_table import TomlTable, Value
 
 EAGLE, MTP, DRAFT_MODEL, NGRAM = "eagle3", "mtp", "draft_model", "ngram"
 BLOCKS = ("dflash", "dspark")
@@ -60,7 +60,7 @@ class DraftEntry:
         return target_id in self.targets or EVERY_TARGET in self.targets
 
 
-def read_draft(id: str, table: Table) -> DraftEntry:
+def read_draft(id: str, table: TomlTable) -> DraftEntry:
     """Read and check an entry. Raises UsageError that names file and key."""
     entry = DraftEntry(
         id=id,
@@ -103,7 +103,7 @@ def read_draft(id: str, table: Table) -> DraftEntry:
     return entry
 
 
-def _sizes(table: Table | None) -> Mapping[str, int]:
+def _sizes(table: TomlTable | None) -> Mapping[str, int]:
     if table is None:
         return MappingProxyType({})
     sizes = {key: table.optional_count(key, least=1) for key in ("bf16", "f16", "q8_0", "q4_k", "file")}

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from eaglelocal.catalog.draft_entries import BLOCKS, EAGLE, MTP, DraftEntry
-from eaglelocal.catalog.target_entries import Layers, Outline
+from eaglelocal.catalog.target_entries import EntryShape, Layers
 from eaglelocal.gguf.eagle_info import NUM_TAPS
 from eaglelocal.gguf.head_requantization import BEST_TYPE
-from eaglelocal.gguf.model_shape import BLOCK, Shape
+from eaglelocal.gguf.model_shape import BLOCK, ModelShape
 
 Q4_0_BITS, Q6_K_BITS, Q8_0_BITS = 4.5, 6.5625, 8.5
 # bits per embedding value, by prefix of the quantization's name; the output has at least Q6_K
@@ -44,14 +44,14 @@ class _Split:
     tied_output: int  # the part of `embedding` that is also the output
 
 
-def shape_of_target(outline: Outline, quant: str, num_bytes: int) -> Shape:
+def shape_of_target(outline: EntryShape, quant: str, num_bytes: int) -> ModelShape:
     """Return the shape of a target's file of `num_bytes` in this quantization."""
     split = _split(outline, quant, num_bytes)
     kept = _kept_layers(outline)
     widths = [layers for layers in kept if layers is not None]
     states = _states(outline, kept)
     windowed = outline.windowed
-    return Shape(
+    return ModelShape(
         architecture=outline.architecture,
         n_layer=outline.n_layer,
         n_embd=outline.n_embd,
@@ -85,7 +85,7 @@ def embedding_bits(quant: str) -> float:
     return next((bits for stem, bits in EMBEDDING_BITS.items() if name.startswith(stem)), Q8_0_BITS)
 
 
-def _split(outline: Outline, quant: str, num_bytes: int) -> _Split:
+def _split(outline: EntryShape, quant: str, num_bytes: int) -> _Split:
     """Divide a file's bytes. Tied embeddings are stored as an output would be; all else belongs to the layers."""
     values, bits = outline.n_vocab * outline.n_embd, embedding_bits(quant)
     output = int(values * max(bits, Q6_K_BITS) / 8)
@@ -99,7 +99,7 @@ def _split(outline: Outline, quant: str, num_bytes: int) -> _Split:
     return _Split(embedding, own_output, num_bytes - embedding - own_output, tied_output)
 
 
-def _layer_embeddings(outline: Outline) -> int:
+def _layer_embeddings(outline: EntryShape) -> int:
     """Return the number of per-layer embedding parameters, which are looked up and never multiplied (gemma-4-e4b).
 
     They are what the makers do not count as active, less the token embeddings; 0 for mixtures of experts.
@@ -110,23 +110,23 @@ def _layer_embeddings(outline: Outline) -> int:
     return int(max(idle - outline.n_vocab * outline.n_embd, 0.0))
 
 
-def _active_bytes(outline: Outline, split: _Split) -> int:
+def _active_bytes(outline: EntryShape, split: _Split) -> int:
     return split.output + split.tied_output + int(split.layers * (1.0 - idle_share(outline)))
 
 
-def _expert_bytes(outline: Outline, split: _Split) -> tuple[int, ...]:
+def _expert_bytes(outline: EntryShape, split: _Split) -> tuple[int, ...]:
     """Return the bytes of each layer's experts, as if all layers were alike; empty without experts."""
     each = int(split.layers * expert_share(outline)) // outline.n_layer
     return (each,) * outline.n_layer if each else ()
 
 
-def idle_share(outline: Outline) -> float:
+def idle_share(outline: EntryShape) -> float:
     """Return the share of the layers that one token does not read: experts it is not routed to."""
     experts = outline.experts
     return expert_share(outline) * (1.0 - experts.used / experts.count) if experts and experts.count else 0.0
 
 
-def expert_share(outline: Outline) -> float:
+def expert_share(outline: EntryShape) -> float:
     """Return the share of the layers' parameters that belongs to experts, at most 0.98."""
     experts = outline.experts
     if experts is None or not experts.count:
@@ -137,7 +137,7 @@ def expert_share(outline: Outline) -> float:
     return min(in_experts / in_layers, 0.98)
 
 
-def _kept_layers(outline: Outline) -> list[Layers | None]:
+def _kept_layers(outline: EntryShape) -> list[Layers | None]:
     """Return what each layer caches; None: no keys and values.
 
     Layers with full attention are spread evenly, as in all such models. Recurrent layers lie between them; other layers
@@ -154,7 +154,7 @@ def _kept_layers(outline: Outline) -> list[Layers | None]:
     return layers + [None] * (outline.n_layer - total)
 
 
-def _states(outline: Outline, kept: list[Layers | None]) -> tuple[int, ...]:
+def _states(outline: EntryShape, kept: list[Layers | None]) -> tuple[int, ...]:
     recurrent = sum(layers is None for layers in kept) if outline.state_bytes else 0
     each = outline.state_bytes // recurrent if recurrent else 0
     return tuple(each if layers is None else 0 for layers in kept)
@@ -171,13 +171,13 @@ def draft_type(draft: DraftEntry) -> str | None:
     return next((kind for kind in ("file", HEAD_TYPE, "q4_k", "f16", "bf16") if kind in draft.sizes), None)
 
 
-def shape_of_mtp(outline: Outline, target: Shape) -> Shape:
+def shape_of_mtp(outline: EntryShape, target: ModelShape) -> ModelShape:
     """Return the shape of the target's own MTP layer, in the target's types: a layer, and the join of its inputs."""
     layer = target.bytes_of_layer(0)
     bits = 8.0 * target.weights_bytes / (outline.parameters_b * 1e9)
     joined = int(2 * outline.n_embd**2 * bits / 8)
     read = (target.active_bytes - target.read_output_bytes) // outline.n_layer
-    return Shape(
+    return ModelShape(
         architecture=MTP,
         num_taps=1,
         n_layer=1,
@@ -200,7 +200,7 @@ def shape_of_mtp(outline: Outline, target: Shape) -> Shape:
     )
 
 
-def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
+def shape_of_draft(draft: DraftEntry, target: EntryShape) -> ModelShape | None:
     """Return the shape of a head or a small model for this target; None where its size or cache is not known."""
     kind = draft_type(draft)
     if kind is None or draft.kv_bytes_per_token is None:
@@ -216,7 +216,7 @@ def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
     embedding = _own_embeddings(draft, target, num_bytes) if is_head else num_bytes // 4
     if is_head and kind in HEAVY_BITS:
         num_bytes = _light_bytes(num_bytes, embedding, HEAVY_BITS[kind])
-    return Shape(
+    return ModelShape(
         architecture=EAGLE if is_head else target.architecture,
         num_taps=NUM_TAPS if is_head else 0,
         n_layer=num_layers,
@@ -238,11 +238,11 @@ def shape_of_draft(draft: DraftEntry, target: Outline) -> Shape | None:
     )
 
 
-def _block_shape(draft: DraftEntry, target: Outline, num_bytes: int) -> Shape:
+def _block_shape(draft: DraftEntry, target: EntryShape, num_bytes: int) -> ModelShape:
     """Return the shape of a block-drafting head: as wide as its target, whose output it borrows and reads."""
     num_layers, head_dim, kv_heads = _heads(draft.kv_bytes_per_token or 0, BLOCK_LAYERS)
     borrowed = int(target.n_vocab * target.n_embd * Q6_K_BITS / 8)
-    return Shape(
+    return ModelShape(
         architecture=BLOCK,
         num_taps=num_layers,
         at_once=draft.num_draft_tokens,
@@ -264,9 +264,9 @@ def _block_shape(draft: DraftEntry, target: Outline, num_bytes: int) -> Shape:
     )
 
 
-def _assistant_shape(target: Outline, num_bytes: int) -> Shape:
+def _assistant_shape(target: EntryShape, num_bytes: int) -> ModelShape:
     """Return the shape of MTP layers in a separate file: half of it is their output, and they keep no KV cache."""
-    return Shape(
+    return ModelShape(
         architecture=MTP,
         num_taps=1,
         n_layer=ASSISTANT_LAYERS,
@@ -307,7 +307,7 @@ def _light_bytes(num_bytes: int, embedding: int, bits: float) -> int:
     return int(embedding + others * Q4_0_BITS / bits)
 
 
-def _own_embeddings(draft: DraftEntry, target: Outline, num_bytes: int) -> int:
+def _own_embeddings(draft: DraftEntry, target: EntryShape, num_bytes: int) -> int:
     """Return the bytes of a head's own embeddings; 0 where the file cannot hold them.
 
     Some published heads borrow the target's although their entry states own ones.

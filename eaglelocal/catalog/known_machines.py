@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from eaglelocal.catalog.toml_table import Table, Value
+from eaglelocal.catalog.toml_table import TomlTable, Value
 
 CUDA, VULKAN, METAL, CPU = "cuda", "vulkan", "metal", "cpu"
 KINDS = (CUDA, VULKAN, METAL, CPU)
@@ -49,7 +49,7 @@ class KnownMachine:
         return self.has_gpu and not self.num_gpus
 
 
-def read_machine(id: str, table: Table) -> KnownMachine:
+def read_machine(id: str, table: TomlTable) -> KnownMachine:
     """Read and check an entry. Raises UsageError that names file and key."""
     kind = table.text("kind")
     memory = table.count("memory_mib", least=1, most=MOST_MIB) * MIB
@@ -82,7 +82,7 @@ def read_machine(id: str, table: Table) -> KnownMachine:
     return machine
 
 
-def _host(table: Table, *, is_discrete: bool) -> tuple[float | None, float | None]:
+def _host(table: TomlTable, *, is_discrete: bool) -> tuple[float | None, float | None]:
     """Return GiB and bandwidth (10^9 bytes a second) of main memory; machines with cards must state both."""
     bounds = {"ram_gib": MOST_MIB / 1024, "host_bandwidth_gb_s": MOST_GB_S}
     ask = table.number if is_discrete else table.optional_number
@@ -90,6 +90,6 @@ def _host(table: Table, *, is_discrete: bool) -> tuple[float | None, float | Non
     return ram_gib, bandwidth
 
 
-def _check(machine: KnownMachine, table: Table) -> None:
+def _check(machine: KnownMachine, table: TomlTable) -> None:
     if machine.kind not in KINDS:
         raise table.error(f"{machine.id}.kind must be one of {', '.join(KINDS)}, not {machine.kind!r}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eaglelocal.catalog.toml_table import Table
+from eaglelocal.catalog.toml_table import TomlTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class QuantLoss:
     confidence: str
 
 
-def read_quant(name: str, table: Table) -> QuantLoss:
+def read_quant(name: str, table: TomlTable) -> QuantLoss:
     """Read an entry. Raises UsageError that names file and key."""
     plain, with_matrix = table.optional_number("kld"), table.optional_number("kld_imatrix")
     loss = QuantLoss(

@@ -31,7 +31,7 @@ _REPO_FILE = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*):(?P<fi
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
+class EmbeddedModel:
     """The embedded model, as written; hub/inflation/demo_sizes.py parses what follows the `@`."""
 
     text: str
@@ -58,13 +58,13 @@ class File:
     path: Path
 
 
-Reference = Embedded | Profile | Repo | File
+Reference = EmbeddedModel | Profile | Repo | File
 
 
 def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> Reference:
     """Parse a reference; `exists` tells whether a path exists. Raises UsageError on what has none of the forms."""
     if text == "demo" or text.startswith("demo@"):
-        return Embedded(text)
+        return EmbeddedModel(text)
     named = _REPO_FILE.fullmatch(text)
     if named is not None and not exists(text):
         return Repo(named["name"], named["file"])

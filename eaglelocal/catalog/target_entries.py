@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from eaglelocal.catalog.toml_table import Table, Value
+from eaglelocal.catalog.toml_table import TomlTable, Value
 
 # limits on figures: above every known model, and low enough that planning stays quick
 MAX_LAYERS, MAX_HEADS, MAX_EXPERTS = 1000, 4096, 4096
@@ -52,7 +52,7 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outline:
+class EntryShape:
     """The shape of a target as far as public pages state it."""
 
     architecture: str
@@ -72,14 +72,14 @@ class Outline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class TargetEntry:
     """A target of the catalogue. In `files`, `{Q}` stands for the quantization, `{q}` for it in lower case."""
 
     id: str
     name: str
     family: str
     released: str  # YYYY-MM, of what `files` names first; empty: unknown
-    outline: Outline
+    outline: EntryShape
     quantizations: Mapping[str, Quantization]
     drafts: tuple[str, ...]  # ids, the preferred first
     repos: tuple[str, ...]  # with GGUF files
@@ -98,9 +98,9 @@ class Target:
         return next((q for q in self.quantizations.values() if q.name.lower() == name.lower()), None)
 
 
-def read_target(id: str, table: Table) -> Target:
+def read_target(id: str, table: TomlTable) -> TargetEntry:
     """Read and check an entry. Raises UsageError that names file and key."""
-    target = Target(
+    target = TargetEntry(
         id=id,
         name=table.text("name"),
         family=table.text("family"),
@@ -124,7 +124,7 @@ def read_target(id: str, table: Table) -> Target:
     return target
 
 
-def _check_sizes(target: Target, table: Table) -> None:
+def _check_sizes(target: TargetEntry, table: TomlTable) -> None:
     """Raise UsageError where bits per parameter are implausible, or the embeddings exceed all parameters."""
     outline = target.outline
     for each in target.quantizations.values():
@@ -139,14 +139,14 @@ def _check_sizes(target: Target, table: Table) -> None:
         raise table.error(f"shape: {embeddings / 1e9:.2g} B embeddings in {outline.parameters_b:g} B parameters")
 
 
-def _quantizations(table: Table) -> Mapping[str, Quantization]:
+def _quantizations(table: TomlTable) -> Mapping[str, Quantization]:
     found = {name: _quantization(name, entry) for name, entry in table.tables()}
     if not found:
         raise table.error("quants names no quantization")
     return MappingProxyType(found)
 
 
-def _quantization(name: str, table: Table) -> Quantization:
+def _quantization(name: str, table: TomlTable) -> Quantization:
     quantization = Quantization(
         name=name,
         num_bytes=table.count("bytes", least=1),
@@ -157,11 +157,11 @@ def _quantization(name: str, table: Table) -> Quantization:
     return quantization
 
 
-def _outline(table: Table) -> Outline:
+def _outline(table: TomlTable) -> EntryShape:
     full, windowed = table.table("full_attention"), table.optional_table("window_attention")
     experts, recurrent = table.optional_table("experts"), table.optional_table("recurrent")
     n_layer = table.count("n_layer", least=1, most=MAX_LAYERS)
-    outline = Outline(
+    outline = EntryShape(
         architecture=table.text("architecture"),
         parameters_b=table.number("parameters_b", least=LEAST_B, most=MOST_B),
         active_parameters_b=table.number("active_parameters_b", least=LEAST_B, most=MOST_B),
@@ -186,7 +186,7 @@ def _outline(table: Table) -> Outline:
     return outline
 
 
-def _layers(table: Table, *, is_windowed: bool) -> Layers:
+def _layers(table: TomlTable, *, is_windowed: bool) -> Layers:
     head_dim = table.count("head_dim", least=1, most=MAX_WIDTH)
     value_dim = table.optional_count("value_dim", most=MAX_WIDTH)
     layers = Layers(
@@ -200,7 +200,7 @@ def _layers(table: Table, *, is_windowed: bool) -> Layers:
     return layers
 
 
-def _experts(table: Table, *, n_layer: int) -> Experts:
+def _experts(table: TomlTable, *, n_layer: int) -> Experts:
     count = table.count("count", least=1, most=MAX_EXPERTS)
     experts = Experts(
         count=count,
@@ -213,7 +213,7 @@ def _experts(table: Table, *, n_layer: int) -> Experts:
     return experts
 
 
-def _state(table: Table) -> int:
+def _state(table: TomlTable) -> int:
     num_bytes = table.count("state_bytes", most=MAX_STATE_BYTES)
     table.close()
     return num_bytes

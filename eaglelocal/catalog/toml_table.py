@@ -21,7 +21,7 @@ Value = str | int | float | bool
 T = TypeVar("T")
 
 
-class Table:
+class TomlTable:
     """A table whose keys are read one by one; `close` raises on those that were not."""
 
     def __init__(self, content: Mapping[str, object], *, path: Path, name: str = "") -> None:
@@ -31,7 +31,7 @@ class Table:
         self._asked: set[str] = set()
 
     @classmethod
-    def of_file(cls, path: Path) -> Table:
+    def of_file(cls, path: Path) -> TomlTable:
         """Read a file. Raises UsageError where it cannot be read or is not TOML."""
         try:
             return cls(read_toml_file(path), path=path)
@@ -111,18 +111,18 @@ class Table:
             raise self._wrong(key, "a table of texts and numbers", value)
         return value
 
-    def table(self, key: str) -> Table:
+    def table(self, key: str) -> TomlTable:
         return self._required(key, self.optional_table(key))
 
-    def optional_table(self, key: str) -> Table | None:
+    def optional_table(self, key: str) -> TomlTable | None:
         value = self._get(key)
         if value is None:
             return None
         if not isinstance(value, dict):
             raise self._wrong(key, "a table", value)
-        return Table(value, path=self._path, name=self._whole(key))
+        return TomlTable(value, path=self._path, name=self._whole(key))
 
-    def tables(self) -> Iterator[tuple[str, Table]]:
+    def tables(self) -> Iterator[tuple[str, TomlTable]]:
         """Yield every key, each of which must be a table."""
         for key in self._content:
             yield key, self.table(key)

@@ -6,7 +6,7 @@ Looks at kinds and architectures only; gguf/draft_pairing.py checks whether one 
 from __future__ import annotations
 
 from eaglelocal.catalog.draft_entries import BLOCKS, EAGLE, MTP, DraftEntry
-from eaglelocal.catalog.target_entries import Outline
+from eaglelocal.catalog.target_entries import EntryShape
 from eaglelocal.gguf.architectures import (
     HYBRID_ARCHITECTURES,
     LAYER_INPUT_ARCHITECTURES,
@@ -16,13 +16,13 @@ from eaglelocal.gguf.architectures import (
 )
 
 
-def is_stuck(target: Outline) -> bool:
+def is_stuck(target: EntryShape) -> bool:
     """Return whether the target keeps recurrent state that cannot be rolled back behind a rejected token."""
     keeps_state = bool(target.state_bytes) or target.architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
     return keeps_state and target.architecture not in ROLLBACK_ARCHITECTURES
 
 
-def obstacle(draft: DraftEntry, target: Outline) -> str:
+def obstacle(draft: DraftEntry, target: EntryShape) -> str:
     """Return why the draft cannot be run with this target; empty if it can."""
     if draft.kind == MTP and target.architecture not in MTP_ARCHITECTURES:
         return f"MTP drafting for {target.architecture} is not run yet"

@@ -13,9 +13,9 @@ from types import FrameType, TracebackType
 
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.answer_stats import honest_line
-from eaglelocal.conversation.ask import Asked, ask, forgotten_line, listen
-from eaglelocal.conversation.session import Answer, Outcome, Session
-from eaglelocal.core.events import Finished, Piece, RequestEvent, Tokens
+from eaglelocal.conversation.ask import AskResult, ask, forgotten_line, listen
+from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
+from eaglelocal.core.events import Finished, RequestEvent, TextPiece, Tokens
 
 
 class InterruptGuard:
@@ -53,7 +53,7 @@ class Asker:
     tint: bool = True
     quiet: bool = False  # no answer on stdout, no statistics: the caller prints a JSON object
 
-    def ask(self, question: str) -> Outcome:
+    def ask(self, question: str) -> RequestOutcome:
         """Ask a question, show the answer and record both. Reports it if old turns no longer fit and are left out."""
         pictures = self.session.take_attached()
         if pictures and not self.quiet:  # it may take long, without any progress to show
@@ -62,7 +62,7 @@ class Asker:
         self._tell(asked)
         return asked.outcome
 
-    def _follow(self, answer: Answer) -> Outcome:
+    def _follow(self, answer: AnswerEvents) -> RequestOutcome:
         """Show the answer as it arrives; Ctrl-C stops it."""
         shown = None if self.quiet else self.output.answer(tint=self.tint)  # the JSON object holds the text
 
@@ -73,7 +73,7 @@ class Asker:
         with InterruptGuard(answer.cancel):
             return listen(answer, hear)
 
-    def _tell(self, asked: Asked) -> None:
+    def _tell(self, asked: AskResult) -> None:
         """Show the lines below an answer: that turns were left out, that it was cut off, its statistics."""
         outcome = asked.outcome
         if self.quiet:
@@ -91,10 +91,10 @@ class Asker:
             self.output.aside("the answer above is cut off")
 
 
-def _pieces_of(event: RequestEvent) -> tuple[Piece, ...]:
+def _pieces_of(event: RequestEvent) -> tuple[TextPiece, ...]:
     match event:
         case Tokens():
             return event.pieces
         case Finished(text=text, reasoning=thought) if text or thought:
-            return (Piece(-1, text, False, reasoning=thought),)
+            return (TextPiece(-1, text, False, reasoning=thought),)
     return ()

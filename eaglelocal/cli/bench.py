@@ -24,20 +24,20 @@ from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S, MIN_ANSWER
 from eaglelocal.cli.chat_connection import key_of
 from eaglelocal.cli.load_model import load_model, options_of, plan_run, settings_of, slots_of
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.reports.bench import SERVER_SIDE, Result, Told, Wanted, finish
-from eaglelocal.conversation.session import Choice
+from eaglelocal.cli.reports.bench import SERVER_SIDE, BenchOptions, BenchResult, BenchSubject, finish
+from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.utf8_text import FaultInLine, place_of, read_text_file
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
 
 if TYPE_CHECKING:
-    from eaglelocal.bench.bench_prompts import Prompt
-    from eaglelocal.bench.measure import IsNeeded, Lap, OnAsk
+    from eaglelocal.bench.bench_prompts import BenchPrompt
+    from eaglelocal.bench.measure import IsNeeded, OnAsk, TaskResult
     from eaglelocal.bench.prompt_run import Side
-    from eaglelocal.bench.run_order import Task
-    from eaglelocal.bench.text_identity import Examiner
+    from eaglelocal.bench.run_order import PromptGroup
+    from eaglelocal.bench.text_identity import TextComparer
     from eaglelocal.client.http_client import HttpClient
-    from eaglelocal.conversation.session import Model
+    from eaglelocal.conversation.session import ActiveModel
     from eaglelocal.core.plan import Plan
     from eaglelocal.core.sampling import SamplingParams
     from eaglelocal.settings import Settings
@@ -97,13 +97,13 @@ def bench(
     wanted = wanted_of(settings, spec=spec, concurrency=concurrency, params=params, limit_s=limit_s, skip=skip)
     asked = prompts_of(prompts, [part.strip() for part in category.split(",") if part.strip()], pairs, warm_up)
     check_folder(svg)
-    tasks, rival = tasks_of(asked, wanted, repeats), Rival(against, against_model, against_key_file)
+    tasks, rival = tasks_of(asked, wanted, repeats), OtherServer(against, against_model, against_key_file)
     told, result = run(sighted(settings, asked), wanted, tasks, rival=rival, output=output)
     finish(result, told, output, svg=svg, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class OtherServer:
     """A server to compare with, which gets the same prompts; `url` None: there is none."""
 
     url: str | None
@@ -112,10 +112,10 @@ class Rival:
 
 
 def run(
-    settings: Settings, wanted: Wanted, tasks: Sequence[Task], *, rival: Rival, output: Output
-) -> tuple[Told, Result]:
+    settings: Settings, wanted: BenchOptions, tasks: Sequence[PromptGroup], *, rival: OtherServer, output: Output
+) -> tuple[BenchSubject, BenchResult]:
     """Load the model, measure, and close it. Returns the run's description and its result."""
-    from eaglelocal.bench.text_identity import Examiner, tie_bound_of
+    from eaglelocal.bench.text_identity import TextComparer, tie_bound_of
 
     with contextlib.ExitStack() as opened:
         server = open_server(rival, opened)
@@ -125,17 +125,17 @@ def run(
         model = load_model(plan, output)
         opened.callback(model.client.close)
         sides = sides_of(model, wanted, server)
-        examiner = Examiner(sides[0], bound=bound)
+        examiner = TextComparer(sides[0], bound=bound)
         result = measure(sides, tasks, wanted, examiner=examiner, output=output)
-    return Told(model.info, wanted, beside, plan.flash_attn, bound), result
+    return BenchSubject(model.info, wanted, beside, plan.flash_attn, bound), result
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ChosenPrompts:
     """The prompts to measure, by category, and those of the warm-up."""
 
-    prompts: dict[str, list[Prompt]]
-    warm_up: list[Prompt]
+    prompts: dict[str, list[BenchPrompt]]
+    warm_up: list[BenchPrompt]
 
     @property
     def has_images(self) -> bool:
@@ -146,7 +146,7 @@ class Asked:
 # ---- before the measurement
 def wanted_of(
     settings: Settings, *, spec: str | None, concurrency: str, params: SamplingParams, limit_s: float, skip: int
-) -> Wanted:
+) -> BenchOptions:
     """Check the flags and return the run's options. Without --spec the mode is that of the settings (off: auto).
 
     Raises UsageError, also if `skip` leaves fewer than MIN_ANSWER tokens.
@@ -159,10 +159,10 @@ def wanted_of(
             hint=f"--max-tokens {skip + 4 * MIN_ANSWER}",
         )
     usual = "auto" if settings.spec == "off" else str(settings.spec)
-    return Wanted(parse_modes(spec or usual), parse_levels(concurrency), params, limit_s, skip)
+    return BenchOptions(parse_modes(spec or usual), parse_levels(concurrency), params, limit_s, skip)
 
 
-def sighted(settings: Settings, asked: Asked) -> Settings:
+def sighted(settings: Settings, asked: ChosenPrompts) -> Settings:
     """Return settings that load no projector found beside the model (mmproj auto) if no prompt has images."""
     if settings.mmproj != "auto" or asked.has_images:
         return settings
@@ -188,7 +188,7 @@ def params_of(
     )
 
 
-def prompts_of(file: Path | None, categories: Sequence[str], pairs: int | None, num_warm_up: int) -> Asked:
+def prompts_of(file: Path | None, categories: Sequence[str], pairs: int | None, num_warm_up: int) -> ChosenPrompts:
     """Return the prompts of the file, or held-out tasks of the embedded model's corpus.
 
     The warm-up uses the first prompts of a file, but other tasks of the corpus than those measured.
@@ -197,14 +197,14 @@ def prompts_of(file: Path | None, categories: Sequence[str], pairs: int | None, 
 
     if file is not None:
         prompts = from_file(file, categories)
-        return Asked(by_category(prompts, pairs), prompts[:num_warm_up])
+        return ChosenPrompts(by_category(prompts, pairs), prompts[:num_warm_up])
     num = pairs or DEFAULT_PAIRS
     found = by_category(built_in(categories, num + num_warm_up))
     spare = [kind[num + i] for i in range(num_warm_up) for kind in found.values()]
-    return Asked({category: kind[:num] for category, kind in found.items()}, spare[:num_warm_up])
+    return ChosenPrompts({category: kind[:num] for category, kind in found.items()}, spare[:num_warm_up])
 
 
-def tasks_of(asked: Asked, wanted: Wanted, repeats: int) -> list[Task]:
+def tasks_of(asked: ChosenPrompts, wanted: BenchOptions, repeats: int) -> list[PromptGroup]:
     from eaglelocal.bench.run_order import tasks
 
     return tasks(asked.prompts, wanted.levels, repeats=repeats, warm_up=asked.warm_up)
@@ -216,7 +216,7 @@ def check_folder(svg: Path | None) -> None:
         raise UsageError(f"there is no folder for the chart {svg}")
 
 
-def open_server(rival: Rival, opened: contextlib.ExitStack) -> HttpClient | None:
+def open_server(rival: OtherServer, opened: contextlib.ExitStack) -> HttpClient | None:
     if rival.url is None:
         if rival.model:
             raise UsageError(f"--against-model {rival.model} is the model of no server", hint="--against URL")
@@ -246,20 +246,20 @@ def read_key(file: Path | None) -> str:
     return keys[0]
 
 
-def plan_of(settings: Settings, wanted: Wanted, output: Output) -> Plan:
+def plan_of(settings: Settings, wanted: BenchOptions, output: Output) -> Plan:
     """Return a plan with `spec` auto, under which each request may choose its mode, and with enough slots.
 
     Raises UsageError if there is no draft.
     """
     slots = max(*wanted.levels, slots_of(settings))
-    options = dataclasses.replace(options_of(settings, Choice()), spec="auto", parallel=slots)
+    options = dataclasses.replace(options_of(settings, ModelChoice()), spec="auto", parallel=slots)
     plan = plan_run(options, output)
     if not plan.speculates:
         raise UsageError(f"there is nothing to compare: {plan.draft_reason}", hint="a --draft that fits the target")
     return plan
 
 
-def sides_of(model: Model, wanted: Wanted, server: HttpClient | None) -> list[Side]:
+def sides_of(model: ActiveModel, wanted: BenchOptions, server: HttpClient | None) -> list[Side]:
     """Return the sides to compare: plain decoding first, then the modes, then the server if there is one."""
     from eaglelocal.bench.measure import PLAIN
     from eaglelocal.bench.prompt_run import Freshness, Side
@@ -278,15 +278,15 @@ def sides_of(model: Model, wanted: Wanted, server: HttpClient | None) -> list[Si
 
 # ---- the measurement
 def measure(
-    sides: Sequence[Side], tasks: Sequence[Task], wanted: Wanted, *, examiner: Examiner, output: Output
-) -> Result:
+    sides: Sequence[Side], tasks: Sequence[PromptGroup], wanted: BenchOptions, *, examiner: TextComparer, output: Output
+) -> BenchResult:
     """Run the tasks. Ctrl-C and failures end the run early and are kept in the result with the laps so far."""
-    from eaglelocal.bench.measure import Measuring
+    from eaglelocal.bench.measure import Measurement
 
-    laps: list[Lap] = []
+    laps: list[TaskResult] = []
     error: EagleLocalError | None = None
     progress = output.progress()
-    measuring = Measuring(sides, wanted.params, examiner=examiner, on_ask=teller(progress), skip=wanted.skip)
+    measuring = Measurement(sides, wanted.params, examiner=examiner, on_ask=teller(progress), skip=wanted.skip)
     try:
         measuring.run(tasks, laps, is_needed=patience(wanted.limit_s * (len(sides) - 1)))
     except KeyboardInterrupt:
@@ -297,7 +297,7 @@ def measure(
         progress.finish()
     if measuring.too_long and not laps and error is None:
         error = measuring.too_long[0]
-    return Result(laps, sum(task.counts for task in tasks), error, measuring.too_long)
+    return BenchResult(laps, sum(task.counts for task in tasks), error, measuring.too_long)
 
 
 def patience(limit_s: float) -> IsNeeded:
@@ -307,7 +307,7 @@ def patience(limit_s: float) -> IsNeeded:
     """
     began_s = time.monotonic()
 
-    def is_needed(task: Task) -> bool:
+    def is_needed(task: PromptGroup) -> bool:
         is_spare = task.counts and task.concurrency == 1 and task.unit >= FEWEST_PROMPTS
         return not is_spare or time.monotonic() - began_s < limit_s
 
@@ -318,7 +318,7 @@ def teller(progress: Callable[[LoadProgress], None]) -> OnAsk:
     """Return a callback that shows the progress of the tasks; on a terminal with category and remaining time."""
     began_s = time.monotonic()
 
-    def tell(task: Task, done: float) -> None:
+    def tell(task: PromptGroup, done: float) -> None:
         at_once = f", {task.concurrency} at once" if task.concurrency > 1 else ""
         what = f"measuring{at_once}"
         if sys.stderr.isatty():

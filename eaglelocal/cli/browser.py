@@ -17,14 +17,14 @@ from pathlib import Path
 
 from eaglelocal.cli.output import Output
 from eaglelocal.errors import UsageError
-from eaglelocal.server.access import Access, Keys
+from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.settings import Settings
 
 Work = Callable[[], Coroutine[None, None, None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class MonitorPage:
     """A bound address that serves no page yet. `new_key`: a generated key, which the message shows."""
 
     listening: socket.socket
@@ -63,15 +63,15 @@ class Page:
 
         api_key  key with which every visitor's screen asks the server; None: the visitor's own
         """
-        from eaglelocal.web.site import MonitorSite, Watched
+        from eaglelocal.web.site import MonitoredServer, MonitorSite
 
-        site = MonitorSite(Watched(url=server_url, api_key=api_key), self.access)
+        site = MonitorSite(MonitoredServer(url=server_url, api_key=api_key), self.access)
         async with site.open(self.listening):
             self.output.message(f"monitor for browsers: {self.url}/{self._query}")
             await asyncio.Event().wait()
 
 
-def bound_page(settings: Settings, access: Access, output: Output, *, new_key: str = "") -> Page:
+def bound_page(settings: Settings, access: Access, output: Output, *, new_key: str = "") -> MonitorPage:
     """Bind the page's address. Raises UsageError without textual-serve, ResourceError if the port is taken."""
     from eaglelocal.server.run_server import bound
 
@@ -80,7 +80,7 @@ def bound_page(settings: Settings, access: Access, output: Output, *, new_key: s
     except ImportError as error:
         hint = 'pip install "eaglelocal[web]" (in a checkout: pip install -e ".[web]")'
         raise UsageError(f"--web needs {error.name}, which is not installed", hint=hint) from error
-    return Page(bound(settings.host, settings.web_port, flag="--web-port"), access, output, new_key)
+    return MonitorPage(bound(settings.host, settings.web_port, flag="--web-port"), access, output, new_key)
 
 
 def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output) -> None:
@@ -89,13 +89,13 @@ def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output)
     If that server is asked with a key and no key is configured for the page, the page gets a generated one, so that
     its visitors need a key too.
     """
-    from eaglelocal.client.servers.connection import Connection
+    from eaglelocal.client.servers.connection import KeepAliveConnection
     from eaglelocal.server.access import Access, check_bind, key_warnings, names_of, read_keys
     from eaglelocal.tui.display_options import look_of
     from eaglelocal.tui.key_bindings import check_look
 
     check_look(look_of(settings))
-    watched_url = Connection(url).url
+    watched_url = KeepAliveConnection(url).url
     key_file = Path(settings.api_key_file).expanduser() if settings.api_key_file else None
     keys = read_keys(key_file, os.environ)
     check_bind(settings.host, keys)
@@ -103,13 +103,13 @@ def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output)
         output.message(f"warning: {warning}")
     new_key = "" if keys or not api_key else secrets.token_urlsafe(24)
     if new_key:
-        keys = Keys((("this page", new_key),))
+        keys = ApiKeys((("this page", new_key),))
     names = names_of((*settings.allowed_hosts, settings.host))
     page = bound_page(settings, Access(host=settings.host, keys=keys, names=names), output, new_key=new_key)
     asyncio.run(until_stopped(page, watched_url, api_key))
 
 
-async def until_stopped(page: Page, url: str, api_key: str) -> None:
+async def until_stopped(page: MonitorPage, url: str, api_key: str) -> None:
     """Serve the page until Ctrl-C, SIGTERM or a closed terminal, and return normally then."""
     from eaglelocal.server.run_server import ending_signals
 

@@ -32,9 +32,9 @@ from eaglelocal.cli.load_model import (
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation.answer_stats import model_line
 from eaglelocal.conversation.conversation import Conversation
-from eaglelocal.conversation.message_output import Voice
+from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.pictures import Pictures, pictures_of
-from eaglelocal.conversation.session import Choice, Garage, Session
+from eaglelocal.conversation.session import ModelChoice, ModelLoader, Session
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.surrogates import join_surrogates
 from eaglelocal.errors import UsageError
@@ -86,7 +86,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     question = question_of(prompt, output, as_json=as_json)
     if question is None and not plain and has_screen(output):
         raise typer.Exit(show_screen(settings, pictures, keeps=save, tint=bool(tint)))
-    session = open_session(settings, output, Choice(), pictures=pictures, is_brief=question is not None)
+    session = open_session(settings, output, ModelChoice(), pictures=pictures, is_brief=question is not None)
     try:
         session.check_attached()
         raise typer.Exit(talk(session, output, question, as_json=as_json, tint=tint is not False))
@@ -145,7 +145,7 @@ def question_of(prompt: str | None, output: Output, *, as_json: bool) -> str | N
 
 
 def open_session(
-    settings: Settings, voice: Voice, choice: Choice, *, pictures: Pictures = (), is_brief: bool = False
+    settings: Settings, voice: MessageOutput, choice: ModelChoice, *, pictures: Pictures = (), is_brief: bool = False
 ) -> Session:
     """Open a session with a running server's model, or load a model as `choice` or the settings say.
 
@@ -153,7 +153,7 @@ def open_session(
     is_brief  the session ends after one answer
     """
 
-    def options(chosen: Choice) -> RunOptions:
+    def options(chosen: ModelChoice) -> RunOptions:
         said = options_of(settings, chosen, parallel=slots_of(settings))
         return replace(said, is_brief=is_brief, cache_ram=settings.cache_ram)
 
@@ -163,7 +163,7 @@ def open_session(
         first = decide(options(choice), voice)
         settings = replace(settings, target=first.target)
         model = load_model(write_plan(first, voice), voice)
-    garage = Garage(
+    garage = ModelLoader(
         plan=lambda choice: plan_run(options(choice), voice),
         load=lambda plan: load_model(plan, voice),
     )

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from eaglelocal.conversation.message_output import Voice
-from eaglelocal.conversation.session import Model
-from eaglelocal.core.model_task import Task
+from eaglelocal.conversation.message_output import MessageOutput
+from eaglelocal.conversation.session import ActiveModel
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
@@ -34,7 +34,7 @@ OF_AN_ENGINE = (
 )
 
 
-def joined_model(settings: Settings, voice: Voice) -> Model | None:
+def joined_model(settings: Settings, voice: MessageOutput) -> ActiveModel | None:
     """Join a server, say which, and return its model; None if the chat needs an engine of its own.
 
     Raises UsageError if the flags contradict --url or its server generates no text, and the client's errors.
@@ -64,7 +64,7 @@ def joined_model(settings: Settings, voice: Voice) -> Model | None:
     return None
 
 
-def name_server_of(target: str, voice: Voice) -> None:
+def name_server_of(target: str, voice: MessageOutput) -> None:
     """Point out a running server that has this target loaded, before it is loaded a second time."""
     from eaglelocal.client.running_servers import running_servers
 
@@ -79,7 +79,7 @@ def engine_flags(settings: Settings) -> list[str]:
     return [place for name in OF_AN_ENGINE if (place := settings.origins()[name]).startswith("--")]
 
 
-def spec_of(settings: Settings, model: Model) -> Spec | None:
+def spec_of(settings: Settings, model: ActiveModel) -> Spec | None:
     """Return how requests to a server ask for drafting; None: as the server was started.
 
     Raises UsageError if --spec is given and the server does not take it.
@@ -100,7 +100,7 @@ def key_of(url: str, environ: Mapping[str, str]) -> str:
     return announced or environ.get(OUR_KEY) or environ.get(OPENAI_KEY) or ""
 
 
-def ready_servers(voice: Voice, *, patience_s: float) -> Iterator[RunningServer]:
+def ready_servers(voice: MessageOutput, *, patience_s: float) -> Iterator[RunningServer]:
     """Return the running eaglelocal servers that are ready, newest first; report why others are skipped."""
     from eaglelocal.client.running_servers import running_servers, state_of
 
@@ -110,7 +110,7 @@ def ready_servers(voice: Voice, *, patience_s: float) -> Iterator[RunningServer]
     return ready_of(((server, settled(server)) for server in running_servers()), voice)
 
 
-def settled_state(read_state: Callable[[], str], what: str, voice: Voice, *, patience_s: float) -> str:
+def settled_state(read_state: Callable[[], str], what: str, voice: MessageOutput, *, patience_s: float) -> str:
     """Wait up to `patience_s` seconds while the state is a temporary one, and return the state.
 
     Waiting for a server that loads avoids a second copy of its model in memory.
@@ -124,7 +124,7 @@ def settled_state(read_state: Callable[[], str], what: str, voice: Voice, *, pat
     return state
 
 
-def ready_of(servers: Iterable[tuple[RunningServer, str]], voice: Voice) -> Iterator[RunningServer]:
+def ready_of(servers: Iterable[tuple[RunningServer, str]], voice: MessageOutput) -> Iterator[RunningServer]:
     for server, state in servers:
         if state == "ready":
             yield server
@@ -132,7 +132,7 @@ def ready_of(servers: Iterable[tuple[RunningServer, str]], voice: Voice) -> Iter
             voice.aside(f"not joining {server.url}: {state}")
 
 
-def join(url: str, api_key: str, settings: Settings, voice: Voice) -> Model | None:
+def join(url: str, api_key: str, settings: Settings, voice: MessageOutput) -> ActiveModel | None:
     """Connect to a server and return its model; None if the model generates no text."""
     from eaglelocal.client.http_client import HttpClient
 
@@ -140,8 +140,8 @@ def join(url: str, api_key: str, settings: Settings, voice: Voice) -> Model | No
     model = settings.target if named and settings.target else ""
     client = HttpClient(url, api_key=api_key, model=model, reuses_prompts=True)
     info = client.start()
-    if info.task is not Task.TEXT:
+    if info.task is not ModelTask.TEXT:
         client.close()
         return None
     voice.aside(f"joined {url}: {info.target}")
-    return Model(client, None, info, takes_spec=client.takes_spec)
+    return ActiveModel(client, None, info, takes_spec=client.takes_spec)

@@ -20,7 +20,7 @@ from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.pictures import dropped_pictures
 from eaglelocal.conversation.session import Session
-from eaglelocal.conversation.slash_actions import Desk, Leave, act, copied_line, no_clipboard
+from eaglelocal.conversation.slash_actions import ActionContext, LeaveChat, act, copied_line, no_clipboard
 from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse
 from eaglelocal.errors import TRACEBACK_VARIABLE, EagleLocalError, as_bug
 from eaglelocal.tui import clipboard
@@ -32,11 +32,11 @@ ReadQuestion = Callable[[], str]
 
 
 @dataclass(slots=True)
-class Loop:
+class ChatLoop:
     """The loop of line mode; `presses` counts ctrl-c since the last line that was entered."""
 
     asker: Asker
-    desk: Desk
+    desk: ActionContext
     read_question: ReadQuestion
     presses: int = 0
 
@@ -57,7 +57,7 @@ class Loop:
             except EOFError:
                 self.asker.output.message()
                 return 0
-            except Leave:
+            except LeaveChat:
                 return 0
             except (OutputClosed, TerminalGone):
                 raise
@@ -100,7 +100,7 @@ class Loop:
 
 def converse(session: Session, output: Output, *, tint: bool) -> int:
     """Converse on a terminal until the user leaves and return the exit code."""
-    desk = Desk(session, output, locations.conversations_dir(), lambda text: copy_to_desktop(text, output))
+    desk = ActionContext(session, output, locations.conversations_dir(), lambda text: copy_to_desktop(text, output))
     is_told = session.model.plan is not None or session.model.takes_spec  # other servers do not report drafted tokens
     is_tinted = tint and output.colour and is_told and session.model.speculates
     desk.say(
@@ -109,7 +109,7 @@ def converse(session: Session, output: Output, *, tint: bool) -> int:
         "",
     )
     with LineEditor(locations.history_file(), tuple(COMMANDS), prompt_is_shown=output.is_terminal) as editor:
-        loop = Loop(Asker(session, output, tint=tint), desk, lambda: read_question(editor.read_line))
+        loop = ChatLoop(Asker(session, output, tint=tint), desk, lambda: read_question(editor.read_line))
         try:
             return loop.run()
         except TerminalGone:
@@ -120,7 +120,7 @@ def converse(session: Session, output: Output, *, tint: bool) -> int:
             raise
 
 
-def keep_talk(desk: Desk) -> None:
+def keep_talk(desk: ActionContext) -> None:
     """Save the unsaved conversation in a new file, and show its path."""
     path = conversation_file.rescue(
         desk.session.conversation, desk.conversations, target=desk.session.model.info.target

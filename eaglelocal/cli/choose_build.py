@@ -13,7 +13,7 @@ GOAL = "balanced"
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class ChosenBuild:
     """The planner's choice. `draft`: a catalogue id, or `none` for a lookup or no draft; `problem`: why none fits."""
 
     quant: str | None = None
@@ -21,7 +21,7 @@ class Planned:
     problem: str = ""
 
 
-def planned_for_here(target: str, *, draft: str = "auto") -> Planned | None:
+def planned_for_here(target: str, *, draft: str = "auto") -> ChosenBuild | None:
     """Plan a catalogue entry with the settings that `chat` will have; no draft if `draft` or they say none.
 
     None if the target is no catalogue entry, or has a quantization: then there is nothing to choose.
@@ -37,9 +37,9 @@ def planned_for_here(target: str, *, draft: str = "auto") -> Planned | None:
     try:
         outcome = planned(replace(options, draft=wanted), None)
     except UsageError as problem:  # e.g. the settings name a missing GPU: the model can be fetched all the same
-        return Planned(problem=problem.message)
+        return ChosenBuild(problem=problem.message)
     if outcome.chosen is None:
         reason = outcome.rejected[0].reason if outcome.rejected else "nothing of it is known to fit"
-        return Planned(problem=reason)
+        return ChosenBuild(problem=reason)
     way = outcome.chosen.way
-    return Planned(way.option.quant, way.draft.id if way.draft.id in catalog.drafts and way.draft.shape else "none")
+    return ChosenBuild(way.option.quant, way.draft.id if way.draft.id in catalog.drafts and way.draft.shape else "none")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eaglelocal.bench.bench_prompts import Prompt, built_in
+from eaglelocal.bench.bench_prompts import BenchPrompt, built_in
 from eaglelocal.conversation.session import ChatClient
 from eaglelocal.core.events import Failed, Finished, Tokens
 from eaglelocal.core.request import ChatRequest, fixed
@@ -21,8 +21,8 @@ from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NORM_OUTPUT_KEY
 from eaglelocal.gguf.header_patch import amend
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.heads.convert import ReadHead, Reading, padded_taps
-from eaglelocal.hub.heads.trial_verdict import Figures, figures_of, goes_on_better, starts_better
+from eaglelocal.hub.heads.convert import HeadReading, ReadHead, padded_taps
+from eaglelocal.hub.heads.trial_verdict import TrialAcceptance, figures_of, goes_on_better, starts_better
 
 DRAFT_LENGTH = 5
 NUM_TOKENS = 1000  # generated with each reading; at least two readings are tried
@@ -36,19 +36,19 @@ OnProgress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedReading:
     """A reading and its figures in the trial."""
 
-    reading: Reading
-    figures: Figures
+    reading: HeadReading
+    figures: TrialAcceptance
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """The readings of a trial, and the best of them."""
 
-    tried: tuple[Tried, ...]  # in the order of the trials; the first follows the configuration
-    best: Tried
+    tried: tuple[TriedReading, ...]  # in the order of the trials; the first follows the configuration
+    best: TriedReading
 
     @property
     def is_as_stated(self) -> bool:
@@ -65,7 +65,7 @@ class Outcome:
         return bool(others) and not goes_on_better(self.best.figures, others[0])
 
 
-class Trial:
+class HeadTrial:
     """A trial of a head in one reading after the other. `open_engine` starts an engine with the head at a path."""
 
     def __init__(
@@ -81,10 +81,10 @@ class Trial:
         self._path, self._head, self._n_layer = path, head, n_layer
         self._open_engine, self._on_progress = open_engine, on_progress
         self._prompts, self._has_template = prompts(), has_template
-        self._tried: list[Tried] = []
+        self._tried: list[TriedReading] = []
         self._num_readings = 2 + len(head.alternatives())
 
-    def run(self) -> Outcome:
+    def run(self) -> TrialOutcome:
         """Try the readings and leave the best one in the file. Raises IncompatibleError if none knows the target."""
         best = self._try(self._head.stated)
         for reading in self._head.alternatives():
@@ -94,9 +94,9 @@ class Trial:
         best = other if goes_on_better(other.figures, best.figures) else best
         check_knows_target(self._head.name, best.figures)
         write_reading(self._path, best.reading, self._n_layer, best.figures.length)
-        return Outcome(tuple(self._tried), best)
+        return TrialOutcome(tuple(self._tried), best)
 
-    def _try(self, reading: Reading) -> Tried:
+    def _try(self, reading: HeadReading) -> TriedReading:
         write_reading(self._path, reading, self._n_layer, 0.0)
         self._show(0.0)
         client = self._open_engine(self._path)
@@ -105,7 +105,7 @@ class Trial:
         finally:
             client.close()
         self._prompts = self._prompts[:num_prompts]
-        self._tried.append(Tried(reading, figures))
+        self._tried.append(TriedReading(reading, figures))
         return self._tried[-1]
 
     def _requests(self) -> list[ChatRequest]:
@@ -117,7 +117,7 @@ class Trial:
         self._on_progress((number + share) / self._num_readings, what)
 
 
-def write_reading(path: Path, reading: Reading, n_layer: int, length: float) -> None:
+def write_reading(path: Path, reading: HeadReading, n_layer: int, length: float) -> None:
     amend(
         read_header(path),
         {
@@ -129,7 +129,7 @@ def write_reading(path: Path, reading: Reading, n_layer: int, length: float) -> 
     )
 
 
-def check_knows_target(name: str, figures: Figures, *, hint: str = OTHER_HEAD) -> None:
+def check_knows_target(name: str, figures: TrialAcceptance, *, hint: str = OTHER_HEAD) -> None:
     """Raise IncompatibleError if too few of a head's first drafted tokens are accepted."""
     if figures.knows_target:
         return
@@ -141,9 +141,9 @@ def check_knows_target(name: str, figures: Figures, *, hint: str = OTHER_HEAD) -
     )
 
 
-def prompts() -> list[Prompt]:
+def prompts() -> list[BenchPrompt]:
     """Return prompts of all categories, alternating between them."""
-    kinds: dict[str, list[Prompt]] = {}
+    kinds: dict[str, list[BenchPrompt]] = {}
     for prompt in built_in((), PROMPTS_OF_A_KIND):
         kinds.setdefault(prompt.category, []).append(prompt)
     return [prompt for turn in zip(*kinds.values(), strict=True) for prompt in turn]
@@ -155,7 +155,7 @@ def ask_all(
     *,
     on_tokens: Callable[[float], None],
     num_tokens: int = NUM_TOKENS,
-) -> tuple[Figures, int]:
+) -> tuple[TrialAcceptance, int]:
     """Send requests until there are `num_tokens` tokens or PATIENCE_S seconds have passed.
 
     Returns the figures and the number of requests sent. `on_tokens` gets the share of the tokens so far.
@@ -170,7 +170,7 @@ def ask_all(
     return figures_of(counts, said), len(counts)
 
 
-def request_of(prompt: Prompt, number: int, *, has_template: bool) -> ChatRequest:
+def request_of(prompt: BenchPrompt, number: int, *, has_template: bool) -> ChatRequest:
     """Return a trial's request: a conversation, or without a chat template the question as text to complete."""
     if has_template:
         return as_trial(ChatRequest(id="", messages=prompt.messages), number)

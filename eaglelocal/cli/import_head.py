@@ -16,13 +16,13 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.load_model import options_of, plan_run, settings_of, start_engine
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.conversation.session import ChatClient, Choice
+from eaglelocal.conversation.session import ChatClient, ModelChoice
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
-    from eaglelocal.cli.head_trial import Outcome
-    from eaglelocal.gguf.writer import Entry, StreamedTensor
+    from eaglelocal.cli.head_trial import TrialOutcome
+    from eaglelocal.gguf.writer import KeyValue, StreamedTensor
     from eaglelocal.hub.heads.convert import ReadHead
     from eaglelocal.hub.target_resolver import FoundTarget
     from eaglelocal.settings import Settings
@@ -141,7 +141,7 @@ def understand(reference: str, found: FoundTarget) -> ReadHead:
     return read_head(read_published(folder), found.header, found.info, name=name)
 
 
-def parts_of(read: ReadHead, found: FoundTarget, kind: str) -> tuple[list[Entry], list[StreamedTensor]]:
+def parts_of(read: ReadHead, found: FoundTarget, kind: str) -> tuple[list[KeyValue], list[StreamedTensor]]:
     from eaglelocal.hub.heads.convert import entries_of, tensors_of
 
     return entries_of(read, read.stated, found.header, found.info, kind), tensors_of(read, found.info, kind)
@@ -164,11 +164,11 @@ def check_written(path: Path, read: ReadHead, found: FoundTarget) -> tuple[str, 
     return warnings
 
 
-def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings, output: Output) -> Outcome:
-    from eaglelocal.cli.head_trial import DRAFT_LENGTH, Trial
+def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings, output: Output) -> TrialOutcome:
+    from eaglelocal.cli.head_trial import DRAFT_LENGTH, HeadTrial
     from eaglelocal.gguf.head_requantization import AS_IN_FILE
 
-    asked = options_of(settings, Choice())
+    asked = options_of(settings, ModelChoice())
     as_file = dataclasses.replace(asked, draft=str(path.resolve()), draft_type=AS_IN_FILE, spec=DRAFT_LENGTH)
     options = dataclasses.replace(as_file, mmproj="none", parallel=1)
 
@@ -177,7 +177,7 @@ def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings,
         return client
 
     progress = output.progress()
-    trial = Trial(
+    trial = HeadTrial(
         path,
         read,
         n_layer=found.info.n_layer,

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
-from eaglelocal.conversation.message_output import Voice
-from eaglelocal.conversation.session import Choice, Model
+from eaglelocal.conversation.message_output import MessageOutput
+from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.events import LoadProgress
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
@@ -49,7 +49,7 @@ def sampling_of(settings: Settings) -> SamplingParams:
     )
 
 
-def options_of(settings: Settings, choice: Choice, *, parallel: int = 1) -> RunOptions:
+def options_of(settings: Settings, choice: ModelChoice, *, parallel: int = 1) -> RunOptions:
     """Return the options of a run: the settings, overridden by what was chosen while chatting.
 
     A draft, projector or --n-cpu-moe of the settings belongs to their target: another target does not get it.
@@ -79,12 +79,12 @@ def slots_of(settings: Settings) -> int:
     return settings.parallel or 1 if settings.origins()["parallel"] == "--parallel" else 1
 
 
-def plan_run(options: RunOptions, voice: Voice) -> Plan:
+def plan_run(options: RunOptions, voice: MessageOutput) -> Plan:
     """Return the plan of a run on this machine, with its files on disk."""
     return write_plan(decide(options, voice), voice)
 
 
-def decide(options: RunOptions, voice: Voice) -> Decision:
+def decide(options: RunOptions, voice: MessageOutput) -> Decision:
     """Return what planning decides for options left open, and tell the user about it."""
     from eaglelocal.planning.autoplan import autoplan
 
@@ -94,7 +94,7 @@ def decide(options: RunOptions, voice: Voice) -> Decision:
     return decision
 
 
-def write_plan(decision: Decision, voice: Voice) -> Plan:
+def write_plan(decision: Decision, voice: MessageOutput) -> Plan:
     """Return the plan, and show progress if an inflated embedded model has to be written first."""
     from eaglelocal.planning.resolve import make_plan
 
@@ -105,14 +105,14 @@ def write_plan(decision: Decision, voice: Voice) -> Plan:
         progress.finish()
 
 
-def load_model(plan: Plan, voice: Voice) -> Model:
-    if plan.task is not Task.TEXT:
+def load_model(plan: Plan, voice: MessageOutput) -> ActiveModel:
+    if plan.task is not ModelTask.TEXT:
         raise UsageError(f"{plan.target_label} {plan.task.said}", hint="`eaglelocal serve` has an address for it")
     client, info = start_engine(plan, voice)
-    return Model(client, plan, info)
+    return ActiveModel(client, plan, info)
 
 
-def start_engine(plan: Plan, voice: Voice, *, num_retries: int = 0) -> tuple[EngineClient, EngineInfo]:
+def start_engine(plan: Plan, voice: MessageOutput, *, num_retries: int = 0) -> tuple[EngineClient, EngineInfo]:
     """Start the engine and wait until it is ready. `num_retries`: see RestartPolicy."""
     from eaglelocal.client.engine_client import EngineClient
     from eaglelocal.worker.supervisor import RestartPolicy
@@ -123,7 +123,7 @@ def start_engine(plan: Plan, voice: Voice, *, num_retries: int = 0) -> tuple[Eng
         progress(LoadProgress(fraction, f"loading {plan.target_label}", detail))
 
     show(0.0)  # the starting process reports nothing yet
-    builder = ENGINE if plan.task is Task.TEXT else EMBEDDER
+    builder = ENGINE if plan.task is ModelTask.TEXT else EMBEDDER
     client = EngineClient(
         plan,
         builder=builder,

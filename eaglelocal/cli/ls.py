@@ -15,8 +15,8 @@ from eaglelocal.cli.output import standard_output
 if TYPE_CHECKING:
     from eaglelocal.hub.heads.head_store import UnfinishedHead
     from eaglelocal.hub.hub_cache import Partial
-    from eaglelocal.hub.inventory import Entry
-    from eaglelocal.training.training_folder import Workplace
+    from eaglelocal.hub.inventory import InventoryEntry
+    from eaglelocal.training.training_folder import TrainingFolder
 
 WIDTH = 79
 HEADINGS = ("MODEL", "SIZE", "CONTEXT", "KIND", "AGE")
@@ -57,7 +57,7 @@ def ls(as_json: flags.AsJson = False) -> None:
     return None
 
 
-def table(entries: Sequence[Entry], *, now: float, width: int | None) -> list[str]:
+def table(entries: Sequence[InventoryEntry], *, now: float, width: int | None) -> list[str]:
     """Return the table, at most `width` columns wide (None: any); a reference that is too long gets its own line."""
     rows = [HEADINGS, *(_row(entry, now) for entry in entries)]
     widths = [max(len(row[column]) for row in rows) for column in range(1, len(HEADINGS))]
@@ -71,14 +71,14 @@ def table(entries: Sequence[Entry], *, now: float, width: int | None) -> list[st
     return lines
 
 
-def _row(entry: Entry, now: float) -> tuple[str, ...]:
+def _row(entry: InventoryEntry, now: float) -> tuple[str, ...]:
     about = entry.described
     context = f"{about.context}" if about.context else ""
     age = "" if entry.origin == "embedded" else age_text(now - entry.modified_at)
     return entry.reference, size_text(entry.size_bytes), context, _kind(entry), age
 
 
-def _kind(entry: Entry) -> str:
+def _kind(entry: InventoryEntry) -> str:
     if entry.described.problem:
         return "unreadable"
     if entry.is_outdated:
@@ -127,7 +127,7 @@ def copy_lines(copies: Sequence[tuple[Path, int]]) -> list[str]:
     return [f"beside them: {len(copies)} {heads} in fewer bits, {total}\n  {path_text(copies[0][0].parent)}"]
 
 
-def place_lines(places: Sequence[Workplace]) -> list[str]:
+def place_lines(places: Sequence[TrainingFolder]) -> list[str]:
     """Return lines on the folders in which `train` keeps answers for the next run."""
     if not places:
         return []
@@ -138,7 +138,7 @@ def place_lines(places: Sequence[Workplace]) -> list[str]:
     return ["beside them: answers that heads learn from (eaglelocal rm FOLDER)", *told]
 
 
-def place_object(place: Workplace) -> dict[str, object]:
+def place_object(place: TrainingFolder) -> dict[str, object]:
     return {
         "path": str(place.folder),
         "target": place.target or None,
@@ -147,7 +147,7 @@ def place_object(place: Workplace) -> dict[str, object]:
     }
 
 
-def entry_object(entry: Entry) -> dict[str, object]:
+def entry_object(entry: InventoryEntry) -> dict[str, object]:
     about = entry.described
     return {
         "reference": entry.reference,

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import TextIO
 
 from eaglelocal.cli.word_wrap import Run, WordWrap
-from eaglelocal.core.events import LoadProgress, Piece
+from eaglelocal.core.events import LoadProgress, TextPiece
 from eaglelocal.core.surrogates import REPLACED
 from eaglelocal.errors import EagleLocalError, ResourceError
 
@@ -172,7 +172,7 @@ class AnswerStream:
         self._thoughts = None if width is None else WordWrap(width)
         self._is_thinking = False
 
-    def show(self, pieces: Sequence[Piece]) -> None:
+    def show(self, pieces: Sequence[TextPiece]) -> None:
         self._think("".join([piece.reasoning for piece in pieces]))
         if self._is_thinking and any(piece.text for piece in pieces):
             self._is_thinking = False
@@ -188,7 +188,7 @@ class AnswerStream:
             shown = "".join(text for text, _ in self._thoughts.feed(_harmless(thought), False))
             self._write(_paint(shown, QUIET) if self._faint else shown)
 
-    def _runs(self, piece: Piece) -> list[Run]:
+    def _runs(self, piece: TextPiece) -> list[Run]:
         if self._wrap is None:
             return [(piece.text, piece.drafted)]
         return self._wrap.feed(_harmless(piece.text), piece.drafted)

@@ -16,8 +16,8 @@ from eaglelocal.errors import ResourceError, UsageError
 if TYPE_CHECKING:
     from eaglelocal.catalog.catalog import Catalog
     from eaglelocal.core.run_options import RunOptions
-    from eaglelocal.planning.machine_spec import Rig
-    from eaglelocal.planning.plan_search import Outcome
+    from eaglelocal.planning.machine_spec import MachineSpec
+    from eaglelocal.planning.plan_search import SearchOutcome
 
 Target = Annotated[
     str | None, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8b:Q5_K_M, demo@8b:q4_0, ./model.gguf.")
@@ -78,7 +78,7 @@ def plan(
         raise nothing_fits(outcome)
 
 
-def planned(options: RunOptions, machine: str | None, *, ram_gib: float | None = None) -> Outcome:
+def planned(options: RunOptions, machine: str | None, *, ram_gib: float | None = None) -> SearchOutcome:
     """Return the planner's outcome for this machine, or for one of the catalogue with `ram_gib` of RAM.
 
     Raises UsageError, ModelFileError or IncompatibleError.
@@ -101,10 +101,10 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
     given  flags of the command, by name; None: not given
     """
     from eaglelocal.cli.load_model import options_of, settings_of
-    from eaglelocal.conversation.session import Choice
+    from eaglelocal.conversation.session import ModelChoice
 
     settings = settings_of(given)
-    options = replace(options_of(settings, Choice(), parallel=settings.parallel or 1), target=target, goal=goal)
+    options = replace(options_of(settings, ModelChoice(), parallel=settings.parallel or 1), target=target, goal=goal)
     if not is_elsewhere:
         return options
     return replace(
@@ -128,14 +128,14 @@ def checked_goal(name: str) -> str:
     return name
 
 
-def here(catalog: Catalog) -> Rig:
+def here(catalog: Catalog) -> MachineSpec:
     from eaglelocal.planning.machine_spec import rig_of
     from eaglelocal.probe.probe import probe
 
     return rig_of(probe(), catalog.machines)
 
 
-def there(name: str | None, catalog: Catalog, ram_gib: float | None) -> Rig:
+def there(name: str | None, catalog: Catalog, ram_gib: float | None) -> MachineSpec:
     """Return a machine of the catalogue, with `ram_gib` of RAM if given.
 
     Raises UsageError on an unknown machine, or on `ram_gib` without a machine that has RAM beside its GPUs.
@@ -151,7 +151,7 @@ def there(name: str | None, catalog: Catalog, ram_gib: float | None) -> Rig:
     return rig if ram_gib is None else with_ram(rig, int(ram_gib * GIB))
 
 
-def nothing_fits(outcome: Outcome) -> ResourceError:
+def nothing_fits(outcome: SearchOutcome) -> ResourceError:
     from eaglelocal.planning.no_fit_hints import nothing_fits as why
 
     message, hint = why(outcome)

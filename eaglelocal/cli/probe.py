@@ -12,7 +12,7 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.output import standard_output
 
 if TYPE_CHECKING:
-    from eaglelocal.probe.machine import Bandwidth, Cpu, Gpu, LlamaCpp, Machine, Memory, MigSlice, System, Unified
+    from eaglelocal.probe.machine import Bandwidth, Cpu, Gpu, LlamaCpp, Machine, MainMemory, MigSlice, System, Unified
 
 UNKNOWN = "unknown"
 INDENT = " " * 9
@@ -173,7 +173,7 @@ def _bandwidth_text(measured: Bandwidth | None, now: float) -> str:
 HUGE_PAGES = {"always": "huge pages for all", "madvise": "huge pages for who asks", "never": "no huge pages"}
 
 
-def _memory_lines(memory: Memory) -> list[str]:
+def _memory_lines(memory: MainMemory) -> list[str]:
     limit = f", limited by the cgroup (of {_size(memory.installed_bytes)})" if memory.limit_bytes is not None else ""
     pages = f", {HUGE_PAGES[memory.huge_pages]}" if memory.huge_pages in HUGE_PAGES else ""
     text = f"{_size(memory.total_bytes)}, {_size(memory.available_bytes)} available{limit}{pages}"

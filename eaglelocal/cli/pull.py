@@ -30,10 +30,10 @@ from eaglelocal.errors import (
 )
 
 if TYPE_CHECKING:
-    from eaglelocal.hub.download import Order, Progress
+    from eaglelocal.hub.download import DownloadOrder, DownloadProgress
     from eaglelocal.hub.draft_resolver import FoundDraft
-    from eaglelocal.hub.hub_errors import Patience
-    from eaglelocal.hub.hub_references import Wanted
+    from eaglelocal.hub.hub_errors import RetryPolicy
+    from eaglelocal.hub.hub_references import PullPlan
     from eaglelocal.hub.target_resolver import FoundTarget
 
 MAX_FILES_SHOWN = 8
@@ -84,7 +84,7 @@ def pull(
     return check(want, orders, output)
 
 
-def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> Wanted | None:
+def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> PullPlan | None:
     """Return what to fetch; for a catalogue entry the planner fills in quantization and draft if they are open.
 
     None for the embedded model. Raises UsageError.
@@ -114,7 +114,7 @@ def comes_with_target(draft: str) -> bool:
     return entry is not None and entry.is_in_target
 
 
-def ordered(want: Wanted, output: Output) -> list[Order]:
+def ordered(want: PullPlan, output: Output) -> list[DownloadOrder]:
     """Look up the files to fetch on the hub: the target's order, then the draft's.
 
     Empty, with a message, if the hub does not answer and the model is on disk. Raises DownloadError or UsageError.
@@ -137,14 +137,14 @@ def ordered(want: Wanted, output: Output) -> list[Order]:
     return [*orders, *ordered_draft(want, patience, output)]
 
 
-def with_eyes(orders: list[Order], mmproj: str) -> list[Order]:
+def with_eyes(orders: list[DownloadOrder], mmproj: str) -> list[DownloadOrder]:
     """Return the orders; the first, the model's, includes a projector if its repository has one."""
     from eaglelocal.hub.pull_plan import with_projector
 
     return [with_projector(order, mmproj) if not number else order for number, order in enumerate(orders)]
 
 
-def say_other_copy(want: Wanted, output: Output) -> None:
+def say_other_copy(want: PullPlan, output: Output) -> None:
     """Explain why a model is fetched that is on disk already: only the other copy has an MTP layer."""
     from eaglelocal.hub.cached_files import find_cached
 
@@ -156,7 +156,7 @@ def say_other_copy(want: Wanted, output: Output) -> None:
         output.message(f"{there.reference} is here, without the MTP layer that drafts for it in {want.layer_repo}")
 
 
-def ordered_target(want: Wanted, patience: Patience, output: Output) -> Order:
+def ordered_target(want: PullPlan, patience: RetryPolicy, output: Output) -> DownloadOrder:
     """Look up the target, which may also be a head alone.
 
     If a planned quantization is missing, the usual one is taken; raises UsageError if the user asked for it.
@@ -181,7 +181,7 @@ def with_nearest(problem: DownloadError, repo: str) -> DownloadError:
     return DownloadError(problem.message, hint=f"did you mean {near}? or {problem.hint}") if near else problem
 
 
-def ordered_draft(want: Wanted, patience: Patience, output: Output) -> list[Order]:
+def ordered_draft(want: PullPlan, patience: RetryPolicy, output: Output) -> list[DownloadOrder]:
     """Look up the draft. If that fails, raise only if it was asked for by name: the model runs without one."""
     from eaglelocal.hub.pull_plan import order_draft
 
@@ -196,15 +196,15 @@ def ordered_draft(want: Wanted, patience: Patience, output: Output) -> list[Orde
         return []
 
 
-def patience_of(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> Patience:
+def patience_of(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> RetryPolicy:
     from eaglelocal.hub.hub_api import silence_client
-    from eaglelocal.hub.hub_errors import Patience
+    from eaglelocal.hub.hub_errors import RetryPolicy
 
     silence_client()
-    return Patience(waits_s, on_wait=output.aside)
+    return RetryPolicy(waits_s, on_wait=output.aside)
 
 
-def fetch_all(orders: Sequence[Order], output: Output, *, yes: bool, is_verified: bool = False) -> None:
+def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_verified: bool = False) -> None:
     """Show the files, ask and fetch them. Raises Cancelled if the answer is no."""
     from eaglelocal.hub.download import check_disk, check_names, fetch, free_bytes, missing_bytes
 
@@ -237,7 +237,7 @@ def fetch_all(orders: Sequence[Order], output: Output, *, yes: bool, is_verified
         progress.finish()
 
 
-def order_lines(orders: Sequence[Order]) -> list[str]:
+def order_lines(orders: Sequence[DownloadOrder]) -> list[str]:
     """Return lines on each repository: its licence, its files and their sizes."""
     lines = []
     for order in orders:
@@ -252,14 +252,14 @@ def order_lines(orders: Sequence[Order]) -> list[str]:
     return lines
 
 
-def amount(orders: Sequence[Order], missing_bytes: int) -> str:
+def amount(orders: Sequence[DownloadOrder], missing_bytes: int) -> str:
     """Return the total size, `4.7 GB`, or how much of it is missing."""
     total = sum(order.size_bytes for order in orders)
     rest = size_text(missing_bytes)
     return rest if missing_bytes == total else f"the missing {rest} of {size_text(total)}"
 
 
-def shown(progress: Progress, orders: Sequence[Order]) -> LoadProgress:
+def shown(progress: DownloadProgress, orders: Sequence[DownloadOrder]) -> LoadProgress:
     """Return the progress to show: `━━━━━━──────────  38 %  fetching 4.7 GB, 38.2 MB/s, 1 min 17 s left`."""
     if progress.waits_for:
         return LoadProgress(progress.fraction, f"another process is fetching {progress.waits_for}")
@@ -273,7 +273,7 @@ def shown(progress: Progress, orders: Sequence[Order]) -> LoadProgress:
     return LoadProgress(progress.fraction, f"fetching {size_text(progress.total_bytes)}{files}", ", ".join(details))
 
 
-def check(want: Wanted, orders: Sequence[Order], output: Output) -> None:
+def check(want: PullPlan, orders: Sequence[DownloadOrder], output: Output) -> None:
     """Read the headers, compare draft and target, and say how to run them.
 
     Raises ModelFileError on a file that cannot run, IncompatibleError if a draft that was asked for does not fit.
@@ -322,12 +322,12 @@ def tell_eyes(target: FoundTarget, output: Output) -> None:
         output.message(eyes.note)
 
 
-def say_import(order: Order, target: str, output: Output) -> None:
+def say_import(order: DownloadOrder, target: str, output: Output) -> None:
     output.message("before it drafts, the head must be imported, once:")
     output.message(f"  eaglelocal import {order.repo.id} --target {target}")
 
 
-def check_draft(order: Order, of: Order, target: FoundTarget, output: Output) -> None:
+def check_draft(order: DownloadOrder, of: DownloadOrder, target: FoundTarget, output: Output) -> None:
     """Check that a draft fits the target, and remember it so that `--draft auto` chooses it.
 
     A head that must be imported first is only mentioned. Raises IncompatibleError or ModelFileError.
@@ -341,7 +341,7 @@ def check_draft(order: Order, of: Order, target: FoundTarget, output: Output) ->
     return output.message(f"checked: {order.reference}, {KINDS[found.kind]} that fits it")
 
 
-def forget(target: Order) -> None:
+def forget(target: DownloadOrder) -> None:
     """Forget the draft that was remembered for this target. Raises ResourceError."""
     from eaglelocal.hub.pulled_drafts import forget_draft
 
@@ -350,7 +350,7 @@ def forget(target: Order) -> None:
         forget_draft(file, target.repo.id)
 
 
-def remember(draft: Order, target: Order) -> None:
+def remember(draft: DownloadOrder, target: DownloadOrder) -> None:
     """Remember which draft was pulled for a target. Raises ResourceError."""
     from eaglelocal.hub.pulled_drafts import remember_draft
 
@@ -369,13 +369,13 @@ def written(file: Path) -> Iterator[None]:
         raise ResourceError(f"cannot write {file}: {problem.strerror}", hint="check who owns the folder") from problem
 
 
-def checked_draft(order: Order, target: FoundTarget) -> FoundDraft:
+def checked_draft(order: DownloadOrder, target: FoundTarget) -> FoundDraft:
     from eaglelocal.hub.draft_resolver import draft_at
 
     return draft_at(path_of(order), target)
 
 
-def path_of(order: Order) -> Path:
+def path_of(order: DownloadOrder) -> Path:
     """Return the file that llama.cpp opens. Raises ModelFileError if it is missing."""
     from eaglelocal.hub.download import pointer
 

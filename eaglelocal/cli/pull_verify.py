@@ -13,12 +13,12 @@ from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import EagleLocalError, ModelFileError
 
 if TYPE_CHECKING:
-    from eaglelocal.hub.download import Order
-    from eaglelocal.hub.hub_references import Wanted
-    from eaglelocal.hub.verification import Promised
+    from eaglelocal.hub.download import DownloadOrder
+    from eaglelocal.hub.hub_references import PullPlan
+    from eaglelocal.hub.verification import PromisedFile
 
 
-def discard_damaged(orders: Sequence[Order], output: Output, *, yes: bool) -> bool:
+def discard_damaged(orders: Sequence[DownloadOrder], output: Output, *, yes: bool) -> bool:
     """Remove damaged files after a question, so that they are fetched again. Returns whether there were any.
 
     Raises Cancelled if the answer is no.
@@ -38,7 +38,7 @@ def discard_damaged(orders: Sequence[Order], output: Output, *, yes: bool) -> bo
     return True
 
 
-def verify_on_disk(want: Wanted, output: Output) -> None:
+def verify_on_disk(want: PullPlan, output: Output) -> None:
     """Verify a model without the hub, by the hashes in the names of its cached files.
 
     Raises ModelFileError on a damaged file.
@@ -59,7 +59,7 @@ def verify_on_disk(want: Wanted, output: Output) -> None:
     return None
 
 
-def hashed(files: Sequence[Promised], output: Output) -> list[Promised]:
+def hashed(files: Sequence[PromisedFile], output: Output) -> list[PromisedFile]:
     """Hash the files, report the result and return the damaged ones."""
     from eaglelocal.hub.verification import damaged
 

@@ -17,7 +17,7 @@ from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 if TYPE_CHECKING:
     from eaglelocal.hub.hub_cache import Partial
     from eaglelocal.hub.removal import Removal
-    from eaglelocal.training.training_folder import Workplace
+    from eaglelocal.training.training_folder import TrainingFolder
 
 MAX_KEPT_SHOWN = 5
 
@@ -51,11 +51,11 @@ def removal_of(reference: str) -> Removal:
 
     Raises ResourceError if another process is writing it.
     """
-    from eaglelocal.catalog.reference import Embedded, File, parse_reference
+    from eaglelocal.catalog.reference import EmbeddedModel, File, parse_reference
 
     parsed = parse_reference(reference)
     match parsed:
-        case Embedded():
+        case EmbeddedModel():
             return _generated(reference)
         case File(path):
             return _imported(path)
@@ -95,7 +95,7 @@ def _imported(path: Path) -> Removal:
     return plan_file_removal(f"{path_text(path)}, {'a' if head.origin == TRAINED else 'an'} {head.origin}", [path])
 
 
-def _workplace(path: Path) -> Workplace | None:
+def _workplace(path: Path) -> TrainingFolder | None:
     """Return the working folder of `train` at this path, or None. Raises ResourceError if it is in use."""
     from eaglelocal.training.training_folder import workplaces
 

@@ -18,7 +18,7 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.load_model import options_of, sampling_of, settings_of, start_engine, write_plan
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation.answer_stats import model_line
-from eaglelocal.conversation.session import Choice
+from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.plan import Plan
 from eaglelocal.settings import Settings
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from eaglelocal.core.run_options import RunOptions
     from eaglelocal.planning.decision import Decision
     from eaglelocal.server.access import Access
-    from eaglelocal.server.dependencies import Serving
+    from eaglelocal.server.dependencies import ServerState
     from eaglelocal.server.loaded_models import Loaded
-    from eaglelocal.server.model_manager import Models
+    from eaglelocal.server.model_manager import ModelManager
 
 DEFAULT_PARALLEL = 4
 ENGINE_RETRIES = 12  # of an engine that keeps failing: about eleven minutes
@@ -97,7 +97,7 @@ def screen_for(settings: Settings) -> ServeScreen | None:
 def run_server(settings: Settings, output: Output, screen: ServeScreen | None = None, *, web: bool = False) -> None:
     """Serve until stopped. web: serve the monitor for browsers too."""
     from eaglelocal.cli.browser import bound_page
-    from eaglelocal.cli.serve_log import Said, log_to
+    from eaglelocal.cli.serve_log import ServerLog, log_to
     from eaglelocal.client.running_servers import announce, announced, this_server
     from eaglelocal.server.access import Access, check_bind, key_warnings, names_of, origins_of, read_keys, with_own_key
     from eaglelocal.server.app import create_app
@@ -124,7 +124,7 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
     status = output.status() if settings.log == "text" else None
     log_to(output, status, as_json=settings.log == "json")
     serving = serving_of(settings, decisions, access, output)
-    said = Said(output, serving, status, address=listening.getsockname()[:2])
+    said = ServerLog(output, serving, status, address=listening.getsockname()[:2])
     said.starting(keys=[name for name, _ in named.by_name])
     host, port = listening.getsockname()[:2]
     server = this_server(host, port, target=next(iter(decisions)), api_key=own_key)
@@ -152,7 +152,7 @@ def decide_all(settings: Settings, output: Output) -> dict[str, Decision]:
     first = decide_first(settings)
     parallel = first.options.parallel
     names = [name for name in settings.models if name != first.target]
-    others = {name: autoplan(server_options(settings, Choice(target=name), parallel)) for name in names}
+    others = {name: autoplan(server_options(settings, ModelChoice(target=name), parallel)) for name in names}
     first, beside = side_by_side(first, others, most=settings.max_loaded or None)
     decisions = {first.target: first} | beside
     for name, one in decisions.items():
@@ -161,7 +161,7 @@ def decide_all(settings: Settings, output: Output) -> dict[str, Decision]:
     return decisions
 
 
-def server_options(settings: Settings, choice: Choice, parallel: int) -> RunOptions:
+def server_options(settings: Settings, choice: ModelChoice, parallel: int) -> RunOptions:
     options = options_of(settings, choice, parallel=parallel)
     return dataclasses.replace(options, binds_answers=True, cache_ram=settings.cache_ram)
 
@@ -171,7 +171,7 @@ def decide_first(settings: Settings) -> Decision:
     from eaglelocal.planning.autoplan import autoplan, replan
 
     most, *fewer = [settings.parallel] if settings.parallel else [DEFAULT_PARALLEL, 2, 1]
-    decision = autoplan(server_options(settings, Choice(), most))
+    decision = autoplan(server_options(settings, ModelChoice(), most))
     for num_slots in fewer:
         if decision.fits:
             break
@@ -192,15 +192,15 @@ def plans_of(decisions: dict[str, Decision], output: Output) -> dict[str, Plan]:
     return {name: write_plan(decision, output) for name, decision in decisions.items()}
 
 
-def serving_of(settings: Settings, decisions: dict[str, Decision], access: Access, output: Output) -> Serving:
-    from eaglelocal.server.admission import Admission
-    from eaglelocal.server.dependencies import Limits, Serving
+def serving_of(settings: Settings, decisions: dict[str, Decision], access: Access, output: Output) -> ServerState:
+    from eaglelocal.server.admission import AdmissionQueue
+    from eaglelocal.server.dependencies import ServerLimits, ServerState
     from eaglelocal.server.metrics import Metrics
 
-    limits = Limits(max_waiting=settings.max_waiting, request_s=settings.request_timeout)
-    return Serving(
+    limits = ServerLimits(max_waiting=settings.max_waiting, request_s=settings.request_timeout)
+    return ServerState(
         models=models_of(decisions, settings, output),
-        admission=Admission(
+        admission=AdmissionQueue(
             num_slots=next(iter(decisions.values())).options.parallel,
             max_waiting=limits.max_waiting,
             # counts the local `chat`'s own key: it keeps its share of the queue, however many requests others send
@@ -212,13 +212,13 @@ def serving_of(settings: Settings, decisions: dict[str, Decision], access: Acces
     )
 
 
-def models_of(decisions: dict[str, Decision], settings: Settings, output: Output) -> Models:
-    from eaglelocal.planning.coresidency import Household
+def models_of(decisions: dict[str, Decision], settings: Settings, output: Output) -> ModelManager:
+    from eaglelocal.planning.coresidency import EvictionPolicy
     from eaglelocal.server.loaded_models import Opened
-    from eaglelocal.server.model_manager import Models
+    from eaglelocal.server.model_manager import ModelManager
 
     plans: dict[str, Plan] = {}
-    household = Household(most=settings.max_loaded or None)
+    household = EvictionPolicy(most=settings.max_loaded or None)
 
     def load(name: str) -> Opened:
         if not plans:
@@ -230,7 +230,7 @@ def models_of(decisions: dict[str, Decision], settings: Settings, output: Output
             output.aside(f"note: {note}")
         return Opened(client, info)
 
-    return Models(
+    return ModelManager(
         list(decisions),
         load,
         idle_s=settings.idle_unload,

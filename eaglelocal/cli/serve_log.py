@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from eaglelocal.cli.output import Output, StatusLine
 from eaglelocal.core.events import EngineSnapshot
-from eaglelocal.server.dependencies import Serving
+from eaglelocal.server.dependencies import ServerState
 from eaglelocal.server.loaded_models import Loaded
 from eaglelocal.server.run_server import notify_service_manager
 
@@ -108,11 +108,11 @@ def log_to(output: Output, status: StatusLine | None, *, as_json: bool) -> None:
         logger.setLevel(logging.INFO if name == "eaglelocal" else logging.WARNING)
 
 
-class Said:
+class ServerLog:
     """The messages about a server's life: listening, ready, its status line, its end."""
 
     def __init__(
-        self, output: Output, serving: Serving, status: StatusLine | None, *, address: tuple[str, int]
+        self, output: Output, serving: ServerState, status: StatusLine | None, *, address: tuple[str, int]
     ) -> None:
         self._output, self._serving, self._status = output, serving, status
         self.url = url_of(*address)
@@ -141,7 +141,7 @@ class Said:
             self._status.clear()
 
 
-def status_text(serving: Serving, snapshots: Sequence[EngineSnapshot], last: Sequence[EngineSnapshot]) -> str:
+def status_text(serving: ServerState, snapshots: Sequence[EngineSnapshot], last: Sequence[EngineSnapshot]) -> str:
     """Return the status of all models: `ready · 2 running, 1 waiting · 41.2 tok/s · acceptance length 3.12 · ...`."""
     choices = [choice for _, choice in serving.active.values()]
     running = sum(choice.started is not None for choice in choices)

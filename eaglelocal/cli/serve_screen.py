@@ -17,7 +17,7 @@ from eaglelocal.cli.output import Output
 from eaglelocal.cli.tail_stream import TailStream
 from eaglelocal.errors import TRACEBACK_VARIABLE
 from eaglelocal.settings import Settings
-from eaglelocal.tui.log_tail import Tail
+from eaglelocal.tui.log_tail import LogTail
 
 if TYPE_CHECKING:
     from eaglelocal.client.running_servers import RunningServer
@@ -46,7 +46,7 @@ class ServeScreen:
 
         self._look = look_of(settings)
         check_look(self._look)
-        self._stream = TailStream(sys.stderr, Tail())
+        self._stream = TailStream(sys.stderr, LogTail())
 
     def output(self, colour: str) -> Output:
         wanted = {"auto": {}, "always": {"NO_COLOR": "", "FORCE_COLOR": "1"}, "never": {"NO_COLOR": "1"}}[colour]
@@ -77,9 +77,9 @@ class ServeScreen:
 
     @staticmethod
     def _watcher(server: RunningServer) -> OpenWatch:
-        from eaglelocal.client.servers.server_watch import Watch
+        from eaglelocal.client.servers.server_watch import ServerWatch
 
-        return lambda on_reading: Watch(server.url, on_reading, api_key=server.api_key)
+        return lambda on_reading: ServerWatch(server.url, on_reading, api_key=server.api_key)
 
 
 async def until_left(monitor: Monitor) -> Outcome | None:

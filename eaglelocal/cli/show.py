@@ -20,7 +20,7 @@ from eaglelocal.gguf.recommended_sampling import recommended_sampling
 from eaglelocal.memory.projector_bytes import encoding_bytes
 
 if TYPE_CHECKING:
-    from eaglelocal.hub.model_details import KnownDraft, Look
+    from eaglelocal.hub.model_details import KnownDraft, ModelDetails
 
 WIDTH, INDENT = 79, 10
 DEFAULT_CTX = 4096
@@ -56,7 +56,7 @@ def folded(name: str, text: str, width: int | None) -> list[str]:
     return textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * INDENT, break_on_hyphens=False)
 
 
-def facts(look: Look) -> list[tuple[str, str]]:
+def facts(look: ModelDetails) -> list[tuple[str, str]]:
     about = look.about
     lines = [
         ("model", look.reference),
@@ -76,7 +76,7 @@ def facts(look: Look) -> list[tuple[str, str]]:
     return [(name, text) for name, text in lines if text]
 
 
-def _kind(look: Look) -> str:
+def _kind(look: ModelDetails) -> str:
     if look.about.architecture == BLOCK:
         head = BlockInfo.from_header(look.header)
         return f"{head.kind} head: {head.max_draft} tokens at once"
@@ -86,7 +86,7 @@ def _kind(look: Look) -> str:
     return words.get(look.about.kind, look.about.kind)
 
 
-def _shape(look: Look) -> str:
+def _shape(look: ModelDetails) -> str:
     shape = look.shape
     if shape is None:
         return ""
@@ -97,13 +97,13 @@ def _shape(look: Look) -> str:
     return f"{layers} of width {shape.n_embd}{experts}, vocabulary of {shape.n_vocab}"
 
 
-def _size(look: Look) -> str:
+def _size(look: ModelDetails) -> str:
     state = "not written yet: the first use does that" if look.unwritten_bytes else ""
     parts = [size_text(look.size_bytes), look.about.quant, state, f"{len(look.paths)} parts" * (len(look.paths) > 1)]
     return ", ".join(part for part in parts if part)
 
 
-def _memory(look: Look) -> str:
+def _memory(look: ModelDetails) -> str:
     """Return the memory of weights and KV cache; buffers come on top and depend on the machine."""
     n_ctx = _usual_ctx(look)
     cache = look.cache_bytes(n_ctx)
@@ -114,7 +114,7 @@ def _memory(look: Look) -> str:
     return f"{total}: weights {size_text(weights)}, cache {size_text(cache)} for {n_ctx} tokens in f16; buffers besides"
 
 
-def _images(look: Look) -> str:
+def _images(look: ModelDetails) -> str:
     """Return which projector reads images and the memory it takes; the note on images, or "", if there is none."""
     path, projector = look.eyes.path, look.eyes.projector
     if path is None or projector is None:
@@ -123,7 +123,7 @@ def _images(look: Look) -> str:
     return f"read with {path.name}: {size_text(path.stat().st_size)}, and up to {computing} while it encodes one"
 
 
-def _usual_ctx(look: Look) -> int:
+def _usual_ctx(look: ModelDetails) -> int:
     return min(look.about.context or DEFAULT_CTX, DEFAULT_CTX)
 
 
@@ -139,7 +139,7 @@ def template_text(template: str) -> str:
     return f"{tools}{thoughts}"
 
 
-def _drafts(look: Look) -> list[tuple[str, str]]:
+def _drafts(look: ModelDetails) -> list[tuple[str, str]]:
     if look.about.kind != "model":
         return []
     others = [("", _draft_text(draft)) for draft in look.drafts if not (look.has_mtp and draft.kind == MTP)]
@@ -159,7 +159,7 @@ def _draft_text(draft: KnownDraft) -> str:
     return f"{draft.reference} ({', '.join(part for part in (draft.kind, state) if part)})"
 
 
-def look_object(look: Look) -> dict[str, object]:
+def look_object(look: ModelDetails) -> dict[str, object]:
     about, shape = look.about, look.shape
     n_ctx = _usual_ctx(look)
     return {
@@ -205,7 +205,7 @@ def look_object(look: Look) -> dict[str, object]:
     }
 
 
-def _images_bytes(look: Look) -> int | None:
+def _images_bytes(look: ModelDetails) -> int | None:
     projector = look.eyes.projector
     return None if projector is None else projector.weights_bytes + encoding_bytes(projector)
 

@@ -6,7 +6,7 @@ import re
 import threading
 from typing import TextIO
 
-from eaglelocal.tui.log_tail import Tail
+from eaglelocal.tui.log_tail import LogTail
 
 SAID_AGAIN = 12  # most lines of the time under the screen that release() writes
 _LOOKS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -15,7 +15,7 @@ _LOOKS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class TailStream:
     """A stream for cli/output.py, with the methods that it uses. Safe from any thread."""
 
-    def __init__(self, stream: TextIO, tail: Tail) -> None:
+    def __init__(self, stream: TextIO, tail: LogTail) -> None:
         self._stream, self.tail = stream, tail
         self._lock = threading.Lock()
         self._is_held = False

@@ -16,8 +16,8 @@ from eaglelocal.errors import EngineError, UsageError
 from eaglelocal.settings import Settings
 
 if TYPE_CHECKING:
-    from eaglelocal.client.server_reading import Reading
-    from eaglelocal.client.servers.server_watch import Watch
+    from eaglelocal.client.server_reading import ServerReading
+    from eaglelocal.client.servers.server_watch import ServerWatch
     from eaglelocal.tui.feed import Feed
     from eaglelocal.tui.monitor_text import Scene
 
@@ -81,11 +81,11 @@ def address_here() -> str:
 
 # ---- one frame
 def look_once(url: str, api_key: str, settings: Settings, output: Output, *, as_json: bool) -> None:
-    from eaglelocal.client.servers.server_watch import Watch
+    from eaglelocal.client.servers.server_watch import ServerWatch
     from eaglelocal.tui.display_options import look_of
     from eaglelocal.tui.monitor_text import once_text
 
-    watch = Watch(url, ignored, api_key=api_key)
+    watch = ServerWatch(url, ignored, api_key=api_key)
     scene = scene_of(watch)
     if as_json:
         output.object(scene_object(scene))
@@ -93,7 +93,7 @@ def look_once(url: str, api_key: str, settings: Settings, output: Output, *, as_
         output.data(once_text(scene, output.width, look_of(settings).glyphs))
 
 
-def scene_of(watch: Watch) -> Scene:
+def scene_of(watch: ServerWatch) -> Scene:
     """Read the server twice, BETWEEN_S apart, and return the monitor's contents.
 
     Raises EngineError if it does not answer.
@@ -114,7 +114,7 @@ def scene_of(watch: Watch) -> Scene:
     return Scene(url=watch.url, frame=frame, machine=machine, is_local=gauges is not None)
 
 
-def read_into(feed: Feed, watch: Watch) -> None:
+def read_into(feed: Feed, watch: ServerWatch) -> None:
     from eaglelocal.client.server_reading import DISCONNECTED
 
     reading = watch.read()
@@ -139,5 +139,5 @@ def scene_object(scene: Scene) -> dict[str, object]:
     }
 
 
-def ignored(reading: Reading) -> None:
+def ignored(reading: ServerReading) -> None:
     """Ignore a reading: the listener of a Watch that is only read directly."""

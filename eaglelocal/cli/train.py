@@ -20,20 +20,20 @@ from eaglelocal.cli.amounts import duration_text
 from eaglelocal.cli.import_head import check_asked, progress_of
 from eaglelocal.cli.load_model import sampling_of, settings_of, start_engine
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.train_options import Lessons, check_there_is_room, digest_of, lessons_of
+from eaglelocal.cli.train_options import TrainOptions, check_there_is_room, digest_of, lessons_of
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import UsageError
 from eaglelocal.training.device import DEVICES, device_of
 
 if TYPE_CHECKING:
-    from eaglelocal.cli.reports.train import Trained
-    from eaglelocal.cli.train_questions import Asked
+    from eaglelocal.cli.reports.train import TrainResult
+    from eaglelocal.cli.train_questions import TrainQuestions
     from eaglelocal.client.client import Client
     from eaglelocal.core.request import ChatRequest
-    from eaglelocal.hub.heads.trial_verdict import Figures
-    from eaglelocal.training.conversations import Collected, Conversation
+    from eaglelocal.hub.heads.trial_verdict import TrialAcceptance
+    from eaglelocal.training.conversations import Collected, TrainingConversation
     from eaglelocal.training.loop import Recipe
-    from eaglelocal.training.trainer import Learned, Study
+    from eaglelocal.training.trainer import HeadTraining, TrainedHead
 
 DEFAULT_SLOTS = 4
 LEAST_CONVERSATIONS = 40
@@ -107,7 +107,7 @@ def train(
         output.object(report_object(lessons, trained))
 
 
-def trained_for(lessons: Lessons, asked: Asked, *, tokens: int, epochs: int) -> Trained:
+def trained_for(lessons: TrainOptions, asked: TrainQuestions, *, tokens: int, epochs: int) -> TrainResult:
     """Collect answers, train and try the head; resumes from the files in the folder. Returns the result."""
     from eaglelocal.training.trainer import learn
     from eaglelocal.training.training_folder import entered
@@ -131,7 +131,7 @@ def resumable(output: Output) -> Iterator[None]:
         raise
 
 
-def collect_answers(lessons: Lessons, asked: Asked, *, most_tokens: int) -> Collected:
+def collect_answers(lessons: TrainOptions, asked: TrainQuestions, *, most_tokens: int) -> Collected:
     """Collect the target's answers, up to `most_tokens` tokens. Raises UsageError if they are too few."""
     from eaglelocal.training.conversations import collect, key_of
     from eaglelocal.training.training_folder import ANSWERS
@@ -195,12 +195,12 @@ def fitting(collected: Collected, ctx: int) -> Collected:
     return dataclasses.replace(collected, conversations=fit, num_short=num_short)
 
 
-def study_of(lessons: Lessons, collected: Collected, *, epochs: int) -> Study:
+def study_of(lessons: TrainOptions, collected: Collected, *, epochs: int) -> HeadTraining:
     """Return the description of the training run: training and held-out conversations, recipe, checkpoint.
 
     The checkpoint's name depends on the start, the epochs, the context and the conversations.
     """
-    from eaglelocal.training.trainer import Study
+    from eaglelocal.training.trainer import HeadTraining
     from eaglelocal.training.training_folder import CHECKPOINT
 
     taught, held_out = parted(collected.conversations)
@@ -208,7 +208,7 @@ def study_of(lessons: Lessons, collected: Collected, *, epochs: int) -> Study:
     came = [one.key for one in collected.conversations]
     digest = digest_of([str(start.path.resolve()) if start else "", str(epochs), str(lessons.ctx), *came])
     num_steps = epochs * math.ceil(len(taught) / ROWS_PER_STEP)
-    return Study(
+    return HeadTraining(
         plan=lessons.reading_plan(),
         school=lessons.school,
         taught=taught,
@@ -221,7 +221,9 @@ def study_of(lessons: Lessons, collected: Collected, *, epochs: int) -> Study:
     )
 
 
-def parted(conversations: Sequence[Conversation]) -> tuple[tuple[Conversation, ...], tuple[Conversation, ...]]:
+def parted(
+    conversations: Sequence[TrainingConversation],
+) -> tuple[tuple[TrainingConversation, ...], tuple[TrainingConversation, ...]]:
     """Split conversations into training and held-out ones, at most MOST_HELD_OUT.
 
     One in HELD_OUT_EVERY is held out, more of few: otherwise a handful of drafts would decide the comparison.
@@ -231,7 +233,7 @@ def parted(conversations: Sequence[Conversation]) -> tuple[tuple[Conversation, .
     return tuple(one for one in conversations if one not in held), tuple(one for one in conversations if one in held)
 
 
-def recipe_of(lessons: Lessons, num_steps: int) -> Recipe:
+def recipe_of(lessons: TrainOptions, num_steps: int) -> Recipe:
     """Return the learning rates. A pre-trained head gets a quarter of them, decaying from the first step on."""
     from eaglelocal.training.loop import Recipe
 
@@ -251,13 +253,15 @@ class _NoBetter(Exception):
     """A signal that the new head is no better and is discarded; not raised if --out names a file."""
 
 
-def keep(lessons: Lessons, study: Study, learned: Learned, asked: Asked, collected: Collected) -> Trained:
+def keep(
+    lessons: TrainOptions, study: HeadTraining, learned: TrainedHead, asked: TrainQuestions, collected: Collected
+) -> TrainResult:
     """Write the head, compare it with the draft used so far in a real engine, and keep it if it is better.
 
     Raises IncompatibleError if it predicts the target too badly.
     """
     from eaglelocal.cli.head_trial import check_knows_target
-    from eaglelocal.cli.reports.train import Trained
+    from eaglelocal.cli.reports.train import TrainResult
     from eaglelocal.gguf.draft_pairing import read_draft
     from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY
     from eaglelocal.gguf.header_patch import amend
@@ -285,10 +289,10 @@ def keep(lessons: Lessons, study: Study, learned: Learned, asked: Asked, collect
                     raise _NoBetter
     except _NoBetter:
         is_kept = False
-    return Trained(path, name, is_kept, learned.before, learned.after, before, after, collected, len(study.taught))
+    return TrainResult(path, name, is_kept, learned.before, learned.after, before, after, collected, len(study.taught))
 
 
-def tried(lessons: Lessons, draft: str, requests: Sequence[ChatRequest], what: str) -> Figures:
+def tried(lessons: TrainOptions, draft: str, requests: Sequence[ChatRequest], what: str) -> TrialAcceptance:
     """Answer the held-out questions greedily with a draft (as --draft takes it) of fixed length; return its figures."""
     from eaglelocal.cli.head_trial import DRAFT_LENGTH, as_trial, ask_all
 

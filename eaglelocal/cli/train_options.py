@@ -15,24 +15,24 @@ from eaglelocal import locations
 from eaglelocal.cli.import_head import asked_place, find
 from eaglelocal.cli.load_model import options_of, plan_run
 from eaglelocal.cli.output import Output
-from eaglelocal.conversation.session import Choice
+from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
     from eaglelocal.core.plan import Plan
     from eaglelocal.hub.target_resolver import FoundTarget
     from eaglelocal.settings import Settings
-    from eaglelocal.training.draft_head import School
+    from eaglelocal.training.draft_head import HeadSource
 
 DEFAULT_CTX = 2048
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lessons:
+class TrainOptions:
     """The options of a training run: target, start, rival, files and devices."""
 
     found: FoundTarget
-    school: School
+    school: HeadSource
     rival: str | None  # the draft used now, or the head that training starts from; the result must be better
     settings: Settings
     output: Output
@@ -46,7 +46,7 @@ class Lessons:
         """Return a plan with this draft, as --draft takes it; a head's weights are not quantized further."""
         from eaglelocal.gguf.head_requantization import AS_IN_FILE
 
-        options = options_of(self.settings, Choice(), parallel=parallel)
+        options = options_of(self.settings, ModelChoice(), parallel=parallel)
         options = dataclasses.replace(options, mmproj="none", draft=draft, draft_type=AS_IN_FILE, ctx=ctx, spec=spec)
         return plan_run(options, self.output)
 
@@ -62,12 +62,12 @@ class Lessons:
 
 def lessons_of(
     settings: Settings, output: Output, device: str, *, start: str, work: str | None, out: str | None, kind: str
-) -> Lessons:
+) -> TrainOptions:
     """Resolve the flags of a run. Raises UsageError, IncompatibleError or ResourceError for what cannot work."""
     found = find(settings, output)
     school = school_of(start, found)
     folder = Path(work).expanduser() if work else locations.training_dir() / digest_of([str(found.path.resolve())])
-    return Lessons(
+    return TrainOptions(
         found=found,
         school=school,
         rival=draft_there(start, found),
@@ -81,7 +81,7 @@ def lessons_of(
     )
 
 
-def school_of(start: str, found: FoundTarget) -> School:
+def school_of(start: str, found: FoundTarget) -> HeadSource:
     """Return the target with the head to start from: `start` names it, or auto: as `--draft auto`, or none: a new one.
 
     Raises UsageError if it is no EAGLE head, IncompatibleError if it cannot be trained, before answers are collected.
@@ -89,9 +89,9 @@ def school_of(start: str, found: FoundTarget) -> School:
     from eaglelocal.gguf.eagle_info import EagleInfo
     from eaglelocal.gguf.reader import read_header
     from eaglelocal.hub.draft_resolver import find_draft
-    from eaglelocal.training.draft_head import School, head_shape
+    from eaglelocal.training.draft_head import HeadSource, head_shape
 
-    school = School(found.header, found.info)
+    school = HeadSource(found.header, found.info)
     draft = None if start == "none" else find_draft(start, found)
     if draft is not None and draft.kind == "eagle3" and draft.path is not None:
         header = read_header(draft.path)
@@ -115,7 +115,7 @@ def draft_there(start: str, found: FoundTarget) -> str | None:
     return "mtp" if draft.kind == "mtp" else str(draft.path.resolve())
 
 
-def path_of(school: School, kind: str, out: str | None) -> Path:
+def path_of(school: HeadSource, kind: str, out: str | None) -> Path:
     """Return the file of the new head. Raises UsageError or ResourceError if it cannot be written."""
     from eaglelocal.hub.heads.head_store import check_writable, place_of
     from eaglelocal.training.draft_head import name_of
@@ -126,7 +126,7 @@ def path_of(school: School, kind: str, out: str | None) -> Path:
     return path
 
 
-def check_there_is_room(lessons: Lessons) -> None:
+def check_there_is_room(lessons: TrainOptions) -> None:
     """Raise ResourceError, with the numbers, if memory or disk do not suffice; called before answers are collected."""
     from eaglelocal.catalog.catalog import load
     from eaglelocal.gguf.model_shape import shape_of

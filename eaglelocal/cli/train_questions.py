@@ -23,14 +23,14 @@ SEED = 5  # not bench's, so that the questions differ
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TrainQuestions:
     """The requests of a training run, without ids, and their source in words."""
 
     requests: tuple[ChatRequest, ...]
     source: str
 
 
-def asked_of(prompts: str | None, params: SamplingParams, *, has_template: bool, least: int) -> Asked:
+def asked_of(prompts: str | None, params: SamplingParams, *, has_template: bool, least: int) -> TrainQuestions:
     """Return the questions of a file, or those of the user's saved chats and then built-in tasks.
 
     Raises UsageError on a bad file, or one with images or with fewer than `least` different questions.
@@ -44,11 +44,11 @@ def asked_of(prompts: str | None, params: SamplingParams, *, has_template: bool,
         if num < least:
             hint = f"{least} or more; without --prompts there are built-in ones"
             raise UsageError(f"too few different questions in {prompts} to learn from: {num}", hint=hint)
-        return Asked(tuple(requests), f"{num} questions of {prompts}")
+        return TrainQuestions(tuple(requests), f"{num} questions of {prompts}")
     own = [_request(messages, params, has_template) for messages in _saved()]
     built_in = [_request(messages, params, has_template) for messages in _tasks()]
     source = f"{len(own)} questions of your saved chats, then built-in ones" if own else "built-in questions"
-    return Asked((*own, *built_in), source)
+    return TrainQuestions((*own, *built_in), source)
 
 
 def _request(

@@ -17,7 +17,7 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.load_model import load_model, options_of, plan_run, settings_of, slots_of
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.conversation.session import Answer, ChatClient, Choice
+from eaglelocal.conversation.session import AnswerEvents, ChatClient, ModelChoice
 from eaglelocal.core.events import Failed, LoadProgress, Tokens
 from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.sampling import SamplingParams
@@ -77,7 +77,7 @@ def tune(
 
 def plan_of(settings: Settings, output: Output) -> Plan:
     """Return the plan of the settings without a projector: images are not measured."""
-    options = options_of(settings, Choice(), parallel=slots_of(settings))
+    options = options_of(settings, ModelChoice(), parallel=slots_of(settings))
     return plan_run(dataclasses.replace(options, mmproj="none"), output)
 
 
@@ -125,7 +125,7 @@ def request_of(length: int, number: int, num_lengths: int) -> ChatRequest:
     return ChatRequest(id=f"tune-{number}-{length}", text=PROMPT, params=params, spec=fixed(length))
 
 
-def run_steps(answer: Answer) -> None:
+def run_steps(answer: AnswerEvents) -> None:
     """Follow an answer for STEPS steps, then cancel it. Raises the error of a failure."""
     steps = 0
     for event in answer:

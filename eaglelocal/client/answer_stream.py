@@ -13,16 +13,16 @@ from queue import SimpleQueue
 from types import TracebackType
 
 from eaglelocal.client.client import Client
-from eaglelocal.core.events import Failed, Finished, Piece, RequestEvent, Started, Tokens
+from eaglelocal.core.events import Failed, Finished, RequestEvent, Started, TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class CompleteAnswer:
     """A complete answer."""
 
     text: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TextPiece, ...]
     finished: Finished
     started: Started | None = None  # None when it was cancelled before it started
 
@@ -31,7 +31,7 @@ class Reply:
         return tuple(piece.token for piece in self.pieces)
 
 
-class Answer:
+class RequestStream:
     """The events of one request, for one reader. Leaving it as a context manager cancels a running request."""
 
     def __init__(self, client: Client, request_id: str) -> None:
@@ -64,7 +64,7 @@ class Answer:
         self._read.append(event)
         return event
 
-    def result(self) -> Reply:
+    def result(self) -> CompleteAnswer:
         """Read to the end and return the whole answer, earlier events included. Raises the error of a Failed event."""
         for _ in self:
             pass
@@ -74,17 +74,17 @@ class Answer:
         assert isinstance(last, Finished)
         started = next((event for event in self._read if isinstance(event, Started)), None)
         pieces = tuple(piece for event in self._read if isinstance(event, Tokens) for piece in event.pieces)
-        return Reply("".join(piece.text for piece in pieces) + last.text, pieces, last, started)
+        return CompleteAnswer("".join(piece.text for piece in pieces) + last.text, pieces, last, started)
 
-    def __enter__(self) -> Answer:
+    def __enter__(self) -> RequestStream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.cancel()
 
 
-def stream(client: Client, request: ChatRequest) -> Answer:
+def stream(client: Client, request: ChatRequest) -> RequestStream:
     """Submit a request and return an iterator over its events."""
-    answer = Answer(client, request.id)
+    answer = RequestStream(client, request.id)
     client.submit(request, answer.arrive)
     return answer

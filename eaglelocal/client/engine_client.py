@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 
-from eaglelocal.client.answer_stream import Answer, stream
+from eaglelocal.client.answer_stream import RequestStream, stream
 from eaglelocal.client.client import OnEvent
-from eaglelocal.client.in_flight_requests import Desk
+from eaglelocal.client.in_flight_requests import InFlightRequests
 from eaglelocal.client.snapshots import Snapshots
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, LoadProgress, RequestEvent
 from eaglelocal.core.plan import Plan
@@ -48,7 +48,7 @@ class EngineClient:
         on_progress: OnProgress | None = None,
         restart: RestartPolicy = DEFAULT_POLICY,
     ) -> None:
-        self._desk = Desk(EngineError("the engine has not been started"))
+        self._desk = InFlightRequests(EngineError("the engine has not been started"))
         self._snapshots = Snapshots()
         self._switchboard = _Switchboard(self._desk, self._snapshots, on_progress, restart.wait_limit_s)
         self._supervisor = Supervisor(plan, builder, restart, self._switchboard)
@@ -87,7 +87,7 @@ class EngineClient:
         """Submit a request; see Client. It waits while the engine loads, and up to `wait_limit_s` while it restarts."""
         self._desk.submit(request, on_event)
 
-    def stream(self, request: ChatRequest) -> Answer:
+    def stream(self, request: ChatRequest) -> RequestStream:
         """Submit a request and return an iterator over its events."""
         return stream(self, request)
 
@@ -125,7 +125,9 @@ class EngineClient:
 class _Switchboard:
     """The supervisor's listener: passes its events on to Desk, snapshots and the caller."""
 
-    def __init__(self, desk: Desk, snapshots: Snapshots, on_progress: OnProgress | None, wait_limit_s: float) -> None:
+    def __init__(
+        self, desk: InFlightRequests, snapshots: Snapshots, on_progress: OnProgress | None, wait_limit_s: float
+    ) -> None:
         self._desk = desk
         self._snapshots = snapshots
         self._on_progress = on_progress

@@ -18,12 +18,12 @@ from dataclasses import replace
 from types import TracebackType
 from urllib.parse import SplitResult, urlsplit
 
-from eaglelocal.client.answer_stream import Answer, stream
+from eaglelocal.client.answer_stream import RequestStream, stream
 from eaglelocal.client.client import OnEvent
 from eaglelocal.client.http_server import chosen_model, info_of, is_ours, snapshot_of
 from eaglelocal.client.http_stream import Dialect, StreamedAnswer, chat_body, data_lines, mapping, number, refusal
 from eaglelocal.client.server_reading import DISCONNECTED
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Piece, Tokens
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, TextPiece, Tokens
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.surrogates import join_in_json
@@ -82,7 +82,7 @@ class HttpClient:
             self._running[request.id] = exchange
         threading.Thread(target=self._converse, args=(exchange,), name=f"http-{request.id}", daemon=True).start()
 
-    def stream(self, request: ChatRequest) -> Answer:
+    def stream(self, request: ChatRequest) -> RequestStream:
         """Submit a request and return an iterator over its events."""
         return stream(self, request)
 
@@ -221,7 +221,7 @@ class _Exchange:
         self.socket: socket.socket | None = None
         self.is_cancelled = False
 
-    def tell(self, pieces: tuple[Piece, ...]) -> None:
+    def tell(self, pieces: tuple[TextPiece, ...]) -> None:
         if pieces:
             self.on_event(Tokens(self.request.id, pieces))
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from eaglelocal.client.http_stream import mapping, number, speculation_of
 from eaglelocal.core.events import EngineInfo, EngineSnapshot
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.sampling import RECOMMENDED, is_possible
 from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.errors import EngineError, RequestError
@@ -31,7 +31,7 @@ def chosen_model(reply: Mapping[str, object], wanted: str, url: str) -> Mapping[
     if wanted and wanted not in named:
         raise RequestError(f"{url} has no model {wanted!r}", hint="it has: " + ", ".join(list(named)[:8]))
     told = {name: {**_told_beside(reply, name), **entry} for name, entry in named.items()}
-    talking = (name for name, entry in told.items() if _task({}, entry) is Task.TEXT)
+    talking = (name for name, entry in told.items() if _task({}, entry) is ModelTask.TEXT)
     return told[wanted or next(talking, next(iter(told)))]
 
 
@@ -75,11 +75,13 @@ def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: st
     )
 
 
-def _task(info: Mapping[str, object], entry: Mapping[str, object]) -> Task:
+def _task(info: Mapping[str, object], entry: Mapping[str, object]) -> ModelTask:
     """Return the task: text, unless our server's `task` or llama-server's `capabilities` say otherwise."""
     capabilities = entry.get("capabilities")
     alone = capabilities[0] if isinstance(capabilities, list) and len(capabilities) == 1 else None
-    return next((task for task in (Task.EMBEDDING, Task.RANK) if task in (info.get("task"), alone)), Task.TEXT)
+    return next(
+        (task for task in (ModelTask.EMBEDDING, ModelTask.RANK) if task in (info.get("task"), alone)), ModelTask.TEXT
+    )
 
 
 def may_see(entry: Mapping[str, object]) -> bool:

@@ -10,10 +10,10 @@ import base64
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from eaglelocal.core.events import Finished, Piece
+from eaglelocal.core.events import Finished, TextPiece
 from eaglelocal.core.image_formats import media_type
 from eaglelocal.core.json_text import read_json
-from eaglelocal.core.request import ChatRequest, Drafting, Message, Spec
+from eaglelocal.core.request import ChatRequest, DraftPolicy, Message, Spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.surrogates import SurrogateJoiner, join_surrogates
@@ -94,7 +94,7 @@ def _unlike_default(params: SamplingParams, *names: str) -> dict[str, object]:
 
 
 def _spec_word(spec: Spec) -> str | int:
-    return spec.num_draft_tokens if spec.drafting is Drafting.FIXED else spec.drafting.value
+    return spec.num_draft_tokens if spec.drafting is DraftPolicy.FIXED else spec.drafting.value
 
 
 def data_lines(lines: Iterable[bytes]) -> Iterator[str]:
@@ -126,7 +126,7 @@ class StreamedAnswer:
     _thought: SurrogateJoiner = field(default_factory=SurrogateJoiner)
     _text: SurrogateJoiner = field(default_factory=SurrogateJoiner)
 
-    def take(self, data: str, now: float) -> tuple[Piece, ...]:
+    def take(self, data: str, now: float) -> tuple[TextPiece, ...]:
         """Return the pieces of one event. Raises EngineError for an error event and for data that is no JSON object."""
         chunk = _object(data)
         if chunk.get("error"):
@@ -146,7 +146,7 @@ class StreamedAnswer:
         self.arrivals.append(now)
         return (self._piece(thought, text, drafted=bool(drafted) and all(drafted)),)
 
-    def flush(self, now: float) -> tuple[Piece, ...]:
+    def flush(self, now: float) -> tuple[TextPiece, ...]:
         """Return text held back for a second surrogate half when the stream ended, for whatever reason it ended."""
         thought, text = self._thought.finish(), self._text.finish()
         if not (thought or text):
@@ -159,12 +159,12 @@ class StreamedAnswer:
         thought = self._thought.feed(thought) + (self._thought.finish() if text else "")
         return thought, self._text.feed(text)
 
-    def _piece(self, thought: str, text: str, *, drafted: bool) -> Piece:
+    def _piece(self, thought: str, text: str, *, drafted: bool) -> TextPiece:
         if self.is_split:
-            return Piece(NO_ID, text, drafted, reasoning=thought)
+            return TextPiece(NO_ID, text, drafted, reasoning=thought)
         ends_thinking = bool(text) and (self.is_thinking or bool(thought))
         self.is_thinking = not text
-        return Piece(NO_ID, thought + ("\n\n" if ends_thinking else "") + text, drafted)
+        return TextPiece(NO_ID, thought + ("\n\n" if ends_thinking else "") + text, drafted)
 
     @property
     def num_tokens(self) -> int:

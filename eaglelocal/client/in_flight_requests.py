@@ -37,7 +37,7 @@ class Recipient(Protocol):
         """Send a command; return False if the process is gone and never received it."""
 
 
-class _Asked:
+class _SubmittedRequest:
     """A request and the listener for its events."""
 
     __slots__ = ("_digest", "on_event", "request")
@@ -68,7 +68,7 @@ class _Asked:
 class _Sent:
     """A request that was sent to a process."""
 
-    asked: _Asked
+    asked: _SubmittedRequest
     sent_at_s: float
     has_started: bool = False
 
@@ -78,7 +78,7 @@ class _Sent:
         return InFlight(id=request.id, kind=kind, age_s=age_s, has_started=self.has_started, owner=request.owner)
 
 
-class Desk:
+class InFlightRequests:
     """The requests of one client.
 
     Commands are sent under the lock: a Cancel must not overtake its Submit.
@@ -88,7 +88,7 @@ class Desk:
         self._lock = threading.Lock()
         self._recipient: Recipient | None = None
         self._refusal: EagleLocalError | None = refusal  # why new requests are failed at once; None: they wait
-        self._waiting: dict[str, _Asked] = {}
+        self._waiting: dict[str, _SubmittedRequest] = {}
         self._sent: dict[str, _Sent] = {}
         self._suspects = CrashSuspects()
         self._look_again: threading.Timer | None = None  # set while suspects wait for another one
@@ -114,7 +114,7 @@ class Desk:
             return tuple(sent.in_flight() for sent in self._sent.values())
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
-        asked = _Asked(request, on_event)
+        asked = _SubmittedRequest(request, on_event)
         if self._suspects or asked.has_pictures:
             _ = asked.digest  # hashed before the lock is taken
         with self._lock:
@@ -189,7 +189,7 @@ class Desk:
         for request_id, one in waiting.items():
             self._call(one.on_event, Failed(request_id, error))
 
-    def _accuse(self, asked: list[_Asked], error: EagleLocalError) -> None:
+    def _accuse(self, asked: list[_SubmittedRequest], error: EagleLocalError) -> None:
         digests = [one.digest for one in asked]  # hashed before the lock is taken
         with self._lock:
             guilty = self._suspects.record_crash(digests, error)
@@ -197,10 +197,10 @@ class Desk:
             ids = ", ".join(one.request.id for one in asked if one.digest == guilty)
             _suspects_log.warning("request %s was in flight at several crashes; its like is refused from now on", ids)
 
-    def _accusation(self, asked: _Asked) -> EagleLocalError | None:
+    def _accusation(self, asked: _SubmittedRequest) -> EagleLocalError | None:
         return self._suspects.refusal(asked.digest) if self._suspects else None
 
-    def _clear(self, asked: _Asked) -> None:
+    def _clear(self, asked: _SubmittedRequest) -> None:
         if self._suspects:
             with self._lock:
                 self._suspects.clear(asked.digest)
@@ -222,7 +222,7 @@ class Desk:
         for on_event, failed in refused:
             self._call(on_event, failed)
 
-    def _send_or_keep(self, asked: _Asked) -> None:
+    def _send_or_keep(self, asked: _SubmittedRequest) -> None:
         if self._recipient is None:
             self._waiting[asked.request.id] = asked
         elif self._must_wait(asked):
@@ -231,7 +231,7 @@ class Desk:
         else:
             self._send(self._recipient, asked)
 
-    def _must_wait(self, asked: _Asked) -> bool:
+    def _must_wait(self, asked: _SubmittedRequest) -> bool:
         if not self._suspects:
             return False
         running = [(sent.asked.digest, sent.sent_at_s) for sent in list(self._sent.values())]
@@ -252,7 +252,7 @@ class Desk:
             self._look_again = None
         self._send_waiting()
 
-    def _send(self, recipient: Recipient, asked: _Asked) -> None:
+    def _send(self, recipient: Recipient, asked: _SubmittedRequest) -> None:
         request = asked.request
         self._sent[request.id] = _Sent(asked, time.monotonic())  # first: the answer may come before send returns
         try:

@@ -16,7 +16,7 @@ DISCONNECTED = "disconnected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class ServerTotals:
     """Counters of one engine process. A different `process` means that they restarted at zero."""
 
     process: str = ""
@@ -37,7 +37,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drafting:
+class DraftingState:
     """The server's drafting. state: on, asleep or off; "" if unknown."""
 
     state: str = ""
@@ -69,7 +69,7 @@ class RequestRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ServerReading:
     """A server at one moment."""
 
     kind: str  # eaglelocal, llama-server, vLLM
@@ -90,8 +90,8 @@ class Reading:
     cache_share: float | None = None  # share of the KV cache in use, 0 to 1
     memory_bytes: int | None = None
     swapped_bytes: float | None = None  # of conversations swapped out to RAM
-    totals: Totals = Totals()
-    drafting: Drafting = Drafting()
+    totals: ServerTotals = ServerTotals()
+    drafting: DraftingState = DraftingState()
     requests: tuple[RequestRow, ...] | None = None
     recent: tuple[RequestRow, ...] = ()
     missing: tuple[str, ...] = ()  # flags that would make the server report more
@@ -109,25 +109,25 @@ def added(values: Iterable[float | None]) -> float | None:
     return sum(told) if told else None
 
 
-def added_totals(each: Sequence[Totals]) -> Totals:
+def added_totals(each: Sequence[ServerTotals]) -> ServerTotals:
     """Return the sum over several engines; it starts anew when one comes or goes."""
     counters = {
         field.name: added(getattr(one, field.name) for one in each)
-        for field in fields(Totals)
+        for field in fields(ServerTotals)
         if field.name not in ("process", "per_position")
     }
     depths = zip_longest(*(one.per_position for one in each if one.per_position is not None), fillvalue=0.0)
-    return Totals(
+    return ServerTotals(
         process="+".join(one.process for one in each if one.process),
         per_position=tuple(map(sum, depths)) if any(one.per_position is not None for one in each) else None,
         **counters,
     )
 
 
-def totals_of(snapshot: EngineSnapshot) -> Totals:
+def totals_of(snapshot: EngineSnapshot) -> ServerTotals:
     """Return the totals of an engine's own snapshot."""
     stats = snapshot.speculation
-    return Totals(
+    return ServerTotals(
         process=str(snapshot.engine_pid),
         prompt_tokens=snapshot.prompt_tokens,
         generated_tokens=snapshot.generated_tokens,
@@ -144,11 +144,11 @@ def totals_of(snapshot: EngineSnapshot) -> Totals:
     )
 
 
-def reading_of(snapshot: EngineSnapshot, *, state: str = "ready", n_ctx: int | None = None) -> Reading:
+def reading_of(snapshot: EngineSnapshot, *, state: str = "ready", n_ctx: int | None = None) -> ServerReading:
     """Return the reading of an engine's own snapshot. Without a process id its values are unknown."""
     is_told = snapshot.engine_pid > 0
     stats = snapshot.speculation
-    return Reading(
+    return ServerReading(
         kind="eaglelocal",
         state=state,
         n_ctx=n_ctx,
@@ -156,6 +156,8 @@ def reading_of(snapshot: EngineSnapshot, *, state: str = "ready", n_ctx: int | N
         waiting=snapshot.waiting,
         cached_tokens=snapshot.cached_tokens if is_told else None,
         cache_cells=(snapshot.cache_cells or None) if is_told else None,
-        totals=totals_of(snapshot) if is_told else Totals(),
-        drafting=Drafting(state=stats.state, reason=stats.reason, setting=snapshot.spec) if is_told else Drafting(),
+        totals=totals_of(snapshot) if is_told else ServerTotals(),
+        drafting=DraftingState(state=stats.state, reason=stats.reason, setting=snapshot.spec)
+        if is_told
+        else DraftingState(),
     )

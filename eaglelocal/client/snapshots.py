@@ -10,7 +10,7 @@ from eaglelocal.client.in_flight_requests import Recipient
 from eaglelocal.core.events import NOTHING_YET, EngineSnapshot, TakeSnapshot
 
 
-class _Asked:
+class _PendingSnapshot:
     """A TakeSnapshot sent to one process, and its future answer."""
 
     def __init__(self, recipient: Recipient) -> None:
@@ -24,7 +24,7 @@ class Snapshots:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last = NOTHING_YET
-        self._asked: _Asked | None = None
+        self._asked: _PendingSnapshot | None = None
 
     @property
     def last(self) -> EngineSnapshot:
@@ -35,7 +35,7 @@ class Snapshots:
         with self._lock:
             asked = self._asked
             if asked is None or asked.recipient is not recipient:  # a dead process never answers
-                asked = self._asked = _Asked(recipient)
+                asked = self._asked = _PendingSnapshot(recipient)
                 recipient.send(TakeSnapshot())
         try:
             return asked.answer.result(timeout_s)

@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import Drafting, Spec
+from eaglelocal.core.request import DraftPolicy, Spec
 from eaglelocal.core.sampling import sampling_text
 from eaglelocal.core.stats import SpeculationStats
 
@@ -55,9 +55,9 @@ def model_line(info: EngineInfo, plan: Plan) -> str:
 def ahead(spec: Spec) -> str:
     """Return the draft length in words."""
     match spec.drafting:
-        case Drafting.FIXED:
+        case DraftPolicy.FIXED:
             return f"{_count(spec.num_draft_tokens, 'token')} ahead"
-        case Drafting.PID:
+        case DraftPolicy.PID:
             return "as long as a PID rule says"
         case _:
             return "as much as pays"

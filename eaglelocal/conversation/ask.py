@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from eaglelocal.conversation.context_window import turns_to_forget
 from eaglelocal.conversation.pictures import Pictures
-from eaglelocal.conversation.session import Answer, Outcome, Session
+from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
 from eaglelocal.core.events import (
-    Embedded,
+    Embeddings,
     Failed,
     Finished,
     Prompted,
@@ -24,18 +24,18 @@ from eaglelocal.core.events import (
 from eaglelocal.errors import EagleLocalError
 
 Listener = Callable[[RequestEvent], None]
-Follow = Callable[[Answer], Outcome]  # usually `listen`, inside something that can stop the answer
+Follow = Callable[[AnswerEvents], RequestOutcome]  # usually `listen`, inside something that can stop the answer
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskResult:
     """The result of a question."""
 
-    outcome: Outcome
+    outcome: RequestOutcome
     num_left_out: int  # old turns that were left out for the first time
 
 
-def ask(session: Session, question: str, follow: Follow, pictures: Pictures = ()) -> Asked:
+def ask(session: Session, question: str, follow: Follow, pictures: Pictures = ()) -> AskResult:
     """Ask a question and record the answer in the session.
 
     The oldest turns are left out until the engine takes the request.
@@ -47,12 +47,12 @@ def ask(session: Session, question: str, follow: Follow, pictures: Pictures = ()
         num_forgotten += 1
         outcome = _try(session, question, pictures, num_forgotten, follow)
     session.record(question, outcome, num_forgotten, pictures)
-    return Asked(outcome, 0 if outcome.refused else num_forgotten - before)
+    return AskResult(outcome, 0 if outcome.refused else num_forgotten - before)
 
 
-def listen(answer: Answer, hear: Listener) -> Outcome:
+def listen(answer: AnswerEvents, hear: Listener) -> RequestOutcome:
     """Pass each event of an answer to `hear` and return the outcome. An EagleLocalError is kept in it, not raised."""
-    outcome = Outcome()
+    outcome = RequestOutcome()
     try:
         for event in answer:
             hear(event)
@@ -62,7 +62,7 @@ def listen(answer: Answer, hear: Listener) -> Outcome:
     return outcome
 
 
-def _after(outcome: Outcome, event: RequestEvent) -> Outcome:
+def _after(outcome: RequestOutcome, event: RequestEvent) -> RequestOutcome:
     match event:
         case Started():
             return replace(outcome, started=True)
@@ -74,11 +74,11 @@ def _after(outcome: Outcome, event: RequestEvent) -> Outcome:
             return replace(outcome, text=text, reasoning=reasoning, finished=event)
         case Failed():
             return replace(outcome, error=event.error)
-        case Prompted() | SpeculationChanged() | Embedded():
+        case Prompted() | SpeculationChanged() | Embeddings():
             return outcome  # the line after the answer says how drafting ended
 
 
-def _try(session: Session, question: str, pictures: Pictures, num_forgotten: int, follow: Follow) -> Outcome:
+def _try(session: Session, question: str, pictures: Pictures, num_forgotten: int, follow: Follow) -> RequestOutcome:
     return follow(session.model.client.stream(session.request(question, num_forgotten, pictures)))
 
 

@@ -31,19 +31,19 @@ NAME = re.compile(r"\w[\w .-]{0,79}")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SavedConversation:
     """An entry of the list of saved conversations."""
 
     name: str
     modified_at: float  # seconds since 1970
 
 
-def entries(folder: Path) -> tuple[Entry, ...]:
+def entries(folder: Path) -> tuple[SavedConversation, ...]:
     """Return the saved conversations of a folder, latest first."""
     found = []
     for path in folder.glob("*.json"):
         with suppress(OSError):  # it was just removed, or is a dangling link
-            found.append(Entry(path.stem, path.stat().st_mtime))
+            found.append(SavedConversation(path.stem, path.stat().st_mtime))
     return tuple(sorted(found, key=lambda entry: (entry.modified_at, entry.name), reverse=True))
 
 

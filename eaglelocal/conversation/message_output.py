@@ -10,7 +10,7 @@ from typing import Protocol
 from eaglelocal.core.events import LoadProgress
 
 
-class Progress(Protocol):
+class ProgressBar(Protocol):
     """A progress bar of one operation."""
 
     def __call__(self, progress: LoadProgress) -> None: ...
@@ -19,7 +19,7 @@ class Progress(Protocol):
         """Remove the bar; later progress is not shown."""
 
 
-class Voice(Protocol):
+class MessageOutput(Protocol):
     """An output for messages, such as `cli.output.Output`."""
 
     def message(self, text: str = "") -> None:
@@ -28,4 +28,4 @@ class Voice(Protocol):
     def aside(self, text: str) -> None:
         """Show a line of lesser importance."""
 
-    def progress(self) -> Progress: ...
+    def progress(self) -> ProgressBar: ...

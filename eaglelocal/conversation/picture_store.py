@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from eaglelocal.conversation.pictures import Picture, Pictures, picture_of
+from eaglelocal.conversation.pictures import AttachedPicture, Pictures, picture_of
 from eaglelocal.core.atomic_file import write_whole
 from eaglelocal.core.folders import sync_folder
 from eaglelocal.core.image_formats import MAX_PICTURE_BYTES, MAX_PICTURES
@@ -22,7 +22,7 @@ FOLDER = "pictures"
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def keep(folder: Path, pictures: Iterable[Picture]) -> None:
+def keep(folder: Path, pictures: Iterable[AttachedPicture]) -> None:
     """Write the pictures that are not stored yet. Raises OSError."""
     for picture in pictures:
         path = folder / FOLDER / picture.digest
@@ -67,7 +67,7 @@ def drop(folder: Path, digests: set[str]) -> None:
             sync_folder(folder / FOLDER)
 
 
-def _read(folder: Path, name: str, digest: str) -> Picture:
+def _read(folder: Path, name: str, digest: str) -> AttachedPicture:
     path = folder / FOLDER / digest
     try:
         with path.open("rb") as file:
@@ -76,4 +76,4 @@ def _read(folder: Path, name: str, digest: str) -> Picture:
             return picture_of(name, data)
     except (OSError, UsageError):
         pass
-    return Picture(name, b"", digest=digest)
+    return AttachedPicture(name, b"", digest=digest)

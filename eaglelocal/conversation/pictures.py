@@ -41,7 +41,7 @@ MAX_COMPLETIONS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class AttachedPicture:
     """A picture of a question. `data` is empty if the file of a saved conversation is gone."""
 
     name: str
@@ -56,10 +56,10 @@ class Picture:
         return f"[image: {name}, {self.width}x{self.height}]" if self.data else f"[image: {name}, gone]"
 
 
-Pictures = tuple[Picture, ...]
+Pictures = tuple[AttachedPicture, ...]
 
 
-def picture_of(name: str, data: bytes) -> Picture:
+def picture_of(name: str, data: bytes) -> AttachedPicture:
     """Check the bytes of a picture and read its size. Raises UsageError on an unknown format or a bad size."""
     if not media_type(data):
         raise UsageError(f"{name} is no {NAMES}", hint="save it as one of these")
@@ -67,7 +67,7 @@ def picture_of(name: str, data: bytes) -> Picture:
         width, height = opened.size
     if problem := size_problem(width, height):
         raise UsageError(f"{name} cannot be read: {problem}", hint=SIZE_HINT)
-    return Picture(name, data, width, height, hashlib.sha256(data).hexdigest())
+    return AttachedPicture(name, data, width, height, hashlib.sha256(data).hexdigest())
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _opened(name: str, data: bytes) -> Iterator[Opened]:
         raise UsageError(f"{name} cannot be read: {problem or type(problem).__name__}") from None
 
 
-def read_picture(path: Path) -> Picture:
+def read_picture(path: Path) -> AttachedPicture:
     """Read and decode a picture file. Raises UsageError with its name: the engine could not name a damaged file."""
     try:
         with open(path, "rb", opener=_opener) as file:
@@ -115,7 +115,7 @@ def pictures_of(paths: Iterable[str]) -> Pictures:
     return joined((), (read_picture(_path(path)) for path in paths))
 
 
-def joined(attached: Pictures, more: Iterable[Picture]) -> Pictures:
+def joined(attached: Pictures, more: Iterable[AttachedPicture]) -> Pictures:
     """Return both lists of pictures as one. Raises UsageError if they are too many for one question."""
     together = (*attached, *more)
     if len(together) > MAX_PICTURES:

@@ -10,7 +10,7 @@ from eaglelocal.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class SamplingField:
     """A field of the form."""
 
     name: str  # of SamplingParams
@@ -21,17 +21,17 @@ class Field:
 
 
 FIELDS = (
-    Field("temperature", "temperature", is_whole=False),
-    Field("top_k", "top k", is_whole=True),
-    Field("top_p", "top p", is_whole=False),
-    Field("min_p", "min p", is_whole=False),
-    Field("repeat_penalty", "repeat penalty", is_whole=False),
-    Field("max_tokens", "most tokens", is_whole=True, unset="until the context is full", least=1),
-    Field("seed", "seed", is_whole=True, unset="another one each time"),
+    SamplingField("temperature", "temperature", is_whole=False),
+    SamplingField("top_k", "top k", is_whole=True),
+    SamplingField("top_p", "top p", is_whole=False),
+    SamplingField("min_p", "min p", is_whole=False),
+    SamplingField("repeat_penalty", "repeat penalty", is_whole=False),
+    SamplingField("max_tokens", "most tokens", is_whole=True, unset="until the context is full", least=1),
+    SamplingField("seed", "seed", is_whole=True, unset="another one each time"),
 )
 
 
-def text_of(params: SamplingParams, field: Field) -> str:
+def text_of(params: SamplingParams, field: SamplingField) -> str:
     """Return the text that the field shows; "" if the parameter is unset."""
     value = getattr(params, field.name)
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
@@ -56,7 +56,7 @@ def changed(params: SamplingParams, name: str, text: str) -> SamplingParams:
     return replace(params, left_open=params.left_open.difference([name]), **{name: value})  # type: ignore[arg-type]
 
 
-def _number(field: Field, text: str) -> float | int | None:
+def _number(field: SamplingField, text: str) -> float | int | None:
     if not text and field.unset:
         return None
     try:

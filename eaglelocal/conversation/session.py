@@ -12,7 +12,7 @@ from typing import Protocol
 
 from eaglelocal.conversation.context_window import TokenEstimate, calibrated
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.pictures import Picture, Pictures, joined
+from eaglelocal.conversation.pictures import AttachedPicture, Pictures, joined
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, Spec
@@ -26,7 +26,7 @@ BLIND_HINT = (
 MAYBE_TOO_LONG = ("", "context_length_exceeded")  # codes of a RequestError; some servers give none
 
 
-class Answer(Protocol):
+class AnswerEvents(Protocol):
     """An iterable over the events of one request, the last of which is Finished or Failed."""
 
     def __iter__(self) -> Iterator[RequestEvent]: ...
@@ -44,7 +44,7 @@ class ChatClient(Protocol):
     @property
     def restarts(self) -> int: ...
 
-    def stream(self, request: ChatRequest) -> Answer: ...
+    def stream(self, request: ChatRequest) -> AnswerEvents: ...
 
     def snapshot(self) -> EngineSnapshot: ...
 
@@ -52,7 +52,7 @@ class ChatClient(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ActiveModel:
     """A model that is ready: loaded here by `plan`, or at a server (`plan` None)."""
 
     client: ChatClient
@@ -65,7 +65,7 @@ class Model:
         return self.info.draft != "none" if self.plan is None else self.plan.speculates
 
 
-def check_sees(model: Model) -> None:
+def check_sees(model: ActiveModel) -> None:
     """Raise UsageError, with a hint, if the model reads no images."""
     if model.info.sees_images:
         return
@@ -75,7 +75,7 @@ def check_sees(model: Model) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ModelChoice:
     """The model options that the user chose while chatting; None: as at the start."""
 
     target: str | None = None
@@ -84,15 +84,15 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Garage:
+class ModelLoader:
     """A loader of models: `plan` finds the files and refuses what cannot run, `load` starts the engine."""
 
-    plan: Callable[[Choice], Plan]
-    load: Callable[[Plan], Model]
+    plan: Callable[[ModelChoice], Plan]
+    load: Callable[[Plan], ActiveModel]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RequestOutcome:
     """The outcome of a request: its text, and how it ended."""
 
     text: str = ""
@@ -115,18 +115,18 @@ class Outcome:
 class Session:
     """The mutable state of a chat: model, sampling parameters, conversation, attached pictures, answers so far."""
 
-    garage: Garage
-    model: Model
+    garage: ModelLoader
+    model: ActiveModel
     params: SamplingParams
     conversation: Conversation = field(default_factory=Conversation)
     spec: Spec | None = None  # how requests are drafted for; None: as planned
-    choice: Choice = field(default_factory=Choice)
+    choice: ModelChoice = field(default_factory=ModelChoice)
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
     answers: list[Finished] = field(default_factory=list)
     num_asked: int = 0
     attached: Pictures = ()  # sent with the next question
 
-    def attach(self, pictures: Iterable[Picture]) -> None:
+    def attach(self, pictures: Iterable[AttachedPicture]) -> None:
         """Attach pictures to the next question. Raises UsageError if the model reads none, or they are too many."""
         check_sees(self.model)
         self.attached = joined(self.attached, pictures)
@@ -164,7 +164,7 @@ class Session:
             is_split=True,  # keep reasoning apart from the answer; it is not sent again
         )
 
-    def record(self, question: str, outcome: Outcome, num_forgotten: int, pictures: Pictures = ()) -> None:
+    def record(self, question: str, outcome: RequestOutcome, num_forgotten: int, pictures: Pictures = ()) -> None:
         """Add a question and its answer to the conversation. A question without an answer is kept for /retry."""
         if outcome.stopped and not outcome.text:
             self.conversation.unanswered, self.conversation.unanswered_pictures = question, pictures
@@ -175,7 +175,7 @@ class Session:
             self.answers.append(outcome.finished)
             self._learn(outcome.finished, num_forgotten)
 
-    def switch(self, choice: Choice) -> None:
+    def switch(self, choice: ModelChoice) -> None:
         """Load another model, or the same one with another draft; the old one is unloaded first.
 
         If loading fails, the old model is loaded again and the error is raised. A server is disconnected.
@@ -192,7 +192,7 @@ class Session:
         server.client.close()
         self.estimate = TokenEstimate()
 
-    def _replace(self, old: Plan, choice: Choice) -> None:
+    def _replace(self, old: Plan, choice: ModelChoice) -> None:
         """Unload the old model, then plan again (its memory is free only now) and load."""
         self.close()
         try:

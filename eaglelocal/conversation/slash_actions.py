@@ -15,10 +15,10 @@ from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.answer_stats import ahead, model_lines, total_lines
 from eaglelocal.conversation.code_blocks import last_code
 from eaglelocal.conversation.markdown_export import export
-from eaglelocal.conversation.message_output import Voice
+from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.pictures import paths_in, read_picture
 from eaglelocal.conversation.sampling_form import FIELDS, changed, text_of
-from eaglelocal.conversation.session import Choice, Session, check_sees
+from eaglelocal.conversation.session import ModelChoice, Session, check_sees
 from eaglelocal.conversation.slash_commands import LINE_KEYS, Command, help_lines
 from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
 from eaglelocal.core.sampling import as_recommended
@@ -27,7 +27,7 @@ from eaglelocal.errors import UsageError
 SPEC_HINT = "/spec auto, /spec off, /spec pid or /spec N"
 
 
-class Leave(Exception):
+class LeaveChat(Exception):
     """A request to leave the chat (/exit)."""
 
 
@@ -44,11 +44,11 @@ def no_clipboard(text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class ActionContext:
     """The context of an action: session, output, folder of conversations, clipboard."""
 
     session: Session
-    voice: Voice
+    voice: MessageOutput
     conversations: Path
     copy: Copy = no_clipboard
     keys: Mapping[str, str] = field(default_factory=lambda: LINE_KEYS)  # the keys that /help lists
@@ -58,25 +58,25 @@ class Desk:
             self.voice.message(line)
 
 
-Action = Callable[[Desk, str], str | None]
+Action = Callable[[ActionContext, str], str | None]
 
 
-def act(desk: Desk, command: Command) -> str | None:
+def act(desk: ActionContext, command: Command) -> str | None:
     """Run a command and return a question to ask next, or None. Raises EagleLocalError, and Leave on /exit."""
     return ACTIONS[command.name](desk, command.argument)
 
 
-def _help(desk: Desk, argument: str) -> None:
+def _help(desk: ActionContext, argument: str) -> None:
     desk.say(*help_lines(desk.keys))
 
 
-def _stats(desk: Desk, argument: str) -> None:
+def _stats(desk: ActionContext, argument: str) -> None:
     session = desk.session
     client = session.model.client
     desk.say(*total_lines(session.answers, client.snapshot(), client.restarts))
 
 
-def _spec(desk: Desk, argument: str) -> None:
+def _spec(desk: ActionContext, argument: str) -> None:
     if argument:
         _wish(desk, wished(argument))
     desk.say(_spec_line(desk.session))
@@ -90,7 +90,7 @@ def wished(argument: str) -> Spec:
         raise UsageError(f"not a way to draft: {argument!r}", hint=SPEC_HINT) from None
 
 
-def _wish(desk: Desk, spec: Spec) -> None:
+def _wish(desk: ActionContext, spec: Spec) -> None:
     """Set how requests are drafted for; load the model again if it was loaded without a draft. Raises UsageError."""
     session = desk.session
     if not session.model.takes_spec:
@@ -114,7 +114,7 @@ def _spec_line(session: Session) -> str:
     return f"speculation on: {ahead(spec)}, {session.model.info.draft}"
 
 
-def _set(desk: Desk, argument: str) -> None:
+def _set(desk: ActionContext, argument: str) -> None:
     """Set a sampling parameter, `temperature 0.5` or as in Ollama `parameter temperature 0.5`, and list all."""
     session = desk.session
     if argument:
@@ -124,19 +124,19 @@ def _set(desk: Desk, argument: str) -> None:
     desk.say(*(f"{field.name:<16}{text_of(params, field) or field.unset}" for field in FIELDS))
 
 
-def _system(desk: Desk, argument: str) -> None:
+def _system(desk: ActionContext, argument: str) -> None:
     conversation = desk.session.conversation
     if argument:
         conversation.system = "" if argument in ('""', "''") else argument
     desk.say(f"system message: {conversation.system}" if conversation.system else "no system message")
 
 
-def _clear(desk: Desk, argument: str) -> None:
+def _clear(desk: ActionContext, argument: str) -> None:
     desk.session.conversation.clear()
     desk.say("the conversation is forgotten")
 
 
-def _retry(desk: Desk, argument: str) -> str:
+def _retry(desk: ActionContext, argument: str) -> str:
     """Return the last question; attach its pictures again, before those attached since."""
     desk.session.attach_again()
     question = desk.session.conversation.take_last_question()
@@ -145,7 +145,7 @@ def _retry(desk: Desk, argument: str) -> str:
     return question
 
 
-def _image(desk: Desk, argument: str) -> None:
+def _image(desk: ActionContext, argument: str) -> None:
     session = desk.session
     if argument == "none":
         session.attached = ()
@@ -156,7 +156,7 @@ def _image(desk: Desk, argument: str) -> None:
     desk.say(f"with the next question: {labels}" if labels else "no picture is attached")
 
 
-def _copy(desk: Desk, argument: str) -> None:
+def _copy(desk: ActionContext, argument: str) -> None:
     turns = desk.session.conversation.turns
     answer = turns[-1].answer if turns else ""
     if argument not in ("", "code"):
@@ -169,7 +169,7 @@ def _copy(desk: Desk, argument: str) -> None:
     desk.copy(text)
 
 
-def _save(desk: Desk, argument: str) -> None:
+def _save(desk: ActionContext, argument: str) -> None:
     conversation = desk.session.conversation
     if not conversation.turns:
         raise UsageError("there is nothing to save yet")
@@ -184,7 +184,7 @@ def _save(desk: Desk, argument: str) -> None:
     desk.say(f"saved as {path.stem}: {path}")
 
 
-def _load_conversation(desk: Desk, argument: str) -> None:
+def _load_conversation(desk: ActionContext, argument: str) -> None:
     if not argument:
         known = conversation_file.names(desk.conversations)
         return desk.say(*known or ("nothing is saved yet",))
@@ -197,7 +197,7 @@ def _load_conversation(desk: Desk, argument: str) -> None:
     return None
 
 
-def _rename(desk: Desk, argument: str) -> None:
+def _rename(desk: ActionContext, argument: str) -> None:
     conversation = desk.session.conversation
     if not argument or not conversation.name:
         raise UsageError("a saved conversation and a name are needed", hint="/save NAME, then /rename NAME")
@@ -205,7 +205,7 @@ def _rename(desk: Desk, argument: str) -> None:
     desk.say(f"renamed to {conversation.name}")
 
 
-def _delete(desk: Desk, argument: str) -> None:
+def _delete(desk: ActionContext, argument: str) -> None:
     """Delete a saved conversation; if it is the open one, that stays open, unsaved."""
     if not argument:
         raise UsageError("which conversation?", hint="/delete NAME; /load lists them")
@@ -216,20 +216,20 @@ def _delete(desk: Desk, argument: str) -> None:
     desk.say(f"deleted {name}")
 
 
-def _export(desk: Desk, argument: str) -> None:
+def _export(desk: ActionContext, argument: str) -> None:
     conversation = desk.session.conversation
     name = argument or f"{conversation.name or 'conversation'}.md"
     path = export(conversation, name, target=desk.session.model.info.target)
     desk.say(f"written to {path}")
 
 
-def _draft(desk: Desk, argument: str) -> None:
+def _draft(desk: ActionContext, argument: str) -> None:
     if argument:
         return _load(desk, replace(desk.session.choice, draft=argument))
     return desk.say(_spec_line(desk.session))
 
 
-def _model(desk: Desk, argument: str) -> None:
+def _model(desk: ActionContext, argument: str) -> None:
     if argument:
         choice = desk.session.choice
         kept = choice.draft if choice.draft in ("auto", "ngram", "none") else None  # a file fits one target
@@ -237,13 +237,13 @@ def _model(desk: Desk, argument: str) -> None:
     return desk.say(*model_lines(desk.session.model.info, desk.session.model.plan))
 
 
-def _load(desk: Desk, choice: Choice) -> None:
+def _load(desk: ActionContext, choice: ModelChoice) -> None:
     desk.session.switch(choice)
     desk.say(*model_lines(desk.session.model.info, desk.session.model.plan))
 
 
-def _exit(desk: Desk, argument: str) -> None:
-    raise Leave
+def _exit(desk: ActionContext, argument: str) -> None:
+    raise LeaveChat
 
 
 ACTIONS: dict[str, Action] = {

@@ -75,14 +75,14 @@ class Roots(NamedTuple):
     sequences: list[int]
 
 
-class Further(NamedTuple):
+class ExtraLevels(NamedTuple):
     """Optional draft levels beyond those asked for, while all tokens reach this confidence and none ends the answer."""
 
     num_levels: int = 0
     confidence: float = 1.0
 
 
-NO_FURTHER = Further()
+NO_FURTHER = ExtraLevels()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.core.stats import SpeculationStats, Timings
@@ -37,7 +37,7 @@ class EngineInfo:
     cache_bytes: int = 0  # KV caches, as llama.cpp reports them
     compute_bytes: int = 0  # compute and output buffers, as llama.cpp reports them
     notes: tuple[str, ...] = ()  # for people, such as that a fallback chat template is used
-    task: Task = Task.TEXT
+    task: ModelTask = ModelTask.TEXT
     embedding_size: int = 0  # of an embedding model's vectors
     trained_ctx: int = 0  # positions that the model was trained for; 0: unknown
     max_draft: int = 0  # tokens that can be drafted at most
@@ -96,7 +96,7 @@ class Prompted:
         return self.rendered or b"".join(self.pieces).decode("utf-8", "replace")
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """An emitted token. Text is empty while bytes or a possible stop string are held back.
 
     In a request with is_split it may bring all three, in this order: reasoning, text, parts of calls.
@@ -114,7 +114,7 @@ class Tokens(NamedTuple):
     """Tokens that one step emitted for a request."""
 
     request_id: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TextPiece, ...]
 
     @property
     def text(self) -> str:
@@ -122,7 +122,7 @@ class Tokens(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
+class Embeddings:
     """The result of an EmbedRequest, followed by Finished: vectors of length 1, or with size 1 a score per document."""
 
     request_id: str
@@ -210,7 +210,7 @@ class SnapshotTaken:
     snapshot: EngineSnapshot
 
 
-RequestEvent = Prompted | Started | Tokens | SpeculationChanged | Embedded | Finished | Failed
+RequestEvent = Prompted | Started | Tokens | SpeculationChanged | Embeddings | Finished | Failed
 
 
 # ---- to the engine

@@ -34,7 +34,7 @@ RESERVE_BYTES = 1024 * 1024  # freed when memory runs out, so that this can be r
 HEAD = struct.Struct("<BQ")  # kind of a message, length of its body
 
 
-class Kind:
+class MessageKind:
     """The kinds of messages."""
 
     REQUEST, NONE, TEXT, BYTES, JSON, ERROR, OTHER_ERROR, NO_MEMORY, TOO_LARGE = range(9)
@@ -44,7 +44,7 @@ Message = tuple[int, bytes]
 Function = Callable[..., object]
 
 
-class Server:
+class CallServer:
     """Answers requests one after another: the first opens the function, the others call it."""
 
     def __init__(self, opener: Function, cpu_s: float, max_reply_bytes: int) -> None:
@@ -60,7 +60,7 @@ class Server:
             raise
         except Exception as error:
             return encoded_error(error)
-        return (kind, body) if len(body) <= self._max_reply_bytes else (Kind.TOO_LARGE, b"")
+        return (kind, body) if len(body) <= self._max_reply_bytes else (MessageKind.TOO_LARGE, b"")
 
     def _reply(self, args: tuple[object, ...]) -> Message:
         if self._function is None:
@@ -74,20 +74,20 @@ class Server:
 def encoded(value: object) -> Message:
     match value:
         case None:
-            return Kind.NONE, b""
+            return MessageKind.NONE, b""
         case str():
-            return Kind.TEXT, value.encode("utf-8", "surrogatepass")
+            return MessageKind.TEXT, value.encode("utf-8", "surrogatepass")
         case bytes():
-            return Kind.BYTES, value
-    return Kind.JSON, json.dumps(value).encode()
+            return MessageKind.BYTES, value
+    return MessageKind.JSON, json.dumps(value).encode()
 
 
 def encoded_error(error: Exception) -> Message:
     if isinstance(error, EagleLocalError):
         parameter, code = (error.parameter, error.code) if isinstance(error, RequestError) else ("", "")
         words = [error.message[:MAX_ERROR_CHARS], error.hint[:MAX_ERROR_CHARS], parameter, code]
-        return Kind.ERROR, json.dumps([type(error).__name__, *words]).encode()
-    return Kind.OTHER_ERROR, json.dumps([type(error).__name__, _text_of(error)]).encode()
+        return MessageKind.ERROR, json.dumps([type(error).__name__, *words]).encode()
+    return MessageKind.OTHER_ERROR, json.dumps([type(error).__name__, _text_of(error)]).encode()
 
 
 def _text_of(error: Exception) -> str:
@@ -146,7 +146,7 @@ def is_broken(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def serve(server: Server, requests: BinaryIO, replies: BinaryIO) -> None:
+def serve(server: CallServer, requests: BinaryIO, replies: BinaryIO) -> None:
     """Serve requests until the pipe ends or memory runs out."""
     while head := requests.read(HEAD.size):
         _, length = HEAD.unpack(head)
@@ -156,7 +156,7 @@ def serve(server: Server, requests: BinaryIO, replies: BinaryIO) -> None:
         with ending_with_parent(requests.fileno()):
             reply = server.answer(request)
         send(replies, reply)
-        if reply[0] in (Kind.ERROR, Kind.OTHER_ERROR, Kind.TOO_LARGE):
+        if reply[0] in (MessageKind.ERROR, MessageKind.OTHER_ERROR, MessageKind.TOO_LARGE):
             gc.collect()  # an error's traceback may hold nearly all memory
 
 
@@ -179,11 +179,11 @@ def main(function: str, cpu_s: float, memory_bytes: int, max_reply_bytes: int) -
     reserve = [bytearray(RESERVE_BYTES)]
     limit_memory(memory_bytes)
     try:
-        serve(Server(opener, cpu_s, max_reply_bytes), requests, replies)
+        serve(CallServer(opener, cpu_s, max_reply_bytes), requests, replies)
     except MemoryError as error:
         reserve.clear()
         lift_memory_limit()
-        send(replies, (Kind.NO_MEMORY, _text_of(error).encode(errors="replace")))
+        send(replies, (MessageKind.NO_MEMORY, _text_of(error).encode(errors="replace")))
 
 
 def _reset_signals() -> None:

@@ -26,7 +26,7 @@ from typing import cast
 
 import eaglelocal.errors
 from eaglelocal.core import limited_child
-from eaglelocal.core.limited_child import HEAD, MAX_ERROR_CHARS, Kind, Message
+from eaglelocal.core.limited_child import HEAD, MAX_ERROR_CHARS, Message, MessageKind
 from eaglelocal.core.process_usage import usage_of
 from eaglelocal.errors import EagleLocalError, RequestError
 
@@ -47,7 +47,7 @@ VARIABLES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProcessLimits:
     """The limits of one call, and of opening the function.
 
     cpu_s         of CPU time, so that a busy machine fails no call
@@ -112,7 +112,7 @@ class LimitedProcess:
     function  "package.module:opener"; opener(*start) returns the function that serves calls
     """
 
-    def __init__(self, function: str, *start: object, limits: Limits) -> None:
+    def __init__(self, function: str, *start: object, limits: ProcessLimits) -> None:
         self._function, self._start, self._limits = function, start, limits
         self._calling = threading.Lock()
         self._child: _Child | None = None
@@ -211,7 +211,7 @@ class LimitedProcess:
 class _Child:
     """One process, until it ends. Raises CannotStart."""
 
-    def __init__(self, function: str, limits: Limits) -> None:
+    def __init__(self, function: str, limits: ProcessLimits) -> None:
         self._limits = limits
         numbers = map(str, (limits.cpu_s, limits.memory_bytes, limits.max_reply_bytes))
         self._process = _spawn([sys.executable, "-P", "-m", limited_child.__name__, function, *numbers])
@@ -245,13 +245,13 @@ class _Child:
         watch = _Watch(self.pid, self._limits.cpu_s, self._limits.wall_s)
         watch.limit_memory(self._first_bytes, self._limits.memory_bytes)
         with contextlib.suppress(BrokenPipeError):  # its last reply may say why
-            self._send(HEAD.pack(Kind.REQUEST, len(request)) + request, watch)
+            self._send(HEAD.pack(MessageKind.REQUEST, len(request)) + request, watch)
         return self._value(*self._receive(watch))
 
     def _value(self, kind: int, body: bytes) -> object:
-        if kind == Kind.NO_MEMORY:
+        if kind == MessageKind.NO_MEMORY:
             raise TookTooMuchMemory(self._limits.memory_bytes, body.decode(errors="replace"))
-        if kind == Kind.TOO_LARGE:
+        if kind == MessageKind.TOO_LARGE:
             raise TooLargeReply(self._limits.max_reply_bytes)
         return decoded(kind, body)
 
@@ -381,17 +381,17 @@ def packed(args: tuple[object, ...]) -> bytes:
 def decoded(kind: int, body: bytes) -> object:
     """Return the value of a reply, or raise the error that the function raised."""
     match kind:
-        case Kind.NONE:
+        case MessageKind.NONE:
             return None
-        case Kind.TEXT:
+        case MessageKind.TEXT:
             return body.decode("utf-8", "surrogatepass")
-        case Kind.BYTES:
+        case MessageKind.BYTES:
             return body
-        case Kind.JSON:
+        case MessageKind.JSON:
             return json.loads(body)
-        case Kind.ERROR:
+        case MessageKind.ERROR:
             raise _own_error(*map(str, json.loads(body)))
-        case Kind.OTHER_ERROR:
+        case MessageKind.OTHER_ERROR:
             raise CallRaised(*map(str, json.loads(body)))
     raise CallRaised("ValueError", f"the process sent a message of the kind {kind}")
 

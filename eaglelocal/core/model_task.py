@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Task(StrEnum):
+class ModelTask(StrEnum):
     """A model's task. Other values than TEXT are also the capability that the server reports."""
 
     TEXT = "text"
@@ -15,11 +15,11 @@ class Task(StrEnum):
     @property
     def said(self) -> str:
         """A clause for people about a model that generates no text."""
-        return f"{'makes embeddings' if self is Task.EMBEDDING else 'ranks documents'} and nothing else"
+        return f"{'makes embeddings' if self is ModelTask.EMBEDDING else 'ranks documents'} and nothing else"
 
-    def why_not(self, wanted: Task) -> str:
+    def why_not(self, wanted: ModelTask) -> str:
         """Return a clause for people: why a model of this task cannot do the wanted one."""
-        return f"is no {NAMES[wanted]}" if self is Task.TEXT else self.said
+        return f"is no {NAMES[wanted]}" if self is ModelTask.TEXT else self.said
 
 
-NAMES = {Task.TEXT: "model that writes text", Task.EMBEDDING: "embedding model", Task.RANK: "reranker"}
+NAMES = {ModelTask.TEXT: "model that writes text", ModelTask.EMBEDDING: "embedding model", ModelTask.RANK: "reranker"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import AUTO, MAX_DRAFT_TOKENS, Spec
 
 NO_ROOM_FOR_IMAGES = "no images, for want of memory (--mmproj FILE insists)"
@@ -52,7 +52,7 @@ class Plan:
     binds_answers: bool = False  # prepare constraints while loading, not at the first one
     is_brief: bool = False  # loaded for one answer, so loading time matters as much as speed
     cache_ram: int | None = 0  # MiB of RAM for conversations evicted from their slot; None: by free memory
-    task: Task = Task.TEXT
+    task: ModelTask = ModelTask.TEXT
     rollback: int | None = None  # drafted rows that can be rolled back, if each needs a copy of the state; None: all
 
     @property

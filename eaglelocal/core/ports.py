@@ -13,10 +13,10 @@ from eaglelocal.core.batch import (
     NO_FURTHER,
     Batch,
     Bytes,
+    ExtraLevels,
     FeatureRows,
     Features,
     Floats,
-    Further,
     Outputs,
     PairBatch,
     Proposals,
@@ -148,7 +148,7 @@ class HeadContext(Swappable, Cache, Protocol):
         """Return the states of all rows: of the target's last decode, or of kept copies, [rows, taps, n_embd]."""
 
     def decode(
-        self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1, further: Further = NO_FURTHER
+        self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1, further: ExtraLevels = NO_FURTHER
     ) -> Proposals:
         """Write the pairs, replacing each sequence's cells from its first pair on, and propose at the output rows.
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import PlacedImage
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import ANY_TOOL, Split, Tool, ToolCall, ToolChoice
 from eaglelocal.errors import UsageError
@@ -15,7 +15,7 @@ from eaglelocal.errors import UsageError
 MAX_DRAFT_TOKENS = 16
 
 
-class Drafting(Enum):
+class DraftPolicy(Enum):
     """The policies that decide how many tokens are drafted."""
 
     AUTO = "auto"  # by measured goodput: as many as pay off, by any drafter; none if none do
@@ -28,25 +28,25 @@ class Drafting(Enum):
 class Spec:
     """A value of `--spec`: `auto`, `off`, `pid`, or the number of draft tokens."""
 
-    drafting: Drafting = Drafting.AUTO
+    drafting: DraftPolicy = DraftPolicy.AUTO
     num_draft_tokens: int = 0  # of FIXED
 
     @property
     def max_draft(self) -> int:
         """The most drafted rows of a slot in one step."""
-        if self.drafting is Drafting.FIXED:
+        if self.drafting is DraftPolicy.FIXED:
             return self.num_draft_tokens
-        return 0 if self.drafting is Drafting.OFF else MAX_DRAFT_TOKENS
+        return 0 if self.drafting is DraftPolicy.OFF else MAX_DRAFT_TOKENS
 
     def __str__(self) -> str:
-        return str(self.num_draft_tokens) if self.drafting is Drafting.FIXED else self.drafting.value
+        return str(self.num_draft_tokens) if self.drafting is DraftPolicy.FIXED else self.drafting.value
 
 
-AUTO, OFF, PID = Spec(), Spec(Drafting.OFF), Spec(Drafting.PID)
+AUTO, OFF, PID = Spec(), Spec(DraftPolicy.OFF), Spec(DraftPolicy.PID)
 
 
 def fixed(num_draft_tokens: int) -> Spec:
-    return Spec(Drafting.FIXED, num_draft_tokens) if num_draft_tokens else OFF
+    return Spec(DraftPolicy.FIXED, num_draft_tokens) if num_draft_tokens else OFF
 
 
 def parse_spec(text: str | int) -> Spec:
@@ -180,9 +180,9 @@ class EmbedRequest:
     owner: str = ""
 
     @property
-    def task(self) -> Task:
+    def task(self) -> ModelTask:
         """The task of a model that can answer it."""
-        return Task.EMBEDDING if self.ranking is None else Task.RANK
+        return ModelTask.EMBEDDING if self.ranking is None else ModelTask.RANK
 
 
 AnyRequest = ChatRequest | EmbedRequest

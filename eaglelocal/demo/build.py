@@ -25,16 +25,16 @@ from eaglelocal.core.json_text import read_object
 from eaglelocal.demo.corpus.mixture import conversations, render
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.training.document_packing import Batch, Pieces
+from eaglelocal.training.document_packing import PackedBatch, Pieces
 from eaglelocal.training.draft_head import fill_head
-from eaglelocal.training.eagle_head import Head, shape_beside
+from eaglelocal.training.eagle_head import EagleHead, shape_beside
 from eaglelocal.training.gguf_export import export_head, export_target, round_to_bfloat16
 from eaglelocal.training.gguf_reload import fill_target, read_tokenizer
-from eaglelocal.training.held_out import Examination
-from eaglelocal.training.llama_target import Target, TargetShape
-from eaglelocal.training.loop import Objective, Recipe, Run, can_compile, load_weights, train
+from eaglelocal.training.held_out import HeldOutEvaluation
+from eaglelocal.training.llama_target import LlamaTarget, TargetShape
+from eaglelocal.training.loop import Objective, Recipe, TrainingRun, can_compile, load_weights, train
 from eaglelocal.training.next_token import NextToken
-from eaglelocal.training.progress import Progress
+from eaglelocal.training.progress import TrainingProgress
 from eaglelocal.training.token_shards import Shards, ShardWriter, Stage
 from eaglelocal.training.tokenizer import GuideTokenizer, load_tokenizer, train_tokenizer
 from eaglelocal.training.training_time_test import ChainPlan, TrainingTimeTest
@@ -50,7 +50,7 @@ GOING_ON = Recipe(muon_lr=0.005, adam_lr=7.5e-4, attention_lr=4e-4, decay_share=
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class BuildOptions:
     """The options of a build: its folders, planned hours, seed, and the model to start from."""
 
     out: Path
@@ -86,7 +86,7 @@ def documents(seed: int) -> Iterator[Pieces]:
     return (render(task) for task in conversations(seed, "train"))
 
 
-def build_tokenizer(build: Build) -> GuideTokenizer:
+def build_tokenizer(build: BuildOptions) -> GuideTokenizer:
     if not build.tokenizer_file.is_file() and build.start is not None:
         read_tokenizer(build.start / TARGET_FILE).save(build.tokenizer_file)
     elif not build.tokenizer_file.is_file():
@@ -95,13 +95,13 @@ def build_tokenizer(build: Build) -> GuideTokenizer:
     return load_tokenizer(build.tokenizer_file)
 
 
-def build_target(build: Build, tokenizer: GuideTokenizer) -> Target:
+def build_target(build: BuildOptions, tokenizer: GuideTokenizer) -> LlamaTarget:
     torch.manual_seed(build.seed)
-    target = Target(TargetShape(vocab=tokenizer.num_tokens))
+    target = LlamaTarget(TargetShape(vocab=tokenizer.num_tokens))
     if build.start is not None:
         fill_target(target, build.start / TARGET_FILE)
     examination = hold_examination(tokenizer, build.seed)
-    with Progress("target") as progress:
+    with TrainingProgress("target") as progress:
         progress.note(f"{target.num_parameters() / 1e6:.2f} M parameters, {build.hours:g} hours planned for the build")
 
         def on_milestone(done: int) -> None:
@@ -116,16 +116,16 @@ def build_target(build: Build, tokenizer: GuideTokenizer) -> Target:
     return target
 
 
-def build_head(build: Build, tokenizer: GuideTokenizer, target: Target) -> None:
+def build_head(build: BuildOptions, tokenizer: GuideTokenizer, target: LlamaTarget) -> None:
     torch.manual_seed(build.seed)
-    head = Head(shape_beside(target.shape))
+    head = EagleHead(shape_beside(target.shape))
     if build.start is not None:
         fill_head(head, read_header(build.start / HEAD_FILE))
     examination = hold_examination(tokenizer, build.seed)
     objective = TrainingTimeTest(head, target, ChainPlan(), compiled=can_compile())
     # uncompiled: examined rows have many shapes, and compiling for each would cost more than it saves
     examined = TrainingTimeTest(head, target, ChainPlan(), compiled=False)
-    with Progress("head") as progress:
+    with TrainingProgress("head") as progress:
 
         def on_milestone(done: int) -> None:
             progress.note(f"held out at step {done}: {examination.of_head(examined)}")
@@ -139,37 +139,40 @@ def build_head(build: Build, tokenizer: GuideTokenizer, target: Target) -> None:
 
 
 def learn(
-    build: Build, objective: Objective[Batch], shards: Shards, reports: tuple[Progress, Callable[[int], None]]
+    build: BuildOptions,
+    objective: Objective[PackedBatch],
+    shards: Shards,
+    reports: tuple[TrainingProgress, Callable[[int], None]],
 ) -> None:
     """Train on the stages of the shards, which another process writes ahead; the checkpoint is beside them."""
     progress, on_milestone = reports
     writer = ShardWriter(shards, build.tokenizer_file, documents)
 
-    def batches(stage: Stage, step: int) -> tuple[Batch]:
+    def batches(stage: Stage, step: int) -> tuple[PackedBatch]:
         writer.wait_for(stage, step)
         return (shards.batch(stage, step),)
 
     checkpoint = shards.folder.with_suffix(".checkpoint")
     try:
-        train(Run(objective, shards.stages, batches, checkpoint, build.recipe, on_milestone), progress)
+        train(TrainingRun(objective, shards.stages, batches, checkpoint, build.recipe, on_milestone), progress)
     finally:
         writer.close()
 
 
-def finished_target(build: Build, tokenizer: GuideTokenizer) -> Target:
+def finished_target(build: BuildOptions, tokenizer: GuideTokenizer) -> LlamaTarget:
     """Return the target from an earlier run's last checkpoint. Raises UsageError if there is none."""
     checkpoint = build.work / "target-rows.checkpoint"
     if not checkpoint.is_file():
         raise UsageError(f"no trained target in {build.work}", hint="python -m eaglelocal.demo.build --only target")
-    target = Target(TargetShape(vocab=tokenizer.num_tokens))
+    target = LlamaTarget(TargetShape(vocab=tokenizer.num_tokens))
     load_weights(checkpoint, target)
     round_to_bfloat16(target)
     return target
 
 
-def hold_examination(tokenizer: GuideTokenizer, seed: int) -> Examination:
+def hold_examination(tokenizer: GuideTokenizer, seed: int) -> HeldOutEvaluation:
     tasks = islice(conversations(seed, "held_out"), NUM_EXAMINED_CONVERSATIONS)
-    return Examination.of(((task.kind, render(task)) for task in tasks), tokenizer)
+    return HeldOutEvaluation.of(((task.kind, render(task)) for task in tasks), tokenizer)
 
 
 def corpus_digest() -> str:
@@ -179,7 +182,7 @@ def corpus_digest() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
-def claim_work_folder(build: Build) -> None:
+def claim_work_folder(build: BuildOptions) -> None:
     """Mark the work folder as this build's. Raises UsageError if it holds a build with other options or corpus."""
     stamp = build.work / "build.json"
     ours = {"seed": build.seed, "corpus": corpus_digest(), "start": str(build.start or "")}
@@ -194,7 +197,7 @@ def claim_work_folder(build: Build) -> None:
         raise UsageError(message, hint=f"another --work, or `rm -r {build.work}`")
 
 
-def run(build: Build, only: str | None) -> None:
+def run(build: BuildOptions, only: str | None) -> None:
     claim_work_folder(build)
     tokenizer = build_tokenizer(build)
     target = finished_target(build, tokenizer) if only == "head" else build_target(build, tokenizer)
@@ -202,7 +205,7 @@ def run(build: Build, only: str | None) -> None:
         build_head(build, tokenizer, target)
 
 
-def parse(arguments: Sequence[str] | None) -> tuple[Build, str | None]:
+def parse(arguments: Sequence[str] | None) -> tuple[BuildOptions, str | None]:
     parser = argparse.ArgumentParser(prog="python -m eaglelocal.demo.build", description="build the embedded model")
     parser.add_argument("--out", type=Path, default=locations.profiles_dir() / "demo", help="where the GGUFs go")
     parser.add_argument("--work", type=Path, default=locations.cache_dir() / "demo-build", help="state of the build")
@@ -211,7 +214,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[Build, str | None]:
     parser.add_argument("--from", dest="start", type=Path, metavar="FOLDER", help="go on from the GGUFs there")
     parser.add_argument("--only", choices=("target", "head"))
     chosen = parser.parse_args(arguments)
-    return Build(chosen.out, chosen.work, chosen.hours, chosen.seed, chosen.start), chosen.only
+    return BuildOptions(chosen.out, chosen.work, chosen.hours, chosen.seed, chosen.start), chosen.only
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -21,7 +21,7 @@ from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
-from eaglelocal.demo.corpus.tasks import Task, is_right
+from eaglelocal.demo.corpus.tasks import CorpusTask, is_right
 from eaglelocal.planning.resolve import resolve
 
 SEED = 2026
@@ -68,7 +68,7 @@ def score_kind(client: EngineClient, kind: str, num_tasks: int) -> Score:
     return score
 
 
-def judge(score: Score, task: Task, text: str) -> None:
+def judge(score: Score, task: CorpusTask, text: str) -> None:
     score.num_tasks += 1
     if is_right(task, text):
         score.num_right += 1
@@ -76,12 +76,12 @@ def judge(score: Score, task: Task, text: str) -> None:
         score.wrong.append((task.messages[-1].content, task.answer, text))
 
 
-def request_of(task: Task, name: str) -> ChatRequest:
+def request_of(task: CorpusTask, name: str) -> ChatRequest:
     messages = tuple(Message(m.role, m.content) for m in task.messages)
     return ChatRequest(id=name, messages=messages, params=SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS))
 
 
-def batched(tasks: Iterator[Task], size: int) -> Iterator[list[Task]]:
+def batched(tasks: Iterator[CorpusTask], size: int) -> Iterator[list[CorpusTask]]:
     while batch := list(islice(tasks, size)):
         yield batch
 

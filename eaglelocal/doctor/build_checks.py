@@ -6,7 +6,7 @@ import shlex
 
 from eaglelocal.doctor.finding import Finding, ok, problem, warning
 from eaglelocal.doctor.gpu_parts import NEWER_HEADERS
-from eaglelocal.doctor.installation import Facts
+from eaglelocal.doctor.installation import Installation
 from eaglelocal.doctor.machine_checks import present_backend, wanted_backend
 from eaglelocal.doctor.repair_commands import (
     NAMES,
@@ -17,7 +17,7 @@ from eaglelocal.doctor.repair_commands import (
 )
 
 
-def library_version(facts: Facts) -> Finding:
+def library_version(facts: Installation) -> Finding:
     """Check that llama-cpp-python has exactly the version whose internal interfaces were verified."""
     installed, wanted = facts.machine.llama_cpp.version, facts.wanted_version
     if installed is None:
@@ -29,7 +29,7 @@ def library_version(facts: Facts) -> Finding:
     return ok("library_version", f"llama-cpp-python {installed}, built for {backends}")
 
 
-def library_loads(facts: Facts) -> Finding | None:
+def library_loads(facts: Installation) -> Finding | None:
     """Report that llama.cpp does not load. It is tried in a separate process, which a broken build can end."""
     if facts.trial is None or not facts.trial.failure:
         return None
@@ -37,7 +37,7 @@ def library_loads(facts: Facts) -> Finding | None:
     return problem("library_loads", text, reinstall(facts, present_backend(facts)))
 
 
-def images(facts: Facts) -> Finding | None:
+def images(facts: Installation) -> Finding | None:
     """Warn where no model can read images: llama.cpp was built without that part, or Pillow is missing."""
     if facts.trial is None or not facts.trial.blindness:
         return None
@@ -45,7 +45,7 @@ def images(facts: Facts) -> Finding | None:
     return warning("images", f"models cannot be shown images: {facts.trial.blindness}", command)
 
 
-def native_part(facts: Facts) -> Finding:
+def native_part(facts: Installation) -> Finding:
     """Check eaglelocal's C library, without which no engine starts."""
     install = f"{facts.tools.pip} install --force-reinstall --no-deps {shlex.quote(facts.native.install_from)}"
     if not facts.native.exists:
@@ -56,7 +56,7 @@ def native_part(facts: Facts) -> Finding:
     return ok("native_part", "eaglelocal's own C part is compiled")
 
 
-def compiler(facts: Facts) -> Finding:
+def compiler(facts: Installation) -> Finding:
     """Check for C and C++ compilers. Missing ones are a problem only where something must be built."""
     missing = [name for name, path in (("C", facts.tools.c), ("C++", facts.tools.cxx)) if path is None]
     if not missing:
@@ -68,7 +68,7 @@ def compiler(facts: Facts) -> Finding:
     return ok("compiler", f"{words}, and none needed: everything is built")
 
 
-def toolkit(facts: Facts) -> Finding | None:
+def toolkit(facts: Installation) -> Finding | None:
     """Report the missing build tools of the backend that llama.cpp lacks; None where nothing is missing."""
     wanted = wanted_backend(facts)
     missing = missing_toolkit(wanted, facts.tools) if wanted else ()
@@ -80,7 +80,7 @@ def toolkit(facts: Facts) -> Finding | None:
     return problem("toolkit", text, install_toolkit(wanted, facts.machine.system))
 
 
-def packages(facts: Facts) -> Finding:
+def packages(facts: Installation) -> Finding:
     if facts.missing_packages:
         names = ", ".join(facts.missing_packages)
         command = f"{facts.tools.pip} install {shlex.join(facts.missing_packages)}"
@@ -88,7 +88,7 @@ def packages(facts: Facts) -> Finding:
     return ok("packages", "every package that eaglelocal needs is installed")
 
 
-def extras(facts: Facts) -> Finding | None:
+def extras(facts: Installation) -> Finding | None:
     """List optional packages that are not installed and that only some commands need; never a problem."""
     if not facts.missing_extras:
         return None
@@ -98,9 +98,9 @@ def extras(facts: Facts) -> Finding | None:
     return ok("extras", f"optional packages that are not installed ({told}); {install} brings them")
 
 
-def must_build(facts: Facts) -> bool:
+def must_build(facts: Installation) -> bool:
     return not has_wanted_version(facts) or not facts.native.exists or wanted_backend(facts) is not None
 
 
-def has_wanted_version(facts: Facts) -> bool:
+def has_wanted_version(facts: Installation) -> bool:
     return (facts.machine.llama_cpp.version or "").split("+")[0] == facts.wanted_version

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from eaglelocal.doctor import build_checks, folder_checks, machine_checks
 from eaglelocal.doctor.finding import Finding
-from eaglelocal.doctor.installation import Facts
+from eaglelocal.doctor.installation import Installation
 
-Check = Callable[[Facts], Finding | None]
+Check = Callable[[Installation], Finding | None]
 
 CHECKS: tuple[Check, ...] = (
     machine_checks.gpu_backend,
@@ -41,6 +41,6 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def examine(facts: Facts) -> list[Finding]:
+def examine(facts: Installation) -> list[Finding]:
     """Return the findings of all checks, in their order."""
     return [finding for check in CHECKS if (finding := check(facts)) is not None]

@@ -6,14 +6,14 @@ import shlex
 from pathlib import Path
 
 from eaglelocal.doctor.finding import Finding, ok, problem, warning
-from eaglelocal.doctor.installation import Disk, Facts
+from eaglelocal.doctor.installation import Disk, Installation
 
 LEAST_FREE_BYTES = 2 << 30  # smaller than any useful model
 LITTLE_FREE_BYTES = 15 << 30  # a model of 20 GB does not fit
 FOLDER_VARIABLES = {"downloads": "HF_HUB_CACHE", "generated models": "XDG_CACHE_HOME"}
 
 
-def disks(facts: Facts) -> Finding:
+def disks(facts: Installation) -> Finding:
     """Check free space and write access of each disk; return the worst finding."""
     downloads = next((disk.folder for disk in facts.disks if disk.holds == "downloads"), None)
     found = [finding for disk in facts.disks if (finding := _disk(disk, downloads))]
@@ -33,7 +33,7 @@ def _disk(disk: Disk, downloads: Path | None) -> Finding | None:
     return (problem if disk.free_bytes < LEAST_FREE_BYTES else warning)("disk", text, elsewhere)
 
 
-def hub_token(facts: Facts) -> Finding:
+def hub_token(facts: Installation) -> Finding:
     """Check the hub token. Only gated repositories need one, so a missing one is at most a warning."""
     hub = facts.hub
     if hub.token_looks_wrong:
@@ -48,7 +48,7 @@ def hub_token(facts: Facts) -> Finding:
     return ok("hub_token", "no token for the model hub; only gated models need one (hf auth login)")
 
 
-def hub_client(facts: Facts) -> Finding | None:
+def hub_client(facts: Installation) -> Finding | None:
     """Warn where the hub's client cannot use the environment variables, which only downloads need."""
     text = facts.hub.client_problem
     if not text:
@@ -57,7 +57,7 @@ def hub_client(facts: Facts) -> Finding | None:
     return warning("hub_client", f"nothing can be pulled: {text}", f"unset {name}" if name in facts.environ else "")
 
 
-def offline(facts: Facts) -> Finding | None:
+def offline(facts: Installation) -> Finding | None:
     return (
         warning("offline", "HF_HUB_OFFLINE is set: nothing can be pulled", "unset HF_HUB_OFFLINE")
         if (facts.hub.is_offline)
@@ -65,7 +65,7 @@ def offline(facts: Facts) -> Finding | None:
     )
 
 
-def partial_downloads(facts: Facts) -> Finding | None:
+def partial_downloads(facts: Installation) -> Finding | None:
     hub = facts.hub
     if not hub.num_partial:
         return None
@@ -75,7 +75,7 @@ def partial_downloads(facts: Facts) -> Finding | None:
     return warning("partial_downloads", text, f"find {shlex.quote(str(hub.cache))} {old} -delete")
 
 
-def settings(facts: Facts) -> Finding:
+def settings(facts: Installation) -> Finding:
     if not facts.settings_problem:
         return ok("settings", "the settings can be read")
     named = str(facts.config_file) in facts.settings_problem
@@ -85,14 +85,14 @@ def settings(facts: Facts) -> Finding:
     return problem("settings", text, f"${{EDITOR:-vi}} {shlex.quote(str(facts.config_file))}" if named else mend)
 
 
-def port(facts: Facts) -> Finding:
+def port(facts: Installation) -> Finding:
     if facts.port.taken_by is None:
         return ok("port", f"port {facts.port.number} is free for the server, or a server of ours has it")
     text = f"port {facts.port.number} is taken by {facts.port.taken_by}, so `eaglelocal serve` cannot have it"
     return warning("port", text, f"eaglelocal serve --port {facts.port.number + 1}")
 
 
-def leftovers(facts: Facts) -> Finding | None:
+def leftovers(facts: Installation) -> Finding | None:
     number = len(facts.stale_announcements)
     if not number:
         return None
@@ -100,7 +100,7 @@ def leftovers(facts: Facts) -> Finding | None:
     return warning("leftovers", f"notes of {servers} ended are left in the state folder", "eaglelocal ps")
 
 
-def calibrations(facts: Facts) -> Finding:
+def calibrations(facts: Installation) -> Finding:
     """Warn of calibrations of another build or driver, which are never read again."""
     stale = facts.stale_calibrations
     if not stale:

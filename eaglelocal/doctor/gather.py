@@ -22,7 +22,7 @@ from eaglelocal.backend.llama_library import BUILD, CHECKED_VERSION
 from eaglelocal.backend.native_step import FILE as NATIVE_LIBRARY
 from eaglelocal.client.running_servers import running_servers, stale_files
 from eaglelocal.doctor.gpu_parts import device_files, missing_of_vulkan
-from eaglelocal.doctor.installation import Disk, Facts, Hub, NativePart, Port, Tools
+from eaglelocal.doctor.installation import Disk, Hub, Installation, NativePart, Port, Tools
 from eaglelocal.doctor.llama_trial import try_library
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.client_settings import check_settings
@@ -46,13 +46,13 @@ _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 TOLD_EXTRAS = ("train",)  # those that are reported to users
 
 
-def gather(machine: Machine, environ: Mapping[str, str] = os.environ) -> Facts:
+def gather(machine: Machine, environ: Mapping[str, str] = os.environ) -> Installation:
     """Collect all facts. Takes a second or two, most of it for loading llama.cpp in another process."""
     found, settings_problem, settings_hint = _settings(environ)
     missing, extras = _packages()
     native = native_part()
     loadable = native.exists and (machine.llama_cpp.version or "").split("+")[0] == CHECKED_VERSION
-    return Facts(
+    return Installation(
         machine=machine,
         tools=_attempt(lambda: tools(environ), Tools()),
         native=native,

@@ -42,7 +42,7 @@ class NativePart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class LlamaTrial:
     """The result of loading llama.cpp in a separate process."""
 
     devices: tuple[str, ...] = ()  # GPUs, as llama.cpp names them
@@ -78,7 +78,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Installation:
     machine: Machine
     tools: Tools
     native: NativePart
@@ -86,7 +86,7 @@ class Facts:
     hub: Hub
     port: Port
     wanted_version: str  # of llama-cpp-python
-    trial: Trial | None = None  # None: not tried, as there is nothing to load
+    trial: LlamaTrial | None = None  # None: not tried, as there is nothing to load
     device_files: DeviceFiles | None = None  # None: not known here
     missing_packages: tuple[str, ...] = ()
     missing_extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # extra -> its missing packages

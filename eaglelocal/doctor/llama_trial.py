@@ -12,32 +12,32 @@ import sys
 from typing import TYPE_CHECKING, cast
 
 from eaglelocal.core.json_text import read_object
-from eaglelocal.doctor.installation import Trial
+from eaglelocal.doctor.installation import LlamaTrial
 from eaglelocal.probe.subprocess_calls import NoAnswer, run_module
 
 if TYPE_CHECKING:
-    from eaglelocal.backend.llama_library import Library
+    from eaglelocal.backend.llama_library import LlamaLibrary
 
 MODULE = "eaglelocal.doctor.llama_trial"
 TIMEOUT_S = 60.0  # a first start on CUDA may compile kernels
 
 
-def try_library(*, timeout_s: float = TIMEOUT_S) -> Trial:
+def try_library(*, timeout_s: float = TIMEOUT_S) -> LlamaTrial:
     """Load llama.cpp in a child process; return its devices, or what failed. Never raises."""
     try:
         ran = run_module(MODULE, timeout_s=timeout_s)
     except NoAnswer:
-        return Trial(failure=f"it is not loaded after {timeout_s:g} s")
+        return LlamaTrial(failure=f"it is not loaded after {timeout_s:g} s")
     if ran is None:
-        return Trial(failure=f"{sys.executable} cannot be started")
+        return LlamaTrial(failure=f"{sys.executable} cannot be started")
     if ran.code:
-        return Trial(failure=_death(ran.code, ran.stderr.decode(errors="replace")))
+        return LlamaTrial(failure=_death(ran.code, ran.stderr.decode(errors="replace")))
     try:
         told = read_object(ran.stdout.splitlines()[-1])
         devices = tuple(map(str, cast("list[object]", told["devices"])))
-        return Trial(devices=devices, failure=str(told["failure"]), blindness=str(told["blindness"]))
+        return LlamaTrial(devices=devices, failure=str(told["failure"]), blindness=str(told["blindness"]))
     except (ValueError, IndexError, KeyError, TypeError):
-        return Trial(failure="it says nothing that could be understood")
+        return LlamaTrial(failure="it says nothing that could be understood")
 
 
 def _death(code: int, stderr: str) -> str:
@@ -70,14 +70,14 @@ def main() -> None:
     sys.stdout.write(json.dumps({"devices": devices, "failure": failure, "blindness": blindness}) + "\n")
 
 
-def devices_of(library: Library) -> list[str]:
+def devices_of(library: LlamaLibrary) -> list[str]:
     from eaglelocal.backend.device_memory import rooms
     from eaglelocal.memory.budget import RAM
 
     return [room.device for room in rooms(library, ram_bytes=None, unified=False) if room.device != RAM]
 
 
-def why_blind(library: Library) -> str:
+def why_blind(library: LlamaLibrary) -> str:
     """Return why models cannot read images with this build; empty: those with a projector can."""
     from eaglelocal.backend.image_encoder import load_mtmd
     from eaglelocal.errors import LibraryError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from eaglelocal.doctor.finding import Finding, ok, problem, warning
-from eaglelocal.doctor.installation import Facts
+from eaglelocal.doctor.installation import Installation
 from eaglelocal.doctor.repair_commands import NAMES, backend_to_build, install_driver, is_macos, reinstall
 from eaglelocal.probe.machine import Gpu, Machine
 
@@ -14,7 +14,7 @@ MUCH_SWAP_BYTES = 512 << 20
 RUN_BY = ("docker", "podman")  # container engines whose command has their name
 
 
-def gpu_backend(facts: Facts) -> Finding:
+def gpu_backend(facts: Installation) -> Finding:
     """Check first that llama.cpp was built for the GPU: otherwise the GPU stays idle without any message."""
     machine = facts.machine
     wanted = wanted_backend(facts)
@@ -35,7 +35,7 @@ def gpu_backend(facts: Facts) -> Finding:
     return ok("gpu_backend", "no GPU that llama.cpp could use")
 
 
-def gpu_driver(facts: Facts) -> Finding | None:
+def gpu_driver(facts: Installation) -> Finding | None:
     """Report cards that are present but whose driver does not answer."""
     machine = facts.machine
     if machine.unanswered:
@@ -55,7 +55,7 @@ def gpu_driver(facts: Facts) -> Finding | None:
     return warning("gpu_driver", text, install_driver(machine.system))
 
 
-def hidden_gpus(facts: Facts) -> Finding | None:
+def hidden_gpus(facts: Installation) -> Finding | None:
     """Warn where a variable hides every GPU, most likely a leftover; hiding only some is taken as intended."""
     hidden = [gpu for gpu in facts.machine.gpus if gpu.hidden_by]
     if not hidden or visible(facts.machine):
@@ -64,7 +64,7 @@ def hidden_gpus(facts: Facts) -> Finding | None:
     return warning("hidden_gpus", f"{name}={value!r} hides every GPU from llama.cpp", f"unset {name}")
 
 
-def gpu_devices(facts: Facts) -> Finding | None:
+def gpu_devices(facts: Installation) -> Finding | None:
     """Report a GPU that llama.cpp was built for but does not see.
 
     As a rule the driver is too old for the build, or only others may open the device file.
@@ -83,7 +83,7 @@ def gpu_devices(facts: Facts) -> Finding | None:
     return problem("gpu_devices", text, reinstall(facts, backend))
 
 
-def closed_device(facts: Facts, gpu: Gpu) -> Finding | None:
+def closed_device(facts: Installation, gpu: Gpu) -> Finding | None:
     """Report device files of AMD's and Intel's GPUs that only a group may open, or that the container was not given."""
     files, container = facts.device_files, facts.machine.system.container
     if files is None:
@@ -101,7 +101,7 @@ def closed_device(facts: Facts, gpu: Gpu) -> Finding | None:
     return problem("gpu_devices", f"{text}; who joins it must log in again", f"sudo usermod -aG {group} $USER")
 
 
-def memory(facts: Facts) -> Finding:
+def memory(facts: Installation) -> Finding:
     """Report how much memory a model may have, and the cgroup's limit where there is one."""
     found = facts.machine.memory
     if found.available_bytes is None:
@@ -114,7 +114,7 @@ def memory(facts: Facts) -> Finding:
     return warning("memory", f"only {free}", _hungriest(facts.machine)) if little else ok("memory", free)
 
 
-def threads(facts: Facts) -> Finding:
+def threads(facts: Installation) -> Finding:
     cpu = facts.machine.cpu
     used = f"{cpu.usable_threads} {'thread' if cpu.usable_threads == 1 else 'threads'}"
     granted = f"{cpu.quota_cores:g} of {cpu.physical_cores or cpu.logical_cores}" if cpu.quota_cores else ""
@@ -127,7 +127,7 @@ def threads(facts: Facts) -> Finding:
     return ok("threads", f"llama.cpp gets {used}")
 
 
-def swap(facts: Facts) -> Finding | None:
+def swap(facts: Installation) -> Finding | None:
     """Warn of much used swap: a swapped-out model is read from disk, layer by layer, for every token."""
     found = facts.machine.memory
     if found.swap_total_bytes is None or found.swap_free_bytes is None or is_macos(facts.machine.system):
@@ -151,7 +151,7 @@ def unserved(machine: Machine) -> list[Gpu]:
     return [gpu for gpu in machine.gpus if gpu.is_worth_building_for and not machine.backend_of(gpu)]
 
 
-def wanted_backend(facts: Facts) -> str | None:
+def wanted_backend(facts: Installation) -> str | None:
     """Return the backend that llama.cpp should be built with and is not; None: nothing is missing.
 
     One served card is enough: another, unserved one may only drive the screen.
@@ -165,7 +165,7 @@ def wanted_backend(facts: Facts) -> str | None:
     return backend_to_build(max(cards, key=lambda gpu: gpu.total_bytes or 0), facts.tools) if cards else None
 
 
-def present_backend(facts: Facts) -> str | None:
+def present_backend(facts: Installation) -> str | None:
     """Return the backend for a new build: the missing one, else the one that now serves the first useful GPU."""
     machine = facts.machine
     if machine.unified is not None:

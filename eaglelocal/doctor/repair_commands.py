@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Mapping
 
-from eaglelocal.doctor.installation import Facts, Tools
+from eaglelocal.doctor.installation import Installation, Tools
 from eaglelocal.probe.machine import Gpu, System
 
 NAMES = {"cuda": "CUDA", "hip": "HIP (ROCm)", "vulkan": "Vulkan", "sycl": "SYCL", "metal": "Metal"}
@@ -71,7 +71,7 @@ FAMILY = {
 }
 
 
-def reinstall(facts: Facts, backend: str | None) -> str:
+def reinstall(facts: Installation, backend: str | None) -> str:
     """Return the command that builds llama.cpp anew, with the backend if one is given."""
     flags = f'CMAKE_ARGS="{BUILD_FLAGS[backend]}" ' if backend else ""
     nvcc = facts.tools.nvcc

@@ -13,39 +13,39 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eaglelocal.core.batch import NO_FURTHER, FeatureRows, Further, Roots
+from eaglelocal.core.batch import NO_FURTHER, ExtraLevels, FeatureRows, Roots
 from eaglelocal.core.ports import BlockContext
 from eaglelocal.drafters.drafter import (
     NOTHING,
     Committed,
+    ContextDrafter,
     Continuation,
     Node,
-    OverContext,
     Swapped,
     behind,
     continuations,
 )
-from eaglelocal.drafters.row_buffer import Remembered
+from eaglelocal.drafters.row_buffer import RowBuffer
 from eaglelocal.errors import EngineError
 
 
 @dataclass(slots=True)
-class SlotState:
+class BlockSlot:
     """The draft state of a slot: features of positions start..end-1 are cached, from anywhere, without holes."""
 
     start: int = 0
     end: int = 0
-    remembered: Remembered | None = None  # while the slot sleeps
+    remembered: RowBuffer | None = None  # while the slot sleeps
 
     @property
     def is_empty(self) -> bool:
         return self.start == self.end
 
-    def copy(self) -> SlotState:
-        return replace(self, remembered=None if self.remembered is None else Remembered(self.remembered))
+    def copy(self) -> BlockSlot:
+        return replace(self, remembered=None if self.remembered is None else RowBuffer(self.remembered))
 
 
-class BlockDrafter(OverContext):
+class BlockDrafter(ContextDrafter):
     """A drafter (drafters.base.Drafter) over one head context.
 
     at_once   tokens of a block
@@ -58,10 +58,10 @@ class BlockDrafter(OverContext):
     def __init__(self, head: BlockContext, taps: tuple[int, ...], *, at_once: int, branches: int = 1) -> None:
         super().__init__(head)
         self._head, self._branches = head, branches
-        self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
+        self._slots: defaultdict[int, BlockSlot] = defaultdict(BlockSlot)
         self.taps, self.at_once = taps, at_once
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         """Return a block after each root, and nothing after other nodes: a block's last token has no continuation."""
         self._wake([node.slot for node in nodes if node.is_root])
         asked = [node for node in nodes if node.is_root and self._is_shown(node)]
@@ -107,7 +107,7 @@ class BlockDrafter(OverContext):
         for rows in committed:
             slot = self._slots[rows.slot]
             if slot.remembered is None:
-                slot.remembered = Remembered()
+                slot.remembered = RowBuffer()
             slot.remembered.add(rows)
 
     def _wake(self, slots: Sequence[int]) -> None:
@@ -125,7 +125,7 @@ class BlockDrafter(OverContext):
 
     def _begin_at(self, index: int, position: int) -> None:
         self._head.remove(index, 0)
-        self._slots[index] = SlotState(start=position, end=position)
+        self._slots[index] = BlockSlot(start=position, end=position)
 
     def skip(self, image: Committed) -> None:
         """Forget the slot: drafting starts over after the image."""
@@ -138,7 +138,7 @@ class BlockDrafter(OverContext):
         has_hole = state.end < position and not state.remembered  # it slept too long
         if position <= state.start or has_hole:
             self._head.remove(slot, 0)
-            self._slots[slot] = SlotState(remembered=state.remembered)
+            self._slots[slot] = BlockSlot(remembered=state.remembered)
             return
         state.end = min(state.end, position)
         self._head.remove(slot, state.end)
@@ -156,11 +156,11 @@ class BlockDrafter(OverContext):
         remembered = self._slots[slot].remembered
         return self._head.swapped_bytes(slot) + (0 if remembered is None else remembered.num_bytes)
 
-    def swap_out(self, slot: int) -> Swapped[SlotState]:
+    def swap_out(self, slot: int) -> Swapped[BlockSlot]:
         state = self._slots[slot]
         return Swapped(state.copy(), None if state.is_empty else self._head.swap_out(slot))
 
-    def swap_in(self, slot: int, swapped: Swapped[SlotState], tokens: Sequence[int]) -> None:
+    def swap_in(self, slot: int, swapped: Swapped[BlockSlot], tokens: Sequence[int]) -> None:
         self._head.remove(slot, 0)
         if swapped.cells is not None:
             self._head.swap_in(slot, swapped.cells)

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from eaglelocal.core.batch import NO_FURTHER, Batch, Further
+from eaglelocal.core.batch import NO_FURTHER, Batch, ExtraLevels
 from eaglelocal.core.ports import Context
-from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Node, OverContext, Swapped, continuations
+from eaglelocal.drafters.drafter import NOTHING, Committed, ContextDrafter, Continuation, Node, Swapped, continuations
 from eaglelocal.errors import EngineError, ResourceError
 
 MAX_WAITING_TOKENS = 24  # more are decoded without waiting for a draft
 
 
 @dataclass(slots=True)
-class SlotState:
+class DraftModelSlot:
     num_written: int = 0  # committed tokens in the cache
     waiting: list[int] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)  # tokens in the cells after the committed ones, root first
@@ -30,11 +30,11 @@ class SlotState:
     def num_tokens(self) -> int:
         return self.num_written + len(self.waiting)
 
-    def without_draft(self) -> SlotState:
-        return SlotState(self.num_written, list(self.waiting))
+    def without_draft(self) -> DraftModelSlot:
+        return DraftModelSlot(self.num_written, list(self.waiting))
 
 
-class DraftModel(OverContext):
+class DraftModel(ContextDrafter):
     """A drafter (drafters.base.Drafter) over a plain context, which holds a chain.
 
     branches  children of a node that are proposed; drafting goes on after the best
@@ -47,9 +47,9 @@ class DraftModel(OverContext):
     def __init__(self, context: Context, *, branches: int = 1) -> None:
         super().__init__(context)
         self._context, self._branches = context, branches
-        self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
+        self._slots: defaultdict[int, DraftModelSlot] = defaultdict(DraftModelSlot)
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         self._write_long_queues([node.slot for node in nodes])  # of slots that have slept
         rows = Batch([], [], [], [])
         sighted = [node for node in nodes if self._slots[node.slot].image is None]
@@ -72,7 +72,7 @@ class DraftModel(OverContext):
         rows.outputs[-1] = True
         return [len(rows) - 1]
 
-    def _take_waiting(self, index: int, slot: SlotState, rows: Batch) -> None:
+    def _take_waiting(self, index: int, slot: DraftModelSlot, rows: Batch) -> None:
         self._context.remove(index, slot.num_written)
         slot.drafted = []
         for token in slot.waiting:
@@ -110,7 +110,7 @@ class DraftModel(OverContext):
         slot.drafted = []
         slot.waiting.extend(new[kept:])
 
-    def _write(self, index: int, slot: SlotState) -> None:
+    def _write(self, index: int, slot: DraftModelSlot) -> None:
         rows = Batch([], [], [], [])
         self._take_waiting(index, slot, rows)
         for i in range(0, len(rows), self._context.n_batch):
@@ -140,12 +140,12 @@ class DraftModel(OverContext):
         if kept:
             self._context.share(source, target, 0, kept)
         image = theirs.image if theirs.image is not None and theirs.image < position else None
-        self._slots[target] = SlotState(kept, theirs.waiting[: position - kept], image=image)
+        self._slots[target] = DraftModelSlot(kept, theirs.waiting[: position - kept], image=image)
 
     def swapped_bytes(self, slot: int) -> int:
         return self._context.swapped_bytes(slot)
 
-    def swap_out(self, slot: int) -> Swapped[SlotState]:
+    def swap_out(self, slot: int) -> Swapped[DraftModelSlot]:
         state = self._slots[slot]
         cells = None
         if state.num_written:
@@ -153,10 +153,10 @@ class DraftModel(OverContext):
                 cells = self._context.swap_out(slot)
         return Swapped(state.without_draft(), cells)
 
-    def swap_in(self, slot: int, swapped: Swapped[SlotState], tokens: Sequence[int]) -> None:
+    def swap_in(self, slot: int, swapped: Swapped[DraftModelSlot], tokens: Sequence[int]) -> None:
         """Restore the slot; if its cells cannot be restored, the text is read again: the target's cells matter more."""
         self._context.remove(slot, 0)
-        self._slots[slot] = SlotState(waiting=list(tokens))
+        self._slots[slot] = DraftModelSlot(waiting=list(tokens))
         if swapped.cells is not None:
             with suppress(ResourceError):
                 self._context.swap_in(slot, swapped.cells)

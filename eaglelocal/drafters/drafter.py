@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from eaglelocal.core.batch import NO_FURTHER, Bytes, Features, Floats, Further, Proposals
+from eaglelocal.core.batch import NO_FURTHER, Bytes, ExtraLevels, Features, Floats, Proposals
 from eaglelocal.core.draft import ROOT
 
 KnownT = TypeVar("KnownT")
@@ -79,7 +79,7 @@ class Drafter(Protocol):
     def end(self, slot: int) -> None:
         """End the slot's request; its rows may be reused."""
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         """Return at most `depth` tokens after each node; none where there is nothing to propose, or no state to do so.
 
         further  more levels, as long as each token is that confident; for drafters that know this at once
@@ -129,7 +129,7 @@ class Swapped(Generic[KnownT]):
     cells: Bytes | None = None
 
 
-class Native(Protocol):
+class NativeContext(Protocol):
     """A context of the native library."""
 
     @property
@@ -138,12 +138,12 @@ class Native(Protocol):
     def close(self) -> None: ...
 
 
-class OverContext:
+class ContextDrafter:
     """The common part of drafters over a context, to which owners and ends of requests make no difference."""
 
     at_once = 1
 
-    def __init__(self, context: Native) -> None:
+    def __init__(self, context: NativeContext) -> None:
         self._native = context
 
     @property

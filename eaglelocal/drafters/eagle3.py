@@ -23,18 +23,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from eaglelocal.core.batch import NO_FURTHER, Further, State
+from eaglelocal.core.batch import NO_FURTHER, ExtraLevels, State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.drafter import Committed, Continuation, Node, OverContext, Swapped
-from eaglelocal.drafters.head_rows import PairRows, drafted
-from eaglelocal.drafters.row_buffer import Remembered
+from eaglelocal.drafters.drafter import Committed, ContextDrafter, Continuation, Node, Swapped
+from eaglelocal.drafters.head_rows import HeadRows, drafted
+from eaglelocal.drafters.row_buffer import RowBuffer
 from eaglelocal.errors import EngineError
 
 MAX_WAITING_PAIRS = 24  # more are written without waiting for a draft
 
 
 @dataclass(slots=True)
-class SlotState:
+class EagleSlot:
     """The draft state of a slot; positions are the target's.
 
     The cache holds pairs start..num_written-1: it may begin anywhere, without holes.
@@ -46,7 +46,7 @@ class SlotState:
     waiting_states: list[State] = field(default_factory=list)
     tail: State | None = None  # g of the newest committed row, whose next token is not known yet
     state: State = b""  # of the last row drafted
-    remembered: Remembered | None = None  # while the slot sleeps
+    remembered: RowBuffer | None = None  # while the slot sleeps
 
     @property
     def num_pairs(self) -> int:
@@ -68,16 +68,16 @@ class SlotState:
         remembered = 0 if self.remembered is None else self.remembered.num_bytes
         return sum(map(len, self.waiting_states)) + remembered
 
-    def copy(self) -> SlotState:
+    def copy(self) -> EagleSlot:
         return replace(
             self,
             waiting_tokens=list(self.waiting_tokens),
             waiting_states=list(self.waiting_states),
-            remembered=None if self.remembered is None else Remembered(self.remembered),
+            remembered=None if self.remembered is None else RowBuffer(self.remembered),
         )
 
 
-class Eagle3(OverContext):
+class Eagle3(ContextDrafter):
     """A drafter (drafters.base.Drafter) over one head context, which holds a chain.
 
     branches  children of a node that are proposed; drafting goes on after the best
@@ -97,17 +97,17 @@ class Eagle3(OverContext):
     ) -> None:
         super().__init__(head)
         self._head, self._branches, self._window = head, branches, window
-        self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
+        self._slots: defaultdict[int, EagleSlot] = defaultdict(EagleSlot)
         self.taps, self.name = taps, name
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         self._wake([node.slot for node in nodes if node.is_root])
-        rows = PairRows()
+        rows = HeadRows()
         for node in nodes:
             self._add_rows(node, rows)
         return drafted(self._head, rows, nodes, self._slots, branches=self._branches, depth=depth, further=further)
 
-    def _add_rows(self, node: Node, rows: PairRows) -> None:
+    def _add_rows(self, node: Node, rows: HeadRows) -> None:
         """Queue the rows whose last one proposes the node's children; none if the state for it is missing."""
         slot = self._slots[node.slot]
         if not node.is_root:
@@ -122,7 +122,7 @@ class Eagle3(OverContext):
         rows.ask()
         slot.num_written = node.position
 
-    def _forget(self, index: int, slot: SlotState, position: int) -> None:
+    def _forget(self, index: int, slot: EagleSlot, position: int) -> None:
         """Remove pairs, written or waiting, that the row at position - 1 must not see: those before the window."""
         first = slot.start if self._window is None else position - self._window
         if first <= slot.start:
@@ -132,7 +132,7 @@ class Eagle3(OverContext):
         del slot.waiting_tokens[:unwritten], slot.waiting_states[:unwritten]
         slot.start, slot.num_written = first, max(first, slot.num_written)
 
-    def _take_waiting(self, index: int, slot: SlotState, rows: PairRows) -> None:
+    def _take_waiting(self, index: int, slot: EagleSlot, rows: HeadRows) -> None:
         """Move the waiting pairs into the batch, over cells that a rejected draft left."""
         for token, state in zip(slot.waiting_tokens, slot.waiting_states, strict=True):
             rows.add(index, slot.num_written, token, state)
@@ -159,7 +159,7 @@ class Eagle3(OverContext):
         for rows in committed:
             slot = self._slots[rows.slot]
             if slot.remembered is None:
-                slot.remembered = Remembered()
+                slot.remembered = RowBuffer()
             slot.remembered.add(rows)
 
     def _wake(self, slots: Sequence[int]) -> None:
@@ -177,7 +177,7 @@ class Eagle3(OverContext):
 
     def _begin_at(self, index: int, position: int) -> None:
         self._head.remove(index, 0)
-        self._slots[index] = SlotState(start=position, num_written=position)
+        self._slots[index] = EagleSlot(start=position, num_written=position)
 
     def _queue_pairs(self, rows: Committed, fused: list[State]) -> None:
         """Pair token i with the state before it; pairs that the cache already holds are skipped."""
@@ -202,7 +202,7 @@ class Eagle3(OverContext):
         for index, slot in self._slots.items():
             if len(slot.waiting_tokens) <= most:
                 continue
-            rows = PairRows()
+            rows = HeadRows()
             self._take_waiting(index, slot, rows)
             for batch in rows.batches(self._head.n_batch):
                 self._head.decode(batch, 1, confident=False)
@@ -220,7 +220,7 @@ class Eagle3(OverContext):
         has_hole = state.num_pairs < keep and not state.remembered  # it slept too long
         if keep <= state.start or has_hole:
             self._head.remove(slot, 0)
-            self._slots[slot] = SlotState(remembered=state.remembered)
+            self._slots[slot] = EagleSlot(remembered=state.remembered)
             return
         if state.num_pairs >= keep:  # otherwise the cut is in the remembered rows, and the tail stays
             state.tail = None
@@ -241,12 +241,12 @@ class Eagle3(OverContext):
     def swapped_bytes(self, slot: int) -> int:
         return self._head.swapped_bytes(slot) + self._slots[slot].num_bytes
 
-    def swap_out(self, slot: int) -> Swapped[SlotState]:
+    def swap_out(self, slot: int) -> Swapped[EagleSlot]:
         state = self._slots[slot]
         has_cells = state.start < state.num_written
         return Swapped(state.copy(), self._head.swap_out(slot) if has_cells else None)
 
-    def swap_in(self, slot: int, swapped: Swapped[SlotState], tokens: Sequence[int]) -> None:
+    def swap_in(self, slot: int, swapped: Swapped[EagleSlot], tokens: Sequence[int]) -> None:
         self._head.remove(slot, 0)
         if swapped.cells is not None:
             self._head.swap_in(slot, swapped.cells)

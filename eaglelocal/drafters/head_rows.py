@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from eaglelocal.core.batch import NO_FURTHER, Further, PairBatch, State
+from eaglelocal.core.batch import NO_FURTHER, ExtraLevels, PairBatch, State
 from eaglelocal.core.ports import HeadContext
 from eaglelocal.drafters.drafter import NOTHING, Continuation, Node, continuations
 
 
-class Drafting(Protocol):
+class DraftingSlot(Protocol):
     """A slot that is drafted for; `state` is that of the last row drafted, which the next one reads."""
 
     state: State
 
 
-class PairRows:
+class HeadRows:
     """The rows of one head decode while they are collected."""
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ class PairRows:
 
 def drafted(
     head: HeadContext,
-    rows: PairRows,
+    rows: HeadRows,
     nodes: Sequence[Node],
-    slots: Mapping[int, Drafting],
+    slots: Mapping[int, DraftingSlot],
     *,
     branches: int,
     depth: int,
-    further: Further = NO_FURTHER,
+    further: ExtraLevels = NO_FURTHER,
 ) -> list[Continuation]:
     """Decode the rows, and return what the head proposes after each node; NOTHING where its slot has no output row."""
     asked = [rows.sequences[row] for row in rows.outputs]

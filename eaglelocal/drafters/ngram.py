@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
-from eaglelocal.core.batch import NO_FURTHER, Further
+from eaglelocal.core.batch import NO_FURTHER, ExtraLevels
 from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Node, Swapped
-from eaglelocal.drafters.text_index import CONTEXT, Cursor, Generations
+from eaglelocal.drafters.text_index import CONTEXT, Generations, SuffixCursor
 from eaglelocal.errors import EngineError
 
 MIN_MATCH = 2  # tokens; after a single one the proposal is right one time in four, after two more than one in three
@@ -31,7 +31,7 @@ PRIOR_WEIGHT = 3  # imagined occurrences, by which the length of a match counts;
 
 
 @dataclass(slots=True)
-class Chain:
+class Occurrence:
     """An earlier occurrence that is followed token by token.
 
     state       of the match and the tokens drafted after it, in `source`; 0 where that has not occurred
@@ -90,7 +90,7 @@ def confidence(length: int, num_seen: int, num_agreed: int) -> float:
 
 
 @dataclass(slots=True)
-class SlotState:
+class NgramSlot:
     """The text of a slot, its index, and how far the text's end is found in the other indexes of its owner."""
 
     owner: str = ""
@@ -100,8 +100,8 @@ class SlotState:
     num_settled: int = 0  # tokens before this position are in the owner's pool, or are not of its answer
     own: Generations | None = None  # None: to be built from the text
     num_read: int = 0  # tokens before this position are in the index, and the cursors have walked them
-    cursors: list[Cursor] = field(default_factory=list)
-    chain: Chain | None = None
+    cursors: list[SuffixCursor] = field(default_factory=list)
+    chain: Occurrence | None = None
 
     @property
     def end(self) -> int:
@@ -145,7 +145,7 @@ class SlotState:
         known = {cursor.source: cursor for cursor in self.cursors if not cursor.is_outgrown}
         if list(known) == sources:
             return
-        self.cursors = [known[s] if s in known else Cursor(s) for s in sources]
+        self.cursors = [known[s] if s in known else SuffixCursor(s) for s in sources]
         for cursor in self.cursors:
             if cursor.source not in known:
                 cursor.walk(self.text[-CONTEXT:])
@@ -167,7 +167,7 @@ class Ngram:
 
     def __init__(self, max_tokens: int, *, pool_tokens: int = POOL_TOKENS, max_owners: int = MAX_OWNERS) -> None:
         self._max_tokens, self._pool_tokens, self._max_owners = max_tokens, pool_tokens, max_owners
-        self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
+        self._slots: defaultdict[int, NgramSlot] = defaultdict(NgramSlot)
         self._pools: dict[str, Generations] = {}  # by owner; the one that answered last stands last
 
     @property
@@ -199,7 +199,7 @@ class Ngram:
             del self._pools[next(iter(self._pools))]
         return pool
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         return [self._expand(node, depth) for node in nodes]
 
     def _expand(self, node: Node, depth: int) -> Continuation:
@@ -212,17 +212,17 @@ class Ngram:
             return NOTHING  # the node is another drafter's
         return chain.grow(depth)
 
-    def _match(self, state: SlotState, root: Node) -> Chain | None:
+    def _match(self, state: NgramSlot, root: Node) -> Occurrence | None:
         """Return the longest match of the text and the root that has a continuation; the own text first where equal."""
         young = self._look(state)
         end = young.follow(young.last, len(young), (root.token,))
-        found = [Chain(young, *end, root.position, root.token, [root.token])]
+        found = [Occurrence(young, *end, root.position, root.token, [root.token])]
         for cursor in state.cursors:
-            found.append(Chain(cursor.source, *cursor.peek(root.token), root.position, root.token, None))
+            found.append(Occurrence(cursor.source, *cursor.peek(root.token), root.position, root.token, None))
         going_on = [c for c in found if c.length >= MIN_MATCH and c.next_token is not None]
         return max(going_on, key=lambda chain: min(chain.length, LONG_MATCH), default=None)
 
-    def _look(self, state: SlotState) -> SuffixAutomaton:
+    def _look(self, state: NgramSlot) -> SuffixAutomaton:
         """Return the growing index of the slot's own text; set the cursors to all others that it may draft from."""
         own, pool = state.index(self._max_tokens), self._pools.get(state.owner)
         others = [own.old, pool.young, pool.old] if pool else [own.old]
@@ -248,7 +248,7 @@ class Ngram:
         """Commit the image's negative tokens, which are breaks, but match where the same image occurs again."""
         self.doze([image])
 
-    def _commit(self, state: SlotState, rows: Committed) -> None:
+    def _commit(self, state: NgramSlot, rows: Committed) -> None:
         state.text.extend(rows.tokens[state.end - rows.first_position :])
         state.chain = None
 
@@ -288,6 +288,6 @@ class Ngram:
         self._pools.clear()
 
 
-def check_hole(slot: int, state: SlotState, position: int, *, is_hole: bool) -> None:
+def check_hole(slot: int, state: NgramSlot, position: int, *, is_hole: bool) -> None:
     if is_hole:
         raise EngineError(f"hole in the text of slot {slot} at position {state.end}: rows go on at {position}")

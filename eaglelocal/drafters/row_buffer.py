@@ -19,24 +19,24 @@ from eaglelocal.drafters.drafter import Committed
 MAX_REMEMBERED = 64  # rows
 
 
-class Piece(NamedTuple):
+class CommittedRows(NamedTuple):
     """Rows that were committed together."""
 
     first_position: int
     tokens: Sequence[int]
     features: Floats  # [rows, taps, n_embd]
 
-    def between(self, first: int, last: int) -> Piece:
-        return Piece(self.first_position + first, self.tokens[first:last], self.features[first:last].copy())
+    def between(self, first: int, last: int) -> CommittedRows:
+        return CommittedRows(self.first_position + first, self.tokens[first:last], self.features[first:last].copy())
 
 
-class Remembered:
+class RowBuffer:
     """The remembered rows of one slot; false while there are none."""
 
     __slots__ = ("_num_rows", "_pieces")
 
-    def __init__(self, other: Remembered | None = None) -> None:
-        self._pieces: deque[Piece] = deque() if other is None else other._pieces.copy()
+    def __init__(self, other: RowBuffer | None = None) -> None:
+        self._pieces: deque[CommittedRows] = deque() if other is None else other._pieces.copy()
         self._num_rows: int = 0 if other is None else other._num_rows
 
     def __bool__(self) -> bool:
@@ -65,7 +65,7 @@ class Remembered:
             if self.end != rows.first_position:
                 self.forget(0)
         features = rows.features if isinstance(rows.features, np.ndarray) else rows.features.copied()
-        self._append(Piece(rows.first_position, rows.tokens, features))
+        self._append(CommittedRows(rows.first_position, rows.tokens, features))
         self._drop_older(MAX_REMEMBERED)  # to cut the many rows of a prompt takes a copy, which should be worth it
 
     def forget(self, position: int) -> None:
@@ -83,7 +83,7 @@ class Remembered:
         features = np.concatenate([piece.features for piece in self._pieces])
         return Committed(slot, self._pieces[0].first_position, tokens, features)
 
-    def _append(self, piece: Piece) -> None:
+    def _append(self, piece: CommittedRows) -> None:
         self._pieces.append(piece)
         self._num_rows += len(piece.tokens)
 

@@ -13,14 +13,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eaglelocal.core.batch import NO_FURTHER, Further, State
+from eaglelocal.core.batch import NO_FURTHER, ExtraLevels, State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.drafter import Committed, Continuation, Node, OverContext, Swapped, behind
-from eaglelocal.drafters.head_rows import PairRows, drafted
+from eaglelocal.drafters.drafter import Committed, ContextDrafter, Continuation, Node, Swapped, behind
+from eaglelocal.drafters.head_rows import HeadRows, drafted
 
 
 @dataclass(slots=True)
-class SlotState:
+class TargetCacheSlot:
     """The draft state of a slot: `tail` is the target's state at the newest committed row, which is before `end`."""
 
     tail: State | None = None
@@ -29,7 +29,7 @@ class SlotState:
     state: State = b""  # of the last row drafted
 
 
-class CacheReader(OverContext):
+class TargetCacheDrafter(ContextDrafter):
     """A drafter (drafters.base.Drafter) over one head context, whose sequences are the target's. Drafts chains."""
 
     name = "mtp"
@@ -38,16 +38,16 @@ class CacheReader(OverContext):
     def __init__(self, head: HeadContext, taps: tuple[int, ...]) -> None:
         super().__init__(head)
         self._head = head
-        self._slots: defaultdict[int, SlotState] = defaultdict(SlotState)
+        self._slots: defaultdict[int, TargetCacheSlot] = defaultdict(TargetCacheSlot)
         self.taps = taps
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
-        rows = PairRows()
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+        rows = HeadRows()
         for node in nodes:
             self._add_row(node, rows)
         return drafted(self._head, rows, nodes, self._slots, branches=1, depth=depth, further=further)
 
-    def _add_row(self, node: Node, rows: PairRows) -> None:
+    def _add_row(self, node: Node, rows: HeadRows) -> None:
         """Add the row that proposes after the node, if there is a state for it."""
         slot = self._slots[node.slot]
         if node.is_root:
@@ -74,7 +74,7 @@ class CacheReader(OverContext):
 
     def drop(self, slot: int, position: int) -> None:
         if position < self._slots[slot].end:
-            self._slots[slot] = SlotState()
+            self._slots[slot] = TargetCacheSlot()
 
     def fork(self, source: int, target: int, position: int) -> None:
         self._slots[target] = replace(self._slots[source])
@@ -83,8 +83,8 @@ class CacheReader(OverContext):
     def swapped_bytes(self, slot: int) -> int:
         return 0
 
-    def swap_out(self, slot: int) -> Swapped[SlotState]:
+    def swap_out(self, slot: int) -> Swapped[TargetCacheSlot]:
         return Swapped(replace(self._slots[slot]))
 
-    def swap_in(self, slot: int, swapped: Swapped[SlotState], tokens: Sequence[int]) -> None:
+    def swap_in(self, slot: int, swapped: Swapped[TargetCacheSlot], tokens: Sequence[int]) -> None:
         self._slots[slot] = replace(swapped.state)

@@ -12,7 +12,7 @@ from eaglelocal.backend.suffix_automaton import SuffixAutomaton
 CONTEXT = 32  # tokens from before a cut that are indexed again, so that matches do not begin at nothing
 
 
-class Cursor:
+class SuffixCursor:
     """The longest suffix of a text that occurs in an automaton which does not grow meanwhile."""
 
     def __init__(self, source: SuffixAutomaton) -> None:

@@ -23,7 +23,7 @@ A_CALL = ToolChoice(use=ToolUse.REQUIRED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ConstraintSpec:
     """The arguments of text.tool_grammar.constraint_of for one request: its split, tool choice and own constraint."""
 
     split: Split
@@ -43,7 +43,7 @@ class Wish:
         return constraint_of(split, A_CALL, None, tokens=self.tokens, is_split=True)
 
 
-class Binding:
+class AnswerConstraint:
     """The constraints of one model's answers. Keeps the loosened tools, because a model's call syntax never changes."""
 
     def __init__(self, constraints: Constraints) -> None:
@@ -66,7 +66,7 @@ class Binding:
         assert refusal is not None
         raise blamed_on("response_format", refusal)
 
-    def of_split(self, wish: Wish) -> Constraint | None:
+    def of_split(self, wish: ConstraintSpec) -> Constraint | None:
         """Return the tightest constraint that compiles for an answer with tools; None if none is needed.
 
         Raises RequestError if none compiles.
@@ -85,7 +85,7 @@ class Binding:
         assert refusal is not None
         raise self._blaming(wish) or refusal
 
-    def _ways(self, wish: Wish) -> Iterator[tuple[Tool, ...]]:
+    def _ways(self, wish: ConstraintSpec) -> Iterator[tuple[Tool, ...]]:
         """Yield the tools as last loosened, then each as it compiles alone, then all with any arguments."""
         tools = wish.split.tools
         known = tuple(self._loosened.get(tool, tool) for tool in tools)
@@ -97,7 +97,7 @@ class Binding:
         if free != alone:
             yield free
 
-    def _blaming(self, wish: Wish) -> RequestError | None:
+    def _blaming(self, wish: ConstraintSpec) -> RequestError | None:
         """Return the error of the first strict tool that does not compile by itself, if there is one."""
         for tool in wish.split.tools:
             if tool.is_strict and (refusal := self._refusal(wish.calling(tool))):
@@ -106,7 +106,7 @@ class Binding:
                 return RequestError(what, hint=refusal.hint, parameter="tools")
         return None
 
-    def _bindable_each(self, tools: tuple[Tool, ...], wish: Wish) -> tuple[Tool, ...]:
+    def _bindable_each(self, tools: tuple[Tool, ...], wish: ConstraintSpec) -> tuple[Tool, ...]:
         """Return each tool in the tightest form that compiles alone.
 
         Tools after MAX_COSTLY too complex ones get any arguments, untried.
@@ -122,7 +122,7 @@ class Binding:
             found.append(bindable)
         return tuple(found)
 
-    def _bindable(self, tool: Tool, wish: Wish) -> tuple[Tool, bool]:
+    def _bindable(self, tool: Tool, wish: ConstraintSpec) -> tuple[Tool, bool]:
         """Return the tightest form of this tool that compiles, else the loosest, and if it was too complex."""
         found, is_costly = tool, False
         for found in (tool, *looser(tool)):

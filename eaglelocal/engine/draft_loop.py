@@ -11,7 +11,7 @@ from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Drafter, Node
 from eaglelocal.speculation.policy.controller import DraftCall
-from eaglelocal.speculation.policy.step_policy import StepChoice
+from eaglelocal.speculation.policy.step_policy import StepPolicy
 
 EMPTY = Draft()
 
@@ -25,7 +25,7 @@ class Drafted:
 
 
 def grow(
-    sequences: Several[Sequence], drafters: Several[Drafter], choice: StepChoice, is_end: Callable[[int], bool]
+    sequences: Several[Sequence], drafters: Several[Drafter], choice: StepPolicy, is_end: Callable[[int], bool]
 ) -> Drafted:
     """Draft for all sequences: each drafter in turn, cheapest first, several levels and slots per call.
 

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from eaglelocal.core.batch import Floats
-from eaglelocal.core.events import Embedded, EngineInfo, EngineSnapshot, Failed, Finished, RequestEvent, Started
+from eaglelocal.core.events import Embeddings, EngineInfo, EngineSnapshot, Failed, Finished, RequestEvent, Started
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Ranking, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
@@ -242,7 +242,7 @@ class EmbeddingEngine:
             vectors = normalised(vectors) if running.ranking is None else self._scores(vectors, running.ranking)
         except EagleLocalError as error:
             return [Failed(running.id, error)]
-        made = Embedded(running.id, vectors.tobytes(), vectors.shape[1], running.prompt_tokens)
+        made = Embeddings(running.id, vectors.tobytes(), vectors.shape[1], running.prompt_tokens)
         return [made, self._finished(running, "stop")]
 
     def _scores(self, classes: Floats, ranking: Ranking) -> Floats:

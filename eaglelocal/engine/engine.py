@@ -25,29 +25,29 @@ from eaglelocal.core.events import (
     Started,
     Tokens,
 )
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.ports import Constraints, Context, ImageReader, Vocabulary
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.engine.draft_loop import EMPTY, Drafted, grow
-from eaglelocal.engine.input_processor import Intake, ReadRequest
+from eaglelocal.engine.input_processor import InputProcessor, ReadRequest
 from eaglelocal.engine.input_queue import INLINE, INPUT_WAIT_S, InputQueue, Prepared
 from eaglelocal.engine.input_size import ChatLanes
 from eaglelocal.engine.padding_rows import Padding
 from eaglelocal.engine.runner import Decoded, Runner
-from eaglelocal.engine.running_answer import Answering, Clock, counted, never_started, prompted
-from eaglelocal.engine.sequence_ids import Branches
-from eaglelocal.engine.slot_caches import Caches
-from eaglelocal.engine.step_estimate import Pacing
-from eaglelocal.engine.step_timing import Ledger, StepTimes, peak_rss_bytes
-from eaglelocal.engine.warmup import Warming
+from eaglelocal.engine.running_answer import Clock, RunningAnswer, counted, never_started, prompted
+from eaglelocal.engine.sequence_ids import SequenceIds
+from eaglelocal.engine.slot_caches import SlotCaches
+from eaglelocal.engine.step_estimate import StepEstimate
+from eaglelocal.engine.step_timing import StepTimes, StepTiming, peak_rss_bytes
+from eaglelocal.engine.warmup import Warmup
 from eaglelocal.errors import RequestError, ResourceError
-from eaglelocal.scheduler.scheduler import Admission, Scheduler, StepPlan
+from eaglelocal.scheduler.scheduler import Scheduler, SlotAssignment, StepPlan
 from eaglelocal.speculation.policy.controller import Controller, StepReport
-from eaglelocal.speculation.policy.draft_gate import State
-from eaglelocal.speculation.policy.slot_policy import Seat
-from eaglelocal.speculation.policy.step_policy import StepChoice
+from eaglelocal.speculation.policy.draft_gate import GateState
+from eaglelocal.speculation.policy.slot_policy import DecodeSlot
+from eaglelocal.speculation.policy.step_policy import StepPolicy
 from eaglelocal.speculation.verify import verify
 from eaglelocal.text.detokenizer import Pieces
 from eaglelocal.text.reasoning.split_answer import answer_text
@@ -85,14 +85,14 @@ class Engine:
         self.info = info
         self._context, self._vocabulary = context, vocabulary
         self._drafters, self._controller, self._scheduler = drafters, controller, scheduler
-        branches = Branches(context, info.num_slots)
-        self._caches = Caches(context, branches, drafters, scheduler, info.num_slots)
+        branches = SequenceIds(context, info.num_slots)
+        self._caches = SlotCaches(context, branches, drafters, scheduler, info.num_slots)
         self._runner = Runner(context, branches)
         self._padding = Padding(context, scheduler, info.num_slots)
-        self._pacing = Pacing(
+        self._pacing = StepEstimate(
             controller.costs, scheduler.num_cached, is_unified=context.is_unified, undivided=context.undivided
         )
-        self._intake = Intake(
+        self._intake = InputProcessor(
             vocabulary,
             context.n_ctx,
             inputs.constraints,
@@ -105,9 +105,9 @@ class Engine:
         self._inputs = InputQueue(self._intake.read_asked, inputs.lanes, lane_of=self._input_lanes.lane_of)
         self._pieces = Pieces(vocabulary)
         self._submitted_at: dict[str, float] = {}
-        self._answers: dict[int, Answering] = {}  # by slot
+        self._answers: dict[int, RunningAnswer] = {}  # by slot
         self._outbox: list[RequestEvent] = []
-        self._ledger = Ledger(controller.costs, self._native_s)
+        self._ledger = StepTiming(controller.costs, self._native_s)
         self._owned = contextlib.ExitStack()
 
     # ---- EngineLoop: called by the process
@@ -125,7 +125,7 @@ class Engine:
         Raises RequestError if the id is in use: an event could not say which request it means.
         """
         if isinstance(request, EmbedRequest):
-            raise RequestError(f"{self.info.target} {Task.TEXT.why_not(request.task)}", code="model_not_supported")
+            raise RequestError(f"{self.info.target} {ModelTask.TEXT.why_not(request.task)}", code="model_not_supported")
         if self._is_known(request.id):
             raise RequestError(f"a request with the id {request.id} is still running")
         self._inputs.submit(request)
@@ -249,7 +249,7 @@ class Engine:
         """
         costs = self._controller.costs
         is_restored = stored is not None and costs.restore(stored)
-        warming = Warming(self._context, self._drafters, max_outputs=max_rows)
+        warming = Warmup(self._context, self._drafters, max_outputs=max_rows)
         warming.measure(costs, num_slots=self.info.num_slots, is_known=is_restored, makes_kernels=makes_kernels)
 
     def on_close(self, owned: contextlib.ExitStack) -> None:
@@ -265,9 +265,9 @@ class Engine:
         self._owned.close()
 
     # ---- the parts of a step
-    def _choice(self, plan: StepPlan, num_cells: int) -> StepChoice:
+    def _choice(self, plan: StepPlan, num_cells: int) -> StepPolicy:
         return self._controller.choice(
-            [Seat(s.slot, min(s.draft_room, plan.max_draft)) for s in plan.decode],
+            [DecodeSlot(s.slot, min(s.draft_room, plan.max_draft)) for s in plan.decode],
             num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
             num_cells=num_cells,
         )
@@ -317,7 +317,7 @@ class Engine:
             sampler.accept(last(said(sequence), sequence.request.params.repeat_last_n))
             clock = Clock(self._submitted_at.pop(sequence.request.id), time.perf_counter())
             text = answer_text(self._pieces, sequence.request)
-            self._answers[sequence.slot] = Answering(sequence, sampler, text, clock)
+            self._answers[sequence.slot] = RunningAnswer(sequence, sampler, text, clock)
             self._controller.begin(sequence.slot, sequence.request.spec)
             for drafter in self._drafters:
                 drafter.begin(sequence.slot, sequence.request.owner, sequence.num_prompt)
@@ -325,7 +325,7 @@ class Engine:
             if not admission.is_waiting:
                 self._start(sequence)
 
-    def _begin(self, admission: Admission) -> None:
+    def _begin(self, admission: SlotAssignment) -> None:
         self._caches.begin(admission)
         if admission.swaps:  # copying may take a second, which must not count as time of this step
             self._ledger.begin_anew()
@@ -420,7 +420,7 @@ class Engine:
         return told
 
     # ---- ends
-    def _finish(self, answer: Answering, reason: str) -> Finished:
+    def _finish(self, answer: RunningAnswer, reason: str) -> Finished:
         self._release(answer)
         rest = answer.rest(is_cut=True)  # empty unless the answer was cancelled
         timings = answer.clock.timings(answer.sequence.num_emitted)
@@ -439,7 +439,7 @@ class Engine:
             ),
         )
 
-    def _release(self, answer: Answering) -> None:
+    def _release(self, answer: RunningAnswer) -> None:
         answer.sampler.close()
         for drafter in self._drafters:
             drafter.end(answer.sequence.slot)
@@ -477,11 +477,11 @@ def sequences_of(plan: StepPlan) -> list[Sequence]:
     return [*plan.decode, *(chunk.sequence for chunk in plan.prefill)]
 
 
-def shown_state(state: State | None) -> str:
+def shown_state(state: GateState | None) -> str:
     """Return the state to show: on, asleep or off. A probe is too short to show and counts as asleep."""
     if state is None:
         return "off"
-    return "on" if state is State.AWAKE else "asleep"
+    return "on" if state is GateState.AWAKE else "asleep"
 
 
 def said(sequence: Sequence) -> list[int]:

@@ -14,20 +14,20 @@ from eaglelocal.core.ports import Constraints, ImageReader, TextPart, Vocabulary
 from eaglelocal.core.request import ChatRequest, Image, Mixed, Request
 from eaglelocal.core.sampling import SamplingParams, as_recommended
 from eaglelocal.core.tools import Split, ToolUse
-from eaglelocal.engine.answer_constraint import Binding, Wish
+from eaglelocal.engine.answer_constraint import AnswerConstraint, ConstraintSpec
 from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, PromptCache, num_raw_chars
-from eaglelocal.engine.prompt_tokens import Prompt, infill_prompt, mixed_tokens, placed, starts_with_bos
+from eaglelocal.engine.prompt_tokens import PromptTokens, infill_prompt, mixed_tokens, placed, starts_with_bos
 from eaglelocal.errors import NOT_SUPPORTED, RequestError
 from eaglelocal.text.reasoning.model_families import markers_of
 from eaglelocal.text.templates.chat_template import ChatTemplate, chat_template
-from eaglelocal.text.templates.literal_text import Literals, Span, Spellings
+from eaglelocal.text.templates.literal_text import HiddenSpellings, Span, Spellings
 from eaglelocal.text.templates.prefilled_answer import Beginning, beginning_of, within_thought
 from eaglelocal.text.tool_calls.tool_grammar import callable_tools
 
 IMAGE_TEXT = "<__media__>"  # stands for an image in a prompt's text, as in llama-server
 
 
-ReadRequest = tuple[Prompt, Request | None]
+ReadRequest = tuple[PromptTokens, Request | None]
 
 
 class NoConstraints:
@@ -40,7 +40,7 @@ class NoConstraints:
         raise AssertionError("nothing passes `check`")
 
 
-class Intake:
+class InputProcessor:
     """The input processor: converts ChatRequests to Requests."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Intake:
         self._can_grow = not 0 < trained_ctx <= n_ctx
         self._prompts = PromptCache(self.prompt)
         self._constraints = NoConstraints() if constraints is None else constraints
-        self._binding = Binding(self._constraints)
+        self._binding = AnswerConstraint(self._constraints)
         self._spellings = Spellings(vocabulary.control_texts)  # walks the whole vocabulary: done before any request
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Intake:
         prompt = self._prompts.prompt(asked)
         return prompt, None if asked.is_counted else self.read(asked, prompt)
 
-    def read(self, asked: ChatRequest, prompt: Prompt | None = None) -> Request:
+    def read(self, asked: ChatRequest, prompt: PromptTokens | None = None) -> Request:
         """Return the Request, with `prompt` if it was made already. Raises RequestError if it cannot be served."""
         prompt = self.prompt(asked) if prompt is None else prompt
         if not prompt.tokens:
@@ -113,7 +113,7 @@ class Intake:
         return dataclasses.replace(params, stop=self.stops(asked), max_tokens=max_tokens, repeat_last_n=looked_at)
 
     # ---- the prompt
-    def prompt(self, asked: ChatRequest) -> Prompt:
+    def prompt(self, asked: ChatRequest) -> PromptTokens:
         """Make the prompt, without checking that it fits the context. Raises RequestError."""
         if asked.messages:
             return self._chat_prompt(asked)
@@ -122,14 +122,14 @@ class Intake:
         if not asked.is_counted:
             self._check_length(num_raw_chars(asked), is_chat=False)
         if asked.infill is not None:
-            return Prompt(self._checked(infill_prompt(asked.infill, self._vocabulary, self._n_ctx)))
+            return PromptTokens(self._checked(infill_prompt(asked.infill, self._vocabulary, self._n_ctx)))
         if asked.mixed is not None:
-            return Prompt(self._checked(mixed_tokens(asked.mixed, self._vocabulary)))
+            return PromptTokens(self._checked(mixed_tokens(asked.mixed, self._vocabulary)))
         if asked.suffix:
-            return Prompt(self._fill_prompt(asked))
+            return PromptTokens(self._fill_prompt(asked))
         if asked.text is not None:  # raw prompts may spell control tokens
-            return Prompt(mixed_tokens(Mixed((asked.text,)), self._vocabulary))
-        return Prompt(self._checked(asked.tokens))
+            return PromptTokens(mixed_tokens(Mixed((asked.text,)), self._vocabulary))
+        return PromptTokens(self._checked(asked.tokens))
 
     def _fill_prompt(self, asked: ChatRequest) -> tuple[int, ...]:
         """Return a fill-in-the-middle prompt. Control tokens in the texts around the gap are plain text."""
@@ -150,12 +150,12 @@ class Intake:
                 raise RequestError(f"token {token} is not in the vocabulary of {self._vocabulary.n_tokens}")
         return tokens
 
-    def _chat_prompt(self, asked: ChatRequest) -> Prompt:
+    def _chat_prompt(self, asked: ChatRequest) -> PromptTokens:
         """Render the messages and tokenize them.
 
         Only the template may write control tokens: those that a message spells become plain text.
         """
-        literals, beginning = Literals(self._spellings), self._beginning(asked)
+        literals, beginning = HiddenSpellings(self._spellings), self._beginning(asked)
         text = self.template.render(
             beginning.messages,
             tools=() if asked.tool_choice.use is ToolUse.NONE else asked.tools,
@@ -183,7 +183,7 @@ class Intake:
             return Beginning(asked.messages)
         return beginning_of(asked.messages, self.template.family)
 
-    def _read(self, pieces: Sequence[Span | Image]) -> Prompt:
+    def _read(self, pieces: Sequence[Span | Image]) -> PromptTokens:
         add_special = not starts_with_bos(first_text(pieces), self._vocabulary)
         if any(isinstance(piece, Image) for piece in pieces):
             return self._read_images(pieces, add_special=add_special)
@@ -194,9 +194,9 @@ class Intake:
             tokens += self._vocabulary.tokenize(
                 text, add_special=not tokens and add_special, parse_special=not is_literal
             )
-        return Prompt(tuple(tokens))
+        return PromptTokens(tuple(tokens))
 
-    def _read_images(self, pieces: Sequence[Span | Image], *, add_special: bool) -> Prompt:
+    def _read_images(self, pieces: Sequence[Span | Image], *, add_special: bool) -> PromptTokens:
         if self._image_reader is None:
             what = "this model reads no images: no projector is loaded for it"
             hint = "--mmproj FILE, where there is one for this model"
@@ -229,7 +229,7 @@ class Intake:
         )
 
     # ---- the answer
-    def _split(self, asked: ChatRequest, prompt: Prompt) -> Split:
+    def _split(self, asked: ChatRequest, prompt: PromptTokens) -> Split:
         family = self.template.family
         split = dataclasses.replace(
             family.split(),
@@ -253,7 +253,7 @@ class Intake:
         """Return the constraint of the answer, compiled once to see that it is usable."""
         if split is None:
             return self._binding.of_text(asked.constraint)
-        wish = Wish(
+        wish = ConstraintSpec(
             split=split,
             choice=asked.tool_choice,
             wanted=asked.constraint,

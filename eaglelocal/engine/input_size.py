@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from eaglelocal.core.request import ChatRequest, EmbedRequest
 from eaglelocal.core.tools import ToolUse
-from eaglelocal.engine.prompt_tokens import Prompt
+from eaglelocal.engine.prompt_tokens import PromptTokens
 from eaglelocal.errors import RequestError
 
 SHORT_CHARS = 32 * 1024  # of all texts of a request; tokenizing so many takes about ten milliseconds
@@ -104,11 +104,11 @@ class PromptCache:
     A client that wants sixteen answers sends sixteen requests with one prompt. Safe from any thread.
     """
 
-    def __init__(self, make: Callable[[ChatRequest], Prompt]) -> None:
+    def __init__(self, make: Callable[[ChatRequest], PromptTokens]) -> None:
         self._make, self._lock = make, threading.Lock()
-        self._kept: OrderedDict[tuple[object, ...], Prompt | RequestError] = OrderedDict()
+        self._kept: OrderedDict[tuple[object, ...], PromptTokens | RequestError] = OrderedDict()
 
-    def prompt(self, asked: ChatRequest) -> Prompt:
+    def prompt(self, asked: ChatRequest) -> PromptTokens:
         """Return the request's prompt. Raises RequestError as `make` does."""
         if not may_take_long(asked):
             return self._make(asked)
@@ -125,7 +125,7 @@ class PromptCache:
             raise copy.copy(found)  # a raised error keeps its traceback's frames alive
         return found
 
-    def _outcome(self, asked: ChatRequest) -> Prompt | RequestError:
+    def _outcome(self, asked: ChatRequest) -> PromptTokens | RequestError:
         try:
             return self._make(asked)
         except RequestError as error:

@@ -13,7 +13,7 @@ CountRows = Callable[[Mapping[int, int], Sequence[int], int], Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Filler:
+class PaddingRow:
     """Padding rows of one slot."""
 
     slot: int
@@ -28,7 +28,7 @@ class Padding:
     def __init__(self, context: Context, scheduler: Scheduler, num_slots: int) -> None:
         self._context, self._scheduler, self._num_slots = context, scheduler, num_slots
 
-    def rows(self, plan: StepPlan, drafts: Mapping[int, Draft], count_rows: CountRows) -> list[Filler]:
+    def rows(self, plan: StepPlan, drafts: Mapping[int, Draft], count_rows: CountRows) -> list[PaddingRow]:
         """Return the padding rows of a step; none beside prompt rows, where they would save no pass.
 
         count_rows  Controller.fillers
@@ -44,7 +44,7 @@ class Padding:
         first = {slot: self._scheduler.num_cached(slot) + decoding.get(slot, 0) for slot in counts}
         if any(self._has_no_room(slot, first[slot] + count) for slot, count in counts.items()):
             return []  # fewer rows would save no pass
-        return [Filler(slot, first[slot], count, token=0) for slot, count in counts.items()]
+        return [PaddingRow(slot, first[slot], count, token=0) for slot, count in counts.items()]
 
     def _has_no_room(self, slot: int, end: int) -> bool:
         return end > self._context.n_ctx or self._scheduler.may_hold_images(slot)

@@ -17,7 +17,7 @@ PROJECT, FILE = "myproject\n", "filename\n"  # the names are not given; llama-se
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class PromptTokens:
     """The prompt's tokens and images.
 
     in_thought, in_said  the prompt ends within a thought of the answer, or within its text
@@ -35,7 +35,7 @@ class Prompt:
         return len(self.tokens) + sum(image.num_hidden for image in self.images)
 
 
-def placed(pieces: Iterable[int | ImageRows]) -> Prompt:
+def placed(pieces: Iterable[int | ImageRows]) -> PromptTokens:
     """Return the prompt of these tokens and images, with stand-in ids in the images' positions."""
     tokens, images = list[int](), list[PlacedImage]()
     for piece in pieces:
@@ -44,7 +44,7 @@ def placed(pieces: Iterable[int | ImageRows]) -> Prompt:
         else:
             images.append(PlacedImage(len(tokens), piece))
             tokens += stand_ins(piece)
-    return Prompt(tuple(tokens), tuple(images))
+    return PromptTokens(tuple(tokens), tuple(images))
 
 
 def mixed_tokens(mixed: Mixed, vocabulary: Vocabulary) -> tuple[int, ...]:

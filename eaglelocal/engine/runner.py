@@ -11,8 +11,8 @@ from eaglelocal.core.batch import Batch, Features, Outputs
 from eaglelocal.core.draft import Draft
 from eaglelocal.core.ports import Context
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.engine.padding_rows import Filler
-from eaglelocal.engine.sequence_ids import Branches
+from eaglelocal.engine.padding_rows import PaddingRow
+from eaglelocal.engine.sequence_ids import SequenceIds
 from eaglelocal.scheduler.scheduler import Chunk, StepPlan
 from eaglelocal.speculation.costs.ubatch_split import passes
 
@@ -36,20 +36,20 @@ class Decoded:
 class Runner:
     """Runs target decodes. Rows are ordered by slot: only in that order does llama.cpp join slots into one pass."""
 
-    def __init__(self, context: Context, branches: Branches) -> None:
+    def __init__(self, context: Context, branches: SequenceIds) -> None:
         self._context, self._branches = context, branches
 
-    def run(self, plan: StepPlan, drafts: Mapping[int, Draft], fillers: Several[Filler] = ()) -> Decoded:
+    def run(self, plan: StepPlan, drafts: Mapping[int, Draft], fillers: Several[PaddingRow] = ()) -> Decoded:
         batch = Batch([], [], [], [])
         rows: dict[int, list[int]] = {}
-        parts: list[Sequence | Chunk | Filler] = [*plan.decode, *plan.prefill, *fillers]
+        parts: list[Sequence | Chunk | PaddingRow] = [*plan.decode, *plan.prefill, *fillers]
         for part in sorted(parts, key=BY_SLOT):  # the sort is stable: padding stays behind its slot's rows
             match part:
                 case Sequence():
                     rows[part.slot] = self._add_draft(batch, part, drafts[part.slot])
                 case Chunk():
                     rows[part.slot] = add_chunk(batch, part)
-                case Filler():
+                case PaddingRow():
                     add_rows(batch, part.slot, part.first, [part.token] * part.count)
         num_fillers = sum([filler.count for filler in fillers])
         num_passes = self._num_passes(rows_by_slot(rows, fillers))
@@ -72,7 +72,7 @@ class Runner:
         return list(range(first, len(batch.tokens)))
 
 
-def rows_by_slot(rows: Mapping[int, list[int]], fillers: Several[Filler]) -> dict[int, int]:
+def rows_by_slot(rows: Mapping[int, list[int]], fillers: Several[PaddingRow]) -> dict[int, int]:
     """Return the number of batch rows of each slot, padding included."""
     counts = {slot: len(own) for slot, own in rows.items()}
     for filler in fillers:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from eaglelocal.core.draft import Verdict
-from eaglelocal.core.events import Finished, Piece, Prompted, RequestEvent, Started
+from eaglelocal.core.events import Finished, Prompted, RequestEvent, Started, TextPiece
 from eaglelocal.core.ports import Sampler, Vocabulary
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.core.stats import SpeculationCounter, Timings
-from eaglelocal.engine.prompt_tokens import Prompt
+from eaglelocal.engine.prompt_tokens import PromptTokens
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.text.reasoning.split_answer import SplitAnswerText
 from eaglelocal.text.stops.answer_text import AnswerPiece, AnswerText
@@ -47,13 +47,13 @@ class Clock:
 class Taken(NamedTuple):
     """The pieces that a verdict adds to an answer. A reason or an error means that the answer ends here."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TextPiece, ...]
     reason: str | None = None
     error: EagleLocalError | None = None
 
 
 @dataclass(slots=True)
-class Answering:
+class RunningAnswer:
     """A sequence with its sampler, detokenized text, counters and times."""
 
     sequence: Sequence
@@ -71,7 +71,7 @@ class Answering:
 
     def take(self, verdict: Verdict, vocabulary: Vocabulary) -> Taken:
         """Add the verdict's tokens to the answer; return the new pieces, and the finish reason if it ends here."""
-        pieces: list[Piece] = []
+        pieces: list[TextPiece] = []
         reason = self._say(verdict, vocabulary, pieces)
         if self.sampler.problem is not None and len(pieces) == len(verdict.samples):  # else the answer ended before
             return Taken(tuple(pieces), error=self.sampler.problem)
@@ -85,7 +85,7 @@ class Answering:
             reason = "tool_calls"
         return Taken(tuple(pieces), reason)
 
-    def _say(self, verdict: Verdict, vocabulary: Vocabulary, pieces: list[Piece]) -> str | None:
+    def _say(self, verdict: Verdict, vocabulary: Vocabulary, pieces: list[TextPiece]) -> str | None:
         """Append one piece per sampled token; return the finish reason if one of them ends the answer."""
         request = self.sequence.request
         with_logprobs = request.params.logprobs is not None
@@ -94,10 +94,10 @@ class Answering:
             told = with_pieces(sampled, vocabulary) if with_logprobs else None
             is_drafted = i < verdict.num_accepted
             if vocabulary.is_end(sampled.token) and not request.goes_on_behind_end:
-                pieces.append(Piece(sampled.token, "", is_drafted))
+                pieces.append(TextPiece(sampled.token, "", is_drafted))
                 return "stop"
             said = self.text.push(sampled.token)
-            pieces.append(Piece(sampled.token, said.text, is_drafted, told, said.reasoning, said.calls))
+            pieces.append(TextPiece(sampled.token, said.text, is_drafted, told, said.reasoning, said.calls))
             if said.stopped:
                 self.stop = said.stop or ""
                 return "stop"
@@ -133,7 +133,7 @@ def never_started(request_id: str) -> Finished:
     return _without_answer(request_id, "cancelled", 0, "cancelled before it started")
 
 
-def prompted(request_id: str, prompt: Prompt, vocabulary: Vocabulary) -> Prompted:
+def prompted(request_id: str, prompt: PromptTokens, vocabulary: Vocabulary) -> Prompted:
     """Return the event that shows the model's input."""
     tokens = tuple(token for token in prompt.tokens if token >= 0)  # images have none
     return Prompted(request_id, tokens, tuple(map(vocabulary.spelled, tokens)), prompt.rendered)

@@ -20,7 +20,7 @@ from eaglelocal.core.draft import Draft
 from eaglelocal.core.ports import Context
 
 
-class Branches:
+class SequenceIds:
     """The branch sequences of all slots.
 
     Only this class removes target cells, so a branch never holds cells that its slot has lost.

@@ -17,10 +17,10 @@ from eaglelocal.core.ports import Context
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Committed, Drafter, Swapped
 from eaglelocal.engine.runner import Decoded
-from eaglelocal.engine.sequence_ids import Branches
+from eaglelocal.engine.sequence_ids import SequenceIds
 from eaglelocal.errors import ResourceError
-from eaglelocal.scheduler.host_swap import Conversation
-from eaglelocal.scheduler.scheduler import Admission, Chunk, Scheduler, StepPlan
+from eaglelocal.scheduler.host_swap import SwappedText
+from eaglelocal.scheduler.scheduler import Chunk, Scheduler, SlotAssignment, StepPlan
 
 
 class SwappedSlot(NamedTuple):
@@ -31,18 +31,18 @@ class SwappedSlot(NamedTuple):
     drafters: list[Swapped[Any]]  # each drafter's state of the slot
 
 
-class Caches:
+class SlotCaches:
     """The caches of all slots."""
 
     def __init__(
-        self, context: Context, branches: Branches, drafters: Several[Drafter], scheduler: Scheduler, num_slots: int
+        self, context: Context, branches: SequenceIds, drafters: Several[Drafter], scheduler: Scheduler, num_slots: int
     ) -> None:
         self._context, self._branches = context, branches
         self._drafters, self._scheduler, self._num_slots = drafters, scheduler, num_slots
         self._saved: dict[tuple[int, int], bytearray] = {}  # states, by the scheduler's checkpoints
         self._swapped: dict[int, SwappedSlot] = {}  # by the scheduler's keys
 
-    def begin(self, admission: Admission) -> None:
+    def begin(self, admission: SlotAssignment) -> None:
         """Prepare the slot and the drafters to hold exactly the prefix that the sequence reuses."""
         slot, source = admission.sequence.slot, admission.source
         swapped = None if admission.swapped_in is None else self._swapped[admission.swapped_in]
@@ -76,7 +76,7 @@ class Caches:
         of_drafters = sum([drafter.swapped_bytes(slot) for drafter in self._drafters])
         return self._context.swapped_bytes(slot) + of_drafters
 
-    def _states(self, slot: int, conversation: Conversation) -> dict[int, bytearray]:
+    def _states(self, slot: int, conversation: SwappedText) -> dict[int, bytearray]:
         """Return the state at each position where the conversation can resume.
 
         With a sliding window, cut and save now, last position first: no cells behind it are needed any more.
@@ -90,7 +90,7 @@ class Caches:
             states[place] = self._context.save(slot)
         return states
 
-    def _swap_in(self, admission: Admission, swapped: SwappedSlot) -> None:
+    def _swap_in(self, admission: SlotAssignment, swapped: SwappedSlot) -> None:
         """Restore the slot from RAM; if that fails, restart the sequence so that its prompt is prefilled again."""
         sequence, slot = admission.sequence, admission.sequence.slot
         tokens = sequence.tokens[: admission.num_unchanged]
@@ -109,7 +109,7 @@ class Caches:
                 self._cut(admission, swapped.states.get(sequence.num_reused))
         self._forget_swapped()
 
-    def _cut(self, admission: Admission, state: bytearray | None) -> None:
+    def _cut(self, admission: SlotAssignment, state: bytearray | None) -> None:
         """Cut the slot and the drafters back to the reused prefix.
 
         state  the recurrent state at that position; None if cells can be cut there

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from eaglelocal.core.draft import Draft
-from eaglelocal.scheduler.prefill import Pace
+from eaglelocal.scheduler.prefill import PrefillPace
 from eaglelocal.scheduler.scheduler import Chunk
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.costs.ubatch_split import passes
@@ -20,7 +20,7 @@ PROMPT_MEMORY = 4.0  # the same for the cost of prompt rows, which rises with ev
 MOST_DEARER = 32.0  # bound of the factor and of its inverse, against a single slow step
 
 
-class Pacing:
+class StepEstimate:
     """The average draft length of each slot, and the cost factor of prompt rows."""
 
     def __init__(
@@ -37,9 +37,9 @@ class Pacing:
         self._dearer = 0.0  # logarithm of Pace.dearer
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> PrefillPace:
         lengths = {slot: round(length) for slot, length in self._lengths.items()}
-        return Pace(self.seconds, lengths, math.exp(self._dearer))
+        return PrefillPace(self.seconds, lengths, math.exp(self._dearer))
 
     def seconds(self, rows: Mapping[int, int]) -> float:
         """Return the estimated seconds of a decode, given the rows of each slot; 0.0 before anything was measured."""

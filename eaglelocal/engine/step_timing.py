@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from eaglelocal.core.stats import SpeculationCounter
-from eaglelocal.engine.running_answer import Answering
+from eaglelocal.engine.running_answer import RunningAnswer
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 
@@ -32,7 +32,7 @@ class StepTimes:
 
 
 @dataclass(slots=True)
-class Totals:
+class EngineTotals:
     """Sums over all steps of the engine."""
 
     steps: int = 0
@@ -51,11 +51,11 @@ class Totals:
         return self.plain_s / self.answer_s if self.plain_s > 0 and self.answer_s > 0 else None
 
 
-class Ledger:
+class StepTiming:
     """The engine's stopwatch and totals. `native_s` gives the seconds spent inside the native library so far."""
 
     def __init__(self, costs: StepCosts, native_s: Callable[[], float]) -> None:
-        self._costs, self.totals, self.counter = costs, Totals(), SpeculationCounter()
+        self._costs, self.totals, self.counter = costs, EngineTotals(), SpeculationCounter()
         self._native_clock = native_s
         self._ended_at: float | None = None  # of the step before, if this one follows at once
         self._started_at = self._native_s = 0.0  # native seconds at the start of the step
@@ -117,7 +117,7 @@ class Ledger:
         self.begin()
 
     def charge(
-        self, answer: Answering, times: StepTimes, *, num_tokens: int, num_drafted: int, num_accepted: int
+        self, answer: RunningAnswer, times: StepTimes, *, num_tokens: int, num_drafted: int, num_accepted: int
     ) -> None:
         """Add a step to an answer's counters and times, and to the engine's."""
         for counter in (answer.counter, self.counter):

@@ -23,7 +23,7 @@ DRAFT_LEVELS = 2  # the first takes all rows, the second one
 MAX_PROMPT_S = 2.0  # most seconds that a full batch may take, extrapolated from fewer rows
 
 
-class Warming:
+class Warmup:
     """Runs warm-up steps in the first slot, and leaves it empty.
 
     max_outputs  rows of a decode whose logits can be wanted

@@ -25,7 +25,7 @@ def refuse(name: str, problem: str, *, hint: str = _GET_AGAIN) -> ModelFileError
     return ModelFileError(f"{name}: {problem}", hint=hint)
 
 
-class Cursor:
+class HeaderCursor:
     """Sequential, bounded reads of little-endian values."""
 
     def __init__(self, file: BinaryIO, file_bytes: int, name: str) -> None:

@@ -17,7 +17,7 @@ from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
 from eaglelocal.gguf.head_info import taps_problem
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
-from eaglelocal.gguf.model_shape import Shape
+from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.mtp import MtpInfo, check_mtp, is_mtp_alone
 from eaglelocal.gguf.vocabulary_match import compare_tokens, differing_specials
 
@@ -115,7 +115,7 @@ def state_of_draft(draft: ModelInfo) -> str:
     return f"{draft.architecture} keeps recurrent state, which drafting cannot cut" if draft.has_state else ""
 
 
-def branch_problem(target: Shape) -> str:
+def branch_problem(target: ModelShape) -> str:
     """Return why drafts for this target must be chains; empty where they may be trees."""
     if target.has_state:
         return f"{target.architecture} keeps recurrent state, which has no branches"

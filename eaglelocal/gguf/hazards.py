@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.gguf.arch_keys import MAX_COUNT, TOKENS_KEY, ArchitectureKeys
 from eaglelocal.gguf.architectures import (
     EQUAL_WIDTH_ARCHITECTURES,
@@ -109,7 +109,7 @@ def _output_problems(keys: ArchitectureKeys) -> Iterator[str]:
     They are read with this width, so a wrong one reads beyond what was computed. States of other targets are not read
     with it; mtp.py checks whether their MTP layer can draft.
     """
-    if keys.prefix not in HEADS and task_of(keys.header) is Task.TEXT:
+    if keys.prefix not in HEADS and task_of(keys.header) is ModelTask.TEXT:
         return
     width, told = keys.optional_count("embedding_length"), keys.optional_count("embedding_length_out")
     projects = any(name.startswith(OUTPUT_PROJECTION) for name in keys.header.tensors)

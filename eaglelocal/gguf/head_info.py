@@ -11,7 +11,7 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_indices
 
 
-class Head(Protocol):
+class DraftHeadInfo(Protocol):
     """A draft head as its header describes it. `draft_vocab`: rows of d2t; None: the whole vocabulary."""
 
     @property
@@ -69,7 +69,7 @@ def taps_problem(target: ModelInfo) -> str:
     return f"llama.cpp gives no layer inputs for the architecture {target.architecture}"
 
 
-def layer_problems(head: Head, target: ModelInfo) -> Iterator[str]:
+def layer_problems(head: DraftHeadInfo, target: ModelInfo) -> Iterator[str]:
     for layer in head.target_layers:
         if not 0 <= layer <= target.n_layer:
             yield f"it taps layer {layer}, the target has layers 0 to {target.n_layer - 1}"
@@ -77,7 +77,7 @@ def layer_problems(head: Head, target: ModelInfo) -> Iterator[str]:
             yield f"it taps layer {layer}, the final state, which llama.cpp does not give for {target.architecture}"
 
 
-def vocabulary_problems(head: Head, target: ModelInfo) -> Iterator[str]:
+def vocabulary_problems(head: DraftHeadInfo, target: ModelInfo) -> Iterator[str]:
     if head.n_vocab != target.n_vocab:
         yield f"its vocabulary has {head.n_vocab} tokens, the target's {target.n_vocab}"
     if head.d2t_range is not None and not 0 <= head.d2t_range[0] <= head.d2t_range[1] < target.n_vocab:

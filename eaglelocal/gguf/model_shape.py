@@ -48,7 +48,7 @@ SHARES_FROM_LAYER = {"gemma3n": 20}  # layers from here on read the cache of an 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ModelShape:
     """A model's sizes. The `n_layer_ahead` MTP layers of its file are counted apart from `n_layer`, and not loaded.
 
     kv_heads        [n_layer]; 0: the layer has no keys and values of its own
@@ -165,7 +165,7 @@ class Shape:
         return sum(self.key_width(layer) + self.value_width(layer) for layer in range(self.n_layer))
 
 
-def shape_of(header: Header) -> Shape:
+def shape_of(header: Header) -> ModelShape:
     """Return the shape of a target, a draft model or a head. Raises ModelFileError on missing or senseless keys."""
     match architecture_of(header):
         case "eagle3":
@@ -175,9 +175,9 @@ def shape_of(header: Header) -> Shape:
     return _model_shape(header)
 
 
-def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> Shape:
+def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> ModelShape:
     weights = weights_of(header, n_layer=info.n_layer)
-    return Shape(
+    return ModelShape(
         architecture=architecture_of(header),
         n_layer=info.n_layer,
         n_embd=info.width,
@@ -200,7 +200,7 @@ def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> Shape:
     )
 
 
-def _model_shape(header: Header) -> Shape:
+def _model_shape(header: Header) -> ModelShape:
     info = ModelInfo.from_header(header)
     keys = ArchitectureKeys(header, info.architecture)
     ahead = keys.optional_count("nextn_predict_layers") or 0
@@ -208,7 +208,7 @@ def _model_shape(header: Header) -> Shape:
     n_expert, used = _experts(keys)
     recurrent = recurrent_layers(keys, n_layer=info.n_layer, kv_heads=info.n_kv_head, n_ff=info.n_ff)
     state = state_bytes_of_a_layer(keys, n_embd=info.n_embd, n_head=max(info.n_head), head_dim=info.head_dim)
-    return Shape(
+    return ModelShape(
         architecture=info.architecture,
         n_layer=info.n_layer,
         n_embd=info.n_embd,
@@ -238,7 +238,7 @@ def _model_shape(header: Header) -> Shape:
     )
 
 
-def mtp_shape_of(header: Header) -> Shape:
+def mtp_shape_of(header: Header) -> ModelShape:
     """Return the shape of a model's MTP layer, in a file of its own or in the model's.
 
     Tensors that it borrows from the model count in `active_bytes`, but not in `weights_bytes`.
@@ -257,7 +257,7 @@ def mtp_shape_of(header: Header) -> Shape:
     looked_up = own.get("embed_tokens.weight", 0)
     output = 0 if "shared_head_head.weight" in own else model.read_output_bytes
     alone = (model.embedding_bytes, model.output_bytes) if info.is_alone else (0, 0)
-    return Shape(
+    return ModelShape(
         architecture=MTP,
         num_taps=1,
         n_layer=1,
@@ -282,12 +282,12 @@ def mtp_shape_of(header: Header) -> Shape:
     )
 
 
-def _assistant_shape(header: Header, info: MtpInfo) -> Shape:
+def _assistant_shape(header: Header, info: MtpInfo) -> ModelShape:
     """Return the shape of a stack that reads its target's cache and embeddings; its own embeddings are its output."""
     keys = ArchitectureKeys(header, architecture_of(header))
     n_layer = keys.count("block_count")
     weights = weights_of(header, n_layer=n_layer)
-    return Shape(
+    return ModelShape(
         architecture=MTP,
         num_taps=1,
         n_layer=n_layer,
@@ -310,7 +310,7 @@ def _assistant_shape(header: Header, info: MtpInfo) -> Shape:
     )
 
 
-def shape_as(header: Header, kind: str) -> Shape:
+def shape_as(header: Header, kind: str) -> ModelShape:
     """Return the shape of a file that drafts as `kind`; for `mtp` the file may be the target's own."""
     return mtp_shape_of(header) if kind == MTP else shape_of(header)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.gguf.header import Header
 
 POOLINGS = {1: "mean", 2: "cls", 3: "last"}  # llama_pooling_type; 0 is none
@@ -14,6 +14,6 @@ def pooling_of(header: Header) -> object:
     return header.metadata.get(f"{header.metadata.get('general.architecture')}.pooling_type")
 
 
-def task_of(header: Header) -> Task:
+def task_of(header: Header) -> ModelTask:
     pooling = pooling_of(header)
-    return Task.RANK if pooling == RANKS else Task.EMBEDDING if pooling in POOLINGS else Task.TEXT
+    return ModelTask.RANK if pooling == RANKS else ModelTask.EMBEDDING if pooling in POOLINGS else ModelTask.TEXT

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
-from eaglelocal.gguf.cursor import Cursor, refuse
+from eaglelocal.gguf.cursor import HeaderCursor, refuse
 from eaglelocal.gguf.data_layout import check_layout, padded, tensor_bytes, tensor_type
 from eaglelocal.gguf.header import Header, Shard, TensorInfo
 from eaglelocal.gguf.split_files import following_paths, split_place
@@ -102,7 +102,7 @@ def _regular_file_bytes(path: Path) -> int:
 
 
 def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | None) -> _Part:
-    cursor = Cursor(file, file_bytes, path.name)
+    cursor = HeaderCursor(file, file_bytes, path.name)
     version = _read_version(cursor)
     num_tensors = _read_count(cursor, "tensors", MAX_TENSORS, _MIN_TENSOR_BYTES)
     num_keys = _read_count(cursor, "keys", MAX_KEYS, _MIN_KEY_BYTES)
@@ -118,7 +118,7 @@ def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | 
     return _Part(version, metadata, value_types, entries.offsets, tensors, Shard(path, file_bytes, data_offset))
 
 
-def _read_version(cursor: Cursor) -> int:
+def _read_version(cursor: HeaderCursor) -> int:
     magic = cursor.take(min(4, cursor.remaining_bytes), "the magic")
     if magic != b"GGUF":
         raise refuse(cursor.name, f"no GGUF file: it starts with {magic!r}", hint="give the path of a .gguf file")
@@ -130,7 +130,7 @@ def _read_version(cursor: Cursor) -> int:
     return version
 
 
-def _read_count(cursor: Cursor, what: str, limit: int, min_bytes: int) -> int:
+def _read_count(cursor: HeaderCursor, what: str, limit: int, min_bytes: int) -> int:
     count = cursor.u64(f"the number of {what}")
     if count > limit:
         raise refuse(cursor.name, f"claims {count} {what}, more than the limit of {limit}")
@@ -138,7 +138,7 @@ def _read_count(cursor: Cursor, what: str, limit: int, min_bytes: int) -> int:
     return count
 
 
-def _read_name(cursor: Cursor, what: str, max_bytes: int) -> str:
+def _read_name(cursor: HeaderCursor, what: str, max_bytes: int) -> str:
     raw = cursor.string(what, max_bytes=max_bytes)
     try:
         name = raw.decode("utf-8")
@@ -152,7 +152,7 @@ def _read_name(cursor: Cursor, what: str, max_bytes: int) -> str:
 class _MetadataReader:
     """A reader of the key-value part that keeps the keys asked for and skips the rest."""
 
-    def __init__(self, cursor: Cursor, keys: Collection[str] | None) -> None:
+    def __init__(self, cursor: HeaderCursor, keys: Collection[str] | None) -> None:
         self._cursor = cursor
         self._keys = keys
         self._strings_left = MAX_STRINGS
@@ -210,7 +210,7 @@ class _MetadataReader:
         self._cursor.skip_strings(count, key)
 
 
-def _alignment(cursor: Cursor, metadata: Mapping[str, Value], types: Mapping[str, ValueType]) -> int:
+def _alignment(cursor: HeaderCursor, metadata: Mapping[str, Value], types: Mapping[str, ValueType]) -> int:
     if "general.alignment" not in metadata:
         return DEFAULT_ALIGNMENT
     value = metadata["general.alignment"]
@@ -221,7 +221,7 @@ def _alignment(cursor: Cursor, metadata: Mapping[str, Value], types: Mapping[str
     return value
 
 
-def _read_tensors(cursor: Cursor, num_tensors: int) -> tuple[TensorInfo, ...]:
+def _read_tensors(cursor: HeaderCursor, num_tensors: int) -> tuple[TensorInfo, ...]:
     tensors: dict[str, TensorInfo] = {}
     for number in range(num_tensors):
         tensor = _read_tensor_info(cursor, number)
@@ -231,7 +231,7 @@ def _read_tensors(cursor: Cursor, num_tensors: int) -> tuple[TensorInfo, ...]:
     return tuple(tensors.values())
 
 
-def _read_tensor_info(cursor: Cursor, number: int) -> TensorInfo:
+def _read_tensor_info(cursor: HeaderCursor, number: int) -> TensorInfo:
     name = _read_name(cursor, f"the name of tensor {number}", MAX_TENSOR_NAME_BYTES)
     num_dimensions = cursor.u32(f"the dimensions of {name}")
     if num_dimensions > MAX_DIMENSIONS:

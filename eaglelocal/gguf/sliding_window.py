@@ -17,7 +17,7 @@ WINDOW_KEY, PATTERN_KEY = "attention.sliding_window", "attention.sliding_window_
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class WindowRule:
     """A pattern of layers: of each `period` one has full attention, the last (or `whole_first`), the others a window.
 
     period   0: the file lists the layers
@@ -31,34 +31,34 @@ class Rule:
     fixed: int | None = None
 
 
-RULES: Mapping[str, Rule] = MappingProxyType(
+RULES: Mapping[str, WindowRule] = MappingProxyType(
     {
-        "afmoe": Rule(4),
-        "cohere2": Rule(4),
-        "cohere2moe": Rule(4, whole_first=True),
-        "dflash": Rule(0),
-        "dots3note": Rule(0),
-        "exaone-moe": Rule(4, default=128),
-        "exaone4": Rule(4, default=4096),
-        "gemma2": Rule(2, default=4096),
-        "gemma3": Rule(6),
-        "gemma3n": Rule(5),
-        "gemma4": Rule(0),
-        "gemma4-assistant": Rule(0),
-        "gpt-oss": Rule(2),
-        "granite_swa": Rule(0),
-        "laguna": Rule(4, whole_first=True),
-        "lfm2": Rule(1),
-        "llama4": Rule(4, default=8192, fixed=8192),
-        "maple": Rule(0),
-        "mellum": Rule(4),
-        "mimo2": Rule(0),
-        "muse-glimmer": Rule(4),
-        "olmo2": Rule(4),
-        "plamo3": Rule(8),
-        "smallthinker": Rule(4, whole_first=True, fixed=4096),
-        "spark2_5": Rule(0),
-        "step35": Rule(0),
+        "afmoe": WindowRule(4),
+        "cohere2": WindowRule(4),
+        "cohere2moe": WindowRule(4, whole_first=True),
+        "dflash": WindowRule(0),
+        "dots3note": WindowRule(0),
+        "exaone-moe": WindowRule(4, default=128),
+        "exaone4": WindowRule(4, default=4096),
+        "gemma2": WindowRule(2, default=4096),
+        "gemma3": WindowRule(6),
+        "gemma3n": WindowRule(5),
+        "gemma4": WindowRule(0),
+        "gemma4-assistant": WindowRule(0),
+        "gpt-oss": WindowRule(2),
+        "granite_swa": WindowRule(0),
+        "laguna": WindowRule(4, whole_first=True),
+        "lfm2": WindowRule(1),
+        "llama4": WindowRule(4, default=8192, fixed=8192),
+        "maple": WindowRule(0),
+        "mellum": WindowRule(4),
+        "mimo2": WindowRule(0),
+        "muse-glimmer": WindowRule(4),
+        "olmo2": WindowRule(4),
+        "plamo3": WindowRule(8),
+        "smallthinker": WindowRule(4, whole_first=True, fixed=4096),
+        "spark2_5": WindowRule(0),
+        "step35": WindowRule(0),
     }
 )
 WINDOWED_EXAONE4_LAYERS = 64  # only the 32B has windows
@@ -73,7 +73,7 @@ def windows_of(keys: ArchitectureKeys, n_layer: int) -> tuple[int | None, ...]:
     return tuple(window if narrow else None for narrow in _narrow_layers(keys, rule, n_layer))
 
 
-def _window(keys: ArchitectureKeys, rule: Rule, n_layer: int) -> int | None:
+def _window(keys: ArchitectureKeys, rule: WindowRule, n_layer: int) -> int | None:
     stated = keys.optional_count(WINDOW_KEY)
     if keys.prefix == "exaone4" and n_layer != WINDOWED_EXAONE4_LAYERS:
         return None
@@ -82,7 +82,7 @@ def _window(keys: ArchitectureKeys, rule: Rule, n_layer: int) -> int | None:
     return rule.fixed if stated and rule.fixed else stated
 
 
-def _narrow_layers(keys: ArchitectureKeys, rule: Rule, n_layer: int) -> tuple[bool, ...]:
+def _narrow_layers(keys: ArchitectureKeys, rule: WindowRule, n_layer: int) -> tuple[bool, ...]:
     if keys.prefix == "lfm2":  # its convolutions have no cache, and all its attention has a window
         return (True,) * n_layer
     name = f"{keys.prefix}.{PATTERN_KEY}"

@@ -26,7 +26,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KeyValue:
     """A key with its value; `element_type` only where the value is an array."""
 
     key: str
@@ -53,20 +53,20 @@ class StreamedTensor:
         return self.type.row_bytes(self.shape[0]) * (self.num_elements // self.shape[0])
 
 
-def copied_entries(header: Header, *, without: frozenset[str]) -> list[Entry]:
+def copied_entries(header: Header, *, without: frozenset[str]) -> list[KeyValue]:
     """Return the keys of a file unchanged, arrays included, except those in LAYOUT_KEYS and `without`."""
     entries = []
     for key, value in header.metadata.items():
         if key in LAYOUT_KEYS or key in without:
             continue
         if not isinstance(value, ArrayValue):
-            entries.append(Entry(key, header.value_types[key], value))
+            entries.append(KeyValue(key, header.value_types[key], value))
         elif value.count:  # the package refuses empty arrays, and llama.cpp does not need them
-            entries.append(Entry(key, ValueType.ARRAY, header.array(key) or (), value.type))
+            entries.append(KeyValue(key, ValueType.ARRAY, header.array(key) or (), value.type))
     return entries
 
 
-def file_bytes_at_most(entries: Sequence[Entry], tensors: Sequence[StreamedTensor]) -> int:
+def file_bytes_at_most(entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor]) -> int:
     """Return an upper bound of the file's size in bytes."""
     texts = sum(len(str(entry.value)) + 8 * _length(entry.value) + 64 for entry in entries)
     return 4 * texts + sum(padded(tensor.nbytes, ALIGNMENT) + 256 for tensor in tensors)
@@ -80,7 +80,7 @@ def write_streamed(
     path: Path,
     architecture: str,
     *,
-    entries: Iterable[Entry],
+    entries: Iterable[KeyValue],
     tensors: Sequence[StreamedTensor],
     on_bytes: Callable[[int], None],
 ) -> None:
@@ -93,7 +93,7 @@ def write_streamed(
         file.flush()
 
 
-def _write_head(path: Path, architecture: str, entries: Iterable[Entry], tensors: Sequence[StreamedTensor]) -> None:
+def _write_head(path: Path, architecture: str, entries: Iterable[KeyValue], tensors: Sequence[StreamedTensor]) -> None:
     from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter  # slow to import
 
     writer = GGUFWriter(path, architecture)

@@ -13,7 +13,7 @@ from pathlib import Path
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.hub_cache import CachedModel, models_of, partials_of, repos_in
 from eaglelocal.hub.name_lists import listed
-from eaglelocal.hub.repo_builds import Build, choose
+from eaglelocal.hub.repo_builds import RepoBuild, choose
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def find_cached(cache: Path, reference: HubReference) -> CachedModel:
     raise _missing(cache, reference, there)
 
 
-def _chosen(builds: Sequence[Build], reference: HubReference, repo: str) -> Build | None:
+def _chosen(builds: Sequence[RepoBuild], reference: HubReference, repo: str) -> RepoBuild | None:
     """Return the build that is wanted, None if there is none. Raises UsageError if it is ambiguous."""
     if not builds:
         return None

@@ -24,9 +24,9 @@ from eaglelocal.errors import DownloadError, ResourceError
 from eaglelocal.hub.disk_error import disk_trouble
 from eaglelocal.hub.hub_api import RemoteFile, RemoteRepo, shown_name
 from eaglelocal.hub.hub_cache import MAIN, repo_folder
-from eaglelocal.hub.hub_errors import Patience
+from eaglelocal.hub.hub_errors import RetryPolicy
 from eaglelocal.hub.transfer import partial_of, transfer
-from eaglelocal.hub.verification import Promised
+from eaglelocal.hub.verification import PromisedFile
 
 SPARE_DISK_BYTES = 64 << 20  # to be left free
 RATE_WINDOW_S = 10.0
@@ -36,7 +36,7 @@ READABLE = 0o644  # by others who use the cache
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class DownloadOrder:
     """Files to be fetched together from one repository, under the reference that finds them later."""
 
     repo: RemoteRepo
@@ -49,7 +49,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DownloadProgress:
     """The progress of all files together. `rate`: bytes a second over the last RATE_WINDOW_S; None: not known yet."""
 
     done_bytes: int
@@ -66,11 +66,11 @@ class Progress:
         return (self.total_bytes - self.done_bytes) / self.rate if self.rate else None
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[DownloadProgress], None]
 
 
 @dataclass(slots=True)
-class Tally:
+class ByteCount:
     """A sum of bytes over all files. Bytes that were there already count as done and not as speed."""
 
     total_bytes: int
@@ -97,7 +97,7 @@ class Tally:
         self._tell(waits_for=name)
 
     def _tell(self, waits_for: str = "") -> None:
-        self.on_progress(Progress(self.done_bytes, self.total_bytes, self._rate(), waits_for))
+        self.on_progress(DownloadProgress(self.done_bytes, self.total_bytes, self._rate(), waits_for))
 
     def _rate(self) -> float | None:
         if len(self._recent) < 2:
@@ -106,11 +106,11 @@ class Tally:
         return max(0.0, (after - before) / (ended_s - began_s)) if ended_s > began_s else None
 
 
-def blob_of(order: Order, file: RemoteFile, cache: Path) -> Path:
+def blob_of(order: DownloadOrder, file: RemoteFile, cache: Path) -> Path:
     return repo_folder(cache, order.repo.id) / "blobs" / file.etag
 
 
-def check_names(orders: Sequence[Order], cache: Path) -> None:
+def check_names(orders: Sequence[DownloadOrder], cache: Path) -> None:
     """Raise DownloadError on a file whose name or path is longer than the system takes."""
     for order in orders:
         for file in order.files:
@@ -122,7 +122,7 @@ def check_names(orders: Sequence[Order], cache: Path) -> None:
                 raise DownloadError(f"{what} ({many} bytes, at most {most})", hint="choose another repository")
 
 
-def missing_bytes(orders: Sequence[Order], cache: Path) -> int:
+def missing_bytes(orders: Sequence[DownloadOrder], cache: Path) -> int:
     """Return the bytes still to be fetched; those of partial downloads count as present."""
     missing: dict[Path, int] = {}
     for order in orders:
@@ -147,7 +147,7 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def check_disk(orders: Sequence[Order], cache: Path, *, free: int) -> None:
+def check_disk(orders: Sequence[DownloadOrder], cache: Path, *, free: int) -> None:
     """Raise ResourceError, with the figures, where not everything would fit."""
     needed = missing_bytes(orders, cache)
     if needed and needed + SPARE_DISK_BYTES > free:
@@ -162,7 +162,12 @@ def _amount(num_bytes: int) -> str:
 
 
 def fetch(
-    orders: Sequence[Order], cache: Path, *, patience: Patience, on_progress: OnProgress, free: int | None = None
+    orders: Sequence[DownloadOrder],
+    cache: Path,
+    *,
+    patience: RetryPolicy,
+    on_progress: OnProgress,
+    free: int | None = None,
 ) -> list[Path]:
     """Fetch what is missing. Returns, for each order, the file that llama.cpp opens.
 
@@ -170,7 +175,7 @@ def fetch(
     """
     check_names(orders, cache)
     check_disk(orders, cache, free=free_bytes(cache) if free is None else free)
-    tally = Tally(sum(order.size_bytes for order in orders), on_progress)
+    tally = ByteCount(sum(order.size_bytes for order in orders), on_progress)
     for order in orders:
         try:
             for file in order.files:
@@ -182,7 +187,7 @@ def fetch(
     return [pointer(order, order.files[0], cache) for order in orders]
 
 
-def _fetch_file(order: Order, file: RemoteFile, cache: Path, patience: Patience, tally: Tally) -> None:
+def _fetch_file(order: DownloadOrder, file: RemoteFile, cache: Path, patience: RetryPolicy, tally: ByteCount) -> None:
     blob, place = blob_of(order, file, cache), pointer(order, file, cache)
     with _locked(order, file, cache, tally):
         if _is_whole(place, file):
@@ -196,20 +201,20 @@ def _fetch_file(order: Order, file: RemoteFile, cache: Path, patience: Patience,
         return _link(blob, place)
 
 
-def whole_files(order: Order, cache: Path) -> list[tuple[RemoteFile, Promised]]:
+def whole_files(order: DownloadOrder, cache: Path) -> list[tuple[RemoteFile, PromisedFile]]:
     """Return the files of an order that are here, with the hashes that the hub promised."""
     places = [(file, pointer(order, file, cache)) for file in order.files]
     return [
-        (file, Promised(file.name, place, file.etag, file.size_bytes))
+        (file, PromisedFile(file.name, place, file.etag, file.size_bytes))
         for file, place in places
         if _is_whole(place, file)
     ]
 
 
-def discard(order: Order, file: RemoteFile, cache: Path) -> None:
+def discard(order: DownloadOrder, file: RemoteFile, cache: Path) -> None:
     """Delete a damaged file and its partial download. Raises ResourceError."""
     blob = blob_of(order, file, cache)
-    with _locked(order, file, cache, Tally(0, lambda progress: None)):
+    with _locked(order, file, cache, ByteCount(0, lambda progress: None)):
         for path in (pointer(order, file, cache), blob, partial_of(blob)):
             try:
                 path.unlink(missing_ok=True)
@@ -224,7 +229,7 @@ def _is_whole(path: Path, file: RemoteFile) -> bool:
 class _Resumed:
     """A callback that counts bytes read back from disk as found, and later ones as received."""
 
-    def __init__(self, tally: Tally, there_bytes: int) -> None:
+    def __init__(self, tally: ByteCount, there_bytes: int) -> None:
         self._tally, self._there_bytes = tally, there_bytes
 
     def __call__(self, num_bytes: int) -> None:
@@ -236,7 +241,7 @@ class _Resumed:
 
 
 @contextmanager
-def _locked(order: Order, file: RemoteFile, cache: Path, tally: Tally) -> Iterator[None]:
+def _locked(order: DownloadOrder, file: RemoteFile, cache: Path, tally: ByteCount) -> Iterator[None]:
     """Hold the hub client's own lock of this blob; while another process has it, wait and say so."""
     folder = cache / ".locks" / repo_folder(cache, order.repo.id).name
     try:
@@ -265,7 +270,7 @@ def is_being_fetched(cache: Path, repo: str, etag: str) -> bool:
         return True
 
 
-def pointer(order: Order, file: RemoteFile, cache: Path) -> Path:
+def pointer(order: DownloadOrder, file: RemoteFile, cache: Path) -> Path:
     return repo_folder(cache, order.repo.id) / "snapshots" / order.repo.commit / file.name
 
 
@@ -280,7 +285,7 @@ def _link(blob: Path, pointer: Path) -> None:
     sync_folder(pointer.parent)
 
 
-def _write_ref(order: Order, cache: Path) -> None:
+def _write_ref(order: DownloadOrder, cache: Path) -> None:
     """Record which commit `main` is, whole or not at all."""
     folder = repo_folder(cache, order.repo.id)
     make_folder(folder / "refs", SHARED)

@@ -16,8 +16,8 @@ from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_ra
 
 from eaglelocal import __version__
 from eaglelocal.errors import DownloadError
-from eaglelocal.hub.hub_errors import Patience, host, page, patiently
-from eaglelocal.hub.repo_builds import Build, builds_of
+from eaglelocal.hub.hub_errors import RetryPolicy, host, page, patiently
+from eaglelocal.hub.repo_builds import RepoBuild, builds_of
 
 CHUNK_BYTES = 1 << 17
 MAX_ANSWER_BYTES = 20 << 30  # storage behind hubs refuses answers of more than 50 GB
@@ -47,14 +47,14 @@ class RemoteRepo:
     files: tuple[RemoteFile, ...]
 
     @property
-    def builds(self) -> tuple[Build, ...]:
+    def builds(self) -> tuple[RepoBuild, ...]:
         return builds_of(file.name for file in self.files)
 
     @property
     def page(self) -> str:
         return page(self.id)
 
-    def files_of(self, build: Build) -> tuple[RemoteFile, ...]:
+    def files_of(self, build: RepoBuild) -> tuple[RemoteFile, ...]:
         by_name = {file.name: file for file in self.files}
         return tuple(by_name[name] for name in build.names)
 
@@ -74,7 +74,7 @@ def silence_client() -> None:
     logging.set_verbosity(logging.CRITICAL)
 
 
-def look_up(repo: str, patience: Patience) -> RemoteRepo:
+def look_up(repo: str, patience: RetryPolicy) -> RemoteRepo:
     """Return a hub's description of a repository. Raises DownloadError, or UsageError on an impossible name."""
     return patiently(lambda: _look_up(repo), repo=repo, patience=patience)
 
@@ -110,7 +110,7 @@ def shown_name(name: str) -> str:
     return plain if len(plain) <= MAX_SHOWN_NAME else f"{plain[: MAX_SHOWN_NAME - 20]}...{plain[-17:]}"
 
 
-def check_access(repo: RemoteRepo, file: RemoteFile, patience: Patience) -> None:
+def check_access(repo: RemoteRepo, file: RemoteFile, patience: RetryPolicy) -> None:
     """Raise DownloadError where the file may not be read: a gated repository's list is public, its files are not."""
 
     def ask() -> None:

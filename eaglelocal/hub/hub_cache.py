@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal.hub.repo_builds import SUFFIX, Build, builds_of
+from eaglelocal.hub.repo_builds import SUFFIX, RepoBuild, builds_of
 
 PREFIX = "models--"
 PARTIAL = ".incomplete"
@@ -28,7 +28,7 @@ class CachedModel:
     repo: str
     commit: str
     is_main: bool
-    build: Build
+    build: RepoBuild
     paths: tuple[Path, ...]  # in the snapshot, in order
     blobs: tuple[Path, ...]  # where their bytes are
     size_bytes: int
@@ -129,7 +129,7 @@ def first_hop(path: Path) -> Path:
     return Path(os.path.abspath(path.parent / os.readlink(path))) if path.is_symlink() else path
 
 
-def _model(repo: str, snapshot: Path, build: Build, *, is_main: bool) -> CachedModel:
+def _model(repo: str, snapshot: Path, build: RepoBuild, *, is_main: bool) -> CachedModel:
     paths = tuple(snapshot / name for name in build.names)
     statuses = [path.stat() for path in paths]
     return CachedModel(

@@ -51,7 +51,7 @@ def _nothing(why: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """A retry policy: how often and how long to wait for errors that may pass; `on_wait` gets the reason."""
 
     waits_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -70,7 +70,7 @@ class Patience:
         return True
 
 
-def patiently(call: Callable[[], Result], *, repo: str, patience: Patience) -> Result:
+def patiently(call: Callable[[], Result], *, repo: str, patience: RetryPolicy) -> Result:
     """Return the call's result, retrying while its errors may pass. Raises what explained() returns."""
     attempt = 0
     while True:

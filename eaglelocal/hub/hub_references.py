@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.catalog.draft_entries import DRAFT_MODEL, EAGLE, MTP, DraftEntry
-from eaglelocal.catalog.reference import Embedded, File, Profile, Reference, Repo, parse_reference
-from eaglelocal.catalog.target_entries import Target
+from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Reference, Repo, parse_reference
+from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.catalog.unsupported_drafts import obstacle
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.cached_files import HubReference
@@ -20,7 +20,7 @@ NO_LAYER = "no draft: this file has no MTP layer"  # shown where the file turns 
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PullPlan:
     """A target to fetch, and its draft. Without a draft, `advice` says what could draft.
 
     What was asked for by name and is not to be had is an error; what was chosen here may be replaced.
@@ -35,34 +35,34 @@ class Wanted:
     layer_is_asked_for: bool = False
 
 
-def wanted(target: str, *, draft: str = AUTO, quant: str | None = None) -> Wanted | None:
+def wanted(target: str, *, draft: str = AUTO, quant: str | None = None) -> PullPlan | None:
     """Return what to fetch for these references; None: the embedded model, which nobody fetches. Raises UsageError."""
     parsed = parse_reference(target)
     match parsed:
-        case Embedded():
+        case EmbeddedModel():
             return None
         case File(path):
             raise UsageError(f"{target} is the path of a file", hint=f"eaglelocal chat --target {path}")
     catalog = load()
     reference = hub_reference(_with_quant(parsed, quant), catalog)
     if draft == NO_DRAFT:
-        return Wanted(reference)
+        return PullPlan(reference)
     known = known_target(parsed, catalog)
     if draft != AUTO:
         draft = layers_of(known, catalog) if draft.lower() == MTP else draft
         if names_layer(draft, known, catalog):
-            return Wanted(reference, layer_is_asked_for=True)
-        return Wanted(reference, draft_reference(draft, catalog), draft_is_asked_for=True)
-    return Wanted(reference) if known is None else _with_catalogued_draft(reference, known, catalog)
+            return PullPlan(reference, layer_is_asked_for=True)
+        return PullPlan(reference, draft_reference(draft, catalog), draft_is_asked_for=True)
+    return PullPlan(reference) if known is None else _with_catalogued_draft(reference, known, catalog)
 
 
-def layers_of(target: Target | None, catalog: Catalog) -> str:
+def layers_of(target: TargetEntry | None, catalog: Catalog) -> str:
     """Return the id of the target's MTP layers in the catalogue, else `mtp`."""
     entries = catalog.drafts_for(target) if target else ()
     return next((entry.id for entry in entries if entry.kind == MTP), MTP)
 
 
-def names_layer(draft: str, target: Target | None, catalog: Catalog) -> bool:
+def names_layer(draft: str, target: TargetEntry | None, catalog: Catalog) -> bool:
     """Return whether a layer of the target's own file is meant. Raises UsageError where it is another target's."""
     entry = catalog.drafts.get(draft.lower())
     if entry is None or not entry.is_in_target:
@@ -96,7 +96,7 @@ def draft_reference(text: str, catalog: Catalog) -> HubReference:
     raise UsageError(f"{text!r} is no draft of a hub", hint="--draft user/repo, auto or none")
 
 
-def known_target(parsed: Reference, catalog: Catalog) -> Target | None:
+def known_target(parsed: Reference, catalog: Catalog) -> TargetEntry | None:
     """Return the catalogue's entry for a profile, or for a repository that holds one; None if unknown."""
     if isinstance(parsed, Profile):
         return catalog.target(parsed.id)
@@ -121,7 +121,7 @@ def _with_quant(parsed: Profile | Repo, quant: str | None) -> Profile | Repo:
     return Profile(parsed.id, quant) if isinstance(parsed, Profile) else Repo(parsed.name, quant)
 
 
-def _with_catalogued_draft(reference: HubReference, target: Target, catalog: Catalog) -> Wanted:
+def _with_catalogued_draft(reference: HubReference, target: TargetEntry, catalog: Catalog) -> PullPlan:
     """Add the target's own MTP layer, which comes with it, or else the first head that can be run.
 
     Small models that could draft are only mentioned, for they cost memory.
@@ -135,15 +135,15 @@ def _with_catalogued_draft(reference: HubReference, target: Target, catalog: Cat
     heads = [entry for entry in able if entry.kind in (EAGLE, MTP) and not entry.is_in_target]
     if heads or layer_repo:
         head, advice = _of_entry(heads[0]) if heads else None, NO_LAYER if layer_repo else ""
-        return Wanted(reference, head, layer_repo=layer_repo, advice=advice)
+        return PullPlan(reference, head, layer_repo=layer_repo, advice=advice)
     if layers:
-        return Wanted(reference, advice=f"no draft: the files of {layers[0]} have an MTP layer that drafts")
+        return PullPlan(reference, advice=f"no draft: the files of {layers[0]} have an MTP layer that drafts")
     models = [entry for entry in able if entry.kind == DRAFT_MODEL and entry.gguf_repo]
     if models:
         text = _of_entry(models[0]).text
-        return Wanted(reference, advice=f"no head is known for it; a small model can draft: --draft {text}")
+        return PullPlan(reference, advice=f"no head is known for it; a small model can draft: --draft {text}")
     why = [problems[entry.id] for entry in entries if entry.kind in (EAGLE, MTP)]
-    return Wanted(reference, advice=f"no draft: {why[0] if why else 'none is known for it'}")
+    return PullPlan(reference, advice=f"no draft: {why[0] if why else 'none is known for it'}")
 
 
 def _of_entry(entry: DraftEntry) -> HubReference:

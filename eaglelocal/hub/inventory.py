@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.draft_pairing import HEAD_ARCHITECTURES
 from eaglelocal.gguf.header import Header
@@ -29,7 +29,7 @@ from eaglelocal.hub.target_resolver import NATIVE, demo_sources
 
 EMBEDDED, GENERATED, IMPORTED, TRAINED, HUB = "embedded", "generated", "imported head", "trained head", "hub"
 HEAD = "head"
-KINDS = {Task.TEXT: "model", Task.EMBEDDING: "embedding model", Task.RANK: "reranker"}
+KINDS = {ModelTask.TEXT: "model", ModelTask.EMBEDDING: "embedding model", ModelTask.RANK: "reranker"}
 _GENERATED = re.compile(rf"demo-(?P<size>[\d.]+)(?P<unit>[mb])-(?P<type>{'|'.join(TYPES)})-[0-9a-f]{{12}}\.gguf")
 
 
@@ -46,7 +46,7 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class InventoryEntry:
     """A model on disk, under the reference that finds it."""
 
     reference: str
@@ -65,16 +65,16 @@ class Entry:
         return self.paths[0]
 
 
-def inventory(cache: Path) -> list[Entry]:
+def inventory(cache: Path) -> list[InventoryEntry]:
     """Return all models: embedded, generated, imported, then the hub's by reference."""
     return [*embedded(), *generated(), *imported(), *(of_hub(model) for model in all_models(cache))]
 
 
-def embedded() -> list[Entry]:
+def embedded() -> list[InventoryEntry]:
     return [_entry(NATIVE, EMBEDDED, demo_sources())]
 
 
-def generated() -> list[Entry]:
+def generated() -> list[InventoryEntry]:
     """Return the pairs that inflation has written, by file name; the head's bytes count as the target's."""
     found = []
     for target in sorted(locations.generated_models_dir().glob("demo-*.gguf")):
@@ -85,7 +85,7 @@ def generated() -> list[Entry]:
     return found
 
 
-def imported() -> list[Entry]:
+def imported() -> list[InventoryEntry]:
     """Return the heads that `import` and `train` made, under their paths, which `--draft` takes."""
     paths = sorted(locations.heads_dir().glob("*/*.gguf"))
     entries = [_entry(str(path), IMPORTED, (path,)) for path in paths if path.is_file()]
@@ -97,9 +97,9 @@ def reference_of(size: DemoSize) -> str:
     return "demo" if size == DEFAULT_SIZE else f"demo@{size.slug.replace('-', ':')}"
 
 
-def of_hub(model: CachedModel) -> Entry:
+def of_hub(model: CachedModel) -> InventoryEntry:
     about = described(model.path)
-    return Entry(
+    return InventoryEntry(
         reference=model.reference,
         origin=HUB,
         paths=model.paths,
@@ -141,9 +141,9 @@ def _kind(header: Header, architecture: str) -> str:
     return KINDS[task_of(header)]
 
 
-def _entry(reference: str, origin: str, paths: Sequence[Path], *, current: Path | None = None) -> Entry:
+def _entry(reference: str, origin: str, paths: Sequence[Path], *, current: Path | None = None) -> InventoryEntry:
     statuses = [path.stat() for path in paths]
-    return Entry(
+    return InventoryEntry(
         reference=reference,
         origin=origin,
         paths=tuple(paths),

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load
-from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_reference
+from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo, parse_reference
 from eaglelocal.catalog.unsupported_drafts import obstacle
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.draft_pairing import kind_of
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_shape import Shape, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, shape_of
 from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
@@ -20,12 +20,12 @@ from eaglelocal.hub.hub_cache import models_of
 from eaglelocal.hub.hub_references import any_reference, draft_reference, known_target
 from eaglelocal.hub.inflation.demo_shape import sketch
 from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
-from eaglelocal.hub.inventory import Described, Entry, describe, embedded, generated, reference_of
+from eaglelocal.hub.inventory import Described, InventoryEntry, describe, embedded, generated, reference_of
 from eaglelocal.hub.projector_resolver import FoundProjector, projector_beside
 from eaglelocal.hub.pulled_drafts import pulled_draft, pulled_reference
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources
 from eaglelocal.hub.typed_path import existing_file
-from eaglelocal.memory.cache_bytes import CacheSizes, cache_bytes
+from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 
 BLIND = FoundProjector()
 
@@ -43,7 +43,7 @@ class KnownDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ModelDetails:
     """A description of a model that needs no loading. `unwritten_bytes`: of a file that the first use writes."""
 
     reference: str
@@ -52,7 +52,7 @@ class Look:
     about: Described
     own_head: Path | None
     drafts: tuple[KnownDraft, ...]
-    shape: Shape | None  # None: not known for this architecture
+    shape: ModelShape | None  # None: not known for this architecture
     repo: str = ""
     commit: str = ""
     unwritten_bytes: int = 0
@@ -83,14 +83,14 @@ class Look:
 
     def cache_bytes(self, n_ctx: int) -> int | None:
         """Return the bytes of keys, values and states of a conversation of `n_ctx` tokens, in f16; None if unknown."""
-        return None if self.shape is None else cache_bytes(self.shape, CacheSizes(n_ctx=n_ctx))
+        return None if self.shape is None else cache_bytes(self.shape, CacheParams(n_ctx=n_ctx))
 
 
-def look_at(reference: str) -> Look:
+def look_at(reference: str) -> ModelDetails:
     """Describe a reference's model. Raises UsageError, and ModelFileError where it is not on disk or unreadable."""
     parsed = parse_reference(reference)
     match parsed:
-        case Embedded():
+        case EmbeddedModel():
             entry = _own(reference)
             return _look(entry.reference, entry.paths[:1], own_head=entry.paths[1]) if entry else _sketched(reference)
         case File():
@@ -101,7 +101,7 @@ def look_at(reference: str) -> Look:
             return _look(found.reference, found.paths, drafts=drafts, repo=found.repo, commit=found.commit)
 
 
-def _own(reference: str) -> Entry | None:
+def _own(reference: str) -> InventoryEntry | None:
     """Return the entry of the embedded or an inflated model; None: it is not written yet."""
     if reference == NATIVE:
         return embedded()[0]
@@ -109,14 +109,14 @@ def _own(reference: str) -> Entry | None:
     return next((entry for entry in generated() if entry.reference == wanted and not entry.is_outdated), None)
 
 
-def _sketched(reference: str) -> Look:
+def _sketched(reference: str) -> ModelDetails:
     """Describe an inflated model that is not written yet."""
     size, (target, head) = parse_demo_reference(reference), demo_sources()
     paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
     shape, header = sketch(size, target, head).target, read_header(target)
     name = f"embedded guide at the cost of a {size.label} model"
     about = replace(describe(header), name=name, quant=size.type.upper())
-    return Look(
+    return ModelDetails(
         reference_of(size), (paths.target,), header, about, paths.head, (), shape, unwritten_bytes=shape.weights_bytes
     )
 
@@ -129,15 +129,15 @@ def _look(
     drafts: tuple[KnownDraft, ...] = (),
     repo: str = "",
     commit: str = "",
-) -> Look:
+) -> ModelDetails:
     header = read_header(paths[0])
     shards = tuple(shard.path for shard in header.shards)
     about = describe(header)
     eyes = projector_beside(paths[0], header, is_of_hub=bool(repo)) if about.kind == "model" else BLIND
-    return Look(reference, shards, header, about, own_head, drafts, _shape(header), repo, commit, eyes=eyes)
+    return ModelDetails(reference, shards, header, about, own_head, drafts, _shape(header), repo, commit, eyes=eyes)
 
 
-def _shape(header: Header) -> Shape | None:
+def _shape(header: Header) -> ModelShape | None:
     try:
         return shape_of(header)
     except (IncompatibleError, ModelFileError):

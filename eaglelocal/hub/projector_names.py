@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from eaglelocal.hub.repo_builds import SUFFIX, Build, builds_of, quant_of, without_quant
+from eaglelocal.hub.repo_builds import SUFFIX, RepoBuild, builds_of, quant_of, without_quant
 
 # An image's embeddings differ from those of F32 by 0.06 % (F16), 0.5 % (BF16) and 1.5 % (Q8_0). On a CPU these types
 # take about as long; every GPU reads F16.
@@ -21,7 +21,7 @@ _WORDS_OF_NOBODY = re.compile(r"(?<![a-z])(mmproj|model|gguf|vision|projector)(?
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedProjector:
     """A projector under its file's name; `calls`: the models it is named after; `size_bytes`: 0, if not known."""
 
     name: str
@@ -38,7 +38,7 @@ class Named:
         place = PREFERRED.index(self.quant) if self.quant in PREFERRED else len(PREFERRED)
         return self.size_bytes > LARGE_BYTES, place, self.name
 
-    def of_size(self, size_bytes: int) -> Named:
+    def of_size(self, size_bytes: int) -> NamedProjector:
         return replace(self, size_bytes=size_bytes)
 
 
@@ -46,10 +46,10 @@ def projectors_in(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if name.lower().endswith(SUFFIX) and _PROJECTOR.search(_last(name)))
 
 
-def named(name: str, *told: str) -> Named:
+def named(name: str, *told: str) -> NamedProjector:
     """Return a projector by its file's name and by the names that its header states (`told`)."""
     stem = _last(name)[: -len(SUFFIX)]
-    return Named(name, quant_of(stem), frozenset(filter(None, map(plain, (stem, *told)))))
+    return NamedProjector(name, quant_of(stem), frozenset(filter(None, map(plain, (stem, *told)))))
 
 
 def plain(text: str) -> str:
@@ -62,11 +62,11 @@ def models_in(names: Iterable[str]) -> set[str]:
     return {plain(_last(build.stem)) for build in builds_of(names) if not build.is_draft}
 
 
-def called(build: Build) -> str:
+def called(build: RepoBuild) -> str:
     return plain(_last(build.stem))
 
 
-def whose(found: Sequence[Named], calls: Iterable[str], *, is_alone: bool) -> list[Named]:
+def whose(found: Sequence[NamedProjector], calls: Iterable[str], *, is_alone: bool) -> list[NamedProjector]:
     """Return the projectors that belong to a model, the best first; none where that is ambiguous.
 
     calls     the model's names
@@ -81,7 +81,7 @@ def whose(found: Sequence[Named], calls: Iterable[str], *, is_alone: bool) -> li
     return sorted(left, key=lambda each: each.rank) if len({plain(_stem(each)) for each in left}) == 1 else []
 
 
-def _stem(each: Named) -> str:
+def _stem(each: NamedProjector) -> str:
     return _last(each.name)[: -len(SUFFIX)]
 
 

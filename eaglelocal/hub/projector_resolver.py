@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, UsageError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.pooling import task_of
@@ -20,7 +20,7 @@ from eaglelocal.gguf.projector import Projector, check_projector, is_for_sounds
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.file_quantization import quantization_of
 from eaglelocal.hub.hub_cache import names_in, snapshot_of
-from eaglelocal.hub.projector_names import Named, models_in, named, projectors_in, whose
+from eaglelocal.hub.projector_names import NamedProjector, models_in, named, projectors_in, whose
 from eaglelocal.hub.target_resolver import FoundTarget
 from eaglelocal.hub.typed_path import existing_file, gguf_names
 
@@ -46,10 +46,10 @@ def find_projector(reference: str, target: FoundTarget) -> FoundProjector:
     if reference == AUTO:
         return (
             FoundProjector()
-            if task is not Task.TEXT
+            if task is not ModelTask.TEXT
             else projector_beside(target.path, target.header, is_of_hub=bool(target.repo))
         )
-    if task is not Task.TEXT:
+    if task is not ModelTask.TEXT:
         raise UsageError(f"--mmproj {reference}: {target.label} reads text alone", hint="--mmproj none")
     path = existing_file(reference, hint=AUTO_HINT)
     return FoundProjector(path, projector_at(path, target.header))
@@ -85,11 +85,11 @@ def projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> FoundPro
     return FoundProjector(note=notes[0] if notes else "")
 
 
-def _fitted(name: str, header: Header, target: Header) -> tuple[Named, Projector]:
+def _fitted(name: str, header: Header, target: Header) -> tuple[NamedProjector, Projector]:
     projector = Projector.from_header(header)
     check_projector(projector, target, name=name)
     one = named(name, *_told_names(header))
-    return Named(one.name, one.quant or quantization_of(header), one.calls), projector
+    return NamedProjector(one.name, one.quant or quantization_of(header), one.calls), projector
 
 
 def _told_names(header: Header) -> Iterator[str]:

@@ -6,12 +6,12 @@ import re
 
 from eaglelocal.errors import DownloadError, UsageError
 from eaglelocal.hub.cached_files import HubReference
-from eaglelocal.hub.download import Order
+from eaglelocal.hub.download import DownloadOrder
 from eaglelocal.hub.hub_api import RemoteRepo, check_access, look_up
-from eaglelocal.hub.hub_errors import Patience, is_missing
+from eaglelocal.hub.hub_errors import RetryPolicy, is_missing
 from eaglelocal.hub.name_lists import listed
 from eaglelocal.hub.projector_names import called, models_in, named, projectors_in, whose
-from eaglelocal.hub.repo_builds import Build, choose
+from eaglelocal.hub.repo_builds import RepoBuild, choose
 
 AUTO, NONE = "auto", "none"
 CONFIG = "config.json"
@@ -19,7 +19,7 @@ WEIGHTS = (".safetensors", ".safetensors.index.json")
 PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?")  # read without running anything in it
 
 
-def order_model(reference: HubReference, patience: Patience) -> Order:
+def order_model(reference: HubReference, patience: RetryPolicy) -> DownloadOrder:
     """Order a model as GGUF, of the first of its repositories that has the quantization that is wanted.
 
     Raises UsageError with what there is instead, DownloadError where no repository can be read.
@@ -40,7 +40,7 @@ def order_model(reference: HubReference, patience: Patience) -> Order:
     raise problems[0]
 
 
-def order_head(name: str, patience: Patience) -> Order:
+def order_head(name: str, patience: RetryPolicy) -> DownloadOrder:
     """Order the files of a draft head that is yet to be imported. Raises UsageError where the repository holds none."""
     repo = look_up(name, patience)
     config = [file for file in repo.files if file.name == CONFIG]
@@ -48,10 +48,10 @@ def order_head(name: str, patience: Patience) -> Order:
     weights = weights or [file for file in repo.files if PICKLED.fullmatch(file.name)]
     if not (config and weights):
         raise UsageError(f"{name} holds no draft head: no {CONFIG} with weights", hint=f"see {repo.page}")
-    return checked(Order(repo, (*config, *weights), name), patience)
+    return checked(DownloadOrder(repo, (*config, *weights), name), patience)
 
 
-def order_draft(reference: HubReference, patience: Patience) -> Order:
+def order_draft(reference: HubReference, patience: RetryPolicy) -> DownloadOrder:
     """Order a draft: as GGUF where the repository has one, else as a head that is to be imported."""
     try:
         return order_model(reference, patience)
@@ -64,7 +64,7 @@ def order_draft(reference: HubReference, patience: Patience) -> Order:
             raise problem from None
 
 
-def with_projector(order: Order, mmproj: str) -> Order:
+def with_projector(order: DownloadOrder, mmproj: str) -> DownloadOrder:
     """Add to an order the image projector that is named, or for `auto` the best that its repository has for the model.
 
     Raises UsageError where it has none of that name.
@@ -83,19 +83,19 @@ def with_projector(order: Order, mmproj: str) -> Order:
             has = f"it has {listed(names, like=mmproj)}" if names else "it has none; --mmproj none"
             raise UsageError(f"{order.repo.id} has no projector {mmproj}", hint=has)
     chosen = [file for file in order.repo.files if file.name in found[:1]]
-    return Order(order.repo, (*order.files, *chosen), order.reference)
+    return DownloadOrder(order.repo, (*order.files, *chosen), order.reference)
 
 
-def needs_import(order: Order) -> bool:
+def needs_import(order: DownloadOrder) -> bool:
     return order.files[0].name == CONFIG
 
 
-def checked(order: Order, patience: Patience) -> Order:
+def checked(order: DownloadOrder, patience: RetryPolicy) -> DownloadOrder:
     """Return the order if its files may be read; raise before anything is fetched if not."""
     if order.repo.is_gated:
         check_access(order.repo, order.files[0], patience)
     return order
 
 
-def _order(repo: RemoteRepo, build: Build) -> Order:
-    return Order(repo, repo.files_of(build), f"{repo.id}:{build.tag}")
+def _order(repo: RemoteRepo, build: RepoBuild) -> DownloadOrder:
+    return DownloadOrder(repo, repo.files_of(build), f"{repo.id}:{build.tag}")

@@ -29,7 +29,7 @@ _SAME = {"FP16": "F16", "FP32": "F32"}
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class RepoBuild:
     """A model: the names of its files in order, inside the repository. `quant` is empty where the name has none."""
 
     stem: str  # the name without parts and suffix
@@ -52,7 +52,7 @@ class Build:
         return self.quant or f"{self.stem}{SUFFIX}"
 
 
-def builds_of(names: Iterable[str]) -> tuple[Build, ...]:
+def builds_of(names: Iterable[str]) -> tuple[RepoBuild, ...]:
     """Return the models among files, by stem; parts are put together, files that are no model are left out."""
     parts: dict[str, dict[int, str]] = defaultdict(dict)
     counts: dict[str, int] = {}
@@ -63,7 +63,7 @@ def builds_of(names: Iterable[str]) -> tuple[Build, ...]:
         parts[stem][number] = name
         counts[stem] = max(count, counts.get(stem, 1))
     return tuple(
-        Build(stem, quant_of(stem), tuple(name for _, name in sorted(parts[stem].items())), counts[stem])
+        RepoBuild(stem, quant_of(stem), tuple(name for _, name in sorted(parts[stem].items())), counts[stem])
         for stem in sorted(parts)
     )
 
@@ -92,7 +92,7 @@ def canonical(quant: str) -> str:
     return _SAME.get(upper, upper)
 
 
-def choose(builds: Sequence[Build], wanted: str | None, *, repo: str, drafts: bool = False) -> Build:
+def choose(builds: Sequence[RepoBuild], wanted: str | None, *, repo: str, drafts: bool = False) -> RepoBuild:
     """Return the build of this quantization or file name; without one (None) the first of DEFAULTS, or the only build.
 
     drafts  True: files that are named as drafts are meant, else they are left out
@@ -115,13 +115,13 @@ def choose(builds: Sequence[Build], wanted: str | None, *, repo: str, drafts: bo
     raise UsageError(f"{repo} has no {wanted}", hint=f"it has {there}")
 
 
-def _usual_first(builds: Sequence[Build]) -> list[str]:
+def _usual_first(builds: Sequence[RepoBuild]) -> list[str]:
     """Return the builds' tags, those of the usual quantizations first."""
     ranks = {quant: rank for rank, quant in enumerate(DEFAULTS)}
     return [build.tag for build in sorted(builds, key=lambda build: ranks.get(build.quant, len(ranks)))]
 
 
-def _wanted(builds: Sequence[Build], wanted: str | None) -> list[Build]:
+def _wanted(builds: Sequence[RepoBuild], wanted: str | None) -> list[RepoBuild]:
     if wanted is None:
         return _default(builds)
     quant = canonical(wanted)
@@ -129,7 +129,7 @@ def _wanted(builds: Sequence[Build], wanted: str | None) -> list[Build]:
     return exact or [build for build in builds if build.quant == f"UD-{quant}"]
 
 
-def _default(builds: Sequence[Build]) -> list[Build]:
+def _default(builds: Sequence[RepoBuild]) -> list[RepoBuild]:
     for quant in DEFAULTS:
         found = [build for build in builds if build.quant == quant]
         if found:
@@ -137,7 +137,7 @@ def _default(builds: Sequence[Build]) -> list[Build]:
     return list(builds) if len(builds) == 1 else []
 
 
-def _is_named(build: Build, wanted: str) -> bool:
+def _is_named(build: RepoBuild, wanted: str) -> bool:
     wanted = wanted.lower()
     return wanted.endswith(SUFFIX) and any(
         name.lower() == wanted or name.lower().endswith(f"/{wanted}")
@@ -149,7 +149,7 @@ def _like(wanted: str | None) -> str:
     return f"that are {wanted}" if wanted else "to choose from"
 
 
-def _nothing(builds: Sequence[Build], repo: str) -> UsageError:
+def _nothing(builds: Sequence[RepoBuild], repo: str) -> UsageError:
     if builds:
         missing = f"{len(builds[0].names)} of {builds[0].num_parts} parts of {builds[0].stem}"
         return UsageError(f"{repo} has only {missing}", hint="choose another repository")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load
-from eaglelocal.catalog.reference import UNDERSTOOD, Embedded, File, Profile, Repo, parse_reference
+from eaglelocal.catalog.reference import UNDERSTOOD, EmbeddedModel, File, Profile, Repo, parse_reference
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
@@ -51,7 +51,7 @@ def find_target(reference: str, *, on_progress: Progress) -> FoundTarget:
     """Resolve a target reference. Raises UsageError if it is unclear, ModelFileError on a bad or missing file."""
     parsed = parse_reference(reference)
     match parsed:
-        case Embedded():
+        case EmbeddedModel():
             return _embedded(reference, on_progress)
         case File():
             return read_target(existing_file(reference))

@@ -18,7 +18,7 @@ from eaglelocal.errors import DownloadError, ResourceError
 from eaglelocal.hub.disk_error import disk_trouble
 from eaglelocal.hub.hub_api import CHUNK_BYTES, RemoteFile, RemoteRepo, Stream, opened
 from eaglelocal.hub.hub_cache import PARTIAL
-from eaglelocal.hub.hub_errors import PROBLEMS, Patience, explained
+from eaglelocal.hub.hub_errors import PROBLEMS, RetryPolicy, explained
 from eaglelocal.hub.verification import SHA256_CHARS, new_hash
 
 OnBytes = Callable[[int], None]  # bytes added; negative where they were discarded
@@ -90,7 +90,7 @@ def partial_of(blob: Path) -> Path:
     return blob.with_name(blob.name + PARTIAL)
 
 
-def transfer(repo: RemoteRepo, file: RemoteFile, blob: Path, *, patience: Patience, on_bytes: OnBytes) -> None:
+def transfer(repo: RemoteRepo, file: RemoteFile, blob: Path, *, patience: RetryPolicy, on_bytes: OnBytes) -> None:
     """Fetch the file and put it in its place.
 
     Raises DownloadError, ResourceError; what was received stays for the next call, unless it is wrong.
@@ -131,7 +131,7 @@ def _opened_partial(partial: Path) -> BinaryIO:
         raise ResourceError(disk_trouble(problem, str(partial)), hint="HF_HUB_CACHE names another folder") from problem
 
 
-def _complete(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: Patience) -> None:
+def _complete(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: RetryPolicy) -> None:
     """Fetch until the file is whole and right. A wrong one that was begun earlier is fetched anew, once."""
     is_fresh = incoming.size_bytes == 0
     while True:
@@ -147,7 +147,7 @@ def _complete(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: 
         is_fresh = True
 
 
-def _receive(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: Patience) -> None:
+def _receive(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: RetryPolicy) -> None:
     """Fetch until the file is whole; attempts are counted anew whenever bytes were received."""
     attempt, reached = 0, incoming.size_bytes
     while not incoming.is_whole:

@@ -22,7 +22,7 @@ OnBytes = Callable[[int], None]  # bytes added
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
+class PromisedFile:
     """A file on disk, and the hash that its bytes should have."""
 
     name: str
@@ -38,21 +38,21 @@ def new_hash(promised: str, size_bytes: int) -> hashlib._Hash:
     return hashlib.sha1(b"blob %d\0" % size_bytes)
 
 
-def of_cache(model: CachedModel) -> list[Promised]:
+def of_cache(model: CachedModel) -> list[PromisedFile]:
     """Return a model's files with the hashes in their blobs' names; on a disk without links there are none."""
     files = []
     for path, size_bytes in ((path, path.stat().st_size) for path in model.paths):
         if _HASH.fullmatch(name := first_hop(path).name):
-            files.append(Promised(path.name, path, name, size_bytes))
+            files.append(PromisedFile(path.name, path, name, size_bytes))
     return files
 
 
-def damaged(files: Sequence[Promised], on_bytes: OnBytes) -> list[Promised]:
+def damaged(files: Sequence[PromisedFile], on_bytes: OnBytes) -> list[PromisedFile]:
     """Return the files whose bytes have another hash. Raises ResourceError where one cannot be read."""
     return [file for file in files if not _is_right(file, on_bytes)]
 
 
-def _is_right(file: Promised, on_bytes: OnBytes) -> bool:
+def _is_right(file: PromisedFile, on_bytes: OnBytes) -> bool:
     told = new_hash(file.hash, file.size_bytes)
     try:
         with file.path.open("rb") as content:

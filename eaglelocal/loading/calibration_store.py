@@ -29,7 +29,7 @@ USUAL_PLACEMENT = "None, None, layer"  # of `placement_key`, with default settin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class CostKey:
     """Everything that a cost curve depends on."""
 
     machine: str  # GPU and processor names
@@ -64,9 +64,9 @@ def key_of(
     unified: bool,
     library: str,
     is_read: bool = False,
-) -> Key:
+) -> CostKey:
     """Return the key of the costs of a plan on this machine."""
-    return Key(
+    return CostKey(
         machine=machine_name(machine),
         model=shape_hash(target),
         weights=target.main_type,
@@ -107,7 +107,7 @@ def fingerprint(path: Path) -> str:
     return content.hexdigest()[:24]
 
 
-def file_name_of(key: Key | AcceptanceKey) -> str:
+def file_name_of(key: CostKey | AcceptanceKey) -> str:
     text = json.dumps(dataclasses.asdict(key), sort_keys=True)
     return f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
@@ -135,7 +135,7 @@ def shape_hash(header: Header) -> str:
     return hashlib.sha256(repr((architecture, tensors)).encode()).hexdigest()[:16]
 
 
-def load(key: Key | AcceptanceKey) -> object | None:
+def load(key: CostKey | AcceptanceKey) -> object | None:
     """Return the state saved under exactly this key; None if there is none, or it is unreadable."""
     content = _content_of(folder() / file_name_of(key))
     state: object = content.get("state") if content.get("key") == dataclasses.asdict(key) else None
@@ -196,7 +196,7 @@ def _build_in(path: Path, machine: str) -> str | None:
     return build if isinstance(build, str) else None
 
 
-def save(key: Key | AcceptanceKey, state: object) -> bool:
+def save(key: CostKey | AcceptanceKey, state: object) -> bool:
     """Store a state, and delete the oldest files beyond MAX_FILES. Returns False if writing failed."""
     path = folder() / file_name_of(key)
     content = {"format": FORMAT, "key": dataclasses.asdict(key), "state": state}

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from eaglelocal.backend.device_memory import rooms
 from eaglelocal.backend.embedding_context import EmbeddingContext, EmbeddingParams
-from eaglelocal.backend.llama_library import Library, load_library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.llama_library import LlamaLibrary, load_library
+from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.events import EngineInfo, LoadProgress
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.embedding_engine import EmbeddingEngine, Making
 from eaglelocal.engine.input_queue import threaded_lanes
@@ -29,12 +29,12 @@ from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.pooling import task_of
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.fit import check_experts, placement_of
-from eaglelocal.memory.budget import RAM, Asked, Buffer, Kind, at_least, check_fits, joined
-from eaglelocal.memory.cache_bytes import CacheSizes
+from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, MemoryKind, at_least, check_fits, joined
+from eaglelocal.memory.cache_bytes import CacheParams
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.thread_count import usable_threads
-from eaglelocal.text.templates.rerank_pairs import Frame, FramedPairs, Pairs, WrittenPairs
+from eaglelocal.text.templates.rerank_pairs import FramedPairs, PairFrame, Pairs, WrittenPairs
 
 Report = Callable[[LoadProgress], None]
 
@@ -64,7 +64,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             EmbeddingParams(
                 n_batch=n_ctx,
                 num_texts=min(MAX_TEXTS, n_ctx),
-                ranks=task is Task.RANK,
+                ranks=task is ModelTask.RANK,
                 threads=threads,
                 kv_type=plan.kv_type,
                 flash_attn=plan.flash_attn,
@@ -84,10 +84,10 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             load_s=time.perf_counter() - started_at,
             library=library.build,
             task=task,
-            embedding_size=context.n_embd if task is Task.EMBEDDING else 0,
+            embedding_size=context.n_embd if task is ModelTask.EMBEDDING else 0,
             architecture=info.architecture,
         )
-        pairs = pairs_of(header, model.vocabulary) if task is Task.RANK else None
+        pairs = pairs_of(header, model.vocabulary) if task is ModelTask.RANK else None
         close = opened.pop_all().close
         making = Making(pairs=pairs, gives_probabilities=info.architecture in SOFTMAX)
         return EmbeddingEngine(context, model.vocabulary, told, close, making=making, lanes=threaded_lanes(num_low=1))
@@ -97,7 +97,7 @@ def pairs_of(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
     template = header.metadata.get(PAIR_TEMPLATE)
     if isinstance(template, str):
         return WrittenPairs(vocabulary, template)
-    return FramedPairs(vocabulary, Frame(*vocabulary.pair_frame))
+    return FramedPairs(vocabulary, PairFrame(*vocabulary.pair_frame))
 
 
 def check_pools(header: Header, info: ModelInfo) -> None:
@@ -105,12 +105,12 @@ def check_pools(header: Header, info: ModelInfo) -> None:
     task, name = task_of(header), header.path.name
     if info.has_state:
         raise IncompatibleError(f"{name} keeps recurrent state and cannot make embeddings")
-    if task is Task.TEXT:
+    if task is ModelTask.TEXT:
         raise IncompatibleError(
             f"{name} is no embedding model: it does not say how its rows become one vector",
             hint=f"the key {info.architecture}.pooling_type",
         )
-    if task is Task.RANK and not any(tensor in header.tensors for tensor in CLASSIFIERS):
+    if task is ModelTask.RANK and not any(tensor in header.tensors for tensor in CLASSIFIERS):
         raise IncompatibleError(
             f"{name} should rank texts, and has no classifier", hint="a file that was converted as a reranker"
         )
@@ -123,19 +123,19 @@ def needs(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> list[Buffe
     """
     is_encoder = header.metadata.get(f"{info.architecture}.attention.causal") is False
     logits_bytes = 0 if is_encoder else n_ctx * info.n_vocab * 4
-    sizes = CacheSizes(n_ctx=n_ctx, n_batch=n_ctx, kv_type=plan.kv_type)
-    return [*at_least(shape_of(header), sizes), Buffer(RAM, Kind.BUFFERS, logits_bytes)]
+    sizes = CacheParams(n_ctx=n_ctx, n_batch=n_ctx, kv_type=plan.kv_type)
+    return [*at_least(shape_of(header), sizes), Buffer(RAM, MemoryKind.BUFFERS, logits_bytes)]
 
 
-def check_memory(library: Library, machine: Machine, needed: list[Buffer], plan: Plan, n_ctx: int) -> None:
+def check_memory(library: LlamaLibrary, machine: Machine, needed: list[Buffer], plan: Plan, n_ctx: int) -> None:
     there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
-    check_fits(needed, [joined(there)], Asked(n_ctx=n_ctx, gpu_layers=plan.gpu_layers))
+    check_fits(needed, [joined(there)], AdjustableSizes(n_ctx=n_ctx, gpu_layers=plan.gpu_layers))
 
 
-def _model(library: Library, plan: Plan, report: Report) -> Model:
+def _model(library: LlamaLibrary, plan: Plan, report: Report) -> LlamaModel:
     name = plan.target.name
 
     def told(fraction: float) -> None:
         report(LoadProgress(fraction, name))
 
-    return Model(library, plan.target, placement_of(plan), on_progress=told)
+    return LlamaModel(library, plan.target, placement_of(plan), on_progress=told)

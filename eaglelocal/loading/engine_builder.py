@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from eaglelocal.backend.block_head_context import Block, LlamaBlockContext
+from eaglelocal.backend.block_head_context import BlockFormat, LlamaBlockContext
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.cpu_repack import AMX
-from eaglelocal.backend.dry_run import Part
+from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.head_context import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.image_encoder import LlamaImageReader, ReaderParams
 from eaglelocal.backend.kv_cells import buffer_bytes, host_bytes
-from eaglelocal.backend.llama_library import Library, load_library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.llama_library import LlamaLibrary, load_library
+from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.weight_loading import LAID_OUT
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
@@ -29,7 +29,7 @@ from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
-from eaglelocal.drafters.target_cache import CacheReader
+from eaglelocal.drafters.target_cache import TargetCacheDrafter
 from eaglelocal.engine.engine import Engine, Inputs
 from eaglelocal.engine.input_queue import threaded_lanes
 from eaglelocal.errors import EagleLocalError
@@ -40,7 +40,7 @@ from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.image_limits import max_image_tokens
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import Shape
+from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.projector import kind_of_projector
 from eaglelocal.gguf.reader import read_header
@@ -49,16 +49,16 @@ from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.loading.calibration_store import acceptance_key_of, key_of
 from eaglelocal.loading.calibration_store import load as load_learned
 from eaglelocal.loading.calibration_store import save as save_learned
-from eaglelocal.loading.fit import Fitted, fitted
+from eaglelocal.loading.fit import FittedPlan, fitted
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.thread_count import usable_threads
 from eaglelocal.scheduler.checkpoints import Checkpoints
-from eaglelocal.scheduler.host_swap import LEAST_ROWS, LEAST_ROWS_OF_STATES, Swap
+from eaglelocal.scheduler.host_swap import LEAST_ROWS, LEAST_ROWS_OF_STATES, HostSwap
 from eaglelocal.scheduler.scheduler import Scheduler, check_batch
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
-from eaglelocal.speculation.policy.slot_policy import Drafters
+from eaglelocal.speculation.policy.slot_policy import DrafterSet
 from eaglelocal.text.templates.chat_template import ChatTemplate, chat_template
 from eaglelocal.text.templates.render_process import RenderProcess
 
@@ -72,12 +72,12 @@ MIN_FORK, FORK_PART = 32, 512  # tokens; n_ctx / FORK_PART tokens take longer to
 def build(plan: Plan, report: Report) -> Engine:
     """Load everything the plan names. Raises EagleLocalError, after freeing what was loaded."""
     with contextlib.ExitStack() as opened:
-        engine = Builder(plan, report, opened).build()
+        engine = EngineBuilder(plan, report, opened).build()
         engine.on_close(opened.pop_all())
     return engine
 
 
-class Builder:
+class EngineBuilder:
     """Opens target, draft and engine in order, and registers each on the stack, which closes them in reverse."""
 
     def __init__(self, plan: Plan, report: Report, opened: contextlib.ExitStack) -> None:
@@ -140,7 +140,7 @@ class Builder:
         renderer.start()
         return renderer
 
-    def _prepare_constraints(self, model: Model) -> Callable[[], None]:
+    def _prepare_constraints(self, model: LlamaModel) -> Callable[[], None]:
         """Read the vocabulary for constraints in the background; return a function that waits for it.
 
         It takes a second or more, half of it with the GIL held: too long for the first constrained answer.
@@ -153,7 +153,7 @@ class Builder:
         self._opened.callback(preparing.join)
         return preparing.join
 
-    def _calibrate(self, engine: Engine, controller: Controller, parts: Fitted, library: Library) -> None:
+    def _calibrate(self, engine: Engine, controller: Controller, parts: FittedPlan, library: LlamaLibrary) -> None:
         """Measure what steps cost, starting from the stored costs, and store the result when the engine closes."""
         key = key_of(
             self._plan,
@@ -183,7 +183,7 @@ class Builder:
         acceptance.restore(load_learned(key))
         self._opened.callback(lambda: save_learned(key, acceptance.state()))
 
-    def _model(self, library: Library, part: Part, *, share: tuple[float, float]) -> Model:
+    def _model(self, library: LlamaLibrary, part: DryRunPart, *, share: tuple[float, float]) -> LlamaModel:
         low, high = share
         path = part.header.path
         self._report(LoadProgress(low, path.name))
@@ -191,7 +191,7 @@ class Builder:
         def on_progress(fraction: float) -> None:
             self._report(LoadProgress(low + fraction * (high - low), path.name))
 
-        model = Model(library, path, part.placement, on_progress=on_progress)
+        model = LlamaModel(library, path, part.placement, on_progress=on_progress)
         self._opened.callback(model.close)
         self._model_bytes += model.size_bytes
         return model
@@ -201,7 +201,7 @@ class Builder:
         return self._plan.num_slots * (1 + self._plan.max_draft)
 
     def _drafters(
-        self, library: Library, context: LlamaContext, part: Part | None, target: Model
+        self, library: LlamaLibrary, context: LlamaContext, part: DryRunPart | None, target: LlamaModel
     ) -> tuple[Drafter, ...]:
         """Return the drafters, cheapest first: where a lookup is promising, the other drafter is not run."""
         if not self._plan.speculates:
@@ -209,7 +209,9 @@ class Builder:
         lookup = Ngram(self._plan.n_ctx)
         return (lookup,) if part is None else (lookup, self._model_drafter(library, context, part, target))
 
-    def _model_drafter(self, library: Library, context: LlamaContext, part: Part, target: Model) -> Drafter:
+    def _model_drafter(
+        self, library: LlamaLibrary, context: LlamaContext, part: DryRunPart, target: LlamaModel
+    ) -> Drafter:
         branches = 2 if self._num_branches else 1
         is_mtp = isinstance(part.info, MtpInfo)
         is_loaded = is_mtp and part.header.path == target.path
@@ -219,7 +221,9 @@ class Builder:
             layer = LlamaHeadContext(draft, part.context, target=context, has_encoder=False, reads_cache=reads_cache)
             self._opened.callback(layer.close)
             taps = (target.n_layer,)
-            return CacheReader(layer, taps) if reads_cache else Eagle3(layer, taps, branches=branches, name="mtp")
+            return (
+                TargetCacheDrafter(layer, taps) if reads_cache else Eagle3(layer, taps, branches=branches, name="mtp")
+            )
         if isinstance(part.info, EagleInfo):
             norms = head_norms(part.header, part.info)
             head_context = LlamaHeadContext(draft, part.context, target=context, norms=norms)
@@ -229,7 +233,7 @@ class Builder:
             info = part.info
             lattice = info.lattice.num_candidates if info.lattice else 0
             assert info.mask is not None  # checked by read_draft
-            block = Block(info.mask, info.skips_root, info.is_causal, lattice)
+            block = BlockFormat(info.mask, info.skips_root, info.is_causal, lattice)
             block_context = LlamaBlockContext(draft, part.context, block, target=context)
             self._opened.callback(block_context.close)
             return BlockDrafter(block_context, info.target_layers, at_once=info.max_draft, branches=branches)
@@ -239,8 +243,8 @@ class Builder:
 
     def _engine(
         self,
-        library: Library,
-        model: Model,
+        library: LlamaLibrary,
+        model: LlamaModel,
         target: Header,
         context: LlamaContext,
         drafters: tuple[Drafter, ...],
@@ -285,7 +289,9 @@ class Builder:
             info=info,
         )
 
-    def _image_reader(self, library: Library, model: Model, *, on_gpu: bool) -> tuple[LlamaImageReader | None, str]:
+    def _image_reader(
+        self, library: LlamaLibrary, model: LlamaModel, *, on_gpu: bool
+    ) -> tuple[LlamaImageReader | None, str]:
         """Return the image reader, or None and why there is none.
 
         A projector that merely lies beside the model must not keep the model from loading.
@@ -300,7 +306,9 @@ class Builder:
                 raise
             return None, f"no images: {error.message}"
 
-    def _opened_reader(self, library: Library, model: Model, projector: Path, *, on_gpu: bool) -> LlamaImageReader:
+    def _opened_reader(
+        self, library: LlamaLibrary, model: LlamaModel, projector: Path, *, on_gpu: bool
+    ) -> LlamaImageReader:
         plan = self._plan
         self._report(LoadProgress(1.0, projector.name))
         header = read_header(projector)
@@ -317,7 +325,7 @@ class Builder:
         self._opened.callback(reader.close)
         return reader
 
-    def _scheduler(self, library: Library, model: Model, drafters: tuple[Drafter, ...]) -> Scheduler:
+    def _scheduler(self, library: LlamaLibrary, model: LlamaModel, drafters: tuple[Drafter, ...]) -> Scheduler:
         plan = self._plan
         scheduler = Scheduler(
             num_slots=plan.num_slots,
@@ -333,7 +341,7 @@ class Builder:
             loaded_bytes = host_bytes(library.log, self._gpus, lends_memory=self._machine.lends_memory)
             most_bytes = swap_bytes(plan, self._machine.memory.available_bytes, loaded_bytes)
             least_rows = LEAST_ROWS_OF_STATES if model.is_hybrid else LEAST_ROWS
-            scheduler.swap = Swap(most_bytes, least_rows=least_rows, of_windows=self._has_windows)
+            scheduler.swap = HostSwap(most_bytes, least_rows=least_rows, of_windows=self._has_windows)
         return scheduler
 
 
@@ -373,7 +381,7 @@ def controller_of(
     at_once = drafters[-1].at_once if drafters else 1
     return Controller(
         plan.spec,
-        Drafters(primary, lookups, at_once),
+        DrafterSet(primary, lookups, at_once),
         StepCosts(makes_kernels=makes_kernels),
         leveled=not plan.is_unified,
         max_seconds=max_seconds,
@@ -390,14 +398,14 @@ def notes_on(template: ChatTemplate) -> tuple[str, ...]:
     return (template.note,) if template.note else ()
 
 
-def notes_on_layouts(library: Library, target: Header) -> tuple[str, ...]:
+def notes_on_layouts(library: LlamaLibrary, target: Header) -> tuple[str, ...]:
     """Return a note if weights decode more slowly than necessary."""
     if AMX not in library.layouts or target.main_type not in LAID_OUT:
         return ()
     return ("no layout for this processor is used: llama.cpp could not be kept from AMX, where its kernels crash",)
 
 
-def notes_on_trees(plan: Plan, target: Shape) -> tuple[str, ...]:
+def notes_on_trees(plan: Plan, target: ModelShape) -> tuple[str, ...]:
     """Return a note why drafts are chains, if another setting could make them trees."""
     if not plan.speculates or plan.draft_kind == "ngram":
         return ()
@@ -414,7 +422,7 @@ def with_draft_there(plan: Plan) -> Plan:
     return dataclasses.replace(plan, draft=plan.draft_origin, draft_origin=None, draft_note=note)
 
 
-def notes_on_draft(part: Part | None, beside: Header, target: ModelInfo) -> tuple[str, ...]:
+def notes_on_draft(part: DryRunPart | None, beside: Header, target: ModelInfo) -> tuple[str, ...]:
     """Return notes about a draft that fits its target only partly.
 
     It is not refused: it drafts badly, but never changes the answers' distribution.
@@ -424,7 +432,7 @@ def notes_on_draft(part: Part | None, beside: Header, target: ModelInfo) -> tupl
     return (*draft_warnings(part.info, part.header, beside=beside, target=target), *notes_on_reach(part))
 
 
-def notes_on_reach(part: Part) -> tuple[str, ...]:
+def notes_on_reach(part: DryRunPart) -> tuple[str, ...]:
     """Return a note about a draft model whose context ends before the target's."""
     if isinstance(part.info, HeadInfo):
         return ()

@@ -14,26 +14,26 @@ from dataclasses import dataclass
 
 from eaglelocal.backend.context import ContextParams
 from eaglelocal.backend.device_memory import rooms
-from eaglelocal.backend.dry_run import Part, rehearse
+from eaglelocal.backend.dry_run import DryRunPart, rehearse
 from eaglelocal.backend.flash_attention import scores_bytes, settled
-from eaglelocal.backend.llama_library import Library
+from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import IDS, Placement
 from eaglelocal.backend.weight_loading import has_room, types_to_read
 from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
-from eaglelocal.core.request import Drafting
+from eaglelocal.core.request import DraftPolicy
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import DraftInfo, branch_problem, check_rolls_back, read_draft, read_model
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_shape import Shape, shape_as, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, shape_as, shape_of
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.projector import Projector, check_projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.memory.budget import RAM, Asked, Buffer, Kind, Room, at_least, check_fits, joined
-from eaglelocal.memory.contexts import ROLLBACKS, Job, jobs_of, rollback_of
+from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, FreeMemory, MemoryKind, at_least, check_fits, joined
+from eaglelocal.memory.contexts import ROLLBACKS, ContextJob, jobs_of, rollback_of
 from eaglelocal.memory.estimate import safe_rooms
 from eaglelocal.memory.placement import places_of, shares_on, used_gpus
 from eaglelocal.memory.projector_bytes import image_buffers
@@ -46,23 +46,23 @@ DRAFT_KINDS = ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     """A model file, of which only the header was read."""
 
     header: Header
     info: DraftInfo
-    shape: Shape
+    shape: ModelShape
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedPlan:
     """A plan in which everything is decided, and its parts, which fit."""
 
     plan: Plan
-    target: Part
-    draft: Part | None
-    shape: Shape  # the target's
-    draft_shape: Shape | None
+    target: DryRunPart
+    draft: DryRunPart | None
+    shape: ModelShape  # the target's
+    draft_shape: ModelShape | None
     gpus: tuple[str, ...]  # that llama.cpp can use
     uses_gpu: bool  # also without layers on it: llama.cpp computes large batches there all the same
 
@@ -81,7 +81,7 @@ class Fitted:
         notes = []
         if self.spares_windows:
             notes.append("memory is kept for windows only: a conversation that is changed, not continued, is read anew")
-        wished = self.plan.spec.max_draft if self.plan.spec.drafting is Drafting.FIXED else ROLLBACKS[0]
+        wished = self.plan.spec.max_draft if self.plan.spec.drafting is DraftPolicy.FIXED else ROLLBACKS[0]
         if self.plan.rollback is not None and self.plan.rollback < wished:
             notes.append(f"at most {self.plan.rollback} tokens are drafted: each needs a copy of this model's state")
         if self.plan.gpu_layers and not self.has_gpu:
@@ -108,7 +108,7 @@ class Fitted:
         return not self.shape.has_state and not self.spares_windows
 
 
-def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> Fitted:
+def fitted(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: int) -> FittedPlan:
     """Return the plan as it fits this machine.
 
     Raises ResourceError with the sum if it does not fit, and the errors of `read_draft` and llama.cpp.
@@ -121,12 +121,12 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
     check_graph(plan, sources[0].shape)
     placements = placements_of(plan, machine, library, sources, there)
 
-    def attempt(candidate: Plan) -> Fitted:
+    def attempt(candidate: Plan) -> FittedPlan:
         parts = parts_of(candidate, sources, placements, threads=threads)
         check_memory(candidate, sources, parts, library, safe_rooms(there) if is_greedy(candidate) else there)
         draft = parts[1] if len(parts) > 1 else None
         used = used_gpus(there, device=candidate.device, split=candidate.split)
-        return Fitted(
+        return FittedPlan(
             candidate,
             parts[0],
             draft,
@@ -143,21 +143,21 @@ def fitted(plan: Plan, machine: Machine, library: Library, *, threads: int) -> F
     return attempt(last)
 
 
-def check_graph(plan: Plan, target: Shape) -> None:
+def check_graph(plan: Plan, target: ModelShape) -> None:
     """Raise ResourceError for a graph on which llama.cpp would abort."""
     num_caches = 1 if plan.is_unified else plan.num_slots
     if problem := graph_problem(target.architecture, kv_type=plan.kv_type, num_caches=num_caches):
         raise ResourceError(problem, hint="--kv-type f16, or --parallel 1")
 
 
-def check_experts(plan: Plan, target: Shape) -> None:
+def check_experts(plan: Plan, target: ModelShape) -> None:
     """Raise UsageError if the target has no experts, or not in so many layers."""
     if problem := target.experts_problem(plan.n_cpu_moe):
         hint = f"--n-cpu-moe {target.n_layer}: those of all" if target.expert_bytes else "leave --n-cpu-moe out"
         raise UsageError(f"--n-cpu-moe {plan.n_cpu_moe}: {problem}", hint=hint)
 
 
-def check_shares(plan: Plan, there: Sequence[Room]) -> None:
+def check_shares(plan: Plan, there: Sequence[FreeMemory]) -> None:
     """Raise UsageError if the number of shares is not that of the GPUs in use."""
     gpus = used_gpus(there, device=plan.device, split=plan.split)
     if plan.shares and len(plan.shares) != len(gpus):
@@ -167,15 +167,15 @@ def check_shares(plan: Plan, there: Sequence[Room]) -> None:
         raise UsageError(message, hint="a share for each of them" if len(gpus) > 1 else "leave --split out")
 
 
-def sources_of(plan: Plan) -> tuple[Source, ...]:
+def sources_of(plan: Plan) -> tuple[ModelSource, ...]:
     """Return the target's source, and the draft's if there is one, checked against the target."""
     header = read_header(plan.target)
-    target = Source(header, read_model(header), shape_of(header))
+    target = ModelSource(header, read_model(header), shape_of(header))
     draft = draft_source(plan, target)
     return (target,) if draft is None else (target, draft)
 
 
-def draft_source(plan: Plan, target: Source) -> Source | None:
+def draft_source(plan: Plan, target: ModelSource) -> ModelSource | None:
     """Return the draft's source, checked against the target; None without a draft file. Raises UsageError."""
     if plan.draft_kind not in DRAFT_KINDS:
         raise UsageError(f"a draft cannot be of kind {plan.draft_kind}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
@@ -189,10 +189,10 @@ def draft_source(plan: Plan, target: Source) -> Source | None:
         raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
     header = target.header if plan.draft == plan.target else read_header(plan.draft)
     draft = read_draft(header, beside=target.header, target=info, kind=plan.draft_kind)
-    return Source(header, draft, shape_as(header, plan.draft_kind))
+    return ModelSource(header, draft, shape_as(header, plan.draft_kind))
 
 
-def with_caches(plan: Plan, sources: Sequence[Source], there: Sequence[Room]) -> Plan:
+def with_caches(plan: Plan, sources: Sequence[ModelSource], there: Sequence[FreeMemory]) -> Plan:
     """Return the plan with `unified` decided: one cache for all slots if that allows trees, else one for each.
 
     With sliding windows, llama.cpp lets a slot reuse cells outside another slot's window, although that slot may return
@@ -205,12 +205,12 @@ def with_caches(plan: Plan, sources: Sequence[Source], there: Sequence[Room]) ->
     return dataclasses.replace(plan, unified=shares_cache(plan.num_slots, on_gpu=may_branch))
 
 
-def is_on_gpu(plan: Plan, there: Sequence[Room]) -> bool:
+def is_on_gpu(plan: Plan, there: Sequence[FreeMemory]) -> bool:
     """Return whether any layer of the target lies on a GPU."""
     return plan.gpu_layers != 0 and bool(used_gpus(there, device=plan.device, split=plan.split))
 
 
-def with_attention(plan: Plan, target: Source, there: Sequence[Room]) -> Plan:
+def with_attention(plan: Plan, target: ModelSource, there: Sequence[FreeMemory]) -> Plan:
     """Return the plan with `--flash-attn auto` decided."""
     num_cells = plan.n_ctx * (plan.num_slots if plan.is_unified else 1)
     chosen = settled(
@@ -222,7 +222,7 @@ def with_attention(plan: Plan, target: Source, there: Sequence[Room]) -> Plan:
     return dataclasses.replace(plan, flash_attn=chosen)
 
 
-def memory_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
+def memory_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
     """Yield the plan with less and less memory where the settings leave a choice."""
     for sighted in image_choices(plan):
         for candidate in window_choices(sighted, target):
@@ -236,7 +236,7 @@ def image_choices(plan: Plan) -> Iterator[Plan]:
         yield dataclasses.replace(plan, projector=None, projector_note=NO_ROOM_FOR_IMAGES)
 
 
-def rollback_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
+def rollback_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
     """Yield the plan with fewer and fewer drafted rows, if each needs a copy of the recurrent state.
 
     The last choice of a lookup is to draft nothing.
@@ -259,7 +259,7 @@ def is_greedy(plan: Plan) -> bool:
     return plan.rollback is not None and plan.rollback > rollback_of(plan.draft_kind)
 
 
-def window_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
+def window_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
     """Yield the plan with all positions kept first: a conversation can then be edited anywhere and reuse its prefix."""
     if plan.swa_full is not None or not target.has_windows:
         yield plan
@@ -269,7 +269,7 @@ def window_choices(plan: Plan, target: Shape) -> Iterator[Plan]:
 
 
 def placements_of(
-    plan: Plan, machine: Machine, library: Library, sources: Sequence[Source], there: Sequence[Room]
+    plan: Plan, machine: Machine, library: LlamaLibrary, sources: Sequence[ModelSource], there: Sequence[FreeMemory]
 ) -> list[Placement]:
     """Return the placement of the target, and of the draft if there is one."""
     types = types_to_read(
@@ -290,7 +290,7 @@ def placements_of(
     return placements
 
 
-def with_head_there(placement: Placement, head: Source, gpus: Sequence[Room], output: str) -> Placement:
+def with_head_there(placement: Placement, head: ModelSource, gpus: Sequence[FreeMemory], output: str) -> Placement:
     """Return a head's placement, all of it on the device of its target's output."""
     if len(gpus) > 1:
         placement = dataclasses.replace(placement, shares=shares_on(gpus, output) or placement.shares)
@@ -298,7 +298,7 @@ def with_head_there(placement: Placement, head: Source, gpus: Sequence[Room], ou
     return dataclasses.replace(placement, ids_on=own if own != RAM and IDS in head.header.tensors else None)
 
 
-def shares_beside_full(plan: Plan, there: Sequence[Room]) -> tuple[float, ...]:
+def shares_beside_full(plan: Plan, there: Sequence[FreeMemory]) -> tuple[float, ...]:
     """Return shares with 0 for GPUs that are full, to which llama.cpp would give layers; empty if none is full."""
     free = [room.free_bytes for room in safe_rooms(used_gpus(there, device=plan.device, split=plan.split))]
     if None in free or all(free) or not any(free):
@@ -320,14 +320,14 @@ def placement_of(
 
 
 def parts_of(
-    plan: Plan, sources: Sequence[Source], placements: Sequence[Placement], *, threads: int
-) -> tuple[Part, ...]:
+    plan: Plan, sources: Sequence[ModelSource], placements: Sequence[Placement], *, threads: int
+) -> tuple[DryRunPart, ...]:
     """Return the model, context and placement of the target, and of the draft if there is one."""
     draft = sources[-1].info
     is_mtp = isinstance(draft, MtpInfo)
     jobs = jobs_of(plan, *(source.shape for source in sources))
     return tuple(
-        Part(
+        DryRunPart(
             header=source.header,
             info=source.info,
             context=context_params(job, flash_attn=plan.flash_attn, threads=threads, is_mtp=is_mtp and job.of_draft),
@@ -338,14 +338,14 @@ def parts_of(
     )
 
 
-def taps_of(draft: DraftInfo, target: Source) -> tuple[int, ...]:
+def taps_of(draft: DraftInfo, target: ModelSource) -> tuple[int, ...]:
     """Return the target's layers whose inputs the draft reads; n_layer, the state behind the last, for an MTP layer."""
     if isinstance(draft, MtpInfo):
         return (target.shape.n_layer,)
     return draft.target_layers if isinstance(draft, EagleInfo | BlockInfo) else ()
 
 
-def context_params(job: Job, *, flash_attn: str, threads: int, is_mtp: bool = False) -> ContextParams:
+def context_params(job: ContextJob, *, flash_attn: str, threads: int, is_mtp: bool = False) -> ContextParams:
     sizes = job.sizes
     return ContextParams(
         n_ctx=sizes.n_ctx,
@@ -363,19 +363,25 @@ def context_params(job: Job, *, flash_attn: str, threads: int, is_mtp: bool = Fa
     )
 
 
-def while_computing(held: Iterable[Buffer], there: Sequence[Room]) -> list[Buffer]:
+def while_computing(held: Iterable[Buffer], there: Sequence[FreeMemory]) -> list[Buffer]:
     """Return what a GPU's library allocates while it computes, on each GPU that holds anything."""
     used = {buffer.device for buffer in held if buffer.num_bytes}
     cards = [room.device for room in there if room.device != RAM and not room.in_ram and room.device in used]
-    return [Buffer(card, Kind.RUNTIME, COMPUTING_BYTES) for card in cards]
+    return [Buffer(card, MemoryKind.RUNTIME, COMPUTING_BYTES) for card in cards]
 
 
 def check_memory(
-    plan: Plan, sources: Sequence[Source], parts: Sequence[Part], library: Library, there: Sequence[Room]
+    plan: Plan,
+    sources: Sequence[ModelSource],
+    parts: Sequence[DryRunPart],
+    library: LlamaLibrary,
+    there: Sequence[FreeMemory],
 ) -> None:
     """Check the least memory first, then, if that fits, what llama.cpp would really allocate on each device."""
     spare = sources[0].shape.n_layer - plan.n_cpu_moe if sources[0].shape.expert_bytes else 0
-    asked = Asked(n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers, movable_experts=spare)
+    asked = AdjustableSizes(
+        n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers, movable_experts=spare
+    )
     jobs = jobs_of(plan, *(source.shape for source in sources))
     images = list(images_of(plan, sources[0].header, there))
     least = [buffer for job in jobs for buffer in at_least(job.shape, job.sizes)]
@@ -385,7 +391,7 @@ def check_memory(
     check_fits([*held, *while_computing(held, there)], there, asked)
 
 
-def images_of(plan: Plan, target: Header, there: Sequence[Room]) -> Iterator[Buffer]:
+def images_of(plan: Plan, target: Header, there: Sequence[FreeMemory]) -> Iterator[Buffer]:
     """Yield the memory for reading images. Raises ModelFileError or IncompatibleError for an unsuitable projector."""
     if plan.projector is not None:
         gpus = used_gpus(there, device=plan.device, split=plan.split)

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from eaglelocal.errors import ResourceError
-from eaglelocal.gguf.model_shape import Shape
-from eaglelocal.memory.cache_bytes import CacheSizes, cache_bytes
+from eaglelocal.gguf.model_shape import ModelShape
+from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 
 RAM = "RAM"
 CTX_STEP = 256  # a --ctx in a hint is a multiple of this, and at least this
 HINTED_SHARE = 0.9  # of what would just fit: free memory varies, and `at_least` leaves out buffers
 
 
-class Kind(StrEnum):
+class MemoryKind(StrEnum):
     """The purposes of memory."""
 
     WEIGHTS = "weights"
@@ -35,13 +35,13 @@ class Buffer:
     """An amount of memory on a device, for one purpose."""
 
     device: str  # RAM, or a device as llama.cpp names it
-    kind: Kind
+    kind: MemoryKind
     num_bytes: int
     of_draft: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeMemory:
     """The free memory of a device; None: unknown, and then it never causes a refusal."""
 
     device: str
@@ -50,7 +50,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AdjustableSizes:
     """The sizes that a user can change."""
 
     n_ctx: int
@@ -64,10 +64,10 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class DeviceLoad:
     """The memory that one device must hold, by kind."""
 
-    room: Room
+    room: FreeMemory
     weights: int
     cache: int
     buffers: int
@@ -89,23 +89,23 @@ class Load:
         return max(spare, 0) / self.cache if self.cache else 0.0
 
 
-def at_least(shape: Shape, sizes: CacheSizes, *, of_draft: bool = False) -> Iterator[Buffer]:
+def at_least(shape: ModelShape, sizes: CacheParams, *, of_draft: bool = False) -> Iterator[Buffer]:
     """Yield the exact sizes of weights and cache, as if on one device.
 
     A check before llama.cpp plans, because planning itself takes 48 bytes per position.
     """
-    yield Buffer(RAM, Kind.WEIGHTS, shape.weights_bytes, of_draft)
-    yield Buffer(RAM, Kind.CACHE, cache_bytes(shape, sizes), of_draft)
+    yield Buffer(RAM, MemoryKind.WEIGHTS, shape.weights_bytes, of_draft)
+    yield Buffer(RAM, MemoryKind.CACHE, cache_bytes(shape, sizes), of_draft)
 
 
-def joined(rooms: Iterable[Room]) -> Room:
+def joined(rooms: Iterable[FreeMemory]) -> FreeMemory:
     """Return all memory as if it were one device's."""
     free = [room.free_bytes for room in rooms if not room.in_ram]
     known = [num_bytes for num_bytes in free if num_bytes is not None]
-    return Room(RAM, sum(known) if len(known) == len(free) else None)
+    return FreeMemory(RAM, sum(known) if len(known) == len(free) else None)
 
 
-def check_fits(buffers: Sequence[Buffer], rooms: Sequence[Room], asked: Asked) -> None:
+def check_fits(buffers: Sequence[Buffer], rooms: Sequence[FreeMemory], asked: AdjustableSizes) -> None:
     """Raise ResourceError, with the sum of the device that lacks most, if the buffers do not fit."""
     loads = [load_of(room, buffers, rooms) for room in rooms]
     worst = max(loads, key=lambda load: load.missing_bytes, default=None)
@@ -123,17 +123,23 @@ def check_fits(buffers: Sequence[Buffer], rooms: Sequence[Room], asked: Asked) -
     raise ResourceError(message, hint=" or ".join(ways_out(worst, loads, asked)))
 
 
-def load_of(room: Room, buffers: Sequence[Buffer], rooms: Sequence[Room]) -> Load:
+def load_of(room: FreeMemory, buffers: Sequence[Buffer], rooms: Sequence[FreeMemory]) -> DeviceLoad:
     """Return what the buffers require of a device; RAM includes devices that share it."""
     held = {room.device} | ({other.device for other in rooms if other.in_ram} if room.device == RAM else set())
-    sums = dict.fromkeys(Kind, 0)
+    sums = dict.fromkeys(MemoryKind, 0)
     for buffer in buffers:
         if buffer.device in held:
             sums[buffer.kind] += buffer.num_bytes
-    return Load(room, sums[Kind.WEIGHTS], sums[Kind.CACHE], sums[Kind.BUFFERS] + sums[Kind.RUNTIME], sums[Kind.IMAGES])
+    return DeviceLoad(
+        room,
+        sums[MemoryKind.WEIGHTS],
+        sums[MemoryKind.CACHE],
+        sums[MemoryKind.BUFFERS] + sums[MemoryKind.RUNTIME],
+        sums[MemoryKind.IMAGES],
+    )
 
 
-def ways_out(short: Load, loads: Sequence[Load], asked: Asked) -> Iterator[str]:
+def ways_out(short: DeviceLoad, loads: Sequence[DeviceLoad], asked: AdjustableSizes) -> Iterator[str]:
     """Yield the flags that would help the device that is short, least loss first."""
     n_ctx = int(asked.n_ctx * short.cache_share * HINTED_SHARE) // CTX_STEP * CTX_STEP
     if n_ctx:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
-from eaglelocal.gguf.model_shape import Shape
+from eaglelocal.gguf.model_shape import ModelShape
 
 KV_TYPES = ("f16", "q8_0", "q4_0", "bf16", "f32")
 CELL_STEP = 256  # numbers of cells are rounded up to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheSizes:
+class CacheParams:
     """The cache parameters of a context. Raises UsageError for an impossible `kv_type`.
 
     n_ctx          positions of each slot
@@ -74,7 +74,7 @@ def row_bytes(kv_type: str, num_values: int) -> int:
     return -(-num_values // kind.block_elements) * kind.block_bytes
 
 
-def kv_bytes_of_layer(shape: Shape, layer: int, sizes: CacheSizes) -> int:
+def kv_bytes_of_layer(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
     """Return the bytes of a layer's keys and values in all streams.
 
     Without flash attention values are kept transposed, and every layer's take the width of the widest.
@@ -89,20 +89,20 @@ def kv_bytes_of_layer(shape: Shape, layer: int, sizes: CacheSizes) -> int:
     )
 
 
-def widest_values(shape: Shape) -> int:
+def widest_values(shape: ModelShape) -> int:
     return max((shape.value_width(layer) for layer in range(shape.n_layer)), default=0)
 
 
-def state_bytes_of_layer(shape: Shape, layer: int, sizes: CacheSizes) -> int:
+def state_bytes_of_layer(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
     num_states = 1 + (sizes.num_snapshots if shape.keeps_snapshots else 0)
     return shape.layer_states[layer] * sizes.num_sequences * num_states
 
 
-def cache_bytes_of_layer(shape: Shape, layer: int, sizes: CacheSizes) -> int:
+def cache_bytes_of_layer(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
     """Return the bytes of a layer's keys, values and recurrent states."""
     return kv_bytes_of_layer(shape, layer, sizes) + state_bytes_of_layer(shape, layer, sizes)
 
 
-def cache_bytes(shape: Shape, sizes: CacheSizes) -> int:
+def cache_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     """Return the bytes of all caches and recurrent states of a context."""
     return sum(cache_bytes_of_layer(shape, layer, sizes) for layer in range(shape.n_layer))

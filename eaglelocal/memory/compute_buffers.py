@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from eaglelocal.gguf.model_shape import EAGLE, Shape
-from eaglelocal.memory.cache_bytes import CacheSizes, kv_bytes_of_layer
+from eaglelocal.gguf.model_shape import EAGLE, ModelShape
+from eaglelocal.memory.cache_bytes import CacheParams, kv_bytes_of_layer
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
 SLACK_SHARE, SLACK_BYTES = 1.05, 2 * 2**20  # alignment, indices, positions, other tensors of small graphs
@@ -27,7 +27,7 @@ STREAMS = {"gemma3n": 4}  # parallel residual streams, of architectures that hav
 COPIES = 4  # of tensors sent between GPUs, for pipeline parallelism (GGML_SCHED_MAX_COPIES)
 
 
-def compute_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int, device: str = "CPU") -> int:
+def compute_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int, device: str = "CPU") -> int:
     """Return the bytes of the compute buffer of the device, by name, that computes the output (and layers)."""
     stages = (
         attention_bytes(shape, sizes) + widened_bytes(shape, sizes, device),
@@ -39,7 +39,7 @@ def compute_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int, device: 
     return with_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
 
 
-def layers_bytes(shape: Shape, sizes: CacheSizes, *, device: str = "CPU") -> int:
+def layers_bytes(shape: ModelShape, sizes: CacheParams, *, device: str = "CPU") -> int:
     """Return the bytes of the compute buffer of a device that computes layers but not the output."""
     stages = (
         attention_bytes(shape, sizes) + widened_bytes(shape, sizes, device),
@@ -50,13 +50,13 @@ def layers_bytes(shape: Shape, sizes: CacheSizes, *, device: str = "CPU") -> int
     return with_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
 
 
-def inputs_bytes(shape: Shape, sizes: CacheSizes) -> int:
+def inputs_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     """Return the bytes of inputs in RAM if everything is computed on GPUs: embeddings, and masks in 32 bits."""
     embeddings = sizes.n_batch * shape.n_embd * FLOAT_BYTES + layer_inputs_bytes(shape, sizes)
     return with_slack(embeddings + mask_bytes(shape, sizes) * FLOAT_BYTES // HALF_BYTES)
 
 
-def copies_bytes(shape: Shape, sizes: CacheSizes) -> int:
+def copies_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     """Return the bytes of input copies that each of several GPUs, and RAM, holds for pipeline parallelism."""
     return COPIES * inputs_bytes(shape, sizes)
 
@@ -65,7 +65,7 @@ def with_slack(num_bytes: int) -> int:
     return int(num_bytes * SLACK_SHARE) + SLACK_BYTES
 
 
-def mask_bytes(shape: Shape, sizes: CacheSizes) -> int:
+def mask_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     """Return the bytes of the attention masks, [rows, cells]; each size of sliding window has its own."""
     if not any(shape.kv_heads):
         return 0
@@ -74,17 +74,17 @@ def mask_bytes(shape: Shape, sizes: CacheSizes) -> int:
     return sizes.n_batch * cells * (HALF_BYTES if sizes.flash_attn else FLOAT_BYTES)
 
 
-def residual_bytes(shape: Shape, sizes: CacheSizes) -> int:
+def residual_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     streams = STREAMS.get(shape.architecture, 1) * shape.n_embd * LIVE_RESIDUALS
     return sizes.n_batch * streams * FLOAT_BYTES + layer_inputs_bytes(shape, sizes)
 
 
-def layer_inputs_bytes(shape: Shape, sizes: CacheSizes) -> int:
+def layer_inputs_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     """Return the bytes of the per-layer embeddings, which stay alive until the last layer has used its part."""
     return sizes.n_batch * shape.n_layer_embd * FLOAT_BYTES
 
 
-def attention_bytes(shape: Shape, sizes: CacheSizes) -> int:
+def attention_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     """Return the bytes of queries, keys and values; without flash attention also the scores, [heads, rows, cells]."""
     layers = range(shape.n_layer)
     head = max(shape.key_dim, shape.window_key_dim or 0)
@@ -95,7 +95,7 @@ def attention_bytes(shape: Shape, sizes: CacheSizes) -> int:
     return sizes.n_batch * values * FLOAT_BYTES
 
 
-def widened_bytes(shape: Shape, sizes: CacheSizes, device: str) -> int:
+def widened_bytes(shape: ModelShape, sizes: CacheParams, device: str) -> int:
     """Return the bytes of one layer's keys and values converted to f16 for flash attention; 0 where none are.
 
     Metal always reserves them (`extra_kv_f16` in ggml-metal-ops.cpp), CUDA and ROCm if the cache is of another type
@@ -108,20 +108,20 @@ def widened_bytes(shape: Shape, sizes: CacheSizes, device: str) -> int:
     return max((kv_bytes_of_layer(shape, layer, as_f16) for layer in range(shape.n_layer)), default=0)
 
 
-def feed_forward_bytes(shape: Shape, sizes: CacheSizes) -> int:
+def feed_forward_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     """Return the bytes of the feed-forward. `n_ff` is the sum over the used experts."""
     outputs = LIVE_EXPERT_OUTPUTS * shape.n_expert_used * shape.n_embd
     values = max(LIVE_HIDDEN * shape.n_ff, shape.n_ff + outputs) + LIVE_ROUTES * shape.n_expert
     return sizes.n_batch * values * FLOAT_BYTES
 
 
-def recurrence_bytes(shape: Shape, sizes: CacheSizes) -> int:
+def recurrence_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     kept = sizes.num_snapshots if shape.keeps_snapshots else 0  # outputs of a layer, beside its rows
     states = (LIVE_STATES + kept) * max(shape.layer_states, default=0) * sizes.num_sequences
     return states + sizes.n_batch * LIVE_INNER * shape.n_inner * FLOAT_BYTES
 
 
-def output_bytes(shape: Shape, sizes: CacheSizes, *, max_outputs: int) -> int:
+def output_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int) -> int:
     """Return the bytes of logits (an EAGLE head's twice: mapped to the target's vocabulary), with experts' outputs."""
     logits = max_outputs * shape.n_vocab * (2 if shape.architecture == EAGLE else 1)
     return (logits + sizes.n_batch * shape.n_expert_used * shape.n_embd) * FLOAT_BYTES

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eaglelocal.core.plan import MAX_SLOTS, Plan
-from eaglelocal.gguf.model_shape import BLOCK, MTP, Shape
-from eaglelocal.memory.cache_bytes import CacheSizes
+from eaglelocal.gguf.model_shape import BLOCK, MTP, ModelShape
+from eaglelocal.memory.cache_bytes import CacheParams
 
 # numbers of drafted rows that can be rolled back, the first that fits; each costs one more recurrent state
 ROLLBACKS = (8, 4, 2)
@@ -20,7 +20,7 @@ HEAD_ROWS, MTP_ROWS, ROWS_A_SLOT = 128, 64, 32  # rows of one call; fewer wait f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ContextJob:
     """A model and its context.
 
     max_outputs  rows of one decode whose logits may be wanted
@@ -29,8 +29,8 @@ class Job:
     n_cpu_moe    layers whose experts stay in main memory
     """
 
-    shape: Shape
-    sizes: CacheSizes
+    shape: ModelShape
+    sizes: CacheParams
     max_outputs: int
     num_taps: int = 0
     gpu_layers: int | None = None
@@ -38,14 +38,14 @@ class Job:
     of_draft: bool = False
 
 
-def jobs_of(plan: Plan, target: Shape, draft: Shape | None = None) -> tuple[Job, ...]:
+def jobs_of(plan: Plan, target: ModelShape, draft: ModelShape | None = None) -> tuple[ContextJob, ...]:
     """Return the job of the target, then that of the draft if there is one."""
     first = target_job(plan, target, num_taps=draft.num_taps if draft is not None else 0)
     return (first,) if draft is None else (first, draft_job(plan, draft))
 
 
-def target_job(plan: Plan, target: Shape, *, num_taps: int = 0) -> Job:
-    sizes = CacheSizes(
+def target_job(plan: Plan, target: ModelShape, *, num_taps: int = 0) -> ContextJob:
+    sizes = CacheParams(
         n_ctx=plan.n_ctx,
         num_slots=plan.num_slots,
         num_branches=num_branches(plan, target),
@@ -57,7 +57,7 @@ def target_job(plan: Plan, target: Shape, *, num_taps: int = 0) -> Job:
         swa_full=plan.swa_full is not False,
     )
     max_outputs = min(plan.num_slots * (1 + plan.max_draft), plan.n_batch)
-    return Job(
+    return ContextJob(
         shape=target,
         sizes=sizes,
         max_outputs=max_outputs,
@@ -67,7 +67,7 @@ def target_job(plan: Plan, target: Shape, *, num_taps: int = 0) -> Job:
     )
 
 
-def draft_job(plan: Plan, draft: Shape) -> Job:
+def draft_job(plan: Plan, draft: ModelShape) -> ContextJob:
     """Return the job of a draft. Each row of a head's call is an output; a draft model has one output per slot.
 
     Each output needs logits of the whole vocabulary, so a head has fewer rows per call than its target; an MTP layer or
@@ -80,7 +80,7 @@ def draft_job(plan: Plan, draft: Shape) -> Job:
     """
     fills_blocks = draft.architecture == BLOCK
     n_batch = head_rows(plan, draft) if draft.is_head else plan.n_batch
-    sizes = CacheSizes(
+    sizes = CacheParams(
         n_ctx=plan.n_ctx + (draft.at_once if fills_blocks else 0),
         num_slots=plan.num_slots,
         unified=plan.is_unified or (draft.is_head and not draft.reads_cache),
@@ -90,10 +90,10 @@ def draft_job(plan: Plan, draft: Shape) -> Job:
         swa_full=not fills_blocks,
     )
     max_outputs = n_batch if draft.is_head else plan.num_slots
-    return Job(shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.layers_of_draft, of_draft=True)
+    return ContextJob(shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.layers_of_draft, of_draft=True)
 
 
-def head_rows(plan: Plan, head: Shape) -> int:
+def head_rows(plan: Plan, head: ModelShape) -> int:
     """Return the most rows of one call of a head."""
     if head.reads_cache:
         return min(plan.n_batch, MAX_SLOTS)
@@ -101,12 +101,12 @@ def head_rows(plan: Plan, head: Shape) -> int:
     return min(plan.n_batch, max(least, ROWS_A_SLOT * plan.num_slots))
 
 
-def num_branches(plan: Plan, target: Shape) -> int:
+def num_branches(plan: Plan, target: ModelShape) -> int:
     """Return the branches of each slot's trees; 0 for a target with recurrent state or sliding windows."""
     return 0 if target.has_state or target.has_windows else plan.num_branches
 
 
-def num_snapshots(plan: Plan, target: Shape) -> int:
+def num_snapshots(plan: Plan, target: ModelShape) -> int:
     """Return how many earlier recurrent states are kept: one for each drafted row that can be rolled back."""
     if not (target.has_state and target.keeps_snapshots):
         return 0

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from eaglelocal.core.plan import Plan
-from eaglelocal.gguf.model_shape import Shape
+from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.projector import Projector
-from eaglelocal.memory.budget import RAM, Buffer, Kind, Room
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
 from eaglelocal.memory.compute_buffers import (
     FLOAT_BYTES,
@@ -23,7 +23,7 @@ from eaglelocal.memory.compute_buffers import (
     inputs_bytes,
     layers_bytes,
 )
-from eaglelocal.memory.contexts import Job, jobs_of
+from eaglelocal.memory.contexts import ContextJob, jobs_of
 from eaglelocal.memory.placement import expert_places, places_of, shares_on, used_gpus
 from eaglelocal.memory.projector_bytes import image_buffers
 
@@ -40,7 +40,7 @@ UNIFIED_MARGIN_SHARE = 0.05  # of what the system lends the GPU, which is only a
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class MemorySummary:
     """The bytes of a plan by purpose, summed over all devices."""
 
     weights_bytes: int
@@ -57,7 +57,11 @@ class Sum:
 
 
 def estimate(
-    plan: Plan, target: Shape, draft: Shape | None, rooms: Sequence[Room], projector: Projector | None = None
+    plan: Plan,
+    target: ModelShape,
+    draft: ModelShape | None,
+    rooms: Sequence[FreeMemory],
+    projector: Projector | None = None,
 ) -> tuple[Buffer, ...]:
     """Return the buffers that the plan would allocate on each device.
 
@@ -76,7 +80,7 @@ def estimate(
     return (*held, *runtimes(held))
 
 
-def buffers_of(job: Job, gpus: Sequence[Room], shares: Sequence[float]) -> Iterator[Buffer]:
+def buffers_of(job: ContextJob, gpus: Sequence[FreeMemory], shares: Sequence[float]) -> Iterator[Buffer]:
     """Yield the buffers of one model, without those of runtimes."""
     shape = job.shape
     where = places_of(shape, gpus, shares, gpu_layers=job.gpu_layers)
@@ -92,48 +96,50 @@ def buffers_of(job: Job, gpus: Sequence[Room], shares: Sequence[float]) -> Itera
             yield replace(buffer, of_draft=job.of_draft)
 
 
-def weights(shape: Shape, where: Sequence[str], experts: Sequence[str]) -> Iterator[Buffer]:
+def weights(shape: ModelShape, where: Sequence[str], experts: Sequence[str]) -> Iterator[Buffer]:
     """Yield the weights. Embeddings stay in RAM; if they are the output too, its device holds a copy.
 
     where    the device of each layer, then that of the output
     experts  the device of each layer's experts
     """
     output = where[-1]
-    yield Buffer(RAM, Kind.WEIGHTS, shape.embedding_bytes)
-    yield Buffer(output, Kind.WEIGHTS, shape.output_bytes)
+    yield Buffer(RAM, MemoryKind.WEIGHTS, shape.embedding_bytes)
+    yield Buffer(output, MemoryKind.WEIGHTS, shape.output_bytes)
     if output != RAM:
-        yield Buffer(output, Kind.WEIGHTS, shape.tied_output_bytes)
+        yield Buffer(output, MemoryKind.WEIGHTS, shape.tied_output_bytes)
     for layer in range(shape.n_layer):
         routed = shape.experts_of_layer(layer)
-        yield Buffer(where[layer], Kind.WEIGHTS, shape.bytes_of_layer(layer) - routed)
-        yield Buffer(experts[layer], Kind.WEIGHTS, routed)
+        yield Buffer(where[layer], MemoryKind.WEIGHTS, shape.bytes_of_layer(layer) - routed)
+        yield Buffer(experts[layer], MemoryKind.WEIGHTS, routed)
 
 
-def caches(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
+def caches(job: ContextJob, where: Sequence[str]) -> Iterator[Buffer]:
     for layer in range(job.shape.n_layer):
-        yield Buffer(where[layer], Kind.CACHE, cache_bytes_of_layer(job.shape, layer, job.sizes))
+        yield Buffer(where[layer], MemoryKind.CACHE, cache_bytes_of_layer(job.shape, layer, job.sizes))
 
 
-def computing(job: Job, where: Sequence[str], experts: Sequence[str]) -> Iterator[Buffer]:
+def computing(job: ContextJob, where: Sequence[str], experts: Sequence[str]) -> Iterator[Buffer]:
     """Yield the compute buffer of each device that computes, and that of RAM, where inputs are always prepared."""
     shape, sizes = job.shape, job.sizes
     computes = {*where, *experts}
     cards = computes - {RAM}
     copies = copies_bytes(shape, sizes) if len(cards) > 1 else 0
     if cards:
-        yield Buffer(next(device for device in where if device != RAM), Kind.BUFFERS, lent_bytes(job, where, experts))
+        yield Buffer(
+            next(device for device in where if device != RAM), MemoryKind.BUFFERS, lent_bytes(job, where, experts)
+        )
     for device in sorted(computes):
         here = (
             compute_bytes(shape, sizes, max_outputs=job.max_outputs, device=device)
             if device == where[-1]
             else layers_bytes(shape, sizes, device=device)
         )
-        yield Buffer(device, Kind.BUFFERS, here + (0 if device == RAM else copies))
+        yield Buffer(device, MemoryKind.BUFFERS, here + (0 if device == RAM else copies))
     if RAM not in computes:
-        yield Buffer(RAM, Kind.BUFFERS, inputs_bytes(shape, sizes) + copies)
+        yield Buffer(RAM, MemoryKind.BUFFERS, inputs_bytes(shape, sizes) + copies)
 
 
-def lent_bytes(job: Job, where: Sequence[str], experts: Sequence[str]) -> int:
+def lent_bytes(job: ContextJob, where: Sequence[str], experts: Sequence[str]) -> int:
     """Return the bytes on the first GPU for computing long prompts with layers that lie in RAM.
 
     llama.cpp copies one matrix or one layer's cache at a time, with its inputs, into that GPU's compute buffer. Of a
@@ -149,21 +155,21 @@ def lent_bytes(job: Job, where: Sequence[str], experts: Sequence[str]) -> int:
     return max(int(max(parts) * LARGEST_MATRIX_SHARE), cache) + inputs_bytes(shape, job.sizes)
 
 
-def rows(job: Job, where: Sequence[str]) -> Iterator[Buffer]:
+def rows(job: ContextJob, where: Sequence[str]) -> Iterator[Buffer]:
     """Yield logits, a head's hidden states, and tapped rows; the latter in RAM and on the device that computes them."""
     shape = job.shape
     floats = shape.n_vocab + (shape.n_embd if shape.is_head else 0)
-    yield Buffer(RAM, Kind.BUFFERS, job.max_outputs * floats * FLOAT_BYTES)
+    yield Buffer(RAM, MemoryKind.BUFFERS, job.max_outputs * floats * FLOAT_BYTES)
     tapped = job.num_taps * shape.n_embd * job.sizes.n_batch * FLOAT_BYTES
-    yield Buffer(RAM, Kind.BUFFERS, tapped)
-    yield Buffer(where[shape.n_layer // 2], Kind.BUFFERS, tapped)  # at worst all on one device
+    yield Buffer(RAM, MemoryKind.BUFFERS, tapped)
+    yield Buffer(where[shape.n_layer // 2], MemoryKind.BUFFERS, tapped)  # at worst all on one device
 
 
 def runtimes(held: Iterable[Buffer]) -> Iterator[Buffer]:
     """Yield the memory of the process, and of the runtime of each GPU that is used."""
-    yield Buffer(RAM, Kind.RUNTIME, PROCESS_BYTES)
+    yield Buffer(RAM, MemoryKind.RUNTIME, PROCESS_BYTES)
     for device in sorted({buffer.device for buffer in held} - {RAM}):
-        yield Buffer(device, Kind.RUNTIME, runtime_bytes(device))
+        yield Buffer(device, MemoryKind.RUNTIME, runtime_bytes(device))
 
 
 def runtime_bytes(device: str) -> int:
@@ -172,7 +178,7 @@ def runtime_bytes(device: str) -> int:
     return RUNTIME_BYTES.get(stem, max(RUNTIME_BYTES.values()))
 
 
-def safe_rooms(rooms: Iterable[Room]) -> tuple[Room, ...]:
+def safe_rooms(rooms: Iterable[FreeMemory]) -> tuple[FreeMemory, ...]:
     """Return the rooms without the margin to keep free: other processes' use varies, and libraries allocate more."""
     return tuple(
         room if room.free_bytes is None else replace(room, free_bytes=max(room.free_bytes - margin_bytes(room), 0))
@@ -180,7 +186,7 @@ def safe_rooms(rooms: Iterable[Room]) -> tuple[Room, ...]:
     )
 
 
-def margin_bytes(room: Room) -> int:
+def margin_bytes(room: FreeMemory) -> int:
     free = room.free_bytes or 0
     if room.in_ram:
         return int(free * UNIFIED_MARGIN_SHARE)
@@ -189,17 +195,17 @@ def margin_bytes(room: Room) -> int:
     return GPU_MARGIN_BYTES
 
 
-def summed(buffers: Iterable[Buffer]) -> Sum:
+def summed(buffers: Iterable[Buffer]) -> MemorySummary:
     """Return the bytes of the buffers by purpose."""
-    sums: dict[tuple[Kind, bool], int] = {}
+    sums: dict[tuple[MemoryKind, bool], int] = {}
     for buffer in buffers:
         key = buffer.kind, buffer.of_draft
         sums[key] = sums.get(key, 0) + buffer.num_bytes
-    return Sum(
-        weights_bytes=sums.get((Kind.WEIGHTS, False), 0),
-        kv_bytes=sums.get((Kind.CACHE, False), 0),
-        draft_bytes=sums.get((Kind.WEIGHTS, True), 0),
-        draft_kv_bytes=sums.get((Kind.CACHE, True), 0),
-        compute_bytes=sum(size for (kind, _), size in sums.items() if kind in (Kind.BUFFERS, Kind.RUNTIME)),
-        images_bytes=sums.get((Kind.IMAGES, False), 0),
+    return MemorySummary(
+        weights_bytes=sums.get((MemoryKind.WEIGHTS, False), 0),
+        kv_bytes=sums.get((MemoryKind.CACHE, False), 0),
+        draft_bytes=sums.get((MemoryKind.WEIGHTS, True), 0),
+        draft_kv_bytes=sums.get((MemoryKind.CACHE, True), 0),
+        compute_bytes=sum(size for (kind, _), size in sums.items() if kind in (MemoryKind.BUFFERS, MemoryKind.RUNTIME)),
+        images_bytes=sums.get((MemoryKind.IMAGES, False), 0),
     )

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from eaglelocal.gguf.model_shape import Shape
-from eaglelocal.memory.budget import RAM, Room
+from eaglelocal.gguf.model_shape import ModelShape
+from eaglelocal.memory.budget import RAM, FreeMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def places(num_blocks: int, gpus: Sequence[str], shares: Sequence[float], *, gpu
 
 
 def places_of(
-    shape: Shape, gpus: Sequence[Room], shares: Sequence[float], *, gpu_layers: int | None
+    shape: ModelShape, gpus: Sequence[FreeMemory], shares: Sequence[float], *, gpu_layers: int | None
 ) -> tuple[str, ...]:
     """Return the device of each layer and of the output. MTP layers count too, though they are not loaded.
 
@@ -61,7 +61,7 @@ def expert_places(where: Sequence[str], n_cpu_moe: int) -> tuple[str, ...]:
     return tuple(RAM if layer < n_cpu_moe else device for layer, device in enumerate(where))
 
 
-def used_gpus(rooms: Sequence[Room], *, device: str | None, split: str) -> tuple[Room, ...]:
+def used_gpus(rooms: Sequence[FreeMemory], *, device: str | None, split: str) -> tuple[FreeMemory, ...]:
     """Return the GPUs that a plan uses, in llama.cpp's order. `device`: comma-separated names; None: all."""
     named = None if device is None else [name.strip() for name in device.split(",")]
     gpus = [room for room in rooms if room.device != RAM and (named is None or room.device in named)]
@@ -72,7 +72,7 @@ def used_gpus(rooms: Sequence[Room], *, device: str | None, split: str) -> tuple
     return tuple(gpus[:1] if split == "none" else gpus)
 
 
-def shares_on(gpus: Sequence[Room], device: str) -> tuple[float, ...]:
+def shares_on(gpus: Sequence[FreeMemory], device: str) -> tuple[float, ...]:
     """Return shares that put all on one device; empty if that is RAM.
 
     A head lies on the device of its target's output, which it may borrow: split over two GPUs, its few rows would cross
@@ -81,7 +81,7 @@ def shares_on(gpus: Sequence[Room], device: str) -> tuple[float, ...]:
     return tuple(float(room.device == device) for room in gpus) if device != RAM else ()
 
 
-def shares_of(gpus: Sequence[Room], shares: Sequence[float]) -> tuple[float, ...]:
+def shares_of(gpus: Sequence[FreeMemory], shares: Sequence[float]) -> tuple[float, ...]:
     """Return each GPU's share of the layers: as asked, else by free memory, evenly if that is unknown."""
     if shares:
         return tuple(shares[: len(gpus)]) + (0.0,) * (len(gpus) - len(shares))

@@ -7,22 +7,22 @@ from collections.abc import Iterator, Sequence
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.image_limits import max_image_tokens
 from eaglelocal.gguf.projector import Projector
-from eaglelocal.memory.budget import RAM, Buffer, Kind, Room
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
 COLOURS = 3
 ATTENDING_ROWS, FEEDING_ROWS = 8, 3  # rows alive at once in a layer, the residual included
 
 
-def image_buffers(projector: Projector | None, plan: Plan, gpus: Sequence[Room]) -> Iterator[Buffer]:
+def image_buffers(projector: Projector | None, plan: Plan, gpus: Sequence[FreeMemory]) -> Iterator[Buffer]:
     """Yield a projector's buffers: on the first GPU if the target uses one, else in RAM. None without a projector."""
     if projector is None:
         return
     projector = projector.within(max_image_tokens(projector.kind, n_ctx=plan.n_ctx, n_batch=plan.n_batch))
     device = gpus[0].device if gpus and plan.gpu_layers != 0 else RAM
-    yield Buffer(device, Kind.IMAGES, projector.weights_bytes + encoding_bytes(projector))
+    yield Buffer(device, MemoryKind.IMAGES, projector.weights_bytes + encoding_bytes(projector))
     if device != RAM:
-        yield Buffer(RAM, Kind.IMAGES, picture_bytes(projector))
+        yield Buffer(RAM, MemoryKind.IMAGES, picture_bytes(projector))
 
 
 def picture_bytes(projector: Projector) -> int:

@@ -11,21 +11,21 @@ import dataclasses
 from collections.abc import Sequence
 
 from eaglelocal.catalog.catalog import Catalog, load
-from eaglelocal.catalog.reference import Embedded, parse_reference
-from eaglelocal.core.model_task import Task
+from eaglelocal.catalog.reference import EmbeddedModel, parse_reference
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import AUTO, RunOptions
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.target_resolver import NATIVE, find_target
-from eaglelocal.planning.candidate import Way
+from eaglelocal.planning.candidate import Candidate
 from eaglelocal.planning.decision import DEFAULT_CTX, EMBEDDED, Decision
 from eaglelocal.planning.disk_choice import best_on_disk, why_without
 from eaglelocal.planning.eviction import Needs, rig_beside
 from eaglelocal.planning.gpu_selection import rig_with
 from eaglelocal.planning.local_models import demo_option, option_of_files, pulled_models
-from eaglelocal.planning.machine_spec import Rig, rig_of
+from eaglelocal.planning.machine_spec import MachineSpec, rig_of
 from eaglelocal.planning.measured_costs import measured_costs
 from eaglelocal.planning.model_files import ModelFiles, find_files
-from eaglelocal.planning.options import Option
+from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import scale_for
 from eaglelocal.probe.probe import probe
 
@@ -35,7 +35,7 @@ SPEED_KEPT, CTX_KEPT = 0.9, 16384
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BestWay:
+class BestCandidate:
     """The best way to run one of some models here.
 
     needs          its memory
@@ -43,7 +43,7 @@ class BestWay:
     is_blind       whether the projector on disk is left out
     """
 
-    way: Way
+    way: Candidate
     needs: Needs
     without_draft: str = ""
     is_blind: bool = False
@@ -59,7 +59,7 @@ def autoplan(options: RunOptions, *, beside: Needs = ()) -> Decision:
     """
     if options.target is None:
         return _choose_target(options, beside)
-    if isinstance(parse_reference(options.target), Embedded):
+    if isinstance(parse_reference(options.target), EmbeddedModel):
         return _plan_embedded(options, options.target, beside)
     files = find_files(find_target(options.target, on_progress=lambda fraction, what: None), options)
     return _plan_files(options, files, options.target, beside)
@@ -74,7 +74,7 @@ def replan(decision: Decision, *, beside: Needs = ()) -> Decision:
 
 def _plan_files(options: RunOptions, files: ModelFiles, reference: str, beside: Needs) -> Decision:
     found = Decision(options, files=files)
-    if files.task is not Task.TEXT:  # an embedding model has its own sizes: nothing is to decide
+    if files.task is not ModelTask.TEXT:  # an embedding model has its own sizes: nothing is to decide
         return found
     try:
         catalog = load()
@@ -115,11 +115,11 @@ def _plan_embedded(options: RunOptions, reference: str, beside: Needs) -> Decisi
         return found
 
 
-def this_rig(catalog: Catalog) -> Rig:
+def this_rig(catalog: Catalog) -> MachineSpec:
     return rig_of(probe(), catalog.machines)
 
 
-def with_best(decision: Decision, best: BestWay | None) -> Decision:
+def with_best(decision: Decision, best: BestCandidate | None) -> Decision:
     """Return the decision with the best way to run; if that is None, with `fits` False."""
     if best is None:
         return dataclasses.replace(decision, fits=False)
@@ -128,7 +128,7 @@ def with_best(decision: Decision, best: BestWay | None) -> Decision:
     )
 
 
-def best_of(candidates: Sequence[Option], rig: Rig, options: RunOptions) -> BestWay | None:
+def best_of(candidates: Sequence[ModelOption], rig: MachineSpec, options: RunOptions) -> BestCandidate | None:
     """Return the best way to run one of the models; None if none fits. Raises UsageError on GPUs that are not there.
 
     A projector that was not asked for is left out if it would make the model slow or short of context, or another model
@@ -143,7 +143,7 @@ def best_of(candidates: Sequence[Option], rig: Rig, options: RunOptions) -> Best
     return dataclasses.replace(blind, is_blind=True)
 
 
-def costs_little(less: Way, most: Way) -> bool:
+def costs_little(less: Candidate, most: Candidate) -> bool:
     """Return whether a model loses little with less memory, compared with the most that it could have."""
     is_same = less.option.reference == most.option.reference
     is_same &= less.setup.kv_type in (most.setup.kv_type, "f16", "q8_0")
@@ -151,7 +151,7 @@ def costs_little(less: Way, most: Way) -> bool:
     return is_same and is_long and less.prediction.spec_tok_s >= SPEED_KEPT * most.prediction.spec_tok_s
 
 
-def _best_of(candidates: Sequence[Option], rig: Rig, options: RunOptions) -> BestWay | None:
+def _best_of(candidates: Sequence[ModelOption], rig: MachineSpec, options: RunOptions) -> BestCandidate | None:
     # On a CPU long contexts are for those who ask: each drafted row attends more slowly after them.
     if not rig_with(rig, options).gpus or options.gpu_layers == 0:
         candidates = [with_max_context(option, options, DEFAULT_CTX) for option in candidates]
@@ -159,10 +159,10 @@ def _best_of(candidates: Sequence[Option], rig: Rig, options: RunOptions) -> Bes
     if way is None:
         return None
     needs = scale_for(rig, options).weigh(way.option, way.draft, way.setup, way.offload).buffers
-    return BestWay(way, needs, why_without(way, rig, options))
+    return BestCandidate(way, needs, why_without(way, rig, options))
 
 
-def with_max_context(option: Option, options: RunOptions, max_context: int) -> Option:
+def with_max_context(option: ModelOption, options: RunOptions, max_context: int) -> ModelOption:
     """Return the model with no more context than that, unless a person said how much."""
     if options.ctx is not None:
         return option

@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from eaglelocal.memory.placement import Offload
-from eaglelocal.planning.candidate_evaluation import Setup, Weighed
+from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateMemory
 from eaglelocal.planning.goals import Term
-from eaglelocal.planning.options import DraftWay, Option
+from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.speed import Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Candidate:
     """A way to run an option: its draft, setup and offload, with the predicted speed and the terms of its score."""
 
-    option: Option
-    draft: DraftWay
-    setup: Setup
+    option: ModelOption
+    draft: DraftOption
+    setup: CacheSetup
     offload: Offload
     prediction: Prediction
     terms: Mapping[Term, float]  # whose sum is the score
@@ -46,8 +46,8 @@ class Way:
 class Chosen:
     """The best way that fits, with its memory."""
 
-    way: Way
-    weighed: Weighed
+    way: Candidate
+    weighed: CandidateMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +58,11 @@ class Rejected:
     way, weighed  None: it was rejected before that stage of the search
     """
 
-    option: Option
+    option: ModelOption
     draft: str
     reason: str
-    way: Way | None = None
-    weighed: Weighed | None = None
+    way: Candidate | None = None
+    weighed: CandidateMemory | None = None
 
     @property
     def missing_bytes(self) -> int | None:
@@ -70,7 +70,7 @@ class Rejected:
         return None if self.weighed is None or self.weighed.fits else self.weighed.worst.missing_bytes
 
 
-def offload_text(way: Way) -> str:
+def offload_text(way: Candidate) -> str:
     """Return the layers on the GPU and the experts in RAM, in words; empty if nothing is split between them."""
     layers = way.option.shape.n_layer
     on_gpu = [] if way.gpu_layers is None else [f"{way.gpu_layers} of {layers + 1} layers on the GPU"]

@@ -17,14 +17,14 @@ from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.gguf.draft_pairing import branch_problem
-from eaglelocal.gguf.model_shape import Shape
-from eaglelocal.memory.budget import RAM, Buffer, Load, Room, load_of
+from eaglelocal.gguf.model_shape import ModelShape
+from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, FreeMemory, load_of
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
 from eaglelocal.memory.contexts import rollback_of, target_job
-from eaglelocal.memory.estimate import Sum, estimate, safe_rooms, summed
+from eaglelocal.memory.estimate import MemorySummary, estimate, safe_rooms, summed
 from eaglelocal.memory.placement import WHOLE, Offload, places_of, used_gpus
-from eaglelocal.planning.machine_spec import Rig
-from eaglelocal.planning.options import DraftWay, Option
+from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.speed import MAX_DRAFT, Prediction, curve_of, predict
 
 SPEED_KV_TYPE = "f16"  # a quantized cache counts as fast as f16: it saves reading, but costs unpacking
@@ -33,7 +33,7 @@ NO_FILE = Path()  # plans here are for sizes only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class CacheSetup:
     """Context and cache as the planner chooses them. `swa_full`: as in core/plan.py."""
 
     n_ctx: int
@@ -42,27 +42,27 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
+class CandidateMemory:
     """The memory of a way to run on each device."""
 
     buffers: tuple[Buffer, ...]
-    loads: tuple[Load, ...]  # of each room without its margin
+    loads: tuple[DeviceLoad, ...]  # of each room without its margin
 
     @property
     def fits(self) -> bool:
         return all(load.missing_bytes <= 0 for load in self.loads)
 
     @property
-    def worst(self) -> Load:
+    def worst(self) -> DeviceLoad:
         """Return the load of the room that lacks most."""
         return max(self.loads, key=lambda load: load.missing_bytes)
 
     @property
-    def used(self) -> tuple[Load, ...]:
+    def used(self) -> tuple[DeviceLoad, ...]:
         return tuple(load for load in self.loads if load.total)
 
     @property
-    def sum(self) -> Sum:
+    def sum(self) -> MemorySummary:
         return summed(self.buffers)
 
     @property
@@ -71,7 +71,7 @@ class Weighed:
         return sum(load.room.free_bytes or 0 for load in self.used if not load.room.in_ram)
 
 
-class Scale:
+class CandidateEvaluator:
     """Computes memory and speed of options on one machine.
 
     measured                 costs of decodes measured here, by the reference of an option
@@ -80,7 +80,7 @@ class Scale:
 
     def __init__(
         self,
-        rig: Rig,
+        rig: MachineSpec,
         *,
         num_slots: int,
         measured: Mapping[str, MeasuredCosts],
@@ -92,7 +92,7 @@ class Scale:
         self._attention = flash_attn
         self._num_slots = num_slots
         self._measured = measured
-        self.rooms: tuple[Room, ...] = safe_rooms(rig.rooms)
+        self.rooms: tuple[FreeMemory, ...] = safe_rooms(rig.rooms)
         self._gpus = used_gpus(self.rooms, device=None, split="layer")
 
     @property
@@ -103,7 +103,7 @@ class Scale:
     def has_gpus(self) -> bool:
         return bool(self._gpus)
 
-    def lacks_gpu_bytes(self, option: Option) -> bool:
+    def lacks_gpu_bytes(self, option: ModelOption) -> bool:
         """Return whether there are GPUs and even the weights alone exceed their memory."""
         shape = option.shape
         held = shape.weights_bytes - shape.embedding_bytes + shape.tied_output_bytes
@@ -116,13 +116,15 @@ class Scale:
         known = [each for each in free if each is not None]
         return sum(known) if len(known) == len(free) else None
 
-    def weigh(self, option: Option, way: DraftWay, setup: Setup, offload: Offload = WHOLE) -> Weighed:
+    def weigh(
+        self, option: ModelOption, way: DraftOption, setup: CacheSetup, offload: Offload = WHOLE
+    ) -> CandidateMemory:
         """Return the memory of a way to run on each device."""
         plan = self.plan_of(option, way, setup, offload)
         buffers = estimate(plan, option.shape, way.shape, self.rooms, option.projector)
-        return Weighed(buffers=buffers, loads=tuple(load_of(room, buffers, self.rooms) for room in self.rooms))
+        return CandidateMemory(buffers=buffers, loads=tuple(load_of(room, buffers, self.rooms) for room in self.rooms))
 
-    def predict(self, option: Option, way: DraftWay, offload: Offload = WHOLE) -> Prediction:
+    def predict(self, option: ModelOption, way: DraftOption, offload: Offload = WHOLE) -> Prediction:
         """Return the predicted speed, and the draft length for it."""
         curve = curve_of(
             option.model,
@@ -136,13 +138,13 @@ class Scale:
         most = rollback_of(way.kind) if option.shape.has_state else MAX_DRAFT
         return predict(curve, way.acceptance, looks_up=way.kind == NGRAM, most=most)
 
-    def layers_at_best(self, option: Option, draft: DraftWay, n_cpu_moe: int = 0) -> Offload:
+    def layers_at_best(self, option: ModelOption, draft: DraftOption, n_cpu_moe: int = 0) -> Offload:
         """Return an upper bound of the layers on GPUs, less than all: by weights alone, without cache and buffers."""
         shape, each = option.shape, weights_of_layers(option.shape, n_cpu_moe)
         layers = 1 + fitting(each, self._free_beside(shape, draft))
         return Offload(min(layers, shape.n_layer + shape.n_layer_ahead), n_cpu_moe)
 
-    def experts_at_best(self, option: Option, draft: DraftWay, gpu_layers: int | None) -> Offload:
+    def experts_at_best(self, option: ModelOption, draft: DraftOption, gpu_layers: int | None) -> Offload:
         """Return a lower bound, at least 1, of the layers with experts in RAM, by weights alone."""
         shape, free = option.shape, self._free_beside(option.shape, draft)
         on_gpu = shape.n_layer if gpu_layers is None else min(max(gpu_layers - 1, 0), shape.n_layer)
@@ -150,12 +152,14 @@ class Scale:
         least = next((count for count, size in enumerate(held, 1) if size <= free), shape.n_layer)
         return Offload(gpu_layers, least)
 
-    def _free_beside(self, shape: Shape, draft: DraftWay) -> int:
+    def _free_beside(self, shape: ModelShape, draft: DraftOption) -> int:
         """Return the free bytes of the GPUs for layers, beside the output and the draft's weights."""
         drafting = draft.shape.weights_bytes - draft.shape.embedding_bytes if draft.shape else 0
         return self._gpu_bytes - shape.read_output_bytes - drafting
 
-    def best_split(self, option: Option, way: DraftWay, setup: Setup, n_cpu_moe: int = 0) -> tuple[Offload, Weighed]:
+    def best_split(
+        self, option: ModelOption, way: DraftOption, setup: CacheSetup, n_cpu_moe: int = 0
+    ) -> tuple[Offload, CandidateMemory]:
         """Return the most layers that fit the GPUs, the output counted, and the memory; the rest may not fit into RAM.
 
         Weighing with the output alone on the GPUs gives all that is not a layer. The layers that fit beside it, from
@@ -170,7 +174,7 @@ class Scale:
         settled = self._settled(option, way, setup, guess)
         return settled, self.weigh(option, way, setup, settled)
 
-    def _settled(self, option: Option, way: DraftWay, setup: Setup, guess: Offload) -> Offload:
+    def _settled(self, option: ModelOption, way: DraftOption, setup: CacheSetup, guess: Offload) -> Offload:
         """Return the most layers that fit the GPUs, searched down and up from a guess."""
 
         def fits(layers: int) -> bool:
@@ -185,8 +189,8 @@ class Scale:
         return replace(guess, gpu_layers=layers)
 
     def best_experts(
-        self, option: Option, way: DraftWay, setup: Setup, gpu_layers: int | None
-    ) -> tuple[Offload, Weighed]:
+        self, option: ModelOption, way: DraftOption, setup: CacheSetup, gpu_layers: int | None
+    ) -> tuple[Offload, CandidateMemory]:
         """Return the fewest layers with experts in RAM so that the rest fits the GPUs; all layers, if it never does."""
         offloads = [Offload(gpu_layers, count) for count in range(1, option.shape.n_layer + 1)]
 
@@ -196,7 +200,7 @@ class Scale:
         settled = offloads[min(bisect_left(offloads, True, key=fits), len(offloads) - 1)]
         return settled, self.weigh(option, way, setup, settled)
 
-    def plan_of(self, option: Option, way: DraftWay, setup: Setup, offload: Offload = WHOLE) -> Plan:
+    def plan_of(self, option: ModelOption, way: DraftOption, setup: CacheSetup, offload: Offload = WHOLE) -> Plan:
         """Return a plan with the sizes of a way to run, but no files."""
         gpu_layers = offload.gpu_layers
         return Plan(
@@ -214,7 +218,7 @@ class Scale:
             swa_full=setup.swa_full,
         )
 
-    def _flash_attn(self, option: Option, setup: Setup, gpu_layers: int | None) -> str:
+    def _flash_attn(self, option: ModelOption, setup: CacheSetup, gpu_layers: int | None) -> str:
         """Return the setting of flash attention, `auto` resolved."""
         cells = setup.n_ctx * (self._num_slots if self._shares_cache(option, gpu_layers) else 1)
         return settled(
@@ -224,18 +228,18 @@ class Scale:
             scores_bytes=scores_bytes(n_batch=N_BATCH, num_cells=cells, n_head=option.shape.n_head),
         )
 
-    def _shares_cache(self, option: Option, gpu_layers: int | None) -> bool:
+    def _shares_cache(self, option: ModelOption, gpu_layers: int | None) -> bool:
         may_branch = not branch_problem(option.shape) and self._is_on_gpu(gpu_layers)
         return shares_cache(self._num_slots, on_gpu=may_branch)
 
     def _is_on_gpu(self, gpu_layers: int | None) -> bool:
         return self.has_gpus and gpu_layers != 0
 
-    def _where(self, option: Option, gpu_layers: int | None) -> Sequence[str]:
+    def _where(self, option: ModelOption, gpu_layers: int | None) -> Sequence[str]:
         return places_of(option.shape, self._gpus, self._shares, gpu_layers=gpu_layers)
 
 
-def weights_of_layers(shape: Shape, n_cpu_moe: int) -> list[int]:
+def weights_of_layers(shape: ModelShape, n_cpu_moe: int) -> list[int]:
     """Return the bytes of each layer, without experts that stay in RAM."""
     return [
         shape.bytes_of_layer(layer) - (shape.experts_of_layer(layer) if layer < n_cpu_moe else 0)
@@ -249,5 +253,5 @@ def fitting(sizes: Sequence[int], free_bytes: int) -> int:
     return sum(1 for taken in sums if taken <= free_bytes)
 
 
-def fits_gpus(weighed: Weighed) -> bool:
+def fits_gpus(weighed: CandidateMemory) -> bool:
     return all(load.missing_bytes <= 0 for load in weighed.loads if load.room.device != RAM)

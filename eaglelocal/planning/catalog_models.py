@@ -14,7 +14,7 @@ from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import MTP
 from eaglelocal.catalog.reference import Profile
-from eaglelocal.catalog.target_entries import Target
+from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.head_requantization import BEST_TYPE, lightened
 from eaglelocal.gguf.header import Header
@@ -28,12 +28,12 @@ from eaglelocal.hub.hub_references import draft_reference, hub_reference
 from eaglelocal.hub.projector_resolver import find_projector
 from eaglelocal.hub.repo_builds import canonical
 from eaglelocal.hub.target_resolver import FoundTarget, read_target
-from eaglelocal.planning.options import DraftWay, FileDraft, Option, option_of_file, options_of
+from eaglelocal.planning.options import DraftOnDisk, DraftOption, ModelOption, option_of_file, options_of
 
 AUTO = "auto"
 
 
-def entry_options(target: Target, catalog: Catalog, *, quant: str | None = None) -> Iterator[Option]:
+def entry_options(target: TargetEntry, catalog: Catalog, *, quant: str | None = None) -> Iterator[ModelOption]:
     """Yield the options of a target: the catalogue's quantizations, then others on disk; or only `quant`."""
     cache = locations.hub_cache_dir()
     has_some = any(repo_folder(cache, repo).is_dir() for repo in target.repos)
@@ -43,7 +43,7 @@ def entry_options(target: Target, catalog: Catalog, *, quant: str | None = None)
         yield from _beyond(target, catalog, quant, cache)
 
 
-def fetched(option: Option, target: Target, catalog: Catalog) -> Option:
+def fetched(option: ModelOption, target: TargetEntry, catalog: Catalog) -> ModelOption:
     """Return the option with the figures of its file, if that is on disk; else unchanged."""
     found = _found(target, option.quant, catalog)
     if found is None:
@@ -67,7 +67,7 @@ def fetched(option: Option, target: Target, catalog: Catalog) -> Option:
     )
 
 
-def _beyond(target: Target, catalog: Catalog, quant: str | None, cache: Path) -> Iterator[Option]:
+def _beyond(target: TargetEntry, catalog: Catalog, quant: str | None, cache: Path) -> Iterator[ModelOption]:
     """Yield the quantizations on disk that the catalogue does not list, with the drafts of their target."""
     like = next(options_of(target, catalog))
     for name in _unlisted(target, _quants_on_disk(target, cache), quant):
@@ -76,7 +76,7 @@ def _beyond(target: Target, catalog: Catalog, quant: str | None, cache: Path) ->
             yield option
 
 
-def _unlisted(target: Target, names: Sequence[str], quant: str | None) -> list[str]:
+def _unlisted(target: TargetEntry, names: Sequence[str], quant: str | None) -> list[str]:
     """Return `quant` if it is unlisted; else all unlisted ones but those that stand for a listed one not on disk.
 
     UD-Q4_K_M on disk stands for a listed Q4_K_M, unless that is on disk too.
@@ -88,12 +88,12 @@ def _unlisted(target: Target, names: Sequence[str], quant: str | None) -> list[s
     return [name for name in unlisted if plain[name] in names or target.quantization(plain[name]) is None]
 
 
-def _quants_on_disk(target: Target, cache: Path) -> list[str]:
+def _quants_on_disk(target: TargetEntry, cache: Path) -> list[str]:
     models = (model for repo in target.repos for model in models_of(cache, repo))
     return sorted({model.build.quant for model in models if model.build.quant and not model.build.is_draft})
 
 
-def _found(target: Target, quant: str, catalog: Catalog) -> FoundTarget | None:
+def _found(target: TargetEntry, quant: str, catalog: Catalog) -> FoundTarget | None:
     """Return the file that `chat --target ID:QUANT` would find; None if there is none."""
     try:
         model = find_cached(locations.hub_cache_dir(), hub_reference(Profile(target.id, quant), catalog))
@@ -102,7 +102,7 @@ def _found(target: Target, quant: str, catalog: Catalog) -> FoundTarget | None:
         return None
 
 
-def _drafts(option: Option, found: FoundTarget, catalog: Catalog) -> Iterator[DraftWay]:
+def _drafts(option: ModelOption, found: FoundTarget, catalog: Catalog) -> Iterator[DraftOption]:
     """Yield the draft of `--draft auto`, then the catalogue's others, on disk or not, and last the model-free ones."""
     auto = _auto_draft(found)
     own = None if auto is None else next((way for way in option.drafts if _is_of(way, auto, catalog)), None)
@@ -115,21 +115,21 @@ def _drafts(option: Option, found: FoundTarget, catalog: Catalog) -> Iterator[Dr
         yield way if header is None else replace(_exact(way, header), needs_naming=True)
 
 
-def _exact(way: DraftWay, header: Header) -> DraftWay:
+def _exact(way: DraftOption, header: Header) -> DraftOption:
     return replace(way, shape=shape_as(header, way.kind), is_here=True, import_from="", notes=())
 
 
-def _auto_draft(found: FoundTarget) -> FileDraft | None:
+def _auto_draft(found: FoundTarget) -> DraftOnDisk | None:
     try:
         draft = find_draft(AUTO, found)
         if draft.path is None:
             return None
-        return FileDraft(draft.label, lightened(read_header(draft.path), BEST_TYPE), kind=draft.kind)
+        return DraftOnDisk(draft.label, lightened(read_header(draft.path), BEST_TYPE), kind=draft.kind)
     except EagleLocalError:
         return None
 
 
-def _draft_header(way: DraftWay, found: FoundTarget, catalog: Catalog) -> Header | None:
+def _draft_header(way: DraftOption, found: FoundTarget, catalog: Catalog) -> Header | None:
     """Return the header of a catalogue draft on disk as a GGUF under its own name, if it fits; else None."""
     entry = catalog.drafts.get(way.id)
     if entry is not None and entry.is_in_target:
@@ -144,7 +144,7 @@ def _draft_header(way: DraftWay, found: FoundTarget, catalog: Catalog) -> Header
         return None
 
 
-def _is_of(way: DraftWay, draft: FileDraft, catalog: Catalog) -> bool:
+def _is_of(way: DraftOption, draft: DraftOnDisk, catalog: Catalog) -> bool:
     """Return whether a file is that of a catalogue draft: from its repository, or imported and named after it.
 
     The draft of an entry for the target's own MTP layer is that layer.

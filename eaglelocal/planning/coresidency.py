@@ -9,14 +9,14 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from eaglelocal.catalog.catalog import load
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.fit import sources_of, with_attention, with_caches
-from eaglelocal.memory.budget import RAM, Buffer, Kind, Room
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.estimate import estimate, safe_rooms
 from eaglelocal.memory.placement import used_gpus
 from eaglelocal.planning.autoplan import CTX_KEPT, costs_little, replan, this_rig
@@ -82,7 +82,7 @@ def is_nearly(closer: Decision, alone: Decision) -> bool:
     return closer.fits and costs_little(closer.way, alone.way)
 
 
-def least_needs(decision: Decision, rooms: Sequence[Room]) -> Needs:
+def least_needs(decision: Decision, rooms: Sequence[FreeMemory]) -> Needs:
     """Return the memory that a model needs to be of use; empty: unknown, as for the embedded model of any size.
 
     Raises UsageError where more context is asked for than the model was trained for.
@@ -90,7 +90,7 @@ def least_needs(decision: Decision, rooms: Sequence[Room]) -> Needs:
     files, options = decision.files, decision.options
     if files is None:
         return ()
-    if files.task is not Task.TEXT:
+    if files.task is not ModelTask.TEXT:
         n_ctx = context_size(options.ctx, files.target)
         return embedding_needs(files.target.header, n_ctx, rooms, gpu_layers=options.gpu_layers)
     if decision.way is None or decision.way.setup.n_ctx <= CTX_KEPT or options.ctx is not None:
@@ -99,7 +99,7 @@ def least_needs(decision: Decision, rooms: Sequence[Room]) -> Needs:
 
 
 # ---- while the server runs
-class Household:
+class EvictionPolicy:
     """Chooses the models to unload for another, by memory and by the limit on their number.
 
     most  the most models loaded at once; None: as many as fit
@@ -107,7 +107,7 @@ class Household:
 
     def __init__(self, *, most: int | None = None) -> None:
         self._most = most
-        self._rooms: Sequence[Room] = ()
+        self._rooms: Sequence[FreeMemory] = ()
         self._needs: dict[str, Needs] = {}
 
     def reckon(self, plans: Mapping[str, Plan]) -> None:
@@ -126,9 +126,9 @@ class Household:
         return over + leavers(self._needs[name], {other: self._needs[other] for other in stay}, self._rooms)
 
 
-def needs_of(plan: Plan, rooms: Sequence[Room]) -> Needs:
+def needs_of(plan: Plan, rooms: Sequence[FreeMemory]) -> Needs:
     """Return the buffers of a plan with its files on disk. Raises ModelFileError and IncompatibleError."""
-    if plan.task is not Task.TEXT:
+    if plan.task is not ModelTask.TEXT:
         return embedding_needs(read_header(plan.target), plan.n_ctx, rooms, gpu_layers=plan.gpu_layers)
     target, *draft = sources_of(plan)
     plan = with_attention(with_caches(plan, (target, *draft), rooms), target, rooms)
@@ -136,7 +136,7 @@ def needs_of(plan: Plan, rooms: Sequence[Room]) -> Needs:
     return estimate(plan, target.shape, draft[0].shape if draft else None, rooms, projector)
 
 
-def embedding_needs(header: Header, n_ctx: int, rooms: Sequence[Room], *, gpu_layers: int | None) -> Needs:
+def embedding_needs(header: Header, n_ctx: int, rooms: Sequence[FreeMemory], *, gpu_layers: int | None) -> Needs:
     """Return the buffers of an embedding model: a pass has the rows of a whole text.
 
     llama.cpp computes logits of all rows for a decoder, though nothing reads them.
@@ -148,7 +148,7 @@ def embedding_needs(header: Header, n_ctx: int, rooms: Sequence[Room], *, gpu_la
     is_encoder = header.metadata.get(f"{shape.architecture}.attention.causal") is False
     gpus = [] if gpu_layers == 0 else used_gpus(rooms, device=None, split="layer")
     device = gpus[0].device if gpus else RAM
-    logits = Buffer(device, Kind.BUFFERS, 0 if is_encoder else n_ctx * shape.n_vocab * LOGIT_BYTES)
+    logits = Buffer(device, MemoryKind.BUFFERS, 0 if is_encoder else n_ctx * shape.n_vocab * LOGIT_BYTES)
     return (*estimate(plan, shape, None, rooms), logits)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planning.candidate import Way, offload_text
+from eaglelocal.planning.candidate import Candidate, offload_text
 from eaglelocal.planning.eviction import Needs
 from eaglelocal.planning.model_files import ModelFiles
 
@@ -33,7 +33,7 @@ class Decision:
     options: RunOptions
     chosen: str = ""
     files: ModelFiles | None = None
-    way: Way | None = None
+    way: Candidate | None = None
     needs: Needs = ()
     without_draft: str = ""
     is_blind: bool = False

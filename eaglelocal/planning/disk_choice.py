@@ -10,23 +10,23 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planning.candidate import Way, gib, offload_text
-from eaglelocal.planning.candidate_evaluation import Setup
+from eaglelocal.planning.candidate import Candidate, gib, offload_text
+from eaglelocal.planning.candidate_evaluation import CacheSetup
 from eaglelocal.planning.goals import COMFORTABLE_CTX
-from eaglelocal.planning.machine_spec import Rig
-from eaglelocal.planning.options import DraftWay, Option
+from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.plan_search import kv_types_for, plan, scale_for
 
 AS_USUAL = RunOptions()
 
 
 def best_on_disk(
-    candidates: Sequence[Option],
-    rig: Rig,
+    candidates: Sequence[ModelOption],
+    rig: MachineSpec,
     options: RunOptions = AS_USUAL,
     *,
     measured: Mapping[str, MeasuredCosts] | None = None,
-) -> Way | None:
+) -> Candidate | None:
     """Return the best-scoring way to run a model on disk; None if there is none, or none fits.
 
     measured  costs of decodes measured on this machine, by the reference of an option
@@ -36,7 +36,7 @@ def best_on_disk(
     return None if chosen is None else with_plain_cache(with_its_draft(chosen.way, rig, options), rig, options)
 
 
-def with_its_draft(way: Way, rig: Rig, options: RunOptions) -> Way:
+def with_its_draft(way: Candidate, rig: MachineSpec, options: RunOptions) -> Candidate:
     """Return the way with the draft on disk added, if that costs no more than context above COMFORTABLE_CTX.
 
     Whether drafting pays is measured at run time, not predicted. No layer is moved to RAM for the draft, and the cache
@@ -57,17 +57,17 @@ def with_its_draft(way: Way, rig: Rig, options: RunOptions) -> Way:
     return way
 
 
-def is_comfortable(way: Way, other: Way) -> bool:
+def is_comfortable(way: Candidate, other: Candidate) -> bool:
     """Return whether a way has the other's offload, and its context up to COMFORTABLE_CTX."""
     return way.offload == other.offload and way.setup.n_ctx >= comfortable(other).n_ctx
 
 
-def comfortable(way: Way) -> Setup:
+def comfortable(way: Candidate) -> CacheSetup:
     """Return the way's setup with at most COMFORTABLE_CTX tokens of context."""
     return dataclasses.replace(way.setup, n_ctx=min(way.setup.n_ctx, COMFORTABLE_CTX))
 
 
-def with_plain_cache(way: Way, rig: Rig, options: RunOptions) -> Way:
+def with_plain_cache(way: Candidate, rig: MachineSpec, options: RunOptions) -> Candidate:
     """Return the way with an f16 cache if that fits and no type was asked for: quantizing is to save memory only."""
     if options.kv_type is not None:
         return way
@@ -76,7 +76,7 @@ def with_plain_cache(way: Way, rig: Rig, options: RunOptions) -> Way:
     return dataclasses.replace(way, setup=plain) if fits else way
 
 
-def why_without(way: Way, rig: Rig, options: RunOptions) -> str:
+def why_without(way: Candidate, rig: MachineSpec, options: RunOptions) -> str:
     """Return the reason why the draft on disk is not loaded; empty if it is, or if there is none."""
     draft = draft_of(way.option)
     if way.draft.shape is not None or draft is None:
@@ -88,6 +88,6 @@ def why_without(way: Way, rig: Rig, options: RunOptions) -> str:
     return f"a lookup in place of {draft.id}, which lacks {lacks} beside {beside}"
 
 
-def draft_of(option: Option) -> DraftWay | None:
+def draft_of(option: ModelOption) -> DraftOption | None:
     """Return the first draft that is a model; None if there is none."""
     return next((draft for draft in option.drafts if draft.shape is not None), None)

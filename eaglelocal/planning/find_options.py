@@ -11,19 +11,19 @@ from collections.abc import Iterable
 
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import MTP
-from eaglelocal.catalog.reference import Embedded, File, Profile, Repo, parse_reference
-from eaglelocal.catalog.target_entries import Target
+from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo, parse_reference
+from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
 from eaglelocal.planning.catalog_models import entry_options
 from eaglelocal.planning.local_models import demo_option, option_of_files, with_drafts_of, with_projector_of
 from eaglelocal.planning.model_files import find_files
-from eaglelocal.planning.options import Option
+from eaglelocal.planning.options import ModelOption
 
 SHOWN_DRAFTS = 4
 
 
-def candidates(options: RunOptions, catalog: Catalog) -> tuple[Option, ...]:
+def candidates(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...]:
     """Return the models that the target means; without one, the whole catalogue.
 
     Raises UsageError, ModelFileError or IncompatibleError.
@@ -33,7 +33,7 @@ def candidates(options: RunOptions, catalog: Catalog) -> tuple[Option, ...]:
         every = [option for target in catalog.targets.values() for option in entry_options(target, catalog)]
         return _with_drafts(every, options)
     match parse_reference(text):
-        case Embedded():
+        case EmbeddedModel():
             return (demo_option(text, options, catalog),)
         case File():
             return _file(text, options, catalog)
@@ -46,7 +46,7 @@ def candidates(options: RunOptions, catalog: Catalog) -> tuple[Option, ...]:
             return _of_entry(entry, quant, options, catalog)
 
 
-def _of_entry(target: Target, quant: str | None, options: RunOptions, catalog: Catalog) -> tuple[Option, ...]:
+def _of_entry(target: TargetEntry, quant: str | None, options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...]:
     found = list(entry_options(target, catalog, quant=quant))
     if not found:
         known = ", ".join(target.quantizations)
@@ -54,7 +54,7 @@ def _of_entry(target: Target, quant: str | None, options: RunOptions, catalog: C
     return _with_drafts(found, options)
 
 
-def _with_drafts(models: Iterable[Option], options: RunOptions) -> tuple[Option, ...]:
+def _with_drafts(models: Iterable[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
     """Return the models with the drafts that the options leave to them. Raises UsageError on an unknown draft."""
     models = tuple(with_projector_of(model, options) for model in models)
     if not options.names_draft:
@@ -73,14 +73,14 @@ def _with_drafts(models: Iterable[Option], options: RunOptions) -> tuple[Option,
     return found
 
 
-def _entry_with(repo: str, catalog: Catalog) -> Target | None:
+def _entry_with(repo: str, catalog: Catalog) -> TargetEntry | None:
     for target in catalog.targets.values():
         if repo.lower() in (each.lower() for each in target.repos):
             return target
     return None
 
 
-def _file(reference: str, options: RunOptions, catalog: Catalog) -> tuple[Option, ...]:
+def _file(reference: str, options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...]:
     """Return the option of a file on disk, by path or by a repository not in the catalogue, with the draft of `chat`.
 
     Raises ModelFileError if there is no file.

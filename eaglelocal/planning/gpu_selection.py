@@ -7,12 +7,12 @@ import dataclasses
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
 from eaglelocal.memory.placement import used_gpus
-from eaglelocal.planning.machine_spec import Rig
+from eaglelocal.planning.machine_spec import MachineSpec
 
 PROCESSOR = "CPU"  # as llama.cpp names it
 
 
-def rig_with(rig: Rig, options: RunOptions) -> Rig:
+def rig_with(rig: MachineSpec, options: RunOptions) -> MachineSpec:
     """Return the machine with no more GPUs than the options allow. Raises UsageError where it does not have them."""
     gpus = {gpu.name: gpu for gpu in rig.gpus}
     for name in [] if options.device is None else [part.strip() for part in options.device.split(",")]:

@@ -26,15 +26,22 @@ from eaglelocal.hub.projector_resolver import AUTO_HINT, projector_at
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources, find_target
 from eaglelocal.hub.typed_path import existing_file
 from eaglelocal.planning.model_files import ModelFiles, find_files
-from eaglelocal.planning.options import DraftWay, FileDraft, OnDisk, Option, option_of_file, option_on_disk
-from eaglelocal.planning.predicted_acceptance import Acceptance
+from eaglelocal.planning.options import (
+    DraftOnDisk,
+    DraftOption,
+    ModelOption,
+    TargetOnDisk,
+    option_of_file,
+    option_on_disk,
+)
+from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
 
 DEMO_HEAD = "its own EAGLE-3.1 head"
-DEMO_ACCEPTANCE = Acceptance.of(((5, 3.41), (7, 3.8)), default=0.0)  # of the embedded head on held-out prompts
-NO_DRAFT = DraftWay(id=NONE, kind=NONE)
+DEMO_ACCEPTANCE = PredictedAcceptance.of(((5, 3.41), (7, 3.8)), default=0.0)  # of the embedded head on held-out prompts
+NO_DRAFT = DraftOption(id=NONE, kind=NONE)
 
 
-def pulled_models(options: RunOptions, catalog: Catalog) -> Iterator[tuple[Option, ModelFiles]]:
+def pulled_models(options: RunOptions, catalog: Catalog) -> Iterator[tuple[ModelOption, ModelFiles]]:
     """Yield the models in the hub cache that write text. Unreadable files are skipped; `eaglelocal ls` names them."""
     for model in all_models(locations.hub_cache_dir()):
         if described(model.path).kind != "model":
@@ -47,10 +54,10 @@ def pulled_models(options: RunOptions, catalog: Catalog) -> Iterator[tuple[Optio
             continue
 
 
-def option_of_files(files: ModelFiles, reference: str, options: RunOptions, catalog: Catalog) -> Option:
+def option_of_files(files: ModelFiles, reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:
     """Return the planner's option of a run's files. Raises ModelFileError on senseless keys."""
     target, draft = files.target, files.draft
-    beside = FileDraft(draft.label, head_header(draft.path, options), kind=draft.kind) if draft.path else None
+    beside = DraftOnDisk(draft.label, head_header(draft.path, options), kind=draft.kind) if draft.path else None
     option = option_of_file(target.header, reference=reference, label=target.label, catalog=catalog, draft=beside)
     option = dataclasses.replace(option, projector=files.projector.projector)
     return with_drafts_of(option, options) if draft.kind != NONE else dataclasses.replace(option, drafts=(NO_DRAFT,))
@@ -61,7 +68,7 @@ def head_header(path: Path, options: RunOptions) -> Header:
     return lightened(read_header(path), light_type(options.draft_type))
 
 
-def with_drafts_of(option: Option, options: RunOptions) -> Option:
+def with_drafts_of(option: ModelOption, options: RunOptions) -> ModelOption:
     """Return the option with only the drafts that the run allows."""
     if not options.drafts:
         return dataclasses.replace(option, drafts=(NO_DRAFT,))
@@ -71,7 +78,7 @@ def with_drafts_of(option: Option, options: RunOptions) -> Option:
     return dataclasses.replace(option, drafts=named or option.drafts)
 
 
-def with_projector_of(option: Option, options: RunOptions) -> Option:
+def with_projector_of(option: ModelOption, options: RunOptions) -> ModelOption:
     """Return the option with the projector that the run allows: as found, none, or the named file.
 
     Raises ModelFileError or IncompatibleError if the named file does not fit the target on disk.
@@ -85,7 +92,7 @@ def with_projector_of(option: Option, options: RunOptions) -> Option:
     return dataclasses.replace(option, projector=named)
 
 
-def demo_option(reference: str, options: RunOptions, catalog: Catalog) -> Option:
+def demo_option(reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:
     """Return the option of the embedded model: from its files if they were written, else from its sketch.
 
     Raises UsageError on an impossible size.
@@ -97,15 +104,15 @@ def demo_option(reference: str, options: RunOptions, catalog: Catalog) -> Option
         if not paths.complete:
             return with_drafts_of(option_on_disk(_sketched(reference, size, target, head), catalog), options)
         target, head = paths.target, paths.head
-    draft = FileDraft(DEMO_HEAD, head_header(head, options), DEMO_ACCEPTANCE)
+    draft = DraftOnDisk(DEMO_HEAD, head_header(head, options), DEMO_ACCEPTANCE)
     header = read_header(target)
     option = option_of_file(header, reference=reference, label=reference, catalog=catalog, draft=draft)
     return with_drafts_of(option, options)
 
 
-def _sketched(reference: str, size: DemoSize, target: Path, head: Path) -> OnDisk:
+def _sketched(reference: str, size: DemoSize, target: Path, head: Path) -> TargetOnDisk:
     drawn = sketch(size, target, head)
-    return OnDisk(
+    return TargetOnDisk(
         reference=reference,
         label=reference,
         quant=size.type.upper(),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eaglelocal.catalog.known_machines import CPU, CUDA, GIB, METAL, VULKAN, KnownMachine
-from eaglelocal.memory.budget import RAM, Room
+from eaglelocal.memory.budget import RAM, FreeMemory
 from eaglelocal.probe.machine import Gpu, Machine, Unified
 
 MEGA, GIGA, TERA = 10**6, 10**9, 10**12
@@ -32,7 +32,7 @@ NAMES: Mapping[str, str] = {"cuda": "CUDA", "hip": "ROCm", "vulkan": "Vulkan", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class DeviceSpec:
     """A device that holds weights and computes with them: a GPU, or RAM with the CPU."""
 
     name: str  # as llama.cpp calls it, or RAM
@@ -51,34 +51,34 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rig:
+class MachineSpec:
     """A machine: RAM with the CPU, and the GPUs that llama.cpp can use."""
 
     name: str
-    host: Device
-    gpus: tuple[Device, ...] = ()
+    host: DeviceSpec
+    gpus: tuple[DeviceSpec, ...] = ()
     notes: tuple[str, ...] = ()
     assumed: str = ""  # size and speed of the RAM, for people, if the catalogue assumed them
     is_here: bool = False
     machine: Machine | None = None  # the probe, if it is this machine: the key of its measurements
 
     @property
-    def devices(self) -> tuple[Device, ...]:
+    def devices(self) -> tuple[DeviceSpec, ...]:
         return (*self.gpus, self.host)
 
     @property
-    def rooms(self) -> tuple[Room, ...]:
+    def rooms(self) -> tuple[FreeMemory, ...]:
         """Return the free memory of each device, RAM first."""
-        return tuple(Room(each.name, each.free_bytes, each.shares_ram) for each in (self.host, *self.gpus))
+        return tuple(FreeMemory(each.name, each.free_bytes, each.shares_ram) for each in (self.host, *self.gpus))
 
-    def device(self, name: str) -> Device:
+    def device(self, name: str) -> DeviceSpec:
         return next(each for each in self.devices if each.name == name)
 
 
 # ---- from the catalogue
-def rig_of_known(machine: KnownMachine) -> Rig:
+def rig_of_known(machine: KnownMachine) -> MachineSpec:
     """Return a catalogue machine with nothing but its operating system running."""
-    host = Device(
+    host = DeviceSpec(
         name=RAM,
         label="RAM",
         kind=CPU,
@@ -88,7 +88,7 @@ def rig_of_known(machine: KnownMachine) -> Rig:
         flops=KNOWN_CORES * USUAL_CLOCK * CYCLE_FLOPS,
     )
     speed = f"{machine.host_bandwidth_gb_s:.0f} GB/s"
-    return Rig(
+    return MachineSpec(
         name=machine.name,
         host=host,
         gpus=tuple(_known_gpus(machine)),
@@ -99,14 +99,14 @@ def rig_of_known(machine: KnownMachine) -> Rig:
     )
 
 
-def with_ram(rig: Rig, num_bytes: int) -> Rig:
+def with_ram(rig: MachineSpec, num_bytes: int) -> MachineSpec:
     """Return a catalogue machine with this many bytes of RAM, at its assumed speed."""
     speed = rig.assumed.partition(" at ")[2]
     host = replace(rig.host, total_bytes=num_bytes, free_bytes=num_bytes - system_bytes(num_bytes))
     return replace(rig, host=host, assumed=f"{num_bytes / GIB:.0f} GiB at {speed}" if speed else "")
 
 
-def _known_gpus(machine: KnownMachine) -> Iterable[Device]:
+def _known_gpus(machine: KnownMachine) -> Iterable[DeviceSpec]:
     if not machine.has_gpu:
         return
     kind = kernels_of(machine.kind)
@@ -114,7 +114,7 @@ def _known_gpus(machine: KnownMachine) -> Iterable[Device]:
     flops = machine.fp16_tflops * TERA if machine.fp16_tflops else bytes_s * FLOPS_PER_BYTE[kind]
     shares = machine.shares_memory
     for index in range(1 if shares else machine.num_gpus):
-        yield Device(
+        yield DeviceSpec(
             name=f"{NAMES[machine.kind]}{index}",
             label="GPU" if machine.num_gpus < 2 else f"GPU {index}",
             kind=kind,
@@ -138,10 +138,10 @@ def system_bytes(total: int) -> int:
 
 
 # ---- from what was probed
-def rig_of(machine: Machine, known: Mapping[str, KnownMachine]) -> Rig:
+def rig_of(machine: Machine, known: Mapping[str, KnownMachine]) -> MachineSpec:
     """Return this machine as it was probed. `known`: the catalogue, for the bandwidth and arithmetic of its GPUs."""
     host, notes = _host(machine)
-    gpus: list[Device] = []
+    gpus: list[DeviceSpec] = []
     numbers: dict[str, int] = {}  # the last device number of each backend
     for gpu in sorted(machine.gpus, key=lambda gpu: gpu.device_index or 0):
         backend = None if gpu.is_mute or gpu.hidden_by else machine.backend_of(gpu)
@@ -152,10 +152,12 @@ def rig_of(machine: Machine, known: Mapping[str, KnownMachine]) -> Rig:
         device, said = _apple(machine, machine.unified, known)
         notes += said
         gpus += [device] if device else []
-    return Rig(name=_name(machine), host=host, gpus=tuple(gpus), notes=tuple(notes), is_here=True, machine=machine)
+    return MachineSpec(
+        name=_name(machine), host=host, gpus=tuple(gpus), notes=tuple(notes), is_here=True, machine=machine
+    )
 
 
-def _host(machine: Machine) -> tuple[Device, list[str]]:
+def _host(machine: Machine) -> tuple[DeviceSpec, list[str]]:
     measured = machine.cpu.bandwidth
     notes = []
     if measured is None:
@@ -168,7 +170,7 @@ def _host(machine: Machine) -> tuple[Device, list[str]]:
     memory = machine.memory
     if memory.available_bytes is None:
         notes.append("free main memory is unknown")
-    return Device(
+    return DeviceSpec(
         name=RAM,
         label="RAM",
         kind=CPU,
@@ -194,8 +196,8 @@ def _device_name(backend: str | None, numbers: dict[str, int]) -> str:
 
 
 def _gpu(
-    machine: Machine, gpu: Gpu, host: Device, device: str, known: Mapping[str, KnownMachine]
-) -> tuple[Device | None, list[str]]:
+    machine: Machine, gpu: Gpu, host: DeviceSpec, device: str, known: Mapping[str, KnownMachine]
+) -> tuple[DeviceSpec | None, list[str]]:
     name = gpu.name or f"GPU {gpu.index}"
     free = _free_bytes(machine, gpu)
     if problem := _not_planned(machine, gpu, free):
@@ -208,7 +210,7 @@ def _gpu(
         notes.append(f"the bandwidth of {name} is unknown, {bytes_s / GIGA:.0f} GB/s assumed")
     notes += _about_lent(machine, gpu, name)
     tflops = entry.fp16_tflops if entry else None
-    return Device(
+    return DeviceSpec(
         name=device,
         label=name,
         kind=CUDA,
@@ -264,14 +266,16 @@ def _not_planned(machine: Machine, gpu: Gpu, free: int | None) -> str:
     return "is not planned for: its free memory is unknown" if free is None else ""
 
 
-def _apple(machine: Machine, unified: Unified, known: Mapping[str, KnownMachine]) -> tuple[Device | None, list[str]]:
+def _apple(
+    machine: Machine, unified: Unified, known: Mapping[str, KnownMachine]
+) -> tuple[DeviceSpec | None, list[str]]:
     name = unified.chip or "Apple GPU"
     if METAL not in machine.llama_cpp.backends:
         return None, [f"the GPU of {name} is not used: llama.cpp here was built without Metal"]
     entry = entry_named(name, known, (METAL,))
     bytes_s = entry.bandwidth_gb_s * GIGA if entry else UNKNOWN_GPU_BYTES_S / 2
     notes = [] if entry else [f"the bandwidth of {name} is unknown, {bytes_s / GIGA:.0f} GB/s assumed"]
-    return Device(
+    return DeviceSpec(
         name="MTL0",
         label=name,
         kind=METAL,

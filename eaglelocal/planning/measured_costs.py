@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from eaglelocal.backend.llama_library import BUILD
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.loading.calibration_store import newest_costs
-from eaglelocal.planning.machine_spec import Rig
-from eaglelocal.planning.options import Option
+from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.planning.options import ModelOption
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 
-def measured_costs(options: Iterable[Option], rig: Rig) -> Mapping[str, MeasuredCosts]:
+def measured_costs(options: Iterable[ModelOption], rig: MachineSpec) -> Mapping[str, MeasuredCosts]:
     """Return the measured costs by the reference of the option; empty for a machine that is not this one."""
     found: dict[str, MeasuredCosts] = {}
     for option in options:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eaglelocal.catalog.catalog import Catalog
-from eaglelocal.catalog.target_entries import Target
+from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.gguf.header import Header
 from eaglelocal.hub.hub_cache import repo_folder
 
@@ -48,7 +48,7 @@ class Age:
         return float(WORTH_OF_YEAR**self.years)
 
 
-def age_of(target: Target, catalog: Catalog) -> Age:
+def age_of(target: TargetEntry, catalog: Catalog) -> Age:
     return Age(target.released, usual=catalog.usual_release)
 
 
@@ -58,7 +58,7 @@ def age_of_file(header: Header, catalog: Catalog) -> Age:
     return age_of(target, catalog) if target else Age(usual=catalog.usual_release)
 
 
-def _named(header: Header, catalog: Catalog) -> Target | None:
+def _named(header: Header, catalog: Catalog) -> TargetEntry | None:
     """Return the target with the longest name that begins the file's name: Qwen3-4B-Thinking is a Qwen3-4B."""
     for own in filter(None, (_plain(header.metadata.get(key)) for key in NAMES)):
         found = [(name, target) for target in catalog.targets.values() for name in _names(target)]
@@ -68,13 +68,13 @@ def _named(header: Header, catalog: Catalog) -> Target | None:
     return None
 
 
-def _names(target: Target) -> Iterator[str]:
+def _names(target: TargetEntry) -> Iterator[str]:
     """Yield its id, and the names of its files up to the quantization."""
     yield target.id
     yield from (_plain(re.split(r"-(?:UD-)?\{", file)[0]) for file in target.files)
 
 
-def _from_repo(header: Header, catalog: Catalog) -> Target | None:
+def _from_repo(header: Header, catalog: Catalog) -> TargetEntry | None:
     folders = {part.lower() for part in header.path.parts}
     for target in catalog.targets.values():
         if any(repo_folder(header.path, repo).name.lower() in folders for repo in target.repos):

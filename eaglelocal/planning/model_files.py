@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.gguf.pooling import task_of
 from eaglelocal.hub.draft_resolver import FoundDraft, find_draft
@@ -21,7 +21,7 @@ class ModelFiles:
     projector: FoundProjector
 
     @property
-    def task(self) -> Task:
+    def task(self) -> ModelTask:
         return task_of(self.target.header)
 
 
@@ -32,6 +32,6 @@ def find_files(target: FoundTarget, options: RunOptions) -> ModelFiles:
 
 
 def _find_draft(target: FoundTarget, options: RunOptions) -> FoundDraft:
-    if task_of(target.header) is not Task.TEXT:
+    if task_of(target.header) is not ModelTask.TEXT:
         return FoundDraft(reason="a model that writes no text drafts nothing")
     return find_draft(options.draft, target) if options.drafts else FoundDraft(reason="switched off")

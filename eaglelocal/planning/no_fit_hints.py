@@ -11,17 +11,17 @@ from itertools import islice
 
 from eaglelocal.catalog.known_machines import GIB
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.memory.budget import RAM, Load
-from eaglelocal.planning.candidate import Chosen, Rejected, Way, gib
-from eaglelocal.planning.machine_spec import Rig, with_ram
-from eaglelocal.planning.plan_search import KV_TYPES, Outcome, is_too_long, plan
+from eaglelocal.memory.budget import RAM, DeviceLoad
+from eaglelocal.planning.candidate import Candidate, Chosen, Rejected, gib
+from eaglelocal.planning.machine_spec import MachineSpec, with_ram
+from eaglelocal.planning.plan_search import KV_TYPES, SearchOutcome, is_too_long, plan
 from eaglelocal.planning.rejections import lies_text
 
 RAM_GIB = (32, 48, 64, 96, 128, 192, 256)  # usual sizes of RAM
 CTX_STEP = 256  # a hinted --ctx is a multiple of it
 
 
-def nothing_fits(outcome: Outcome) -> tuple[str, str]:
+def nothing_fits(outcome: SearchOutcome) -> tuple[str, str]:
     """Return (message: what lacks least and how much, hint: what would make it fit)."""
     miss = outcome.nearest
     if miss is None:
@@ -46,12 +46,12 @@ def name_of(rejected: Rejected) -> str:
     return f"{rejected.option.target} {rejected.option.quant}".strip()
 
 
-def with_setup(way: Way, options: RunOptions) -> str:
+def with_setup(way: Candidate, options: RunOptions) -> str:
     slots = f"{options.parallel} x " if options.parallel > 1 else ""
     return f"with {slots}{way.setup.n_ctx} tokens in {way.setup.kv_type}{lies_text(way, 'and')}"
 
 
-def _too_long(outcome: Outcome) -> tuple[str, str] | None:
+def _too_long(outcome: SearchOutcome) -> tuple[str, str] | None:
     """Return message and hint if --ctx is more than any option was trained for; else None."""
     long = [each.option for each in outcome.rejected if is_too_long(each.option, outcome.options)]
     if not long:
@@ -62,12 +62,12 @@ def _too_long(outcome: Outcome) -> tuple[str, str] | None:
     return message + ("" if is_one else ", the most of all"), f"--ctx {most.max_context}"
 
 
-def _unweighed(outcome: Outcome) -> tuple[str, str]:
+def _unweighed(outcome: SearchOutcome) -> tuple[str, str]:
     miss = next(iter(outcome.rejected), None)
     return ("there is nothing to plan" if miss is None else f"{name_of(miss)}: {miss.reason}"), ""
 
 
-def _freed(load: Load, rig: Rig) -> Iterator[str]:
+def _freed(load: DeviceLoad, rig: MachineSpec) -> Iterator[str]:
     """Yield the hint to free memory, if other processes on this machine hold enough."""
     device = rig.device(load.room.device)
     held = (device.total_bytes or 0) - (device.free_bytes or 0)
@@ -75,7 +75,7 @@ def _freed(load: Load, rig: Rig) -> Iterator[str]:
         yield f"free {gib(load.missing_bytes)} on {load.room.device}"
 
 
-def _more_memory(miss: Rejected, outcome: Outcome) -> Iterator[str]:
+def _more_memory(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:
     """Yield the least --ram that fits, for a catalogue machine whose RAM was assumed."""
     held = outcome.rig.host.total_bytes or 0
     sizes = (size for size in RAM_GIB if outcome.rig.assumed and size * GIB > held)
@@ -83,7 +83,7 @@ def _more_memory(miss: Rejected, outcome: Outcome) -> Iterator[str]:
     yield from (f"--ram {size}, if you have it" for size in islice(fits, 1))
 
 
-def _other_asks(miss: Rejected, outcome: Outcome) -> Iterator[str]:
+def _other_asks(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:
     """Yield single changes of the options that make this option fit, the least loss first."""
     options = outcome.options
 
@@ -119,7 +119,7 @@ def most_that(fits: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def _has_smaller_tried(miss: Rejected, outcome: Outcome) -> bool:
+def _has_smaller_tried(miss: Rejected, outcome: SearchOutcome) -> bool:
     """Return whether other quantizations of the same target were rejected too."""
     tried = {each.option.quant for each in outcome.rejected if each.option.target == miss.option.target}
     return len(tried) > 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import BLOCKS, DRAFT_MODEL, EAGLE, MTP, NGRAM, DraftEntry
 from eaglelocal.catalog.estimated_shapes import planned_type, shape_of_draft, shape_of_mtp, shape_of_target
-from eaglelocal.catalog.target_entries import Outline, Quantization, Target
+from eaglelocal.catalog.target_entries import EntryShape, Quantization, TargetEntry
 from eaglelocal.catalog.unsupported_drafts import obstacle
 from eaglelocal.gguf.architectures import (
     HYBRID_ARCHITECTURES,
@@ -22,13 +22,13 @@ from eaglelocal.gguf.architectures import (
 )
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.loaded_tensors import TOKEN_EMBEDDING, is_expert, is_input, loaded_tensors
-from eaglelocal.gguf.model_shape import BLOCK, Shape, shape_as, shape_of
+from eaglelocal.gguf.model_shape import BLOCK, ModelShape, shape_as, shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.hub.file_quantization import quantization_of
 from eaglelocal.planning.model_age import Age, age_of, age_of_file
-from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, Acceptance
+from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, PredictedAcceptance
 from eaglelocal.planning.quality import NATIVE, effective_b
-from eaglelocal.planning.speed import Model, arithmetic_of
+from eaglelocal.planning.speed import SpeedModel, arithmetic_of
 
 DEFAULTS = {
     EAGLE: HEAD_DEFAULT,
@@ -39,7 +39,7 @@ DEFAULTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftWay:
+class DraftOption:
     """A way to draft.
 
     shape       of the draft; None: it needs no model
@@ -48,8 +48,8 @@ class DraftWay:
 
     id: str
     kind: str  # none, ngram, draft_model, mtp, or the architecture of a head
-    shape: Shape | None = None
-    acceptance: Acceptance | None = None
+    shape: ModelShape | None = None
+    acceptance: PredictedAcceptance | None = None
     import_from: str = ""  # the repository of a checkpoint that must be converted first
     notes: tuple[str, ...] = ()
     is_here: bool = False  # on this disk
@@ -62,7 +62,7 @@ class DraftWay:
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
+class UnusableDraft:
     """A draft that cannot be used for a target, and why."""
 
     id: str
@@ -70,17 +70,17 @@ class Unusable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class ModelOption:
     """A target in one quantization. `reference` is what a person types; `target` and `quant` are for display."""
 
     target: str
     quant: str
     reference: str
-    model: Model
+    model: SpeedModel
     quality_b: float  # effective parameters, in 10^9
     age: Age  # which weighs them
-    drafts: tuple[DraftWay, ...]  # the preferred first; one at least needs no model
-    unusable: tuple[Unusable, ...] = ()
+    drafts: tuple[DraftOption, ...]  # the preferred first; one at least needs no model
+    unusable: tuple[UnusableDraft, ...] = ()
     projector: Projector | None = None  # for images
     max_context: int = 0  # tokens it was trained for; 0: unknown
     is_here: bool = False  # on this disk
@@ -89,7 +89,7 @@ class Option:
     header: Header | None = field(default=None, compare=False, repr=False)  # of its file, if that is on disk
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> ModelShape:
         return self.model.shape
 
     @property
@@ -99,23 +99,23 @@ class Option:
 
 
 # ---- from the catalogue
-def options_of(target: Target, catalog: Catalog, *, quant: str | None = None) -> Iterator[Option]:
+def options_of(target: TargetEntry, catalog: Catalog, *, quant: str | None = None) -> Iterator[ModelOption]:
     """Yield an option for each quantization of the target, or only for `quant`."""
     for quantization in target.quantizations.values():
         if quant is None or quantization.name.lower() == quant.lower():
             yield option_of(target, quantization, catalog)
 
 
-def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> Option:
+def option_of(target: TargetEntry, quantization: Quantization, catalog: Catalog) -> ModelOption:
     outline = target.outline
     shape = shape_of_target(outline, quantization.name, quantization.num_bytes)
     computed = NATIVE if NATIVE in target.quantizations else quantization.name  # experts keep their native type
     ways, unusable = draft_ways(target, shape, catalog)
-    return Option(
+    return ModelOption(
         target=target.id,
         quant=quantization.name,
         reference=f"{target.id}:{quantization.name}",
-        model=Model(
+        model=SpeedModel(
             shape=shape,
             parameters=outline.parameters_b * 1e9,
             active_parameters=outline.active_parameters_b * 1e9,
@@ -137,39 +137,41 @@ def option_of(target: Target, quantization: Quantization, catalog: Catalog) -> O
     )
 
 
-def draft_ways(target: Target, shape: Shape, catalog: Catalog) -> tuple[tuple[DraftWay, ...], tuple[Unusable, ...]]:
+def draft_ways(
+    target: TargetEntry, shape: ModelShape, catalog: Catalog
+) -> tuple[tuple[DraftOption, ...], tuple[UnusableDraft, ...]]:
     """Return the usable drafts of a target, model-free ones last, and the unusable ones."""
-    ways: list[DraftWay] = []
-    unusable: list[Unusable] = []
+    ways: list[DraftOption] = []
+    unusable: list[UnusableDraft] = []
     for draft in catalog.drafts_for(target):
         if draft.kind == NGRAM:
             continue
         problem = _problem(draft, target.outline)
         if problem:
-            unusable.append(Unusable(draft.id, problem))
+            unusable.append(UnusableDraft(draft.id, problem))
         else:
             ways.append(_way(draft, target.outline, shape))
     return (*ways, *lookups(target.outline.architecture, has_state=bool(target.outline.state_bytes))), tuple(unusable)
 
 
-def lookups(architecture: str, *, has_state: bool) -> tuple[DraftWay, ...]:
+def lookups(architecture: str, *, has_state: bool) -> tuple[DraftOption, ...]:
     """Return the model-free ways to draft: a lookup, and for a target with recurrent state also none.
 
     The states that a lookup's rollback needs may be worth more as free memory.
     """
     way = lookup(architecture, has_state=has_state)
-    return (way, DraftWay(id="none", kind="none")) if has_state and way.kind == NGRAM else (way,)
+    return (way, DraftOption(id="none", kind="none")) if has_state and way.kind == NGRAM else (way,)
 
 
-def lookup(architecture: str, *, has_state: bool) -> DraftWay:
+def lookup(architecture: str, *, has_state: bool) -> DraftOption:
     """Return the model-free way to draft: an n-gram lookup; none if rejected tokens cannot be rolled back."""
     keeps_state = has_state or architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
     if keeps_state and architecture not in ROLLBACK_ARCHITECTURES:
-        return DraftWay(id="none", kind="none")
-    return DraftWay(id="ngram", kind=NGRAM, notes=("lookup in the text so far: pays where a text repeats itself",))
+        return DraftOption(id="none", kind="none")
+    return DraftOption(id="ngram", kind=NGRAM, notes=("lookup in the text so far: pays where a text repeats itself",))
 
 
-def _problem(draft: DraftEntry, target: Outline) -> str:
+def _problem(draft: DraftEntry, target: EntryShape) -> str:
     """Return the reason why this draft cannot be planned for this target; empty if it can."""
     if found := obstacle(draft, target):
         return found
@@ -178,16 +180,16 @@ def _problem(draft: DraftEntry, target: Outline) -> str:
     return "" if is_known else f"its size is not known{how}"
 
 
-def _way(draft: DraftEntry, target: Outline, shape: Shape) -> DraftWay:
+def _way(draft: DraftEntry, target: EntryShape, shape: ModelShape) -> DraftOption:
     kind = BLOCK if draft.kind in BLOCKS else draft.kind
     default = DEFAULTS[kind]
-    acceptance = Acceptance.of(draft.acceptance_lengths, default=default)
+    acceptance = PredictedAcceptance.of(draft.acceptance_lengths, default=default)
     notes = []
     if not acceptance.is_reported:
         notes.append(f"nobody reported its acceptance: {default:.0%} a token assumed")
     if draft.needs_import:
         notes.append(f"{draft.id} must be imported; planned in {planned_type(draft)}")
-    return DraftWay(
+    return DraftOption(
         id=draft.id,
         kind=kind,
         shape=shape_of_mtp(target, shape) if draft.is_in_target else shape_of_draft(draft, target),
@@ -199,7 +201,7 @@ def _way(draft: DraftEntry, target: Outline, shape: Shape) -> DraftWay:
 
 # ---- from files
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnDisk:
+class TargetOnDisk:
     """A target that is on disk, or can be written to it, with the exact sizes of its header.
 
     quant        as its name or header calls it, else the type of most of its bytes
@@ -210,12 +212,12 @@ class OnDisk:
     reference: str
     label: str
     quant: str
-    shape: Shape
+    shape: ModelShape
     parameters: float
     active: float
-    draft: Shape | None = None
+    draft: ModelShape | None = None
     draft_label: str = ""
-    acceptance: Acceptance | None = None
+    acceptance: PredictedAcceptance | None = None
 
     @property
     def bits_per_weight(self) -> float:
@@ -223,7 +225,7 @@ class OnDisk:
 
 
 @dataclass(frozen=True, slots=True)
-class FileDraft:
+class DraftOnDisk:
     """The head or small model on disk that belongs to a target. `acceptance` None: nothing was reported.
 
     kind  mtp if the MTP layer of that file is meant
@@ -231,27 +233,27 @@ class FileDraft:
 
     label: str
     header: Header
-    acceptance: Acceptance | None = None
+    acceptance: PredictedAcceptance | None = None
     kind: str = ""
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> ModelShape:
         """Return the draft's shape. Raises ModelFileError on senseless keys."""
         return shape_as(self.header, self.kind)
 
     @property
-    def way(self) -> DraftWay:
+    def way(self) -> DraftOption:
         """Return the way to draft with it. Raises ModelFileError on senseless keys."""
         return way_on_disk(self.label, self.shape, self.acceptance)
 
 
 def option_of_file(
-    header: Header, *, reference: str, label: str, catalog: Catalog, draft: FileDraft | None = None
-) -> Option:
+    header: Header, *, reference: str, label: str, catalog: Catalog, draft: DraftOnDisk | None = None
+) -> ModelOption:
     """Return the option of a file, with its exact sizes. Raises ModelFileError on senseless keys."""
     shape = shape_of(header)
     parameters, active = parameters_of(header, shape)
-    there = OnDisk(
+    there = TargetOnDisk(
         reference=reference,
         label=label,
         quant=quantization_of(header) or header.main_type,
@@ -265,12 +267,12 @@ def option_of_file(
     return replace(option_on_disk(there, catalog), age=age_of_file(header, catalog), header=header)
 
 
-def option_on_disk(there: OnDisk, catalog: Catalog) -> Option:
-    return Option(
+def option_on_disk(there: TargetOnDisk, catalog: Catalog) -> ModelOption:
+    return ModelOption(
         target=there.label,
         quant=there.quant,
         reference=there.reference,
-        model=Model(
+        model=SpeedModel(
             shape=there.shape,
             parameters=there.parameters,
             active_parameters=there.active,
@@ -290,7 +292,7 @@ def option_on_disk(there: OnDisk, catalog: Catalog) -> Option:
     )
 
 
-def _ways_on_disk(there: OnDisk) -> tuple[DraftWay, ...]:
+def _ways_on_disk(there: TargetOnDisk) -> tuple[DraftOption, ...]:
     shape, draft = there.shape, there.draft
     without = lookups(shape.architecture, has_state=shape.has_state)
     if draft is None or without[0].kind == "none":
@@ -300,19 +302,19 @@ def _ways_on_disk(there: OnDisk) -> tuple[DraftWay, ...]:
     return (way_on_disk(there.draft_label, draft, there.acceptance), *without)
 
 
-def way_on_disk(label: str, draft: Shape, acceptance: Acceptance | None) -> DraftWay:
+def way_on_disk(label: str, draft: ModelShape, acceptance: PredictedAcceptance | None) -> DraftOption:
     """Return the way to draft with a file on disk; an unreported acceptance is the default of its kind."""
     kind = draft.architecture if draft.is_head else DRAFT_MODEL
-    return DraftWay(
+    return DraftOption(
         id=label,
         kind=kind,
         shape=draft,
-        acceptance=acceptance or Acceptance.of((), default=DEFAULTS[kind]),
+        acceptance=acceptance or PredictedAcceptance.of((), default=DEFAULTS[kind]),
         is_here=True,
     )
 
 
-def parameters_of(header: Header, shape: Shape) -> tuple[float, float]:
+def parameters_of(header: Header, shape: ModelShape) -> tuple[float, float]:
     """Return the numbers of (all parameters, parameters that one token is multiplied with)."""
     total = active = 0.0
     used = shape.n_expert_used / shape.n_expert if shape.n_expert else 1.0

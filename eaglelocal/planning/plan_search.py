@@ -17,12 +17,12 @@ from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.memory.placement import WHOLE, Offload
-from eaglelocal.planning.candidate import Chosen, Rejected, Way, gib
-from eaglelocal.planning.candidate_evaluation import Scale, Setup, Weighed, fits_gpus
+from eaglelocal.planning.candidate import Candidate, Chosen, Rejected, gib
+from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator, CandidateMemory, fits_gpus
 from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS, Comfort, terms
 from eaglelocal.planning.gpu_selection import rig_with
-from eaglelocal.planning.machine_spec import Rig
-from eaglelocal.planning.options import DraftWay, Option
+from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.rejections import why_lower, why_not_fits
 
 CONTEXTS = (32768, 16384, COMFORTABLE_CTX, 4096)  # the context sizes to try if none is given, in this order
@@ -30,10 +30,10 @@ KV_TYPES = ("f16", "q8_0", "q4_0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SearchOutcome:
     """The result of a search. `rejected`: the nearest to being chosen first; `chosen`: None if nothing fits."""
 
-    rig: Rig
+    rig: MachineSpec
     options: RunOptions
     chosen: Chosen | None
     rejected: tuple[Rejected, ...]
@@ -46,8 +46,12 @@ class Outcome:
 
 
 def plan(
-    candidates: Sequence[Option], rig: Rig, options: RunOptions, *, measured: Mapping[str, MeasuredCosts] | None = None
-) -> Outcome:
+    candidates: Sequence[ModelOption],
+    rig: MachineSpec,
+    options: RunOptions,
+    *,
+    measured: Mapping[str, MeasuredCosts] | None = None,
+) -> SearchOutcome:
     """Return the best way to run one of the candidates, and why the others were rejected.
 
     measured  costs of decodes measured on this machine, by the reference of an option
@@ -57,12 +61,14 @@ def plan(
     search = _Search(rig, options, measured or {})
     chosen = search.run(candidates)
     rejected = [*search.rejected, *(search.outdone(chosen) if chosen else ()), *unusable(candidates)]
-    return Outcome(rig=rig_with(rig, options), options=options, chosen=chosen, rejected=tuple(rejected))
+    return SearchOutcome(rig=rig_with(rig, options), options=options, chosen=chosen, rejected=tuple(rejected))
 
 
-def scale_for(rig: Rig, options: RunOptions, measured: Mapping[str, MeasuredCosts] | None = None) -> Scale:
+def scale_for(
+    rig: MachineSpec, options: RunOptions, measured: Mapping[str, MeasuredCosts] | None = None
+) -> CandidateEvaluator:
     """Return what weighs ways to run on this machine. Raises UsageError if the options name GPUs that it lacks."""
-    return Scale(
+    return CandidateEvaluator(
         rig_with(rig, options),
         num_slots=options.parallel,
         measured=measured or {},
@@ -71,13 +77,13 @@ def scale_for(rig: Rig, options: RunOptions, measured: Mapping[str, MeasuredCost
     )
 
 
-def setups_for(option: Option, options: RunOptions) -> tuple[Setup, ...]:
+def setups_for(option: ModelOption, options: RunOptions) -> tuple[CacheSetup, ...]:
     """Return the contexts, cache types and window modes to try, roomiest first, up to the trained context."""
     most = min(option.max_context or max(CONTEXTS), max(CONTEXTS))
     contexts = (options.ctx,) if options.ctx else tuple(ctx for ctx in CONTEXTS if ctx <= most) or (most,)
     windows = (True, False) if option.shape.has_windows else (True,)
     return tuple(
-        Setup(n_ctx=ctx, kv_type=kv_type, swa_full=whole)
+        CacheSetup(n_ctx=ctx, kv_type=kv_type, swa_full=whole)
         for ctx in contexts
         for kv_type in kv_types_for(options)
         if not problem_of_graph(option, options, kv_type)
@@ -85,7 +91,7 @@ def setups_for(option: Option, options: RunOptions) -> tuple[Setup, ...]:
     )
 
 
-def problem_of_graph(option: Option, options: RunOptions, kv_type: str) -> str:
+def problem_of_graph(option: ModelOption, options: RunOptions, kv_type: str) -> str:
     """Return the reason why llama.cpp would abort with this cache type; empty if it would not.
 
     Each slot counts as a cache of its own, because whether slots share one depends on the offload.
@@ -100,7 +106,7 @@ def kv_types_for(options: RunOptions) -> tuple[str, ...]:
     return KV_TYPES[:1] if options.flash_attn == "off" else KV_TYPES
 
 
-def small_setups(setups: Sequence[Setup]) -> Iterator[tuple[Setup, ...]]:
+def small_setups(setups: Sequence[CacheSetup]) -> Iterator[tuple[CacheSetup, ...]]:
     """Yield groups of setups to try for a target that does not fit the GPUs whole, without full-size window caches.
 
     First those with COMFORTABLE_CTX (or the least context), then those with the least, if the first do not fit.
@@ -111,31 +117,31 @@ def small_setups(setups: Sequence[Setup]) -> Iterator[tuple[Setup, ...]]:
         yield tuple(setup for setup in setups if (setup.n_ctx, setup.swa_full) == (n_ctx, windows))
 
 
-def is_too_long(option: Option, options: RunOptions) -> bool:
+def is_too_long(option: ModelOption, options: RunOptions) -> bool:
     """Return whether --ctx is more than the model was trained for."""
     return bool(options.ctx and option.max_context and options.ctx > option.max_context)
 
 
 @dataclass(order=True, slots=True)
-class _Node:
+class _HeapEntry:
     """An entry of the heap, best score first. `order` makes ties deterministic."""
 
     minus_score: float
     order: int
-    way: Way = field(compare=False)
-    weighed: Weighed | None = field(compare=False, default=None)  # None: the score is a bound
+    way: Candidate = field(compare=False)
+    weighed: CandidateMemory | None = field(compare=False, default=None)  # None: the score is a bound
     is_split: bool = field(compare=False, default=False)  # it does not fit whole: a bound with some layers in RAM
 
 
 class _Search:
-    def __init__(self, rig: Rig, options: RunOptions, measured: Mapping[str, MeasuredCosts]) -> None:
+    def __init__(self, rig: MachineSpec, options: RunOptions, measured: Mapping[str, MeasuredCosts]) -> None:
         self._scale = scale_for(rig, options, measured)
         self._options, self._goal = options, GOALS[options.goal]
-        self._heap: list[_Node] = []
+        self._heap: list[_HeapEntry] = []
         self._order = 0
         self.rejected: list[Rejected] = []
 
-    def run(self, candidates: Sequence[Option]) -> Chosen | None:
+    def run(self, candidates: Sequence[ModelOption]) -> Chosen | None:
         """Return the best way that fits; None if none does. Adds to `rejected`."""
         too_large = [option for option in candidates if not self._push_bounds(option)]
         while self._heap:
@@ -166,12 +172,12 @@ class _Search:
     def _may_split(self) -> bool:
         return self._scale.has_gpus and self._options.gpu_layers is None
 
-    def _may_part(self, option: Option) -> bool:
+    def _may_part(self, option: ModelOption) -> bool:
         """Return whether experts may lie in RAM while the rest of their layers is on GPUs."""
         is_open = self._options.n_cpu_moe is None and self._options.gpu_layers != 0
         return self._scale.has_gpus and is_open and any(option.shape.expert_bytes)
 
-    def _offload(self, option: Option) -> Offload:
+    def _offload(self, option: ModelOption) -> Offload:
         """Return the layers that the options put on the GPUs; all if they say nothing."""
         if not self._scale.has_gpus:
             return WHOLE
@@ -179,7 +185,7 @@ class _Search:
         layers = None if options.gpu_layers is None or options.gpu_layers > blocks else options.gpu_layers
         return Offload(layers, options.n_cpu_moe or 0)
 
-    def _push_bounds(self, option: Option) -> bool:
+    def _push_bounds(self, option: ModelOption) -> bool:
         """Push the bounds of an option, or reject it; return False if its weights exceed all free memory."""
         if is_too_long(option, self._options):
             reason = f"it was trained for {option.max_context} tokens, --ctx asks for {self._options.ctx}"
@@ -201,13 +207,13 @@ class _Search:
             self._push(self._way(option, draft, roomiest, self._offload(option)))
         return True
 
-    def _push(self, way: Way, *, weighed: Weighed | None = None, is_split: bool = False) -> None:
+    def _push(self, way: Candidate, *, weighed: CandidateMemory | None = None, is_split: bool = False) -> None:
         self._order += 1
-        heapq.heappush(self._heap, _Node(-way.score, self._order, way, weighed, is_split))
+        heapq.heappush(self._heap, _HeapEntry(-way.score, self._order, way, weighed, is_split))
 
-    def _way(self, option: Option, draft: DraftWay, setup: Setup, offload: Offload) -> Way:
+    def _way(self, option: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload) -> Candidate:
         prediction = self._scale.predict(option, draft, offload)
-        return Way(
+        return Candidate(
             option=option,
             draft=NO_LOOKUP if draft.kind == NGRAM and not prediction.num_draft_tokens else draft,
             setup=setup,
@@ -228,7 +234,7 @@ class _Search:
             ),
         )
 
-    def _try_at_once(self, bound: Way) -> None:
+    def _try_at_once(self, bound: Candidate) -> None:
         """Try the layers asked for, else all on the GPUs; push the best setup, or a bound with a part in RAM."""
         setups = setups_for(bound.option, self._options)
         smallest = self._scale.weigh(bound.option, bound.draft, setups[-1], bound.offload)
@@ -239,7 +245,7 @@ class _Search:
         else:
             self._miss(replace(bound, setup=setups[-1]), smallest)
 
-    def _at_best(self, whole: Way) -> Way | None:
+    def _at_best(self, whole: Candidate) -> Candidate | None:
         """Return the better bound with layers or experts in RAM; None if the options forbid both."""
         option, draft, fixed = whole.option, whole.draft, self._offload(whole.option)
         offloads = []
@@ -250,7 +256,7 @@ class _Search:
         ways = [self._way(option, draft, whole.setup, offload) for offload in offloads]
         return max(ways, key=lambda way: way.score, default=None)
 
-    def _push_roomiest(self, bound: Way, setups: Sequence[Setup]) -> None:
+    def _push_roomiest(self, bound: Candidate, setups: Sequence[CacheSetup]) -> None:
         """Push the way with the best-scoring setup that fits; the smallest does."""
         ways = (self._way(bound.option, bound.draft, setup, bound.offload) for setup in setups)
         for way in sorted(ways, key=lambda way: -way.score):
@@ -259,7 +265,7 @@ class _Search:
                 return self._push_if_used(way, weighed)
         raise AssertionError("the smallest setup fitted a moment ago")
 
-    def _try_on_host(self, bound: Way) -> None:
+    def _try_on_host(self, bound: Candidate) -> None:
         """Try with a part in RAM; a small cache leaves room for more layers on the GPUs."""
         option, draft = bound.option, bound.draft
         tried = []
@@ -271,7 +277,9 @@ class _Search:
             tried += split
         return self._miss(*min(tried, key=lambda each: each[1].worst.missing_bytes))
 
-    def _splits(self, option: Option, draft: DraftWay, setup: Setup) -> Iterator[tuple[Way, Weighed]]:
+    def _splits(
+        self, option: ModelOption, draft: DraftOption, setup: CacheSetup
+    ) -> Iterator[tuple[Candidate, CandidateMemory]]:
         """Yield the way with layers in RAM, and that with experts in RAM.
 
         If all experts are not enough, the latter has whole layers in RAM too.
@@ -285,26 +293,26 @@ class _Search:
             found.append((offload, weighed))
         yield from ((self._way(option, draft, setup, offload), weighed) for offload, weighed in found)
 
-    def _push_if_used(self, way: Way, weighed: Weighed) -> None:
+    def _push_if_used(self, way: Candidate, weighed: CandidateMemory) -> None:
         idle = self._why_idle(way)
         if idle:
             rejected = Rejected(option=way.option, draft=way.draft.id, reason=idle, way=way, weighed=weighed)
             return self.rejected.append(rejected)
         return self._push(way, weighed=weighed)
 
-    def _why_idle(self, way: Way) -> str:
+    def _why_idle(self, way: Candidate) -> str:
         return DOES_NOT_PAY if way.drafts_nothing and not self._options.names_draft else ""
 
-    def _miss(self, way: Way, weighed: Weighed) -> None:
+    def _miss(self, way: Candidate, weighed: CandidateMemory) -> None:
         reason = why_not_fits(way, weighed)
         self.rejected.append(Rejected(option=way.option, draft=way.draft.id, reason=reason, way=way, weighed=weighed))
 
-    def _too_large(self, option: Option) -> Rejected:
+    def _too_large(self, option: ModelOption) -> Rejected:
         free = self._scale.total_free_bytes or 0
         reason = f"{gib(option.shape.weights_bytes)} of weights, {gib(free)} to use in all"
         return Rejected(option=option, draft="", reason=reason)
 
-    def _nearest_of(self, option: Option) -> Rejected:
+    def _nearest_of(self, option: ModelOption) -> Rejected:
         """Return a too large option, weighed where it lacks least, for the message that nothing fits."""
         draft, setup = option.drafts[-1], setups_for(option, self._options)[-1]
         splits = self._splits(option, draft, setup)
@@ -318,10 +326,12 @@ class _Search:
 DOES_NOT_PAY = "it is predicted not to pay: verifying costs more than is accepted"
 
 
-NO_LOOKUP = DraftWay(id="none", kind="none", notes=("no lookup: a rejected token would cost more than a whole step",))
+NO_LOOKUP = DraftOption(
+    id="none", kind="none", notes=("no lookup: a rejected token would cost more than a whole step",)
+)
 
 
-def unusable(candidates: Sequence[Option]) -> Iterator[Rejected]:
+def unusable(candidates: Sequence[ModelOption]) -> Iterator[Rejected]:
     """Yield the drafts that cannot be used, once for each target."""
     seen: set[tuple[str, str]] = set()
     for option in candidates:

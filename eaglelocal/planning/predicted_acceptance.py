@@ -19,7 +19,7 @@ PRECISION = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
+class PredictedAcceptance:
     """The probability that a drafted token is accepted, by the number of drafted tokens.
 
     points       (drafted tokens, probability that each is accepted), ascending
@@ -30,7 +30,7 @@ class Acceptance:
     is_reported: bool
 
     @classmethod
-    def of(cls, reports: Sequence[tuple[int, float]], *, default: float) -> Acceptance:
+    def of(cls, reports: Sequence[tuple[int, float]], *, default: float) -> PredictedAcceptance:
         """Return the acceptance of (drafted tokens, acceptance length) reports; `default` if there are none."""
         if not reports:
             return cls(((1, default),), is_reported=False)

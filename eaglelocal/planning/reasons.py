@@ -8,10 +8,10 @@ from eaglelocal.catalog.known_machines import METAL
 from eaglelocal.planning.candidate import Chosen
 from eaglelocal.planning.goals import GOALS
 from eaglelocal.planning.model_age import Age
-from eaglelocal.planning.plan_search import Outcome
+from eaglelocal.planning.plan_search import SearchOutcome
 
 
-def reasons(outcome: Outcome, chosen: Chosen) -> tuple[str, ...]:
+def reasons(outcome: SearchOutcome, chosen: Chosen) -> tuple[str, ...]:
     """Return the reasons for the chosen plan, the most important first."""
     way = chosen.way
     return (
@@ -25,7 +25,7 @@ def reasons(outcome: Outcome, chosen: Chosen) -> tuple[str, ...]:
     )
 
 
-def _about_goal(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
+def _about_goal(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
     goal, way = GOALS[outcome.options.goal], chosen.way
     quality = f"answers as of {way.option.quality_b:.1f} B parameters{age_text(way.option.age)}"
     speed = way.prediction.spec_tok_s
@@ -42,7 +42,7 @@ def age_text(age: Age) -> str:
     return f" of {age.released}, each worth {age.worth:.1f} of {age.usual}"
 
 
-def _about_layers(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
+def _about_layers(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
     """Yield the layers and experts that are not on the GPU, and why."""
     way, options = chosen.way, outcome.options
     if way.offload.is_whole:
@@ -80,7 +80,7 @@ def _about_other_drafts(chosen: Chosen) -> Iterator[str]:
         yield f"not {draft.id}: {draft.reason}"
 
 
-def _about_memory(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
+def _about_memory(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
     way, options = chosen.way, outcome.options
     if options.kv_type is not None:
         yield f"the cache is {way.setup.kv_type}, as asked"

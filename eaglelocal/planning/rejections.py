@@ -5,8 +5,8 @@ The score of a way that was never weighed is a bound, as if everything fitted; i
 
 from __future__ import annotations
 
-from eaglelocal.planning.candidate import Way, gib, offload_text
-from eaglelocal.planning.candidate_evaluation import Weighed
+from eaglelocal.planning.candidate import Candidate, gib, offload_text
+from eaglelocal.planning.candidate_evaluation import CandidateMemory
 from eaglelocal.planning.goals import Goal, Term
 
 TELLING = 0.005  # difference of a term of the score from which on it is mentioned
@@ -14,7 +14,7 @@ MAX_TOLD = 2
 CLEARLY = 1.05  # factor above the plan's speed or size from which on it is mentioned
 
 
-def why_not_fits(way: Way, weighed: Weighed) -> str:
+def why_not_fits(way: Candidate, weighed: CandidateMemory) -> str:
     """Return the device that lacks most, what it would hold, and what is free there, in words."""
     load = weighed.worst
     return (
@@ -23,13 +23,13 @@ def why_not_fits(way: Way, weighed: Weighed) -> str:
     )
 
 
-def lies_text(way: Way, joint: str) -> str:
+def lies_text(way: Candidate, joint: str) -> str:
     """Return `offload_text` after `joint`, to append to a sentence; empty if nothing is split."""
     text = offload_text(way)
     return f" {joint} {text}" if text else ""
 
 
-def why_lower(way: Way, chosen: Way, goal: Goal, *, is_bound: bool) -> str:
+def why_lower(way: Candidate, chosen: Candidate, goal: Goal, *, is_bound: bool) -> str:
     """Return in which terms a way scores below the chosen one, the largest first. `is_bound`: it was not weighed."""
     lost = {term: chosen.terms[term] - way.terms[term] for term in Term}
     telling = sorted((term for term in Term if lost[term] > TELLING), key=lambda term: -lost[term])[:MAX_TOLD]
@@ -41,11 +41,11 @@ def why_lower(way: Way, chosen: Way, goal: Goal, *, is_bound: bool) -> str:
     return f"{text}{pace_text(telling, way, chosen, goal)}{though(telling, way, chosen, is_bound=is_bound)}"
 
 
-def beside(way: Way, chosen: Way) -> str:
+def beside(way: Candidate, chosen: Candidate) -> str:
     return f" with {chosen.draft.id}" if way.option is chosen.option else ""
 
 
-def clause(term: Term, way: Way, chosen: Way, *, is_bound: bool) -> str:
+def clause(term: Term, way: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
     """Return one term of the score in words: the figure of this way (or its bound) and that of the plan."""
     best = "at best " if is_bound else ""
     match term:
@@ -69,20 +69,20 @@ def clause(term: Term, way: Way, chosen: Way, *, is_bound: bool) -> str:
             return "nobody has seen its file"
 
 
-def sizes(way: Way, chosen: Way) -> str:
+def sizes(way: Candidate, chosen: Candidate) -> str:
     return f"as {way.option.quality_b:.1f} B, the plan as {chosen.option.quality_b:.1f} B"
 
 
-def date(way: Way) -> str:
+def date(way: Candidate) -> str:
     return way.option.age.released or "no known date"
 
 
-def pace_text(telling: list[Term], way: Way, chosen: Way, goal: Goal) -> str:
+def pace_text(telling: list[Term], way: Candidate, chosen: Candidate, goal: Goal) -> str:
     misses = way.prediction.spec_tok_s < goal.pace <= chosen.prediction.spec_tok_s
     return f"; --goal {goal.name} wants {goal.pace:.0f}" if Term.SPEED in telling and misses else ""
 
 
-def though(telling: list[Term], way: Way, chosen: Way, *, is_bound: bool) -> str:
+def though(telling: list[Term], way: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
     """Return in what the way is better than the plan, in words; empty if in nothing."""
     speed, best = way.prediction.spec_tok_s, chosen.prediction.spec_tok_s
     more = []

@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 from eaglelocal.catalog.known_machines import CPU, CUDA, METAL
 from eaglelocal.core.costs import MeasuredCosts
-from eaglelocal.gguf.model_shape import Shape
+from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.cache_bytes import row_bytes
 from eaglelocal.memory.placement import expert_places
-from eaglelocal.planning.machine_spec import Device, Rig
-from eaglelocal.planning.predicted_acceptance import Acceptance
+from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
+from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
 from eaglelocal.speculation.costs.cost_curve import lines
 
 EFFICIENCY: Mapping[str, float] = MappingProxyType({CUDA: 0.88, METAL: 0.75, CPU: 1.0})  # of a device's bytes_s
@@ -60,10 +60,10 @@ def arithmetic_of(quant: str, bits_per_weight: float) -> Arithmetic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class SpeedModel:
     """A model to predict the speed of."""
 
-    shape: Shape
+    shape: ModelShape
     parameters: float
     active_parameters: float  # those that one token is multiplied with
     arithmetic: Arithmetic  # of its weights on a CPU
@@ -84,10 +84,10 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DeviceWork:
     """The work of one decode on one device."""
 
-    device: Device
+    device: DeviceSpec
     shared_bytes: float = 0.0  # weights that every row uses, and the cache
     expert_bytes: float = 0.0  # of the experts that one token is routed to
     num_layers: int = 0
@@ -99,8 +99,8 @@ class Reading:
 class Curve:
     """The seconds of target decodes and draft steps, by number of rows."""
 
-    readings: Sequence[Reading]
-    shape: Shape
+    readings: Sequence[DeviceWork]
+    shape: ModelShape
     arithmetic: Arithmetic
     draft_s: float = 0.0
     at_once: int = 1  # tokens drafted by one draft step
@@ -124,7 +124,7 @@ class Curve:
         steps = -(-num_drafted // self.at_once) + encode
         return self.decode_s(num_drafted + 1) + steps * self.draft_s + rest
 
-    def _device_s(self, reading: Reading, num_rows: int) -> float:
+    def _device_s(self, reading: DeviceWork, num_rows: int) -> float:
         device = reading.device
         experts = reading.expert_bytes * distinct_experts(self.shape, num_rows)
         bytes_s = device.bytes_s * EFFICIENCY[device.kind]
@@ -135,7 +135,7 @@ class Curve:
         starting = reading.num_layers * LAYER_S[device.kind]
         return (reading.shared_bytes + experts) / bytes_s + starting + (num_rows - 1) * row_s
 
-    def _cpu_s(self, reading: Reading, num_bytes: float, num_rows: int) -> float:
+    def _cpu_s(self, reading: DeviceWork, num_bytes: float, num_rows: int) -> float:
         """Return the seconds by bandwidth or arithmetic, whichever is slower; with few cores, arithmetic."""
         device = reading.device
         share, row = self.arithmetic if device.has_layouts else (min(self.arithmetic.share, 1.0), self.arithmetic.row)
@@ -143,7 +143,7 @@ class Curve:
         return one_s * (1.0 + (num_rows - 1) * row) + reading.num_layers * LAYER_S[CPU]
 
 
-def distinct_experts(shape: Shape, num_rows: int) -> float:
+def distinct_experts(shape: ModelShape, num_rows: int) -> float:
     """Return the expected distinct experts of this many tokens, in multiples of one token's, if routed at random."""
     if not shape.n_expert or not shape.n_expert_used:
         return 1.0
@@ -152,8 +152,8 @@ def distinct_experts(shape: Shape, num_rows: int) -> float:
 
 
 def readings_of(
-    model: Model, where: Sequence[str], rig: Rig, *, n_cpu_moe: int = 0, kv_type: str, num_cells: int
-) -> list[Reading]:
+    model: SpeedModel, where: Sequence[str], rig: MachineSpec, *, n_cpu_moe: int = 0, kv_type: str, num_cells: int
+) -> list[DeviceWork]:
     """Return the work of each device for a decode with `num_cells` cells in the cache.
 
     where      the device of each layer, then that of the output
@@ -161,7 +161,7 @@ def readings_of(
     """
     shape = model.shape
     experts = expert_places(where[: shape.n_layer], n_cpu_moe)
-    readings: list[Reading] = []
+    readings: list[DeviceWork] = []
     for name in dict.fromkeys((*where, *experts)):
         layers = [layer for layer in range(shape.n_layer) if where[layer] == name]
         routed = [layer for layer in range(shape.n_layer) if experts[layer] == name]
@@ -169,7 +169,7 @@ def readings_of(
         shared += shape.read_output_bytes if where[-1] == name else 0
         sent = used_share(shape) * sum(shape.experts_of_layer(layer) for layer in routed)
         readings.append(
-            Reading(
+            DeviceWork(
                 device=rig.device(name),
                 shared_bytes=shared + sum(cache_bytes(shape, layer, kv_type, num_cells) for layer in layers),
                 expert_bytes=sent,
@@ -181,12 +181,12 @@ def readings_of(
     return readings
 
 
-def used_share(shape: Shape) -> float:
+def used_share(shape: ModelShape) -> float:
     """Return the share of the experts that one token is routed to; 0 without experts."""
     return shape.n_expert_used / shape.n_expert if shape.n_expert else 0.0
 
 
-def cache_bytes(shape: Shape, layer: int, kv_type: str, num_cells: int) -> int:
+def cache_bytes(shape: ModelShape, layer: int, kv_type: str, num_cells: int) -> int:
     """Return the bytes of a layer's cache that a row reads after this many tokens, recurrent state included."""
     window = shape.windows[layer]
     cells = num_cells if window is None else min(num_cells, window)
@@ -195,17 +195,17 @@ def cache_bytes(shape: Shape, layer: int, kv_type: str, num_cells: int) -> int:
     return kept + shape.layer_states[layer]
 
 
-def draft_step_s(draft: Shape, device: Device) -> float:
+def draft_step_s(draft: ModelShape, device: DeviceSpec) -> float:
     """Return the seconds of a draft step of one slot: one token, or all tokens of a block head."""
     bytes_s = device.bytes_s * EFFICIENCY[device.kind]
     return draft.active_bytes / bytes_s + (draft.n_layer + 1) * LAYER_S[device.kind] + DRAFT_HOST_S
 
 
 def curve_of(
-    model: Model,
+    model: SpeedModel,
     where: Sequence[str],
-    rig: Rig,
-    draft: Shape | None,
+    rig: MachineSpec,
+    draft: ModelShape | None,
     *,
     n_cpu_moe: int = 0,
     kv_type: str,
@@ -224,7 +224,7 @@ def curve_of(
 
 
 def predict(
-    curve: Curve, acceptance: Acceptance | None, *, looks_up: bool = False, most: int = MAX_DRAFT
+    curve: Curve, acceptance: PredictedAcceptance | None, *, looks_up: bool = False, most: int = MAX_DRAFT
 ) -> Prediction:
     """Return the speeds, with the draft length up to `most` that gives the most tokens/s.
 

@@ -165,7 +165,7 @@ def _read_until(progress: Progress, moment: float) -> float:
 
 
 def _read_in_threads(num_threads: int, size: int, seconds: float) -> list[Progress]:
-    readers = [_Reader(size, seconds) for _ in range(num_threads)]
+    readers = [_MemoryReader(size, seconds) for _ in range(num_threads)]
     gate = threading.Barrier(num_threads)
     threads = [threading.Thread(target=reader.run, args=(gate,), daemon=True) for reader in readers]
     for thread in threads:
@@ -178,7 +178,7 @@ def _read_in_threads(num_threads: int, size: int, seconds: float) -> list[Progre
     return [reader.progress for reader in readers]
 
 
-class _Reader:
+class _MemoryReader:
     """A thread's buffer, which it fills itself so that the memory is near to its core, and what it has read."""
 
     def __init__(self, size: int, seconds: float) -> None:

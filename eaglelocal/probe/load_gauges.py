@@ -66,7 +66,7 @@ class LiveNvml(Protocol):
     def nvmlDeviceGetTemperature(self, handle: object, sensor: int, /) -> int: ...
 
 
-class Gauges:
+class LoadSensors:
     """The open sensors. Close them after use."""
 
     def __init__(self, nvml: LiveNvml | None) -> None:
@@ -116,7 +116,7 @@ class Gauges:
 class GaugeWatch:
     """A thread that reads the gauges; others take its latest reading."""
 
-    def __init__(self, open_them: Callable[[], Gauges] | None = None, *, gap_s: float = GAP_S) -> None:
+    def __init__(self, open_them: Callable[[], LoadSensors] | None = None, *, gap_s: float = GAP_S) -> None:
         self._open, self._gap_s = open_them or open_gauges, gap_s
         self._is_closing = threading.Event()
         self._latest: MachineGauge | None = None
@@ -139,12 +139,12 @@ class GaugeWatch:
         gauges.close()
 
 
-def open_gauges() -> Gauges:
+def open_gauges() -> LoadSensors:
     try:
         import pynvml
     except Exception:  # not installed, or broken
-        return Gauges(None)
-    return Gauges(pynvml)
+        return LoadSensors(None)
+    return LoadSensors(pynvml)
 
 
 def _opens(nvml: LiveNvml) -> bool:

@@ -135,7 +135,7 @@ class Cpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class MainMemory:
     """Main memory, limited to what the cgroup grants."""
 
     total_bytes: int | None = None
@@ -173,7 +173,7 @@ class Machine:
     gpus: tuple[Gpu, ...]
     unified: Unified | None
     cpu: Cpu
-    memory: Memory
+    memory: MainMemory
     cache_free_bytes: int | None  # on the disk that holds the cache folder
     llama_cpp: LlamaCpp
     hub_free_bytes: int | None = None  # on the disk that holds the hub's cache

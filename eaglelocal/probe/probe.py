@@ -23,7 +23,7 @@ from eaglelocal.probe.bandwidth import stored_bandwidth
 from eaglelocal.probe.cgroup import MemoryLimit, own_cgroups
 from eaglelocal.probe.cpuinfo import apple_extensions, cpu_name, parse_cpuinfo, parse_sysctl, vector_extensions
 from eaglelocal.probe.installed_library import read_llama_cpp
-from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, Memory, System
+from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, System
 from eaglelocal.probe.nvml_child import ask_gpus, has_driver
 from eaglelocal.probe.operating_system import read_system
 from eaglelocal.probe.pci_cards import read_cards, together
@@ -44,7 +44,7 @@ def probe() -> Machine:
         gpus=_attempt(lambda: together(nvml, read_cards() if sys.platform.startswith("linux") else ()), nvml),
         unified=_attempt(read_unified, None),
         cpu=_attempt(_read_cpu, Cpu()),
-        memory=_attempt(_read_memory, Memory()),
+        memory=_attempt(_read_memory, MainMemory()),
         cache_free_bytes=_attempt(lambda: free_bytes(locations.cache_dir()), None),
         hub_free_bytes=_attempt(lambda: free_bytes(locations.hub_cache_dir()), None),
         llama_cpp=_attempt(read_llama_cpp, LlamaCpp()),
@@ -72,11 +72,11 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(existing).free
 
 
-def memory_of(*, total_bytes: int, available_bytes: int, limit: MemoryLimit | None) -> Memory:
+def memory_of(*, total_bytes: int, available_bytes: int, limit: MemoryLimit | None) -> MainMemory:
     """Return the machine's memory, cut down to the cgroup's limit."""
     if limit is None:
-        return Memory(total_bytes=total_bytes, available_bytes=available_bytes, installed_bytes=total_bytes)
-    return Memory(
+        return MainMemory(total_bytes=total_bytes, available_bytes=available_bytes, installed_bytes=total_bytes)
+    return MainMemory(
         total_bytes=min(total_bytes, limit.limit_bytes),
         available_bytes=min(available_bytes, limit.left_bytes),
         limit_bytes=limit.limit_bytes,
@@ -117,7 +117,7 @@ def _name_and_extensions() -> tuple[str | None, tuple[str, ...] | None]:
     return cpu_name(blocks), vector_extensions(blocks)
 
 
-def _read_memory() -> Memory:
+def _read_memory() -> MainMemory:
     memory = psutil.virtual_memory()
     found = memory_of(
         total_bytes=memory.total,
@@ -133,7 +133,7 @@ def marked(text: str) -> str | None:
     return found[1] if found else None
 
 
-def _with_swap(memory: Memory) -> Memory:
+def _with_swap(memory: MainMemory) -> MainMemory:
     swap = _attempt(psutil.swap_memory, None)
     if swap is None:
         return memory

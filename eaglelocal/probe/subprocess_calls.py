@@ -19,7 +19,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ProcessResult:
     """The end of a program; a negative code is the signal that killed it."""
 
     code: int
@@ -27,7 +27,7 @@ class Ran:
     stderr: bytes
 
 
-def run_module(name: str, *, timeout_s: float) -> Ran | None:
+def run_module(name: str, *, timeout_s: float) -> ProcessResult | None:
     """Run a module of this package, wherever the package is. Returns None and raises NoAnswer as `run` does."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -35,7 +35,7 @@ def run_module(name: str, *, timeout_s: float) -> Ran | None:
     return run(command, timeout_s=timeout_s, environ={**os.environ, "PYTHONPATH": path})
 
 
-def run(command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None = None) -> Ran | None:
+def run(command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None = None) -> ProcessResult | None:
     """Run a command to its end. Returns None where it cannot be started; raises NoAnswer after `timeout_s`."""
     pipe = subprocess.PIPE
     try:
@@ -47,7 +47,7 @@ def run(command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] 
     except subprocess.TimeoutExpired:
         _leave(process)
         raise NoAnswer(f"{command[0]} gave no answer in {timeout_s:g} s") from None
-    return Ran(process.returncode, stdout, stderr)
+    return ProcessResult(process.returncode, stdout, stderr)
 
 
 def ask_text(command: Sequence[str], *, timeout_s: float) -> str | None:

@@ -22,7 +22,7 @@ LEAST_ROWS_OF_STATES = 512  # recurrent states are as large as some hundred rows
 
 
 @dataclass(slots=True)
-class Conversation:
+class SwappedText:
     """The text that a slot held.
 
     is_seen  its drafters had seen exactly these rows
@@ -48,7 +48,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SwapMatch:
     """A conversation that begins as a prompt does. For the numbers see Conversation.start."""
 
     key: int
@@ -56,7 +56,7 @@ class Found:
     num_unchanged: int
 
 
-class Swap:
+class HostSwap:
     """The conversations in main memory.
 
     most_bytes   of main memory; 0: nothing is swapped
@@ -66,13 +66,13 @@ class Swap:
 
     def __init__(self, most_bytes: int = 0, *, least_rows: int = LEAST_ROWS, of_windows: bool = False) -> None:
         self._most_bytes, self.least_rows, self.of_windows = most_bytes, least_rows, of_windows
-        self._held: dict[int, Conversation] = {}  # the most recently used last
+        self._held: dict[int, SwappedText] = {}  # the most recently used last
         self._num_keys = 0
 
     def __contains__(self, key: int) -> bool:
         return key in self._held
 
-    def __getitem__(self, key: int) -> Conversation:
+    def __getitem__(self, key: int) -> SwappedText:
         return self._held[key]
 
     @property
@@ -95,7 +95,7 @@ class Swap:
         """Return whether this text, or one that continues it, is kept."""
         return any(common_prefix(one.tokens, tokens) == len(tokens) for one in self._held.values())
 
-    def put(self, conversation: Conversation) -> int:
+    def put(self, conversation: SwappedText) -> int:
         """Keep a conversation that is being swapped out; return its key. Kept texts that it continues are dropped."""
         tokens = conversation.tokens
         for key, one in list(self._held.items()):
@@ -117,15 +117,15 @@ class Swap:
             self.forget(other)
         return True
 
-    def best(self, prompt: Sequence[int], *, margin: int = 0) -> Found | None:
+    def best(self, prompt: Sequence[int], *, margin: int = 0) -> SwapMatch | None:
         """Return the conversation that saves most of a prompt, or None; a prompt's last token is decoded in any case.
 
         margin  rows of a reused prefix that are decoded again
         """
-        found = [Found(key, *one.start(prompt, margin)) for key, one in self._held.items()]
+        found = [SwapMatch(key, *one.start(prompt, margin)) for key, one in self._held.items()]
         return max(found, key=lambda each: each.num_reused, default=None)
 
-    def take(self, found: Found) -> Conversation:
+    def take(self, found: SwapMatch) -> SwappedText:
         """Return the conversation to swap in. It also stays kept if less than half of it is reused."""
         conversation = self._held.pop(found.key)
         if 2 * found.num_reused < len(conversation.tokens):

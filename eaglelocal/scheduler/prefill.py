@@ -21,7 +21,7 @@ Seconds = Callable[[Mapping[int, int]], float]  # of a decode, by rows of each s
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PrefillPace:
     """Costs of steps, and the rows that answers are likely to need in the next one.
 
     drafted  rows by slot, beside the root
@@ -38,11 +38,11 @@ def free(rows: Mapping[int, int]) -> float:
     return 0.0
 
 
-UNKNOWN = Pace(free, {})
+UNKNOWN = PrefillPace(free, {})
 
 
 def prompt_rows(
-    left: Mapping[int, int], decoding: Mapping[int, int], *, room: int, pace: Pace = UNKNOWN
+    left: Mapping[int, int], decoding: Mapping[int, int], *, room: int, pace: PrefillPace = UNKNOWN
 ) -> dict[int, int]:
     """Return the number of rows for each prompt, by slot.
 
@@ -57,7 +57,7 @@ def prompt_rows(
     return {slot: count for slot, count in counts.items() if count}
 
 
-def affordable_rows(left: Mapping[int, int], decoding: Mapping[int, int], *, room: int, pace: Pace) -> int:
+def affordable_rows(left: Mapping[int, int], decoding: Mapping[int, int], *, room: int, pace: PrefillPace) -> int:
     """Return the largest affordable number of prompt rows, the last before a jump of the costs, which are steps."""
     quiet_s = pace.seconds(decoding)
     extra_s = quiet_s * (SLOWDOWN - 1.0) * max(len(left) / len(decoding), 1.0)

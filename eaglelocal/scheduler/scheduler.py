@@ -20,8 +20,8 @@ from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
 from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
 from eaglelocal.scheduler.common_prefix import common_prefix
-from eaglelocal.scheduler.host_swap import Conversation, Swap
-from eaglelocal.scheduler.prefill import MIN_ROWS, UNKNOWN, Pace, prompt_rows
+from eaglelocal.scheduler.host_swap import HostSwap, SwappedText
+from eaglelocal.scheduler.prefill import MIN_ROWS, UNKNOWN, PrefillPace, prompt_rows
 from eaglelocal.scheduler.queue import FairQueue
 
 PREFILL_SHARE = 4  # in a small batch drafts leave prompts one row in this many
@@ -62,7 +62,7 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class SlotAssignment:
     """A decision that a request gets a slot, or that one which has it need not wait for another slot's prefix any more.
 
     is_cut        cells of the slot from sequence.num_reused on are void
@@ -87,7 +87,7 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
+class PrefixSource:
     """A slot that holds the first tokens of another slot's prompt, or will when its own prompt has been read."""
 
     slot: int
@@ -120,7 +120,7 @@ class Scheduler:
         check_batch(num_slots, n_batch)
         self._queue = FairQueue()
         self._running: dict[int, Sequence] = {}  # by slot, in the order of admission
-        self._leads: dict[int, Lead] = {}  # by slot that waits
+        self._leads: dict[int, PrefixSource] = {}  # by slot that waits
         self._cached: list[list[int]] = [[] for _ in range(num_slots)]  # tokens in each slot's cache
         self._is_seen = [True] * num_slots  # the drafters have seen exactly the rows that are cached
         self._with_images: set[int] = set()  # slots whose last prompt had some
@@ -130,7 +130,7 @@ class Scheduler:
         self._clock = 0
         self.can_cut, self._min_fork = can_cut, min_fork if can_cut else None
         self.checkpoints, self._most_drafted = checkpoints or Checkpoints(0), most_drafted
-        self.swap = Swap()  # holds nothing, until one with main memory is set
+        self.swap = HostSwap()  # holds nothing, until one with main memory is set
         self._n_ctx, self._n_batch, self._reuse_margin = n_ctx, n_batch, reuse_margin
 
     @property
@@ -153,12 +153,12 @@ class Scheduler:
         return self._queue.withdraw(request_id)
 
     # ---- who gets which slot, and what of its cache
-    def admit(self) -> Iterator[Admission]:
+    def admit(self) -> Iterator[SlotAssignment]:
         """Give waiting requests the free slots that suit them best; later ones may start from what earlier ones do."""
         while self._queue and len(self._running) < len(self._cached):
             yield self._admit(self._queue.pop())
 
-    def _admit(self, request: Request) -> Admission:
+    def _admit(self, request: Request) -> SlotAssignment:
         slot = self._best_slot(request)
         sequence = Sequence(request, slot, self._n_ctx)
         common = self._common(slot, request)
@@ -169,7 +169,7 @@ class Scheduler:
             unchanged = self._go_back(slot, unchanged)
         reused = sequence.before_images(max(unchanged - self._reuse_margin, 0)) if is_cut else unchanged
         sequence.num_cached = sequence.num_reused = reused
-        held = Conversation(self._cached[slot], self._is_seen[slot], places)
+        held = SwappedText(self._cached[slot], self._is_seen[slot], places)
         self._hold(sequence, held.tokens[:reused], floor=self._floors[slot])
         self._is_seen[slot] = not is_cut
         self._running[slot] = sequence
@@ -177,7 +177,7 @@ class Scheduler:
         self._clock += 1
         self._last_used[slot] = self._clock
         self._queue.charge(request.owner, sequence.num_prompt_rows - sequence.num_reused_rows)
-        alone = Admission(sequence, is_cut, unchanged)
+        alone = SlotAssignment(sequence, is_cut, unchanged)
         admission = self._spare(alone)
         return self._swap_out(admission, held, common, is_left=admission is not alone)
 
@@ -196,7 +196,7 @@ class Scheduler:
         place = self._prompt_ends[slot]
         return (place,) if max(self._floors[slot], 1) <= place < len(self._cached[slot]) else ()
 
-    def _swap_out(self, admission: Admission, held: Conversation, common: int, *, is_left: bool) -> Admission:
+    def _swap_out(self, admission: SlotAssignment, held: SwappedText, common: int, *, is_left: bool) -> SlotAssignment:
         """Let the admission swap out what the slot held, if that is worth it.
 
         common   tokens of it with which the new text begins
@@ -208,11 +208,11 @@ class Scheduler:
             held.places = tuple(place for place in held.places or () if place >= admission.sequence.num_reused)
         return replace(admission, swapped_out=self.swap.put(held))
 
-    def _spare(self, alone: Admission) -> Admission:
+    def _spare(self, alone: SlotAssignment) -> SlotAssignment:
         """Return how a sequence starts if main memory or another slot saves it work; else `alone`."""
         return self._swap_in(alone) or self._follow(alone)
 
-    def _swap_in(self, alone: Admission) -> Admission | None:
+    def _swap_in(self, alone: SlotAssignment) -> SlotAssignment | None:
         """Return how a sequence starts from a conversation in main memory; None if a slot's cells are as good."""
         sequence = alone.sequence
         request, slot = sequence.request, sequence.slot
@@ -262,7 +262,7 @@ class Scheduler:
         return common_prefix(self._cached[slot], request.prompt) if request.reuses_cache else 0
 
     # ---- what another slot's cache is good for
-    def resume(self) -> list[Admission]:
+    def resume(self) -> list[SlotAssignment]:
         """Return admissions of slots that need not wait any longer: the prefix is there, or its reader is gone.
 
         Must be called before `admit`.
@@ -272,7 +272,7 @@ class Scheduler:
             if self._is_coming(lead):
                 continue
             del self._leads[slot]
-            admission = self._spare(Admission(self._running[slot], is_cut=False, num_unchanged=0))
+            admission = self._spare(SlotAssignment(self._running[slot], is_cut=False, num_unchanged=0))
             if not admission.is_waiting:
                 resumed.append(admission)
         return resumed
@@ -281,12 +281,12 @@ class Scheduler:
         """Return whether the slot's sequence waits for another slot's prefix."""
         return slot in self._leads
 
-    def _is_coming(self, lead: Lead) -> bool:
+    def _is_coming(self, lead: PrefixSource) -> bool:
         """Return whether the prefix's reader still runs, and has not read it all yet."""
         reader = self._running.get(lead.slot)
         return reader is lead.reader and reader is not None and reader.num_cached < lead.num_tokens
 
-    def _follow(self, alone: Admission) -> Admission:
+    def _follow(self, alone: SlotAssignment) -> SlotAssignment:
         """Return how a sequence starts if another slot saves it work; else `alone`."""
         sequence = alone.sequence
         lead = self._lead(sequence)
@@ -297,7 +297,7 @@ class Scheduler:
             return replace(alone, is_waiting=True)
         return self._fork(sequence, lead)
 
-    def _lead(self, sequence: Sequence) -> Lead | None:
+    def _lead(self, sequence: Sequence) -> PrefixSource | None:
         """Return the slot that holds most of the prompt, or will hold so much more that waiting pays; or None."""
         if self._min_fork is None or not sequence.request.reuses_cache:
             return None
@@ -310,28 +310,31 @@ class Scheduler:
             more = 0 if lead.reader is None else self._min_fork  # to wait for a little more is no gain
             num_rows = sequence.rows_before(common)
             if num_rows >= (least if best is None else sequence.rows_before(best.num_tokens) + 1 + more):
-                best = Lead(lead.slot, lead.reader, common)
+                best = PrefixSource(lead.slot, lead.reader, common)
         return best
 
-    def _candidates(self, sequence: Sequence) -> Iterable[Lead]:
+    def _candidates(self, sequence: Sequence) -> Iterable[PrefixSource]:
         """Return slots that hold cells, then prompts being read, older ones only: two could wait for each other."""
         order = list(self._running)
         older = order[: order.index(sequence.slot)]
         readers = [slot for slot in older if self._running[slot].is_prefilling]
         others = [slot for slot in range(len(self._cached)) if slot != sequence.slot and slot not in readers]
-        return [*(Lead(slot, None, 0) for slot in others), *(Lead(slot, self._running[slot], 0) for slot in readers)]
+        return [
+            *(PrefixSource(slot, None, 0) for slot in others),
+            *(PrefixSource(slot, self._running[slot], 0) for slot in readers),
+        ]
 
-    def _fork(self, sequence: Sequence, lead: Lead) -> Admission:
+    def _fork(self, sequence: Sequence, lead: PrefixSource) -> SlotAssignment:
         slot, num_own_rows = sequence.slot, sequence.num_reused_rows
         reused = sequence.before_images(lead.num_tokens - self._reuse_margin)
         self._cached[slot] = self._cached[lead.slot][:reused]
         self._is_seen[slot] = False
         sequence.num_cached = sequence.num_reused = reused
         self._queue.charge(sequence.request.owner, num_own_rows - sequence.num_reused_rows)
-        return Admission(sequence, is_cut=True, num_unchanged=lead.num_tokens, source=lead.slot)
+        return SlotAssignment(sequence, is_cut=True, num_unchanged=lead.num_tokens, source=lead.slot)
 
     # ---- steps
-    def schedule(self, max_draft: int, pace: Pace = UNKNOWN) -> StepPlan:
+    def schedule(self, max_draft: int, pace: PrefillPace = UNKNOWN) -> StepPlan:
         """Return the rows of the next step. `max_draft` bounds drafted rows per decoding slot, as does the batch."""
         decode = tuple(s for s in self._running.values() if not s.is_prefilling)
         max_draft = min(max_draft, self._draft_rows(len(decode)))

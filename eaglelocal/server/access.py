@@ -40,7 +40,7 @@ MAX_QUOTED_CHARS = 253
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class ApiKeys:
     """The API keys by name; without any, every request belongs to `local`."""
 
     by_name: tuple[tuple[str, str], ...] = ()
@@ -72,7 +72,7 @@ class Access:
     """
 
     host: str = "127.0.0.1"
-    keys: Keys = Keys()
+    keys: ApiKeys = ApiKeys()
     names: frozenset[str] = frozenset()
     origins: tuple[str, ...] = ()
 
@@ -107,7 +107,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_bind(host: str, keys: Keys) -> None:
+def check_bind(host: str, keys: ApiKeys) -> None:
     """Check the address to listen on. Raises UsageError for one that others can reach with no key or a short one."""
     if is_loopback(host):
         return
@@ -123,7 +123,7 @@ def check_bind(host: str, keys: Keys) -> None:
         )
 
 
-def key_warnings(path: Path | None, keys: Keys) -> list[str]:
+def key_warnings(path: Path | None, keys: ApiKeys) -> list[str]:
     """Return warnings about short keys and a key file that others can read, to be shown by the caller."""
     found = [f"the key {name!r} has fewer than {MIN_KEY_CHARS} characters, and can be guessed" for name in keys.short]
     if path is not None and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -131,7 +131,7 @@ def key_warnings(path: Path | None, keys: Keys) -> list[str]:
     return found
 
 
-def read_keys(path: Path | None, environ: Mapping[str, str]) -> Keys:
+def read_keys(path: Path | None, environ: Mapping[str, str]) -> ApiKeys:
     """Return the keys of the file and of the environment. A missing file is created with one new key."""
     found: list[tuple[str, str]] = []
     if path is not None:
@@ -140,15 +140,15 @@ def read_keys(path: Path | None, environ: Mapping[str, str]) -> Keys:
         found += keys_of(path)
     if environ.get(KEY_VARIABLE):
         found.append((ENVIRONMENT, checked_key(environ[KEY_VARIABLE], KEY_VARIABLE)))
-    return Keys(tuple(found))
+    return ApiKeys(tuple(found))
 
 
-def with_own_key(keys: Keys) -> tuple[Keys, str]:
+def with_own_key(keys: ApiKeys) -> tuple[ApiKeys, str]:
     """Return the keys plus a new one for `chat` on this machine, and that key; "" if no keys are used."""
     if not keys:
         return keys, ""
     own = secrets.token_urlsafe(24)
-    return Keys((*keys.by_name, (THIS_MACHINE, own))), own
+    return ApiKeys((*keys.by_name, (THIS_MACHINE, own))), own
 
 
 def write_key(path: Path) -> None:

@@ -14,7 +14,7 @@ NUM_REMEMBERED = 32
 MAX_RETRY_AFTER_S = 60
 
 
-class Admission:
+class AdmissionQueue:
     """A bounded queue. The engine decides the order in which requests run.
 
     is_shared  several keys: an owner may hold at most three quarters of what the others leave, so that each further

@@ -7,29 +7,29 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from eaglelocal.core.json_text import read_json
-from eaglelocal.server.answer_state import Choice, Delta
+from eaglelocal.server.answer_state import AnswerState, Delta
 from eaglelocal.server.http_errors import Problem
 
 DONE = "data: [DONE]\n\n"
 PING = ": ping\n\n"
 
 
-class Teller(Protocol):
+class AnswerEncoder(Protocol):
     """Formats one call's answers: as a whole, or as a stream of server-sent events."""
 
-    def whole(self, choices: Sequence[Choice]) -> object:
+    def whole(self, choices: Sequence[AnswerState]) -> object:
         """Return the JSON of complete answers."""
 
-    def opening(self, choices: Sequence[Choice]) -> str:
+    def opening(self, choices: Sequence[AnswerState]) -> str:
         """Return the first events of a stream."""
 
-    def delta(self, choice: Choice, new: Delta) -> str:
+    def delta(self, choice: AnswerState, new: Delta) -> str:
         """Return the events for new parts of a choice."""
 
-    def ending(self, choice: Choice) -> str:
+    def ending(self, choice: AnswerState) -> str:
         """Return the events for the end of a choice, after its last delta."""
 
-    def closing(self, choices: Sequence[Choice]) -> str:
+    def closing(self, choices: Sequence[AnswerState]) -> str:
         """Return the events for the end of the stream, after all choices."""
 
     def ping(self) -> str:

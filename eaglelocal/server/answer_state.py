@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from eaglelocal.core.events import (
-    Embedded,
+    Embeddings,
     Failed,
     Finished,
-    Piece,
     Prompted,
     RequestEvent,
     SpeculationChanged,
     Started,
+    TextPiece,
     Tokens,
 )
 from eaglelocal.core.request import AnyRequest, ChatRequest
@@ -25,7 +25,7 @@ from eaglelocal.errors import EagleLocalError
 
 
 @dataclass(slots=True)
-class Said:
+class TextRun:
     """A run of text."""
 
     text: str = ""
@@ -43,13 +43,13 @@ class Said:
 
 
 @dataclass(slots=True)
-class Thought:
+class ReasoningRun:
     """A run of reasoning text."""
 
     text: str = ""
 
 
-News = Said | Thought | CallPart
+News = TextRun | ReasoningRun | CallPart
 
 
 @dataclass(slots=True)
@@ -58,20 +58,20 @@ class Delta:
 
     parts: list[News] = field(default_factory=list)
 
-    def said(self) -> Said:
+    def said(self) -> TextRun:
         """Return the Said at the end of the parts, appending one if needed."""
-        if not self.parts or not isinstance(self.parts[-1], Said):
-            self.parts.append(Said())
+        if not self.parts or not isinstance(self.parts[-1], TextRun):
+            self.parts.append(TextRun())
         last = self.parts[-1]
-        assert isinstance(last, Said)
+        assert isinstance(last, TextRun)
         return last
 
     def think(self, text: str) -> None:
         last = self.parts[-1] if self.parts else None
-        if isinstance(last, Thought):
+        if isinstance(last, ReasoningRun):
             last.text += text
         elif text:
-            self.parts.append(Thought(text))
+            self.parts.append(ReasoningRun(text))
 
     def call(self, part: CallPart) -> None:
         last = self.parts[-1] if self.parts else None
@@ -82,11 +82,11 @@ class Delta:
 
     @property
     def text(self) -> str:
-        return "".join(part.text for part in self.parts if isinstance(part, Said))
+        return "".join(part.text for part in self.parts if isinstance(part, TextRun))
 
     @property
     def reasoning(self) -> str:
-        return "".join(part.text for part in self.parts if isinstance(part, Thought))
+        return "".join(part.text for part in self.parts if isinstance(part, ReasoningRun))
 
     @property
     def calls(self) -> list[ToolCall]:
@@ -95,14 +95,14 @@ class Delta:
 
     @property
     def sampled(self) -> list[Sampled]:
-        return [one for part in self.parts if isinstance(part, Said) for one in part.sampled]
+        return [one for part in self.parts if isinstance(part, TextRun) for one in part.sampled]
 
     def __bool__(self) -> bool:
-        return any(not isinstance(part, Said) or part.text or part.sampled for part in self.parts)
+        return any(not isinstance(part, TextRun) or part.text or part.sampled for part in self.parts)
 
 
 @dataclass(slots=True)
-class Choice:
+class AnswerState:
     """A request and the state of its answer. Times are of one monotonic clock, in seconds."""
 
     index: int
@@ -120,7 +120,7 @@ class Choice:
     last_at: float = 0.0  # when its newest token arrived
     ended_at: float = 0.0
     gaps: list[float] = field(default_factory=list)  # between arrivals, s; for the latency histogram
-    embedded: Embedded | None = None
+    embedded: Embeddings | None = None
     prompted: Prompted | None = None
     tokens: list[int] = field(default_factory=list)  # of the answer
     _new: Delta = field(default_factory=Delta)
@@ -172,7 +172,7 @@ class Choice:
                 if event.text:
                     self._new.said().text += event.text
                 self._weigh(event.text)
-            case Embedded():
+            case Embeddings():
                 self.embedded = event
             case Prompted():
                 self.prompted = event
@@ -193,7 +193,7 @@ class Choice:
             self._take_piece(piece)
         self.num_tokens += len(event.pieces)
 
-    def _take_piece(self, piece: Piece) -> None:
+    def _take_piece(self, piece: TextPiece) -> None:
         self.num_accepted += piece.drafted
         self.tokens.append(piece.token)
         if piece.sampled is not None:

@@ -23,11 +23,11 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.server import validation_errors
 from eaglelocal.server.access import Access
 from eaglelocal.server.anthropic import routes as anthropic
-from eaglelocal.server.dependencies import Serving
+from eaglelocal.server.dependencies import ServerState
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, problem_of
 from eaglelocal.server.llama_server import routes as llama_server
 from eaglelocal.server.llama_server import state_routes as llama_server_state
-from eaglelocal.server.metrics import Gauges
+from eaglelocal.server.metrics import MetricGauges
 from eaglelocal.server.middleware.access_log import AccessLogMiddleware
 from eaglelocal.server.middleware.api_key import ApiKeyMiddleware
 from eaglelocal.server.middleware.host_check import HostMiddleware
@@ -43,7 +43,7 @@ from eaglelocal.server.openai import routes as openai
 from eaglelocal.server.openai.reply_schema import ERRORS
 from eaglelocal.server.rerank import routes as rerank
 from eaglelocal.server.responses import routes as responses
-from eaglelocal.server.responses.stored_responses import Memory
+from eaglelocal.server.responses.stored_responses import StoredResponses
 
 DESCRIPTION = "Local models that draft ahead. Shapes are OpenAI's, Anthropic's, Ollama's and llama-server's."
 DIALECTS = (
@@ -56,14 +56,14 @@ IDLE_CHECK_S = 5.0
 _log = logging.getLogger("eaglelocal.server")
 
 
-def create_app(serving: Serving, access: Access) -> ASGIApp:
+def create_app(serving: ServerState, access: Access) -> ASGIApp:
     """Build the application. The caller also loads the first model (`serving.models.start`)."""
     app = FastAPI(
         title="eaglelocal", version=__version__, description=DESCRIPTION, responses=ERRORS, lifespan=_lifespan,
         docs_url=None, redoc_url=None,
     )  # fmt: skip
     app.state.serving = serving
-    app.state.memories = defaultdict[str, Memory](Memory)  # of /v1/responses, by owner
+    app.state.memories = defaultdict[str, StoredResponses](StoredResponses)  # of /v1/responses, by owner
     serving.metrics.read_from(lambda: gauges_of(serving))
     serving.models.before_close = serving.metrics.look
     for dialect in DIALECTS:
@@ -123,7 +123,7 @@ def _told(request: Request, problem: Problem) -> JSONResponse:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    serving: Serving = app.state.serving
+    serving: ServerState = app.state.serving
     watching = asyncio.create_task(_watch_idle(serving))
     try:
         yield
@@ -132,19 +132,19 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await serving.models.close()
 
 
-async def _watch_idle(serving: Serving) -> None:
+async def _watch_idle(serving: ServerState) -> None:
     while True:
         await asyncio.sleep(IDLE_CHECK_S)
         await asyncio.to_thread(serving.metrics.look)
         await serving.models.look_after()
 
 
-def gauges_of(serving: Serving) -> Gauges:
+def gauges_of(serving: ServerState) -> MetricGauges:
     residents = serving.models.residents
     finished = [choice.finished for _, choice in list(serving.recent) if choice.finished is not None]
     gains = [gain for one in finished if (gain := one.speculation.speedup_estimate) is not None]
     choices = [choice for _, choice in list(serving.active.values())]
-    return Gauges(
+    return MetricGauges(
         snapshots=tuple(one.loaded.client.snapshot() for one in residents),
         restarts={one.loaded.name: one.loaded.client.restarts for one in residents},
         running=sum(choice.started is not None for choice in choices),

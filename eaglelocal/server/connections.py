@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Connection(Protocol):
+class PlacedConnection(Protocol):
     """The part of a connection that ConnectionPlaces uses."""
 
     @property
@@ -26,32 +26,32 @@ class ConnectionPlaces:
 
     def __init__(self, max_connections: int) -> None:
         self._max_connections = max_connections
-        self._idle: dict[Connection, None] = {}
-        self._busy: dict[Connection, None] = {}
+        self._idle: dict[PlacedConnection, None] = {}
+        self._busy: dict[PlacedConnection, None] = {}
 
     def __len__(self) -> int:
         return len(self._idle) + len(self._busy)
 
-    def enter(self, newcomer: Connection) -> bool:
+    def enter(self, newcomer: PlacedConnection) -> bool:
         """Give a new connection a place, as idle; return False if all connections are being answered."""
         if len(self) >= self._max_connections and not self._make_room():
             return False
         self._idle[newcomer] = None
         return True
 
-    def set_busy(self, connection: Connection) -> None:
+    def set_busy(self, connection: PlacedConnection) -> None:
         """Mark a connection as busy: the head of its request has arrived."""
         if connection in self._idle:
             del self._idle[connection]
             self._busy[connection] = None
 
-    def set_idle(self, connection: Connection) -> None:
+    def set_idle(self, connection: PlacedConnection) -> None:
         """Mark a connection as idle: its answer is complete."""
         if connection in self._busy:
             del self._busy[connection]
             self._idle[connection] = None
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: PlacedConnection) -> None:
         self._idle.pop(connection, None)
         self._busy.pop(connection, None)
 

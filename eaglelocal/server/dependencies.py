@@ -13,23 +13,23 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import AnyRequest, EmbedRequest
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.server.admission import Admission
-from eaglelocal.server.answer_state import Choice
-from eaglelocal.server.event_stream import Asking
+from eaglelocal.server.admission import AdmissionQueue
+from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.event_stream import EventStream
 from eaglelocal.server.http_errors import Problem, problem_of
 from eaglelocal.server.image_fallback import as_seen
 from eaglelocal.server.loaded_models import Loaded
 from eaglelocal.server.metrics import Metrics
-from eaglelocal.server.model_manager import Models
+from eaglelocal.server.model_manager import ModelManager
 
 NUM_RECENT = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ServerLimits:
     """Time limits in seconds, and the length of the queue."""
 
     max_waiting: int = 64
@@ -40,18 +40,20 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Serving:
+class ServerState:
     """The server behind its routes."""
 
-    models: Models
-    admission: Admission
+    models: ModelManager
+    admission: AdmissionQueue
     metrics: Metrics
     defaults: SamplingParams = field(default_factory=SamplingParams)
-    limits: Limits = field(default_factory=Limits)
+    limits: ServerLimits = field(default_factory=ServerLimits)
     started_at: float = field(default_factory=time.time)
     is_draining: bool = False
-    active: dict[str, tuple[Call, Choice]] = field(default_factory=dict)  # by request id
-    recent: deque[tuple[str, Choice]] = field(default_factory=lambda: deque(maxlen=NUM_RECENT))  # with their models
+    active: dict[str, tuple[Call, AnswerState]] = field(default_factory=dict)  # by request id
+    recent: deque[tuple[str, AnswerState]] = field(
+        default_factory=lambda: deque(maxlen=NUM_RECENT)
+    )  # with their models
     num_answered: int = 0
 
     @property
@@ -62,7 +64,7 @@ class Serving:
     async def ask(self, model: str, requests: list[AnyRequest]) -> AsyncIterator[Call]:
         """Get places and the model, and submit `requests` (emptied). Leaving the block cancels them. Raises Problem."""
         self._check_task(model, requests)
-        async with self.hold(model, requests) as (call, loaded), Asking(loaded.line, requests) as asking:
+        async with self.hold(model, requests) as (call, loaded), EventStream(loaded.line, requests) as asking:
             call.begin(asking)
             yield call
 
@@ -84,7 +86,7 @@ class Serving:
         name = self.models.name_of(model)
         task = None if self.models.info_of(name) is not None else self.models.task(name)
         for request in requests:
-            wanted = request.task if isinstance(request, EmbedRequest) else Task.TEXT
+            wanted = request.task if isinstance(request, EmbedRequest) else ModelTask.TEXT
             if task is not None and task is not wanted:
                 raise Problem(400, f"{name} {task.why_not(wanted)}", parameter="model", code="model_not_supported")
 
@@ -112,19 +114,19 @@ class Serving:
 class Call:
     """The answers to one HTTP call, as they arrive."""
 
-    def __init__(self, serving: Serving, model: str, requests: Sequence[AnyRequest]) -> None:
+    def __init__(self, serving: ServerState, model: str, requests: Sequence[AnyRequest]) -> None:
         asked_at = time.perf_counter()
         self.model = model
-        self.choices = [Choice(i, without_messages(request), asked_at) for i, request in enumerate(requests)]
+        self.choices = [AnswerState(i, without_messages(request), asked_at) for i, request in enumerate(requests)]
         self._serving = serving
-        self._asking: Asking | None = None
+        self._asking: EventStream | None = None
         self.waits: asyncio.Timeout | None = None  # while it waits for its model
         self.why_cancelled: Problem | None = None
         self._by_id = {choice.request.id: choice for choice in self.choices}
         self._ends_at = asked_at + serving.limits.request_s
         serving.active |= {choice.request.id: (self, choice) for choice in self.choices}
 
-    def begin(self, asking: Asking) -> None:
+    def begin(self, asking: EventStream) -> None:
         """Attach the submitted requests; cancel them if the call was cancelled meanwhile."""
         self._asking = asking
         if self.why_cancelled is not None:
@@ -147,7 +149,7 @@ class Call:
     def is_over(self) -> bool:
         return all(choice.is_over for choice in self.choices)
 
-    async def next(self, timeout_s: float) -> list[Choice]:
+    async def next(self, timeout_s: float) -> list[AnswerState]:
         """Return the choices with news, none on timeout. Raises Problem when one failed or exceeds the time limit."""
         assert self._asking is not None
         now = time.perf_counter()
@@ -167,7 +169,7 @@ class Call:
                 raise self.why_cancelled or Problem(503, "the answer was cut off", code="cancelled")
         return list(touched.values())
 
-    async def complete(self) -> list[Choice]:
+    async def complete(self) -> list[AnswerState]:
         """Return all choices once all are complete. Raises Problem."""
         while not self.is_over:
             await self.next(self._serving.limits.request_s)

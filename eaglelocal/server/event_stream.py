@@ -46,7 +46,7 @@ class Answerer(Protocol):
     def close(self) -> None: ...
 
 
-class Line:
+class ClientThread:
     """A client for use in asyncio: calls that may block run in order on one thread per client.
 
     So a cancel never overtakes its request, and a hanging engine does not block requests to other models.
@@ -56,7 +56,7 @@ class Line:
         self.client = client
         self._thread: Executor = ThreadPoolExecutor(1, thread_name_prefix="asking")
 
-    def submit(self, asking: Asking, request: AnyRequest) -> None:
+    def submit(self, asking: EventStream, request: AnyRequest) -> None:
         self._thread.submit(self._submit, asking, request)
 
     def cancel(self, request_id: str) -> None:
@@ -68,7 +68,7 @@ class Line:
         self.client.close()
         self._thread.shutdown(wait=False)
 
-    def _submit(self, asking: Asking, request: AnyRequest) -> None:
+    def _submit(self, asking: EventStream, request: AnyRequest) -> None:
         try:
             self.client.submit(request, asking.arrive)
         except Exception as error:  # on any error: the caller waits for an answer
@@ -76,13 +76,13 @@ class Line:
             asking.arrive(Failed(request.id, known))
 
 
-class Asking:
+class EventStream:
     """The requests of one call, and their events in order of arrival.
 
     requests  emptied once they are submitted: the engine has them, and they may contain large images
     """
 
-    def __init__(self, line: Line, requests: list[AnyRequest]) -> None:
+    def __init__(self, line: ClientThread, requests: list[AnyRequest]) -> None:
         self._line, self._requests = line, requests
         self._loop = asyncio.get_running_loop()
         self._arrived: deque[RequestEvent] = deque()
@@ -118,7 +118,7 @@ class Asking:
         for request_id in self._running:
             self._line.cancel(request_id)
 
-    async def __aenter__(self) -> Asking:
+    async def __aenter__(self) -> EventStream:
         for request in self._requests:
             self._line.submit(self, request)
         self._requests.clear()

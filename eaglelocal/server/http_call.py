@@ -18,11 +18,11 @@ from starlette.types import Receive, Scope, Send
 
 from eaglelocal.core.request import AnyRequest
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.server.answer_encoder import Teller, compact
-from eaglelocal.server.answer_state import Choice
-from eaglelocal.server.dependencies import Call, Limits, Serving
+from eaglelocal.server.answer_encoder import AnswerEncoder, compact
+from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.dependencies import Call, ServerLimits, ServerState
 from eaglelocal.server.http_errors import Problem, problem_of
-from eaglelocal.server.openai.request_reader import Question
+from eaglelocal.server.openai.request_reader import EngineCall
 from eaglelocal.server.translation import Names
 
 CHAT = Names({})
@@ -32,7 +32,7 @@ STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _log = logging.getLogger("eaglelocal.server")
 
 
-class Talk(Protocol):
+class ResponseBody(Protocol):
     """The content of one HTTP exchange."""
 
     async def answer(self, wire: Wire) -> None:
@@ -45,10 +45,10 @@ class Talk(Protocol):
         """Return the end of a stream after a failure."""
 
 
-class Exchange(Response):
+class HttpCall(Response):
     """A response whose content is produced while it is sent."""
 
-    def __init__(self, talk: Talk, limits: Limits) -> None:
+    def __init__(self, talk: ResponseBody, limits: ServerLimits) -> None:
         super().__init__()
         self._talk, self._limits = talk, limits
 
@@ -81,7 +81,7 @@ class Exchange(Response):
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class JsonBody:
     """A Talk that answers with one JSON object, never a stream."""
 
     made: Callable[[], Awaitable[object]]  # the argument of Wire.json; raises Problem
@@ -97,11 +97,17 @@ class Whole:
         return ""
 
 
-class Conversation:
+class AnswerBody:
     """A Talk that submits a Question and sends its answers in a Teller's format."""
 
     def __init__(
-        self, serving: Serving, question: Question, teller: Teller, names: Names, *, stream_type: str = EVENTS
+        self,
+        serving: ServerState,
+        question: EngineCall,
+        teller: AnswerEncoder,
+        names: Names,
+        *,
+        stream_type: str = EVENTS,
     ) -> None:
         self._serving, self._teller, self._names = serving, teller, names
         self._model, self._is_streamed = question.model, question.is_streamed
@@ -133,7 +139,7 @@ class Conversation:
                 await wire.write(self._teller.ping())
         await wire.close(self._teller.closing(call.choices))
 
-    def _told(self, choices: list[Choice]) -> str:
+    def _told(self, choices: list[AnswerState]) -> str:
         parts = []
         for choice in choices:
             if new := choice.news():
@@ -181,6 +187,6 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-def conversation(serving: Serving, question: Question, teller: Teller, names: Names = CHAT) -> Exchange:
+def conversation(serving: ServerState, question: EngineCall, teller: AnswerEncoder, names: Names = CHAT) -> HttpCall:
     """Return the Exchange of a question. `names`: the API's own names of the chat's fields, for errors."""
-    return Exchange(Conversation(serving, question, teller, names), serving.limits)
+    return HttpCall(AnswerBody(serving, question, teller, names), serving.limits)

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from eaglelocal.core.events import EngineInfo
-from eaglelocal.server.event_stream import Answerer, Line
+from eaglelocal.server.event_stream import Answerer, ClientThread
 
 RETRY_FAILED_S = 30.0
 
@@ -23,7 +23,7 @@ class Loaded:
     """A model that can answer."""
 
     name: str
-    line: Line
+    line: ClientThread
     info: EngineInfo
 
     @property
@@ -55,7 +55,7 @@ async def aside(work: Callable[[], Opened]) -> Opened:
 
 
 @dataclass(slots=True)
-class Resident:
+class LoadedModel:
     """A loaded model and the number of its users. Times are of a monotonic clock, in seconds."""
 
     loaded: Loaded
@@ -97,23 +97,23 @@ class Resident:
         return self.loaded.client.state != "failed", self.num_users > 0, self.used_at
 
 
-class Awaited:
+class LoadingModel:
     """A model to be loaded, and the requests that wait for it. A load in progress continues even if all of them are
     cancelled: it cannot be interrupted, and its engine must not be lost.
     """
 
-    def __init__(self, work: Callable[[Awaited], Coroutine[None, None, None]]) -> None:
+    def __init__(self, work: Callable[[LoadingModel], Coroutine[None, None, None]]) -> None:
         self.is_loading = False
-        self._waiting: set[asyncio.Future[Resident]] = set()
+        self._waiting: set[asyncio.Future[LoadedModel]] = set()
         self._task = asyncio.create_task(work(self))
 
     @property
     def is_wanted(self) -> bool:
         return self.is_loading or bool(self._waiting)
 
-    async def wait(self) -> Resident:
+    async def wait(self) -> LoadedModel:
         """Return the model, with its user count raised. Raises the error that prevented the load."""
-        place: asyncio.Future[Resident] = asyncio.get_running_loop().create_future()
+        place: asyncio.Future[LoadedModel] = asyncio.get_running_loop().create_future()
         self._waiting.add(place)
         try:
             return await place
@@ -124,7 +124,7 @@ class Awaited:
         finally:
             self._waiting.discard(place)
 
-    def give(self, resident: Resident) -> None:
+    def give(self, resident: LoadedModel) -> None:
         for place in self._places():
             resident.enter()
             place.set_result(resident)
@@ -136,5 +136,5 @@ class Awaited:
     def give_up(self) -> None:
         self._task.cancel()
 
-    def _places(self) -> list[asyncio.Future[Resident]]:
+    def _places(self) -> list[asyncio.Future[LoadedModel]]:
         return [place for place in self._waiting if not place.done()]

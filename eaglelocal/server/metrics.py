@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from eaglelocal.core.events import NOTHING_YET, EngineSnapshot
-from eaglelocal.server.answer_state import Choice
+from eaglelocal.server.answer_state import AnswerState
 
 PREFIX = "eaglelocal:"
 FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -25,7 +25,7 @@ STATES = ("on", "asleep", "off")
 
 
 @dataclass(frozen=True, slots=True)
-class Gauges:
+class MetricGauges:
     """The present values, besides the engines' own totals."""
 
     snapshots: tuple[EngineSnapshot, ...]  # of each engine; empty while no model is loaded
@@ -40,16 +40,16 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._totals: Totals | None = None
+        self._totals: MetricTotals | None = None
         self._first_token = self._histogram(
             "time_to_first_token_seconds", "From question to first token.", FIRST_TOKEN_S
         )
         self._gap = self._histogram("inter_token_latency_seconds", "Between arrivals of tokens of an answer.", GAP_S)
         self._whole = self._histogram("e2e_request_latency_seconds", "From question to the end of its answer.", WHOLE_S)
 
-    def read_from(self, gauges: Callable[[], Gauges]) -> None:
+    def read_from(self, gauges: Callable[[], MetricGauges]) -> None:
         """Set the function that returns gauges and totals whenever the metrics are read."""
-        self._totals = Totals(gauges)
+        self._totals = MetricTotals(gauges)
         self.registry.register(self._totals)
 
     def look(self) -> None:
@@ -57,7 +57,7 @@ class Metrics:
         if self._totals is not None:
             self._totals.look()
 
-    def ended(self, choice: Choice) -> None:
+    def ended(self, choice: AnswerState) -> None:
         """Record an answer that is complete or was cancelled."""
         if choice.first_at:
             self._first_token.observe(choice.first_at - choice.asked_at)
@@ -73,10 +73,10 @@ class Metrics:
         return Histogram(PREFIX + name, what, buckets=buckets, registry=self.registry)
 
 
-class Totals(Collector):
+class MetricTotals(Collector):
     """Totals that continue across restarts of engine processes."""
 
-    def __init__(self, gauges: Callable[[], Gauges]) -> None:
+    def __init__(self, gauges: Callable[[], MetricGauges]) -> None:
         self._gauges = gauges
         self._lock = threading.Lock()  # several threads may read at once
         self._before = counted(NOTHING_YET)  # of engines that have ended
@@ -88,7 +88,7 @@ class Totals(Collector):
         """Return nothing: gauges are not available while the server is being built."""
         return iter(())
 
-    def look(self) -> tuple[Gauges, dict[str, float]]:
+    def look(self) -> tuple[MetricGauges, dict[str, float]]:
         with self._lock:
             gauges = self._gauges()
             return gauges, self._totals(gauges)
@@ -101,7 +101,7 @@ class Totals(Collector):
         yield self._per_position(totals)
         yield from self._moment(gauges)
 
-    def _totals(self, gauges: Gauges) -> dict[str, float]:
+    def _totals(self, gauges: MetricGauges) -> dict[str, float]:
         for name, count in gauges.restarts.items():
             if count < self._restarts[name]:  # the model was loaded anew
                 self._restarts_before += self._restarts[name]
@@ -120,7 +120,7 @@ class Totals(Collector):
                 family.add_metric([name.partition("{")[2]], value)
         return family
 
-    def _moment(self, gauges: Gauges) -> Iterator[Metric]:
+    def _moment(self, gauges: MetricGauges) -> Iterator[Metric]:
         snapshots = gauges.snapshots or (NOTHING_YET,)  # a missing counter has no rate
         cells = sum(snapshot.cache_cells for snapshot in snapshots)
         usage = sum(snapshot.cached_tokens for snapshot in snapshots) / cells if cells else 0.0

@@ -18,13 +18,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from eaglelocal.core.events import EngineInfo
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import Spec
 from eaglelocal.errors import EagleLocalError, EngineError, ResourceError, UsageError
-from eaglelocal.server.event_stream import Line
+from eaglelocal.server.event_stream import ClientThread
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, said, unavailable
-from eaglelocal.server.loaded_models import RETRY_FAILED_S, Awaited, Loaded, Opened, Resident, aside
+from eaglelocal.server.loaded_models import RETRY_FAILED_S, Loaded, LoadedModel, LoadingModel, Opened, aside
 from eaglelocal.server.model_names import ANY_NAME, DEFAULT_NAMES, meant_by, shown_names
 
 _log = logging.getLogger("eaglelocal.server")
@@ -43,7 +43,7 @@ def all_leave(reference: str, others: Sequence[str]) -> Sequence[str]:
     return others
 
 
-class Models:
+class ModelManager:
     """The models that requests may name; the first one is loaded at the start."""
 
     def __init__(
@@ -72,11 +72,11 @@ class Models:
         self._meant = meant_by(self._references) | dict.fromkeys(aliases, self.names[0])
         self._load, self._idle_s, self._planned, self._make_room = load, idle_s, planned, make_room
         self._turn = asyncio.Lock()  # held while a model is loaded or unloaded
-        self._residents: dict[str, Resident] = {}
+        self._residents: dict[str, LoadedModel] = {}
         self._loading = ""
         self._is_starting = False
         self._is_closed = False
-        self._awaited: dict[str, Awaited] = {}  # models that requests wait for
+        self._awaited: dict[str, LoadingModel] = {}  # models that requests wait for
         self._failures: dict[str, tuple[float, str]] = {}  # failed loads by name: when and why
         self.spec: Spec | None = None  # how to draft for all models, also ones loaded later; None: as planned
         self.before_close: Callable[[], None] = nothing  # called before a model is unloaded, to read its totals; blocks
@@ -84,7 +84,7 @@ class Models:
         self.infos: dict[str, EngineInfo] = {}  # of models loaded now or earlier
 
     @property
-    def residents(self) -> tuple[Resident, ...]:
+    def residents(self) -> tuple[LoadedModel, ...]:
         """Return the loaded models, in the order of loading. Safe from any thread."""
         return tuple(self._residents.values())
 
@@ -93,7 +93,7 @@ class Models:
         """Return the model for a monitor to show: preferably a text model with a working engine, used most recently."""
         last = max(
             self.residents,
-            key=lambda one: (one.loaded.info.task is Task.TEXT, *one.spared),
+            key=lambda one: (one.loaded.info.task is ModelTask.TEXT, *one.spared),
             default=None,
         )
         return None if last is None else last.loaded
@@ -148,7 +148,7 @@ class Models:
             raise Problem(404, f"{there} ({way_out})", NOT_FOUND, parameter="model", code="model_not_found")
         return name
 
-    def task(self, name: str) -> Task | None:
+    def task(self, name: str) -> ModelTask | None:
         """Return the task of a model; None if not known yet."""
         if name in self.infos:
             return self.infos[name].task
@@ -173,13 +173,13 @@ class Models:
         finally:
             resident.leave()
 
-    async def _entered(self, name: str) -> Resident:
+    async def _entered(self, name: str) -> LoadedModel:
         """Return the loaded model with its user count raised. Raises Problem."""
         if (resident := self._at_hand(name)) is not None:
             resident.enter()
             return resident
         if name not in self._awaited:
-            self._awaited[name] = Awaited(partial(self._fetch, name))
+            self._awaited[name] = LoadingModel(partial(self._fetch, name))
         awaited = self._awaited[name]
         try:
             return await awaited.wait()
@@ -187,12 +187,12 @@ class Models:
             if not awaited.is_wanted and self._forget(name, awaited):
                 awaited.give_up()
 
-    def _at_hand(self, name: str) -> Resident | None:
+    def _at_hand(self, name: str) -> LoadedModel | None:
         resident = self._residents.get(name)
         is_there = resident is not None and not (resident.is_leaving or resident.is_worth_another_try)
         return resident if is_there else None
 
-    async def _fetch(self, name: str, awaited: Awaited) -> None:
+    async def _fetch(self, name: str, awaited: LoadingModel) -> None:
         """Load a model, or find it loaded, and give it to all waiting requests."""
         try:
             async with self._turn:
@@ -202,7 +202,7 @@ class Models:
         finally:
             self._forget(name, awaited)
 
-    async def _come(self, name: str, awaited: Awaited) -> Resident:
+    async def _come(self, name: str, awaited: LoadingModel) -> LoadedModel:
         self._check_worth_loading(name)
         with self._leaving(name) as leaving:
             for one in leaving:
@@ -213,7 +213,7 @@ class Models:
             finally:
                 awaited.is_loading = False
 
-    def _forget(self, name: str, awaited: Awaited) -> bool:
+    def _forget(self, name: str, awaited: LoadingModel) -> bool:
         """Let later requests start a new Awaited. Return False if that was done before."""
         is_known = self._awaited.get(name) is awaited
         if is_known:
@@ -227,7 +227,7 @@ class Models:
             raise unavailable(f"{name} cannot be loaded: {why}", retry_after_s=int(RETRY_FAILED_S))
 
     @contextlib.contextmanager
-    def _leaving(self, name: str) -> Iterator[list[Resident]]:
+    def _leaving(self, name: str) -> Iterator[list[LoadedModel]]:
         """Yield the models to unload for another, marked as leaving: no request enters them while the block runs."""
         others = {self._references[one.loaded.name]: one for one in self._spared() if one.loaded.name != name}
         leaving = [others[reference] for reference in self._make_room(self._references[name], list(others))]
@@ -240,7 +240,7 @@ class Models:
             for one in leaving:
                 one.is_leaving = False
 
-    def _spared(self) -> list[Resident]:
+    def _spared(self) -> list[LoadedModel]:
         return sorted(self.residents, key=lambda one: one.spared)
 
     async def start(self) -> Loaded:
@@ -269,11 +269,11 @@ class Models:
                     _log.info("%s is unloaded: idle for %g s", resident.loaded.name, self._idle_s)
                     await self._shut(resident)
 
-    def _is_idle(self, resident: Resident) -> bool:
+    def _is_idle(self, resident: LoadedModel) -> bool:
         is_free = not resident.num_users and not resident.is_leaving
         return self._idle_s > 0 and is_free and time.monotonic() - resident.used_at >= self._idle_s
 
-    async def _swap(self, name: str, leaving: list[Resident]) -> Resident:
+    async def _swap(self, name: str, leaving: list[LoadedModel]) -> LoadedModel:
         """Unload `leaving`, and more models while memory is short, then load a model. Raises Problem, after loading the
         unloaded ones again.
         """
@@ -304,12 +304,12 @@ class Models:
         await self._leave(one, name)
         return one.loaded.name
 
-    async def _leave(self, one: Resident, name: str) -> None:
+    async def _leave(self, one: LoadedModel, name: str) -> None:
         if one.loaded.name != name:
             _log.info("%s is unloaded: %s takes its place", one.loaded.name, name)
         await self._shut(one)
 
-    async def _open(self, name: str) -> Resident:
+    async def _open(self, name: str) -> LoadedModel:
         if self._is_closed:
             raise EngineError("the server is being stopped")
         self._loading = name
@@ -327,13 +327,13 @@ class Models:
         self.failure = ""
         if self.spec is not None:
             opened.client.set_spec(self.spec)
-        resident = self._residents[name] = Resident(Loaded(name, Line(opened.client), opened.info))
+        resident = self._residents[name] = LoadedModel(Loaded(name, ClientThread(opened.client), opened.info))
         self.infos[name] = opened.info
         if self._is_closed:  # closed meanwhile
             await self._shut(resident)
         return resident
 
-    async def _shut(self, resident: Resident) -> None:
+    async def _shut(self, resident: LoadedModel) -> None:
         resident.is_leaving = True
         await asyncio.to_thread(self.before_close)
         self._residents.pop(resident.loaded.name, None)  # close() may have removed it meanwhile

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 
 from eaglelocal.errors import EagleLocalError, EngineError, ResourceError, UsageError
 from eaglelocal.server.connections import ConnectionPlaces
-from eaglelocal.server.dependencies import Serving
+from eaglelocal.server.dependencies import ServerState
 from eaglelocal.server.descriptors import ACCEPT_BATCH, WANTED_DESCRIPTORS, max_connections, raise_descriptor_limit
 from eaglelocal.server.http_protocol import Protocol
 from eaglelocal.server.loaded_models import Loaded
@@ -73,7 +73,7 @@ def bound(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     return listening
 
 
-def run(app: ASGIApp, serving: Serving, listening: socket.socket, runtime: Runtime) -> None:
+def run(app: ASGIApp, serving: ServerState, listening: socket.socket, runtime: Runtime) -> None:
     """Serve until a signal comes.
 
     Raises the EagleLocalError that prevents loading the first model, and EngineError when every engine has failed for
@@ -98,7 +98,7 @@ def config_of(app: ASGIApp, drain_s: float, descriptors: int = WANTED_DESCRIPTOR
     )
 
 
-async def _run(app: ASGIApp, serving: Serving, listening: socket.socket, runtime: Runtime) -> None:
+async def _run(app: ASGIApp, serving: ServerState, listening: socket.socket, runtime: Runtime) -> None:
     server = _Server(config_of(app, runtime.drain_s, raise_descriptor_limit()))
     tasks = [asyncio.create_task(_load(serving, server, runtime))]
     watching = asyncio.create_task(_watch_engines(serving, server))
@@ -117,7 +117,7 @@ async def _run(app: ASGIApp, serving: Serving, listening: socket.socket, runtime
         watching.result()
 
 
-async def _load(serving: Serving, server: _Server, runtime: Runtime) -> None:
+async def _load(serving: ServerState, server: _Server, runtime: Runtime) -> None:
     try:
         loaded = await serving.models.start()
     except EagleLocalError:
@@ -126,7 +126,7 @@ async def _load(serving: Serving, server: _Server, runtime: Runtime) -> None:
     runtime.on_ready(loaded)
 
 
-async def _watch_engines(serving: Serving, server: _Server) -> None:
+async def _watch_engines(serving: ServerState, server: _Server) -> None:
     """End the server when all models have failed for good: a process that only answers 503 is useless."""
     while not serving.models.are_given_up:
         await asyncio.sleep(ENGINE_CHECK_S)
@@ -154,7 +154,7 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def _signals(serving: Serving, server: _Server, drain_s: float) -> Iterator[None]:
+def _signals(serving: ServerState, server: _Server, drain_s: float) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def stop() -> None:

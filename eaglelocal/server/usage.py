@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from eaglelocal.core.stats import SpeculationStats, Timings
-from eaglelocal.server.answer_state import Choice
+from eaglelocal.server.answer_state import AnswerState
 
 
-def usage(choices: Sequence[Choice], *, num_prompts: int = 1) -> dict[str, object]:
+def usage(choices: Sequence[AnswerState], *, num_prompts: int = 1) -> dict[str, object]:
     """Return OpenAI's usage: a prompt counts once, however many answers it has."""
     each = max(len(choices) // num_prompts, 1)
     first = choices[::each]
@@ -29,7 +29,7 @@ def usage(choices: Sequence[Choice], *, num_prompts: int = 1) -> dict[str, objec
     }
 
 
-def timings(first: Choice, *more: Choice) -> dict[str, object]:
+def timings(first: AnswerState, *more: AnswerState) -> dict[str, object]:
     """Return llama.cpp's timings: the prompt's from the first choice, the answers' summed over all choices.
 
     predicted_ms          from the first to the last token of each answer, prefill excluded
@@ -82,15 +82,15 @@ def speculation(stats: SpeculationStats) -> dict[str, object]:
     }
 
 
-def timings_of(choice: Choice) -> Timings:
+def timings_of(choice: AnswerState) -> Timings:
     return choice.finished.timings if choice.finished else Timings()
 
 
-def stats_of(choice: Choice) -> SpeculationStats:
+def stats_of(choice: AnswerState) -> SpeculationStats:
     return choice.finished.speculation if choice.finished else SpeculationStats()
 
 
-def joint_stats(choices: Sequence[Choice]) -> SpeculationStats:
+def joint_stats(choices: Sequence[AnswerState]) -> SpeculationStats:
     """Return the sum over several answers: state of the first that drafts; speedups weighted by decode time."""
     every = list(map(stats_of, choices))
     told = max(every, key=lambda stats: stats.state == "on")

@@ -26,7 +26,7 @@ CHAIN_PARENTS = [tuple(range(-1, length - 1)) for length in range(MAX_DRAFT_TOKE
 
 
 @dataclass(slots=True)
-class Chain:
+class DraftChain:
     """The tokens that one drafter proposes for one slot."""
 
     drafter: str
@@ -60,17 +60,17 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Seconds:
+class Siblings:
     """Siblings beside a chain, the likeliest first."""
 
     gains: Sequence[float] = ()
     depths: Sequence[int] = ()
 
 
-NO_SECONDS = Seconds()
+NO_SECONDS = Siblings()
 
 
-def likeliest(chain: Chain, hit: Callable[[int, float], float], most: int) -> Seconds:
+def likeliest(chain: DraftChain, hit: Callable[[int, float], float], most: int) -> Siblings:
     """Return the `most` likeliest siblings.
 
     hit  how likely a sibling is right if the first choice is wrong, by depth and confidence
@@ -79,4 +79,4 @@ def likeliest(chain: Chain, hit: Callable[[int, float], float], most: int) -> Se
     """
     losses = [(-missed * hit(depth, chain.seconds[depth - 1][1]), depth) for missed, depth in chain.misses()]
     found = sorted(losses)[:most]
-    return Seconds([-loss for loss, _ in found], [depth for _, depth in found])
+    return Siblings([-loss for loss, _ in found], [depth for _, depth in found])

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eaglelocal.training.conversations import Conversation
-from eaglelocal.training.draft_head import Pupil, Words
+from eaglelocal.training.conversations import TrainingConversation
+from eaglelocal.training.draft_head import DraftHead, DraftVocabulary
 from eaglelocal.training.target_capture import Captured
 from eaglelocal.training.training_time_test import logit_loss
 
@@ -29,7 +29,7 @@ Read = Callable[[Sequence[int], int], Captured]
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class HeadBatch:
     """A batch. Index p of an answer is about the token after its p-th; its last token has none.
 
     embedded  [batch, length, width] of all tokens but the last
@@ -53,10 +53,10 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Course:
+class BatchSchedule:
     """A schedule of all steps: every conversation once per epoch, `rows_per_step` in each step."""
 
-    conversations: tuple[Conversation, ...]
+    conversations: tuple[TrainingConversation, ...]
     rows_per_step: int
     epochs: int
     seed: int
@@ -75,7 +75,7 @@ class Course:
         total = sum(len(one.tokens) for one in self.conversations)
         return max(1, total // self.steps_per_epoch)
 
-    def of_step(self, step: int) -> list[Conversation]:
+    def of_step(self, step: int) -> list[TrainingConversation]:
         epoch, number = divmod(step, self.steps_per_epoch)
         if epoch not in self._orders:
             self._orders.clear()
@@ -100,16 +100,16 @@ class Course:
 class Reader:
     """A builder of batches from conversations with at least two answer tokens. `read` is Capture.read."""
 
-    def __init__(self, read: Read, words: Words, *, device: str) -> None:
+    def __init__(self, read: Read, words: DraftVocabulary, *, device: str) -> None:
         self._read, self._words, self._device = read, words, device
 
-    def lesson(self, conversations: Sequence[Conversation], seed: int, *, share: float = 1.0) -> Lesson:
+    def lesson(self, conversations: Sequence[TrainingConversation], seed: int, *, share: float = 1.0) -> HeadBatch:
         texts = [one.tokens[:-1] for one in conversations]
         captured = [self._read(text, one.num_prompt) for text, one in zip(texts, conversations, strict=True)]
         said = [self._places(np.array(one.tokens[one.num_prompt + 1 :], np.int64)) for one in conversations]
         known = [self._places(had.best) != NOT_SAID for had in captured]
         taps = self._padded([had.taps for had in captured])
-        return Lesson(
+        return HeadBatch(
             embedded=self._padded([self._words.embedded(text) for text in texts]),
             taps=list(taps.unbind(2)),
             wanted=self._padded([had.logits for had in captured]),
@@ -146,7 +146,7 @@ class Unrolling:
 
 
 @dataclass(frozen=True, slots=True)
-class Chains:
+class ChainStarts:
     """Positions where chains begin, [batch, chains]; `counts` [batch, chains, steps]: True for the steps that count."""
 
     firsts: Tensor  # indices in the answer
@@ -154,7 +154,7 @@ class Chains:
     counts: Tensor
 
 
-def draw_chains(lesson: Lesson, plan: Unrolling) -> Chains:
+def draw_chains(lesson: HeadBatch, plan: Unrolling) -> ChainStarts:
     """Draw chains without replacement. A short answer repeats its first chain, which then does not count."""
     rng, num_rows = np.random.default_rng(lesson.seed), len(lesson.lengths)
     num_chains = int(min(plan.chains, lesson.lengths.max()))
@@ -166,7 +166,7 @@ def draw_chains(lesson: Lesson, plan: Unrolling) -> Chains:
     counts = is_real[..., None] & (steps < lesson.lengths[:, None, None])
     device = lesson.wanted.device
     anchors = firsts + lesson.starts[:, None]
-    return Chains(*(torch.from_numpy(array).to(device) for array in (firsts, anchors, counts)))
+    return ChainStarts(*(torch.from_numpy(array).to(device) for array in (firsts, anchors, counts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +189,14 @@ class Accepted:
 class Imitation:
     """The draft head's objective. A draft equal to `said` counts as accepted, as it would be: the target sampled it."""
 
-    def __init__(self, pupil: Pupil, plan: Unrolling) -> None:
+    def __init__(self, pupil: DraftHead, plan: Unrolling) -> None:
         self._pupil, self._plan = pupil, plan
 
     @property
     def trained(self) -> nn.Module:
         return self._pupil
 
-    def loss(self, batch: Lesson) -> Tensor:
+    def loss(self, batch: HeadBatch) -> Tensor:
         total = torch.zeros((), device=batch.wanted.device)
         for step, (draft, wanted, counts, _) in enumerate(self._steps(batch)):
             losses, _drafted = logit_loss(draft, wanted, self._plan.argmax_share)
@@ -204,7 +204,7 @@ class Imitation:
         return total * batch.share
 
     @torch.no_grad()
-    def accepted(self, batch: Lesson) -> Accepted:
+    def accepted(self, batch: HeadBatch) -> Accepted:
         """Return the acceptance of the head's likeliest tokens, over chains that end within the answer."""
         alive, per_position, drafts = None, [], 0
         for draft, _, _, (said, whole) in self._steps(batch):
@@ -213,7 +213,7 @@ class Imitation:
             per_position.append(int(alive.sum()))
         return Accepted(drafts, tuple(per_position))
 
-    def _steps(self, lesson: Lesson) -> Iterator[tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
+    def _steps(self, lesson: HeadBatch) -> Iterator[tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
         """Yield for each draft step, with the chains flattened: the head's and the target's logits, which chains count,
         and (tokens that followed, chains that end within the answer).
         """

@@ -32,7 +32,7 @@ OpenClient = Callable[[], AbstractContextManager[Client]]
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class TrainingConversation:
     """A conversation in which the target generated `tokens[num_prompt:]`."""
 
     key: str  # of the question, by `key_of`
@@ -47,7 +47,7 @@ class Conversation:
     def is_short(self) -> bool:
         return self.num_said < LEAST_ANSWER
 
-    def cut(self, max_tokens: int) -> Conversation:
+    def cut(self, max_tokens: int) -> TrainingConversation:
         return replace(self, tokens=self.tokens[:max_tokens])
 
 
@@ -55,7 +55,7 @@ class Conversation:
 class Collected:
     """The conversations to learn from, and how many were left out."""
 
-    conversations: tuple[Conversation, ...]
+    conversations: tuple[TrainingConversation, ...]
     num_refused: int  # requests that were refused, such as those that do not fit the context
     num_short: int  # answers too short to learn from
 
@@ -66,13 +66,13 @@ def key_of(request: ChatRequest) -> str:
     return hashlib.blake2b(asked.encode(), digest_size=12).hexdigest()
 
 
-def read(path: Path) -> dict[str, Conversation]:
+def read(path: Path) -> dict[str, TrainingConversation]:
     """Read a file's conversations, by key, and skip incomplete or damaged lines. Raises ResourceError."""
     found = {}
     for line in _lines(path):
         with suppress(ValueError, KeyError, TypeError, OverflowError):
             entry = read_object(line)
-            said = Conversation(
+            said = TrainingConversation(
                 str(entry["key"]),
                 tuple(map(int, cast("list[int]", entry["tokens"]))),
                 int(cast(int, entry["num_prompt"])),
@@ -126,9 +126,9 @@ def collect(
     return Collected(told, num_refused, len(found) - len(told))
 
 
-def answers(client: Client, requests: Iterable[ChatRequest], *, at_once: int) -> Iterator[Conversation | None]:
+def answers(client: Client, requests: Iterable[ChatRequest], *, at_once: int) -> Iterator[TrainingConversation | None]:
     """Yield conversations as they end; None for a request that was refused. Raises every other failure."""
-    ended: SimpleQueue[Conversation | EagleLocalError] = SimpleQueue()
+    ended: SimpleQueue[TrainingConversation | EagleLocalError] = SimpleQueue()
     waiting, running = iter(requests), 0
     while True:
         for request in islice(waiting, at_once - running):
@@ -149,7 +149,7 @@ def answers(client: Client, requests: Iterable[ChatRequest], *, at_once: int) ->
 class _Listener:
     """A collector of one request's events. Called on the client's thread."""
 
-    def __init__(self, key: str, ended: SimpleQueue[Conversation | EagleLocalError]) -> None:
+    def __init__(self, key: str, ended: SimpleQueue[TrainingConversation | EagleLocalError]) -> None:
         self._key, self._ended = key, ended
         self._prompt: tuple[int, ...] = ()
         self._said: list[int] = []
@@ -161,12 +161,12 @@ class _Listener:
             case Tokens():
                 self._said += [piece.token for piece in event.pieces]
             case Finished():
-                self._ended.put(Conversation(self._key, (*self._prompt, *self._said), len(self._prompt)))
+                self._ended.put(TrainingConversation(self._key, (*self._prompt, *self._said), len(self._prompt)))
             case Failed():
                 self._ended.put(event.error)
 
 
-def _up_to(conversations: Iterable[Conversation], most_tokens: int) -> Iterator[Conversation]:
+def _up_to(conversations: Iterable[TrainingConversation], most_tokens: int) -> Iterator[TrainingConversation]:
     num_tokens = 0
     for one in conversations:
         if num_tokens >= most_tokens:
@@ -184,7 +184,7 @@ def _appended(path: Path) -> FileIO:
         raise unwritable(path, error) from error
 
 
-def _append(file: FileIO, path: Path, said: Conversation) -> None:
+def _append(file: FileIO, path: Path, said: TrainingConversation) -> None:
     """Write the conversation on its own line, whatever a crash left before it. Unbuffered, so closing cannot fail."""
     line = json.dumps({"key": said.key, "num_prompt": said.num_prompt, "tokens": said.tokens})
     try:

@@ -24,7 +24,7 @@ Pieces = list[tuple[str, bool]]  # (text, is assistant)
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class PackedDocument:
     """A document, or a packed row, as tokens with loss flags."""
 
     tokens: npt.NDArray[np.uint16]  # [length]
@@ -32,7 +32,7 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PackedBatch:
     """A batch of rows and their scored positions."""
 
     tokens: npt.NDArray[np.int64]  # [rows, row_length]
@@ -41,7 +41,7 @@ class Batch:
     is_assistant: npt.NDArray[np.bool_]  # [num_scored]
 
 
-def encode_document(pieces: Pieces, tokenizer: GuideTokenizer) -> Document:
+def encode_document(pieces: Pieces, tokenizer: GuideTokenizer) -> PackedDocument:
     """Encode pieces. Neighbours of one kind are encoded together; between kinds tokens end, as they do at run time."""
     tokens: list[int] = []
     flags: list[int] = []
@@ -51,7 +51,7 @@ def encode_document(pieces: Pieces, tokenizer: GuideTokenizer) -> Document:
         flags += [ASSISTANT if is_assistant else PROMPT] * len(ids)
     if flags:
         flags[0] = IGNORED  # nothing precedes it, so it cannot be predicted
-    return Document(np.array(tokens, np.uint16), np.array(flags, np.uint8))
+    return PackedDocument(np.array(tokens, np.uint16), np.array(flags, np.uint8))
 
 
 def _merged(pieces: Pieces) -> Iterator[tuple[str, bool]]:
@@ -65,15 +65,15 @@ def _merged(pieces: Pieces) -> Iterator[tuple[str, bool]]:
         yield run, run_kind
 
 
-def pack(documents: Iterator[Document], row_length: int, filler: int) -> Iterator[Document]:
+def pack(documents: Iterator[PackedDocument], row_length: int, filler: int) -> Iterator[PackedDocument]:
     """Yield rows of exactly row_length: the longest waiting document that still fits is next, the rest is filler.
 
     Documents longer than a row are dropped: half an answer teaches the wrong ending.
     """
     fitting = (d for d in documents if 0 < len(d.tokens) <= row_length)
-    waiting: list[Document] = []
+    waiting: list[PackedDocument] = []
     while True:
-        row: list[Document] = []
+        row: list[PackedDocument] = []
         used = 0
         while True:
             waiting += islice(fitting, PACKING_BUFFER - len(waiting))
@@ -89,20 +89,20 @@ def pack(documents: Iterator[Document], row_length: int, filler: int) -> Iterato
         yield _joined(row, row_length, filler)
 
 
-def _joined(row: list[Document], row_length: int, filler: int) -> Document:
+def _joined(row: list[PackedDocument], row_length: int, filler: int) -> PackedDocument:
     tokens = np.full(row_length, filler, np.uint16)
     flags = np.full(row_length, IGNORED, np.uint8)
     used = sum(len(d.tokens) for d in row)
     tokens[:used] = np.concatenate([d.tokens for d in row])
     flags[:used] = np.concatenate([d.flags for d in row])
-    return Document(tokens, flags)
+    return PackedDocument(tokens, flags)
 
 
-def score(tokens: npt.NDArray[np.uint16], flags: npt.NDArray[np.uint8], seed: int) -> Batch:
+def score(tokens: npt.NDArray[np.uint16], flags: npt.NDArray[np.uint8], seed: int) -> PackedBatch:
     """Make a batch of rows [rows, row_length], scoring assistant tokens and a seeded PROMPT_SHARE of prompt tokens."""
     drawn = np.random.default_rng(seed).random(flags.shape, np.float32) < PROMPT_SHARE
     counts = (flags == ASSISTANT) | ((flags == PROMPT) & drawn)
     counts[:, 0] = False  # no position predicts a row's first token
     targets = np.flatnonzero(counts)
     wide = tokens.astype(np.int64)
-    return Batch(wide, targets - 1, wide.ravel()[targets], flags.ravel()[targets] == ASSISTANT)
+    return PackedBatch(wide, targets - 1, wide.ravel()[targets], flags.ravel()[targets] == ASSISTANT)

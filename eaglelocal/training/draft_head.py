@@ -26,11 +26,11 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_indices, read_rows, read_span, read_tensor
 from eaglelocal.gguf.values import ValueType
-from eaglelocal.gguf.writer import Entry, StreamedTensor, copied_entries
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copied_entries
 from eaglelocal.hub.heads.convert import FILE_TYPES, tokenizer_entries
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.heads.weight_conversion import indices, matrix, vector
-from eaglelocal.training.eagle_head import Head, HeadShape
+from eaglelocal.training.eagle_head import EagleHead, HeadShape
 from eaglelocal.training.gguf_export import HEAD_NAMES, folded_fc
 from eaglelocal.training.precision import quick_type
 
@@ -62,7 +62,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class DraftVocabulary:
     """A head's vocabulary. `tokens` [draft vocabulary]: the target's tokens that it predicts; None: all."""
 
     tokens: Ints | None
@@ -92,12 +92,12 @@ class Words:
         return first
 
 
-class Pupil(nn.Module):
+class DraftHead(nn.Module):
     """A head and its output. Only what the head owns is a parameter, and is saved in checkpoints."""
 
     output: Tensor  # [draft vocabulary, width]
 
-    def __init__(self, head: Head, output: Tensor, *, owns_output: bool) -> None:
+    def __init__(self, head: EagleHead, output: Tensor, *, owns_output: bool) -> None:
         super().__init__()
         self.head = head
         if owns_output:
@@ -105,7 +105,7 @@ class Pupil(nn.Module):
         else:
             self.register_buffer("output", output.bfloat16(), persistent=False)
 
-    def to_learn_on(self, device: str) -> Pupil:
+    def to_learn_on(self, device: str) -> DraftHead:
         """Move it to the device. A borrowed output gets the type of products there: nothing else makes types match."""
         if not isinstance(self.output, nn.Parameter):
             self.output = self.output.to(quick_type(device))
@@ -113,7 +113,7 @@ class Pupil(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class School:
+class HeadSource:
     """A target, and the head with which training begins, if any."""
 
     target: Header
@@ -191,17 +191,17 @@ def frequent_tokens(counts: Ints, most: int = NEW_VOCABULARY) -> Ints | None:
     return np.sort(np.argsort(-counts, kind="stable")[:most]).astype(np.int64)
 
 
-def words_of(school: School, new_tokens: Ints | None) -> Words:
+def words_of(school: HeadSource, new_tokens: Ints | None) -> DraftVocabulary:
     """Return the vocabulary of the initial head, or of a new one that predicts `new_tokens`."""
     target, start, info = school.target, school.start, school.start_info
     lent = Matrix(target, "output.weight" if "output.weight" in target.tensors else "token_embd.weight")
     embeddings = Matrix(target, "token_embd.weight")
     if start is None or info is None:
-        return Words(
+        return DraftVocabulary(
             new_tokens, embeddings, lent, owns_output=new_tokens is not None, owns_embeddings=False, is_new=True
         )
     tokens = read_indices(start.path, start, "d2t") if info.draft_vocab is not None else None
-    return Words(
+    return DraftVocabulary(
         tokens,
         Matrix(start, "token_embd.weight") if info.has_own_embeddings else embeddings,
         Matrix(start, "output.weight") if info.has_own_output else lent,
@@ -211,25 +211,25 @@ def words_of(school: School, new_tokens: Ints | None) -> Words:
     )
 
 
-def head_shape(school: School, *, max_context: int) -> HeadShape:
+def head_shape(school: HeadSource, *, max_context: int) -> HeadShape:
     """Return the shape of the initial head, or of a new one. Raises IncompatibleError if it cannot be trained here."""
     if school.start is None or school.start_info is None:
         return new_shape(school.info, max_context=max_context)
     return shape_of(school.start_info, school.start, max_context=max_context)
 
 
-def pupil_of(school: School, words: Words, *, max_context: int) -> Pupil:
+def pupil_of(school: HeadSource, words: DraftVocabulary, *, max_context: int) -> DraftHead:
     """Return the head at the beginning of training: the file's, or a new one."""
-    head = Head(head_shape(school, max_context=max_context))
+    head = EagleHead(head_shape(school, max_context=max_context))
     if school.start is None:
         begin(head)
     else:
         fill_head(head, school.start)
-    return Pupil(head, words.first_output(), owns_output=words.owns_output)
+    return DraftHead(head, words.first_output(), owns_output=words.owns_output)
 
 
 @torch.no_grad()
-def begin(head: Head) -> None:
+def begin(head: EagleHead) -> None:
     """Initialise a new head's matrices: std 1/sqrt(columns), half of that where they add to the residual stream."""
     for name, parameter in head.named_parameters():
         if parameter.ndim == 2:
@@ -238,7 +238,7 @@ def begin(head: Head) -> None:
 
 
 @torch.no_grad()
-def fill_head(head: Head, header: Header) -> None:
+def fill_head(head: EagleHead, header: Header) -> None:
     """Load the file's weights into the head. The gains of fc_norm stay folded into fc, which is the same function."""
 
     def weights(name: str) -> Tensor:
@@ -251,21 +251,21 @@ def fill_head(head: Head, header: Header) -> None:
         head.get_parameter(inner).copy_(weights(outer))
 
 
-def name_of(school: School) -> str:
+def name_of(school: HeadSource) -> str:
     """Return the name of the trained head."""
     if school.start_info is None:
         return f"{school.info.name} EAGLE-3.1 head{TRAINED_HERE}"
     return school.start_info.name.removesuffix(TRAINED_HERE) + TRAINED_HERE
 
 
-def entries_of(head: Head, school: School, *, name: str, kind: str) -> list[Entry]:
+def entries_of(head: EagleHead, school: HeadSource, *, name: str, kind: str) -> list[KeyValue]:
     """Return the keys of the trained head's file."""
     shape, start = head.shape, school.start
     changed = [
-        Entry("general.name", ValueType.STRING, name),
-        Entry("general.file_type", ValueType.UINT32, FILE_TYPES[kind]),
-        Entry(TARGET_NAME_KEY, ValueType.STRING, school.info.name),
-        Entry(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it is measured
+        KeyValue("general.name", ValueType.STRING, name),
+        KeyValue("general.file_type", ValueType.UINT32, FILE_TYPES[kind]),
+        KeyValue(TARGET_NAME_KEY, ValueType.STRING, school.info.name),
+        KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it is measured
     ]
     if start is not None:
         return [*changed, *copied_entries(start, without=frozenset(entry.key for entry in changed))]
@@ -290,17 +290,17 @@ def entries_of(head: Head, school: School, *, name: str, kind: str) -> list[Entr
     }
     return [
         *changed,
-        *(Entry(key, ValueType.UINT32, count) for key, count in counts.items()),
-        *(Entry(key, ValueType.BOOL, flag) for key, flag in flags.items()),
-        Entry("eagle3.target_layers", ValueType.ARRAY, shape.taps, ValueType.INT32),
-        Entry("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, shape.norm_eps),
-        Entry("eagle3.rope.freq_base", ValueType.FLOAT32, shape.rope_theta),
+        *(KeyValue(key, ValueType.UINT32, count) for key, count in counts.items()),
+        *(KeyValue(key, ValueType.BOOL, flag) for key, flag in flags.items()),
+        KeyValue("eagle3.target_layers", ValueType.ARRAY, shape.taps, ValueType.INT32),
+        KeyValue("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, shape.norm_eps),
+        KeyValue("eagle3.rope.freq_base", ValueType.FLOAT32, shape.rope_theta),
         *tokenizer_entries(school.target),
     ]
 
 
 @torch.no_grad()
-def tensors_of(pupil: Pupil, words: Words, kind: str) -> list[StreamedTensor]:
+def tensors_of(pupil: DraftHead, words: DraftVocabulary, kind: str) -> list[StreamedTensor]:
     head = pupil.head
     fc = folded_fc(head) if head.shape.fc_norm else head.fc.weight
     weights = {"fc": fc, **{outer: head.get_parameter(inner) for inner, outer in HEAD_NAMES.items()}}

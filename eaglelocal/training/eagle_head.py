@@ -71,14 +71,14 @@ def shape_beside(
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class KvTensors:
     """A tensor of keys and one of values, each [batch, heads, cells, head_size], keys rotated."""
 
     keys: Tensor
     values: Tensor
 
 
-class Head(nn.Module):
+class EagleHead(nn.Module):
     """An EAGLE-3 or 3.1 head without embeddings and lm_head."""
 
     cos: Tensor  # [max_context + MAX_STEPS, head_size / 2]
@@ -129,7 +129,7 @@ class Head(nn.Module):
         positions = torch.arange(embedded.shape[1] - 1, device=g.device)
         is_seen = self._sees(anchors, positions)  # [batch, chains, cells]
         state = rows_at(g, anchors)
-        own: list[Cells] = []
+        own: list[KvTensors] = []
         states = []
         for step in range(num_steps):
             token = rows_at(embedded, (anchors + 1 + step).clamp(max=embedded.shape[1] - 1))
@@ -147,7 +147,7 @@ class Head(nn.Module):
         is_past = cells <= anchors.unsqueeze(-1)
         return is_past if self.shape.window is None else is_past & (cells > anchors.unsqueeze(-1) - self.shape.window)
 
-    def _prefix(self, embedded: Tensor, g: Tensor) -> Cells:
+    def _prefix(self, embedded: Tensor, g: Tensor) -> KvTensors:
         """Return the cells of all pairs (token[P+1], g[P]); they need no attention, only the layer's input."""
         pairs, _ = self._pair(embedded[:, 1:], g[:, :-1])
         return self._cells(pairs, torch.arange(pairs.shape[1], device=pairs.device).unsqueeze(0))
@@ -157,10 +157,10 @@ class Head(nn.Module):
         hidden = self.hidden_norm(state)
         return torch.cat((self.token_norm(token), hidden), -1), hidden if self.shape.norm_before_residual else state
 
-    def _cells(self, pairs: Tensor, positions: Tensor) -> Cells:
+    def _cells(self, pairs: Tensor, positions: Tensor) -> KvTensors:
         repeat = self.shape.num_heads // self.shape.num_kv_heads
         keys, values = self._rotated(self.k(pairs), positions), self._split(self.v(pairs))
-        return Cells(keys.repeat_interleave(repeat, 1), values.repeat_interleave(repeat, 1))
+        return KvTensors(keys.repeat_interleave(repeat, 1), values.repeat_interleave(repeat, 1))
 
     def _rotated(self, x: Tensor, positions: Tensor) -> Tensor:
         return rotate(self._split(x), self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1))
@@ -173,7 +173,7 @@ class Head(nn.Module):
         return x + self.ffn(self.ffn_norm(x))  # type: ignore[no-any-return]
 
 
-def attend(query: Tensor, prefix: Cells, is_seen: Tensor, *, own: list[Cells]) -> Tensor:
+def attend(query: Tensor, prefix: KvTensors, is_seen: Tensor, *, own: list[KvTensors]) -> Tensor:
     """Attend to the seen prefix cells and the chain's own ones; returns [batch, chains, heads * head_size].
 
     query [batch, heads, chains, head_size]; is_seen [batch, chains, cells]; own: one cell per chain and earlier step.

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from eaglelocal.core.atomic_file import put_in_place
 from eaglelocal.core.folders import SHARED, make_folder
-from eaglelocal.training.eagle_head import Head, HeadShape
-from eaglelocal.training.llama_target import Target, TargetShape
+from eaglelocal.training.eagle_head import EagleHead, HeadShape
+from eaglelocal.training.llama_target import LlamaTarget, TargetShape
 from eaglelocal.training.tokenizer import GuideTokenizer, add_tokenizer_keys
 
 MatrixType = gguf.GGMLQuantizationType
@@ -61,7 +61,7 @@ def round_to_bfloat16(module: nn.Module) -> None:
 
 
 def export_target(
-    target: Target, tokenizer: GuideTokenizer, path: Path, *, name: str, matrix_type: MatrixType = MatrixType.BF16
+    target: LlamaTarget, tokenizer: GuideTokenizer, path: Path, *, name: str, matrix_type: MatrixType = MatrixType.BF16
 ) -> None:
     with _written(path, "llama") as writer:
         _add_model_keys(writer, target.shape, name=name, num_layers=target.shape.num_layers, vocab=target.shape.vocab)
@@ -78,7 +78,7 @@ def export_target(
 
 
 def export_head(
-    head: Head, tokenizer: GuideTokenizer, path: Path, *, name: str, matrix_type: MatrixType = MatrixType.BF16
+    head: EagleHead, tokenizer: GuideTokenizer, path: Path, *, name: str, matrix_type: MatrixType = MatrixType.BF16
 ) -> None:
     shape = head.shape
     with _written(path, "eagle3") as writer:
@@ -99,7 +99,7 @@ def export_head(
             _add(writer, outer, head.get_parameter(inner), matrix_type)
 
 
-def folded_fc(head: Head) -> Tensor:
+def folded_fc(head: EagleHead) -> Tensor:
     """Return fc [width, 3 * target width] with each tap's norm gains multiplied into its columns."""
     gains = torch.cat([head.get_parameter(f"fc_norms.{index}.weight") for index in range(len(head.shape.taps))])
     return (head.fc.weight * gains).detach()

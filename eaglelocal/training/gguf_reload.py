@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from eaglelocal.training.gguf_export import BLOCK_NAMES
-from eaglelocal.training.llama_target import Target
+from eaglelocal.training.llama_target import LlamaTarget
 from eaglelocal.training.tokenizer import GuideTokenizer, tokenizer_of
 
 
@@ -24,7 +24,7 @@ def read_tokenizer(path: Path) -> GuideTokenizer:
 
 
 @torch.no_grad()
-def fill_target(target: Target, path: Path) -> None:
+def fill_target(target: LlamaTarget, path: Path) -> None:
     """Load the file's weights into the target. Raises KeyError or RuntimeError where the file is of another shape."""
     weights = read_weights(path)
     target.embedding.weight.copy_(weights["token_embd"])

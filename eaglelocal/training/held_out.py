@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from eaglelocal.training.document_packing import Batch, Pieces, encode_document, pack, score
-from eaglelocal.training.llama_target import Target
+from eaglelocal.training.document_packing import PackedBatch, Pieces, encode_document, pack, score
+from eaglelocal.training.llama_target import LlamaTarget
 from eaglelocal.training.next_token import answer_loss
 from eaglelocal.training.tokenizer import GuideTokenizer
 from eaglelocal.training.training_time_test import TrainingTimeTest
@@ -24,13 +24,13 @@ MAX_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Examination:
+class HeldOutEvaluation:
     """The held-out batches on which target and head are judged."""
 
-    batches: dict[str, Batch]  # kind of task -> its rows
+    batches: dict[str, PackedBatch]  # kind of task -> its rows
 
     @classmethod
-    def of(cls, documents: Iterable[tuple[str, Pieces]], tokenizer: GuideTokenizer) -> Examination:
+    def of(cls, documents: Iterable[tuple[str, Pieces]], tokenizer: GuideTokenizer) -> HeldOutEvaluation:
         """Pack rows from (kind, pieces); kinds without an answer that fits a row are left out."""
         by_kind: dict[str, list[Pieces]] = defaultdict(list)
         for kind, pieces in documents:
@@ -38,7 +38,7 @@ class Examination:
         batches = {kind: _batch(found, tokenizer) for kind, found in sorted(by_kind.items())}
         return cls({kind: batch for kind, batch in batches.items() if batch is not None})
 
-    def of_target(self, target: Target) -> str:
+    def of_target(self, target: LlamaTarget) -> str:
         """Return `kind loss/agreement`: nats per answer token, share of answer tokens that are the argmax."""
         scores = {kind: answer_loss(target, batch) for kind, batch in self.batches.items()}
         return ", ".join(f"{kind} {loss:.3f}/{agreement:.3f}" for kind, (loss, agreement) in scores.items())
@@ -54,7 +54,7 @@ class Examination:
         return ", ".join(told)
 
 
-def _batch(documents: list[Pieces], tokenizer: GuideTokenizer) -> Batch | None:
+def _batch(documents: list[Pieces], tokenizer: GuideTokenizer) -> PackedBatch | None:
     encoded = (encode_document(pieces, tokenizer) for pieces in documents)
     rows = [row for row, _ in zip(pack(encoded, ROW_LENGTH, tokenizer.end_of_text), range(MAX_ROWS), strict=False)]
     if not rows:

@@ -101,7 +101,7 @@ class SwiGlu(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
 
 
-class Block(nn.Module):
+class TargetBlock(nn.Module):
     def __init__(self, shape: TargetShape) -> None:
         super().__init__()
         self.attention_norm = RmsNorm(shape.width, shape.norm_eps)
@@ -114,7 +114,7 @@ class Block(nn.Module):
         return x + self.ffn(self.ffn_norm(x))  # type: ignore[no-any-return]
 
 
-class Target(nn.Module):
+class LlamaTarget(nn.Module):
     """A llama model. `forward` returns the lm_head's input; `logits` applies the lm_head (to all rows or some)."""
 
     cos: Tensor  # [max_context, head_size / 2]
@@ -124,7 +124,7 @@ class Target(nn.Module):
         super().__init__()
         self.shape = shape
         self.embedding = nn.Embedding(shape.vocab, shape.width)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
+        self.blocks = nn.ModuleList(TargetBlock(shape) for _ in range(shape.num_layers))
         self.norm = RmsNorm(shape.width, shape.norm_eps)
         cos, sin = rope_tables(shape.max_context, shape.head_size, shape.rope_theta)
         self.register_buffer("cos", cos, persistent=False)

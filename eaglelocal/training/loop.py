@@ -28,7 +28,7 @@ from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.training.muon import Muon
 from eaglelocal.training.precision import autocast
-from eaglelocal.training.progress import Progress
+from eaglelocal.training.progress import TrainingProgress
 
 
 class Stretch(Protocol):
@@ -82,7 +82,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Run(Generic[S, B]):
+class TrainingRun(Generic[S, B]):
     """A training run: its objective, its data, where its checkpoint is, and what is called now and then."""
 
     objective: Objective[B]
@@ -98,7 +98,7 @@ class Run(Generic[S, B]):
         return sum(stage.num_steps for stage in self.stages)
 
 
-def train(run: Run[S, B], progress: Progress) -> None:
+def train(run: TrainingRun[S, B], progress: TrainingProgress) -> None:
     """Train from the checkpoint, if there is one, to the end; the last checkpoint stays.
 
     If it is stopped (KeyboardInterrupt, SystemExit), it saves all steps that were taken. Raises ResourceError where
@@ -140,26 +140,26 @@ def _steps_from(stages: tuple[S, ...], done: int) -> Iterator[tuple[S, int]]:
     return (pair for index, pair in enumerate(every) if index >= done)
 
 
-def skipped(done: int, loss: float, on_end: int, progress: Progress) -> None:
+def skipped(done: int, loss: float, on_end: int, progress: TrainingProgress) -> None:
     progress.note(f"step {done} is left out: its loss is {loss}")
     if on_end >= MOST_SKIPPED:
         hint = "the same command goes on before them; `--torch-device cpu`, if a GPU miscalculates"
         raise EagleLocalError(f"the loss of {on_end} steps on end is no number", hint=hint)
 
 
-def loss_of(run: Run[S, B], parts: Iterable[B]) -> float:
+def loss_of(run: TrainingRun[S, B], parts: Iterable[B]) -> float:
     """Return the loss of a whole step, and accumulate its gradients."""
     return sum(map(partial(_learned_from, run), parts))  # a loop's variable would keep a part while the next is made
 
 
-def _learned_from(run: Run[S, B], part: B) -> float:
+def _learned_from(run: TrainingRun[S, B], part: B) -> float:
     with autocast(run.device):
         loss = run.objective.loss(part)
     loss.backward()  # type: ignore[no-untyped-call]
     return float(loss.detach())
 
 
-def update(run: Run[S, B], optimizers: list[torch.optim.Optimizer], done: int, loss: float) -> bool:
+def update(run: TrainingRun[S, B], optimizers: list[torch.optim.Optimizer], done: int, loss: float) -> bool:
     """Apply the gradients and clear them. Returns False, and changes no weight, if they or the loss are not finite."""
     norm = nn.utils.clip_grad_norm_(run.objective.trained.parameters(), run.recipe.max_gradient_norm)
     is_sound = math.isfinite(loss) and math.isfinite(float(norm))

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eaglelocal.training.document_packing import Batch
-from eaglelocal.training.llama_target import Target
+from eaglelocal.training.document_packing import PackedBatch
+from eaglelocal.training.llama_target import LlamaTarget
 
 
 def cross_entropy(state: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:
@@ -21,7 +21,7 @@ def cross_entropy(state: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:
 class NextToken:
     """The target's objective; `compiled` fuses the graph, which is faster."""
 
-    def __init__(self, target: Target, *, compiled: bool) -> None:
+    def __init__(self, target: LlamaTarget, *, compiled: bool) -> None:
         self._target = target
         self._forward = torch.compile(target) if compiled else target
         self._cross_entropy = torch.compile(cross_entropy, dynamic=True) if compiled else cross_entropy
@@ -30,14 +30,14 @@ class NextToken:
     def trained(self) -> nn.Module:
         return self._target
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: PackedBatch) -> Tensor:
         state = self._forward(torch.from_numpy(batch.tokens)).flatten(0, 1)
         scored = state[torch.from_numpy(batch.scored)]
         return self._cross_entropy(scored, self._target.embedding.weight, torch.from_numpy(batch.labels))
 
 
 @torch.no_grad()
-def answer_loss(target: Target, batch: Batch) -> tuple[float, float]:
+def answer_loss(target: LlamaTarget, batch: PackedBatch) -> tuple[float, float]:
     """Return the mean loss and argmax agreement over the batch's assistant tokens."""
     at = torch.from_numpy(batch.scored[batch.is_assistant])
     labels = torch.from_numpy(batch.labels[batch.is_assistant])

@@ -15,7 +15,7 @@ LOG_EVERY_S = 20.0
 SMOOTHING = 0.98
 
 
-class Progress:
+class TrainingProgress:
     """A display of steps done, loss (smoothed), tokens per second and the time left."""
 
     def __init__(self, label: str) -> None:
@@ -30,7 +30,7 @@ class Progress:
         self._began_at = self._marked_at = 0.0
         self._done_at_begin = 0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> TrainingProgress:
         if self._console.is_terminal:
             self._bar.start()
         return self

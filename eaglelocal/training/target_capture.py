@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import EngineError
@@ -48,7 +48,7 @@ class Captured:
     best: Ints
 
 
-class Capture:
+class TargetCapture:
     """A loaded target that reads texts. Use it as a context manager, or close it.
 
     Raises as assembly does where the target cannot be loaded.
@@ -63,7 +63,7 @@ class Capture:
         library = load_library()
         part = fitted(replace(plan, n_batch=CAPTURE_ROWS), probe(), library, threads=threads).target
         with contextlib.ExitStack() as opened:
-            model = Model(library, part.header.path, part.placement)
+            model = LlamaModel(library, part.header.path, part.placement)
             opened.callback(model.close)
             by_nextn = read_model(part.header).final_state is FinalState.NEXTN
             params = replace(part.context, max_outputs=None)
@@ -97,7 +97,7 @@ class Capture:
     def close(self) -> None:
         self._opened.close()
 
-    def __enter__(self) -> Capture:
+    def __enter__(self) -> TargetCapture:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

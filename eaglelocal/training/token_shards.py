@@ -20,7 +20,7 @@ from eaglelocal.backend.parent_watch import end_with_parent
 from eaglelocal.core.atomic_file import put_in_place
 from eaglelocal.core.folders import SHARED, make_folder
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.training.document_packing import Batch, Document, Pieces, encode_document, pack, score
+from eaglelocal.training.document_packing import PackedBatch, PackedDocument, Pieces, encode_document, pack, score
 from eaglelocal.training.tokenizer import load_tokenizer
 
 STEPS_PER_SHARD = 64
@@ -61,7 +61,7 @@ class Shards:
     stages: tuple[Stage, ...]
     seed: int
 
-    def batch(self, stage: Stage, step: int) -> Batch:
+    def batch(self, stage: Stage, step: int) -> PackedBatch:
         """Return the batch of one step; its shard must be there (`wait_for`)."""
         rows = np.load(self.path(stage, step // STEPS_PER_SHARD), mmap_mode="r")  # [2, rows, row_length]
         order = np.random.default_rng([self.seed, step // STEPS_PER_SHARD]).permutation(rows.shape[1])
@@ -103,7 +103,7 @@ def _endless(source: DocumentSource, seed: int) -> Iterator[Pieces]:
     return chain.from_iterable(source(next_seed) for next_seed in count(seed))
 
 
-def _write(path: Path, rows: Iterable[Document]) -> None:
+def _write(path: Path, rows: Iterable[PackedDocument]) -> None:
     stacked: npt.NDArray[np.uint16] = np.stack([np.stack((r.tokens, r.flags.astype(np.uint16))) for r in rows], 1)
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:

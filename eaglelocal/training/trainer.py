@@ -18,13 +18,13 @@ import torch
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.probe.thread_count import usable_threads
-from eaglelocal.training.batches import Accepted, Course, Imitation, Lesson, Reader, Unrolling
-from eaglelocal.training.conversations import Conversation
-from eaglelocal.training.draft_head import Pupil, School, Words, frequent_tokens, pupil_of, words_of
-from eaglelocal.training.loop import Recipe, Run, train
+from eaglelocal.training.batches import Accepted, BatchSchedule, HeadBatch, Imitation, Reader, Unrolling
+from eaglelocal.training.conversations import TrainingConversation
+from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, HeadSource, frequent_tokens, pupil_of, words_of
+from eaglelocal.training.loop import Recipe, TrainingRun, train
 from eaglelocal.training.precision import autocast
-from eaglelocal.training.progress import Progress
-from eaglelocal.training.target_capture import Capture
+from eaglelocal.training.progress import TrainingProgress
+from eaglelocal.training.target_capture import TargetCapture
 
 HELD_OUT_ROWS = 4  # in a batch, if they fit
 PART_NUMBERS = 2**22  # of a state, in a part trained on at once: with a wide target gradients keep gigabytes of it
@@ -34,7 +34,7 @@ NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "ALL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class HeadTraining:
     """Parameters of a training run: the head, the data, and the duration.
 
     plan        loads the target; conversations longer than its n_ctx lose their end
@@ -42,9 +42,9 @@ class Study:
     """
 
     plan: Plan
-    school: School
-    taught: tuple[Conversation, ...]
-    held_out: tuple[Conversation, ...]
+    school: HeadSource
+    taught: tuple[TrainingConversation, ...]
+    held_out: tuple[TrainingConversation, ...]
     checkpoint: Path
     epochs: int
     rows_per_step: int
@@ -55,16 +55,16 @@ class Study:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class TrainedHead:
     """The trained head, and its acceptance on the held-out conversations before and after."""
 
-    pupil: Pupil
-    words: Words
+    pupil: DraftHead
+    words: DraftVocabulary
     before: Accepted
     after: Accepted
 
 
-def learn(study: Study) -> Learned:
+def learn(study: HeadTraining) -> TrainedHead:
     """Train a head. What torch holds on the device is freed afterwards.
 
     Raises UsageError where the context holds no answer, ResourceError where memory does not suffice, what loading
@@ -104,9 +104,9 @@ def _memory_suffices(device: str) -> Iterator[None]:
         raise ResourceError(f"learning needs more memory than {device} has left", hint=ways) from error
 
 
-def parts_of(together: Sequence[Conversation], width: int) -> Iterator[Sequence[Conversation]]:
+def parts_of(together: Sequence[TrainingConversation], width: int) -> Iterator[Sequence[TrainingConversation]]:
     """Split a step into parts that are small enough to train on at once, each padded to its longest conversation."""
-    part: list[Conversation] = []
+    part: list[TrainingConversation] = []
     for one in sorted(together, key=lambda each: len(each.tokens)):
         if part and (len(part) + 1) * len(one.tokens) * width > PART_NUMBERS:
             yield part
@@ -115,18 +115,21 @@ def parts_of(together: Sequence[Conversation], width: int) -> Iterator[Sequence[
     yield part
 
 
-def _learned(study: Study) -> Learned:
+def _learned(study: HeadTraining) -> TrainedHead:
     study = within_context(study)
     torch.set_num_threads(study.plan.threads or usable_threads())
     torch.manual_seed(study.seed)
     new_tokens = frequent_tokens(_counts(study)) if study.school.start is None else None
     words = words_of(study.school, new_tokens)
     pupil = pupil_of(study.school, words, max_context=study.plan.n_ctx).to_learn_on(study.device)
-    with Capture(study.plan, pupil.head.shape.taps, words.tokens) as capture, Progress("head") as progress:
+    with (
+        TargetCapture(study.plan, pupil.head.shape.taps, words.tokens) as capture,
+        TrainingProgress("head") as progress,
+    ):
         reader = Reader(capture.read, words, device=study.device)
         width = pupil.head.shape.width
         examined = Imitation(pupil, study.unrolling)
-        course = Course(study.taught, study.rows_per_step, study.epochs, study.seed)
+        course = BatchSchedule(study.taught, study.rows_per_step, study.epochs, study.seed)
 
         def examine() -> Accepted:
             total = Accepted(0, (0,) * study.unrolling.num_steps)
@@ -140,7 +143,7 @@ def _learned(study: Study) -> Learned:
         def on_milestone(done: int) -> None:
             progress.note(f"held out at step {done}: {told(examine())}")
 
-        def batches(stage: Course, step: int) -> Iterator[Lesson]:
+        def batches(stage: BatchSchedule, step: int) -> Iterator[HeadBatch]:
             together = stage.of_step(step)
             num_chains = [min(one.num_said, study.unrolling.chains) for one in together]
             for number, part in enumerate(parts_of(together, width)):
@@ -150,14 +153,14 @@ def _learned(study: Study) -> Learned:
         leave_room(study.device)
         before = examine()
         progress.note(f"held out before: {told(before)}")
-        run = Run(examined, (course,), batches, study.checkpoint, study.recipe, on_milestone, study.device)
+        run = TrainingRun(examined, (course,), batches, study.checkpoint, study.recipe, on_milestone, study.device)
         train(run, progress)
         after = examine()
         progress.note(f"held out at the end: {told(after)}")
-    return Learned(pupil.cpu(), words, before, after)
+    return TrainedHead(pupil.cpu(), words, before, after)
 
 
-def within_context(study: Study) -> Study:
+def within_context(study: HeadTraining) -> HeadTraining:
     """Cut conversations to the context, which may be smaller than before, and drop those without enough of an answer.
 
     Also drops conversations with unknown tokens, which a damaged file may have. Raises UsageError if none is left.
@@ -181,7 +184,7 @@ def told(accepted: Accepted) -> str:
     return f"{accepted.length:.2f} tokens a check ({shares})"
 
 
-def _counts(study: Study) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _counts(study: HeadTraining) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return a count per token, in which any token of an answer outranks those that are in questions only."""
     said = np.zeros(study.school.info.n_vocab, np.int64)
     for one in study.taught:

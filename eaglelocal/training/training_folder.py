@@ -24,7 +24,7 @@ TARGET = "target"  # its name, to be shown; the run that works here locks this f
 
 
 @dataclass(frozen=True, slots=True)
-class Workplace:
+class TrainingFolder:
     """A folder of `train` on disk. `paths`: its files, and last the folder itself if it holds nothing else."""
 
     folder: Path
@@ -70,7 +70,7 @@ def _name(folder: Path, lock: TextIO, target: str) -> None:
             lock.flush()
 
 
-def workplaces() -> list[Workplace]:
+def workplaces() -> list[TrainingFolder]:
     """Return the folders in the place where `train` works by default."""
     found = []
     for folder in sorted(locations.training_dir().glob("*/")):
@@ -79,13 +79,13 @@ def workplaces() -> list[Workplace]:
     return found
 
 
-def _workplace(folder: Path) -> Workplace:
+def _workplace(folder: Path) -> TrainingFolder:
     there = list(folder.iterdir())
     own = sorted(path for path in there if path.name in (ANSWERS, TARGET) or path.suffix in (CHECKPOINT, PARTIAL))
     label = (folder / TARGET).read_text(encoding="utf-8", errors="replace") if folder / TARGET in own else ""
     size_bytes = sum(path.stat().st_size for path in own)
     paths = (*own, *([folder] if len(own) == len(there) else []))
-    return Workplace(folder, label.strip(), paths, size_bytes, _is_in_use(folder))
+    return TrainingFolder(folder, label.strip(), paths, size_bytes, _is_in_use(folder))
 
 
 def _is_in_use(folder: Path) -> bool:

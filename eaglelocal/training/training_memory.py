@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from eaglelocal.errors import ResourceError
-from eaglelocal.memory.budget import RAM, Buffer, Room, load_of, size
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, load_of, size
 from eaglelocal.training.batches import Unrolling
-from eaglelocal.training.draft_head import Pupil, School, frequent_tokens, head_shape, words_of
-from eaglelocal.training.eagle_head import Head, HeadShape
+from eaglelocal.training.draft_head import DraftHead, HeadSource, frequent_tokens, head_shape, words_of
+from eaglelocal.training.eagle_head import EagleHead, HeadShape
 from eaglelocal.training.loop import is_table, makes_scores
 from eaglelocal.training.precision import quick_type
 
@@ -29,7 +29,7 @@ CTX_STEP = 256  # a hinted --ctx is a multiple
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class MemoryNeed:
     """The bytes to train a head on conversations of at most `max_tokens`."""
 
     state_bytes: int  # weights, gradients and what optimizers keep
@@ -43,19 +43,19 @@ class Need:
         return self.state_bytes + self.step_bytes
 
 
-def need_of(school: School, plan: Unrolling, *, max_tokens: int, device: str) -> Need:
+def need_of(school: HeadSource, plan: Unrolling, *, max_tokens: int, device: str) -> MemoryNeed:
     """Return the memory needed. A new head's tokens are not chosen yet, but their number is known."""
     words = words_of(school, frequent_tokens(np.zeros(school.info.n_vocab, np.int64)))
     shape = head_shape(school, max_context=max_tokens)
     with torch.device("meta"):  # shapes only
-        pupil = Pupil(Head(shape), torch.empty(words.output_shape), owns_output=words.owns_output)
+        pupil = DraftHead(EagleHead(shape), torch.empty(words.output_shape), owns_output=words.owns_output)
     learned = list(pupil.named_parameters())
     lent = 0 if words.owns_output else pupil.output.numel() * quick_type(device).itemsize
     token = token_bytes(shape, plan)
     said = words.output_shape[0] * (plan.chains * (10 * plan.num_steps + 20) + max_tokens * HALF)
     rows = plan.chains * plan.num_steps * (40 * shape.width + 16 * shape.ffn)
     kept = sum(weight.numel() * (2 * FLOAT + kept_bytes(name, weight) + HALF) for name, weight in learned)
-    return Need(
+    return MemoryNeed(
         state_bytes=kept + lent,
         step_bytes=max(max_tokens * token + said + rows, muon_bytes(learned)),
         token_bytes=token,
@@ -91,7 +91,7 @@ def token_bytes(shape: HeadShape, plan: Unrolling) -> int:
     return reading + shape.num_heads * plan.chains * (6 * plan.num_steps + 20)
 
 
-def check_room(need: Need, held: Sequence[Buffer], rooms: Sequence[Room], device: str) -> None:
+def check_room(need: MemoryNeed, held: Sequence[Buffer], rooms: Sequence[FreeMemory], device: str) -> None:
     """Check that training fits in memory. Raises ResourceError with the sum.
 
     `held`: the target, which is loaded too; `device`: torch's device type.
@@ -111,7 +111,7 @@ def check_room(need: Need, held: Sequence[Buffer], rooms: Sequence[Room], device
     raise ResourceError(message, hint=" or ".join(ways_out(need, missing, device)))
 
 
-def room_of(device: str, rooms: Sequence[Room]) -> Room | None:
+def room_of(device: str, rooms: Sequence[FreeMemory]) -> FreeMemory | None:
     """Return the memory that torch will use: its first GPU is llama.cpp's; None: llama.cpp sees none."""
     if device == "cuda":
         first = next((room for room in rooms if room.device != RAM), None)
@@ -120,7 +120,7 @@ def room_of(device: str, rooms: Sequence[Room]) -> Room | None:
     return next((room for room in rooms if room.device == RAM), None)
 
 
-def ways_out(need: Need, missing: int, device: str) -> Iterator[str]:
+def ways_out(need: MemoryNeed, missing: int, device: str) -> Iterator[str]:
     n_ctx = (need.max_tokens - missing // need.token_bytes - 1) // CTX_STEP * CTX_STEP
     if n_ctx > 0:
         yield f"--ctx {n_ctx}"
@@ -131,7 +131,7 @@ def ways_out(need: Need, missing: int, device: str) -> Iterator[str]:
         yield "a smaller model or quantization"
 
 
-def check_disk(need: Need, folder: Path, free_bytes: int) -> None:
+def check_disk(need: MemoryNeed, folder: Path, free_bytes: int) -> None:
     """Check the space for one checkpoint besides the previous one. Raises ResourceError."""
     wanted = 2 * need.checkpoint_bytes
     if wanted > free_bytes:

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eaglelocal.training.document_packing import Batch
-from eaglelocal.training.eagle_head import Head, rows_at
-from eaglelocal.training.llama_target import Target
+from eaglelocal.training.document_packing import PackedBatch
+from eaglelocal.training.eagle_head import EagleHead, rows_at
+from eaglelocal.training.llama_target import LlamaTarget
 
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -34,14 +34,14 @@ class ChainPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Chains:
+class UnrolledChains:
     """The anchors of a batch's chains, and which of their steps count."""
 
     anchors: Tensor  # [batch, chains]
     counts: Tensor  # [steps, batch, chains] 1.0 where the step's token is an assistant token of the anchor's answer
 
 
-def draw_chains(batch: Batch, plan: ChainPlan) -> Chains:
+def draw_chains(batch: PackedBatch, plan: ChainPlan) -> UnrolledChains:
     """Draw anchors P whose token P+1 is the assistant's, without replacement. Rows with too few repeat, uncounted."""
     num_rows, length = batch.tokens.shape
     rng = np.random.default_rng(int(batch.scored.sum()) % 2**32)
@@ -55,7 +55,9 @@ def draw_chains(batch: Batch, plan: ChainPlan) -> Chains:
         candidates = np.flatnonzero(is_answer[row, 1:-1])  # P + 1 in 1 .. length - 2
         chosen = rng.permutation(candidates)[:num_chains]
         anchors[row, : len(chosen)], is_real[row, : len(chosen)] = chosen, True
-    return Chains(torch.from_numpy(anchors), torch.from_numpy(_counts(anchors, is_real, is_answer, plan.num_steps)))
+    return UnrolledChains(
+        torch.from_numpy(anchors), torch.from_numpy(_counts(anchors, is_real, is_answer, plan.num_steps))
+    )
 
 
 def _counts(anchors: Positions, is_real: Flags, is_answer: Flags, num_steps: int) -> npt.NDArray[np.float32]:
@@ -86,7 +88,7 @@ def logit_loss(draft: Tensor, target: Tensor, argmax_share: float) -> tuple[Tens
 class TrainingTimeTest:
     """The head's objective."""
 
-    def __init__(self, head: Head, target: Target, plan: ChainPlan, *, compiled: bool) -> None:
+    def __init__(self, head: EagleHead, target: LlamaTarget, plan: ChainPlan, *, compiled: bool) -> None:
         self._head, self._target, self._plan = head, target.requires_grad_(False), plan
         self._tapped = torch.compile(target.forward_with_taps) if compiled else target.forward_with_taps
         self._unroll = torch.compile(head) if compiled else head
@@ -97,11 +99,11 @@ class TrainingTimeTest:
     def trained(self) -> nn.Module:
         return self._head
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: PackedBatch) -> Tensor:
         loss, _ = self.loss_and_agreement(batch)
         return loss
 
-    def loss_and_agreement(self, batch: Batch) -> tuple[Tensor, list[float]]:
+    def loss_and_agreement(self, batch: PackedBatch) -> tuple[Tensor, list[float]]:
         """Return the weighted loss, and per step the share of scored tokens on which head and target agree."""
         tokens, chains = torch.from_numpy(batch.tokens), draw_chains(batch, self._plan)
         with torch.no_grad():

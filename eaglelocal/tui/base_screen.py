@@ -15,7 +15,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES, Theme
 
-from eaglelocal.tui.display_options import Look
+from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.screen_size import at_least, is_enough, too_small
 from eaglelocal.tui.terminal_driver import TerminalDriver
@@ -59,7 +59,7 @@ def without_colour() -> Iterator[None]:
 
 
 class EagleApp(App[ReturnType]):
-    """An app with the themes, glyphs and keys of a `Look`. Users can rebind every binding that has an id."""
+    """An app with the themes, glyphs and keys of a `DisplayOptions`. Users can rebind every binding that has an id."""
 
     TITLE = "eaglelocal"
     DEFAULT_CSS = """
@@ -72,7 +72,7 @@ class EagleApp(App[ReturnType]):
     }
     """
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: DisplayOptions) -> None:
         with nullcontext() if look.has_colour else without_colour():
             super().__init__()
         self.look = look

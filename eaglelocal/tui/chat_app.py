@@ -1,6 +1,6 @@
 """The chat screen: a transcript, a prompt and the speculation panel.
 
-Defines keys, actions and layout. `Partner` does the work that blocks, the widgets draw.
+Defines keys, actions and layout. `ChatController` does the work that blocks, the widgets draw.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui import chat_controller as news
 from eaglelocal.tui import clipboard
 from eaglelocal.tui.base_screen import EagleApp
-from eaglelocal.tui.chat_controller import OpenSession, Partner
+from eaglelocal.tui.chat_controller import ChatController, OpenSession
 from eaglelocal.tui.chat_lines import status_line, title_line
-from eaglelocal.tui.display_options import Look
-from eaglelocal.tui.entries import View
+from eaglelocal.tui.display_options import DisplayOptions
+from eaglelocal.tui.entries import RenderOptions
 from eaglelocal.tui.external_editor import edited
-from eaglelocal.tui.feed import Feed, Frame
+from eaglelocal.tui.feed import Feed, PanelFrame
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.lines_widget import Painted
+from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.panel_widget import SpeculationPanel
-from eaglelocal.tui.prompt_input import Prompt
-from eaglelocal.tui.redraw_timer import Ticker
+from eaglelocal.tui.prompt_input import PromptInput
+from eaglelocal.tui.redraw_timer import RedrawTimer
 from eaglelocal.tui.text_rows import Ink
 from eaglelocal.tui.transcript import Transcript
-from eaglelocal.tui.transcript_writer import Spoken
+from eaglelocal.tui.transcript_writer import TranscriptWriter
 
 BESIDE_COLUMNS = 100  # from this width on the panel is right of the transcript, else below it
 ROOMY_ROWS = 34  # a narrow screen of fewer rows starts without the panel
@@ -65,8 +65,8 @@ class ChatPlaces:
     history: Path
 
 
-class Told(Message):
-    """A Textual message that carries an event of `Partner` to the screen's thread."""
+class ControllerMessage(Message):
+    """A Textual message that carries an event of `ChatController` to the screen's thread."""
 
     def __init__(self, what: news.News) -> None:
         super().__init__()
@@ -110,18 +110,24 @@ class ChatApp(EagleApp[int]):
     ]
 
     def __init__(
-        self, open_session: OpenSession, places: ChatPlaces, look: Look, *, keeps: bool = True, tint: bool = False
+        self,
+        open_session: OpenSession,
+        places: ChatPlaces,
+        look: DisplayOptions,
+        *,
+        keeps: bool = True,
+        tint: bool = False,
     ) -> None:
         """keeps: save conversations automatically. tint: mark drafted text from the start."""
         super().__init__(look)
         self.feed = Feed(by_events=True)
-        self.partner = Partner(open_session, self._tell, self.feed, places.conversations, keeps=keeps)
+        self.partner = ChatController(open_session, self._tell, self.feed, places.conversations, keeps=keeps)
         self._places = places
         self._progress: LoadProgress | None = None
         self._engine_state = "loading"
         self._model: news.ModelChanged | None = None
         self._talk_name = ""
-        self._frame, self._framed_at = Frame(), float("-inf")
+        self._frame, self._framed_at = PanelFrame(), float("-inf")
         self._interrupted_at = float("-inf")
         self._edited: news.LastQuestion | None = None
         self._attached: tuple[str, ...] = ()  # labels of pictures that go with the next question
@@ -130,19 +136,19 @@ class ChatApp(EagleApp[int]):
         self._tint = tint
 
     def compose(self) -> ComposeResult:
-        yield Painted(id="title")
+        yield LinesWidget(id="title")
         with Container(id="body"):
             yield Transcript(id="transcript")
             yield SpeculationPanel(self.look.glyphs, id="panel")
-        yield Painted(id="status")
+        yield LinesWidget(id="status")
         history = QuestionHistory(self._places.history)
-        yield Prompt(history, dict(self.look.keys), placeholder="Ask something; / begins a command", id="prompt")
+        yield PromptInput(history, dict(self.look.keys), placeholder="Ask something; / begins a command", id="prompt")
         yield Footer()
 
     def on_mount(self) -> None:
-        self.transcript, self.prompt = self.query_one(Transcript), self.query_one(Prompt)
-        self.panel, self._spoken = self.query_one(SpeculationPanel), Spoken(self.transcript)
-        self._title, self._status = self.query_one("#title", Painted), self.query_one("#status", Painted)
+        self.transcript, self.prompt = self.query_one(Transcript), self.query_one(PromptInput)
+        self.panel, self._spoken = self.query_one(SpeculationPanel), TranscriptWriter(self.transcript)
+        self._title, self._status = self.query_one("#title", LinesWidget), self.query_one("#status", LinesWidget)
         self.theme_changed_signal.subscribe(self, lambda _: self._restyle())
         if self.look.glyphs is ASCII:
             self.transcript.use_ascii()
@@ -150,14 +156,14 @@ class ChatApp(EagleApp[int]):
         self._restyle()
         self._arrange()
         self.prompt.focus()
-        self.ticker = Ticker(self, self._tick)
+        self.ticker = RedrawTimer(self, self._tick)
         self.partner.start()
         self.call_after_refresh(_settle_down)
 
     # ---- drawing
     def _restyle(self) -> None:
         ink = Ink(is_dark=self.current_theme.dark, is_ascii=self.look.glyphs is ASCII)
-        self.transcript.view = View(ink, self._tint, self.transcript.view.thoughts_shown)
+        self.transcript.view = RenderOptions(ink, self._tint, self.transcript.view.thoughts_shown)
 
     def _arrange(self, size: Size | None = None) -> None:
         width, height = size or self.size
@@ -190,22 +196,22 @@ class ChatApp(EagleApp[int]):
     # ---- events of the partner
     def _tell(self, what: news.News) -> None:
         """Pass an event to the screen's thread, from any thread."""
-        self.post_message(Told(what))
+        self.post_message(ControllerMessage(what))
 
-    def on_told(self, message: Told) -> None:
+    def on_told(self, message: ControllerMessage) -> None:
         match message.what:
             case news.ModelChanged() as changed:
                 self._on_model(changed)
-            case news.Asking(question, live):
+            case news.QuestionSent(question, live):
                 self._spoken.ask(question, live)
             case news.Heard():
                 self._spoken.draw()
-            case news.Answered(asked, n_ctx, name):
+            case news.AnswerEnded(asked, n_ctx, name):
                 self._talk_name = name
                 self._spoken.end(asked, n_ctx)
-            case news.Said(text):
+            case news.NoteWritten(text):
                 self._spoken.note(text)
-            case news.Wrong(error):
+            case news.ErrorShown(error):
                 self._spoken.wrong(error)
             case news.Progressed(progress):
                 self._progress = progress
@@ -260,7 +266,7 @@ class ChatApp(EagleApp[int]):
             self._spoken.note("the server answers again")
 
     # ---- user input
-    def on_prompt_submitted(self, message: Prompt.Submitted) -> None:
+    def on_prompt_submitted(self, message: PromptInput.Submitted) -> None:
         text = message.text
         if self._edited is not None:
             self.partner.ask_instead(text.strip(), self._edited)
@@ -273,7 +279,7 @@ class ChatApp(EagleApp[int]):
             self.partner.ask(text.strip())
         self._tick(time.monotonic())
 
-    def on_prompt_dropped(self, message: Prompt.Dropped) -> None:
+    def on_prompt_dropped(self, message: PromptInput.Dropped) -> None:
         """Attach dropped pictures. If the model reads no images, insert their paths as text."""
         if self._model is None or self._model.model.info.sees_images:
             self.partner.act(f"/image {message.text}")

@@ -13,23 +13,23 @@ from pathlib import Path
 
 from eaglelocal.client.server_reading import reading_of
 from eaglelocal.conversation import conversation_file
-from eaglelocal.conversation.ask import Asked, ask, listen
+from eaglelocal.conversation.ask import AskResult, ask, listen
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.markdown_export import export
-from eaglelocal.conversation.message_output import Voice
+from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.pictures import shown
-from eaglelocal.conversation.session import Answer, Choice, Model, Outcome, Session
-from eaglelocal.conversation.slash_actions import Desk, Leave, act
+from eaglelocal.conversation.session import ActiveModel, AnswerEvents, ModelChoice, RequestOutcome, Session
+from eaglelocal.conversation.slash_actions import ActionContext, LeaveChat, act
 from eaglelocal.conversation.slash_commands import Command, parse
-from eaglelocal.core.events import Finished, LoadProgress, Piece, RequestEvent, Tokens
+from eaglelocal.core.events import Finished, LoadProgress, RequestEvent, TextPiece, Tokens
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.key_bindings import CHAT_KEYS
 from eaglelocal.tui.live_answer import LiveAnswer
-from eaglelocal.tui.task_queue import Errands
+from eaglelocal.tui.task_queue import TaskQueue
 
-OpenSession = Callable[[Voice, Choice], Session]
+OpenSession = Callable[[MessageOutput, ModelChoice], Session]
 
 WATCH_S = 1.0  # between two polls of the engine
 SIGN_OF_LIFE_S = 5.0  # between two readings of a joined server that is not answering
@@ -41,14 +41,14 @@ CLOSE_S = 5.0
 class ModelChanged:
     """A model is ready, or its sampling or system message has changed."""
 
-    model: Model
-    choice: Choice
+    model: ActiveModel
+    choice: ModelChoice
     params: SamplingParams
     system: str
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class QuestionSent:
     """A question was sent; its answer grows in `live`."""
 
     question: str
@@ -61,16 +61,16 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnswerEnded:
     """An answer has ended."""
 
-    asked: Asked
+    asked: AskResult
     n_ctx: int
     name: str  # of the conversation
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class NoteWritten:
     """A note for the transcript."""
 
     text: str
@@ -84,7 +84,7 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class ErrorShown:
     """An error for the transcript."""
 
     error: EagleLocalError
@@ -128,12 +128,12 @@ class Left:
 
 News = (
     ModelChanged
-    | Asking
+    | QuestionSent
     | Heard
-    | Answered
-    | Said
+    | AnswerEnded
+    | NoteWritten
     | Copied
-    | Wrong
+    | ErrorShown
     | Progressed
     | TookBack
     | Turned
@@ -153,7 +153,7 @@ class LastQuestion:
     num_turns: int
 
 
-class _Progress:
+class _ProgressLine:
     """A progress bar that ignores updates once it is finished."""
 
     def __init__(self, tell: Tell) -> None:
@@ -169,22 +169,22 @@ class _Progress:
 
 
 class ScreenVoice:
-    """A `Voice` that writes to the transcript."""
+    """A `MessageOutput` that writes to the transcript."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
 
     def message(self, text: str = "") -> None:
-        self._tell(Said(text))
+        self._tell(NoteWritten(text))
 
     def aside(self, text: str) -> None:
-        self._tell(Said(text))
+        self._tell(NoteWritten(text))
 
-    def progress(self) -> _Progress:
-        return _Progress(self._tell)
+    def progress(self) -> _ProgressLine:
+        return _ProgressLine(self._tell)
 
 
-class Partner:
+class ChatController:
     """The owner of a chat session, which it opens and uses on its own thread. Calls `tell` from several threads."""
 
     def __init__(self, open_session: OpenSession, tell: Tell, feed: Feed, folder: Path, *, keeps: bool = True) -> None:
@@ -192,9 +192,9 @@ class Partner:
         self._open_session, self._tell, self._feed, self._folder = open_session, tell, feed, folder
         self._keeps = keeps
         self._voice = ScreenVoice(tell)
-        self._errands = Errands(lambda error: tell(Wrong(error)))
+        self._errands = TaskQueue(lambda error: tell(ErrorShown(error)))
         self._session: Session | None = None
-        self._answer: Answer | None = None
+        self._answer: AnswerEvents | None = None
         self._ended, self._is_over = threading.Event(), threading.Event()  # the chat; an answer, not read yet
         self._watch = threading.Thread(target=self._look, name="engine-watch", daemon=True)
         self._state = ("loading", 0)
@@ -204,7 +204,7 @@ class Partner:
 
     # ---- called on the screen's thread
     def start(self) -> None:
-        self._errands.send(lambda: self._open(Choice()))
+        self._errands.send(lambda: self._open(ModelChoice()))
         self._errands.start()
         self._watch.start()
 
@@ -294,7 +294,7 @@ class Partner:
             self._session.close()
 
     # ---- on the thread of tasks
-    def _open(self, choice: Choice) -> None:
+    def _open(self, choice: ModelChoice) -> None:
         self._session = self._open_session(self._voice, choice)
         self._model_changed(self._session)
         self._tell_attached(self._session)
@@ -317,12 +317,12 @@ class Partner:
         self._tell_attached(session)
         self._live = LiveAnswer()
         self._shown_at = time.monotonic() if pictures else None
-        self._tell(Asking(shown(question, pictures), self._live))
+        self._tell(QuestionSent(shown(question, pictures), self._live))
         asked = ask(session, question, self._follow, pictures)
         self._keep(session)
-        self._tell(Answered(asked, session.model.info.n_ctx, session.conversation.name))
+        self._tell(AnswerEnded(asked, session.model.info.n_ctx, session.conversation.name))
 
-    def _follow(self, answer: Answer) -> Outcome:
+    def _follow(self, answer: AnswerEvents) -> RequestOutcome:
         self._is_stopping, self._answer = False, answer
         if self._ended.is_set():
             answer.cancel()
@@ -341,7 +341,7 @@ class Partner:
                 if is_first:
                     self._tell(Heard())
             case Finished(text=text, reasoning=reasoning):
-                self._live.push((Piece(-1, text, False, reasoning=reasoning),))
+                self._live.push((TextPiece(-1, text, False, reasoning=reasoning),))
 
     def _ask_instead(self, question: str, last: LastQuestion) -> None:
         """Replace the last question. Raises UsageError if another question is the last one by now."""
@@ -362,7 +362,7 @@ class Partner:
         if self._session is None and command.name == "/exit":
             self._tell(Left())
         elif self._session is None and command.name == "/model" and command.argument:
-            self._open(Choice(target=command.argument))  # the first model could not be loaded
+            self._open(ModelChoice(target=command.argument))  # the first model could not be loaded
         else:
             self._act_in(self._opened(), command)
 
@@ -370,8 +370,8 @@ class Partner:
         told = (session.model, session.conversation.system, session.params)
         before = (session.conversation, len(session.conversation.turns), told)
         try:
-            question = act(Desk(session, self._voice, self._folder, self._copy, CHAT_KEYS), command)
-        except Leave:
+            question = act(ActionContext(session, self._voice, self._folder, self._copy, CHAT_KEYS), command)
+        except LeaveChat:
             self._tell(Left())
             return
         finally:
@@ -384,7 +384,7 @@ class Partner:
         self._tell(Copied(text))
 
     def _after_action(
-        self, session: Session, talk: Conversation, num_turns: int, told: tuple[Model, str, SamplingParams]
+        self, session: Session, talk: Conversation, num_turns: int, told: tuple[ActiveModel, str, SamplingParams]
     ) -> None:
         now = session.conversation
         if now is not talk or len(now.turns) == 0 < num_turns:
@@ -406,12 +406,12 @@ class Partner:
         session = self._opened()
         if session.conversation.name == old:
             session.conversation.name = name
-        self._tell(Said(f"renamed {old} to {name}"))
+        self._tell(NoteWritten(f"renamed {old} to {name}"))
 
     def _export(self, name: str) -> None:
         conversation = conversation_file.load(self._folder, name)
         path = export(conversation, f"{name}.md", target=self._opened().model.info.target)
-        self._tell(Said(f"written to {path}"))
+        self._tell(NoteWritten(f"written to {path}"))
 
     def _keep(self, session: Session) -> None:
         """Save the conversation; after a failure, such as a full disk, report it and save no more."""
@@ -425,8 +425,8 @@ class Partner:
             conversation.name = path.stem
         except EagleLocalError as error:
             self._keeps = False
-            self._tell(Wrong(error))
-            self._tell(Said("conversations are not kept from here on"))
+            self._tell(ErrorShown(error))
+            self._tell(NoteWritten("conversations are not kept from here on"))
 
     # ---- on the watch's thread
     def _look(self) -> None:
@@ -452,6 +452,6 @@ class Partner:
             self._tell(StateChanged(state, restarts))
 
 
-def _is_our_server(model: Model) -> bool:
+def _is_our_server(model: ActiveModel) -> bool:
     """Return True for an eaglelocal server that was joined, which has to be polled for its state."""
     return model.plan is None and model.takes_spec

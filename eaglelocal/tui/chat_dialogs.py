@@ -1,6 +1,6 @@
 """The dialogs of the chat screen: saved conversations; system message and sampling; model and draft.
 
-They collect input, and `Partner` acts on it. A wrong input is reported in the dialog, which stays open.
+They collect input, and `ChatController` acts on it. A wrong input is reported in the dialog, which stays open.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eaglelocal.conversation.sampling_form import FIELDS, params_of, text_of
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import as_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
-from eaglelocal.tui.chat_controller import ModelChanged, Partner
+from eaglelocal.tui.chat_controller import ChatController, ModelChanged
 from eaglelocal.tui.text_rows import harmless
 
 
@@ -79,7 +79,7 @@ class TalksDialog(Dialog):
         Binding("e", "export", "Export", id="export", tooltip="as Markdown, into this folder"),
     ]
 
-    def __init__(self, folder: Path, partner: Partner) -> None:
+    def __init__(self, folder: Path, partner: ChatController) -> None:
         super().__init__()
         self._folder, self._partner = folder, partner
         self._names: list[str] = []
@@ -138,7 +138,7 @@ class TalksDialog(Dialog):
             self.dismiss(None)
 
 
-def _entry_text(entry: conversation_file.Entry) -> str:
+def _entry_text(entry: conversation_file.SavedConversation) -> str:
     when = datetime.datetime.fromtimestamp(entry.modified_at).strftime("%Y-%m-%d %H:%M")
     return f"{when}  {harmless(entry.name)}"
 
@@ -151,7 +151,7 @@ class SettingsDialog(Dialog):
         Binding("ctrl+s", "save", "Save", id="save", priority=True),
     ]
 
-    def __init__(self, model: ModelChanged, partner: Partner) -> None:
+    def __init__(self, model: ModelChanged, partner: ChatController) -> None:
         super().__init__()
         self._params, self._system, self._partner = model.params, model.system, partner
         self._shown = as_recommended(model.params, model.model.info.sampling)
@@ -187,7 +187,7 @@ class ModelDialog(Dialog):
         Binding("ctrl+s", "save", "Change", id="save", priority=True),
     ]
 
-    def __init__(self, changed: ModelChanged, partner: Partner) -> None:
+    def __init__(self, changed: ModelChanged, partner: ChatController) -> None:
         super().__init__()
         self._changed, self._partner = changed, partner
 

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.tui.chat_controller import ModelChanged
-from eaglelocal.tui.feed import Frame
+from eaglelocal.tui.feed import PanelFrame
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel_text import percent, state_span
 from eaglelocal.tui.styled_lines import Line, fitted, harmless, line, width_of
@@ -64,7 +64,7 @@ def shortened(name: str, room: int) -> str:
 
 
 def status_line(
-    progress: LoadProgress | None, state: str, activity: Activity, frame: Frame | None, width: int, glyphs: Glyphs
+    progress: LoadProgress | None, state: str, activity: Activity, frame: PanelFrame | None, width: int, glyphs: Glyphs
 ) -> Line:
     """Return the activity and the number of waiting questions; on the right the speculation of `frame`, if given."""
     doing = progress_spans(progress, glyphs) if progress is not None else activity_spans(state, activity)
@@ -98,7 +98,7 @@ def waiting_spans(number: int, is_answering: bool, glyphs: Glyphs) -> Line:
     return line((f" {glyphs.dot} {number} waiting{way_out}", "quiet")) if number else ()
 
 
-def speculation_spans(frame: Frame, glyphs: Glyphs) -> Line:
+def speculation_spans(frame: PanelFrame, glyphs: Glyphs) -> Line:
     """Return a span for the state and one for each figure, the less important ones last."""
     gain = frame.figures.gain
     parts = [f"{frame.tok_s:.1f} tok/s"] if frame.tok_s else []

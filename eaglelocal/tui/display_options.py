@@ -13,7 +13,7 @@ from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class DisplayOptions:
     """The look that the user chose.
 
     theme   dark, light, contrast or terminal (the terminal's own colours)
@@ -29,9 +29,9 @@ class Look:
 PYTHON_S_OWN = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})  # values of LC_CTYPE that Python sets by itself (PEP 538)
 
 
-def look_of(settings: Settings, environ: Mapping[str, str] = os.environ) -> Look:
+def look_of(settings: Settings, environ: Mapping[str, str] = os.environ) -> DisplayOptions:
     is_unicode = settings.glyphs == "unicode" or (settings.glyphs == "auto" and is_utf8(environ))
-    return Look(
+    return DisplayOptions(
         theme=settings.theme,
         glyphs=UNICODE if is_unicode else ASCII,
         has_colour=settings.colour != "never",

@@ -24,7 +24,7 @@ DOT = " · "  # between figures
 OUR_SIGNS = str.maketrans({"·": "|", "█": "#"})
 
 
-class Kind(Enum):
+class EntryKind(Enum):
     QUESTION = "question"
     ANSWER = "answer"
     THOUGHT = "thought"
@@ -34,17 +34,17 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TranscriptEntry:
     """A part of a transcript."""
 
-    kind: Kind
+    kind: EntryKind
     text: str
     mask: bytes = b""  # for answers, one byte per character: 1 if it was drafted and accepted
     has_gap: bool = True  # an empty row above
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RenderOptions:
     """The display settings that rendered rows depend on."""
 
     ink: Ink = field(default_factory=Ink)
@@ -52,62 +52,62 @@ class View:
     thoughts_shown: bool = False
 
 
-def rows_of(entry: Entry, width: int, view: View) -> list[Row]:
+def rows_of(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     rows = _RENDERERS[entry.kind](entry, width, view)
     return [[], *rows] if entry.has_gap else rows
 
 
-def estimated_height(entry: Entry, width: int, view: View) -> int:
+def estimated_height(entry: TranscriptEntry, width: int, view: RenderOptions) -> int:
     """Return the approximate number of rows of an entry, much faster than `rows_of`."""
-    if entry.kind is Kind.THOUGHT and not view.thoughts_shown:
+    if entry.kind is EntryKind.THOUGHT and not view.thoughts_shown:
         return 1 + entry.has_gap
     lines = entry.text.split("\n")
     return entry.has_gap + sum(max(1, -(-len(line) // max(width - 2, 1))) for line in lines)
 
 
-def entries_of_turns(turns: Iterable[Turn]) -> list[Entry]:
+def entries_of_turns(turns: Iterable[Turn]) -> list[TranscriptEntry]:
     """Return the entries of a conversation, with answers cut into blocks."""
     return [entry for turn in turns for entry in _entries_of_turn(turn)]
 
 
-def error_entry(error: EagleLocalError) -> Entry:
+def error_entry(error: EagleLocalError) -> TranscriptEntry:
     hint = f"\nhint: {error.hint}" if error.hint else ""
     report = f"\nreport: {error.report}" if error.report else ""
-    return Entry(Kind.ERROR, f"error: {error.message}{hint}{report}")
+    return TranscriptEntry(EntryKind.ERROR, f"error: {error.message}{hint}{report}")
 
 
-def _entries_of_turn(turn: Turn) -> list[Entry]:
-    thought = [Entry(Kind.THOUGHT, turn.reasoning)] if turn.reasoning.strip() else []
-    stopped = [Entry(Kind.FIGURES, "stopped", has_gap=False)] if turn.stopped else []
-    return [Entry(Kind.QUESTION, turn.shown_question), *thought, *answer_blocks(turn.answer), *stopped]
+def _entries_of_turn(turn: Turn) -> list[TranscriptEntry]:
+    thought = [TranscriptEntry(EntryKind.THOUGHT, turn.reasoning)] if turn.reasoning.strip() else []
+    stopped = [TranscriptEntry(EntryKind.FIGURES, "stopped", has_gap=False)] if turn.stopped else []
+    return [TranscriptEntry(EntryKind.QUESTION, turn.shown_question), *thought, *answer_blocks(turn.answer), *stopped]
 
 
-def answer_blocks(text: str) -> list[Entry]:
+def answer_blocks(text: str) -> list[TranscriptEntry]:
     """Return a whole answer as one entry for each top-level block of Markdown."""
     from eaglelocal.tui.markdown_rows import block_lengths  # too slow to import for the first screen
 
     entries, at = [], 0
     for length in filter(None, block_lengths(text)):
-        entries.append(Entry(Kind.ANSWER, text[at : at + length]))
+        entries.append(TranscriptEntry(EntryKind.ANSWER, text[at : at + length]))
         at += length
     return entries
 
 
 # ---- renderers
-def _question(entry: Entry, width: int, view: View) -> list[Row]:
+def _question(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     mark = Segment("> " if view.ink.is_ascii else "❯ ", Style(color="cyan", bold=True))
     rows = plain_rows(entry.text, width - 2, view.ink, "bold")
     return [[mark if number == 0 else Segment("  "), *row] for number, row in enumerate(rows)]
 
 
-def _answer(entry: Entry, width: int, view: View) -> list[Row]:
+def _answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     from eaglelocal.tui.markdown_rows import markdown_rows
 
     rows = markdown_rows(entry.text, width, view.ink, formulas=not view.is_tinted)  # the mask is of the source
     return tinted(rows, entry.text, entry.mask, TINT) if view.is_tinted else rows
 
 
-def _thought(entry: Entry, width: int, view: View) -> list[Row]:
+def _thought(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     closed, opened = ("+", "-") if view.ink.is_ascii else ("▸", "▾")
     words = len(entry.text.split())
     title = f"{opened if view.thoughts_shown else closed} thought, {words} {'word' if words == 1 else 'words'}"
@@ -118,13 +118,13 @@ def _thought(entry: Entry, width: int, view: View) -> list[Row]:
     return [*head, *([Segment("  "), *row] for row in body)]
 
 
-def _aside(entry: Entry, width: int, view: View) -> list[Row]:
+def _aside(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     """Render the program's own words, whose signs are replaced in ASCII mode."""
     text = entry.text.translate(OUR_SIGNS) if view.ink.is_ascii else entry.text
     return column_rows(text, width, view.ink, "dim")
 
 
-def _figures(entry: Entry, width: int, view: View) -> list[Row]:
+def _figures(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     """Render figures, with line breaks only between them."""
     first, *others = entry.text.split(DOT)
     lines = [first]
@@ -134,15 +134,15 @@ def _figures(entry: Entry, width: int, view: View) -> list[Row]:
     return _aside(replace(entry, text="\n".join(lines)), width, view)
 
 
-def _error(entry: Entry, width: int, view: View) -> list[Row]:
+def _error(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     return plain_rows(entry.text, width, view.ink, "red")
 
 
 _RENDERERS = {
-    Kind.QUESTION: _question,
-    Kind.ANSWER: _answer,
-    Kind.THOUGHT: _thought,
-    Kind.FIGURES: _figures,
-    Kind.NOTE: _aside,
-    Kind.ERROR: _error,
+    EntryKind.QUESTION: _question,
+    EntryKind.ANSWER: _answer,
+    EntryKind.THOUGHT: _thought,
+    EntryKind.FIGURES: _figures,
+    EntryKind.NOTE: _aside,
+    EntryKind.ERROR: _error,
 }

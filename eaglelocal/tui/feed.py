@@ -1,4 +1,4 @@
-"""The only bridge between an engine and the screen: events and readings in, from any thread, one `Frame` out.
+"""The only bridge between an engine and the screen: events and readings in, from any thread, one `PanelFrame` out.
 
     feed = Feed(by_events=True)
     feed.take(event, now)                       # per event, on the engine's thread: a few additions
@@ -17,11 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from eaglelocal.client.server_reading import DISCONNECTED, Drafting, Reading, Totals
+from eaglelocal.client.server_reading import DISCONNECTED, DraftingState, ServerReading, ServerTotals
 from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
 from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.tui.rate_meter import History, Rate
-from eaglelocal.tui.snapshot_rates import Figures, began_anew, figures_between
+from eaglelocal.tui.snapshot_rates import SnapshotRates, began_anew, figures_between
 
 WINDOW_TOKENS = 256  # figures describe so many of the newest tokens
 MAX_SAMPLES = 512
@@ -29,21 +29,21 @@ HISTORY_S = 180
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class PanelFrame:
     """The values that a panel shows at one moment. None: not reported."""
 
     connection: str = ""  # state of the server or the engine: ready, loading, restarting, disconnected ...
-    drafting: Drafting = field(default_factory=Drafting)
+    drafting: DraftingState = field(default_factory=DraftingState)
     tok_s: float | None = None  # now; while nothing moves, the last rate
     is_moving: bool = False
-    figures: Figures = field(default_factory=Figures)  # over the newest WINDOW_TOKENS tokens
+    figures: SnapshotRates = field(default_factory=SnapshotRates)  # over the newest WINDOW_TOKENS tokens
     drafted: float | None = None  # totals of the process
     accepted: float | None = None
     context_used: float | None = None  # tokens in the KV cache
     context_size: float | None = None
     tok_s_history: tuple[float | None, ...] = ()  # one value per second, the newest last
     acceptance_history: tuple[float | None, ...] = ()  # likewise; None where nothing was drafted
-    reading: Reading | None = None  # the newest one, for screens that show more
+    reading: ServerReading | None = None  # the newest one, for screens that show more
 
     @property
     def wasted(self) -> float | None:
@@ -59,12 +59,12 @@ class Feed:
         self._lock = threading.Lock()
         self._rate, self._tokens = Rate(), History()
         self._drafted, self._accepted = History(), History()
-        self._samples: deque[Totals] = deque(maxlen=MAX_SAMPLES)  # one for each growth; the first is the baseline
-        self._totals, self._read_at = Totals(), 0.0
+        self._samples: deque[ServerTotals] = deque(maxlen=MAX_SAMPLES)  # one for each growth; the first is the baseline
+        self._totals, self._read_at = ServerTotals(), 0.0
         self._told = SpeculationStats()  # sums over answers, for engines that report no totals
-        self._drafting = Drafting()
+        self._drafting = DraftingState()
         self._ended: Finished | None = None  # the last answer, until another begins
-        self._reading: Reading | None = None
+        self._reading: ServerReading | None = None
         self._has_rate = by_events
         self._context: tuple[float | None, float | None] = (None, None)
         self._num_cached = 0.0
@@ -87,13 +87,13 @@ class Feed:
                 case Tokens(_, pieces):
                     self._count(len(pieces), now)
                 case SpeculationChanged(_, state, reason):
-                    self._drafting = Drafting(state=state, reason=reason, setting=self._drafting.setting)
+                    self._drafting = DraftingState(state=state, reason=reason, setting=self._drafting.setting)
                 case Finished():
                     self._finish(event)
                 case Failed():
                     self._running.discard(event.request_id)
 
-    def read(self, reading: Reading, now: float) -> None:
+    def read(self, reading: ServerReading, now: float) -> None:
         """Add a reading of an engine or a server."""
         with self._lock:
             self._reading = reading
@@ -107,12 +107,12 @@ class Feed:
                 self._has_rate = True
 
     # ---- out
-    def frame(self, now: float, *, seconds: int = HISTORY_S) -> Frame:
+    def frame(self, now: float, *, seconds: int = HISTORY_S) -> PanelFrame:
         """Return the present values, with `seconds` seconds of history."""
         with self._lock:
             base = self._samples[0] if self._samples else self._totals
             used, size = self._context
-            return Frame(
+            return PanelFrame(
                 connection=self._reading.state if self._reading is not None else "",
                 drafting=self._drafting,
                 tok_s=self._tok_s(now),
@@ -128,16 +128,16 @@ class Feed:
             )
 
     # ---- inside
-    def _ended_last(self, reading: Reading | None) -> Finished | None:
+    def _ended_last(self, reading: ServerReading | None) -> Finished | None:
         """Return the last answer, or None if another one is running."""
         return None if self._running or (reading is not None and reading.running) else self._ended
 
-    def _drafting_of(self, reading: Reading) -> Drafting:
+    def _drafting_of(self, reading: ServerReading) -> DraftingState:
         """Return the drafting state; at rest, that of the last answer, not the "on" of an idle engine."""
         drafting, ended = reading.drafting, self._ended_last(reading)
         if ended is None or drafting.state != "on":
             return drafting
-        return Drafting(state=ended.speculation.state, reason=ended.speculation.reason, setting=drafting.setting)
+        return DraftingState(state=ended.speculation.state, reason=ended.speculation.reason, setting=drafting.setting)
 
     def _tok_s(self, now: float) -> float | None:
         if not self._has_rate:
@@ -161,11 +161,11 @@ class Feed:
             self._rate.mark(self._rate.count + num_tokens, now)
             self._tokens.add(num_tokens, now, now)
 
-    def _learn(self, totals: Totals, now: float) -> None:
+    def _learn(self, totals: ServerTotals, now: float) -> None:
         before, since = self._totals, self._read_at
         is_first = not self._samples or began_anew(before, totals)
         if is_first:
-            self._samples = deque([Totals(process=totals.process)], maxlen=MAX_SAMPLES)
+            self._samples = deque([ServerTotals(process=totals.process)], maxlen=MAX_SAMPLES)
             if not self._by_events:
                 self._rate.restart()
         self._totals, self._read_at = totals, now
@@ -181,8 +181,8 @@ class Feed:
     def _note(
         self,
         history: History,
-        of: Callable[[Totals], float | None],
-        before: Totals | None,
+        of: Callable[[ServerTotals], float | None],
+        before: ServerTotals | None,
         since: float,
         now: float,
     ) -> None:
@@ -191,7 +191,7 @@ class Feed:
         if count is not None:
             history.add(0.0 if old is None else max(count - old, 0.0), now if old is None else since, now)
 
-    def _keep(self, totals: Totals) -> None:
+    def _keep(self, totals: ServerTotals) -> None:
         """Append a sample; drop old ones up to the newest that is WINDOW_TOKENS back, which is the baseline.
 
         The first baseline is the start of the process.
@@ -213,12 +213,12 @@ class Feed:
             self._ended = finished
         if self._reading is None or self._reading.totals.drafts is None:
             self._told = _sum(self._told, finished.speculation)
-            self._drafting = Drafting(state=finished.speculation.state, reason=finished.speculation.reason)
+            self._drafting = DraftingState(state=finished.speculation.state, reason=finished.speculation.reason)
             self._totals = _totals_of_answers(self._told)
-            self._samples = deque([Totals()], maxlen=MAX_SAMPLES)
+            self._samples = deque([ServerTotals()], maxlen=MAX_SAMPLES)
 
 
-def _work(totals: Totals) -> float:
+def _work(totals: ServerTotals) -> float:
     """Return the work done so far: generated tokens, or drafted ones if those are not reported."""
     return totals.generated_tokens or totals.draft_tokens or 0.0
 
@@ -234,8 +234,8 @@ def _sum(a: SpeculationStats, b: SpeculationStats) -> SpeculationStats:
     )
 
 
-def _totals_of_answers(stats: SpeculationStats) -> Totals:
-    return Totals(
+def _totals_of_answers(stats: SpeculationStats) -> ServerTotals:
+    return ServerTotals(
         drafts=stats.drafts,
         draft_tokens=stats.draft_tokens,
         accepted_tokens=stats.accepted_tokens,

@@ -58,7 +58,7 @@ def readable(written: str) -> str:
     if num_marks == 1 and not _is_sure(inner):
         return written
     try:
-        return " ".join(_Reader(inner).all().split()) or written
+        return " ".join(_FormulaReader(inner).all().split()) or written
     except (Unknown, RecursionError):
         return written
 
@@ -71,7 +71,7 @@ def _is_sure(inner: str) -> bool:
     return not is_wordy and any(map(str.isalpha, inner)) and bool(_SURE.fullmatch(inner))
 
 
-class _Reader:
+class _FormulaReader:
     """A recursive converter of one formula's tokens."""
 
     def __init__(self, source: str) -> None:

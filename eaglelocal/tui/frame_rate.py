@@ -15,7 +15,7 @@ SHARE = 0.022  # of one core for drawing; the screen's other threads need some m
 MEMORY = 0.7  # weight of earlier frames in the average cost of a frame
 
 
-class Pace:
+class FrameRate:
     """The gap until the next frame, from the cost of recent ones."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from eaglelocal.tui.display_options import Look, check_keys
+from eaglelocal.tui.display_options import DisplayOptions, check_keys
 
 CHAT_KEYS: Mapping[str, str] = MappingProxyType(
     {
@@ -48,6 +48,6 @@ MONITOR_ACTIONS = frozenset(
 )  # fmt: skip
 
 
-def check_look(look: Look) -> None:
+def check_look(look: DisplayOptions) -> None:
     """Raise UsageError for keys of actions that no screen has; the config file is common to all screens."""
     check_keys(look.keys, CHAT_ACTIONS | MONITOR_ACTIONS)

@@ -19,7 +19,7 @@ from eaglelocal.tui.styled_lines import EMPTY, Line, Role, plain, width_of
 ROLES: tuple[Role, ...] = ("text", "strong", "quiet", "good", "bad", "warn", "accent", "chosen")
 
 
-class Painted(Widget):
+class LinesWidget(Widget):
     """A widget that shows the lines last given to `paint`, from the top; the rest of it is empty."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"painted--{role}" for role in ROLES}

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from eaglelocal.core.events import Piece
-from eaglelocal.tui.entries import Entry, Kind
+from eaglelocal.core.events import TextPiece
+from eaglelocal.tui.entries import EntryKind, TranscriptEntry
 
 
 class LiveAnswer:
@@ -18,13 +18,13 @@ class LiveAnswer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._arrived: list[Piece] = []
+        self._arrived: list[TextPiece] = []
         self.has_begun = False
         self._text, self._mask = "", b""  # of the blocks that may still change
         self._num_cut_at = 0  # characters of whole lines, when it was last cut into blocks
         self._thought = ""
 
-    def push(self, pieces: Iterable[Piece]) -> None:
+    def push(self, pieces: Iterable[TextPiece]) -> None:
         with self._lock:
             self._arrived.extend(pieces)
             self.has_begun = True
@@ -33,7 +33,7 @@ class LiveAnswer:
     def has_news(self) -> bool:
         return bool(self._arrived)
 
-    def advance(self) -> tuple[list[Entry], list[Entry]]:
+    def advance(self) -> tuple[list[TranscriptEntry], list[TranscriptEntry]]:
         """Return the entries finished since the last call, and those that may still change."""
         with self._lock:
             arrived, self._arrived = self._arrived, []
@@ -44,14 +44,14 @@ class LiveAnswer:
             return [], self._thoughts()
         return self._thoughts(end=True) + self._finished_blocks(), self._block(len(self._text))
 
-    def _thoughts(self, *, end: bool = False) -> list[Entry]:
+    def _thoughts(self, *, end: bool = False) -> list[TranscriptEntry]:
         """Return the thoughts so far, which may change until the answer's text begins; `end`: it has begun."""
         thought = self._thought
         if end:
             self._thought = ""
-        return [Entry(Kind.THOUGHT, thought)] if thought.strip() else []
+        return [TranscriptEntry(EntryKind.THOUGHT, thought)] if thought.strip() else []
 
-    def _finished_blocks(self) -> list[Entry]:
+    def _finished_blocks(self) -> list[TranscriptEntry]:
         """Return an entry for each finished block, so that it looks the same however much came at once.
 
         Only whole lines are cut: `#` begins a heading, `#tag` continues the paragraph.
@@ -66,10 +66,10 @@ class LiveAnswer:
         self._num_cut_at = self._text.rfind("\n") + 1
         return finished
 
-    def _cut(self, length: int) -> list[Entry]:
+    def _cut(self, length: int) -> list[TranscriptEntry]:
         block = self._block(length)
         self._text, self._mask = self._text[length:], self._mask[length:]
         return block
 
-    def _block(self, length: int) -> list[Entry]:
-        return [Entry(Kind.ANSWER, self._text[:length], self._mask[:length])] if length else []
+    def _block(self, length: int) -> list[TranscriptEntry]:
+        return [TranscriptEntry(EntryKind.ANSWER, self._text[:length], self._mask[:length])] if length else []

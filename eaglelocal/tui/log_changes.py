@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from eaglelocal.client.server_reading import DISCONNECTED, Reading
+from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 
 
-def noticed(before: Reading | None, now: Reading) -> list[str]:
+def noticed(before: ServerReading | None, now: ServerReading) -> list[str]:
     """Return a sentence for each change, in the order to log them."""
     said = []
     if before is None or before.state != now.state:
@@ -21,7 +21,7 @@ def noticed(before: Reading | None, now: Reading) -> list[str]:
     return said
 
 
-def _state(before: Reading | None, now: Reading) -> str:
+def _state(before: ServerReading | None, now: ServerReading) -> str:
     because = f": {now.detail}" if now.detail else ""
     if now.state == DISCONNECTED:
         return now.detail or "no connection"
@@ -29,7 +29,7 @@ def _state(before: Reading | None, now: Reading) -> str:
     return f"{now.kind} is {now.state}{again}{because if now.state == 'failed' else ''}"
 
 
-def _models(before: Reading, now: Reading) -> list[str]:
+def _models(before: ServerReading, now: ServerReading) -> list[str]:
     if not (before.models and now.models):
         return []
     come = [name for name in now.models if name not in before.models]
@@ -39,7 +39,7 @@ def _models(before: Reading, now: Reading) -> list[str]:
     return [f"{name} was unloaded" for name in gone] + [f"{name} was loaded" for name in come]
 
 
-def _drafting(before: Reading, now: Reading) -> list[str]:
+def _drafting(before: ServerReading, now: ServerReading) -> list[str]:
     said = []
     if before.drafting.setting and now.drafting.setting not in ("", before.drafting.setting):
         said.append(f"drafting was set to {now.drafting.setting}")

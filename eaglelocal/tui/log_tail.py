@@ -8,7 +8,7 @@ from collections import deque
 KEPT_LINES = 500
 
 
-class Tail:
+class LogTail:
     """A buffer of the newest KEPT_LINES lines of a log."""
 
     def __init__(self) -> None:

@@ -68,7 +68,7 @@ class _DottedItem(ListItem):
         yield from rest
 
 
-class _Document(Markdown):
+class _MarkdownDocument(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "heading_open": _LeftHeading,
@@ -80,12 +80,12 @@ class _Document(Markdown):
 
 
 @lru_cache(maxsize=2)
-def _empty_document(code_theme: str) -> _Document:
+def _empty_document(code_theme: str) -> _MarkdownDocument:
     """Return a document to copy: constructing one also builds a parser, which is slower than rendering a paragraph."""
-    return _Document("", code_theme=code_theme, hyperlinks=False)
+    return _MarkdownDocument("", code_theme=code_theme, hyperlinks=False)
 
 
-def _document(text: str, code_theme: str, *, formulas: bool) -> _Document:
+def _document(text: str, code_theme: str, *, formulas: bool) -> _MarkdownDocument:
     document = copy.copy(_empty_document(code_theme))
     document.parsed = _parser().parse(text, {FORMULAS: formulas})
     return document

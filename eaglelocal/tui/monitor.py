@@ -18,21 +18,21 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Input
 
-from eaglelocal.client.server_reading import Reading
+from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.probe.load_gauges import MachineGauge
 from eaglelocal.tui.base_screen import EagleApp
-from eaglelocal.tui.display_options import Look
+from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.lines_widget import Painted
+from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.log_changes import noticed
-from eaglelocal.tui.log_tail import Tail
+from eaglelocal.tui.log_tail import LogTail
 from eaglelocal.tui.monitor_text import NUM_HEADER_LINES, Scene, header_lines
 from eaglelocal.tui.panel_widget import SpeculationPanel
-from eaglelocal.tui.question_dialog import Choice, Question
-from eaglelocal.tui.redraw_timer import Ticker
+from eaglelocal.tui.question_dialog import DialogChoice, QuestionDialog
+from eaglelocal.tui.redraw_timer import RedrawTimer
 from eaglelocal.tui.request_table import RequestTable
 from eaglelocal.tui.styled_lines import fitted, harmless, line
 
@@ -54,13 +54,13 @@ class Monitored(Protocol):
     def switch(self, spec: Spec) -> None: ...
 
 
-OpenWatch = Callable[[Callable[[Reading], None]], Monitored]
+OpenWatch = Callable[[Callable[[ServerReading], None]], Monitored]
 ReadMachine = Callable[[], MachineGauge | None]  # returns the newest known figures at once
 SPECS = (
-    Choice("auto", "auto: as much as pays", "a"),
-    Choice("off", "off", "o"),
-    Choice("1", "1 token, always", "1"),
-    *(Choice(str(length), f"{length} tokens, always", str(length)) for length in (2, 3, 4, 6, 8)),
+    DialogChoice("auto", "auto: as much as pays", "a"),
+    DialogChoice("off", "off", "o"),
+    DialogChoice("1", "1 token, always", "1"),
+    *(DialogChoice(str(length), f"{length} tokens, always", str(length)) for length in (2, 3, 4, 6, 8)),
 )
 
 
@@ -94,39 +94,39 @@ class Monitor(EagleApp[Outcome]):
 
     def __init__(
         self,
-        look: Look,
+        look: DisplayOptions,
         open_watch: OpenWatch,
         *,
         read_machine: ReadMachine | None = None,
-        log: Tail | None = None,
+        log: LogTail | None = None,
         owns_server: bool = False,
     ) -> None:
         """owns_server: ask on leaving if the server should stop."""
         super().__init__(look)
-        self.feed, self._tail = Feed(), log or Tail()
+        self.feed, self._tail = Feed(), log or LogTail()
         self._watch = open_watch(self._take)
         self._read_machine, self._owns_server = read_machine, owns_server
-        self._last: Reading | None = None  # used by the watch's thread only
+        self._last: ServerReading | None = None  # used by the watch's thread only
         self._scene = Scene(
             url=self._watch.url,
             frame=self.feed.frame(time.monotonic()),
             machine=None,
             is_local=read_machine is not None,
         )
-        self._ticker: Ticker | None = None
+        self._ticker: RedrawTimer | None = None
 
     def compose(self) -> ComposeResult:
-        yield Painted(id="head")
+        yield LinesWidget(id="head")
         yield SpeculationPanel(self.look.glyphs, id="panel")
         yield RequestTable(self.look.glyphs, id="table")
-        yield Painted(id="log")
+        yield LinesWidget(id="log")
         yield Input(placeholder="key, state, model or id", id="filter", compact=True)
         yield Footer(show_command_palette=True)
 
     def on_mount(self) -> None:
         self.query_one(RequestTable).focus()
         self._watch.start()
-        self._ticker = Ticker(self, self._tick)
+        self._ticker = RedrawTimer(self, self._tick)
 
     async def on_unmount(self) -> None:
         await asyncio.to_thread(self._watch.close)  # close may wait for the server, which may run in this very loop
@@ -140,7 +140,7 @@ class Monitor(EagleApp[Outcome]):
             self.call_after_refresh(self._draw)
 
     # ---- readings
-    def _take(self, reading: Reading) -> None:
+    def _take(self, reading: ServerReading) -> None:
         """Log what has changed and feed the reading. Runs on the watch's thread."""
         now = time.strftime("%H:%M:%S")
         for sentence in noticed(self._last, reading):
@@ -159,7 +159,7 @@ class Monitor(EagleApp[Outcome]):
         if not self.screen_stack or not self.screen_stack[0].query("#log"):  # not composed yet, or removed already
             return
         screen, scene = self.screen_stack[0], self._scene
-        head, log = screen.query_one("#head", Painted), screen.query_one("#log", Painted)
+        head, log = screen.query_one("#head", LinesWidget), screen.query_one("#log", LinesWidget)
         head.paint(header_lines(scene, head.size.width, self.look.glyphs)[:NUM_HEADER_LINES])
         screen.query_one(SpeculationPanel).show(scene.frame)
         screen.query_one(RequestTable).show(scene.frame.reading)
@@ -211,7 +211,7 @@ class Monitor(EagleApp[Outcome]):
         elif self._may_control():
             what = f"{row.state}, {row.generated_tokens or 0} tokens"
             said = f"Cancel the request of {harmless(row.owner) or 'nobody'} ({what})?"
-            choices = (Choice("yes", "yes, end it", "y"), Choice("no", "no", "n"))
+            choices = (DialogChoice("yes", "yes, end it", "y"), DialogChoice("no", "no", "n"))
             self.push_screen(self._question(said, choices), partial(self._cancel_if, row.id))
 
     def _cancel_if(self, request_id: str, answer: str | None) -> None:
@@ -257,9 +257,9 @@ class Monitor(EagleApp[Outcome]):
             self.exit("quit")
             return
         choices = (
-            Choice("stop", "stop the server", "y"),
-            Choice("leave", "leave this screen, go on serving", "d"),
-            Choice("stay", "stay", "n"),
+            DialogChoice("stop", "stop the server", "y"),
+            DialogChoice("leave", "leave this screen, go on serving", "d"),
+            DialogChoice("stay", "stay", "n"),
         )
         reading = self._scene.frame.reading
         running = reading.running if reading is not None else 0
@@ -271,5 +271,5 @@ class Monitor(EagleApp[Outcome]):
             case "stop" | "leave":
                 self.exit(answer)
 
-    def _question(self, text: str, choices: tuple[Choice, ...]) -> Question:
-        return Question(text, choices, is_ascii=self.look.glyphs is ASCII)
+    def _question(self, text: str, choices: tuple[DialogChoice, ...]) -> QuestionDialog:
+        return QuestionDialog(text, choices, is_ascii=self.look.glyphs is ASCII)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eaglelocal.client.server_reading import DISCONNECTED, Reading
+from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.duration_text import span
-from eaglelocal.tui.feed import Frame
+from eaglelocal.tui.feed import PanelFrame
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel_text import NOT_TOLD, count, panel_lines, percent
-from eaglelocal.tui.styled_lines import EMPTY, Line, Role, Span, fitted, harmless, line, plain
-from eaglelocal.tui.table_text import View, ordered, row_line, title_line
+from eaglelocal.tui.styled_lines import EMPTY, Line, Role, StyledSpan, fitted, harmless, line, plain
+from eaglelocal.tui.table_text import TableView, ordered, row_line, title_line
 
 GIB, MIB = 2**30, 2**20
 WELL = frozenset({"ready", "idle"})
@@ -26,7 +26,7 @@ class Scene:
     """A frame of the monitor, the machine's load, and the server that they belong to."""
 
     url: str
-    frame: Frame
+    frame: PanelFrame
     machine: MachineGauge | None  # None: nothing is known yet
     is_local: bool = True  # else the server is on another machine, whose load is unknown
     is_paused: bool = False
@@ -45,7 +45,7 @@ def where_line(scene: Scene, glyphs: Glyphs) -> Line:
         return line(("connecting to ", "quiet"), (harmless(scene.url), "strong"))
     state: Role = "good" if reading.state in WELL else "bad" if reading.state in (DISCONNECTED, "failed") else "warn"
     kind = reading.kind or "server"
-    parts: list[Span] = [Span(f"{kind} at {harmless(scene.url)}", "strong")]
+    parts: list[StyledSpan] = [StyledSpan(f"{kind} at {harmless(scene.url)}", "strong")]
     for text, role in (
         ("paused" if scene.is_paused else "", "warn"),
         (reading.state, state),
@@ -54,11 +54,11 @@ def where_line(scene: Scene, glyphs: Glyphs) -> Line:
         (reading.model + f" +{len(reading.beside)}" * bool(reading.beside), "text"),
     ):
         if text:
-            parts += [Span(f" {glyphs.dot} ", "quiet"), Span(harmless(text), role)]  # type: ignore[arg-type]
+            parts += [StyledSpan(f" {glyphs.dot} ", "quiet"), StyledSpan(harmless(text), role)]  # type: ignore[arg-type]
     return tuple(parts)
 
 
-def load_line(reading: Reading | None, width: int) -> Line:
+def load_line(reading: ServerReading | None, width: int) -> Line:
     """Return the header line of requests, caches and restarts, as many figures as fit."""
     if reading is None or reading.state == DISCONNECTED:
         return EMPTY
@@ -76,7 +76,7 @@ def load_line(reading: Reading | None, width: int) -> Line:
     return _pairs(pairs, width)
 
 
-def prefix_share(reading: Reading) -> float | None:
+def prefix_share(reading: ServerReading) -> float | None:
     """Return the share of all prompt tokens so far that a prefix cache spared.
 
     llama-server counts prompt tokens without the cached ones, the others count all of them.
@@ -88,7 +88,7 @@ def prefix_share(reading: Reading) -> float | None:
     return min(cached / whole, 1.0) if whole else None
 
 
-def kv_share(reading: Reading) -> float | None:
+def kv_share(reading: ServerReading) -> float | None:
     if reading.cache_share is not None:
         return reading.cache_share
     used, size = reading.cached_tokens, reading.cache_cells
@@ -118,7 +118,7 @@ def gpu_text(gpu: GpuGauge, glyphs: Glyphs) -> str:
     return f"{percent(gpu.load)}, {_of_bytes(gpu.used_bytes, gpu.total_bytes)}, {power}, {heat}"
 
 
-def missing_line(reading: Reading) -> Line:
+def missing_line(reading: ServerReading) -> Line:
     """Return a line that names the server's flags that would report more."""
     if not reading.missing:
         return EMPTY
@@ -130,13 +130,13 @@ def once_text(scene: Scene, width: int, glyphs: Glyphs, *, max_rows: int = 20) -
     reading = scene.frame.reading
     lines = [*header_lines(scene, width, glyphs), EMPTY, *panel_lines(scene.frame, width, 14, glyphs), EMPTY]
     if reading is not None:
-        lines += table_lines(reading, View(), width, max_rows, glyphs)
+        lines += table_lines(reading, TableView(), width, max_rows, glyphs)
         lines.append(missing_line(reading))
     return "\n".join(map(plain, lines)).rstrip()
 
 
 def table_lines(
-    reading: Reading, view: View, width: int, height: int, glyphs: Glyphs, *, chosen: str = ""
+    reading: ServerReading, view: TableView, width: int, height: int, glyphs: Glyphs, *, chosen: str = ""
 ) -> list[Line]:
     """Return titles and rows of the requests, at most `height` lines; the chosen row is among them."""
     if reading.requests is None:
@@ -160,13 +160,13 @@ def first_shown(num_rows: int, at: int, room: int) -> int:
 
 def _pairs(pairs: list[tuple[str, str]], width: int) -> Line:
     """Return as many labels with values as fit, none of them cut."""
-    made: list[Span] = []
+    made: list[StyledSpan] = []
     used = 0
     for label, value in pairs:
         size = len(label) + 1 + len(value) + (2 if made else 0)
         if used + size > width:
             break
-        made += [Span(f"{'  ' if made else ''}{label} ", "quiet"), Span(value)]
+        made += [StyledSpan(f"{'  ' if made else ''}{label} ", "quiet"), StyledSpan(value)]
         used += size
     return tuple(made)
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from eaglelocal.client.server_reading import DISCONNECTED
-from eaglelocal.tui.feed import Frame
+from eaglelocal.tui.feed import PanelFrame
 from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.styled_lines import EMPTY, Line, Role, Span, beside, fitted, harmless, line, width_of
+from eaglelocal.tui.styled_lines import EMPTY, Line, Role, StyledSpan, beside, fitted, harmless, line, width_of
 
 WIDE = 76
 MIN_LEFT, MAX_LEFT = 38, 84  # cells of the left column, the gap included
@@ -22,7 +22,7 @@ UNKNOWN = frozenset({DISCONNECTED, "loading", "restarting", "failed", "closed"})
 STATE_ROLES: Mapping[str, Role] = MappingProxyType({"on": "good", "asleep": "warn"})
 
 
-def panel_lines(frame: Frame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def panel_lines(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """Return at most `height` lines of `width` cells: the state, the speed, and how drafts fared."""
     state = [fitted((state_span(frame),), width)]
     if width >= WIDE:
@@ -36,15 +36,15 @@ def panel_lines(frame: Frame, width: int, height: int, glyphs: Glyphs) -> list[L
 
 
 # ---- the state
-def state_span(frame: Frame) -> Span:
+def state_span(frame: PanelFrame) -> StyledSpan:
     """Return the state of speculation as a span, with its role."""
     text, drafting = state_line(frame), frame.drafting
     if frame.connection == DISCONNECTED:
-        return Span(text, "bad")
-    return Span(text, STATE_ROLES.get(drafting.state, "strong"))
+        return StyledSpan(text, "bad")
+    return StyledSpan(text, STATE_ROLES.get(drafting.state, "strong"))
 
 
-def state_line(frame: Frame) -> str:
+def state_line(frame: PanelFrame) -> str:
     """Return `speculation on, 3.1 tokens a draft`, or why it is not on."""
     drafting, length = frame.drafting, frame.figures.draft_length
     if frame.connection in UNKNOWN:
@@ -64,7 +64,7 @@ def state_line(frame: Frame) -> str:
 
 
 # ---- the speed
-def speed_block(frame: Frame, width: int, glyphs: Glyphs) -> list[Line]:
+def speed_block(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
     """Return large digits for tok/s and the gain, and sparklines below."""
     speed = NOT_TOLD if frame.tok_s is None else f"{frame.tok_s:.1f}" if frame.tok_s < 1000 else f"{frame.tok_s:.0f}"
     gain = NOT_TOLD if frame.figures.gain is None else f"{frame.figures.gain:.2f}"
@@ -78,7 +78,7 @@ def speed_block(frame: Frame, width: int, glyphs: Glyphs) -> list[Line]:
     return [*rows, *labels, *sparks(frame, width, glyphs)]
 
 
-def gain_role(frame: Frame) -> Role:
+def gain_role(frame: PanelFrame) -> Role:
     gain = frame.figures.gain
     return "quiet" if gain is None or frame.connection in UNKNOWN else "good" if gain >= 1.0 else "bad"
 
@@ -87,7 +87,7 @@ def _with_times(rows: tuple[str, str, str], glyphs: Glyphs, text: str) -> tuple[
     return rows if text == NOT_TOLD else (rows[0], rows[1], f"{rows[2]} {glyphs.times}")
 
 
-def sparks(frame: Frame, width: int, glyphs: Glyphs) -> list[Line]:
+def sparks(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
     room = max(width - LABEL - 9, 4)
     speeds = [value for value in frame.tok_s_history[-room:] if value is not None]
     top = max(speeds, default=0.0)
@@ -104,7 +104,7 @@ def _spark_line(label: str, spark: str, figure: str) -> Line:
 
 
 # ---- the drafts
-def drafts_block(frame: Frame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def drafts_block(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """Return counts, length, shares and context, and above them bars by position in the lines that are left."""
     below = [
         counts_line(frame, width),
@@ -127,7 +127,7 @@ def position_lines(shares: Sequence[float] | None, width: int, room: int, glyphs
     ]
 
 
-def counts_line(frame: Frame, width: int) -> Line:
+def counts_line(frame: PanelFrame, width: int) -> Line:
     values = (frame.drafted, frame.accepted, frame.wasted)
     whole = _counts(("drafted", "accepted", "wasted"), values)
     return whole if width_of(whole) <= width else _counts(("draft", "ok", "waste"), values)
@@ -136,17 +136,19 @@ def counts_line(frame: Frame, width: int) -> Line:
 def _counts(labels: Sequence[str], values: Sequence[float | None]) -> Line:
     pairs = zip(labels, values, ("  ", "  ", ""), strict=True)
     return tuple(
-        span for label, value, gap in pairs for span in (Span(f"{label} ", "quiet"), Span(f"{count(value)}{gap}"))
+        span
+        for label, value, gap in pairs
+        for span in (StyledSpan(f"{label} ", "quiet"), StyledSpan(f"{count(value)}{gap}"))
     )
 
 
-def length_line(frame: Frame) -> Line:
+def length_line(frame: PanelFrame) -> Line:
     length = frame.figures.acceptance_length
     said = NOT_TOLD if length is None else f"{length:.2f} tokens a pass"
     return line((f"{'acceptance length':<18}", "quiet"), said)
 
 
-def shares_line(frame: Frame, width: int) -> Line:
+def shares_line(frame: PanelFrame, width: int) -> Line:
     """Return the shares of drafting and verifying, which make a step, and of the host, which is part of both."""
     figures = frame.figures
     verify, host = ("  verify ", "  of it host ") if width >= 44 else (" verify ", " host ")  # room for two digits each
@@ -157,7 +159,7 @@ def shares_line(frame: Frame, width: int) -> Line:
     )  # fmt: skip
 
 
-def context_line(frame: Frame, width: int, glyphs: Glyphs) -> Line:
+def context_line(frame: PanelFrame, width: int, glyphs: Glyphs) -> Line:
     used, size = frame.context_used, frame.context_size
     share = frame.reading.cache_share if frame.reading is not None else None
     if used is not None and size:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from eaglelocal.tui.feed import Frame
+from eaglelocal.tui.feed import PanelFrame
 from eaglelocal.tui.glyphs import UNICODE, Glyphs
-from eaglelocal.tui.lines_widget import Painted
+from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.panel_text import panel_lines
 
 
-class SpeculationPanel(Painted):
+class SpeculationPanel(LinesWidget):
     """A panel with the state of drafting and what it gains.
 
     panel = SpeculationPanel(id="panel")
@@ -20,9 +20,9 @@ class SpeculationPanel(Painted):
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._glyphs = glyphs
-        self._frame = Frame()
+        self._frame = PanelFrame()
 
-    def show(self, frame: Frame) -> None:
+    def show(self, frame: PanelFrame) -> None:
         self._frame = frame
         width, height = self.content_size
         self.paint(panel_lines(frame, width, height, self._glyphs))

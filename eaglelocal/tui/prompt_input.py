@@ -30,7 +30,7 @@ SEARCH_KEYS = "again: older, enter takes it, esc leaves"
 cast(dict[str, object], ANSI_SEQUENCES_KEYS)["\x1b\r"] = (Keys.ControlJ,)
 
 
-class Prompt(TextArea):
+class PromptInput(TextArea):
     """A text area that shows one to eight lines of a text of any length."""
 
     DEFAULT_CSS = """

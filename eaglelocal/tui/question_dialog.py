@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DialogChoice:
     """An answer to choose. `key` chooses it at once; "" for none."""
 
     value: str
@@ -24,7 +24,7 @@ class Choice:
     key: str = ""
 
 
-class Question(ModalScreen[str | None]):
+class QuestionDialog(ModalScreen[str | None]):
     """A modal screen that returns the value of the chosen answer, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
@@ -42,7 +42,7 @@ class Question(ModalScreen[str | None]):
     }
     """
 
-    def __init__(self, text: str, choices: Sequence[Choice], *, is_ascii: bool = False) -> None:
+    def __init__(self, text: str, choices: Sequence[DialogChoice], *, is_ascii: bool = False) -> None:
         super().__init__(classes="-ascii" if is_ascii else None)
         self._text, self._choices = text, choices
 

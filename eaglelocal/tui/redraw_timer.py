@@ -8,19 +8,19 @@ from collections.abc import Callable
 
 from textual.message_pump import MessagePump
 
-from eaglelocal.tui.frame_rate import Pace
+from eaglelocal.tui.frame_rate import FrameRate
 
 OnTick = Callable[[float], bool]  # takes the time (monotonic seconds), returns True if anything moves
 
 
-class Ticker:
+class RedrawTimer:
     """A timer that ticks on the screen's thread for as long as its owner lives.
 
     self.ticker = Ticker(self, self.tick)   # in on_mount
     """
 
     def __init__(self, owner: MessagePump, on_tick: OnTick) -> None:
-        self._owner, self._on_tick, self._pace = owner, on_tick, Pace()
+        self._owner, self._on_tick, self._pace = owner, on_tick, FrameRate()
         self._is_paused = False
         self._cpu_s, self._due_at = time.thread_time(), time.monotonic()
         self._tick()

@@ -9,15 +9,15 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from eaglelocal.client.server_reading import Reading, RequestRow
+from eaglelocal.client.server_reading import RequestRow, ServerReading
 from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.lines_widget import Painted
+from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.monitor_text import first_shown, table_lines
 from eaglelocal.tui.styled_lines import EMPTY, line
-from eaglelocal.tui.table_text import View, columns_in, ordered
+from eaglelocal.tui.table_text import TableView, columns_in, ordered
 
 
-class RequestTable(Painted, can_focus=True):
+class RequestTable(LinesWidget, can_focus=True):
     """A table of the requests of a reading, with one chosen row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -26,12 +26,12 @@ class RequestTable(Painted, can_focus=True):
         Binding("home,g", "move(-1000)", "First", show=False, id="first"),
         Binding("end,G", "move(1000)", "Last", show=False, id="last"),
     ]
-    view: reactive[View] = reactive(View())
+    view: reactive[TableView] = reactive(TableView())
 
     def __init__(self, glyphs: Glyphs, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._glyphs = glyphs
-        self._reading: Reading | None = None
+        self._reading: ServerReading | None = None
         self._chosen = ""
 
     @property
@@ -46,7 +46,7 @@ class RequestTable(Painted, can_focus=True):
         rows = self.rows
         return next((row for row in rows if row.id == self._chosen), rows[0] if rows else None)
 
-    def show(self, reading: Reading | None) -> None:
+    def show(self, reading: ServerReading | None) -> None:
         self._reading = reading
         self._paint()
 

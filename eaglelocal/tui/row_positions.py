@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 
-class Tops:
+class RowPositions:
     """The heights of items and their running sums, which are computed on demand."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ Loads Textual only when it shows something.
 from __future__ import annotations
 
 from eaglelocal.client.http_client import parse_url
-from eaglelocal.client.servers.server_watch import Watch
+from eaglelocal.client.servers.server_watch import ServerWatch
 from eaglelocal.probe.load_gauges import GaugeWatch
 from eaglelocal.settings import Settings
 from eaglelocal.tui.display_options import look_of
@@ -32,7 +32,9 @@ def watch_server(url: str, api_key: str, settings: Settings) -> None:
     gauges = GaugeWatch() if is_local(url) else None
     read_machine: ReadMachine | None = gauges.latest if gauges is not None else None
     try:
-        Monitor(look, lambda on_reading: Watch(url, on_reading, api_key=api_key), read_machine=read_machine).show()
+        Monitor(
+            look, lambda on_reading: ServerWatch(url, on_reading, api_key=api_key), read_machine=read_machine
+        ).show()
     finally:
         if gauges is not None:
             gauges.close()

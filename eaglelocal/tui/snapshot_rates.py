@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eaglelocal.client.server_reading import Totals
+from eaglelocal.client.server_reading import ServerTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class SnapshotRates:
     """The statistics of a stretch of work. None: not reported, or nothing of the kind has happened."""
 
     acceptance: float | None = None  # accepted / drafted
@@ -21,13 +21,13 @@ class Figures:
     host_share: float | None = None  # time outside llama.cpp, relative to the same sum
 
 
-def figures_between(before: Totals, now: Totals) -> Figures:
+def figures_between(before: ServerTotals, now: ServerTotals) -> SnapshotRates:
     """Return the figures of the work between two totals of the same process, `before` the older one."""
     drafts = _more(before.drafts, now.drafts)
     drafted = _more(before.draft_tokens, now.draft_tokens)
     draft_s, verify_s = _more(before.draft_s, now.draft_s), _more(before.verify_s, now.verify_s)
     step_s = None if draft_s is None or verify_s is None else draft_s + verify_s
-    return Figures(
+    return SnapshotRates(
         acceptance=_ratio(_more(before.accepted_tokens, now.accepted_tokens), drafted),
         acceptance_length=_length(before, now, drafts),
         draft_length=_ratio(drafted, drafts),
@@ -39,7 +39,7 @@ def figures_between(before: Totals, now: Totals) -> Figures:
     )
 
 
-def began_anew(before: Totals, now: Totals) -> bool:
+def began_anew(before: ServerTotals, now: ServerTotals) -> bool:
     """Return True if two totals cannot be compared: another process, or a counter that has fallen."""
     if before.process != now.process:
         return True
@@ -51,7 +51,7 @@ def began_anew(before: Totals, now: Totals) -> bool:
     return any(a is not None and b is not None and b < a for a, b in pairs)
 
 
-def _length(before: Totals, now: Totals, drafts: float | None) -> float | None:
+def _length(before: ServerTotals, now: ServerTotals, drafts: float | None) -> float | None:
     """Return the acceptance length. If emitted tokens are not reported, assume one bonus token per draft.
 
     That holds except at the ends of answers.
@@ -63,7 +63,7 @@ def _length(before: Totals, now: Totals, drafts: float | None) -> float | None:
     return None if accepted is None else 1.0 + accepted
 
 
-def _positions(before: Totals, now: Totals, drafts: float | None) -> tuple[float, ...] | None:
+def _positions(before: ServerTotals, now: ServerTotals, drafts: float | None) -> tuple[float, ...] | None:
     if now.per_position is None or not drafts:
         return None
     old = before.per_position or ()

@@ -19,12 +19,12 @@ Role = Literal["text", "strong", "quiet", "good", "bad", "warn", "accent", "chos
 _HARMLESS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))} | REPLACED
 
 
-class Span(NamedTuple):
+class StyledSpan(NamedTuple):
     text: str
     role: Role = "text"
 
 
-Line = tuple[Span, ...]
+Line = tuple[StyledSpan, ...]
 EMPTY: Line = ()
 
 
@@ -33,9 +33,9 @@ def harmless(text: str) -> str:
     return text.translate(_HARMLESS)
 
 
-def line(*parts: str | Span | tuple[str, Role]) -> Line:
+def line(*parts: str | StyledSpan | tuple[str, Role]) -> Line:
     """Return a line of these texts and spans, in order."""
-    return tuple(Span(part) if isinstance(part, str) else Span(*part) for part in parts if part)
+    return tuple(StyledSpan(part) if isinstance(part, str) else StyledSpan(*part) for part in parts if part)
 
 
 def width_of(spans: Line) -> int:
@@ -45,16 +45,16 @@ def width_of(spans: Line) -> int:
 
 def fitted(spans: Line, width: int) -> Line:
     """Return the line, cut or filled up with spaces to exactly `width` cells."""
-    made: list[Span] = []
+    made: list[StyledSpan] = []
     left = width
     for span in spans:
         size = cell_len(span.text)
         if size > left:
-            made.append(Span(set_cell_size(span.text, left), span.role))
+            made.append(StyledSpan(set_cell_size(span.text, left), span.role))
             return tuple(made)
         made.append(span)
         left -= size
-    return (*made, Span(" " * left)) if left else tuple(made)
+    return (*made, StyledSpan(" " * left)) if left else tuple(made)
 
 
 def beside(left: Sequence[Line], right: Sequence[Line], *, at: int) -> list[Line]:

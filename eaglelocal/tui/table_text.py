@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from eaglelocal.client.server_reading import RequestRow
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel_text import NOT_TOLD, count, percent
-from eaglelocal.tui.styled_lines import Line, Span, fitted, harmless
+from eaglelocal.tui.styled_lines import Line, StyledSpan, fitted, harmless
 
 Key = float | str
 
@@ -26,17 +26,17 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TableView:
     """The user's sorting and filter of the table."""
 
     sort: str = ""  # title of a column; "": in the server's order
     is_reversed: bool = False
     wanted: str = ""  # rows with this in owner, state, model or id
 
-    def with_next_sort(self, columns: Sequence[Column]) -> View:
+    def with_next_sort(self, columns: Sequence[Column]) -> TableView:
         titles = ["", *(column.title for column in columns)]
         at = titles.index(self.sort) if self.sort in titles else 0
-        return View(titles[(at + 1) % len(titles)], self.is_reversed, self.wanted)
+        return TableView(titles[(at + 1) % len(titles)], self.is_reversed, self.wanted)
 
 
 def figure(value: float | None, digits: int = 1) -> str:
@@ -73,12 +73,12 @@ def columns_in(width: int) -> list[Column]:
     return [column for column in COLUMNS if width >= column.since]
 
 
-def ordered(active: Sequence[RequestRow], recent: Sequence[RequestRow], view: View) -> list[RequestRow]:
+def ordered(active: Sequence[RequestRow], recent: Sequence[RequestRow], view: TableView) -> list[RequestRow]:
     """Return the wanted rows, active ones before ended ones; unknown values come last in either direction."""
     return [row for rows in (active, recent) for row in _sorted([row for row in rows if _is_wanted(row, view)], view)]
 
 
-def _sorted(rows: list[RequestRow], view: View) -> list[RequestRow]:
+def _sorted(rows: list[RequestRow], view: TableView) -> list[RequestRow]:
     column = next((column for column in COLUMNS if column.title == view.sort), None)
     if column is None:
         return rows[::-1] if view.is_reversed else rows
@@ -88,38 +88,38 @@ def _sorted(rows: list[RequestRow], view: View) -> list[RequestRow]:
     return [row for _, row in known] + unknown
 
 
-def _is_wanted(row: RequestRow, view: View) -> bool:
+def _is_wanted(row: RequestRow, view: TableView) -> bool:
     wanted = view.wanted.casefold()
     return not wanted or any(wanted in text.casefold() for text in (row.owner, row.state, row.model, row.id))
 
 
-def title_line(width: int, view: View, glyphs: Glyphs) -> Line:
+def title_line(width: int, view: TableView, glyphs: Glyphs) -> Line:
     """Return the titles of the columns, with an arrow at the sorted one."""
     return fitted(tuple(span for column in columns_in(width) for span in _title(column, view, glyphs)), width)
 
 
-def _title(column: Column, view: View, glyphs: Glyphs) -> Line:
+def _title(column: Column, view: TableView, glyphs: Glyphs) -> Line:
     if column.title != view.sort:
-        return (Span(_cell(column.title, column), "quiet"), Span(" "))
+        return (StyledSpan(_cell(column.title, column), "quiet"), StyledSpan(" "))
     arrow = glyphs.up if view.is_reversed is column.is_text else glyphs.down
-    return (Span(_cell(f"{column.title[: column.width - 1]}{arrow}", column), "strong"), Span(" "))
+    return (StyledSpan(_cell(f"{column.title[: column.width - 1]}{arrow}", column), "strong"), StyledSpan(" "))
 
 
 def row_line(row: RequestRow, width: int, *, is_chosen: bool) -> Line:
     if is_chosen:
         text = " ".join(_cell(column.shown(row), column) for column in columns_in(width))
-        return (Span("".join(span.text for span in fitted((Span(text),), width)), "chosen"),)
+        return (StyledSpan("".join(span.text for span in fitted((StyledSpan(text),), width)), "chosen"),)
     role = "text" if row.is_active else "bad" if row.state == "failed" else "quiet"
     text = " ".join(_cell(column.shown(row), column) for column in columns_in(width))
-    return fitted((Span(text, role),), width)  # type: ignore[arg-type]
+    return fitted((StyledSpan(text, role),), width)  # type: ignore[arg-type]
 
 
 def _cell(text: str, column: Column) -> str:
     """Return the text cut to its column, texts aligned left and figures right."""
-    (cut,) = fitted((Span(harmless(text)),), column.width)[:1] or (Span(""),)
+    (cut,) = fitted((StyledSpan(harmless(text)),), column.width)[:1] or (StyledSpan(""),)
     shown = cut.text.rstrip()
     return (
-        "".join(span.text for span in fitted((Span(shown),), column.width))
+        "".join(span.text for span in fitted((StyledSpan(shown),), column.width))
         if column.is_text
         else shown.rjust(column.width)
     )

@@ -17,22 +17,22 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class QueuedTask:
     """A task in the queue."""
 
     run: Callable[[], None]
     question: str = ""  # what the user typed for it, to put it back into the prompt
 
 
-class Errands:
+class TaskQueue:
     """A queue of tasks and the thread that runs them."""
 
     def __init__(self, on_failure: Callable[[EagleLocalError], None]) -> None:
         self._on_failure = on_failure
-        self._line: deque[Errand] = deque()
+        self._line: deque[QueuedTask] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
-        self._current: Errand | None = None
+        self._current: QueuedTask | None = None
         self._thread = threading.Thread(target=self._work, name="errands", daemon=True)
 
     def start(self) -> None:
@@ -40,7 +40,7 @@ class Errands:
 
     def send(self, run: Callable[[], None], *, question: str = "") -> None:
         with self._changed:
-            self._line.append(Errand(run, question))
+            self._line.append(QueuedTask(run, question))
             self._changed.notify()
 
     @property
@@ -80,7 +80,7 @@ class Errands:
             finally:
                 self._current = None
 
-    def _next(self) -> Errand | None:
+    def _next(self) -> QueuedTask | None:
         with self._changed:
             self._changed.wait_for(lambda: self._line or self._is_closed)
             if self._is_closed:

@@ -23,8 +23,8 @@ from textual.scrollbar import ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
 
-from eaglelocal.tui.entries import Entry, Kind, View, estimated_height, rows_of
-from eaglelocal.tui.row_positions import Tops
+from eaglelocal.tui.entries import EntryKind, RenderOptions, TranscriptEntry, estimated_height, rows_of
+from eaglelocal.tui.row_positions import RowPositions
 from eaglelocal.tui.text_rows import Row, index_at_cell
 
 MAX_LAID_OUT = 128  # items: a few screens full. Each garbage collection would scan more
@@ -41,7 +41,7 @@ class AsciiScrollbar(ScrollBarRender):
 
 @dataclass(slots=True, eq=False)
 class _Item:
-    entry: Entry
+    entry: TranscriptEntry
     rows: list[Strip] | None = None  # None: not laid out. Kept as strips, which cache what is derived from them
 
 
@@ -58,8 +58,8 @@ class Transcript(ScrollView):
         self.can_focus = False
         self._items: list[_Item] = []
         self._laid_out: dict[_Item, None] = {}  # the least recently needed first
-        self._tops = Tops()
-        self._view = View()
+        self._tops = RowPositions()
+        self._view = RenderOptions()
         self._follows = True
         self._grows = False
         self._laid_out_width = 0
@@ -71,11 +71,11 @@ class Transcript(ScrollView):
         return len(self._items)
 
     @property
-    def view(self) -> View:
+    def view(self) -> RenderOptions:
         return self._view
 
     @view.setter
-    def view(self, view: View) -> None:
+    def view(self, view: RenderOptions) -> None:
         if view != self._view:
             self._view = view
             self._forget_rows()
@@ -84,7 +84,7 @@ class Transcript(ScrollView):
         """Draw the scrollbar in ASCII."""
         self.vertical_scrollbar.renderer = AsciiScrollbar  # type: ignore[misc]  # as in Textual's docstring
 
-    def replace_from(self, index: int, entries: Iterable[Entry]) -> None:
+    def replace_from(self, index: int, entries: Iterable[TranscriptEntry]) -> None:
         """Replace all entries from an index on; those that stay the same are not laid out again, nor drawn."""
         shown, y = self._in_view(), self.scroll_offset.y
         self._exchange(index, list(entries))
@@ -95,7 +95,7 @@ class Transcript(ScrollView):
         if changed:
             self.refresh(Region(0, changed[0], self.size.width, changed[-1] - changed[0] + 1))
 
-    def _exchange(self, index: int, entries: list[Entry]) -> None:
+    def _exchange(self, index: int, entries: list[TranscriptEntry]) -> None:
         kept = self._items[index:]
         del self._items[index:]
         self._tops.truncate(index)
@@ -111,22 +111,22 @@ class Transcript(ScrollView):
     def _in_view(self) -> list[Strip]:
         return self._rows(self.scroll_offset.y, self.size.height)
 
-    def insert(self, index: int, entry: Entry) -> None:
+    def insert(self, index: int, entry: TranscriptEntry) -> None:
         """Insert an entry above the one at `index`."""
         self.replace_from(index, [entry, *(item.entry for item in self._items[index:])])
 
     def note(self, index: int, text: str) -> None:
         """Insert a note; consecutive notes form one block."""
-        follows_note = index > 0 and self._items[index - 1].entry.kind is Kind.NOTE
-        self.insert(index, Entry(Kind.NOTE, text, has_gap=not follows_note))
+        follows_note = index > 0 and self._items[index - 1].entry.kind is EntryKind.NOTE
+        self.insert(index, TranscriptEntry(EntryKind.NOTE, text, has_gap=not follows_note))
 
     def take_back(self) -> None:
         """Remove the last question and everything below it."""
-        questions = [index for index, item in enumerate(self._items) if item.entry.kind is Kind.QUESTION]
+        questions = [index for index, item in enumerate(self._items) if item.entry.kind is EntryKind.QUESTION]
         if questions:
             self.replace_from(questions[-1], ())
 
-    def load(self, entries: Iterable[Entry]) -> None:
+    def load(self, entries: Iterable[TranscriptEntry]) -> None:
         self._follows = True
         self.replace_from(0, entries)
 
@@ -342,5 +342,5 @@ class Transcript(ScrollView):
         if self._items and row_number < self._tops.total:
             index = self._tops.item_at(row_number)
             entry = self._items[index].entry
-            if entry.kind is Kind.THOUGHT and row_number == self._tops.top(index) + entry.has_gap:
+            if entry.kind is EntryKind.THOUGHT and row_number == self._tops.top(index) + entry.has_gap:
                 self.post_message(self.ThoughtClicked())

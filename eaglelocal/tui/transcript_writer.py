@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from eaglelocal.conversation.answer_stats import honest_line
-from eaglelocal.conversation.ask import Asked, forgotten_line
+from eaglelocal.conversation.ask import AskResult, forgotten_line
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.tui.entries import Entry, Kind, entries_of_turns, error_entry
+from eaglelocal.tui.entries import EntryKind, TranscriptEntry, entries_of_turns, error_entry
 from eaglelocal.tui.live_answer import LiveAnswer
 from eaglelocal.tui.transcript import Transcript
 
 
-class Spoken:
+class TranscriptWriter:
     """The only writer of the transcript."""
 
     def __init__(self, transcript: Transcript) -> None:
@@ -38,7 +38,7 @@ class Spoken:
         self._live = live
         self._tail = len(self._transcript)  # an answer that failed at once has not set it
         self._transcript.follow()
-        self._add(Entry(Kind.QUESTION, question))
+        self._add(TranscriptEntry(EntryKind.QUESTION, question))
         self._transcript.grow(True)
 
     def draw(self) -> None:
@@ -48,7 +48,7 @@ class Spoken:
             self._transcript.replace_from(self._tail, [*finished, *growing])
             self._tail += len(finished)
 
-    def end(self, asked: Asked, n_ctx: int) -> None:
+    def end(self, asked: AskResult, n_ctx: int) -> None:
         """Finish the answer, complete or not, with its figures or its error. n_ctx: tokens of the context."""
         self.draw()
         self._tail = len(self._transcript)
@@ -57,9 +57,9 @@ class Spoken:
         if asked.num_left_out:
             self.note(forgotten_line(asked.num_left_out, n_ctx))
         if outcome.finished is not None:
-            self._add(Entry(Kind.FIGURES, honest_line(outcome.finished), has_gap=False))
+            self._add(TranscriptEntry(EntryKind.FIGURES, honest_line(outcome.finished), has_gap=False))
         elif outcome.text:
-            self._add(Entry(Kind.FIGURES, "the answer above is cut off", has_gap=False))
+            self._add(TranscriptEntry(EntryKind.FIGURES, "the answer above is cut off", has_gap=False))
         if outcome.error is not None:
             self.wrong(outcome.error)
 
@@ -74,6 +74,6 @@ class Spoken:
         self._transcript.load(entries_of_turns(turns))
         self._tail = len(self._transcript)
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: TranscriptEntry) -> None:
         self._transcript.insert(self._tail, entry)
         self._tail += 1

@@ -38,7 +38,7 @@ FONT_PX = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class MonitoredServer:
     """The server to monitor. `api_key`: the key to send to it; None: the visitor's own."""
 
     url: str
@@ -92,7 +92,7 @@ class MonitorSite(Server):
     async with site.open(listening): ...      # answers until the block ends
     """
 
-    def __init__(self, watched: Watched, access: Access) -> None:
+    def __init__(self, watched: MonitoredServer, access: Access) -> None:
         super().__init__(
             command_of(watched.url), title=f"eaglelocal top {watched.url}", templates_path=Path(__file__).parent
         )

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from eaglelocal.server.access import Access, Keys, host_refusal, origin_refusal
+from eaglelocal.server.access import Access, ApiKeys, host_refusal, origin_refusal
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -33,7 +33,7 @@ ASK_FOR_KEY = (
 class Visits:
     """Random cookie tokens, one for each API key, valid while this process runs; cookies never hold the key."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: ApiKeys) -> None:
         self._keys = keys
         self._tokens = tuple((secrets.token_urlsafe(32), key) for _, key in keys.by_name)
 

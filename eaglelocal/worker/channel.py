@@ -12,7 +12,7 @@ import struct
 import threading
 from typing import BinaryIO
 
-from eaglelocal.core.events import Piece, Tokens
+from eaglelocal.core.events import TextPiece, Tokens
 from eaglelocal.errors import EngineError
 
 # Far above any message, and below the number that four bytes of stray text make (0x20202020 and up).
@@ -88,4 +88,4 @@ def _packed(message: object) -> object:
 def _unpacked(message: object) -> object:
     if not isinstance(message, list):
         return message
-    return [Tokens(e[0], tuple(map(Piece._make, e[1]))) if type(e) is tuple else e for e in message]
+    return [Tokens(e[0], tuple(map(TextPiece._make, e[1]))) if type(e) is tuple else e for e in message]

@@ -26,7 +26,7 @@ from eaglelocal.core.huge_pages import TUNABLES, tunables
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import EngineError
 from eaglelocal.worker.channel import Channel
-from eaglelocal.worker.exit_reason import Ending
+from eaglelocal.worker.exit_reason import ExitReason
 from eaglelocal.worker.unexpected_error import LOG_VARIABLE
 
 _NUM_LINES = 200
@@ -87,13 +87,13 @@ class EngineChild:
         self._ended_for = reason
         self._process.kill()
 
-    def bury(self) -> Ending:
+    def bury(self) -> ExitReason:
         """Reap the process after `messages` has ended, close its pipes, and return how it ended."""
         if not self._ended_within(_BURIAL_S):
             self._process.kill()
         exit_status = self._process.wait()
         self._channel.close()
-        return Ending(exit_status, self._last_words.close(), self._ended_for)
+        return ExitReason(exit_status, self._last_words.close(), self._ended_for)
 
     def stop(self, *, gently: bool = True) -> None:
         """End the process by request, then SIGTERM, then SIGKILL. Returns when it has ended."""

@@ -17,7 +17,7 @@ from eaglelocal import __version__, locations
 from eaglelocal.core.atomic_file import write_whole
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.worker.exit_reason import Ending
+from eaglelocal.worker.exit_reason import ExitReason
 
 MAX_REPORTS = 20
 MAX_REPORT_BYTES = 64 * 1024
@@ -54,7 +54,7 @@ class Crash:
 
     target: str
     pid: int
-    ending: Ending
+    ending: ExitReason
     error: EagleLocalError  # that the waiting requests get
     lived_s: float
     was_loading: bool

@@ -35,7 +35,7 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ExitReason:
     """The end of a child process. `ended_for` is our reason if we killed it."""
 
     exit_status: int  # as in subprocess: negative for a signal

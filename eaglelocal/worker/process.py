@@ -238,7 +238,7 @@ def _beat(service: Service, channel: Channel) -> None:
 def _load(builder: str, plan: Plan, channel: Channel) -> EngineLoop | None:
     """Build the engine; send Ready, or LoadFailed and return None."""
     try:
-        engine = _find(builder)(plan, _Progress(channel).report)
+        engine = _find(builder)(plan, _ProgressFilter(channel).report)
         channel.send(Ready(engine.info))
     except Exception as error:
         channel.send(LoadFailed(as_engine_error(error, "the engine failed to load")))
@@ -253,7 +253,7 @@ def _find(builder: str) -> Builder:
     return cast(Builder, getattr(importlib.import_module(module), name))
 
 
-class _Progress:
+class _ProgressFilter:
     """A filter that sends load progress only when it changed noticeably."""
 
     def __init__(self, channel: Channel) -> None:

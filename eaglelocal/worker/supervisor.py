@@ -31,8 +31,8 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.errors import EagleLocalError, EngineError
 from eaglelocal.worker.child import EngineChild
 from eaglelocal.worker.crash_report import Crash, InFlight, log_line, write_report
-from eaglelocal.worker.exit_reason import Broken, Ending
-from eaglelocal.worker.watchdog import Patience, Watchdog, Watched
+from eaglelocal.worker.exit_reason import Broken, ExitReason
+from eaglelocal.worker.watchdog import SilenceLimits, Watchdog, WatchedChild
 
 EngineState = Literal["loading", "ready", "restarting", "failed", "closed"]
 
@@ -61,7 +61,7 @@ class RestartPolicy:
     first_delay_s: float = 1.0
     max_delay_s: float = 8.0
     wait_limit_s: float = 60.0  # how long requests wait for an engine that is down
-    patience: Patience = field(default_factory=Patience)  # limits of silence before a process counts as hung
+    patience: SilenceLimits = field(default_factory=SilenceLimits)  # limits of silence before a process counts as hung
 
     def delay_s(self, crashes: int) -> float | None:
         """Return the seconds to wait after the crash with this number, counted from 1; None means give up."""
@@ -116,7 +116,7 @@ class _Life:
     in_flight: tuple[InFlight, ...] = ()  # when it ended
     lived_s: float = 0.0
     pid: int = 0
-    ending: Ending | None = None  # None: it was never started
+    ending: ExitReason | None = None  # None: it was never started
     passing: bool = False  # starting it failed for a temporary reason
 
     @property
@@ -218,7 +218,7 @@ class Supervisor:
         def has_work() -> bool:
             return self._state != "ready" or self._listener.awaits_answers
 
-        watched = Watched(pid=child.pid, has_work=has_work, is_loading=lambda: life.is_loading, end=child.end)
+        watched = WatchedChild(pid=child.pid, has_work=has_work, is_loading=lambda: life.is_loading, end=child.end)
         return Watchdog(watched, self._policy.patience)
 
     def _hear(self, child: EngineChild, message: object, life: _Life) -> None:

@@ -28,7 +28,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class SilenceLimits:
     """Seconds of silence after which a process that has work counts as hung."""
 
     still_s: float = 60.0  # while it uses no CPU
@@ -42,7 +42,7 @@ class Patience:
 class Silence:
     """The current silence of a process, and the judgement of it."""
 
-    patience: Patience
+    patience: SilenceLimits
     still_s: float = 0.0  # since it last used the CPU
     total_s: float = 0.0
     longest_s: float = 0.0  # silence that ended with a sign of life
@@ -80,7 +80,7 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class WatchedChild:
     """The watchdog's access to a child."""
 
     pid: int
@@ -93,8 +93,8 @@ class Watched:
 class Watchdog:
     """Watches one child, from a thread of its own, while `listening` iterates over its messages."""
 
-    watched: Watched
-    patience: Patience
+    watched: WatchedChild
+    patience: SilenceLimits
     _num_heard: int = 0
     _is_listening: bool = True  # False while our listener handles a message: the child may be waiting for us
     _over: threading.Event = field(default_factory=threading.Event)

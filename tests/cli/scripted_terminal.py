@@ -10,7 +10,7 @@ from eaglelocal.cli import line_editor
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.main import end_in_order
 from eaglelocal.cli.output import standard_output
-from eaglelocal.conversation.session import Choice, Garage, Model, Session
+from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError
@@ -23,18 +23,18 @@ SCRIPTS = (
 )
 
 
-def plan(choice: Choice) -> Plan:
+def plan(choice: ModelChoice) -> Plan:
     return scripted_plan(choice.target or "scripted model")
 
 
-def load(plan: Plan) -> Model:
+def load(plan: Plan) -> ActiveModel:
     client = ScriptedClient(SCRIPTS, label=plan.target_label)
-    return Model(client, plan, client.info)
+    return ActiveModel(client, plan, client.info)
 
 
 if __name__ == "__main__":
     if "--no-readline" in sys.argv:
         line_editor.readline = None
-    session = Session(Garage(plan, load), load(plan(Choice())), SamplingParams())
+    session = Session(ModelLoader(plan, load), load(plan(ModelChoice())), SamplingParams())
     end_in_order()
     sys.exit(converse(session, standard_output(), tint=True))

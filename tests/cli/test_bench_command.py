@@ -20,15 +20,15 @@ from doubles.programs import Programs, output_of
 from doubles.random_models import TargetShape, write_agreeing_head, write_target
 from doubles.scripted_client import ScriptedClient
 
-from eaglelocal.bench.bench_prompts import Prompt
+from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.prompt_run import Side
 from eaglelocal.bench.run_order import tasks
-from eaglelocal.bench.text_identity import Examiner
-from eaglelocal.cli.bench import Asked, duration, measure, patience, prompts_of, read_key, tasks_of
+from eaglelocal.bench.text_identity import TextComparer
+from eaglelocal.cli.bench import ChosenPrompts, duration, measure, patience, prompts_of, read_key, tasks_of
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, MIN_ANSWER
 from eaglelocal.cli.output import Output
-from eaglelocal.cli.reports.bench import Told as Belongings
-from eaglelocal.cli.reports.bench import Wanted, tell
+from eaglelocal.cli.reports.bench import BenchOptions, tell
+from eaglelocal.cli.reports.bench import BenchSubject as Belongings
 from eaglelocal.core.request import AUTO, OFF, ChatRequest
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.errors import EngineError, UsageError
@@ -212,10 +212,10 @@ def stopped_after(
 
     client = MeasuredClient(told)
     sides = [Side("plain", client, OFF), Side("auto", client, AUTO)]
-    prompts = {"x": [Prompt("x", tokens=(n,)) for n in range(4)]}
-    written, wanted = Written(), Wanted((AUTO,), (1,), GREEDY, limit_s)
+    prompts = {"x": [BenchPrompt("x", tokens=(n,)) for n in range(4)]}
+    written, wanted = Written(), BenchOptions((AUTO,), (1,), GREEDY, limit_s)
     planned = tasks(prompts, [1], repeats=1, warm_up=())
-    examiner = Examiner(sides[0], bound=0.05)
+    examiner = TextComparer(sides[0], bound=0.05)
     result = measure(sides, planned, wanted, examiner=examiner, output=written.output)
     belongings = Belongings(ScriptedClient(()).info, wanted, None, "auto", 0.05)
     tell(result, belongings, written.output, svg=None, as_json=True)
@@ -254,7 +254,7 @@ def test_when_the_time_is_over_two_prompts_of_each_kind_are_measured_all_the_sam
 
 def test_what_no_time_limit_leaves_out() -> None:
     is_needed = patience(0.0)
-    prompts = {"x": [Prompt("x", tokens=(n,)) for n in range(4)]}
+    prompts = {"x": [BenchPrompt("x", tokens=(n,)) for n in range(4)]}
     planned = tasks(prompts, [1, 2], repeats=1, warm_up=prompts["x"])
     kept = [(task.concurrency, task.unit) for task in planned if task.counts and is_needed(task)]
     assert kept == [(1, 0), (1, 1), (2, 0), (2, 1)]
@@ -278,8 +278,8 @@ def test_all_of_a_file_is_asked_unless_less_is_wanted(tmp_path: Path) -> None:
 
 
 def test_repeats_are_planned() -> None:
-    asked = Asked({"x": [Prompt("x", tokens=(1,))]}, [])
-    assert len(tasks_of(asked, Wanted((AUTO,), (1,), GREEDY), 3)) == 3
+    asked = ChosenPrompts({"x": [BenchPrompt("x", tokens=(1,))]}, [])
+    assert len(tasks_of(asked, BenchOptions((AUTO,), (1,), GREEDY), 3)) == 3
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.2, "0 s"), (99.0, "99 s"), (180.0, "3 min")])

@@ -15,11 +15,11 @@ from doubles.pictures import write_picture
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.answer_printer import Asker
-from eaglelocal.cli.chat_line import Loop, copy_to_desktop
+from eaglelocal.cli.chat_line import ChatLoop, copy_to_desktop
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.conversation import Turn
-from eaglelocal.conversation.session import Choice, Garage, Model, Session
-from eaglelocal.conversation.slash_actions import Desk
+from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
+from eaglelocal.conversation.slash_actions import ActionContext
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, OFF, Spec, fixed, parse_spec
 from eaglelocal.core.sampling import SamplingParams
@@ -37,7 +37,7 @@ class Talk:
     lines: list[Line]
     spec: Spec = AUTO
     params: SamplingParams = field(default_factory=SamplingParams)
-    chosen: list[Choice] = field(default_factory=list)
+    chosen: list[ModelChoice] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
     copied: list[str] = field(default_factory=list)
     stdout: io.StringIO = field(default_factory=io.StringIO)
@@ -46,9 +46,11 @@ class Talk:
     def __post_init__(self) -> None:
         output = Output(stdout=self.stdout, stderr=self.stderr, environ={})
         plan = scripted_plan(self.client.label, spec=self.spec)
-        self.session = Session(Garage(self._plan, self._load), Model(self.client, plan, self.client.info), self.params)
-        desk = Desk(self.session, output, self.folder, self.copied.append)
-        self._loop = Loop(Asker(self.session, output), desk, self._read)
+        self.session = Session(
+            ModelLoader(self._plan, self._load), ActiveModel(self.client, plan, self.client.info), self.params
+        )
+        desk = ActionContext(self.session, output, self.folder, self.copied.append)
+        self._loop = ChatLoop(Asker(self.session, output), desk, self._read)
 
     def run(self) -> int:
         return self._loop.run()
@@ -63,20 +65,20 @@ class Talk:
             return line
         raise line
 
-    def _plan(self, choice: Choice) -> Plan:
+    def _plan(self, choice: ModelChoice) -> Plan:
         if choice.target == "missing":
             raise ModelFileError("no file missing", hint="eaglelocal chat --target demo")
         self.chosen.append(choice)
         spec = parse_spec(choice.spec) if choice.spec else self.spec
         return scripted_plan(choice.target or "scripted model", spec=spec)
 
-    def _load(self, plan: Plan) -> Model:
+    def _load(self, plan: Plan) -> ActiveModel:
         assert self.client.num_closed, "two models in memory"
         self.loaded.append(plan.target_label)
         if plan.target_label == "broken":
             raise ModelFileError("the file broken is cut short")
         client = ScriptedClient((says("from the other"),), label=plan.target_label)
-        return Model(client, plan, client.info)
+        return ActiveModel(client, plan, client.info)
 
 
 Start = Callable[..., Talk]
@@ -183,7 +185,7 @@ def test_spec_off_and_on_again_without_loading(talk: Start) -> None:
 def test_spec_loads_again_where_the_model_was_loaded_without_a_draft(talk: Start) -> None:
     chat = talk("a", "/spec 7", "b", spec=OFF)
     chat.run()
-    assert set(chat.chosen) == {Choice(spec="7")}
+    assert set(chat.chosen) == {ModelChoice(spec="7")}
     assert chat.client.num_closed == 1
     assert [turn.question for turn in chat.turns] == ["a", "b"]
 
@@ -329,7 +331,7 @@ def test_a_model_that_cannot_be_loaded_brings_the_old_one_back(talk: Start) -> N
     chat.run()
     assert "error: the file broken is cut short" in chat.stderr.getvalue()
     assert chat.loaded == ["broken", "scripted model"]
-    assert chat.session.choice == Choice()
+    assert chat.session.choice == ModelChoice()
     assert chat.turns == [Turn("b", "from the other")]
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.bench import bench_prompts
-from eaglelocal.catalog.toml_table import Table
+from eaglelocal.catalog.toml_table import TomlTable
 from eaglelocal.cli import bench
 from eaglelocal.client import running_servers
 from eaglelocal.client.http_stream import StreamedAnswer, refusal
-from eaglelocal.client.servers.connection import Reply
+from eaglelocal.client.servers.connection import HttpReply
 from eaglelocal.conversation import conversation_file, question_history
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Split, Tool, joined
@@ -29,7 +29,7 @@ from eaglelocal.probe import apple
 from eaglelocal.server.access import keys_of
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.request_reader import as_json
-from eaglelocal.server.responses.stored_responses import Recent
+from eaglelocal.server.responses.stored_responses import RecentItems
 from eaglelocal.settings import Settings
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls.call_forms import FORMS
@@ -76,7 +76,7 @@ BEFORE = [
 ]
 REFUSED: dict[str, tuple[Callable[[str, Path], object], type[Exception]]] = {
     "settings": (load_settings, UsageError),
-    "profile": (lambda text, at: Table.of_file(write(at, f"a = {text}")), UsageError),
+    "profile": (lambda text, at: TomlTable.of_file(write(at, f"a = {text}")), UsageError),
     "head's config": (lambda text, at: head_folder.read_json(write(at, text)), ModelFileError),
     "conversation": (load_conversation, UsageError),
     "stream": (take, EngineError),
@@ -86,7 +86,7 @@ PASSED_OVER: dict[str, Callable[[str, Path], object]] = {
     "pulled drafts": lambda text, at: pulled_drafts._read(write(at, text)),
     "running server": lambda text, at: running_servers._read(write(at, text)),
     "running server's word": lambda text, at: running_servers._word_of(text.encode()),
-    "watched server": lambda text, at: Reply(200, {}, text.encode()).mapping(),
+    "watched server": lambda text, at: HttpReply(200, {}, text.encode()).mapping(),
     "questions": lambda text, at: question_history._read(write(at, text)),
     "schema of a tool": lambda text, at: parameter_schemas(Tool("t", "", text)),
 }
@@ -130,7 +130,7 @@ def test_a_deep_setting_is_told_with_its_line(before: str, levels: int, tmp_path
     with pytest.raises(UsageError, match=rf"config\.toml, line {line}: nested deeper than 64 levels$"):
         Settings.load({}, {}, path)
     with pytest.raises(UsageError, match=rf"config\.toml, line {line}: nested deeper than 64 levels$"):
-        Table.of_file(path)
+        TomlTable.of_file(path)
 
 
 def test_a_deep_dotted_setting_is_told_with_its_first_name(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_deep_dotted_setting_is_told_with_its_first_name(tmp_path: Path) -> No
     "read",
     [
         lambda path: Settings.load({}, {}, path),
-        Table.of_file,
+        TomlTable.of_file,
         bench_prompts.from_file,
         bench.read_key,
         keys_of,
@@ -189,7 +189,7 @@ def test_values_of_a_request_are_bounded_where_they_come_in(levels: int) -> None
 
 
 def test_a_deep_response_is_forgotten() -> None:
-    kept = Recent()
+    kept = RecentItems()
     kept.keep("deep", json.loads("[" * 900 + "]" * 900))
     kept.keep("plain", {"a": [1]})
     assert kept.find("deep") is None

@@ -148,7 +148,7 @@ def test_no_token_where_one_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_a_stale_calibration(examined: Examined) -> None:
     machine = probe()
-    key = calibration_store.Key(
+    key = calibration_store.CostKey(
         machine=calibration_store.machine_name(machine),
         model="m",
         weights="Q4_0",

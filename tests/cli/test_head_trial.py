@@ -12,9 +12,9 @@ from doubles.imported_heads import imported, understood
 from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.cli import head_trial
-from eaglelocal.cli.head_trial import NUM_TOKENS, Outcome, Trial
+from eaglelocal.cli.head_trial import NUM_TOKENS, HeadTrial, TrialOutcome
 from eaglelocal.cli.reports.import_head import trial_lines
-from eaglelocal.core.events import EngineSnapshot, Failed, Finished, Piece, RequestEvent, Tokens
+from eaglelocal.core.events import EngineSnapshot, Failed, Finished, RequestEvent, TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError, IncompatibleError
@@ -85,7 +85,7 @@ class Reply:
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[RequestEvent]:
-        yield Tokens(self.id, tuple(Piece(token % 20, "a", False) for token in range(TOKENS)))
+        yield Tokens(self.id, tuple(TextPiece(token % 20, "a", False) for token in range(TOKENS)))
         if self.fails:
             yield Failed(self.id, EngineError("the engine ended"))
         stats = SpeculationStats(drafts=DRAFTS, accepted_per_position=self.accepted)
@@ -97,11 +97,13 @@ def target(tmp_path: Path) -> Path:
     return write_target(tmp_path / "target.gguf", SHAPE)
 
 
-def tried(engines: Engines, target: Path, folder: Path, *, dialect: str = "SpecForge", says: bool = True) -> Outcome:
+def tried(
+    engines: Engines, target: Path, folder: Path, *, dialect: str = "SpecForge", says: bool = True
+) -> TrialOutcome:
     head = replace(random_checkpoint(Kind()), norm_output=says)
     published = write_checkpoint(folder / "published", head, dialect)
     path = imported(published, target, folder / "head.gguf")
-    trial = Trial(
+    trial = HeadTrial(
         path,
         understood(published, target),
         n_layer=SHAPE.n_layer,

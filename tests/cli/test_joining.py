@@ -23,8 +23,8 @@ from eaglelocal.cli.output import Output
 from eaglelocal.client.running_servers import RunningServer, announced, this_server
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.conversation import Turn
-from eaglelocal.conversation.session import Garage, Model, Outcome, Session
-from eaglelocal.conversation.slash_actions import Desk, act
+from eaglelocal.conversation.session import ActiveModel, ModelLoader, RequestOutcome, Session
+from eaglelocal.conversation.slash_actions import ActionContext, act
 from eaglelocal.conversation.slash_commands import parse
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF, fixed
@@ -237,7 +237,7 @@ def test_flags_of_an_engine_are_those_on_the_command_line(tmp_path: Path) -> Non
 def test_what_requests_say_about_drafting(tmp_path: Path, chat: Chat, output: Output) -> None:
     with serving(Script(models=OUR_MODELS)) as url:
         model = joined_model(settings(tmp_path, url=url), output)
-    assert isinstance(model, Model)
+    assert isinstance(model, ActiveModel)
     assert spec_of(settings(tmp_path), model) is None
     assert spec_of(settings(tmp_path, {"EAGLELOCAL_SPEC": "2"}), model) is None
     assert spec_of(settings(tmp_path, spec="off"), model) == OFF
@@ -249,18 +249,20 @@ def test_what_requests_say_about_drafting(tmp_path: Path, chat: Chat, output: Ou
 
 
 # ---- talking with a server's model
-def joined_session(tmp_path: Path, output: Output, *, takes_spec: bool) -> tuple[Desk, ScriptedClient, ScriptedClient]:
+def joined_session(
+    tmp_path: Path, output: Output, *, takes_spec: bool
+) -> tuple[ActionContext, ScriptedClient, ScriptedClient]:
     """At a server; a model of one's own can be loaded instead, unless it is called broken."""
     server, own = ScriptedClient((says("hi"),), n_ctx=0), ScriptedClient((says("hello"),), label="own")
 
-    def load(plan: Plan) -> Model:
+    def load(plan: Plan) -> ActiveModel:
         if plan.target_label == "broken":
             raise EngineError("it cannot be loaded")
-        return Model(own, plan, own.info)
+        return ActiveModel(own, plan, own.info)
 
-    garage = Garage(plan=lambda choice: scripted_plan(choice.target or "own"), load=load)
-    model = Model(server, None, server.info, takes_spec=takes_spec)
-    return Desk(Session(garage, model, SamplingParams()), output, tmp_path), server, own
+    garage = ModelLoader(plan=lambda choice: scripted_plan(choice.target or "own"), load=load)
+    model = ActiveModel(server, None, server.info, takes_spec=takes_spec)
+    return ActionContext(Session(garage, model, SamplingParams()), output, tmp_path), server, own
 
 
 def test_spec_is_for_the_requests_to_a_server_of_ours(tmp_path: Path, lines: Lines, output: Output) -> None:
@@ -315,4 +317,4 @@ def test_nothing_is_forgotten_where_the_context_is_unknown(tmp_path: Path, outpu
     ],
 )
 def test_only_what_may_be_too_long_costs_old_turns(error: EagleLocalError, is_refused: bool) -> None:
-    assert Outcome(error=error).refused is is_refused
+    assert RequestOutcome(error=error).refused is is_refused

@@ -10,8 +10,8 @@ from doubles.scripted_client import ScriptedClient, says
 
 from eaglelocal.cli import chat
 from eaglelocal.cli.output import standard_output
-from eaglelocal.conversation.message_output import Voice
-from eaglelocal.conversation.session import Choice, Model
+from eaglelocal.conversation.message_output import MessageOutput
+from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.decision import Decision
@@ -27,9 +27,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunOptions]:
         seen.append(options)
         return Decision(replace(options, target=options.target or "demo@native", ctx=700))
 
-    def loaded(plan: Plan, voice: Voice) -> Model:
+    def loaded(plan: Plan, voice: MessageOutput) -> ActiveModel:
         client = ScriptedClient((says("yes"),))
-        return Model(client, plan, client.info)
+        return ActiveModel(client, plan, client.info)
 
     for name in ("CONFIG", "STATE", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
@@ -39,13 +39,13 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunOptions]:
 
 
 def test_without_a_target_the_model_is_planned_once_and_loaded_so(asked: list[RunOptions]) -> None:
-    session = chat.open_session(Settings(url="none"), standard_output(), Choice())
+    session = chat.open_session(Settings(url="none"), standard_output(), ModelChoice())
     assert [options.target for options in asked] == [None]
     assert session.model.plan is not None and session.model.plan.n_ctx == 700
 
 
 def test_a_named_target_is_planned_once(asked: list[RunOptions]) -> None:
-    session = chat.open_session(Settings(url="none", target="demo@native"), standard_output(), Choice())
+    session = chat.open_session(Settings(url="none", target="demo@native"), standard_output(), ModelChoice())
     assert [options.target for options in asked] == ["demo@native"]
     assert session.model.plan is not None and session.model.plan.n_ctx == 700
 
@@ -54,5 +54,5 @@ def test_a_named_target_is_planned_once(asked: list[RunOptions]) -> None:
 @pytest.mark.parametrize("is_brief", [False, True])
 def test_the_plan_knows_that_it_is_for_one_answer(asked: list[RunOptions], target: str | None, is_brief: bool) -> None:
     settings = Settings(url="none", target=target)
-    session = chat.open_session(settings, standard_output(), Choice(), is_brief=is_brief)
+    session = chat.open_session(settings, standard_output(), ModelChoice(), is_brief=is_brief)
     assert session.model.plan is not None and session.model.plan.is_brief is is_brief

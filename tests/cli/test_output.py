@@ -12,10 +12,15 @@ import termios
 import pytest
 
 from eaglelocal.cli.output import Output, bar_line
-from eaglelocal.core.events import LoadProgress, Piece
+from eaglelocal.core.events import LoadProgress, TextPiece
 from eaglelocal.errors import EagleLocalError
 
-PIECES = (Piece(1, "plain", False), Piece(2, " one", True), Piece(3, " two", True), Piece(4, " end", False))
+PIECES = (
+    TextPiece(1, "plain", False),
+    TextPiece(2, " one", True),
+    TextPiece(3, " two", True),
+    TextPiece(4, " end", False),
+)
 
 
 class Terminal(io.StringIO):
@@ -50,7 +55,10 @@ def test_no_colour_where_none_is_wanted(stdout: io.StringIO, environ: dict[str, 
     assert painted(stdout, environ, tint=tint) == "plain one two end"
 
 
-THOUGHT = (Piece(1, "", False, reasoning="hm, "), Piece(2, "", False, reasoning="so")), (Piece(3, "yes", False),)
+THOUGHT = (
+    (TextPiece(1, "", False, reasoning="hm, "), TextPiece(2, "", False, reasoning="so")),
+    (TextPiece(3, "yes", False),),
+)
 
 
 @pytest.mark.parametrize(
@@ -76,13 +84,13 @@ def test_colour_into_a_pipe_on_demand() -> None:
 def test_a_model_cannot_steer_the_terminal(tint: bool) -> None:
     stdout = Terminal()
     evil = "a\x1b]0;title\x07b\x9bJ\r\n\tc\x08"
-    output(stdout, {"NO_COLOR": "" if tint else "1"}).answer(tint=tint).show((Piece(1, evil, False),))
+    output(stdout, {"NO_COLOR": "" if tint else "1"}).answer(tint=tint).show((TextPiece(1, evil, False),))
     assert stdout.getvalue() == "a\ufffd]0;title\ufffdb\ufffdJ\n\tc\ufffd"
 
 
 def test_a_pipe_gets_the_text_as_it_is() -> None:
     stdout = io.StringIO()
-    output(stdout, {}).answer(tint=True).show((Piece(1, "a\x1bb\r\n", False),))
+    output(stdout, {}).answer(tint=True).show((TextPiece(1, "a\x1bb\r\n", False),))
     assert stdout.getvalue() == "a\x1bb\r\n"
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from doubles.vision_models import write_vision_pair
 
-from eaglelocal.bench.bench_prompts import Prompt
+from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.cli import bench, tune
 from eaglelocal.cli.load_model import options_of
 from eaglelocal.cli.output import standard_output
-from eaglelocal.cli.reports.bench import Wanted
-from eaglelocal.conversation.session import Choice
+from eaglelocal.cli.reports.bench import BenchOptions
+from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.request import AUTO, Image, Message
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.settings import Settings
@@ -21,13 +21,13 @@ from eaglelocal.settings import Settings
 @pytest.mark.parametrize(
     ("choice", "draft", "n_cpu_moe"),
     [
-        (Choice(), "head.gguf", 24),
-        (Choice(draft="ngram"), "ngram", 24),
-        (Choice(target="other.gguf"), "auto", None),  # it may have other layers, and no experts at all
+        (ModelChoice(), "head.gguf", 24),
+        (ModelChoice(draft="ngram"), "ngram", 24),
+        (ModelChoice(target="other.gguf"), "auto", None),  # it may have other layers, and no experts at all
     ],
 )
 def test_a_draft_and_experts_named_at_the_start_are_the_first_targets(
-    tmp_path: Path, choice: Choice, draft: str, n_cpu_moe: int | None
+    tmp_path: Path, choice: ModelChoice, draft: str, n_cpu_moe: int | None
 ) -> None:
     given = {"target": "moe.gguf", "draft": "head.gguf", "n_cpu_moe": "24", "gpu_layers": "9"}
     wish = options_of(Settings.load(given, {}, tmp_path / "config.toml"), choice)
@@ -37,14 +37,14 @@ def test_a_draft_and_experts_named_at_the_start_are_the_first_targets(
 @pytest.mark.parametrize(
     ("choice", "named", "wished"),
     [
-        (Choice(), "eyes.gguf", "eyes.gguf"),
-        (Choice(target="other.gguf"), "eyes.gguf", "auto"),  # another model has other eyes
-        (Choice(target="other.gguf"), "none", "none"),
-        (Choice(), None, "auto"),
+        (ModelChoice(), "eyes.gguf", "eyes.gguf"),
+        (ModelChoice(target="other.gguf"), "eyes.gguf", "auto"),  # another model has other eyes
+        (ModelChoice(target="other.gguf"), "none", "none"),
+        (ModelChoice(), None, "auto"),
     ],
 )
 def test_a_projector_named_at_the_start_is_the_first_targets(
-    tmp_path: Path, choice: Choice, named: str | None, wished: str
+    tmp_path: Path, choice: ModelChoice, named: str | None, wished: str
 ) -> None:
     assert options_of(Settings.load({"mmproj": named}, {}, tmp_path / "config.toml"), choice).mmproj == wished
 
@@ -60,7 +60,7 @@ def test_what_nobody_asks_about_is_not_loaded_to_measure(
     target, projector = write_vision_pair(tmp_path, "gemma3")
     given = {"target": str(target), "draft": "ngram", "mmproj": str(projector) if named else None}
     settings, output = Settings.load(given, {}, tmp_path / "config.toml"), standard_output()
-    asked = bench.Asked({"x": [Prompt("x", (Message("user", "what is this?", images=images),))]}, [])
-    plan = bench.plan_of(bench.sighted(settings, asked), Wanted((AUTO,), (1,), GREEDY), output)
+    asked = bench.ChosenPrompts({"x": [BenchPrompt("x", (Message("user", "what is this?", images=images),))]}, [])
+    plan = bench.plan_of(bench.sighted(settings, asked), BenchOptions((AUTO,), (1,), GREEDY), output)
     assert plan.projector == (projector if reads else None)
     assert tune.plan_of(settings, output).projector is None

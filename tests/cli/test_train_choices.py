@@ -21,13 +21,13 @@ from eaglelocal.errors import UsageError
 from eaglelocal.hub import draft_resolver
 from eaglelocal.hub.draft_resolver import FoundDraft
 from eaglelocal.hub.target_resolver import NATIVE, find_target
-from eaglelocal.training.conversations import Collected, Conversation
+from eaglelocal.training.conversations import Collected, TrainingConversation
 from eaglelocal.training.device import device_of
 
 
-def conversations(num: int, *, num_prompt: int = 10, num_said: int = 20) -> tuple[Conversation, ...]:
+def conversations(num: int, *, num_prompt: int = 10, num_said: int = 20) -> tuple[TrainingConversation, ...]:
     tokens = tuple(range(num_prompt + num_said))
-    return tuple(Conversation(f"{num_prompt}-{number}", tokens, num_prompt) for number in range(num))
+    return tuple(TrainingConversation(f"{num_prompt}-{number}", tokens, num_prompt) for number in range(num))
 
 
 def test_a_context_leaves_out_answers_of_which_it_holds_too_little() -> None:

@@ -18,23 +18,23 @@ from eaglelocal.cli.load_model import settings_of
 from eaglelocal.cli.output import standard_output
 from eaglelocal.errors import ResourceError
 from eaglelocal.planning import autoplan
-from eaglelocal.planning.machine_spec import Rig
-from eaglelocal.training.draft_head import School
+from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.training.draft_head import HeadSource
 
 MIB = 2**20
 
 
-def lessons_of(folder: Path) -> train_options.Lessons:
+def lessons_of(folder: Path) -> train_options.TrainOptions:
     path = write_target(folder / "t.gguf", TargetShape(n_layer=5, n_vocab=4000))
     settings, output = settings_of({"target": str(path)}), standard_output(colour="never")
     found = find(settings, output)
-    school = School(found.header, found.info)
-    return train_options.Lessons(
+    school = HeadSource(found.header, found.info)
+    return train_options.TrainOptions(
         found, school, None, settings, output, folder / "work", "cpu", folder / "head.gguf", False, "bf16"
     )
 
 
-def rig_with(free_bytes: int) -> Rig:
+def rig_with(free_bytes: int) -> MachineSpec:
     here = autoplan.this_rig(load())
     return replace(here, host=replace(here.host, free_bytes=free_bytes))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.cli.tune import LENGTH_S, PATIENCE, STEPS, exercise
-from eaglelocal.core.events import EngineSnapshot, Failed, Piece, RequestEvent, Tokens
+from eaglelocal.core.events import EngineSnapshot, Failed, RequestEvent, TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EngineError
 
@@ -50,8 +50,8 @@ class Endless:
         while not self.cancelled:
             self.client.now += self.client.step_s
             self.client.steps[str(self.request.spec)] = self.client.steps.get(str(self.request.spec), 0) + 1
-            yield Tokens(self.request.id, (Piece(1, "a", False),))
-        yield Tokens(self.request.id, (Piece(1, "a", False),))
+            yield Tokens(self.request.id, (TextPiece(1, "a", False),))
+        yield Tokens(self.request.id, (TextPiece(1, "a", False),))
 
 
 @dataclass

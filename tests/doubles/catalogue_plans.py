@@ -11,11 +11,11 @@ from eaglelocal.memory.budget import RAM, load_of
 from eaglelocal.memory.estimate import estimate, safe_rooms
 from eaglelocal.memory.placement import WHOLE, Offload
 from eaglelocal.planning.candidate import Chosen
-from eaglelocal.planning.candidate_evaluation import Scale, Setup
+from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
 from eaglelocal.planning.goals import GOALS, Comfort, score
-from eaglelocal.planning.machine_spec import Device, Rig, rig_of_known
-from eaglelocal.planning.options import DraftWay, Option, options_of
-from eaglelocal.planning.plan_search import Outcome, plan, scale_for
+from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec, rig_of_known
+from eaglelocal.planning.options import DraftOption, ModelOption, options_of
+from eaglelocal.planning.plan_search import SearchOutcome, plan, scale_for
 
 GIB = 2**30
 SOME = ("qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "qwen3.6-27b", "gemma-4-31b", "llama-3.3-70b")
@@ -27,24 +27,24 @@ def catalog() -> Catalog:
 
 
 @cache
-def every_option() -> tuple[Option, ...]:
+def every_option() -> tuple[ModelOption, ...]:
     return tuple(option for target in catalog().targets.values() for option in options_of(target, catalog()))
 
 
-def option(target: str, quant: str) -> Option:
+def option(target: str, quant: str) -> ModelOption:
     return next(each for each in every_option() if (each.target, each.quant) == (target, quant))
 
 
-def rig(name: str) -> Rig:
+def rig(name: str) -> MachineSpec:
     return rig_of_known(catalog().machine(name))
 
 
 @cache
-def planned(machine: str, goal: str = "balanced") -> Outcome:
+def planned(machine: str, goal: str = "balanced") -> SearchOutcome:
     return plan(every_option(), rig(machine), RunOptions(goal=goal))
 
 
-def check_fits(outcome: Outcome) -> None:
+def check_fits(outcome: SearchOutcome) -> None:
     """Assert that the chosen plan fits, by the arithmetic of memory alone."""
     assert outcome.chosen is not None
     way = outcome.chosen.way
@@ -57,12 +57,14 @@ def check_fits(outcome: Outcome) -> None:
     assert outcome.chosen.weighed.sum.total_bytes <= outcome.chosen.weighed.budget_bytes
 
 
-def chosen_of(outcome: Outcome) -> Chosen:
+def chosen_of(outcome: SearchOutcome) -> Chosen:
     assert outcome.chosen is not None
     return outcome.chosen
 
 
-def score_of(scale: Scale, chosen: Option, draft: DraftWay, setup: Setup, offload: Offload = WHOLE) -> float:
+def score_of(
+    scale: CandidateEvaluator, chosen: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload = WHOLE
+) -> float:
     return score(
         GOALS["balanced"],
         quality_b=chosen.quality_b,
@@ -79,14 +81,14 @@ def score_of(scale: Scale, chosen: Option, draft: DraftWay, setup: Setup, offloa
 
 
 @cache
-def some_options() -> tuple[Option, ...]:
+def some_options() -> tuple[ModelOption, ...]:
     quants = ("Q4_K_M", "Q8_0")
     return tuple(each for each in every_option() if each.target in SOME and each.quant in quants)
 
 
-def machine_of(ram_gib: float, gpus_gib: tuple[float, ...]) -> Rig:
+def machine_of(ram_gib: float, gpus_gib: tuple[float, ...]) -> MachineSpec:
     cards = tuple(
-        Device(
+        DeviceSpec(
             name=f"CUDA{index}",
             label="card",
             kind="cuda",
@@ -98,5 +100,5 @@ def machine_of(ram_gib: float, gpus_gib: tuple[float, ...]) -> Rig:
         for index, free in enumerate(gpus_gib)
     )
     ram = int(ram_gib * GIB)
-    host = Device(name=RAM, label="RAM", kind="cpu", total_bytes=ram, free_bytes=ram, bytes_s=40e9, flops=100e9)
-    return Rig(name="random", host=host, gpus=cards)
+    host = DeviceSpec(name=RAM, label="RAM", kind="cpu", total_bytes=ram, free_bytes=ram, bytes_s=40e9, flops=100e9)
+    return MachineSpec(name="random", host=host, gpus=cards)

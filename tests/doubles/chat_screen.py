@@ -12,16 +12,16 @@ from pathlib import Path
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 from textual.pilot import Pilot
 
-from eaglelocal.conversation.message_output import Voice
+from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.pictures import Pictures
-from eaglelocal.conversation.session import Choice, Garage, Model, Session
+from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import ModelFileError
 from eaglelocal.tui.chat_app import ChatApp, ChatPlaces
-from eaglelocal.tui.display_options import Look
+from eaglelocal.tui.display_options import DisplayOptions
 
 PATIENCE_S = 20.0
 
@@ -33,7 +33,7 @@ class Stage:
     folder: Path
     scripts: tuple[Script, ...] = (says("the first answer", 1), says("and another one"))
     size: tuple[int, int] = (80, 24)
-    look: Look = field(default_factory=Look)
+    look: DisplayOptions = field(default_factory=DisplayOptions)
     keeps: bool = False
     tint: bool = False
     n_ctx: int = 2048
@@ -42,7 +42,7 @@ class Stage:
     is_held: bool = False  # loading waits until `gate` is set
     gate: threading.Event = field(default_factory=threading.Event)
     clients: list[ScriptedClient] = field(default_factory=list)
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[ModelChoice] = field(default_factory=list)
     is_broken: bool = False  # the first model cannot be loaded
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class Stage:
     def client(self) -> ScriptedClient:
         return self.clients[-1]
 
-    def _open(self, voice: Voice, choice: Choice) -> Session:
+    def _open(self, voice: MessageOutput, choice: ModelChoice) -> Session:
         progress = voice.progress()
         progress(LoadProgress(0.62, "loading the scripted model"))
         if self.is_held:
@@ -61,20 +61,20 @@ class Stage:
         progress.finish()
         if self.is_broken and choice.target is None:
             raise ModelFileError("no file missing.gguf", hint="eaglelocal chat --target demo")
-        garage = Garage(self._plan, self._load)
+        garage = ModelLoader(self._plan, self._load)
         return Session(
             garage, garage.load(garage.plan(choice)), SamplingParams(), choice=choice, attached=self.attached
         )
 
-    def _plan(self, choice: Choice) -> Plan:
+    def _plan(self, choice: ModelChoice) -> Plan:
         if choice.target == "missing":
             raise ModelFileError("no file missing", hint="eaglelocal chat --target demo")
         self.choices.append(choice)
         return scripted_plan(choice.target or "scripted model", spec=parse_spec(choice.spec or "auto"))
 
-    def _load(self, plan: Plan) -> Model:
+    def _load(self, plan: Plan) -> ActiveModel:
         self.clients.append(self._client(plan.target_label))
-        return Model(self.client, plan, self.client.info)
+        return ActiveModel(self.client, plan, self.client.info)
 
     def _client(self, label: str) -> ScriptedClient:
         return ScriptedClient(self.scripts, label=label, n_ctx=self.n_ctx, sees_images=self.sees_images)

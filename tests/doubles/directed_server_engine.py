@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.core.events import (
-    Embedded,
+    Embeddings,
     EngineInfo,
     EngineSnapshot,
     Failed,
     Finished,
     LoadProgress,
-    Piece,
     Prompted,
     RequestEvent,
     Started,
+    TextPiece,
     Tokens,
 )
 from eaglelocal.core.plan import Plan
@@ -68,7 +68,7 @@ class _Scene:
 
     def tokens(self, text: str, **more: object) -> Tokens:
         self.num_tokens += 1
-        return Tokens(self.id, (Piece(self.num_tokens, text, drafted=False, **more),))  # type: ignore[arg-type]
+        return Tokens(self.id, (TextPiece(self.num_tokens, text, drafted=False, **more),))  # type: ignore[arg-type]
 
 
 def embedding(request: EmbedRequest) -> list[RequestEvent]:
@@ -80,7 +80,7 @@ def embedding(request: EmbedRequest) -> list[RequestEvent]:
     total = sum(lengths)
     return [
         Started(request.id, total, 0),
-        Embedded(request.id, vectors, 2, total),
+        Embeddings(request.id, vectors, 2, total),
         Finished(request.id, "stop", "", total, 0, Timings(), SpeculationStats()),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from eaglelocal.core.batch import NO_FURTHER, Further
+from eaglelocal.core.batch import NO_FURTHER, ExtraLevels
 from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Node, Swapped
 
 
@@ -27,7 +27,7 @@ class NoDrafter:
     def end(self, slot: int) -> None:
         pass
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         return [NOTHING for _ in nodes]
 
     def observe(self, committed: Sequence[Committed]) -> None:
@@ -61,7 +61,7 @@ class FlakyDrafter(NoDrafter):
     def __init__(self, n_vocab: int, seed: int = 0) -> None:
         self._random, self._n_vocab = random.Random(seed), n_vocab
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         return [self._continuation(depth) for _ in nodes]
 
     def _continuation(self, depth: int) -> Continuation:

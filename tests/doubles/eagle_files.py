@@ -13,9 +13,9 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import raw_pieces
-from eaglelocal.gguf.writer import Entry, StreamedTensor, copied_entries
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copied_entries
 from eaglelocal.hub.heads.head_store import written
-from eaglelocal.training.draft_head import School
+from eaglelocal.training.draft_head import HeadSource
 
 from .eagle_checkpoints import Kind, random_checkpoint, write_checkpoint
 from .imported_heads import imported
@@ -32,7 +32,7 @@ class Form:
 
     kind: Kind
     lends_output: bool = False
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[KeyValue, ...] = ()
     d2t: tuple[int, ...] | None = None  # in the place of its own
 
 
@@ -82,9 +82,9 @@ def _as_it_is(header: Header, name: str) -> StreamedTensor:
     return StreamedTensor(name, tensor.shape, tensor.type, lambda: raw_pieces(header, name, 1 << 20))
 
 
-def school_beside(target: Path, head: Path | None = None) -> School:
+def school_beside(target: Path, head: Path | None = None) -> HeadSource:
     header = read_header(target)
-    school = School(header, ModelInfo.from_header(header))
+    school = HeadSource(header, ModelInfo.from_header(header))
     if head is None:
         return school
     start = read_header(head)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from eaglelocal.core.batch import Floats
-from eaglelocal.core.events import Embedded, Failed, RequestEvent
+from eaglelocal.core.events import Embeddings, Failed, RequestEvent
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import EmbedRequest
 from eaglelocal.engine.embedding_engine import EmbeddingEngine
@@ -26,7 +26,7 @@ def engine_of(target: Path) -> EmbeddingEngine:
     return build(plan(target), lambda progress: None)
 
 
-def made_by(engine: EmbeddingEngine, request: EmbedRequest) -> Embedded:
+def made_by(engine: EmbeddingEngine, request: EmbedRequest) -> Embeddings:
     """Run the engine until it has answered and return the vectors. Raises the error of a failed request."""
     engine.submit(request)
     events: list[RequestEvent] = []
@@ -35,11 +35,11 @@ def made_by(engine: EmbeddingEngine, request: EmbedRequest) -> Embedded:
     for event in events:
         if isinstance(event, Failed):
             raise event.error
-    (made,) = (event for event in events if isinstance(event, Embedded))
+    (made,) = (event for event in events if isinstance(event, Embeddings))
     return made
 
 
-def vectors_of(event: Embedded) -> Floats:
+def vectors_of(event: Embeddings) -> Floats:
     return np.frombuffer(event.vectors, np.float32).reshape(-1, event.size)
 
 

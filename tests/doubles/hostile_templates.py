@@ -11,13 +11,13 @@ import resource
 import sys
 import time
 
-from eaglelocal.core.limited_process import Limits
+from eaglelocal.core.limited_process import ProcessLimits
 from eaglelocal.core.request import Message
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.text.templates.chat_template import ChatTemplate
 from eaglelocal.text.templates.render_process import RenderProcess
 
-LIMITS = Limits(cpu_s=0.3, memory_bytes=96 * 2**20, max_deaths=10**9)
+LIMITS = ProcessLimits(cpu_s=0.3, memory_bytes=96 * 2**20, max_deaths=10**9)
 HONEST, HOSTILE = (Message("user", "hello"),), (Message("user", "now"),)
 
 
@@ -167,7 +167,7 @@ def switched(source: str) -> str:
     return f"{{% if messages[0].content == 'now' %}}{source}{{% else %}}{{{{ messages[0].content }}}}{{% endif %}}"
 
 
-def limited_template(source: str, limits: Limits = LIMITS) -> ChatTemplate:
+def limited_template(source: str, limits: ProcessLimits = LIMITS) -> ChatTemplate:
     return ChatTemplate(source, renderer=RenderProcess(limits))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from eaglelocal.gguf.draft_pairing import read_draft
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.heads.convert import ReadHead, Reading, entries_of, read_head, tensors_of
+from eaglelocal.hub.heads.convert import HeadReading, ReadHead, entries_of, read_head, tensors_of
 from eaglelocal.hub.heads.head_folder import read_published
 from eaglelocal.hub.heads.head_store import written
 
@@ -17,7 +17,7 @@ def understood(folder: Path, target: Path) -> ReadHead:
     return read_head(read_published(folder), header, ModelInfo.from_header(header), name=folder.name)
 
 
-def imported(folder: Path, target: Path, path: Path, *, kind: str = "f32", reading: Reading | None = None) -> Path:
+def imported(folder: Path, target: Path, path: Path, *, kind: str = "f32", reading: HeadReading | None = None) -> Path:
     """Import a head and return its path. Raises what the command would raise before it loads anything."""
     header = read_header(target)
     info = ModelInfo.from_header(header)

@@ -13,7 +13,7 @@ from pathlib import Path
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.errors import EagleLocalError
 
@@ -22,7 +22,7 @@ EVERY_BYTE = "".join(map(chr, [*range(1, 0x800), *range(0x800, 0xFFFF, 0x1000), 
 ROWS = Batch([5, 6, 7], [0, 1, 2], [(0,)] * 3, [True] * 3)
 
 
-def use_target(model: Model) -> None:
+def use_target(model: LlamaModel) -> None:
     model.vocabulary.tokenize(EVERY_BYTE, add_special=True, parse_special=True)
     for token in range(model.vocabulary.n_tokens):
         model.vocabulary.piece(token)
@@ -33,11 +33,11 @@ def use_target(model: Model) -> None:
         context.close()
 
 
-def head_user(target: Path) -> Callable[[Model], None]:
-    model = Model(load_library(), target, Placement(repack=False))
+def head_user(target: Path) -> Callable[[LlamaModel], None]:
+    model = LlamaModel(load_library(), target, Placement(repack=False))
     context = LlamaContext(model, PARAMS, taps=(1, 2, 3))
 
-    def use_head(draft: Model) -> None:
+    def use_head(draft: LlamaModel) -> None:
         head = LlamaHeadContext(draft, PARAMS, target=context)
         try:
             features = context.decode(ROWS).features([0, 2])
@@ -51,9 +51,9 @@ def head_user(target: Path) -> Callable[[Model], None]:
     return use_head
 
 
-def outcome(path: Path, use: Callable[[Model], None]) -> str:
+def outcome(path: Path, use: Callable[[LlamaModel], None]) -> str:
     try:
-        model = Model(load_library(), path, Placement(repack=False))
+        model = LlamaModel(load_library(), path, Placement(repack=False))
         try:
             use(model)
         finally:

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eaglelocal.core.events import Piece, Tokens
+from eaglelocal.core.events import TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.engine.engine import Engine
 
@@ -46,7 +46,7 @@ def margin_differences(plain: Engine, request: ChatRequest, drafted: Sequence[in
     return flips
 
 
-def judge(piece: Piece, drafted: int, index: int, bound: float) -> Flip:
+def judge(piece: TextPiece, drafted: int, index: int, bound: float) -> Flip:
     assert piece.sampled is not None
     best, second = piece.sampled.top
     gap = best.logprob - second.logprob  # log-probabilities of one row differ as their logits do
@@ -55,10 +55,10 @@ def judge(piece: Piece, drafted: int, index: int, bound: float) -> Flip:
     return Flip(index, gap)
 
 
-def plain_pieces(plain: Engine, request: ChatRequest, prefix: Sequence[int], count: int) -> list[Piece]:
+def plain_pieces(plain: Engine, request: ChatRequest, prefix: Sequence[int], count: int) -> list[TextPiece]:
     params = dataclasses.replace(request.params, max_tokens=count, logprobs=2)
     plain.submit(ChatRequest(id="replay", tokens=(*request.tokens, *prefix), params=params))
-    pieces: list[Piece] = []
+    pieces: list[TextPiece] = []
     while plain.has_work:
         for event in plain.step():
             if isinstance(event, Tokens):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from eaglelocal.client.client import OnEvent
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Piece, Started, Tokens
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Started, TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.stats import SpeculationStats, Timings
@@ -44,7 +44,7 @@ class MeasuredClient:
         on_event(Started(request.id, told.prompt_tokens, told.cached_tokens))
         tokens = list(told.tokens)[: request.params.max_tokens]
         for index, token in enumerate(tokens):
-            on_event(Tokens(request.id, (Piece(token, f"<{token}>", False, sampled(told, index, token)),)))
+            on_event(Tokens(request.id, (TextPiece(token, f"<{token}>", False, sampled(told, index, token)),)))
         timings = Timings(ttft_s=0.5, decode_s=told.decode_s)
         stats = SpeculationStats(state="on", drafts=4, draft_tokens=8, accepted_tokens=4, emitted_tokens=8)
         on_event(Finished(request.id, "length", "", told.prompt_tokens, len(tokens), timings, stats))

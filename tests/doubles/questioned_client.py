@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from eaglelocal.client.client import Client, OnEvent
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Piece, Prompted, Started, Tokens
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Prompted, Started, TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError
@@ -49,7 +49,7 @@ class QuestionedClient:
         on_event(Prompted(request.id, prompt, tuple(b"?" for _ in prompt)))
         on_event(Started(request.id, len(prompt), 0))
         for first in range(0, len(said), 2):  # a step may tell several
-            on_event(Tokens(request.id, tuple(Piece(token, "?", True) for token in said[first : first + 2])))
+            on_event(Tokens(request.id, tuple(TextPiece(token, "?", True) for token in said[first : first + 2])))
         on_event(Finished(request.id, "stop", "", len(prompt), len(said), Timings(), SpeculationStats()))
 
     def cancel(self, request_id: str) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
-from eaglelocal.engine.step_estimate import Pacing
+from eaglelocal.engine.step_estimate import StepEstimate
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
@@ -32,7 +32,7 @@ def real_engine(target: Path, kind: str = "none", draft: Path | None = None, **c
     fields: dict[str, object] = {"n_ctx": 256, "n_batch": 128, "threads": 1, "spec": fixed(length)}
     fields |= {"draft_kind": kind, "draft": draft, "draft_label": kind} | changes
     engine = build(Plan(target=target, target_label=target.stem, **fields), lambda _: None)  # type: ignore[arg-type]
-    engine._pacing = Pacing(StepCosts(), engine._scheduler.num_cached, is_unified=engine._context.is_unified)
+    engine._pacing = StepEstimate(StepCosts(), engine._scheduler.num_cached, is_unified=engine._context.is_unified)
     return engine
 
 
@@ -53,7 +53,7 @@ class RawLogits:
     """A target that decodes one text at a time, without an engine."""
 
     def __init__(self, target: Path, *, n_ctx: int = 256) -> None:
-        self._model = Model(load_library(), target, Placement(repack=False))
+        self._model = LlamaModel(load_library(), target, Placement(repack=False))
         self._context = LlamaContext(self._model, ContextParams(n_ctx=n_ctx, flash_attn="off"))
 
     def after(self, tokens: Sequence[int]) -> Floats:

@@ -16,11 +16,11 @@ from eaglelocal.core.tools import CallPart, ToolCall, joined
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.engine.engine import Engine, Inputs
 from eaglelocal.engine.input_queue import INLINE
-from eaglelocal.scheduler.host_swap import Swap
+from eaglelocal.scheduler.host_swap import HostSwap
 from eaglelocal.scheduler.scheduler import Scheduler
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
-from eaglelocal.speculation.policy.slot_policy import Drafters
+from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 from .scripted_context import LetterConstraints, LetterVocabulary, ScriptedContext, Table
 from .steady_costs import FreeController, FreeRows, SteadyController
@@ -82,7 +82,7 @@ class Rig:
         vocabulary: LetterVocabulary | None = None,
         min_fork: int | None = 3,
         image_reader: ImageReader | None = None,
-        swap: Swap | None = None,
+        swap: HostSwap | None = None,
         lanes: Sequence[Executor] = INLINE,
     ) -> None:
         """min_fork: copy prefixes between slots if that spares so many rows.
@@ -98,7 +98,7 @@ class Rig:
         self.scheduler = Scheduler(
             num_slots=num_slots, n_ctx=n_ctx, n_batch=n_batch, reuse_margin=margin, min_fork=min_fork
         )
-        self.scheduler.swap = swap or Swap()
+        self.scheduler.swap = swap or HostSwap()
         self.engine = Engine(
             context=self.context,
             vocabulary=vocabulary or LetterVocabulary(table.n_vocab),
@@ -120,7 +120,7 @@ def fixed_controller(drafter: Drafter, num_draft_tokens: int) -> Controller:
 def controller_of(drafters: Sequence[Drafter], spec: Spec, *, branches: int = 0) -> Controller:
     """Return a controller whose primary drafter is the last one."""
     *lookups, primary = [drafter.name for drafter in drafters]
-    names = Drafters(primary, tuple(lookups))
+    names = DrafterSet(primary, tuple(lookups))
     if branches:
         return FreeController(spec, names, FreeRows(), max_seconds=branches)
     return SteadyController(spec, names, StepCosts(), leveled=True)

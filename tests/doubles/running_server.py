@@ -23,12 +23,12 @@ from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.server.access import Access
-from eaglelocal.server.admission import Admission
+from eaglelocal.server.admission import AdmissionQueue
 from eaglelocal.server.app import create_app
-from eaglelocal.server.dependencies import Limits, Serving
+from eaglelocal.server.dependencies import ServerLimits, ServerState
 from eaglelocal.server.loaded_models import Opened
 from eaglelocal.server.metrics import Metrics
-from eaglelocal.server.model_manager import MakeRoom, Models, all_leave
+from eaglelocal.server.model_manager import MakeRoom, ModelManager, all_leave
 from eaglelocal.server.run_server import bound, config_of
 from eaglelocal.worker.supervisor import DEFAULT_POLICY, RestartPolicy
 
@@ -45,7 +45,7 @@ class Setup:
     plans: Mapping[str, Plan]
     builder: str
     access: Access = field(default_factory=Access)
-    limits: Limits = field(default_factory=Limits)
+    limits: ServerLimits = field(default_factory=ServerLimits)
     defaults: SamplingParams = DEFAULTS
     idle_s: float = 0.0
     make_room: MakeRoom = all_leave
@@ -71,7 +71,7 @@ def typing(**changes: Any) -> Setup:
 class Server:
     """A running server and clients for it."""
 
-    def __init__(self, setup: Setup, serving: Serving, port: int) -> None:
+    def __init__(self, setup: Setup, serving: ServerState, port: int) -> None:
         self.setup, self.serving, self.port = setup, serving, port
         self.url = f"http://127.0.0.1:{port}"
         self.http = httpx.Client(base_url=self.url, timeout=PATIENCE_S)
@@ -139,10 +139,14 @@ def served(setup: Setup) -> Iterator[Server]:
     assert all(client.state == "closed" for client in clients), "an engine was left behind"
 
 
-def serving_of(setup: Setup, load: Callable[[str], Opened]) -> Serving:
-    return Serving(
-        models=Models(list(setup.plans), load, idle_s=setup.idle_s, aliases=setup.aliases, make_room=setup.make_room),
-        admission=Admission(num_slots=setup.num_slots, max_waiting=setup.limits.max_waiting, is_shared=setup.is_shared),
+def serving_of(setup: Setup, load: Callable[[str], Opened]) -> ServerState:
+    return ServerState(
+        models=ModelManager(
+            list(setup.plans), load, idle_s=setup.idle_s, aliases=setup.aliases, make_room=setup.make_room
+        ),
+        admission=AdmissionQueue(
+            num_slots=setup.num_slots, max_waiting=setup.limits.max_waiting, is_shared=setup.is_shared
+        ),
         metrics=Metrics(),
         defaults=setup.defaults,
         limits=setup.limits,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from eaglelocal.client.server_reading import DISCONNECTED, Drafting, Reading, RequestRow, Totals
+from eaglelocal.client.server_reading import DISCONNECTED, DraftingState, RequestRow, ServerReading, ServerTotals
 from eaglelocal.core.request import Spec
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
@@ -26,9 +26,9 @@ MACHINE = MachineGauge(
 )  # fmt: skip
 
 
-def totals(steps: int) -> Totals:
+def totals(steps: int) -> ServerTotals:
     """Return totals after so many steps of three drafted tokens, of which 1.8 are accepted."""
-    return Totals(
+    return ServerTotals(
         process="77",
         prompt_tokens=40.0 * steps,
         cached_prompt_tokens=24.0 * steps,
@@ -64,7 +64,7 @@ RECENT = (
     ),
     RequestRow(id="f0", owner="ben", model="qwen3-8b", state="failed", age_s=1.0),
 )  # fmt: skip
-EMPTY = Reading(
+EMPTY = ServerReading(
     kind="eaglelocal",
     state="ready",
     model="qwen3-8b (Q4_K_M)",
@@ -79,16 +79,16 @@ EMPTY = Reading(
     cached_tokens=0.0,
     cache_cells=16_384.0,
     memory_bytes=6 * GIB,
-    totals=Totals(
+    totals=ServerTotals(
         process="77", generated_tokens=0.0, drafts=0.0, draft_tokens=0.0, accepted_tokens=0.0, prompt_tokens=0.0
     ),
-    drafting=Drafting(state="on", setting="auto"),
+    drafting=DraftingState(state="on", setting="auto"),
     requests=(),
     can_control=True,
 )
 
 
-def busy(steps: int = 200) -> Reading:
+def busy(steps: int = 200) -> ServerReading:
     return replace(
         EMPTY,
         running=2,
@@ -101,20 +101,20 @@ def busy(steps: int = 200) -> Reading:
     )
 
 
-def off(steps: int = 200) -> Reading:
-    drafting = Drafting(state="asleep", reason="0.94x over the last 256 tokens, acceptance 0.21", setting="auto")
+def off(steps: int = 200) -> ServerReading:
+    drafting = DraftingState(state="asleep", reason="0.94x over the last 256 tokens, acceptance 0.21", setting="auto")
     return replace(busy(steps), drafting=drafting)
 
 
 RESTARTING = replace(EMPTY, state="restarting", restarts=1, running=0, waiting=2, requests=ROWS[2:])
-GONE = Reading(kind="eaglelocal", state=DISCONNECTED, detail="cannot reach http://127.0.0.1:8421: refused")
+GONE = ServerReading(kind="eaglelocal", state=DISCONNECTED, detail="cannot reach http://127.0.0.1:8421: refused")
 
 
 @dataclass(slots=True)
 class FedWatch:
     """A monitor.Monitored that a test feeds with readings, and that records what is asked of it."""
 
-    on_reading: Callable[[Reading], None]
+    on_reading: Callable[[ServerReading], None]
     url: str = URL
     cancelled: list[str] = field(default_factory=list)
     specs: list[Spec] = field(default_factory=list)

@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Piece, RequestEvent, Started, Tokens
+from eaglelocal.core.events import (
+    EngineInfo,
+    EngineSnapshot,
+    Failed,
+    Finished,
+    RequestEvent,
+    Started,
+    TextPiece,
+    Tokens,
+)
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec
 from eaglelocal.core.stats import SpeculationCounter, SpeculationStats, Timings
@@ -66,14 +75,14 @@ class ScriptedAnswer:
         yield Started(name, prompt_tokens, 0)
         if self.script.thought:
             thought = self.script.thought
-            apart = Piece(0, "", False, reasoning=thought)
-            yield Tokens(name, (apart if self.request.is_split else Piece(0, thought, False),))
+            apart = TextPiece(0, "", False, reasoning=thought)
+            yield Tokens(name, (apart if self.request.is_split else TextPiece(0, thought, False),))
         said = 0
         for index, word in enumerate(self.script.words):
             if self.stopped.wait(self.script.delay_s):
                 break
             said += 1
-            yield Tokens(name, (Piece(index, word, index in self.script.drafted),))
+            yield Tokens(name, (TextPiece(index, word, index in self.script.drafted),))
         if self.script.fails is not None:
             yield Failed(name, self.script.fails)
             return

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from eaglelocal.core.batch import NO_FURTHER, Batch, Bytes, Features, Floats, Further, PairBatch, Proposals, State
+from eaglelocal.core.batch import NO_FURTHER, Batch, Bytes, ExtraLevels, Features, Floats, PairBatch, Proposals, State
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.image import ImageRows, stand_ins
 from eaglelocal.core.sampling import Sampled, SamplingParams
@@ -360,7 +360,7 @@ class ScriptedHead:
         return [np.array([state, position, 0], np.float32).tobytes() for state, position, _ in rows]
 
     def decode(
-        self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1, further: Further = NO_FURTHER
+        self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1, further: ExtraLevels = NO_FURTHER
     ) -> Proposals:
         assert 0 < len(batch.tokens) <= self.n_batch
         for row, sequence in enumerate(batch.sequences):

@@ -22,9 +22,9 @@ from eaglelocal.core.events import (
     Failed,
     Finished,
     LoadProgress,
-    Piece,
     RequestEvent,
     Started,
+    TextPiece,
     Tokens,
 )
 from eaglelocal.core.plan import Plan
@@ -140,7 +140,7 @@ class ScriptedEngine:
         self._generated += 1
         if verb == "quiet":
             return []
-        events: list[RequestEvent] = [Tokens(running.id, (Piece(running.done, text, drafted=False),))]
+        events: list[RequestEvent] = [Tokens(running.id, (TextPiece(running.done, text, drafted=False),))]
         if running.done >= running.num_steps:
             del self._running[running.id]
             events.append(self._finished(running, "stop"))

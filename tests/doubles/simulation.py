@@ -17,8 +17,8 @@ from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.acceptance.acceptance_model import SECOND_LEVEL, SECOND_SLOPE
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Change, Controller, DraftCall, StepReport
-from eaglelocal.speculation.policy.slot_policy import Drafters, Seat
-from eaglelocal.speculation.policy.step_policy import StepChoice
+from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet
+from eaglelocal.speculation.policy.step_policy import StepPolicy
 from eaglelocal.speculation.verify import verify
 
 from .simulated_machine import SimulatedMachine
@@ -134,7 +134,7 @@ class Simulation:
     texts: dict[int, Text]  # by slot
     costs: DraftCosts = field(default_factory=DraftCosts)
     spec: Spec = AUTO
-    drafters: Drafters = field(default_factory=lambda: Drafters(PRIMARY))
+    drafters: DrafterSet = field(default_factory=lambda: DrafterSet(PRIMARY))
     answer_tokens: int = 256  # then the slot begins another
     answers: Sequence[Answer] = ()  # instead: what slots answer in turn, over and over
     leveled: bool = False
@@ -192,7 +192,9 @@ class Simulation:
     def step(self) -> Step:
         was_awake = {slot: self.controller.is_awake(slot) for slot in self.texts}
         profiles = {slot: text.at(self.positions[slot]) for slot, text in self.texts.items()}
-        choice = self.controller.choice([Seat(slot, MAX_DRAFT) for slot in self.texts], num_prefill_rows=0, num_cells=0)
+        choice = self.controller.choice(
+            [DecodeSlot(slot, MAX_DRAFT) for slot in self.texts], num_prefill_rows=0, num_cells=0
+        )
         growth = Growth(self, choice, profiles)
         drafts = growth.grow()
         num_drafted = sum(map(len, drafts.values()))
@@ -244,7 +246,7 @@ class Growth:
     """The drafts of one step. The text's token at position n is n, so a drafted token is right if it equals n."""
 
     def __init__(
-        self, simulation: Simulation, choice: StepChoice, profiles: Mapping[int, Mapping[str, Profile]]
+        self, simulation: Simulation, choice: StepPolicy, profiles: Mapping[int, Mapping[str, Profile]]
     ) -> None:
         self.simulation, self.choice, self.profiles = simulation, choice, profiles
         self.draft_calls: list[DraftCall] = []

@@ -16,10 +16,10 @@ from doubles.real_engine import TINY, ask, real_engine
 from doubles.rig import drive
 from doubles.sketched_models import SKETCHES
 
-from eaglelocal.backend.block_head_context import Block, LlamaBlockContext
+from eaglelocal.backend.block_head_context import BlockFormat, LlamaBlockContext
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import FeatureRows, Roots
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import fixed
@@ -43,11 +43,11 @@ SHAPES = {
 
 @contextmanager
 def opened(tmp_path: Path, shape: BlockShape) -> Iterator[LlamaBlockContext]:
-    target = Model(load_library(), tmp_path / "target.gguf", Placement(repack=False))
-    head = Model(load_library(), tmp_path / "head.gguf", Placement(repack=False))
+    target = LlamaModel(load_library(), tmp_path / "target.gguf", Placement(repack=False))
+    head = LlamaModel(load_library(), tmp_path / "head.gguf", Placement(repack=False))
     context = LlamaContext(target, PARAMS, taps=shape.taps)
     skips_root = shape.markov_rank is None or not shape.sample_from_anchor
-    trained = Block(shape.mask or 0, skips_root, shape.is_causal, shape.candidates or 0)
+    trained = BlockFormat(shape.mask or 0, skips_root, shape.is_causal, shape.candidates or 0)
     block = LlamaBlockContext(head, PARAMS, trained, target=context)
     yield block
     block.close()

@@ -16,7 +16,7 @@ from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
-from eaglelocal.engine.input_processor import Intake
+from eaglelocal.engine.input_processor import InputProcessor
 
 TABLE = Table(seed=3)
 SETS = "[abcdef][ghijkl]" * 12 + "[mnopqrs]" * 6
@@ -101,7 +101,7 @@ def test_a_form_that_cannot_be_is_refused_before_a_slot_is_taken() -> None:
 
 
 def test_an_engine_without_forms_refuses_them() -> None:
-    intake = Intake(rig_of("none").engine._vocabulary, 128)
+    intake = InputProcessor(rig_of("none").engine._vocabulary, 128)
     with pytest.raises(Exception, match="cannot bind"):
         intake.read(bound())
 

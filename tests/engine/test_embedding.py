@@ -17,8 +17,8 @@ from doubles.real_engine import TINY, real_engine
 
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.batch import Floats
-from eaglelocal.core.events import Embedded, Failed, Finished, RequestEvent, Started
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.events import Embeddings, Failed, Finished, RequestEvent, Started
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import ChatRequest, EmbedRequest
 from eaglelocal.engine.embedding_engine import EmbeddingEngine
 from eaglelocal.errors import IncompatibleError, RequestError, UsageError
@@ -82,7 +82,7 @@ def test_poolings_differ_except_for_a_single_token(tmp_path: Path) -> None:
 )
 def test_what_makes_no_vectors_is_refused(tmp_path: Path, pooling: int | None, said: str) -> None:
     path = write_bert(tmp_path / "bert.gguf", pooling=pooling)
-    assert task_of(read_header(path)) is not Task.EMBEDDING
+    assert task_of(read_header(path)) is not ModelTask.EMBEDDING
     with pytest.raises(IncompatibleError, match=said):
         engine_of(path)
 
@@ -120,17 +120,17 @@ def asked(client: EngineClient, request: EmbedRequest | ChatRequest) -> list[Req
 
 def test_in_a_process_of_its_own_that_is_replaced_when_it_dies(tmp_path: Path) -> None:
     path = write_bert(tmp_path / "bert.gguf")
-    assert task_of(read_header(path)) is Task.EMBEDDING
+    assert task_of(read_header(path)) is ModelTask.EMBEDDING
     with EngineClient(plan(path), builder="eaglelocal.loading.embedding_builder:build") as client:
         assert client.start().embedding_size == 64
         request = EmbedRequest(id="r", inputs=TEXTS)
         started, made, finished = asked(client, request)
-        assert isinstance(started, Started) and isinstance(made, Embedded) and isinstance(finished, Finished)
+        assert isinstance(started, Started) and isinstance(made, Embeddings) and isinstance(finished, Finished)
         (refused,) = asked(client, ChatRequest(id="chat", text="hi"))
         assert isinstance(refused, Failed) and isinstance(refused.error, RequestError)
         assert client.pid is not None
         os.kill(client.pid, signal.SIGKILL)
         while isinstance((again := asked(client, request))[-1], Failed):
             pass
-        assert isinstance(again[1], Embedded) and again[1].vectors == made.vectors
+        assert isinstance(again[1], Embeddings) and again[1].vectors == made.vectors
         assert client.restarts == 1

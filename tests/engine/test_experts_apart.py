@@ -12,7 +12,7 @@ from doubles.sketched_models import SKETCHES
 
 from eaglelocal.backend.dry_run import transcript_of
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, fixed
 from eaglelocal.core.sampling import SamplingParams
@@ -40,7 +40,7 @@ def moe(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 def test_llama_cpp_takes_the_experts_of_so_many_layers_apart(moe: Plan, count: int) -> None:
     library = load_library()
     with transcript_of(library) as transcript:
-        model = Model(library, moe.target, Placement(n_cpu_moe=count))
+        model = LlamaModel(library, moe.target, Placement(n_cpu_moe=count))
         gc.collect()
         model.close()
     moved = [line.split()[1] for line in transcript.lines if "buffer type overridden" in line]

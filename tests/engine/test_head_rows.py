@@ -16,8 +16,8 @@ from doubles.rig import drive
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head_context import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
-from eaglelocal.core.batch import Batch, Floats, Further, PairBatch, Proposals, State
+from eaglelocal.backend.model import LlamaModel, Placement
+from eaglelocal.core.batch import Batch, ExtraLevels, Floats, PairBatch, Proposals, State
 from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS
 from eaglelocal.memory.contexts import ROWS_A_SLOT
 
@@ -28,19 +28,19 @@ PARAMS = ContextParams(n_ctx=256, num_sequences=3, n_batch=64, kv_type="f32", fl
 
 
 @pytest.fixture(params=["borrowed", "own, reduced vocabulary"])
-def models(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Model, Model]]:
+def models(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[LlamaModel, LlamaModel]]:
     """A target and a head."""
     reduced = HeadShape(width=64, n_ff=64, draft_vocab=200, own_output=True)
     shape = HeadShape(width=64, n_ff=64) if request.param == "borrowed" else reduced
-    target = Model(load_library(), write_target(tmp_path / "target.gguf", TINY), Placement(repack=False))
-    draft = Model(load_library(), write_head(tmp_path / "head.gguf", shape, TINY), Placement(repack=False))
+    target = LlamaModel(load_library(), write_target(tmp_path / "target.gguf", TINY), Placement(repack=False))
+    draft = LlamaModel(load_library(), write_head(tmp_path / "head.gguf", shape, TINY), Placement(repack=False))
     yield target, draft
     draft.close()
     target.close()
 
 
 @pytest.fixture
-def head(models: tuple[Model, Model]) -> Iterator[LlamaHeadContext]:
+def head(models: tuple[LlamaModel, LlamaModel]) -> Iterator[LlamaHeadContext]:
     context = LlamaContext(models[0], PARAMS, taps=(1, 2, 3))
     opened = LlamaHeadContext(models[1], PARAMS, target=context)
     yield opened
@@ -95,7 +95,7 @@ def test_a_row_proposes_what_it_would_alone(head: LlamaHeadContext, slots: list[
 
 @pytest.mark.parametrize("norms", [HeadNorms(), HeadNorms(tap_eps=1e-3)])
 def test_rows_are_encoded_the_same_along_with_the_decode_behind_it_and_from_copies(
-    models: tuple[Model, Model], norms: HeadNorms
+    models: tuple[LlamaModel, LlamaModel], norms: HeadNorms
 ) -> None:
     context = LlamaContext(models[0], PARAMS, taps=(1, 2, 3))
     head = LlamaHeadContext(models[1], PARAMS, target=context, norms=norms)
@@ -116,7 +116,9 @@ def test_rows_are_encoded_the_same_along_with_the_decode_behind_it_and_from_copi
 
 
 @pytest.mark.parametrize("norms", [HeadNorms(), HeadNorms(tap_eps=1e-3)])
-def test_more_rows_are_encoded_than_one_call_of_the_head_takes(models: tuple[Model, Model], norms: HeadNorms) -> None:
+def test_more_rows_are_encoded_than_one_call_of_the_head_takes(
+    models: tuple[LlamaModel, LlamaModel], norms: HeadNorms
+) -> None:
     """In parts of four: of some rows, of all along with the decode, and of kept ones, behind cells in the cache."""
     wanted = [0, 2, 3, 5, 7, 8, 9, 10, 12]
     rows = Batch(list(range(5, 18)), list(range(13)), [(0,)] * 13, [True] * 13)
@@ -173,7 +175,7 @@ def test_levels_go_on_as_long_as_all_rows_are_sure(head: LlamaHeadContext, slots
     least = [min(best for (best,) in level) for level in levels]
     asked = sorted({0.0, 1.1, *least, *(confidence + 1e-4 for confidence in least)})
     for depth, further, confidence in product((1, 2, 4), (0, 1, 2), asked):
-        said = head.decode(batch, 1, confident=True, depth=depth, further=Further(further, confidence))
+        said = head.decode(batch, 1, confident=True, depth=depth, further=ExtraLevels(further, confidence))
         num_sure = next((n for n, each in enumerate(least) if each < confidence), len(least))
         expected = depth if num_sure < depth else min(depth + further, num_sure + 1)
         assert said.tokens == whole.tokens[: expected * len(slots)]
@@ -183,12 +185,12 @@ def test_levels_go_on_as_long_as_all_rows_are_sure(head: LlamaHeadContext, slots
 
 
 def test_no_level_is_added_behind_the_end_of_an_answer(
-    models: tuple[Model, Model], monkeypatch: pytest.MonkeyPatch
+    models: tuple[LlamaModel, LlamaModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def drafted() -> list[int]:
         context = LlamaContext(models[0], PARAMS, taps=(1, 2, 3))
         head = LlamaHeadContext(models[1], PARAMS, target=context)
-        said = head.decode(pairs([0], [N - 1]), 1, confident=True, further=Further(3, 0.0))
+        said = head.decode(pairs([0], [N - 1]), 1, confident=True, further=ExtraLevels(3, 0.0))
         head.close()
         context.close()
         return [best for (best,) in said.tokens]

@@ -15,11 +15,11 @@ import pytest
 
 from eaglelocal.backend.constraint_compiler import MAX_KEPT, MAX_REFUSED, LlamaConstraints
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.limited_process import CallRaised
 from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
-from eaglelocal.engine.answer_constraint import MAX_COSTLY, Binding, Wish
+from eaglelocal.engine.answer_constraint import MAX_COSTLY, AnswerConstraint, ConstraintSpec
 from eaglelocal.errors import RequestError, ResourceError, TooComplexError
 from eaglelocal.text.tool_calls import call_forms as forms
 
@@ -29,14 +29,14 @@ REQUIRED = ToolChoice(use=ToolUse.REQUIRED)
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    model = Model(load_library(), DEMO)
+def model() -> Iterator[LlamaModel]:
+    model = LlamaModel(load_library(), DEMO)
     yield model
     model.close()
 
 
 @pytest.fixture
-def constraints(model: Model) -> Iterator[LlamaConstraints]:
+def constraints(model: LlamaModel) -> Iterator[LlamaConstraints]:
     constraints = LlamaConstraints(model.constraints._handle, model.vocabulary)
     yield constraints
     constraints.close()
@@ -184,7 +184,9 @@ def test_many_tools_that_are_too_complex_are_given_up_soon(constraints: LlamaCon
     schemas = [json.dumps({"type": "object", "properties": {f"p{i}": json.loads(SLOW)}}) for i in range(100)]
     tools = tuple(Tool(f"t{i}", "", schema) for i, schema in enumerate(schemas))
     counting = Counting(constraints)
-    wish = Wish(split=Split(form=forms.HERMES, tools=tools), choice=REQUIRED, wanted=None, tokens={}, is_split=True)
-    made = Binding(counting).of_split(wish)
+    wish = ConstraintSpec(
+        split=Split(form=forms.HERMES, tools=tools), choice=REQUIRED, wanted=None, tokens={}, is_split=True
+    )
+    made = AnswerConstraint(counting).of_split(wish)
     assert made is not None and "t99" in made.source and "999983" not in made.source
     assert counting.num_costly <= MAX_COSTLY + 1

@@ -24,8 +24,8 @@ from doubles.rig import drive
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
-from eaglelocal.core.batch import NO_FURTHER, Batch, Further
+from eaglelocal.backend.model import LlamaModel, Placement
+from eaglelocal.core.batch import NO_FURTHER, Batch, ExtraLevels
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
 from eaglelocal.drafters.drafter import Continuation, Drafter, Node
 from eaglelocal.engine.engine import Engine
@@ -117,7 +117,7 @@ class Knowing:
     def __getattr__(self, name: str) -> object:
         return getattr(self._lookup, name)
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: Further = NO_FURTHER) -> list[Continuation]:
+    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         return [self._continuation(self._texts[node.slot][node.position + 1 :][:depth]) for node in nodes]
 
     def _continuation(self, coming: list[int]) -> Continuation:
@@ -213,7 +213,7 @@ def test_heads_and_draft_models_draft_for_them(living: Path, tmp_path: Path) -> 
 
 def context_of(target: Path) -> LlamaContext:
     params = ContextParams(n_ctx=512, num_sequences=3, unified=False, num_snapshots=4, flash_attn="off")
-    return LlamaContext(Model(load_library(), target, Placement(repack=False)), params)
+    return LlamaContext(LlamaModel(load_library(), target, Placement(repack=False)), params)
 
 
 def decode(context: LlamaContext, **rows: tuple[int, list[int]]) -> None:

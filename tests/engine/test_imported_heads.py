@@ -22,7 +22,7 @@ from doubles.random_models import TargetShape, write_target
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
@@ -147,7 +147,7 @@ def opened(path: Path, target: Path, window: int | None) -> Iterator[tuple[np.nd
     header = read_header(path)
     info = EagleInfo.from_header(header)
     plain = Placement(repack=False)
-    models = Model(load_library(), target, plain), Model(load_library(), path, plain)
+    models = LlamaModel(load_library(), target, plain), LlamaModel(load_library(), path, plain)
     context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
     head = LlamaHeadContext(models[1], PARAMS, target=context, norms=head_norms(header, info))
     try:
@@ -171,7 +171,7 @@ def opened(path: Path, target: Path, window: int | None) -> Iterator[tuple[np.nd
         models[0].close()
 
 
-def logits_of(model: Model, head: LlamaHeadContext) -> np.ndarray:
+def logits_of(model: LlamaModel, head: LlamaHeadContext) -> np.ndarray:
     address = model.library.get_logits_row(head.handle, 0)
     return np.frombuffer((C.c_float * SHAPE.n_vocab).from_address(address), np.float32).copy()
 

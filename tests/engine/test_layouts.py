@@ -17,7 +17,7 @@ from eaglelocal.backend import cpu_repack
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.cpu_repack import AMX, SMALL, layout_names
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, NativePlacement, Placement
+from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.engine_builder import notes_on_layouts
@@ -102,7 +102,7 @@ def test_without_such_a_stack_the_search_goes_on(monkeypatch: pytest.MonkeyPatch
 
 def logits(path: Path, placement: Placement) -> Floats:
     """[rows, vocab], of all rows at once and then of the same rows one by one."""
-    model = Model(load_library(), path, placement)
+    model = LlamaModel(load_library(), path, placement)
     context = LlamaContext(model, ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attn="off"))
     rows = list(range(len(TOKENS)))
     context.decode(Batch(TOKENS, rows, [(0,)] * len(rows), [True] * len(rows)))

@@ -21,21 +21,21 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
 
 from eaglelocal.backend.context import ContextParams, create_context
-from eaglelocal.backend.dry_run import Part, PlannedModel, rehearse, transcript_of
+from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, rehearse, transcript_of
 from eaglelocal.backend.kv_cells import buffer_bytes
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, Shape, shape_of
+from eaglelocal.gguf.model_shape import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, ModelShape, shape_of
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.fit import context_params, parts_of, sources_of
-from eaglelocal.memory.budget import RAM, Buffer, Kind, Room
-from eaglelocal.memory.cache_bytes import CacheSizes, cache_bytes
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
+from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 from eaglelocal.memory.compute_buffers import SLACK_BYTES, compute_bytes
-from eaglelocal.memory.contexts import Job, jobs_of
+from eaglelocal.memory.contexts import ContextJob, jobs_of
 from eaglelocal.memory.estimate import buffers_of, estimate, summed
 
 MIB = 2**20
@@ -106,29 +106,29 @@ def sketches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def part_of(path: Path, job: Job, taps: tuple[int, ...] = (), *, flash: str = "on") -> Part:
+def part_of(path: Path, job: ContextJob, taps: tuple[int, ...] = (), *, flash: str = "on") -> DryRunPart:
     header = read_header(path)
     info = EagleInfo.from_header(header) if job.shape.is_head else ModelInfo.from_header(header)
     context = context_params(job, flash_attn=flash, threads=1)
-    return Part(header=header, info=info, context=context, taps=taps, placement=PLACEMENT)
+    return DryRunPart(header=header, info=info, context=context, taps=taps, placement=PLACEMENT)
 
 
-def planned(part: Part) -> Told:
+def planned(part: DryRunPart) -> Told:
     library = load_library()
-    sums = {Kind.CACHE: 0, Kind.BUFFERS: -part.output_bytes}
+    sums = {MemoryKind.CACHE: 0, MemoryKind.BUFFERS: -part.output_bytes}
     for buffer in rehearse(library, [part], devices=()):
         if buffer.kind in sums:
             sums[buffer.kind] += buffer.num_bytes
     model = PlannedModel(library, part.header.path, PLACEMENT)
     weights = library.api.llama_model_size(model.handle)
     model.close()
-    return Told(weights, sums[Kind.CACHE], sums[Kind.BUFFERS])
+    return Told(weights, sums[MemoryKind.CACHE], sums[MemoryKind.BUFFERS])
 
 
 def loaded(path: Path, params: ContextParams) -> Told:
     library = load_library()
     with transcript_of(library) as transcript:
-        model = Model(library, path, PLACEMENT)
+        model = LlamaModel(library, path, PLACEMENT)
         context = create_context(model, params)
         taken = buffer_bytes(transcript)
         library.api.llama_free(context)
@@ -136,11 +136,11 @@ def loaded(path: Path, params: ContextParams) -> Told:
     return Told(taken["model"], taken.get("KV", 0) + taken.get("RS", 0), taken["compute"])
 
 
-def job_of(path: Path, case: Case) -> Job:
+def job_of(path: Path, case: Case) -> ContextJob:
     return jobs_of(case.plan, shape_of(read_header(path)))[0]
 
 
-def agrees(predicted: Job, told: Told) -> None:
+def agrees(predicted: ContextJob, told: Told) -> None:
     shape, sizes = predicted.shape, predicted.sizes
     assert shape.weights_bytes == pytest.approx(told.weights, rel=0.01, abs=LOG_STEP)
     assert cache_bytes(shape, sizes) == pytest.approx(told.cache, rel=0.01, abs=2 * LOG_STEP)
@@ -225,8 +225,8 @@ def test_layers_that_predict_ahead_stay_in_the_file(tmp_path: Path, name: str) -
 def test_windows_hold_no_more_than_windows(sketches: Path) -> None:
     """Gemma 3 27B at 32k: 16 GiB of cache when all is kept, a fifth of it in windows."""
     shape = shape_of(read_header(sketches / "gemma-3-27b.gguf"))
-    whole = cache_bytes(shape, CacheSizes(n_ctx=32768))
-    narrow = cache_bytes(shape, CacheSizes(n_ctx=32768, swa_full=False))
+    whole = cache_bytes(shape, CacheParams(n_ctx=32768))
+    narrow = cache_bytes(shape, CacheParams(n_ctx=32768, swa_full=False))
     assert whole == 62 * 2 * 16 * 128 * 2 * 32768
     assert narrow == 2 * 16 * 128 * 2 * (10 * 32768 + 52 * 1536)
 
@@ -333,19 +333,19 @@ def test_target_and_a_head_that_fills_blocks(tmp_path: Path, head: BlockShape, s
 def test_an_estimate_counts_the_process_too(pair: tuple[Path, Path]) -> None:
     shapes = [shape_of(read_header(path)) for path in pair]
     plan = replace(Case(2048).plan, draft_kind="eagle3", draft=pair[1])
-    room = Room(RAM, 8 * 2**30)
+    room = FreeMemory(RAM, 8 * 2**30)
     whole = summed(estimate(plan, shapes[0], shapes[1], [room]))
     told = summed(rehearsed(plan, pair))
     assert whole.total_bytes > told.total_bytes + 100 * MIB
 
 
-def sketch_and_shape(folder: Path, name: str) -> tuple[Sketch, Shape]:
+def sketch_and_shape(folder: Path, name: str) -> tuple[Sketch, ModelShape]:
     return (SKETCHES | REAL)[name], shape_of(read_header(folder / f"{name}.gguf"))
 
 
 def test_figures_of_real_models_as_their_makers_state_them(sketches: Path) -> None:
     """Keys and values of a token, from public logs: 1152 MiB at 8192 for Qwen3-8B, 2048 at 32768 for Qwen3.6-27B."""
     eight, hybrid = (sketch_and_shape(sketches, name)[1] for name in ("qwen3-8b", "qwen3.6-27b"))
-    assert cache_bytes(eight, CacheSizes(n_ctx=8192)) == 1152 * MIB
-    assert cache_bytes(hybrid, CacheSizes(n_ctx=32768)) - hybrid.state_bytes == 2048 * MIB
+    assert cache_bytes(eight, CacheParams(n_ctx=8192)) == 1152 * MIB
+    assert cache_bytes(hybrid, CacheParams(n_ctx=32768)) - hybrid.state_bytes == 2048 * MIB
     assert 4 * hybrid.state_bytes == pytest.approx(598.5 * MIB, rel=0.001)  # the log's at n_rs_seq 3

@@ -18,13 +18,13 @@ from doubles.rig import drive
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.draft import ROOT
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
 from eaglelocal.drafters.drafter import Committed, Node
 from eaglelocal.drafters.eagle3 import Eagle3
-from eaglelocal.drafters.target_cache import CacheReader
+from eaglelocal.drafters.target_cache import TargetCacheDrafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.model_shape import mtp_shape_of, shape_of
@@ -65,7 +65,7 @@ def test_a_layer_that_knows_the_target_is_always_right(tmp_path: Path, architect
 def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, architecture: str) -> None:
     """What echoes that state says the token itself again, and so does its own state behind it."""
     library = load_library()
-    model = Model(library, write_mtp(tmp_path / "echo.gguf", architecture, echoes=True), Placement(has_mtp=True))
+    model = LlamaModel(library, write_mtp(tmp_path / "echo.gguf", architecture, echoes=True), Placement(has_mtp=True))
     target = LlamaContext(model, ContextParams(n_ctx=256, flash_attn="off"), taps=(N_LAYER,), final_by_nextn=True)
     params = ContextParams(n_ctx=256, n_batch=16, flash_attn="off", is_mtp=True)
     layer = LlamaHeadContext(model, params, target=target, has_encoder=False)
@@ -137,7 +137,7 @@ def test_a_layer_that_is_hardly_ever_right_is_put_to_sleep(tmp_path: Path) -> No
 class Feeding:
     """A target with its layer, by hand, and a text that is committed in pieces."""
 
-    def __init__(self, model: Model, text: list[int], *, n_batch: int) -> None:
+    def __init__(self, model: LlamaModel, text: list[int], *, n_batch: int) -> None:
         params = ContextParams(n_ctx=256, n_batch=64, flash_attn="off", num_snapshots=8)
         self.target = LlamaContext(model, params, taps=(N_LAYER,), final_by_nextn=True)
         params = ContextParams(n_ctx=256, n_batch=n_batch, flash_attn="off", is_mtp=True)
@@ -172,7 +172,7 @@ def test_its_cache_holds_the_text_however_it_came(tmp_path: Path, architecture: 
     drafts are the same.
     """
     path = write_mtp(tmp_path / "model.gguf", architecture, gain=1.0, layer_gain=1.0)
-    model, rng = Model(load_library(), path, Placement(has_mtp=True)), random.Random(1)
+    model, rng = LlamaModel(load_library(), path, Placement(has_mtp=True)), random.Random(1)
     for trial in range(12):
         text = [rng.randrange(20, 280) for _ in range(100)]
         messy, fresh = (Feeding(model, text, n_batch=n_batch) for n_batch in (rng.choice([4, 16]), 64))
@@ -311,15 +311,15 @@ class Reading:
     def __init__(self, target: Path, assistant: Path) -> None:
         library = load_library()
         self.models = (
-            Model(library, target, Placement(repack=False)),
-            Model(library, assistant, Placement(repack=False)),
+            LlamaModel(library, target, Placement(repack=False)),
+            LlamaModel(library, assistant, Placement(repack=False)),
         )
         taps = (self.models[0].n_layer,)
         sizes = {"n_ctx": 256, "num_sequences": 2, "unified": False, "flash_attn": "off"}
         self.target = LlamaContext(self.models[0], ContextParams(**sizes), taps=taps, final_by_nextn=True)  # type: ignore[arg-type]
         params = ContextParams(n_batch=16, is_mtp=True, **sizes)  # type: ignore[arg-type]
         layers = LlamaHeadContext(self.models[1], params, target=self.target, has_encoder=False, reads_cache=True)
-        self.drafter = CacheReader(layers, taps)
+        self.drafter = TargetCacheDrafter(layers, taps)
 
     def read(self, slot: int, first: int, tokens: list[int], *, kept: int | None = None) -> int:
         """Decode rows, of which the first `kept` stay; what follows those."""

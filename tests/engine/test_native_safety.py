@@ -17,7 +17,7 @@ from doubles.rig import drive
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.errors import EngineError, ResourceError
@@ -35,14 +35,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def model(files: tuple[Path, Path]) -> Iterator[Model]:
-    opened = Model(load_library(), files[0], Placement(repack=False))
+def model(files: tuple[Path, Path]) -> Iterator[LlamaModel]:
+    opened = LlamaModel(load_library(), files[0], Placement(repack=False))
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def context(model: Model) -> Iterator[LlamaContext]:
+def context(model: LlamaModel) -> Iterator[LlamaContext]:
     opened = LlamaContext(model, PLAIN, taps=(1, 2, 3))
     yield opened
     opened.close()
@@ -53,7 +53,7 @@ def rows(tokens: list[int], first: int = 0, outputs: list[bool] | None = None) -
     return Batch(tokens, list(range(first, first + n)), [(0,)] * n, outputs or [True] * n)
 
 
-def test_copies_outlive_the_next_decode_and_the_context(model: Model) -> None:
+def test_copies_outlive_the_next_decode_and_the_context(model: LlamaModel) -> None:
     context = LlamaContext(model, PLAIN, taps=(1, 2, 3))
     tapped = context.decode(rows([5, 6, 7])).features([0, 2])
     assert tapped is not None
@@ -66,7 +66,7 @@ def test_copies_outlive_the_next_decode_and_the_context(model: Model) -> None:
     np.testing.assert_array_equal(features, before)
 
 
-def test_features_are_refused_once_the_context_has_moved_on(model: Model) -> None:
+def test_features_are_refused_once_the_context_has_moved_on(model: LlamaModel) -> None:
     context = LlamaContext(model, PLAIN, taps=(1, 2, 3))
     first = context.decode(rows([5, 6, 7]))
     kept = first.features([0])
@@ -142,7 +142,7 @@ def test_a_sampler_of_an_earlier_and_larger_decode(context: LlamaContext, params
 
 
 @pytest.mark.parametrize("params", [GREEDY, CHAIN])
-def test_nothing_works_on_a_closed_context(model: Model, params: SamplingParams) -> None:
+def test_nothing_works_on_a_closed_context(model: LlamaModel, params: SamplingParams) -> None:
     context = LlamaContext(model, PLAIN)
     context.decode(rows([5, 6, 7]))
     sampler = context.sampler(params)
@@ -188,9 +188,9 @@ def test_a_full_cache_is_unchanged_by_the_decode_that_finds_no_room(context: Lla
     context.decode(rows([7], 255))
 
 
-def test_a_head_closes_before_its_target_and_twice(files: tuple[Path, Path], model: Model) -> None:
+def test_a_head_closes_before_its_target_and_twice(files: tuple[Path, Path], model: LlamaModel) -> None:
     target, head_file = LlamaContext(model, PLAIN, taps=(1, 2, 3)), files[1]
-    draft = Model(load_library(), head_file, Placement(repack=False))
+    draft = LlamaModel(load_library(), head_file, Placement(repack=False))
     head = LlamaHeadContext(draft, PLAIN, target=target)
     features = target.decode(rows([5, 6, 7])).features([0, 2])
     assert features is not None
@@ -266,7 +266,7 @@ def test_rows_that_are_not_there_have_no_best_token(context: LlamaContext) -> No
 
 
 def test_a_target_that_cannot_forget_says_what(tmp_path: Path) -> None:
-    opened = Model(load_library(), write_hybrid(tmp_path / "hybrid.gguf"), Placement(repack=False))
+    opened = LlamaModel(load_library(), write_hybrid(tmp_path / "hybrid.gguf"), Placement(repack=False))
     context = LlamaContext(opened, PLAIN)
     context.decode(rows([5, 6, 7, 8]))
     context.remove(0, 3)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from eaglelocal.backend.constraint_compiler import LlamaConstraints
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.tools import CallForm, Split, Tool, ToolChoice, ToolUse
-from eaglelocal.engine.answer_constraint import Binding, Wish
+from eaglelocal.engine.answer_constraint import AnswerConstraint, ConstraintSpec
 from eaglelocal.errors import RequestError
 from eaglelocal.text.tool_calls import call_forms as forms
 
@@ -61,7 +61,7 @@ SCHEMAS = st.recursive(st.booleans() | st.just({}), schemas, max_leaves=8).filte
 
 @pytest.fixture(scope="module")
 def constraints() -> Iterator[LlamaConstraints]:
-    model = Model(load_library(), DEMO)
+    model = LlamaModel(load_library(), DEMO)
     yield model.constraints
     model.close()
 
@@ -76,8 +76,8 @@ def test_a_call_can_be_required_whatever_the_schemas_say(
 ) -> None:
     tools = tuple(Tool(f"t{i}", "", json.dumps(schema)) for i, schema in enumerate(said))
     choice = ToolChoice(use=ToolUse.REQUIRED)
-    wish = Wish(split=Split(form=form, tools=tools), choice=choice, wanted=None, tokens={}, is_split=True)
-    made = Binding(constraints).of_split(wish)
+    wish = ConstraintSpec(split=Split(form=form, tools=tools), choice=choice, wanted=None, tokens={}, is_split=True)
+    made = AnswerConstraint(constraints).of_split(wish)
     assert made is not None and all(tool.name in made.source for tool in tools)
 
 
@@ -88,7 +88,7 @@ def test_a_format_binds_or_is_refused_whatever_its_schema_says(
 ) -> None:
     wanted = Constraint(Syntax.JSON_SCHEMA, json.dumps(schema), is_strict=is_strict)
     try:
-        made = Binding(constraints).of_text(wanted)
+        made = AnswerConstraint(constraints).of_text(wanted)
     except RequestError as error:
         assert error.parameter == "response_format" and "\n" not in error.message
     else:

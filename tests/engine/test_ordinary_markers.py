@@ -21,14 +21,14 @@ from doubles.rig import Told, drive
 from doubles.vision_models import PAIRS, write_pair
 
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.backend.vocabulary import MADE_ORDINARY, LlamaVocabulary
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.request import ChatRequest, Image, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Tool, ToolChoice, ToolUse
 from eaglelocal.engine.engine import Engine
-from eaglelocal.engine.input_processor import Intake
+from eaglelocal.engine.input_processor import InputProcessor
 
 CONTROLS = (*MADE_ORDINARY, "<|call|>")
 SHAPE = TargetShape(
@@ -44,14 +44,14 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(target: Path) -> Iterator[Model]:
-    model = Model(load_library(), target, Placement())
+def model(target: Path) -> Iterator[LlamaModel]:
+    model = LlamaModel(load_library(), target, Placement())
     yield model
     model.close()
 
 
 @pytest.fixture(scope="module")
-def vocabulary(model: Model) -> LlamaVocabulary:
+def vocabulary(model: LlamaModel) -> LlamaVocabulary:
     return model.vocabulary
 
 
@@ -68,7 +68,7 @@ def marker_of(vocabulary: LlamaVocabulary, name: str) -> int:
 
 
 @pytest.mark.parametrize("name", MADE_ORDINARY)
-def test_llama_cpp_makes_them_ordinary(model: Model, name: str) -> None:
+def test_llama_cpp_makes_them_ordinary(model: LlamaModel, name: str) -> None:
     """What is mended here; if llama.cpp ever stops it, so may this."""
     handle = llama_cpp.llama_model_get_vocab(model.handle)
     token = marker_of(model.vocabulary, name)
@@ -91,7 +91,7 @@ def test_plain_text_stays_text(vocabulary: LlamaVocabulary, text: str) -> None:
 def test_what_people_write_is_no_turn(vocabulary: LlamaVocabulary) -> None:
     """Only the template writes markers: those of the system's message, the person's, and the answer's beginning."""
     asked = ChatRequest(id="a", messages=(Message("user", QUESTION),))
-    tokens = Intake(vocabulary, 2048).prompt(asked).tokens
+    tokens = InputProcessor(vocabulary, 2048).prompt(asked).tokens
     written = [vocabulary.spelled(token).decode() for token in tokens if not vocabulary.piece(token)]
     turn = ["<|start|>", "<|message|>", "<|end|>"]
     assert written == [*turn, *turn, "<|start|>"]

@@ -19,7 +19,7 @@ from doubles.programs import ending
 from doubles.scripted_engine import BUILDER, ask, plan
 
 from eaglelocal import locations
-from eaglelocal.client.answer_stream import Answer
+from eaglelocal.client.answer_stream import RequestStream
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Submit, Tokens
 from eaglelocal.core.plan import Plan
@@ -28,7 +28,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, ModelFileError
 from eaglelocal.worker.child import EngineChild
 from eaglelocal.worker.supervisor import RestartPolicy
-from eaglelocal.worker.watchdog import Beat, Patience
+from eaglelocal.worker.watchdog import Beat, SilenceLimits
 
 TESTS = Path(__file__).resolve().parents[1]
 HASTY = RestartPolicy(first_delay_s=0.01)
@@ -129,7 +129,7 @@ def test_every_way_to_die_is_told_and_survived(client: EngineClient, script: str
 
 def test_asking_a_dead_process_never_raises(client: EngineClient) -> None:
     """Requests race with the death: each is failed with the old process or answered by the new one."""
-    answers: list[Answer] = []
+    answers: list[RequestStream] = []
     for n in range(300):
         if n == 100:
             assert answers[99].result().text == "0 "
@@ -163,11 +163,11 @@ def test_a_frozen_process_does_not_hold_up_close(client: EngineClient) -> None:
 @pytest.mark.parametrize(
     ("script", "patience", "why"),
     [
-        ("hang", Patience(still_s=0.5), "does not compute"),
-        ("spin", Patience(still_s=0.5, computing_s=2.0), "though it computes"),
+        ("hang", SilenceLimits(still_s=0.5), "does not compute"),
+        ("spin", SilenceLimits(still_s=0.5, computing_s=2.0), "though it computes"),
     ],
 )
-def test_a_process_that_hangs_in_a_step_is_replaced(script: str, patience: Patience, why: str) -> None:
+def test_a_process_that_hangs_in_a_step_is_replaced(script: str, patience: SilenceLimits, why: str) -> None:
     policy = RestartPolicy(first_delay_s=0.01, patience=patience)
     with EngineClient(plan(), builder=BUILDER, restart=policy) as client:
         client.start()
@@ -182,7 +182,7 @@ def test_a_process_that_hangs_in_a_step_is_replaced(script: str, patience: Patie
 
 
 def test_a_stopped_process_is_replaced_when_it_has_work() -> None:
-    policy = RestartPolicy(first_delay_s=0.01, patience=Patience(still_s=0.5))
+    policy = RestartPolicy(first_delay_s=0.01, patience=SilenceLimits(still_s=0.5))
     with EngineClient(plan(), builder=BUILDER, restart=policy) as client:
         client.start()
         first_pid = pid_of(client)
@@ -194,7 +194,7 @@ def test_a_stopped_process_is_replaced_when_it_has_work() -> None:
 
 
 def test_a_load_that_hangs_is_given_up() -> None:
-    policy = RestartPolicy(patience=Patience(loading_still_s=1.0))
+    policy = RestartPolicy(patience=SilenceLimits(loading_still_s=1.0))
     with EngineClient(plan("hang"), builder=BUILDER, restart=policy) as client:
         with pytest.raises(EngineError, match="ended while it loaded the model: it hangs"):
             client.start()

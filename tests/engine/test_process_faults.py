@@ -20,7 +20,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, fixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.worker.supervisor import RestartPolicy
-from eaglelocal.worker.watchdog import Patience
+from eaglelocal.worker.watchdog import SilenceLimits
 
 DEMO = locations.profiles_dir() / "demo"
 PLAN = Plan(
@@ -134,7 +134,7 @@ def test_two_faults_under_load_lose_nothing() -> None:
 
 
 def test_a_stopped_process_under_load_is_replaced() -> None:
-    tally = under_faults((signal.SIGSTOP,), RestartPolicy(patience=Patience(still_s=2.0)))
+    tally = under_faults((signal.SIGSTOP,), RestartPolicy(patience=SilenceLimits(still_s=2.0)))
     assert all("it hangs" in message for message in tally.failed)
     check(replace(tally, failed=["it hangs" for _ in tally.failed]), "it hangs")
 

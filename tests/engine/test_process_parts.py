@@ -1,4 +1,4 @@
-"""Unit tests of the parts between client and engine process: channel, ending, `Desk`, snapshots."""
+"""Unit tests of the parts between client and engine process: channel, ending, `InFlightRequests`, snapshots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import eaglelocal
-from eaglelocal.client.in_flight_requests import Desk
+from eaglelocal.client.in_flight_requests import InFlightRequests
 from eaglelocal.client.snapshots import Snapshots
 from eaglelocal.core.events import (
     Cancel,
@@ -21,11 +21,11 @@ from eaglelocal.core.events import (
     Failed,
     Finished,
     LoadProgress,
-    Piece,
     RequestEvent,
     Started,
     Submit,
     TakeSnapshot,
+    TextPiece,
     Tokens,
 )
 from eaglelocal.core.request import ChatRequest
@@ -35,8 +35,8 @@ from eaglelocal.core.tools import CallPart
 from eaglelocal.errors import EngineError, ModelFileError, RequestError
 from eaglelocal.worker.channel import Channel
 from eaglelocal.worker.child import _environment
-from eaglelocal.worker.exit_reason import Ending
-from eaglelocal.worker.process import _Progress
+from eaglelocal.worker.exit_reason import ExitReason
+from eaglelocal.worker.process import _ProgressFilter
 
 SAMPLED = Sampled(5, -0.5, top=(TokenLogprob(5, -0.5), TokenLogprob(6, -1.5)))
 FINISHED = Finished("r", "stop", "", 1, 2, Timings(ttft_s=0.5), SpeculationStats(accepted_per_position=(3, 1)))
@@ -57,9 +57,9 @@ def through_a_pipe(message: object) -> object:
 @pytest.mark.parametrize(
     "message",
     [
-        [Tokens("r", (Piece(1, "ä", drafted=True, sampled=SAMPLED), Piece(2, "", drafted=False))), FINISHED],
+        [Tokens("r", (TextPiece(1, "ä", drafted=True, sampled=SAMPLED), TextPiece(2, "", drafted=False))), FINISHED],
         Submit(ChatRequest(id="r", text="t", params=SamplingParams(seed=3, stop=("a",), logit_bias=((1, 2.0),)))),
-        [Tokens("r", tuple(Piece(n, "x" * 100, drafted=False) for n in range(3000)))],
+        [Tokens("r", tuple(TextPiece(n, "x" * 100, drafted=False) for n in range(3000)))],
     ],
 )
 def test_messages_pass_unchanged(message: object) -> None:
@@ -68,11 +68,11 @@ def test_messages_pass_unchanged(message: object) -> None:
 
 def test_no_field_of_a_piece_is_left_behind() -> None:
     """They are packed by hand."""
-    piece = Piece(1, "ä", True, SAMPLED, "hm", (CallPart(0, '{"a"', "id", "f"), CallPart(0, ": 1}")))
-    assert all(value != Piece._field_defaults.get(name) for name, value in piece._asdict().items())
+    piece = TextPiece(1, "ä", True, SAMPLED, "hm", (CallPart(0, '{"a"', "id", "f"), CallPart(0, ": 1}")))
+    assert all(value != TextPiece._field_defaults.get(name) for name, value in piece._asdict().items())
     told, finished = through_a_pipe([Tokens("r", (piece,)), FINISHED])  # type: ignore[misc]
     assert (told, finished) == (Tokens("r", (piece,)), FINISHED)
-    assert (type(told), type(told.pieces), type(told.pieces[0])) == (Tokens, tuple, Piece)
+    assert (type(told), type(told.pieces), type(told.pieces[0])) == (Tokens, tuple, TextPiece)
 
 
 def test_errors_pass_with_kind_and_hint() -> None:
@@ -111,23 +111,23 @@ def test_sending_to_a_closed_channel_is_a_broken_pipe() -> None:
 @pytest.mark.parametrize(
     ("ending", "message"),
     [
-        (Ending(-9), "the engine process was killed (signal 9)"),
-        (Ending(-11), "the engine process crashed (signal 11, SIGSEGV)"),
-        (Ending(-15), "the engine process was ended from outside (signal 15, SIGTERM)"),
-        (Ending(0), "the engine process ended (exit status 0)"),
-        (Ending(-9, ("a word from the load",)), "the engine process was killed (signal 9)"),
-        (Ending(1, ("hello", "bye", "")), "the engine process ended (exit status 1): hello; bye"),
+        (ExitReason(-9), "the engine process was killed (signal 9)"),
+        (ExitReason(-11), "the engine process crashed (signal 11, SIGSEGV)"),
+        (ExitReason(-15), "the engine process was ended from outside (signal 15, SIGTERM)"),
+        (ExitReason(0), "the engine process ended (exit status 0)"),
+        (ExitReason(-9, ("a word from the load",)), "the engine process was killed (signal 9)"),
+        (ExitReason(1, ("hello", "bye", "")), "the engine process ended (exit status 1): hello; bye"),
         (
-            Ending(-6, ("load: error: bad magic", "chatter", "/lib/libggml.so(+0x1)", "  more")),
+            ExitReason(-6, ("load: error: bad magic", "chatter", "/lib/libggml.so(+0x1)", "  more")),
             "the engine process aborted (signal 6): load: error: bad magic",
         ),
         (
-            Ending(1, ("Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: broken")),
+            ExitReason(1, ("Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: broken")),
             "the engine process ended (exit status 1): ValueError: broken",
         ),
     ],
 )
-def test_an_ending_is_told_with_the_lines_that_matter(ending: Ending, message: str) -> None:
+def test_an_ending_is_told_with_the_lines_that_matter(ending: ExitReason, message: str) -> None:
     assert ending.error().message == message
     assert ending.error().hint
 
@@ -146,8 +146,8 @@ class Box:
         return not self.gone
 
 
-def open_desk(box: Box | None = None) -> Desk:
-    desk = Desk(EngineError("not started"))
+def open_desk(box: Box | None = None) -> InFlightRequests:
+    desk = InFlightRequests(EngineError("not started"))
     desk.accept()
     if box is not None:
         desk.take_over(box)
@@ -273,7 +273,7 @@ def test_the_child_asks_for_huge_pages_beside_what_people_said(monkeypatch: pyte
 
 def test_progress_is_told_where_it_moves_or_something_else_goes_on() -> None:
     written = BytesIO()
-    progress = _Progress(Channel(BytesIO(), written))
+    progress = _ProgressFilter(Channel(BytesIO(), written))
     steps = [(0.0, "f", ""), (0.001, "f", ""), (0.5, "f", ""), (1.0, "f", ""), (1.0, "f", ""), (1.0, "f", "the GPU")]
     for step in steps:
         progress.report(LoadProgress(*step))

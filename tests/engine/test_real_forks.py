@@ -17,13 +17,13 @@ from doubles.rig import Told
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
-from eaglelocal.engine.input_processor import Intake
+from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.errors import EngineError
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
@@ -46,8 +46,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(files: Path) -> Iterator[Model]:
-    model = Model(load_library(), files / "tiny.gguf", Placement(repack=False))
+def model(files: Path) -> Iterator[LlamaModel]:
+    model = LlamaModel(load_library(), files / "tiny.gguf", Placement(repack=False))
     yield model
     model.close()
 
@@ -55,7 +55,7 @@ def model(files: Path) -> Iterator[Model]:
 @pytest.mark.parametrize(("kv_type", "flash"), [*((kv_type, "auto") for kv_type in TOLERANCES), ("f16", "off")])
 @pytest.mark.parametrize("unified", [False, True])
 def test_logits_behind_a_copied_prefix_are_those_behind_a_computed_one(
-    model: Model, kv_type: str, unified: bool, flash: str
+    model: LlamaModel, kv_type: str, unified: bool, flash: str
 ) -> None:
     params = ContextParams(n_ctx=256, num_sequences=4, unified=unified, n_batch=256, kv_type=kv_type, flash_attn=flash)
     context = LlamaContext(model, params)
@@ -77,14 +77,14 @@ def test_logits_behind_a_copied_prefix_are_those_behind_a_computed_one(
     context.close()
 
 
-def read_alone(model: Model, tokens: list[int]) -> Floats:
+def read_alone(model: LlamaModel, tokens: list[int]) -> Floats:
     context = LlamaContext(model, ContextParams(n_ctx=256, n_batch=256))
     logits = read(context, 0, 0, tokens)
     context.close()
     return logits
 
 
-def test_caches_of_their_own_are_copied_from_the_beginning_or_not_at_all(model: Model) -> None:
+def test_caches_of_their_own_are_copied_from_the_beginning_or_not_at_all(model: LlamaModel) -> None:
     context = LlamaContext(model, ContextParams(n_ctx=64, num_sequences=3, unified=False))
     read(context, 0, 0, TEXT[:20])
     with pytest.raises(EngineError, match="from the beginning"):
@@ -147,7 +147,7 @@ def test_recurrent_state_is_not_copied(files: Path) -> None:
 
 def chats(engine: Engine, system: str, questions: Sequence[str]) -> list[ChatRequest]:
     """As tokens, so that a replay can go on behind any of them."""
-    intake, asked = Intake(engine._vocabulary, 2048), []
+    intake, asked = InputProcessor(engine._vocabulary, 2048), []
     for question in questions:
         messages = (Message("system", system), Message("user", question))
         tokens = intake.read(ChatRequest(id=question, messages=messages)).prompt

@@ -21,15 +21,15 @@ from doubles.windowed_model import WINDOW, write_windowed
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.kv_cells import host_bytes
-from eaglelocal.backend.llama_library import Log, load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.llama_library import LlamaLog, load_library
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Bytes, Floats
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import ResourceError
 from eaglelocal.loading.engine_builder import MOST_SWAP_BYTES, swap_bytes
 from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
-from eaglelocal.scheduler.host_swap import Swap
+from eaglelocal.scheduler.host_swap import HostSwap
 
 SHAPE = dataclasses.replace(TINY, layer_gain=0.2)
 BIGRAM_SHAPE = dataclasses.replace(TINY, layer_gain=0.02)
@@ -48,15 +48,17 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(files: Path) -> Iterator[Model]:
-    model = Model(load_library(), files / "tiny.gguf", Placement(repack=False))
+def model(files: Path) -> Iterator[LlamaModel]:
+    model = LlamaModel(load_library(), files / "tiny.gguf", Placement(repack=False))
     yield model
     model.close()
 
 
 @pytest.mark.parametrize(("kv_type", "flash"), [("f16", "auto"), ("f16", "off"), ("q8_0", "on"), ("q4_0", "on")])
 @pytest.mark.parametrize("unified", [False, True])
-def test_cells_come_back_as_they_were_in_whatever_slot(model: Model, kv_type: str, flash: str, unified: bool) -> None:
+def test_cells_come_back_as_they_were_in_whatever_slot(
+    model: LlamaModel, kv_type: str, flash: str, unified: bool
+) -> None:
     params = ContextParams(n_ctx=256, num_sequences=3, unified=unified, n_batch=256, kv_type=kv_type, flash_attn=flash)
     context = LlamaContext(model, params)
     read(context, 0, 0, TEXTS[0][:100])
@@ -76,14 +78,14 @@ def test_cells_come_back_as_they_were_in_whatever_slot(model: Model, kv_type: st
     context.close()
 
 
-def read_alone(model: Model, tokens: list[int], params: ContextParams) -> Floats:
+def read_alone(model: LlamaModel, tokens: list[int], params: ContextParams) -> Floats:
     context = LlamaContext(model, params)
     logits = read(context, 0, 0, tokens)
     context.close()
     return logits
 
 
-def test_what_waits_to_be_copied_is_not_swapped(model: Model) -> None:
+def test_what_waits_to_be_copied_is_not_swapped(model: LlamaModel) -> None:
     """llama.cpp copies between caches of their own with the next decode."""
     context = LlamaContext(model, ContextParams(n_ctx=256, num_sequences=3, unified=False, n_batch=256))
     read(context, 0, 0, TEXTS[0][:100])
@@ -99,7 +101,7 @@ def test_what_waits_to_be_copied_is_not_swapped(model: Model) -> None:
     context.close()
 
 
-def test_damaged_cells_are_refused_and_the_slot_is_empty(model: Model) -> None:
+def test_damaged_cells_are_refused_and_the_slot_is_empty(model: LlamaModel) -> None:
     context = LlamaContext(model, ContextParams(n_ctx=128, num_sequences=2, unified=False, n_batch=128))
     read(context, 0, 0, TEXTS[0][:100])
     cells = context.swap_out(0)
@@ -119,7 +121,7 @@ def test_texts_of_conversations_that_come_and_go_are_the_plain_ones(
     draft = DRAFTS[kind]
     changes = {"num_slots": slots, "unified": unified, "n_batch": 48, "num_draft_tokens": 3}
     engine = real_engine(target, kind, files / draft if draft else None, **changes)
-    engine._scheduler.swap = Swap(2**26, least_rows=30)
+    engine._scheduler.swap = HostSwap(2**26, least_rows=30)
     plain = real_engine(target)
     rng, reused = random.Random(slots), []
     chats = [text[: rng.choice([60, 80, 100])] for text in TEXTS]
@@ -150,7 +152,7 @@ def test_texts_of_conversations_that_come_and_go_are_the_plain_ones(
 @pytest.mark.parametrize("name", ["lfm2", "nemotron_h", "qwen35", "qwen35moe"])
 def test_what_was_taken_back_just_before_is_not_in_the_copy(tmp_path: Path, name: str, num_slots: int) -> None:
     """llama.cpp goes back to an earlier state with the next decode; nor is anything changed in other slots."""
-    model = Model(load_library(), write_living(tmp_path / "model.gguf", name), Placement(repack=False))
+    model = LlamaModel(load_library(), write_living(tmp_path / "model.gguf", name), Placement(repack=False))
     params = ContextParams(n_ctx=256, num_sequences=num_slots, unified=False, n_batch=128, num_snapshots=4)
     context, last = LlamaContext(model, params), num_slots - 1
     for slot in range(num_slots):
@@ -240,7 +242,7 @@ def test_the_text_just_before_is_there_again(uncut: tuple[str, Path]) -> None:
 def test_states_beside_windows_are_those_that_were_saved(tmp_path: Path) -> None:
     target = write_living(tmp_path / "model.gguf", "qwen35")
     engine, plain = uncut_engine(("qwen35", target)), real_engine(target, n_ctx=512)
-    engine._scheduler.swap = Swap(2**26, least_rows=30, of_windows=True)
+    engine._scheduler.swap = HostSwap(2**26, least_rows=30, of_windows=True)
     said(engine, "first", TEXTS[0])
     said(engine, "other", TEXTS[1])
     for number, prompt in enumerate(([*TEXTS[0], 7], [*TEXTS[1], 8])):
@@ -257,7 +259,7 @@ def test_states_count_as_memory_too(uncut: tuple[str, Path]) -> None:
     num_bytes = len(swapped.cells) + sum(map(len, swapped.states.values()))
     assert engine.snapshot().swapped_bytes == num_bytes
     assert (num_bytes > len(swapped.cells)) is (uncut[0] != "windows")
-    engine._scheduler.swap = Swap(num_bytes - 1, least_rows=30, of_windows=uncut[0] in WINDOWS)
+    engine._scheduler.swap = HostSwap(num_bytes - 1, least_rows=30, of_windows=uncut[0] in WINDOWS)
     said(engine, "third", TEXTS[2])
     assert not engine._caches._swapped
     engine.close()
@@ -309,7 +311,7 @@ def test_how_much_memory_there_is_for_it(said: int | None, available: int | None
 
 @pytest.mark.parametrize(("lends_memory", "expected"), [(False, 8 + 300 + 20), (True, 4000 + 8 + 300 + 20 + 500)])
 def test_what_gpus_hold_of_main_memory_is_taken_there(lends_memory: bool, expected: int) -> None:
-    log = Log()
+    log = LlamaLog()
     sizes = [("MTL0_Mapped", "model", 4000), ("CPU", "output", 8), ("CPU_Mapped", "model", 300), ("CPU", "KV", 20)]
     for buffer, kind, size in [*sizes, ("MTL0", "compute", 500)]:
         log.write(f"x: {buffer} {kind} buffer size = {size}.00 MiB\n")

@@ -17,15 +17,15 @@ from doubles.steady_costs import FreeController, FreeRows
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.plan import MAX_BRANCHES
 from eaglelocal.core.request import AUTO, ChatRequest
 from eaglelocal.engine.engine import Engine
-from eaglelocal.engine.sequence_ids import Branches
+from eaglelocal.engine.sequence_ids import SequenceIds
 from eaglelocal.errors import EngineError
-from eaglelocal.speculation.policy.slot_policy import Drafters
+from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 SHAPE = replace(TINY, layer_gain=0.3)
 PREFIX = [5, 6, 7, 8, 9]
@@ -59,7 +59,7 @@ def kv_type(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def context(files: Path, kv_type: str) -> Iterator[LlamaContext]:
-    model = Model(load_library(), files / "F32.gguf", Placement(repack=False))
+    model = LlamaModel(load_library(), files / "F32.gguf", Placement(repack=False))
     params = ContextParams(n_ctx=64, num_sequences=2, num_branches=6, n_batch=64, kv_type=kv_type)
     exact = replace(params, flash_attn="off") if kv_type == "f32" else params
     opened = LlamaContext(model, exact, taps=(1, 2, 3))
@@ -77,7 +77,9 @@ def decode(context: LlamaContext, slot: int, first: int, tokens: Sequence[int]) 
     return np.array([context._logits(row) for row in range(n)]), features.copied()
 
 
-def decode_tree(context: LlamaContext, branches: Branches, slot: int, draft: Draft, root: int) -> tuple[Floats, Floats]:
+def decode_tree(
+    context: LlamaContext, branches: SequenceIds, slot: int, draft: Draft, root: int
+) -> tuple[Floats, Floats]:
     """Logits and features of the root and the nodes; the other slot has nothing to do."""
     tokens, positions = [ROOT_TOKEN, *draft.tokens], [root, *(root + depth for depth in draft.depths)]
     outputs = context.decode(Batch(tokens, positions, branches.grow(slot, draft, root), [True] * len(tokens)))
@@ -89,7 +91,7 @@ def decode_tree(context: LlamaContext, branches: Branches, slot: int, draft: Dra
 @pytest.mark.parametrize("draft", [COMB, BUSHY], ids=["comb", "bushy"])
 @pytest.mark.parametrize("slot", [0, 1])
 def test_every_path_of_a_tree_says_what_the_chain_says(context: LlamaContext, draft: Draft, slot: int) -> None:
-    branches = Branches(context, 2)
+    branches = SequenceIds(context, 2)
     decode(context, 1 - slot, 0, [90, 91, 92])  # another text in the same cache
     decode(context, slot, 0, PREFIX)
     logits, features = decode_tree(context, branches, slot, draft, len(PREFIX))
@@ -108,7 +110,7 @@ def test_behind_any_accepted_path_the_text_goes_on_as_if_there_had_been_no_tree(
     context: LlamaContext, kv_type: str, draft: Draft
 ) -> None:
     """Tree after tree in one slot, their paths as chains in the other; branches hold nothing else."""
-    branches = Branches(context, 2)
+    branches = SequenceIds(context, 2)
     text = list(PREFIX)
     decode(context, 0, 0, text)
     decode(context, 1, 0, text)
@@ -130,9 +132,9 @@ def test_behind_any_accepted_path_the_text_goes_on_as_if_there_had_been_no_tree(
 
 def test_a_full_cache_takes_trees_without_end(files: Path) -> None:
     """Rejected cells are given back: more trees than the cache has cells, at its very end."""
-    model = Model(load_library(), files / "F32.gguf", Placement(repack=False))
+    model = LlamaModel(load_library(), files / "F32.gguf", Placement(repack=False))
     context = LlamaContext(model, ContextParams(n_ctx=256, num_branches=3, n_batch=64))
-    branches = Branches(context, 1)
+    branches = SequenceIds(context, 1)
     rows = 1 + len(COMB)
     text = [1 + i % 200 for i in range(256 - rows)]
     for i in range(0, len(text), 64):
@@ -150,7 +152,7 @@ def test_a_full_cache_takes_trees_without_end(files: Path) -> None:
 
 
 def test_sequences_with_caches_of_their_own_share_no_part_and_nothing_when_closed(files: Path) -> None:
-    model = Model(load_library(), files / "F32.gguf", Placement(repack=False))
+    model = LlamaModel(load_library(), files / "F32.gguf", Placement(repack=False))
     context = LlamaContext(model, ContextParams(n_ctx=64, num_sequences=2, unified=False, n_batch=64))
     with pytest.raises(EngineError, match="copied from the beginning"):
         context.share(0, 1, 1, 2)
@@ -172,7 +174,7 @@ def tree_engine(files: Path, name: str, kind: str = "eagle3", **changes: object)
     """Every row is free, so that every second choice is sent."""
     draft = files / ("other.gguf" if kind == "draft_model" else f"{name}-head.gguf")
     engine = real_engine(files / f"{name}.gguf", kind, draft, spec=AUTO, unified=True, **changes)
-    engine._controller = FreeController(AUTO, Drafters(kind, ("ngram",)), FreeRows(), max_seconds=MAX_BRANCHES)
+    engine._controller = FreeController(AUTO, DrafterSet(kind, ("ngram",)), FreeRows(), max_seconds=MAX_BRANCHES)
     return engine
 
 

@@ -13,7 +13,7 @@ from doubles.gguf_bytes import STRING, U32, GgufBytes
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 
 from eaglelocal.backend.llama_library import CHECKED_VERSION, bind, check_version, load_library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import fixed
 from eaglelocal.engine.engine import Engine
@@ -29,7 +29,7 @@ from eaglelocal.errors import (
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading import engine_builder
 from eaglelocal.loading.engine_builder import build
-from eaglelocal.probe.machine import Machine, Memory
+from eaglelocal.probe.machine import Machine, MainMemory
 from eaglelocal.probe.probe import probe
 
 SMALL = TargetShape(n_embd=64, n_layer=4, n_ff=64)
@@ -225,7 +225,7 @@ def with_memory(monkeypatch: pytest.MonkeyPatch, available_bytes: int | None) ->
         gpus=(),
         unified=None,
         cpu=machine.cpu,
-        memory=Memory(available_bytes=available_bytes),
+        memory=MainMemory(available_bytes=available_bytes),
         cache_free_bytes=None,
         llama_cpp=machine.llama_cpp,
     )
@@ -295,9 +295,9 @@ def test_more_slots_than_a_batch_has_rows(target: Path) -> None:
 # ---- a failure at the last moment
 def test_what_was_opened_is_freed_when_warming_up_fails(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
-    really_close = Model.close
+    really_close = LlamaModel.close
 
-    def close(model: Model) -> None:
+    def close(model: LlamaModel) -> None:
         closed.append(type(model).__name__)
         really_close(model)
 
@@ -305,7 +305,7 @@ def test_what_was_opened_is_freed_when_warming_up_fails(target: Path, monkeypatc
         closed.clear()  # the planned model of the rehearsal is long gone
         raise EngineError("no first decode")
 
-    monkeypatch.setattr(Model, "close", close)
+    monkeypatch.setattr(LlamaModel, "close", close)
     monkeypatch.setattr(Engine, "warm_up", fail)
     with pytest.raises(EngineError, match="no first decode"):
         build(plan_of(target), lambda _: None)

@@ -19,48 +19,48 @@ from doubles.sketched_models import REAL, write_sketch
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.device_memory import rooms
-from eaglelocal.backend.dry_run import Part, rehearse, transcript_of
+from eaglelocal.backend.dry_run import DryRunPart, rehearse, transcript_of
 from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.kv_cells import buffer_bytes
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
 from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.memory.budget import RAM, Buffer, Kind, Room
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 
 SHAPE = TargetShape(n_embd=256, n_layer=4, n_ff=512)
 CONTEXT = ContextParams(n_ctx=1024, n_batch=64, max_outputs=4)
 PLACEMENT = Placement(repack=False)
 
 
-def part(path: Path, context: ContextParams = CONTEXT, taps: tuple[int, ...] = ()) -> Part:
+def part(path: Path, context: ContextParams = CONTEXT, taps: tuple[int, ...] = ()) -> DryRunPart:
     header = read_header(path)
     is_head = architecture_of(header) == "eagle3"
     info = EagleInfo.from_header(header) if is_head else ModelInfo.from_header(header)
-    return Part(header=header, info=info, context=context, taps=taps, placement=PLACEMENT)
+    return DryRunPart(header=header, info=info, context=context, taps=taps, placement=PLACEMENT)
 
 
-def sums(buffers: Iterable[Buffer]) -> dict[Kind, int]:
-    counted: Counter[Kind] = Counter()
+def sums(buffers: Iterable[Buffer]) -> dict[MemoryKind, int]:
+    counted: Counter[MemoryKind] = Counter()
     for buffer in buffers:
         assert buffer.device == RAM
         counted[buffer.kind] += buffer.num_bytes
     return dict(counted)
 
 
-def planned(parts: Sequence[Part]) -> dict[Kind, int]:
+def planned(parts: Sequence[DryRunPart]) -> dict[MemoryKind, int]:
     return sums(rehearse(load_library(), parts, devices=()))
 
 
-def really_taken(parts: Sequence[Part]) -> dict[str, int]:
+def really_taken(parts: Sequence[DryRunPart]) -> dict[str, int]:
     """As llama.cpp logs it when the parts are loaded and, where there are taps, decode once."""
     library = load_library()
     with transcript_of(library) as transcript:
-        models = [Model(library, part.header.path, PLACEMENT) for part in parts]
+        models = [LlamaModel(library, part.header.path, PLACEMENT) for part in parts]
         target = LlamaContext(models[0], parts[0].context, taps=parts[0].taps)
         contexts: list[LlamaContext | LlamaHeadContext] = [target]
         if len(parts) > 1:
@@ -83,9 +83,9 @@ def test_a_target_as_planned(tmp_path: Path, slots: int, kv_type: str) -> None:
     context = replace(CONTEXT, num_sequences=slots, kv_type=kv_type)
     parts = [part(write_target(tmp_path / "target.gguf", SHAPE), context)]
     plan, real = planned(parts), really_taken(parts)
-    assert plan[Kind.CACHE] == pytest.approx(real["KV"], abs=2**16)
-    assert plan[Kind.BUFFERS] - parts[0].output_bytes == real["compute"]
-    assert plan[Kind.WEIGHTS] == pytest.approx(real["model"], abs=2**16)
+    assert plan[MemoryKind.CACHE] == pytest.approx(real["KV"], abs=2**16)
+    assert plan[MemoryKind.BUFFERS] - parts[0].output_bytes == real["compute"]
+    assert plan[MemoryKind.WEIGHTS] == pytest.approx(real["model"], abs=2**16)
 
 
 def test_branches_cost_no_cells_and_are_planned_too(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_branches_cost_no_cells_and_are_planned_too(tmp_path: Path) -> None:
     context = replace(CONTEXT, num_sequences=2, max_outputs=10)
     parts, alone = [part(path, replace(context, num_branches=8))], [part(path, context)]
     plan, real, chains = planned(parts), really_taken(parts), planned(alone)
-    assert plan[Kind.CACHE] == chains[Kind.CACHE] == pytest.approx(real["KV"], abs=2**16)
-    assert plan[Kind.BUFFERS] - parts[0].output_bytes == real["compute"]
-    assert plan[Kind.BUFFERS] <= 1.1 * chains[Kind.BUFFERS]
+    assert plan[MemoryKind.CACHE] == chains[MemoryKind.CACHE] == pytest.approx(real["KV"], abs=2**16)
+    assert plan[MemoryKind.BUFFERS] - parts[0].output_bytes == real["compute"]
+    assert plan[MemoryKind.BUFFERS] <= 1.1 * chains[MemoryKind.BUFFERS]
 
 
 def test_a_target_with_taps_and_a_head_that_borrows(tmp_path: Path) -> None:
@@ -105,17 +105,17 @@ def test_a_target_with_taps_and_a_head_that_borrows(tmp_path: Path) -> None:
     path = write_head(tmp_path / "head.gguf", HeadShape(width=256), SHAPE)
     head = part(path, replace(CONTEXT, max_outputs=64))
     plan, real, alone = planned([target, head]), really_taken([target, head]), planned([target])
-    assert plan[Kind.CACHE] == pytest.approx(real["KV"], abs=2**16)
-    assert plan[Kind.WEIGHTS] == pytest.approx(real["model"], abs=2**17)
+    assert plan[MemoryKind.CACHE] == pytest.approx(real["KV"], abs=2**16)
+    assert plan[MemoryKind.WEIGHTS] == pytest.approx(real["model"], abs=2**17)
     outputs = target.output_bytes + head.output_bytes
-    head_compute = plan[Kind.BUFFERS] - alone[Kind.BUFFERS] - head.output_bytes
-    assert 0 <= plan[Kind.BUFFERS] - outputs - head_compute - real["grown"] < 3 * target.tap_bytes
+    head_compute = plan[MemoryKind.BUFFERS] - alone[MemoryKind.BUFFERS] - head.output_bytes
+    assert 0 <= plan[MemoryKind.BUFFERS] - outputs - head_compute - real["grown"] < 3 * target.tap_bytes
 
 
 def test_a_target_with_states(tmp_path: Path) -> None:
     parts = [part(write_hybrid(tmp_path / "hybrid.gguf"))]
     plan, real = planned(parts), really_taken(parts)
-    assert plan[Kind.CACHE] == pytest.approx(real["KV"] + real["RS"], abs=2**16)
+    assert plan[MemoryKind.CACHE] == pytest.approx(real["KV"] + real["RS"], abs=2**16)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory is not bounded so")
@@ -127,7 +127,7 @@ def test_states_take_nothing_while_they_are_planned(tmp_path: Path) -> None:
     assert state_bytes > 20 * 2**30
     planned([part(path)])  # what is taken once
     with at_most_more(2**31):
-        assert planned([part(path, context)])[Kind.CACHE] > state_bytes
+        assert planned([part(path, context)])[MemoryKind.CACHE] > state_bytes
 
 
 @contextlib.contextmanager
@@ -147,7 +147,7 @@ def test_only_what_is_planned_lies_nowhere(tmp_path: Path) -> None:
     planned([hybrid])
     with pytest.raises(UsageError, match="--kv-type cannot be odd"):
         planned([replace(hybrid, context=replace(CONTEXT, kv_type="odd"))])
-    model = Model(load_library(), hybrid.header.path, PLACEMENT)
+    model = LlamaModel(load_library(), hybrid.header.path, PLACEMENT)
     context = LlamaContext(model, CONTEXT)
     context.decode(Batch([1, 2], [0, 1], [(0,), (0,)], [False, True]))
     assert np.isfinite(context.logits(1)).all()
@@ -175,4 +175,4 @@ def test_a_model_that_cannot_be_planned_is_refused_in_llama_cpps_words(tmp_path:
 
 
 def test_main_memory_is_the_first_room() -> None:
-    assert rooms(load_library(), ram_bytes=123, unified=False)[0] == Room(RAM, 123)
+    assert rooms(load_library(), ram_bytes=123, unified=False)[0] == FreeMemory(RAM, 123)

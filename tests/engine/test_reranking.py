@@ -13,11 +13,11 @@ from doubles.random_models import write_target
 from doubles.real_engine import TINY
 
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.events import Failed, RequestEvent
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import ChatRequest, EmbedRequest, Ranking
 from eaglelocal.engine.embedding_engine import EmbeddingEngine
 from eaglelocal.errors import IncompatibleError, RequestError
@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_refused_or_loses_its_end(reranker: str) -> None:
 
 def test_it_does_what_it_is_for_and_nothing_else(reranker: str, tmp_path: Path) -> None:
     ranks, embeds = engine_of(Path(reranker)), engine_of(write_bert(tmp_path / "bert.gguf"))
-    assert (ranks.info.task, ranks.info.embedding_size, embeds.info.task) == (Task.RANK, 0, Task.EMBEDDING)
+    assert (ranks.info.task, ranks.info.embedding_size, embeds.info.task) == (ModelTask.RANK, 0, ModelTask.EMBEDDING)
     plain = EmbedRequest(id="r", inputs=("word1",))
     for engine, request, said in (
         (ranks, plain, "ranks documents and nothing else"),
@@ -100,7 +100,7 @@ def test_a_score_that_is_no_number_fails_the_request(reranker: str) -> None:
 
 
 def test_tokenizers_that_frame_nothing_frame_no_pair(tmp_path: Path) -> None:
-    model = Model(load_library(), write_target(tmp_path / "llama.gguf", TINY), Placement(repack=False))
+    model = LlamaModel(load_library(), write_target(tmp_path / "llama.gguf", TINY), Placement(repack=False))
     assert model.vocabulary.pair_frame == ([], [], [])
     model.close()
 
@@ -113,7 +113,7 @@ class Fickle(LlamaVocabulary):
 
 
 def test_a_tokenizer_whose_frame_changes_the_text_is_refused(tmp_path: Path) -> None:
-    model = Model(load_library(), write_target(tmp_path / "llama.gguf", TINY), Placement(repack=False))
+    model = LlamaModel(load_library(), write_target(tmp_path / "llama.gguf", TINY), Placement(repack=False))
     with pytest.raises(IncompatibleError, match="reads a text that it frames otherwise") as caught:
         _ = Fickle(load_library(), model.vocabulary._handle, None).pair_frame
     assert "tokenizer.chat_template.rerank" in caught.value.hint

@@ -12,7 +12,7 @@ from doubles.real_engine import TINY
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.errors import EngineError
 
@@ -21,7 +21,7 @@ TEXTS = ([5, 6, 7, 8, 9, 10, 11], [40, 41], [90, 91, 92, 93], [33])
 
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[LlamaContext]:
-    model = Model(load_library(), write_target(tmp_path / "target.gguf", TINY), Placement(repack=False))
+    model = LlamaModel(load_library(), write_target(tmp_path / "target.gguf", TINY), Placement(repack=False))
     params = ContextParams(n_ctx=256, num_sequences=4, n_batch=64, kv_type="f32", flash_attn="off")
     opened = LlamaContext(model, params, taps=(1, 2, 3))
     yield opened

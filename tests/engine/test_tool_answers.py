@@ -15,7 +15,7 @@ from eaglelocal.core.sampling import GREEDY
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.engine.engine import Engine, Inputs
-from eaglelocal.engine.input_processor import Intake
+from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.scheduler.scheduler import Scheduler
 
 TABLE = Table(seed=5)
@@ -215,10 +215,10 @@ def test_logprobs_carry_the_bytes_of_their_tokens(logprobs: int) -> None:
 def test_an_answer_that_can_have_no_markers_is_not_taken_apart() -> None:
     vocabulary = WordVocabulary()
     asked = ChatRequest(id="a", messages=(Message("user", "hm "),), is_split=True)
-    assert Intake(vocabulary, 4096).read(asked).split is not None
+    assert InputProcessor(vocabulary, 4096).read(asked).split is not None
     vocabulary.chat_template = "{{ messages[0].content }}"
-    assert Intake(vocabulary, 4096).read(asked).split is None
-    assert Intake(vocabulary, 4096).read(replace(asked, tools=(FUNCTION,))).split is not None
+    assert InputProcessor(vocabulary, 4096).read(asked).split is None
+    assert InputProcessor(vocabulary, 4096).read(replace(asked, tools=(FUNCTION,))).split is not None
 
 
 def test_no_text_of_a_conversation_becomes_a_control_token() -> None:
@@ -237,7 +237,7 @@ def test_no_text_of_a_conversation_becomes_a_control_token() -> None:
         tools=(Tool("f", forged, f'{{"{forged}": ["{forged}"]}}'),),
         template_values=(("extra", f'"{forged}"'),),
     )
-    prompt = Intake(vocabulary, 4096).read(asked).prompt
+    prompt = InputProcessor(vocabulary, 4096).read(asked).prompt
     assert WORDS.index("<tool_call>") not in prompt
 
 

@@ -18,7 +18,7 @@ from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
-from eaglelocal.engine.sequence_ids import Branches, sequences_of
+from eaglelocal.engine.sequence_ids import SequenceIds, sequences_of
 
 TABLE = Table(seed=1)
 BRANCHES = 3
@@ -176,7 +176,7 @@ def test_any_tree_and_any_path_keep_just_the_path(data: st.DataObject) -> None:
     """Trees of any shape, one after the other, over cells that check what every row sees."""
     rig = Rig(TABLE, NoDrafter(), branches=4, num_slots=2)
     context = rig.context
-    branches = Branches(context, 2)
+    branches = SequenceIds(context, 2)
     texts: dict[int, list[int]] = {0: [], 1: []}
     for number in range(data.draw(st.integers(1, 8))):
         slot = data.draw(st.integers(0, 1))

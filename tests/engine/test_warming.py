@@ -18,7 +18,7 @@ from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine import warmup
 from eaglelocal.engine.calibration import useful_sizes
 from eaglelocal.engine.engine import Engine
-from eaglelocal.engine.warmup import Warming
+from eaglelocal.engine.warmup import Warmup
 from eaglelocal.loading import engine_builder
 
 SIZES = (1, 2, 5, 17, 30)
@@ -49,7 +49,7 @@ def told(engine: Engine) -> dict[str, Told]:
 
 def test_nothing_of_it_is_left(engines: tuple[Engine, Engine]) -> None:
     warmed, fresh = engines
-    warmup = Warming(warmed._context, warmed._drafters, max_outputs=17 if warmed._drafters else 1)
+    warmup = Warmup(warmed._context, warmed._drafters, max_outputs=17 if warmed._drafters else 1)
     for size in SIZES:
         warmup.prepare(size)
     assert warmed.miscounted_slots() == []
@@ -90,9 +90,9 @@ def test_a_whole_prompt_runs_once_unless_it_would_take_long(
     files: Path, monkeypatch: pytest.MonkeyPatch, most_s: float, runs: bool
 ) -> None:
     prepared: list[int] = []
-    prepare = Warming.prepare
+    prepare = Warmup.prepare
     monkeypatch.setattr(warmup, "MAX_PROMPT_S", most_s)
-    monkeypatch.setattr(Warming, "prepare", lambda self, rows: (prepared.append(rows), prepare(self, rows)))
+    monkeypatch.setattr(Warmup, "prepare", lambda self, rows: (prepared.append(rows), prepare(self, rows)))
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, n_batch=64)
     for makes_kernels in (False, True):
         prepared.clear()
@@ -107,13 +107,13 @@ def test_the_last_decode_before_sizes_are_timed_is_no_first_one(files: Path, mon
     asked: list[bool] = []
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO)
     head = engine._drafters[-1]._head._struct  # type: ignore[attr-defined]
-    time_rows = Warming.time_rows
+    time_rows = Warmup.time_rows
 
-    def watched(warmup: Warming, num_rows: int) -> float:
+    def watched(warmup: Warmup, num_rows: int) -> float:
         asked.append(bool(head.was_asked))
         return time_rows(warmup, num_rows)
 
-    monkeypatch.setattr(Warming, "time_rows", watched)
+    monkeypatch.setattr(Warmup, "time_rows", watched)
     engine.warm_up(max_rows=17, makes_kernels=True)
     assert asked[0] and not any(asked[1:])
     engine.close()
@@ -126,7 +126,7 @@ def test_contexts_that_hold_no_more_than_a_size(files: Path, kind: str, n_ctx: i
     engine = real_engine(files / "F32.gguf", kind, draft, spec=AUTO, n_ctx=n_ctx, num_slots=slots, n_batch=512)
     max_rows = slots * 17 if kind != "none" else slots
     for size in useful_sizes(min(n_ctx, max_rows), num_slots=slots, most_beside=n_ctx):
-        Warming(engine._context, engine._drafters, max_outputs=max_rows).prepare(size)
+        Warmup(engine._context, engine._drafters, max_outputs=max_rows).prepare(size)
     assert engine.miscounted_slots() == []
     engine.close()
 

@@ -14,7 +14,7 @@ from doubles.windowed_model import WINDOW, write_windowed
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.kv_cells import buffer_bytes
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.engine.engine import Engine
@@ -40,7 +40,7 @@ def said(engine: Engine, request: ChatRequest) -> tuple[list[int], int]:
 
 def test_rows_that_were_taken_back_leave_the_window_as_it_was(target: Path) -> None:
     """Every decode has three rows too many, which are removed: the logits stay those of a cache that holds all."""
-    model = Model(load_library(), target, Placement(repack=False))
+    model = LlamaModel(load_library(), target, Placement(repack=False))
     rng = np.random.default_rng(1)
     text = rng.integers(20, 250, 700).tolist()
     whole, windows = (

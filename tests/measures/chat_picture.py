@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from doubles.chat_screen import Spectator
 
 from eaglelocal.cli.chat import open_session
-from eaglelocal.conversation.message_output import Voice
-from eaglelocal.conversation.session import Choice, Session
+from eaglelocal.conversation.message_output import MessageOutput
+from eaglelocal.conversation.session import ModelChoice, Session
 from eaglelocal.settings import Settings
 from eaglelocal.tui.chat_app import ChatApp, ChatPlaces
-from eaglelocal.tui.display_options import Look
+from eaglelocal.tui.display_options import DisplayOptions
 
 QUESTIONS = ("What is acceptance length?", "Write a Python function that reverses a list", "What is a draft model?")
 
@@ -29,11 +29,11 @@ async def picture(target: str, folder: Path) -> str:
     """SVG."""
     settings = Settings(target=target, url="none", temperature=0.0)
 
-    def opened(voice: Voice, choice: Choice) -> Session:
+    def opened(voice: MessageOutput, choice: ModelChoice) -> Session:
         return open_session(settings, voice, choice)
 
     places = ChatPlaces(conversations=folder / "conversations", history=folder / "questions.jsonl")
-    app = ChatApp(opened, places, Look(), keeps=False)
+    app = ChatApp(opened, places, DisplayOptions(), keeps=False)
     try:
         async with app.run_test(size=(120, 36)) as pilot:
             person = Spectator(app, pilot)

@@ -22,13 +22,13 @@ from eaglelocal.demo.evaluate import SIX_KINDS
 from eaglelocal.engine.engine import Engine
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
-from eaglelocal.speculation.acceptance.acceptance_model import Acceptance
+from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 
 POINTS, MIN_WEIGHT = 0.03, 100
 Seen = list[tuple[float, bool]]
 
 
-class Noted(Acceptance):
+class Noted(AcceptanceModel):
     """Remembers what was expected of each judged token, and what came."""
 
     def __init__(self) -> None:

@@ -23,23 +23,23 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from doubles.sketched_models import REAL, SKETCHES, write_sketch
 
 from eaglelocal.backend.device_memory import rooms
-from eaglelocal.backend.dry_run import Part, rehearse
-from eaglelocal.backend.llama_library import Library, load_library
+from eaglelocal.backend.dry_run import DryRunPart, rehearse
+from eaglelocal.backend.llama_library import LlamaLibrary, load_library
 from eaglelocal.backend.model import Placement
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import Shape, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, shape_of
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.fit import context_params
-from eaglelocal.memory.budget import Buffer, Kind, Room
+from eaglelocal.memory.budget import Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.contexts import jobs_of
 from eaglelocal.memory.estimate import buffers_of
 from eaglelocal.memory.placement import used_gpus
 
 MIB = 2**20
 CONTEXTS = ({"n_ctx": 512}, {"n_ctx": 4096, "kv_type": "q8_0"}, {"n_ctx": 8192, "num_slots": 2})
-Sums = dict[tuple[str, Kind], int]
+Sums = dict[tuple[str, MemoryKind], int]
 
 
 def summed(buffers: Iterable[Buffer]) -> Sums:
@@ -49,11 +49,11 @@ def summed(buffers: Iterable[Buffer]) -> Sums:
     return sums
 
 
-def compared(plan: Plan, library: Library, gpus: tuple[Room, ...]) -> tuple[Sums, Sums]:
+def compared(plan: Plan, library: LlamaLibrary, gpus: tuple[FreeMemory, ...]) -> tuple[Sums, Sums]:
     """Estimated, and as llama.cpp plans it."""
     header = read_header(plan.target)
     (job,) = jobs_of(plan, shape_of(header))
-    part = Part(
+    part = DryRunPart(
         header=header,
         info=ModelInfo.from_header(header),
         context=context_params(job, flash_attn="on", threads=1),
@@ -63,13 +63,13 @@ def compared(plan: Plan, library: Library, gpus: tuple[Room, ...]) -> tuple[Sums
     return summed(buffers_of(job, gpus, plan.shares)), summed(told)
 
 
-def check(name: str, plan: Plan, library: Library, gpus: tuple[Room, ...]) -> int:
+def check(name: str, plan: Plan, library: LlamaLibrary, gpus: tuple[FreeMemory, ...]) -> int:
     """Prints what does not agree; how much that is."""
     estimated, told = compared(plan, library, gpus)
     num_wrong = 0
     for device, kind in sorted({*estimated, *told}):
         said, true = estimated[device, kind], told[device, kind]
-        is_bound = kind is Kind.BUFFERS
+        is_bound = kind is MemoryKind.BUFFERS
         is_wrong = true > said if is_bound else abs(said - true) > 0.01 * max(said, true) + 2**17
         num_wrong += is_wrong
         if is_wrong or (is_bound and said > 1.5 * true + 64 * MIB):
@@ -81,7 +81,7 @@ def check(name: str, plan: Plan, library: Library, gpus: tuple[Room, ...]) -> in
     return num_wrong
 
 
-def offloads(shape: Shape, layers: Iterable[int]) -> Iterator[tuple[int | None, int]]:
+def offloads(shape: ModelShape, layers: Iterable[int]) -> Iterator[tuple[int | None, int]]:
     """Layers on the GPUs, and layers whose experts are not."""
     yield from ((count, 0) for count in (None, *layers))
     if shape.expert_bytes:

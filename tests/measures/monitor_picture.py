@@ -13,9 +13,9 @@ from pathlib import Path
 
 import httpx
 
-from eaglelocal.client.servers.server_watch import Watch
+from eaglelocal.client.servers.server_watch import ServerWatch
 from eaglelocal.probe.load_gauges import GaugeWatch
-from eaglelocal.tui.display_options import Look
+from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.monitor import Monitor
 
 QUESTIONS = ("Count from 1 to 30.", "What is acceptance length?", "What is a draft model?")
@@ -33,7 +33,7 @@ def ask(url: str, number: int, is_over: threading.Event) -> None:
 async def picture(url: str, seconds: float) -> str:
     """SVG."""
     gauges, is_over = GaugeWatch(), threading.Event()
-    monitor = Monitor(Look(), lambda on_reading: Watch(url, on_reading), read_machine=gauges.latest)
+    monitor = Monitor(DisplayOptions(), lambda on_reading: ServerWatch(url, on_reading), read_machine=gauges.latest)
     askers = [threading.Thread(target=ask, args=(url, number, is_over)) for number in range(ASKERS)]
     try:
         async with monitor.run_test(size=(100, 30)) as pilot:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.huge_pages import TUNABLES, tunables
 from eaglelocal.core.run_options import RunOptions
@@ -37,7 +37,7 @@ WAYS = {
 def opened(path: Path, placement: Placement, around: contextlib.ExitStack) -> tuple[LlamaContext, float]:
     """A context of the model, and the seconds of its load."""
     began_s = time.perf_counter()
-    model = Model(load_library(), path, placement)
+    model = LlamaModel(load_library(), path, placement)
     took_s = time.perf_counter() - began_s
     around.callback(model.close)
     context = LlamaContext(model, ContextParams(n_ctx=512, threads=usable_threads()))

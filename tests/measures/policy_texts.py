@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from doubles.simulated_machine import BF16, CLIFF, GPU, Q4_0, Q8_0, SimulatedMachine
 from doubles.simulation import LOOKUP, DraftCosts, curve
 
-from eaglelocal.bench.bench_prompts import Prompt, built_in
+from eaglelocal.bench.bench_prompts import BenchPrompt, built_in
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
@@ -33,7 +33,7 @@ from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Change, Controller, DraftCall, StepReport
-from eaglelocal.speculation.policy.slot_policy import Drafters
+from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 HERE = (1.0, 1.0, 1.01, 1.03, 1.09, 1.16, 1.4, 1.5, 1.54, 1.66, 1.75, 1.82, 2.02, 2.15, 2.23, 2.44, 2.44)
 CURVES = {"here": HERE, "bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "cliff": CLIFF, "gpu": GPU}
@@ -47,7 +47,7 @@ class Simulated(Controller):
     def __init__(self, spec: Spec, machine: SimulatedMachine, drafting: DraftCosts) -> None:
         costs = StepCosts()
         costs.calibrate({rows: [machine.decode(rows) for _ in range(3)] for rows in range(1, 18)})
-        super().__init__(spec, Drafters("eagle3", (LOOKUP,)), costs)
+        super().__init__(spec, DrafterSet("eagle3", (LOOKUP,)), costs)
         self._machine, self._drafting = machine, drafting
         self.kind = ""
         self.true_s: dict[str, float] = defaultdict(float)  # by kind of work
@@ -83,7 +83,7 @@ class Simulated(Controller):
 class Trial:
     """One engine, many controllers."""
 
-    def __init__(self, engine: Engine, prompts: Sequence[Prompt], max_tokens: int) -> None:
+    def __init__(self, engine: Engine, prompts: Sequence[BenchPrompt], max_tokens: int) -> None:
         self._engine, self._prompts, self._num_owners = engine, prompts, 0
         self._params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
 

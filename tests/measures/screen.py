@@ -74,7 +74,7 @@ def inside(asked: argparse.Namespace) -> None:
     sys.path.insert(0, str(Path(__file__).parent.parent))
     from doubles.scenes import EMPTY, MACHINE, FedWatch
 
-    from eaglelocal.tui.display_options import Look
+    from eaglelocal.tui.display_options import DisplayOptions
     from eaglelocal.tui.monitor import Monitor
 
     watches: list[FedWatch] = []
@@ -83,7 +83,7 @@ def inside(asked: argparse.Namespace) -> None:
         watches.append(FedWatch(on_reading))
         return watches[0]
 
-    app = Monitor(Look(), open_watch, read_machine=lambda: MACHINE)
+    app = Monitor(DisplayOptions(), open_watch, read_machine=lambda: MACHINE)
     told: dict[str, float] = {}
 
     def drive() -> None:
@@ -106,7 +106,7 @@ def feed(app, watch, asked: argparse.Namespace) -> None:  # type: ignore[no-unty
     """Until the process ends."""
     from doubles.scenes import EMPTY, busy
 
-    from eaglelocal.core.events import Piece, Tokens
+    from eaglelocal.core.events import TextPiece, Tokens
 
     steps = 0.0
     while asked.inside == "idle":
@@ -118,7 +118,7 @@ def feed(app, watch, asked: argparse.Namespace) -> None:  # type: ignore[no-unty
         time.sleep(0.5)
     app.feed._by_events = True
     while True:
-        app.feed.take(Tokens("r", (Piece(1, "word", drafted=False),)), time.monotonic())
+        app.feed.take(Tokens("r", (TextPiece(1, "word", drafted=False),)), time.monotonic())
         time.sleep(1.0 / asked.rate)
 
 

@@ -20,7 +20,7 @@ from doubles.random_models import write_target
 
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.engine.warmup import Warming
+from eaglelocal.engine.warmup import Warmup
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.planning.resolve import resolve
 
@@ -29,14 +29,14 @@ MORE_CHANGES = 14  # of IN_TURN than of SORTED
 MAX_ROWS = 5
 
 
-def took(warming: Warming, sizes: list[int]) -> float:
+def took(warming: Warmup, sizes: list[int]) -> float:
     return sum(warming.time_rows(rows) for rows in sizes)
 
 
 def measure(name: str, plan: Plan, num_pairs: int) -> None:
     engine = build(plan, lambda _: None)
     ratios, sorted_s = [], []
-    warming = Warming(engine._context, (), max_outputs=MAX_ROWS)
+    warming = Warmup(engine._context, (), max_outputs=MAX_ROWS)
     took(warming, IN_TURN)
     for pair in range(num_pairs):
         blocks = [SORTED, IN_TURN] if pair % 2 == 0 else [IN_TURN, SORTED]

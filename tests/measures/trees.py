@@ -15,7 +15,7 @@ import itertools
 import sys
 from dataclasses import replace
 
-from eaglelocal.bench.bench_prompts import Prompt, built_in
+from eaglelocal.bench.bench_prompts import BenchPrompt, built_in
 from eaglelocal.bench.prompt_run import Side, ask
 from eaglelocal.bench.statistics import bounded_mean
 from eaglelocal.client.engine_client import EngineClient
@@ -29,7 +29,7 @@ CONTEXT, LONG_WORDS = 2048, 900
 WORDS = ["river", "stone", "paper", "cloud", "window", "garden", "silver", "winter", "morning", "letter", "bridge"]
 
 
-def behind_text(prompt: Prompt, number: int) -> Prompt:
+def behind_text(prompt: BenchPrompt, number: int) -> BenchPrompt:
     text = " ".join(itertools.islice(itertools.cycle(WORDS[number % 7 :] + WORDS), LONG_WORDS))
     return replace(prompt, messages=(Message("system", text), *prompt.messages))
 
@@ -61,7 +61,7 @@ def compare(reference: str, names: list[str], num_slots: int, num_pairs: int) ->
             sys.stdout.flush()
 
 
-def pair(trees: EngineClient, chains: EngineClient, prompts: list[Prompt], spec: Spec, name: str) -> float | None:
+def pair(trees: EngineClient, chains: EngineClient, prompts: list[BenchPrompt], spec: Spec, name: str) -> float | None:
     """Asked twice of both, in turns, the other way round the second time."""
     speeds: dict[bool, list[float]] = {True: [], False: []}
     for number, is_tree in enumerate((True, False, False, True)):

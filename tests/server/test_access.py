@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from eaglelocal.errors import UsageError
 from eaglelocal.server.access import (
     Access,
-    Keys,
+    ApiKeys,
     check_bind,
     host_refusal,
     key_in,
@@ -30,11 +30,11 @@ from eaglelocal.server.access import (
     origins_of,
     read_keys,
 )
-from eaglelocal.server.dependencies import Limits
+from eaglelocal.server.dependencies import ServerLimits
 
 KEY, OTHER = "k" * 20, "o" * 20
-KEYS = Keys((("anna", KEY), ("bert", OTHER)))
-SHORT = Keys((("anna", KEY), ("bert", "1234")))
+KEYS = ApiKeys((("anna", KEY), ("bert", OTHER)))
+SHORT = ApiKeys((("anna", KEY), ("bert", "1234")))
 PAGE = "http://localhost:3000"
 
 
@@ -158,10 +158,10 @@ def test_own_names_and_addresses_are_answered(actor: Server, host: str) -> None:
         (KEYS, "", 401),
         (SHORT, KEY, 421),  # who rebinds a name could try them all
         (SHORT, "1234", 421),
-        (Keys(), "", 421),
+        (ApiKeys(), "", 421),
     ],
 )
-def test_any_name_will_do_for_whoever_has_a_key_that_cannot_be_guessed(keys: Keys, sent: str, status: int) -> None:
+def test_any_name_will_do_for_whoever_has_a_key_that_cannot_be_guessed(keys: ApiKeys, sent: str, status: int) -> None:
     with served(directed(access=Access(keys=keys), loads=False)) as server:
         asked = request("/v1/models", b"", f"x-api-key: {sent}", method="GET", host="nas.example:8421")
         assert exchange(server.port, asked).status == status
@@ -330,7 +330,7 @@ def test_the_owner_is_told_by_name_and_never_by_key(guarded: Server) -> None:
 
 
 def test_nobody_may_fill_the_whole_queue_where_several_share_it() -> None:
-    setup = directed(access=Access(keys=KEYS), is_shared=True, num_slots=2, limits=Limits(max_waiting=6))
+    setup = directed(access=Access(keys=KEYS), is_shared=True, num_slots=2, limits=ServerLimits(max_waiting=6))
     with served(setup) as server:
         asked = {"model": "", "prompt": "forever", "stream": True}
         held, client = [], server.openai(KEY)
@@ -346,13 +346,13 @@ def test_nobody_may_fill_the_whole_queue_where_several_share_it() -> None:
 # ---- where it listens, and key files
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "::1", "[::1]"])
 def test_loopback_needs_no_key(host: str) -> None:
-    check_bind(host, Keys())
+    check_bind(host, ApiKeys())
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "box.lan", "localhost.evil.example", ""])
 def test_what_others_can_reach_needs_a_key(host: str) -> None:
     with pytest.raises(UsageError, match="there is no key") as caught:
-        check_bind(host, Keys())
+        check_bind(host, ApiKeys())
     assert "--api-key-file" in caught.value.hint
     check_bind(host, KEYS)
     with pytest.raises(UsageError, match="the key 'bert' is too short") as caught:
@@ -437,7 +437,7 @@ def test_short_keys_are_warned_of(tmp_path: Path) -> None:
     warnings = key_warnings(path, read_keys(path, {"EAGLELOCAL_API_KEY": "short"}))
     assert [warning.split(" has fewer")[0] for warning in warnings] == ["the key 'anna'", "the key 'environment'"]
     assert "12:34" not in "".join(warnings)
-    assert key_warnings(None, Keys()) == []
+    assert key_warnings(None, ApiKeys()) == []
 
 
 def test_key_files_that_are_none(tmp_path: Path) -> None:

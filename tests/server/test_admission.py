@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.server.admission import MAX_RETRY_AFTER_S, Admission
+from eaglelocal.server.admission import MAX_RETRY_AFTER_S, AdmissionQueue
 from eaglelocal.server.http_errors import Problem
 
 
@@ -21,7 +21,7 @@ from eaglelocal.server.http_errors import Problem
 def test_places_are_bounded_and_given_back(
     num_slots: int, max_waiting: int, is_shared: bool, asked: list[tuple[str, int]]
 ) -> None:
-    admission = Admission(num_slots=num_slots, max_waiting=max_waiting, is_shared=is_shared)
+    admission = AdmissionQueue(num_slots=num_slots, max_waiting=max_waiting, is_shared=is_shared)
     assert num_slots <= admission.share <= admission.capacity == num_slots + max_waiting
     held = dict.fromkeys("abcd", 0)
     with ExitStack() as stack:
@@ -39,7 +39,7 @@ def test_places_are_bounded_and_given_back(
 
 
 def test_one_of_several_leaves_a_quarter_to_the_others() -> None:
-    admission = Admission(num_slots=2, max_waiting=6, is_shared=True)
+    admission = AdmissionQueue(num_slots=2, max_waiting=6, is_shared=True)
     with ExitStack() as stack:
         for _ in range(6):
             stack.enter_context(admission.place("greedy"))
@@ -51,7 +51,7 @@ def test_one_of_several_leaves_a_quarter_to_the_others() -> None:
 
 @pytest.mark.parametrize(("took_s", "wait_s"), [(0.1, 1), (10.0, 10), (10_000.0, MAX_RETRY_AFTER_S)])
 def test_the_time_to_wait_follows_what_answers_took(took_s: float, wait_s: int) -> None:
-    admission = Admission(num_slots=1, max_waiting=1, is_shared=False)
+    admission = AdmissionQueue(num_slots=1, max_waiting=1, is_shared=False)
     admission.took(took_s)
     with admission.place("a", 2), pytest.raises(Problem) as caught, admission.place("a"):
         pass
@@ -59,7 +59,7 @@ def test_the_time_to_wait_follows_what_answers_took(took_s: float, wait_s: int) 
 
 
 def test_a_failure_inside_gives_the_place_back() -> None:
-    admission = Admission(num_slots=1, max_waiting=0, is_shared=False)
+    admission = AdmissionQueue(num_slots=1, max_waiting=0, is_shared=False)
     with pytest.raises(ValueError, match="inside"), admission.place("a"):
         raise ValueError("inside")
     assert admission.num_inside == 0
@@ -67,7 +67,7 @@ def test_a_failure_inside_gives_the_place_back() -> None:
 
 def test_two_who_take_all_they_get_lock_no_third_out() -> None:
     """Nor a fourth: each takes places until it is refused."""
-    admission = Admission(num_slots=4, max_waiting=64, is_shared=True)
+    admission = AdmissionQueue(num_slots=4, max_waiting=64, is_shared=True)
     held: dict[str, int] = {}
     with ExitStack() as stack:
         for owner in ("a", "b", "a", "b", "c", "a", "b", "d"):

@@ -18,7 +18,7 @@ from doubles.running_server import Server, directed, served
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from eaglelocal.server.access import Access, Keys
+from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.app import DIALECTS, PATHS
 from eaglelocal.server.middleware.request_body import (
     CONVERSATION_PATHS,
@@ -200,7 +200,7 @@ def test_few_bodies_of_the_largest_are_here_at_once() -> None:
         assert server.ask("say x").status_code == 200
 
 
-KEYS = Keys((("anna", "a-key-that-anna-has"), ("bert", "a-key-that-bert-has")))
+KEYS = ApiKeys((("anna", "a-key-that-anna-has"), ("bert", "a-key-that-bert-has")))
 
 
 def test_nobody_holds_all_places_for_large_bodies_where_several_share_them() -> None:
@@ -262,7 +262,7 @@ def test_a_body_is_gone_while_its_answer_is_told(label: str, path: str, body: by
 
 
 def test_nothing_is_read_of_who_has_no_key() -> None:
-    keys = Keys((("anna", "a-key-that-anna-has"),))
+    keys = ApiKeys((("anna", "a-key-that-anna-has"),))
     with served(directed(access=Access(keys=keys))) as server:
         head = request("/v1/messages", b"", f"Content-Length: {MAX_BODY_BYTES}")
         assert exchange(server.port, head).status == 401

@@ -7,31 +7,31 @@ from typing import Any
 
 import pytest
 
-from eaglelocal.core.events import Finished, Piece, Tokens
+from eaglelocal.core.events import Finished, TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import CallPart, ToolCall
-from eaglelocal.server.answer_state import Choice, Said, Thought
+from eaglelocal.server.answer_state import AnswerState, ReasoningRun, TextRun
 from eaglelocal.server.anthropic.encoder import input_of
-from eaglelocal.server.openai.chat_encoder import ChatTeller
+from eaglelocal.server.openai.chat_encoder import ChatEncoder
 
 HEAD = CallPart(0, "", "id_0", "f")
 
 
-def choice_of(*pieces: Piece, rest: str = "", is_split: bool = True, logprobs: int | None = None) -> Choice:
-    choice = Choice(0, ChatRequest(id="x", is_split=is_split, params=SamplingParams(logprobs=logprobs)), 0.0)
+def choice_of(*pieces: TextPiece, rest: str = "", is_split: bool = True, logprobs: int | None = None) -> AnswerState:
+    choice = AnswerState(0, ChatRequest(id="x", is_split=is_split, params=SamplingParams(logprobs=logprobs)), 0.0)
     choice.take(Tokens("x", pieces), 1.0)
     if rest:
         choice.take(Finished("x", "stop", rest, 1, len(pieces), Timings(), SpeculationStats()), 2.0)
     return choice
 
 
-def said(text: str, **more: Any) -> Piece:
-    return Piece(1, text, drafted=False, **more)
+def said(text: str, **more: Any) -> TextPiece:
+    return TextPiece(1, text, drafted=False, **more)
 
 
-def weighed(token: str | bytes, text: str = "", **more: Any) -> Piece:
+def weighed(token: str | bytes, text: str = "", **more: Any) -> TextPiece:
     return said(text, sampled=Sampled(1, -0.5, token.encode() if isinstance(token, str) else token), **more)
 
 
@@ -46,7 +46,7 @@ def test_parts_are_in_the_order_in_which_they_came() -> None:
         rest=".",
     )
     news = choice.news()
-    assert [type(part) for part in news.parts] == [Thought, Said, CallPart, CallPart, Said]
+    assert [type(part) for part in news.parts] == [ReasoningRun, TextRun, CallPart, CallPart, TextRun]
     assert (news.reasoning, news.text) == ("hm so.", "Yes! Done.")
     assert [(call.id, call.name, call.arguments) for call in news.calls] == [("id_0", "f", "{}"), ("id_1", "g", "{}")]
     assert not choice.news()
@@ -57,7 +57,7 @@ def test_a_chunk_has_one_kind_of_thing_and_one_call() -> None:
     choice = choice_of(
         said("Yes", reasoning="hm", calls=(HEAD, CallPart(0, "{}"), CallPart(1, "{}", "id_1", "g"))), said("Done")
     )
-    lines = ChatTeller("id", "m").delta(choice, choice.news()).strip().split("\n\n")
+    lines = ChatEncoder("id", "m").delta(choice, choice.news()).strip().split("\n\n")
     deltas = [json.loads(line.removeprefix("data: "))["choices"][0]["delta"] for line in lines]
     function = {"id": "id_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     other = {"id": "id_1", "type": "function", "function": {"name": "g", "arguments": "{}"}}
@@ -88,7 +88,7 @@ def test_tokens_that_tell_nothing_are_no_news() -> None:
         ([weighed("hm. Yes", "Yes", reasoning="hm.")], "", ["hm. Yes"]),
     ],
 )
-def test_only_tokens_of_what_is_said_are_weighed(pieces: list[Piece], rest: str, tokens: list[str]) -> None:
+def test_only_tokens_of_what_is_said_are_weighed(pieces: list[TextPiece], rest: str, tokens: list[str]) -> None:
     news = choice_of(*pieces, rest=rest, logprobs=0).news()
     assert [one.piece.decode("utf-8", "backslashreplace") for one in news.sampled] == tokens
 

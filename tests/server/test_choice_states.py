@@ -7,7 +7,7 @@ from doubles.directed_server_engine import TIMINGS
 from eaglelocal.core.events import Finished, RequestEvent, SpeculationChanged, Started
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.stats import SpeculationStats
-from eaglelocal.server.answer_state import Choice
+from eaglelocal.server.answer_state import AnswerState
 
 STARTED = Started("a", 3, 0)
 
@@ -17,7 +17,7 @@ def finished(state: str) -> Finished:
 
 
 def states(*events: RequestEvent) -> list[str]:
-    choice = Choice(0, ChatRequest(id="a"), 0.0)
+    choice = AnswerState(0, ChatRequest(id="a"), 0.0)
     seen = [choice.state]
     for event in events:
         choice.take(event, 1.0)

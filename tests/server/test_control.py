@@ -11,7 +11,7 @@ import pytest
 from doubles.patience import wait_until
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server.access import THIS_MACHINE, Access, Keys
+from eaglelocal.server.access import THIS_MACHINE, Access, ApiKeys
 from eaglelocal.worker.supervisor import RestartPolicy
 
 ANNA, BEN, OWN = "key-of-anna-0123456", "key-of-ben-01234567", "key-of-this-machine"
@@ -20,7 +20,7 @@ ANNA, BEN, OWN = "key-of-anna-0123456", "key-of-ben-01234567", "key-of-this-mach
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Server]:
     """Several people have keys, and the machine's user has one."""
-    keys = Keys((("anna", ANNA), ("ben", BEN), (THIS_MACHINE, OWN)))
+    keys = ApiKeys((("anna", ANNA), ("ben", BEN), (THIS_MACHINE, OWN)))
     with served(directed(access=Access(keys=keys))) as server:
         yield server
 
@@ -121,8 +121,8 @@ def test_only_the_operator_switches_for_everybody(shared: Server) -> None:
 
 def test_the_only_key_that_was_given_out_is_an_operators() -> None:
     assert Access().operators == {"local", THIS_MACHINE}
-    assert Access(keys=Keys((("anna", ANNA), (THIS_MACHINE, OWN)))).operators == {"local", THIS_MACHINE, "anna"}
-    assert "anna" not in Access(keys=Keys((("anna", ANNA), ("ben", BEN)))).operators
+    assert Access(keys=ApiKeys((("anna", ANNA), (THIS_MACHINE, OWN)))).operators == {"local", THIS_MACHINE, "anna"}
+    assert "anna" not in Access(keys=ApiKeys((("anna", ANNA), ("ben", BEN)))).operators
 
 
 def test_a_process_that_comes_after_a_crash_drafts_as_was_switched() -> None:

@@ -18,7 +18,7 @@ from doubles.running_server import Server, directed, served, typing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.server.dependencies import Limits
+from eaglelocal.server.dependencies import ServerLimits
 from eaglelocal.worker.supervisor import RestartPolicy
 
 QUICK = RestartPolicy(first_delay_s=0.05, max_delay_s=0.05, max_crashes=3, stable_s=600)
@@ -143,14 +143,14 @@ def test_no_room_is_503_and_the_engine_stays(actor: Server) -> None:
 
 
 def test_an_engine_that_hangs_is_504_when_the_time_is_over() -> None:
-    with served(directed(limits=Limits(request_s=0.3))) as server:
+    with served(directed(limits=ServerLimits(request_s=0.3))) as server:
         answer = server.ask("hang")
         assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
         assert server.http.get("/health").status_code == 200
 
 
 def test_a_stream_that_has_nothing_to_say_pings() -> None:
-    with served(directed(limits=Limits(ping_s=0.02, patience_s=0.02))) as server:
+    with served(directed(limits=ServerLimits(ping_s=0.02, patience_s=0.02))) as server:
         answer = server.ask("sleep 0.3\nsay late", stream=True)
         assert answer.text.count(": ping") >= 3
         assert "late" in answer.text
@@ -215,7 +215,7 @@ def test_callers_that_hang_up_anywhere_leak_nothing(typist: Server, cuts: list[t
 
 
 def test_a_reader_that_does_not_read_does_not_hold_its_place_for_ever() -> None:
-    limits = Limits(request_s=0.5, linger_s=0.1)
+    limits = ServerLimits(request_s=0.5, linger_s=0.1)
     with served(directed(limits=limits)) as server, connected(server.port) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         body = json.dumps({"messages": told("say " + "x" * 1_000_000), "n": 16, "stream": True}).encode()

@@ -18,7 +18,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
 
 from eaglelocal.core.stats import SpeculationStats
-from eaglelocal.server.metrics import Gauges, Metrics
+from eaglelocal.server.metrics import MetricGauges, Metrics
 from eaglelocal.worker.supervisor import RestartPolicy
 
 COUNTERS = (
@@ -183,11 +183,11 @@ def test_no_order_of_engines_makes_a_counter_fall(told: list[tuple[int, int, int
         last = now
 
 
-def gauges_of(pid: int, count: int, restarts: int) -> Gauges:
+def gauges_of(pid: int, count: int, restarts: int) -> MetricGauges:
     snapshot = ScriptedClient((says("x"),)).snapshot()
     stats = SpeculationStats("on", "", count, count, count, (count,), None, count)
     snapshot = replace(snapshot, engine_pid=pid, generated_tokens=count, prompt_tokens=count, speculation=stats)
-    return Gauges((snapshot,) if pid else (), {"one": restarts}, 0, 0, None)
+    return MetricGauges((snapshot,) if pid else (), {"one": restarts}, 0, 0, None)
 
 
 def test_reading_beside_answers_is_safe(actor: Server) -> None:

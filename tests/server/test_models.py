@@ -18,18 +18,18 @@ from doubles.raw_server_client import connected, request
 from doubles.running_server import Server, directed, served
 from doubles.scripted_client import Script, ScriptedClient
 
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Ranking
 from eaglelocal.errors import EagleLocalError, EngineError, UsageError
 from eaglelocal.server import loaded_models
-from eaglelocal.server.admission import Admission
-from eaglelocal.server.dependencies import Serving
+from eaglelocal.server.admission import AdmissionQueue
+from eaglelocal.server.dependencies import ServerState
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.loaded_models import Opened
 from eaglelocal.server.metrics import Metrics
-from eaglelocal.server.model_manager import Models
+from eaglelocal.server.model_manager import ModelManager
 
-EMBEDS = dataclasses.replace(plan(), task=Task.EMBEDDING)
+EMBEDS = dataclasses.replace(plan(), task=ModelTask.EMBEDDING)
 SEES = plan("seer")
 
 
@@ -63,10 +63,10 @@ class ShelfClient(ScriptedClient):
     state = "ready"
 
 
-def run(test: Callable[[Shelf, Models], Coroutine[Any, Any, None]], *, idle_s: float = 0.0) -> None:
+def run(test: Callable[[Shelf, ModelManager], Coroutine[Any, Any, None]], *, idle_s: float = 0.0) -> None:
     async def all_of_it() -> None:
         shelf = Shelf()
-        models = Models(["a", "b", "c"], shelf.load, idle_s=idle_s)
+        models = ModelManager(["a", "b", "c"], shelf.load, idle_s=idle_s)
         async with asyncio.timeout(PATIENCE_S):
             await test(shelf, models)
             await models.close()
@@ -76,7 +76,7 @@ def run(test: Callable[[Shelf, Models], Coroutine[Any, Any, None]], *, idle_s: f
     asyncio.run(all_of_it())
 
 
-async def used(models: Models, name: str) -> str:
+async def used(models: ModelManager, name: str) -> str:
     async with models.use(name) as loaded:
         return loaded.name
 
@@ -87,7 +87,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def test_the_first_is_loaded_at_the_start_and_meant_where_none_is_named() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         assert models.state == "idle"
         await models.start()
         assert (models.state, await used(models, ""), await used(models, "default")) == ("ready", "a", "a")
@@ -97,7 +97,7 @@ def test_the_first_is_loaded_at_the_start_and_meant_where_none_is_named() -> Non
 
 
 def test_another_is_loaded_on_request_and_the_one_before_closed() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         for name in ("b", "b", "a", "c"):
             assert await used(models, name) == name
             assert shelf.num_open == 1
@@ -107,7 +107,7 @@ def test_another_is_loaded_on_request_and_the_one_before_closed() -> None:
 
 
 def test_names_that_are_not_there_are_404() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         with pytest.raises(Problem) as caught:
             await used(models, "d")
         assert (caught.value.status, caught.value.code) == (404, "model_not_found")
@@ -145,7 +145,7 @@ def never(name: str) -> Opened:
     ],
 )
 def test_names_that_mean_a_model(names: list[str], aliases: list[str], asked: str, meant: str | None) -> None:
-    models = Models(names, never, aliases=aliases)
+    models = ModelManager(names, never, aliases=aliases)
     if meant is None:
         with pytest.raises(Problem) as caught:
             models.name_of(asked)
@@ -164,13 +164,13 @@ def test_names_that_mean_a_model(names: list[str], aliases: list[str], asked: st
     ],
 )
 def test_where_a_file_lies_is_not_told(names: list[str], aliases: list[str], listed: list[str]) -> None:
-    assert list(Models(names, never, aliases=aliases).listed) == listed
+    assert list(ModelManager(names, never, aliases=aliases).listed) == listed
 
 
 def test_a_model_is_loaded_by_its_path_and_called_by_its_name() -> None:
     async def test() -> None:
-        models = Models(["/home/me/x.gguf"], shelf.load, planned={"/home/me/x.gguf": EMBEDS}.get)
-        assert models.task("x.gguf") is Task.EMBEDDING
+        models = ModelManager(["/home/me/x.gguf"], shelf.load, planned={"/home/me/x.gguf": EMBEDS}.get)
+        assert models.task("x.gguf") is ModelTask.EMBEDDING
         async with models.use("/home/me/x.gguf") as loaded:
             assert (loaded.name, shelf.loads) == ("x.gguf", ["/home/me/x.gguf"])
         await models.close()
@@ -181,7 +181,7 @@ def test_a_model_is_loaded_by_its_path_and_called_by_its_name() -> None:
 
 def test_who_asks_for_an_unknown_name_is_told_of_aliases() -> None:
     with pytest.raises(Problem) as caught:
-        Models(["a", "b"], never, aliases=["c"]).name_of("GPT 4o")
+        ModelManager(["a", "b"], never, aliases=["c"]).name_of("GPT 4o")
     assert caught.value.message == (
         "there is no model 'GPT 4o' here, only: a, b, c "
         "(--alias 'GPT 4o' gives the first one this name, --alias '*' any)"
@@ -190,11 +190,11 @@ def test_who_asks_for_an_unknown_name_is_told_of_aliases() -> None:
 
 def test_an_alias_that_is_another_model_is_refused() -> None:
     with pytest.raises(UsageError, match="--alias b: that is another model"):
-        Models(["a", "b"], never, aliases=["x", "b"])
+        ModelManager(["a", "b"], never, aliases=["x", "b"])
 
 
 def test_who_uses_a_model_keeps_it() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         async with models.use("a"):
             other = asyncio.create_task(used(models, "b"))
             await asyncio.sleep(0.02)
@@ -208,7 +208,7 @@ def test_models_come_in_the_order_in_which_they_were_asked_for() -> None:
     """Whoever comes for the loaded model does not push in before those who wait for another one; all who wait for the
     same get it at once, for a load takes long."""
 
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         order: list[str] = []
 
         async def ask(name: str) -> None:
@@ -227,7 +227,7 @@ def test_models_come_in_the_order_in_which_they_were_asked_for() -> None:
 
 
 def test_a_load_that_fails_is_503_and_leaves_the_others() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         shelf.fails = {"b"}
         for _ in range(2):
             with pytest.raises(Problem, match="b is broken") as caught:
@@ -241,7 +241,7 @@ def test_a_load_that_fails_is_503_and_leaves_the_others() -> None:
 
 
 def test_who_gives_up_during_a_load_leaves_the_model_to_others() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         shelf.gate.clear()
         task = asyncio.create_task(used(models, "b"))
         await until(shelf.begun.is_set)
@@ -259,7 +259,7 @@ def test_who_gives_up_during_a_load_leaves_the_model_to_others() -> None:
 
 
 def test_a_load_that_fails_for_nobody_is_no_stray_error() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         stray: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: stray.append(context))
         shelf.fails = {"b"}
@@ -278,7 +278,7 @@ def test_a_load_that_fails_for_nobody_is_no_stray_error() -> None:
 def test_who_gives_up_while_waiting_holds_up_nobody() -> None:
     """Nothing is loaded for one who has gone, and those behind do not wait for it."""
 
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         async with models.use("a"):
             gone = [asyncio.create_task(used(models, name)) for name in ("b", "c")]
             await asyncio.sleep(0.01)
@@ -293,7 +293,7 @@ def test_who_gives_up_while_waiting_holds_up_nobody() -> None:
 
 
 def test_an_idle_model_is_unloaded_and_comes_back() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         async with models.use("b"):
             await asyncio.sleep(0.03)
             await models.look_after()
@@ -309,7 +309,7 @@ def test_an_idle_model_is_unloaded_and_comes_back() -> None:
 
 
 def test_an_engine_that_was_given_up_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         await models.start()
         shelf.opened[0].state = "failed"
         assert models.state == "failed"
@@ -323,7 +323,7 @@ def test_an_engine_that_was_given_up_is_tried_again_later(monkeypatch: pytest.Mo
 
 
 def test_questions_are_refused_while_the_first_one_loads() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         shelf.gate.clear()
         starting = asyncio.create_task(models.start())
         await until(shelf.begun.is_set)
@@ -339,7 +339,7 @@ def test_questions_are_refused_while_the_first_one_loads() -> None:
 
 @pytest.mark.parametrize("problem", [EngineError, OSError, KeyError])
 def test_whatever_a_load_fails_with_what_left_for_it_comes_back(problem: type[Exception]) -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         await models.start()
         shelf.fails, shelf.problem = {"b"}, problem
         with pytest.raises(Problem, match=r"b cannot be loaded: .*b is broken") as caught:
@@ -352,7 +352,7 @@ def test_whatever_a_load_fails_with_what_left_for_it_comes_back(problem: type[Ex
 
 @pytest.mark.parametrize("problem", [EngineError, OSError])
 def test_a_server_whose_first_model_fails_ends_in_words(problem: type[Exception]) -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         shelf.fails, shelf.problem = {"a"}, problem
         with pytest.raises(EagleLocalError, match="a is broken"):
             await models.start()
@@ -463,9 +463,9 @@ def test_an_idle_model_is_unloaded_behind_the_server() -> None:
 def test_nobody_leaves_for_a_model_that_cannot_answer(request_: AnyRequest, name: str, said: str) -> None:
     async def test() -> None:
         shelf = Shelf()
-        models = Models(["a", "b", "c"], shelf.load, planned={"b": EMBEDS, "c": SEES}.get)
-        admission = Admission(num_slots=1, max_waiting=1, is_shared=False)
-        serving = Serving(models=models, admission=admission, metrics=Metrics())
+        models = ModelManager(["a", "b", "c"], shelf.load, planned={"b": EMBEDS, "c": SEES}.get)
+        admission = AdmissionQueue(num_slots=1, max_waiting=1, is_shared=False)
+        serving = ServerState(models=models, admission=admission, metrics=Metrics())
         await models.start()
         with pytest.raises(Problem, match=said) as caught:
             async with serving.ask(name, [request_]):
@@ -479,11 +479,11 @@ def test_nobody_leaves_for_a_model_that_cannot_answer(request_: AnyRequest, name
 def test_what_a_model_makes_is_known_of_the_loaded_one_and_as_planned_of_others() -> None:
     async def test() -> None:
         shelf = Shelf()
-        models = Models(["a", "b", "c", "d"], shelf.load, planned={"a": SEES, "b": EMBEDS, "d": SEES}.get)
-        assert [models.task(name) for name in "abcd"] == [Task.TEXT, Task.EMBEDDING, None, Task.TEXT]
+        models = ModelManager(["a", "b", "c", "d"], shelf.load, planned={"a": SEES, "b": EMBEDS, "d": SEES}.get)
+        assert [models.task(name) for name in "abcd"] == [ModelTask.TEXT, ModelTask.EMBEDDING, None, ModelTask.TEXT]
         assert [models.sees_images(name) for name in "abcd"] == [True, False, False, True]
         await models.start()  # without what reads images
-        assert [models.task(name) for name in "abcd"] == [Task.TEXT, Task.EMBEDDING, None, Task.TEXT]
+        assert [models.task(name) for name in "abcd"] == [ModelTask.TEXT, ModelTask.EMBEDDING, None, ModelTask.TEXT]
         assert [models.sees_images(name) for name in "abcd"] == [False, False, False, True]
         await models.close()
 

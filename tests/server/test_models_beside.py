@@ -17,7 +17,7 @@ from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.errors import EngineError, ResourceError
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.loaded_models import Opened
-from eaglelocal.server.model_manager import MakeRoom, Models
+from eaglelocal.server.model_manager import MakeRoom, ModelManager
 
 NAMES = ("a", "b", "c", "d")
 
@@ -63,7 +63,7 @@ def at_most(count: int) -> MakeRoom:
 
 
 def run(
-    test: Callable[[Shelf, Models], Coroutine[Any, Any, None]],
+    test: Callable[[Shelf, ModelManager], Coroutine[Any, Any, None]],
     *,
     make_room: MakeRoom = nobody_leaves,
     room: int = len(NAMES),
@@ -71,7 +71,7 @@ def run(
 ) -> None:
     async def all_of_it() -> None:
         shelf = Shelf(room)
-        models = Models(NAMES, shelf.load, idle_s=idle_s, make_room=make_room)
+        models = ModelManager(NAMES, shelf.load, idle_s=idle_s, make_room=make_room)
         async with asyncio.timeout(PATIENCE_S):
             await test(shelf, models)
             assert models.num_users == 0
@@ -82,7 +82,7 @@ def run(
     asyncio.run(all_of_it())
 
 
-async def used(models: Models, name: str) -> str:
+async def used(models: ModelManager, name: str) -> str:
     async with models.use(name) as loaded:
         return loaded.name
 
@@ -93,7 +93,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def test_models_stay_beside_each_other_where_there_is_room() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         for name in ("a", "b", "a", "c", "b"):
             assert await used(models, name) == name
         assert (shelf.loads, shelf.open) == (["a", "b", "c"], ["a", "b", "c"])
@@ -102,7 +102,7 @@ def test_models_stay_beside_each_other_where_there_is_room() -> None:
 
 
 def test_what_was_not_used_for_longest_leaves_first() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         for name in ("a", "b", "a", "c"):
             await used(models, name)
         assert shelf.open == ["a", "c"]
@@ -111,7 +111,7 @@ def test_what_was_not_used_for_longest_leaves_first() -> None:
 
 
 def test_what_nobody_uses_leaves_before_what_was_used_earlier() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         async with models.use("a"):
             await used(models, "b")
             await used(models, "c")
@@ -123,7 +123,7 @@ def test_what_nobody_uses_leaves_before_what_was_used_earlier() -> None:
 def test_what_cannot_answer_leaves_before_what_can() -> None:
     """Its process is gone, it holds nothing."""
 
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         for name in ("a", "b"):
             await used(models, name)
         shelf.opened[1].state = "failed"
@@ -134,7 +134,7 @@ def test_what_cannot_answer_leaves_before_what_can() -> None:
 
 
 def test_a_model_that_was_given_up_leaves_the_server_well_where_another_answers() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         for name in ("a", "b"):
             await used(models, name)
         shelf.opened[1].state = "failed"
@@ -146,7 +146,7 @@ def test_a_model_that_was_given_up_leaves_the_server_well_where_another_answers(
 
 
 def test_a_loaded_model_answers_while_another_is_loaded() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         await used(models, "a")
         shelf.gates["b"] = threading.Event()
         waiting = asyncio.create_task(used(models, "b"))
@@ -161,7 +161,7 @@ def test_a_loaded_model_answers_while_another_is_loaded() -> None:
 def test_all_who_wait_for_a_model_get_it_when_it_comes() -> None:
     """Also who asked for it when another was asked for meanwhile: it does not wait for that one's load too."""
 
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         shelf.gates = {"b": threading.Event(), "c": threading.Event()}
         waiting = []
         for name in ("b", "c", "b"):
@@ -177,7 +177,7 @@ def test_all_who_wait_for_a_model_get_it_when_it_comes() -> None:
 
 
 def test_who_comes_to_those_that_wait_while_they_give_up_is_not_forgotten() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         async with models.use("a"):
             gone = asyncio.create_task(used(models, "b"))
             await asyncio.sleep(0.01)
@@ -194,7 +194,7 @@ def test_who_comes_to_those_that_wait_while_they_give_up_is_not_forgotten() -> N
 def test_others_go_on_while_somebody_waits_for_a_place() -> None:
     """Only who asks for the model that is to leave queues behind."""
 
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         async with models.use("a"):
             await used(models, "b")
             async with models.use("b"):
@@ -211,7 +211,7 @@ def test_others_go_on_while_somebody_waits_for_a_place() -> None:
 
 
 def test_who_gives_up_waiting_for_a_place_leaves_it_to_its_users() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         async with models.use("a"):
             waiting = asyncio.create_task(used(models, "b"))
             await asyncio.sleep(0.01)
@@ -230,7 +230,7 @@ def test_who_gives_up_waiting_for_a_place_leaves_it_to_its_users() -> None:
 def test_one_more_leaves_where_memory_is_short_after_all() -> None:
     """Other programs have taken what was free: nobody had to leave, as it was reckoned."""
 
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         for name in ("a", "b", "a"):
             await used(models, name)
         assert await used(models, "c") == "c"
@@ -243,7 +243,7 @@ def test_one_more_leaves_where_memory_is_short_after_all() -> None:
 
 
 def test_where_memory_is_short_the_busy_one_ends_its_answer_first() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         async with models.use("a"):
             waiting = asyncio.create_task(used(models, "b"))
             await until(lambda: "b" in shelf.loads)
@@ -256,7 +256,7 @@ def test_where_memory_is_short_the_busy_one_ends_its_answer_first() -> None:
 
 
 def test_why_a_model_came_or_went_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         shelf.fails = {"b"}
         await used(models, "a")
         with pytest.raises(Problem):
@@ -269,7 +269,7 @@ def test_why_a_model_came_or_went_is_in_the_log(caplog: pytest.LogCaptureFixture
 
 @pytest.mark.parametrize("error", ["broken", "too large"])
 def test_who_left_for_what_cannot_be_loaded_comes_back(error: str) -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         for name in ("a", "b"):
             await used(models, name)
         if error == "broken":
@@ -293,7 +293,7 @@ def test_who_left_for_what_cannot_be_loaded_comes_back(error: str) -> None:
 
 
 def test_each_model_is_unloaded_when_it_is_idle() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         async with models.use("a"):
             await used(models, "b")
             await asyncio.sleep(0.03)
@@ -307,7 +307,7 @@ def test_each_model_is_unloaded_when_it_is_idle() -> None:
 
 
 def test_who_comes_while_an_idle_model_is_being_unloaded_gets_a_new_one() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         await used(models, "a")
         await asyncio.sleep(0.03)
         closing, may_close = threading.Event(), threading.Event()
@@ -332,7 +332,7 @@ def test_who_comes_while_an_idle_model_is_being_unloaded_gets_a_new_one() -> Non
 def test_what_left_while_another_was_unloaded_is_not_unloaded_again() -> None:
     """Who asks for a model while idle ones are unloaded comes in between."""
 
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         for name in ("a", "b"):
             await used(models, name)
         await asyncio.sleep(0.03)
@@ -355,7 +355,7 @@ def test_what_left_while_another_was_unloaded_is_not_unloaded_again() -> None:
 
 
 def test_the_end_closes_everything_also_where_one_is_making_room() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         for name in ("a", "b"):
             await used(models, name)
         leaving, may_leave = threading.Event(), threading.Event()
@@ -379,7 +379,7 @@ def test_the_end_closes_everything_also_where_one_is_making_room() -> None:
 
 
 def test_what_is_loaded_while_the_server_ends_is_closed() -> None:
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         shelf.gates["a"] = threading.Event()
         asked = asyncio.create_task(used(models, "a"))
         await until(lambda: "a" in shelf.loads)
@@ -396,7 +396,7 @@ def test_whatever_people_do_nobody_has_a_model_that_is_closed(seed: int) -> None
     """Many ask, give up, load and unload at once; who has a model has it open, and nothing is left at the end."""
     chance = random.Random(seed)
 
-    async def person(shelf: Shelf, models: Models) -> None:
+    async def person(shelf: Shelf, models: ModelManager) -> None:
         for _ in range(6):
             name = chance.choice(NAMES)
             try:
@@ -410,7 +410,7 @@ def test_whatever_people_do_nobody_has_a_model_that_is_closed(seed: int) -> None
             except Problem as problem:
                 assert "cannot be loaded" in problem.message
 
-    async def test(shelf: Shelf, models: Models) -> None:
+    async def test(shelf: Shelf, models: ModelManager) -> None:
         people = [asyncio.create_task(person(shelf, models)) for _ in range(8)]
         while not all(one.done() for one in people):
             await models.look_after()

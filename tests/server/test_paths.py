@@ -10,7 +10,7 @@ import pytest
 from doubles.raw_server_client import RawAnswer, exchange, request
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server.access import Access, Keys
+from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.middleware.normalize_path import routed_path
 
 KEY = "k" * 20
@@ -69,7 +69,7 @@ def test_the_clients_themselves(actor: Server) -> None:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Server]:
-    with served(directed(access=Access(keys=Keys((("anna", KEY),))))) as server:
+    with served(directed(access=Access(keys=ApiKeys((("anna", KEY),))))) as server:
         yield server
 
 

@@ -13,7 +13,7 @@ from doubles.raw_server_client import connected, exchange, read_answer, request
 from doubles.running_server import Server, directed, served
 
 from eaglelocal.server import descriptors, http_protocol, lingering_close
-from eaglelocal.server.access import Access, Keys
+from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.middleware.request_body import BodyMiddleware
 
@@ -120,7 +120,7 @@ def test_who_sends_on_sees_the_answer(actor: Server, head: bytes, status: int) -
 
 
 def test_who_has_no_key_and_sends_on_sees_that() -> None:
-    keys = Keys((("ann", "k" * 20),))
+    keys = ApiKeys((("ann", "k" * 20),))
     with served(directed(access=Access(keys=keys))) as server, connected(server.port) as sock:
         sock.sendall(request("/v1/completions", b"", "Content-Length: 40000000"))
         for _ in range(600):

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from eaglelocal.demo.build import Build, claim_work_folder, documents, finished_target, parse, stages
+from eaglelocal.demo.build import BuildOptions, claim_work_folder, documents, finished_target, parse, stages
 from eaglelocal.errors import UsageError
-from eaglelocal.training.held_out import Examination
-from eaglelocal.training.llama_target import Target, TargetShape
+from eaglelocal.training.held_out import HeldOutEvaluation
+from eaglelocal.training.llama_target import LlamaTarget, TargetShape
 from eaglelocal.training.tokenizer import train_tokenizer
 
 
@@ -33,11 +33,11 @@ def test_more_hours_buy_more_tokens() -> None:
 
 
 def test_a_work_folder_goes_on_only_as_the_build_that_began_it(tmp_path: Path) -> None:
-    build = Build(tmp_path, tmp_path / "work", 1.0, 1)
+    build = BuildOptions(tmp_path, tmp_path / "work", 1.0, 1)
     claim_work_folder(build)
-    claim_work_folder(Build(tmp_path, tmp_path / "work", 3.0, 1))  # more hours train on
+    claim_work_folder(BuildOptions(tmp_path, tmp_path / "work", 3.0, 1))  # more hours train on
     with pytest.raises(UsageError, match="another seed"):
-        claim_work_folder(Build(tmp_path, tmp_path / "work", 1.0, 2))
+        claim_work_folder(BuildOptions(tmp_path, tmp_path / "work", 1.0, 2))
     (tmp_path / "work" / "build.json").write_text('{"seed": 1, "corpus": "of yesterday"}')
     with pytest.raises(UsageError, match="another corpus"):
         claim_work_folder(build)
@@ -46,7 +46,7 @@ def test_a_work_folder_goes_on_only_as_the_build_that_began_it(tmp_path: Path) -
 def test_a_head_needs_a_trained_target(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(["some text"], 300)
     with pytest.raises(UsageError, match="no trained target") as caught:
-        finished_target(Build(tmp_path, tmp_path, 1.0, 1), tokenizer)
+        finished_target(BuildOptions(tmp_path, tmp_path, 1.0, 1), tokenizer)
     assert "--only target" in caught.value.hint
 
 
@@ -62,7 +62,7 @@ def test_documents_end_each_answer_with_the_turns_end_and_are_seeded() -> None:
 def test_an_examination_tells_every_kind_apart() -> None:
     pieces = [("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", False), ("Hello there<|im_end|>", True)]
     tokenizer = train_tokenizer([text for text, _ in pieces] * 3, 300)
-    examination = Examination.of([("greeting", pieces)] * 4 + [("silence", pieces[:1])], tokenizer)
+    examination = HeldOutEvaluation.of([("greeting", pieces)] * 4 + [("silence", pieces[:1])], tokenizer)
     assert list(examination.batches) == ["greeting"]
     shape = TargetShape(vocab=tokenizer.num_tokens, width=64, num_layers=1, num_heads=1, num_kv_heads=1, ffn=64)
-    assert examination.of_target(Target(shape)).startswith("greeting ")
+    assert examination.of_target(LlamaTarget(shape)).startswith("greeting ")

@@ -14,7 +14,7 @@ from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF
@@ -22,7 +22,7 @@ from eaglelocal.errors import EagleLocalError, EngineError
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.training.target_capture import CAPTURE_ROWS, MOST_LOGIT, Capture, Captured
+from eaglelocal.training.target_capture import CAPTURE_ROWS, MOST_LOGIT, Captured, TargetCapture
 
 N_CTX = 2 * CAPTURE_ROWS + 44
 LAST = -1  # stands for the state behind the last layer
@@ -57,8 +57,8 @@ def plan_of(path: Path, **changes: object) -> Plan:
 
 
 @contextmanager
-def opened(path: Path, taps: tuple[int, ...], vocabulary: np.ndarray | None = None) -> Iterator[Capture]:
-    with Capture(plan_of(path), taps, vocabulary) as capture:
+def opened(path: Path, taps: tuple[int, ...], vocabulary: np.ndarray | None = None) -> Iterator[TargetCapture]:
+    with TargetCapture(plan_of(path), taps, vocabulary) as capture:
         yield capture
 
 
@@ -66,7 +66,7 @@ def decoded(path: Path, taps: tuple[int, ...], tokens: list[int]) -> tuple[np.nd
     """Taps [rows, taps, width] and logits [rows, vocab] of one decode of all rows."""
     n = len(tokens)
     params = ContextParams(n_ctx=N_CTX, n_batch=max(n, 1), kv_type="f32", flash_attn="off")
-    model = Model(load_library(), path, Placement(repack=False))
+    model = LlamaModel(load_library(), path, Placement(repack=False))
     by_nextn = read_model(read_header(path)).final_state is FinalState.NEXTN
     context = LlamaContext(model, params, taps=taps, final_by_nextn=by_nextn)
     try:
@@ -130,7 +130,7 @@ def test_of_fewer_words_the_logits_are_theirs(paths: dict[str, Path]) -> None:
 def test_a_text_that_is_too_long_is_refused(n_ctx: int, paths: dict[str, Path]) -> None:
     fits = TEXT[:16]
     states, logits = decoded(paths["llama"], (1, 2, 3), fits)
-    with Capture(plan_of(paths["llama"], n_ctx=n_ctx), (1, 2, 3), None) as capture:
+    with TargetCapture(plan_of(paths["llama"], n_ctx=n_ctx), (1, 2, 3), None) as capture:
         with pytest.raises(EngineError, match=f"does not fit {n_ctx}"):
             capture.read([*TEXT, 1], 0)
         check(capture.read(fits, 0), states, logits, 0)

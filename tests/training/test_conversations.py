@@ -22,7 +22,15 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EngineError, RequestError, ResourceError
 from eaglelocal.training import conversations
-from eaglelocal.training.conversations import LEAST_ANSWER, Collected, Conversation, answers, collect, key_of, read
+from eaglelocal.training.conversations import (
+    LEAST_ANSWER,
+    Collected,
+    TrainingConversation,
+    answers,
+    collect,
+    key_of,
+    read,
+)
 
 AT_ONCE = 3
 PLENTY = 10_000
@@ -182,7 +190,7 @@ def test_answers_that_cannot_be_kept(place: str, tmp_path: Path) -> None:
 
 
 CONVERSATIONS = st.builds(
-    lambda key, tokens, num_prompt: Conversation(key, tuple(tokens), 1 + num_prompt % len(tokens)),
+    lambda key, tokens, num_prompt: TrainingConversation(key, tuple(tokens), 1 + num_prompt % len(tokens)),
     st.text(max_size=8),
     st.lists(st.integers(0, 2**31), min_size=1, max_size=20),
     st.integers(0, 100),
@@ -190,7 +198,7 @@ CONVERSATIONS = st.builds(
 
 
 @given(st.lists(CONVERSATIONS, max_size=6))
-def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, said: list[Conversation]) -> None:
+def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, said: list[TrainingConversation]) -> None:
     path = tmp_path_factory.mktemp("said") / "answers.jsonl"
     with conversations._appended(path) as file:
         for one in said:
@@ -199,7 +207,7 @@ def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, said
 
 
 @given(CONVERSATIONS, st.integers(1, 25))
-def test_a_conversation_that_is_cut(said: Conversation, most: int) -> None:
+def test_a_conversation_that_is_cut(said: TrainingConversation, most: int) -> None:
     cut = said.cut(most)
     assert cut.tokens == said.tokens[:most]
     assert cut.num_said == max(0, min(len(said.tokens), most) - said.num_prompt)
@@ -250,4 +258,4 @@ def test_an_answer_that_ended_by_itself_keeps_its_end(tmp_path: Path) -> None:
     request = ask("a", [3, 5], max_tokens=12, ignore_eos=False, logit_bias=((ENDS, 1000.0),))
     [said] = answers(cast(Client, InProcess(engine)), [request], at_once=1)
     engine.close()
-    assert said == Conversation("a", (3, 5, ENDS), 2)
+    assert said == TrainingConversation("a", (3, 5, ENDS), 2)

@@ -14,7 +14,7 @@ from eaglelocal.training.document_packing import (
     IGNORED,
     PROMPT,
     PROMPT_SHARE,
-    Document,
+    PackedDocument,
     encode_document,
     pack,
     score,
@@ -64,8 +64,8 @@ def test_packing_loses_and_cuts_no_document_that_fits(lengths: list[int]) -> Non
     assert {int(token) for row in rows for token in row.tokens} - {0} == set(kept)
 
 
-def _document(number: int, length: int) -> Document:
-    return Document(np.full(length, number, np.uint16), np.full(length, PROMPT, np.uint8))
+def _document(number: int, length: int) -> PackedDocument:
+    return PackedDocument(np.full(length, number, np.uint16), np.full(length, PROMPT, np.uint8))
 
 
 def test_filler_is_never_scored() -> None:

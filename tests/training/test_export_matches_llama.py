@@ -11,11 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training.llama_chain import LlamaHead, LlamaTarget, Norms  # noqa: E402
+from training.llama_chain import Norms, PinnedHead, PinnedTarget  # noqa: E402
 
-from eaglelocal.training.eagle_head import Head, shape_beside  # noqa: E402
+from eaglelocal.training.eagle_head import EagleHead, shape_beside  # noqa: E402
 from eaglelocal.training.gguf_export import MatrixType, export_head, export_target, round_to_bfloat16  # noqa: E402
-from eaglelocal.training.llama_target import Target, TargetShape  # noqa: E402
+from eaglelocal.training.llama_target import LlamaTarget, TargetShape  # noqa: E402
 from eaglelocal.training.tokenizer import GuideTokenizer, train_tokenizer  # noqa: E402
 
 TEXTS = (
@@ -45,8 +45,8 @@ class Pair:
     """A random target and head, in torch and as files."""
 
     tokenizer: GuideTokenizer
-    target: Target
-    head: Head
+    target: LlamaTarget
+    head: EagleHead
     target_file: Path
     head_file: Path
     tolerance: float  # on logits, relative to their standard deviation
@@ -65,7 +65,7 @@ def pair(request: pytest.FixtureRequest, tokenizer: GuideTokenizer, tmp_path_fac
     folder = tmp_path_factory.mktemp("pair")
     torch.manual_seed(7)
     shape = TargetShape(vocab=tokenizer.num_tokens, width=128, num_kv_heads=num_kv_heads, ffn=192)
-    target, head = Target(shape), Head(shape_beside(shape, num_kv_heads=num_kv_heads, ffn=160))
+    target, head = LlamaTarget(shape), EagleHead(shape_beside(shape, num_kv_heads=num_kv_heads, ffn=160))
     for module in (target, head):
         _randomise(module)
         round_to_bfloat16(module)
@@ -86,16 +86,16 @@ def _randomise(module: torch.nn.Module) -> None:
 
 
 @pytest.fixture
-def llama_target(pair: Pair) -> Iterator[LlamaTarget]:
-    target = LlamaTarget(pair.target_file)
+def llama_target(pair: Pair) -> Iterator[PinnedTarget]:
+    target = PinnedTarget(pair.target_file)
     yield target
     target.close()
 
 
 @pytest.fixture
-def llama_head(pair: Pair, llama_target: LlamaTarget) -> Iterator[LlamaHead]:
+def llama_head(pair: Pair, llama_target: PinnedTarget) -> Iterator[PinnedHead]:
     norms = Norms(pair.head.norm.weight.detach().numpy(), pair.target.shape.norm_eps)
-    head = LlamaHead(pair.head_file, llama_target, norms)
+    head = PinnedHead(pair.head_file, llama_target, norms)
     yield head
     head.close()
 
@@ -110,14 +110,14 @@ def _assert_close(ours: np.ndarray, theirs: np.ndarray, tolerance: float) -> Non
 
 
 @torch.no_grad()
-def test_the_targets_logits_agree(pair: Pair, llama_target: LlamaTarget) -> None:
+def test_the_targets_logits_agree(pair: Pair, llama_target: PinnedTarget) -> None:
     tokens = _tokens(pair, PROMPT_LENGTH)
     ours = pair.target.logits(pair.target(torch.tensor([tokens])))[0].numpy()
     _assert_close(ours, llama_target.decode(tokens), pair.tolerance)
 
 
 @torch.no_grad()
-def test_the_layer_inputs_and_g_agree(pair: Pair, llama_target: LlamaTarget, llama_head: LlamaHead) -> None:
+def test_the_layer_inputs_and_g_agree(pair: Pair, llama_target: PinnedTarget, llama_head: PinnedHead) -> None:
     tokens = _tokens(pair, PROMPT_LENGTH)
     _, taps = pair.target.forward_with_taps(torch.tensor([tokens]), pair.head.shape.taps)
     theirs = llama_target.layer_inputs(tokens, pair.head.shape.taps)
@@ -126,7 +126,7 @@ def test_the_layer_inputs_and_g_agree(pair: Pair, llama_target: LlamaTarget, lla
 
 
 @torch.no_grad()
-def test_every_draft_step_agrees(pair: Pair, llama_target: LlamaTarget, llama_head: LlamaHead) -> None:
+def test_every_draft_step_agrees(pair: Pair, llama_target: PinnedTarget, llama_head: PinnedHead) -> None:
     tokens = _tokens(pair, PROMPT_LENGTH + NUM_STEPS)
     g = llama_head.encode(llama_target.layer_inputs(tokens, pair.head.shape.taps))
     anchor = PROMPT_LENGTH - 1
@@ -147,14 +147,16 @@ def _unrolled(pair: Pair, tokens: list[int], anchor: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("text", ODD_STRINGS)
-def test_llama_cpp_tokenizes_as_training_did(tokenizer: GuideTokenizer, vocabulary: LlamaTarget, text: str) -> None:
+def test_llama_cpp_tokenizes_as_training_did(tokenizer: GuideTokenizer, vocabulary: PinnedTarget, text: str) -> None:
     assert vocabulary.tokenize(text) == tokenizer.encode(text)
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tokenizer: GuideTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaTarget]:
+def vocabulary(tokenizer: GuideTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PinnedTarget]:
     path = tmp_path_factory.mktemp("vocabulary") / "target.gguf"
-    export_target(Target(TargetShape(vocab=tokenizer.num_tokens, num_layers=1)), tokenizer, path, name="vocabulary")
-    target = LlamaTarget(path)
+    export_target(
+        LlamaTarget(TargetShape(vocab=tokenizer.num_tokens, num_layers=1)), tokenizer, path, name="vocabulary"
+    )
+    target = PinnedTarget(path)
     yield target
     target.close()

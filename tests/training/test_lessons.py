@@ -25,15 +25,15 @@ torch = pytest.importorskip("torch")
 from eaglelocal.training.batches import (  # noqa: E402
     NOT_SAID,
     Accepted,
-    Course,
+    BatchSchedule,
+    HeadBatch,
     Imitation,
-    Lesson,
     Reader,
     Unrolling,
     draw_chains,
 )
-from eaglelocal.training.conversations import Conversation  # noqa: E402
-from eaglelocal.training.draft_head import Pupil, Words, pupil_of, words_of  # noqa: E402
+from eaglelocal.training.conversations import TrainingConversation  # noqa: E402
+from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, pupil_of, words_of  # noqa: E402
 from eaglelocal.training.target_capture import Captured  # noqa: E402
 
 WORDS = np.array([250, 7, 19, 4])  # that the head can say, in no order
@@ -42,9 +42,9 @@ NUM_TAPS = 3
 PLAN = Unrolling(num_steps=3, chains=1000)
 
 
-def conversation(seed: int, num_prompt: int, num_said: int) -> Conversation:
+def conversation(seed: int, num_prompt: int, num_said: int) -> TrainingConversation:
     tokens = np.random.default_rng(seed).choice(SPOKEN, num_prompt + num_said)
-    return Conversation(str(seed), tuple(tokens.tolist()), num_prompt)
+    return TrainingConversation(str(seed), tuple(tokens.tolist()), num_prompt)
 
 
 CONVERSATIONS = [conversation(1, 5, 30), conversation(2, 9, 2), conversation(3, 1, 7), conversation(4, 30, 16)]
@@ -63,10 +63,10 @@ def read(tokens: Sequence[int], first: int) -> Captured:
 class Room:
     """Head and words of a small target."""
 
-    pupil: Pupil
-    words: Words
+    pupil: DraftHead
+    words: DraftVocabulary
 
-    def lesson(self, conversations: Sequence[Conversation], seed: int = 1) -> Lesson:
+    def lesson(self, conversations: Sequence[TrainingConversation], seed: int = 1) -> HeadBatch:
         return Reader(read, self.words, device="cpu").lesson(conversations, seed)
 
 
@@ -93,7 +93,7 @@ class Step:
 
 
 @torch.no_grad()
-def steps_of(room: Room, one: Conversation, root: int) -> list[Step]:
+def steps_of(room: Room, one: TrainingConversation, root: int) -> list[Step]:
     """Of the chain behind that token, as far as the answer goes: step j foresees the j-th token behind the root,
     from what the target makes of the root and the tokens between.
     """
@@ -154,7 +154,9 @@ BATCHES = [CONVERSATIONS, *([one] for one in CONVERSATIONS), CONVERSATIONS[::-1]
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: ",".join(one.key for one in batch))
-def test_loss_and_acceptance_are_those_of_a_slow_reading(batch: list[Conversation], room: Room, chains: Chains) -> None:
+def test_loss_and_acceptance_are_those_of_a_slow_reading(
+    batch: list[TrainingConversation], room: Room, chains: Chains
+) -> None:
     """Of a batch they are those of its conversations alone: padding, and answers of other lengths, change nothing."""
     imitation, lesson = Imitation(room.pupil, PLAN), room.lesson(batch)
     expected = [chain for one in batch for chain in chains[one.key]]
@@ -182,7 +184,7 @@ def test_acceptance_is_what_verifying_would_accept(room: Room) -> None:
 
 
 @torch.no_grad()
-def num_accepted(room: Room, one: Conversation, root: int) -> int:
+def num_accepted(room: Room, one: TrainingConversation, root: int) -> int:
     had, drafts = read(one.tokens[:-1], one.num_prompt), list[int]()
     taps = [torch.from_numpy(had.taps[None, :root, tap]) for tap in range(NUM_TAPS)]
     for j in range(PLAN.num_steps):
@@ -217,7 +219,9 @@ def test_what_a_lesson_holds(room: Room) -> None:
 
 def test_a_head_that_says_everything(room: Room) -> None:
     """Without words of its own, tokens are their own places."""
-    every = Words(None, room.words.embeddings, room.words.output, owns_output=False, owns_embeddings=False, is_new=True)
+    every = DraftVocabulary(
+        None, room.words.embeddings, room.words.output, owns_output=False, owns_embeddings=False, is_new=True
+    )
 
     def of_all(tokens: Sequence[int], first: int) -> Captured:
         had = read(tokens, first)
@@ -231,9 +235,9 @@ def test_a_head_that_says_everything(room: Room) -> None:
 # ---- chains
 
 
-def bare(lengths: list[int], starts: list[int], seed: int) -> Lesson:
+def bare(lengths: list[int], starts: list[int], seed: int) -> HeadBatch:
     nothing = torch.zeros(0)
-    return Lesson(nothing, [], nothing, nothing, nothing, np.array(starts), np.array(lengths), seed)
+    return HeadBatch(nothing, [], nothing, nothing, nothing, np.array(starts), np.array(lengths), seed)
 
 
 ROWS = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 40)), min_size=1, max_size=5)
@@ -266,10 +270,10 @@ def test_other_steps_see_other_chains() -> None:
 # ---- courses
 
 
-def course(num: int, rows: int, epochs: int, seed: int) -> Course:
+def course(num: int, rows: int, epochs: int, seed: int) -> BatchSchedule:
     lengths = np.random.default_rng(num).integers(3, 40, num)
-    said = tuple(Conversation(str(i), tuple(range(length)), 1) for i, length in enumerate(lengths.tolist()))
-    return Course(said, rows, epochs, seed)
+    said = tuple(TrainingConversation(str(i), tuple(range(length)), 1) for i, length in enumerate(lengths.tolist()))
+    return BatchSchedule(said, rows, epochs, seed)
 
 
 @given(num=st.integers(1, 90), rows=st.integers(1, 9), epochs=st.integers(1, 3), seed=st.integers(0, 5))

@@ -22,16 +22,16 @@ from eaglelocal.gguf.draft_pairing import read_model  # noqa: E402
 from eaglelocal.gguf.eagle_info import EagleInfo  # noqa: E402
 from eaglelocal.gguf.reader import read_header  # noqa: E402
 from eaglelocal.gguf.tensors import read_rows, read_tensor  # noqa: E402
-from eaglelocal.memory.budget import RAM, Buffer, Kind, Room  # noqa: E402
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind  # noqa: E402
 from eaglelocal.training import loop, precision, trainer  # noqa: E402
-from eaglelocal.training.batches import Imitation, Lesson, Unrolling  # noqa: E402
-from eaglelocal.training.conversations import Conversation  # noqa: E402
-from eaglelocal.training.draft_head import School, pupil_of, words_of  # noqa: E402
-from eaglelocal.training.loop import Recipe, Run, loss_of, optimizers_for, restore, save, train, update  # noqa: E402
+from eaglelocal.training.batches import HeadBatch, Imitation, Unrolling  # noqa: E402
+from eaglelocal.training.conversations import TrainingConversation  # noqa: E402
+from eaglelocal.training.draft_head import HeadSource, pupil_of, words_of  # noqa: E402
+from eaglelocal.training.loop import Recipe, TrainingRun, loss_of, optimizers_for, restore, save, train, update  # noqa: E402
 from eaglelocal.training.muon import orthogonalised  # noqa: E402
-from eaglelocal.training.progress import Progress  # noqa: E402
-from eaglelocal.training.trainer import Learned, Study, learn  # noqa: E402
-from eaglelocal.training.training_memory import Need, check_disk, check_room, need_of, token_bytes  # noqa: E402
+from eaglelocal.training.progress import TrainingProgress  # noqa: E402
+from eaglelocal.training.trainer import HeadTraining, TrainedHead, learn  # noqa: E402
+from eaglelocal.training.training_memory import MemoryNeed, check_disk, check_room, need_of, token_bytes  # noqa: E402
 
 GIB = 2**30
 SHAPE = TargetShape(n_layer=5, n_embd=128, n_vocab=600)
@@ -57,12 +57,14 @@ class Line(torch.nn.Module):
         return (self.matrix * part).sum()
 
 
-def run_of(batches, tmp_path: Path, objective: Line | None = None) -> Run:
+def run_of(batches, tmp_path: Path, objective: Line | None = None) -> TrainingRun:
     recipe = Recipe(warmup_steps=1)
-    return Run(objective or Line(), (Stretch(),), batches, tmp_path / "state", recipe, lambda done: None)
+    return TrainingRun(objective or Line(), (Stretch(),), batches, tmp_path / "state", recipe, lambda done: None)
 
 
-def take_step(run: Run, optimizers: list[torch.optim.Optimizer], parts: Iterable[torch.Tensor], done: int) -> float:
+def take_step(
+    run: TrainingRun, optimizers: list[torch.optim.Optimizer], parts: Iterable[torch.Tensor], done: int
+) -> float:
     """The loss; NaN where nothing was learned."""
     loss = loss_of(run, parts)
     return loss if update(run, optimizers, done, loss) else math.nan
@@ -109,7 +111,7 @@ def test_a_step_whose_loss_is_no_number_changes_nothing(bad: float, tmp_path: Pa
 def test_one_bad_step_is_told_and_many_on_end_are_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     bad_steps = {3}
     run = run_of(lambda stage, step: [torch.full((2, 2), math.nan if step in bad_steps else 1.0)], tmp_path)
-    with Progress("test") as progress:
+    with TrainingProgress("test") as progress:
         train(run, progress)
         assert "step 4 is left out" in capfd.readouterr().err
         run.checkpoint.unlink()
@@ -186,7 +188,7 @@ def test_decoding_takes_little_more_than_what_comes_out(tmp_path: Path) -> None:
     assert np.array_equal(read_rows(path, header, "output.weight", rows), values[rows])
 
 
-def test_a_lent_output_never_is_float32_as_a_whole(school: School) -> None:
+def test_a_lent_output_never_is_float32_as_a_whole(school: HeadSource) -> None:
     words = words_of(school, None)
     first = words.first_output()
     header = school.target
@@ -198,21 +200,21 @@ def test_a_lent_output_never_is_float32_as_a_whole(school: School) -> None:
 
 # ---- what fits
 @pytest.fixture(scope="module")
-def school(tmp_path_factory: pytest.TempPathFactory) -> School:
+def school(tmp_path_factory: pytest.TempPathFactory) -> HeadSource:
     header = read_header(write_target(tmp_path_factory.mktemp("target") / "t.gguf", SHAPE))
-    return School(header, read_model(header))
+    return HeadSource(header, read_model(header))
 
 
 @pytest.fixture(scope="module")
-def going_on(school: School, tmp_path_factory: pytest.TempPathFactory) -> School:
+def going_on(school: HeadSource, tmp_path_factory: pytest.TempPathFactory) -> HeadSource:
     shape = HeadShape(draft_vocab=200, own_output=True, fc_norm=True, norm_output=True)
     header = read_header(write_head(tmp_path_factory.mktemp("head") / "h.gguf", shape, SHAPE))
-    return School(school.target, school.info, header, EagleInfo.from_header(header))
+    return HeadSource(school.target, school.info, header, EagleInfo.from_header(header))
 
 
 @pytest.mark.parametrize("which", ["school", "going_on"])
 def test_the_checkpoint_is_as_large_as_was_reckoned(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    school: School = request.getfixturevalue(which)
+    school: HeadSource = request.getfixturevalue(which)
     need = need_of(school, Unrolling(), max_tokens=64, device="cpu")
     pupil = pupil_of(school, words_of(school, None), max_context=64)
     optimizers = optimizers_for(pupil, Recipe())
@@ -225,7 +227,7 @@ def test_the_checkpoint_is_as_large_as_was_reckoned(which: str, request: pytest.
 
 
 @pytest.mark.parametrize(("tokens", "chains"), [(200, 8), (1200, 96)])
-def test_a_step_keeps_no_more_than_was_reckoned(school: School, tokens: int, chains: int) -> None:
+def test_a_step_keeps_no_more_than_was_reckoned(school: HeadSource, tokens: int, chains: int) -> None:
     plan = Unrolling(chains=chains)
     pupil = pupil_of(school, words_of(school, None), max_context=tokens).to_learn_on("cpu")
     kept: dict[int, int] = {}
@@ -246,8 +248,8 @@ def test_a_step_keeps_no_more_than_was_reckoned(school: School, tokens: int, cha
     assert need.step_bytes > tokens * token_bytes(pupil.head.shape, plan)
 
 
-def made_up(tokens: int, answer: int) -> Lesson:
-    return Lesson(
+def made_up(tokens: int, answer: int) -> HeadBatch:
+    return HeadBatch(
         embedded=torch.randn(1, tokens, 128),
         taps=[torch.randn(1, tokens, 128) for _ in range(3)],
         wanted=torch.randn(1, answer, 600).half(),
@@ -259,8 +261,8 @@ def made_up(tokens: int, answer: int) -> Lesson:
     )
 
 
-NEED = Need(6 * GIB, 2 * GIB, GIB // 1024, 4 * GIB, 2048)
-HELD = (Buffer("CUDA0", Kind.WEIGHTS, 5 * GIB), Buffer(RAM, Kind.WEIGHTS, GIB))
+NEED = MemoryNeed(6 * GIB, 2 * GIB, GIB // 1024, 4 * GIB, 2048)
+HELD = (Buffer("CUDA0", MemoryKind.WEIGHTS, 5 * GIB), Buffer(RAM, MemoryKind.WEIGHTS, GIB))
 
 
 @pytest.mark.parametrize(
@@ -275,7 +277,7 @@ HELD = (Buffer("CUDA0", Kind.WEIGHTS, 5 * GIB), Buffer(RAM, Kind.WEIGHTS, GIB))
     ],
 )
 def test_what_does_not_fit_is_said_with_the_sum(device: str, card: int | None, ram: int, missing: str | None) -> None:
-    rooms = (Room(RAM, ram), Room("CUDA0", card))
+    rooms = (FreeMemory(RAM, ram), FreeMemory("CUDA0", card))
     if missing is None:
         check_room(NEED, HELD, rooms, device)
     else:
@@ -286,10 +288,10 @@ def test_what_does_not_fit_is_said_with_the_sum(device: str, card: int | None, r
 
 
 def test_memory_that_a_gpu_shares_is_counted_once_for_both() -> None:
-    rooms = (Room(RAM, 13 * GIB), Room("CUDA0", 13 * GIB, in_ram=True))
+    rooms = (FreeMemory(RAM, 13 * GIB), FreeMemory("CUDA0", 13 * GIB, in_ram=True))
     with pytest.raises(ResourceError, match=r"beside 6.0 GiB of the target"):
         check_room(NEED, HELD, rooms, "cuda")
-    check_room(NEED, HELD, (Room(RAM, 15 * GIB), Room("CUDA0", 15 * GIB, in_ram=True)), "cuda")
+    check_room(NEED, HELD, (FreeMemory(RAM, 15 * GIB), FreeMemory("CUDA0", 15 * GIB, in_ram=True)), "cuda")
 
 
 def test_the_disk_holds_a_state_beside_the_one_before(tmp_path: Path) -> None:
@@ -314,18 +316,19 @@ def test_parts_of_a_step_are_bounded_and_together_the_step() -> None:
             assert len(part) == 1 or numbers <= trainer.PART_NUMBERS
 
 
-def conversations(num: int, first: int = 0) -> tuple[Conversation, ...]:
+def conversations(num: int, first: int = 0) -> tuple[TrainingConversation, ...]:
     rng = np.random.default_rng(first)
     return tuple(
-        Conversation(str(first + i), tuple(rng.integers(0, 599, 30 + 5 * i).tolist()), 10 + i) for i in range(num)
+        TrainingConversation(str(first + i), tuple(rng.integers(0, 599, 30 + 5 * i).tolist()), 10 + i)
+        for i in range(num)
     )
 
 
-def learned(school: School, folder: Path) -> Learned:
+def learned(school: HeadSource, folder: Path) -> TrainedHead:
     plan = Plan(target=school.target.path, target_label="t", n_ctx=256, threads=1)
     recipe = Recipe(warmup_steps=1)
     return learn(
-        Study(
+        HeadTraining(
             plan=plan,
             school=school,
             taught=conversations(5),
@@ -340,13 +343,13 @@ def learned(school: School, folder: Path) -> Learned:
 
 
 def test_a_study_beside_a_wide_target_reads_one_conversation_at_a_time_and_can_be_repeated(
-    school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    school: HeadSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainer, "PART_NUMBERS", 1)
     rows: list[int] = []
     loss = Imitation.loss
 
-    def recorded(self: Imitation, batch: Lesson) -> torch.Tensor:
+    def recorded(self: Imitation, batch: HeadBatch) -> torch.Tensor:
         rows.append(batch.embedded.shape[0])
         return loss(self, batch)
 
@@ -367,9 +370,9 @@ def test_a_study_beside_a_wide_target_reads_one_conversation_at_a_time_and_can_b
     ],
 )
 def test_memory_that_ends_is_a_plain_error(
-    error: Exception, school: School, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, school: HeadSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Imitation, batch: Lesson) -> torch.Tensor:
+    def full(self: Imitation, batch: HeadBatch) -> torch.Tensor:
         raise error
 
     monkeypatch.setattr(Imitation, "loss", full)
@@ -379,7 +382,7 @@ def test_memory_that_ends_is_a_plain_error(
 
 @pytest.mark.parametrize("has_bfloat16", [True, False])
 def test_shares_weigh_losses_in_either_type(
-    has_bfloat16: bool, school: School, monkeypatch: pytest.MonkeyPatch
+    has_bfloat16: bool, school: HeadSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision, "_cpu_has_bfloat16", lambda: has_bfloat16)
     pupil = pupil_of(school, words_of(school, None), max_context=64).to_learn_on("cpu")

@@ -19,7 +19,7 @@ from doubles.living_models import N_VOCAB
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.core.draft import ROOT
 from eaglelocal.drafters.drafter import Committed, Node
@@ -28,13 +28,13 @@ from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, WINDOW_KEY, EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.values import ValueType
-from eaglelocal.gguf.writer import Entry
+from eaglelocal.gguf.writer import KeyValue
 from eaglelocal.loading.engine_builder import head_norms
 
 torch = pytest.importorskip("torch")
 
-from eaglelocal.training.draft_head import Pupil, Words, pupil_of, shape_of, words_of  # noqa: E402
-from eaglelocal.training.eagle_head import Head  # noqa: E402
+from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, pupil_of, shape_of, words_of  # noqa: E402
+from eaglelocal.training.eagle_head import EagleHead  # noqa: E402
 
 PARAMS = ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attn="off")
 TEXT = [int(token) for token in np.random.default_rng(3).integers(0, N_VOCAB - 1, 30)]
@@ -48,17 +48,17 @@ LLAMA3 = {
 TARGETS = {"llama": ("llama", False), "llama tied": ("llama", True), "qwen3": ("qwen3", False)}
 
 
-def scaled(kind: str | None) -> tuple[Entry, ...]:
+def scaled(kind: str | None) -> tuple[KeyValue, ...]:
     """Linear scaling, as files say it; it is what llama.cpp takes where only the factor stands."""
-    named = () if kind is None else (Entry("eagle3.rope.scaling.type", ValueType.STRING, kind),)
-    return (*named, Entry("eagle3.rope.scaling.factor", ValueType.FLOAT32, 2.0))
+    named = () if kind is None else (KeyValue("eagle3.rope.scaling.type", ValueType.STRING, kind),)
+    return (*named, KeyValue("eagle3.rope.scaling.factor", ValueType.FLOAT32, 2.0))
 
 
-def real(key: str, value: float) -> Entry:
-    return Entry(key, ValueType.FLOAT32, value)
+def real(key: str, value: float) -> KeyValue:
+    return KeyValue(key, ValueType.FLOAT32, value)
 
 
-def with_keys(*entries: Entry, **fields: object) -> Form:
+def with_keys(*entries: KeyValue, **fields: object) -> Form:
     return Form(kind=small_kind(**fields), entries=entries)
 
 
@@ -69,8 +69,8 @@ FORMS = {
     "residual behind the norm": Form(kind=small_kind(norm_before_residual=True)),
     "all of it": Form(kind=small_kind(fc_norm=True, norm_output=True, norm_before_residual=True)),
     "more heads": Form(kind=small_kind(n_head=4, n_kv_head=2)),
-    "a window": with_keys(Entry(WINDOW_KEY, ValueType.UINT32, 8), norm_output=True),
-    "a window below the chain": with_keys(Entry(WINDOW_KEY, ValueType.UINT32, 2)),
+    "a window": with_keys(KeyValue(WINDOW_KEY, ValueType.UINT32, 8), norm_output=True),
+    "a window below the chain": with_keys(KeyValue(WINDOW_KEY, ValueType.UINT32, 2)),
     "llama3": Form(kind=small_kind(rope_scaling=LLAMA3)),
     "linear": with_keys(*scaled("linear")),
     "linear unsaid": with_keys(*scaled(None)),
@@ -144,7 +144,7 @@ def test_a_shape_that_is_wrong_shows(fault: str, targets: dict[str, Path], tmp_p
     """Each of these figures moves the logits further than the comparison lets pass."""
     path = write_form(tmp_path, FORMS["EAGLE-3.1"], targets["llama"])
     theirs, (pupil, words) = said_by_llama(path, targets["llama"]), opened(path, targets["llama"])
-    wrong = Head(replace(pupil.head.shape, **FAULTS[fault]))
+    wrong = EagleHead(replace(pupil.head.shape, **FAULTS[fault]))
     wrong.load_state_dict(pupil.head.state_dict())
     pupil.head = wrong
     logits = everywhere(unrolled(pupil, words, theirs), words)
@@ -155,12 +155,12 @@ def test_a_shape_that_is_wrong_shows(fault: str, targets: dict[str, Path], tmp_p
 @pytest.mark.parametrize(
     "entries",
     [
-        (Entry("eagle3.rope.scaling.type", ValueType.STRING, "yarn"), real("eagle3.rope.scaling.factor", 4.0)),
-        (Entry("eagle3.rope.dimension_count", ValueType.UINT32, 32),),
+        (KeyValue("eagle3.rope.scaling.type", ValueType.STRING, "yarn"), real("eagle3.rope.scaling.factor", 4.0)),
+        (KeyValue("eagle3.rope.dimension_count", ValueType.UINT32, 32),),
     ],
 )
 def test_a_rotation_that_is_not_computed_is_refused(
-    entries: tuple[Entry, ...], targets: dict[str, Path], tmp_path: Path
+    entries: tuple[KeyValue, ...], targets: dict[str, Path], tmp_path: Path
 ) -> None:
     path = write_form(tmp_path, with_keys(*entries), targets["llama"])
     header = read_header(path)
@@ -171,7 +171,7 @@ def test_a_rotation_that_is_not_computed_is_refused(
 # ---- torch
 
 
-def opened(path: Path, target: Path) -> tuple[Pupil, Words]:
+def opened(path: Path, target: Path) -> tuple[DraftHead, DraftVocabulary]:
     school = school_beside(target, path)
     words = words_of(school, None)
     pupil = pupil_of(school, words, max_context=64)
@@ -181,7 +181,7 @@ def opened(path: Path, target: Path) -> tuple[Pupil, Words]:
 
 
 @torch.no_grad()
-def unrolled(pupil: Pupil, words: Words, said: Said) -> np.ndarray:
+def unrolled(pupil: DraftHead, words: DraftVocabulary, said: Said) -> np.ndarray:
     """[depth, draft vocabulary] of the chain at the end of TEXT, along what llama.cpp drafted."""
     tokens = [*TEXT, ROOT_TOKEN, *said.drafts]
     padding = np.zeros((len(tokens) - len(TEXT), *said.features.shape[1:]), np.float32)
@@ -192,7 +192,7 @@ def unrolled(pupil: Pupil, words: Words, said: Said) -> np.ndarray:
     return torch.cat([state[0] for state in states]).matmul(pupil.output.T).numpy()
 
 
-def everywhere(logits: np.ndarray, words: Words) -> np.ndarray:
+def everywhere(logits: np.ndarray, words: DraftVocabulary) -> np.ndarray:
     """[depth, vocab], minus infinity for tokens that the head does not say."""
     if words.tokens is None:
         return logits
@@ -208,7 +208,7 @@ def said_by_llama(path: Path, target: Path) -> Said:
     with ExitStack() as stack:
         header = read_header(path)
         info = EagleInfo.from_header(header)
-        models = [Model(load_library(), file, Placement(repack=False)) for file in (target, path)]
+        models = [LlamaModel(load_library(), file, Placement(repack=False)) for file in (target, path)]
         for model in models:
             stack.callback(model.close)
         context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
@@ -231,7 +231,7 @@ def drafted(head: LlamaHeadContext, info: EagleInfo, features: np.ndarray) -> li
 
 
 def rows_of(
-    model: Model, head: LlamaHeadContext, info: EagleInfo, features: np.ndarray, drafts: list[int]
+    model: LlamaModel, head: LlamaHeadContext, info: EagleInfo, features: np.ndarray, drafts: list[int]
 ) -> np.ndarray:
     """Each row in a decode of its own."""
     fused = head.encode([features])

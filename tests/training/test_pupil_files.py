@@ -19,24 +19,32 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
 from eaglelocal.gguf.values import ValueType
-from eaglelocal.gguf.writer import Entry, copied_entries
+from eaglelocal.gguf.writer import KeyValue, copied_entries
 from eaglelocal.hub.heads.head_store import written
 
 torch = pytest.importorskip("torch")
 
 from eaglelocal.training import draft_head as pupils  # noqa: E402
-from eaglelocal.training.draft_head import School, entries_of, frequent_tokens, name_of, pupil_of, tensors_of, words_of  # noqa: E402
+from eaglelocal.training.draft_head import (  # noqa: E402
+    HeadSource,
+    entries_of,
+    frequent_tokens,
+    name_of,
+    pupil_of,
+    tensors_of,
+    words_of,
+)
 
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 KEYS = (
-    Entry(FC_NORM_EPS_KEY, ValueType.FLOAT32, 0.5),
-    Entry(WINDOW_KEY, ValueType.UINT32, 512),
-    Entry(VERIFIER_KEY, ValueType.STRING, "somebody/target"),
-    Entry("eagle3.rope.scaling.type", ValueType.STRING, "linear"),
-    Entry("eagle3.rope.scaling.factor", ValueType.FLOAT32, 2.0),
+    KeyValue(FC_NORM_EPS_KEY, ValueType.FLOAT32, 0.5),
+    KeyValue(WINDOW_KEY, ValueType.UINT32, 512),
+    KeyValue(VERIFIER_KEY, ValueType.STRING, "somebody/target"),
+    KeyValue("eagle3.rope.scaling.type", ValueType.STRING, "linear"),
+    KeyValue("eagle3.rope.scaling.factor", ValueType.FLOAT32, 2.0),
 )
 FORMS = {
     "EAGLE-3": Form(kind=small_kind()),
@@ -90,7 +98,7 @@ def aligned(path: Path, to: Path, alignment: int) -> Path:
     return to
 
 
-def through_torch(school: School, path: Path, new_tokens: np.ndarray | None = None, *, kind: str = "f32") -> Header:
+def through_torch(school: HeadSource, path: Path, new_tokens: np.ndarray | None = None, *, kind: str = "f32") -> Header:
     """Checked as the engine would."""
     words = words_of(school, new_tokens)
     pupil = pupil_of(school, words, max_context=64)

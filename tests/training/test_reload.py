@@ -8,14 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from eaglelocal.demo.build import HEAD_FILE, TARGET_FILE, Build, build_tokenizer, claim_work_folder  # noqa: E402
+from eaglelocal.demo.build import HEAD_FILE, TARGET_FILE, BuildOptions, build_tokenizer, claim_work_folder  # noqa: E402
 from eaglelocal.errors import UsageError  # noqa: E402
 from eaglelocal.gguf.reader import read_header  # noqa: E402
 from eaglelocal.training.draft_head import fill_head  # noqa: E402
-from eaglelocal.training.eagle_head import Head, shape_beside  # noqa: E402
+from eaglelocal.training.eagle_head import EagleHead, shape_beside  # noqa: E402
 from eaglelocal.training.gguf_export import export_head, export_target, round_to_bfloat16  # noqa: E402
 from eaglelocal.training.gguf_reload import fill_target, read_tokenizer  # noqa: E402
-from eaglelocal.training.llama_target import Target, TargetShape  # noqa: E402
+from eaglelocal.training.llama_target import LlamaTarget, TargetShape  # noqa: E402
 from eaglelocal.training.tokenizer import GuideTokenizer, train_tokenizer  # noqa: E402
 
 TEXTS = ("What is 47 + 285? It's 332.\n", "Der Käse schmeckt süß.\n", "def add(a, b):\n    return a + b\n")
@@ -42,10 +42,10 @@ def tokenizer() -> GuideTokenizer:
     return train_tokenizer(TEXTS * 4, 400)
 
 
-def modules(vocab: int, *, seed: int) -> tuple[Target, Head]:
+def modules(vocab: int, *, seed: int) -> tuple[LlamaTarget, EagleHead]:
     torch.manual_seed(seed)
     shape = TargetShape(vocab=vocab, width=64, num_layers=6, num_heads=1, num_kv_heads=1, ffn=96)
-    return Target(shape), Head(shape_beside(shape, num_heads=1, num_kv_heads=1, ffn=96))
+    return LlamaTarget(shape), EagleHead(shape_beside(shape, num_heads=1, num_kv_heads=1, ffn=96))
 
 
 @torch.no_grad()
@@ -76,9 +76,12 @@ def test_the_tokenizer_splits_as_it_did(folder: Path) -> None:
 
 
 def test_a_build_that_goes_on_keeps_the_tokenizer_and_learns_more_gently(folder: Path, tmp_path: Path) -> None:
-    from_nothing, going_on = Build(tmp_path, tmp_path / "a", 1.0, 1), Build(tmp_path, tmp_path / "b", 1.0, 1, folder)
+    from_nothing, going_on = (
+        BuildOptions(tmp_path, tmp_path / "a", 1.0, 1),
+        BuildOptions(tmp_path, tmp_path / "b", 1.0, 1, folder),
+    )
     assert build_tokenizer(going_on).encode(TEXTS[0]) == tokenizer().encode(TEXTS[0])
     assert going_on.recipe.muon_lr < from_nothing.recipe.muon_lr
     claim_work_folder(going_on)
     with pytest.raises(UsageError, match="another start"):
-        claim_work_folder(Build(tmp_path, tmp_path / "b", 1.0, 1))
+        claim_work_folder(BuildOptions(tmp_path, tmp_path / "b", 1.0, 1))

@@ -18,12 +18,12 @@ torch = pytest.importorskip("torch")
 
 from eaglelocal.errors import ResourceError  # noqa: E402
 from eaglelocal.training import loop  # noqa: E402
-from eaglelocal.training.document_packing import Batch, Pieces  # noqa: E402
-from eaglelocal.training.eagle_head import Head, shape_beside  # noqa: E402
-from eaglelocal.training.llama_target import Target, TargetShape  # noqa: E402
+from eaglelocal.training.document_packing import PackedBatch, Pieces  # noqa: E402
+from eaglelocal.training.eagle_head import EagleHead, shape_beside  # noqa: E402
+from eaglelocal.training.llama_target import LlamaTarget, TargetShape  # noqa: E402
 from eaglelocal.training.loop import (  # noqa: E402
     Recipe,
-    Run,
+    TrainingRun,
     load_weights,
     loss_of,
     lr_share,
@@ -35,7 +35,7 @@ from eaglelocal.training.loop import (  # noqa: E402
 )
 from eaglelocal.training.muon import orthogonalised  # noqa: E402
 from eaglelocal.training.next_token import NextToken  # noqa: E402
-from eaglelocal.training.progress import Progress  # noqa: E402
+from eaglelocal.training.progress import TrainingProgress  # noqa: E402
 from eaglelocal.training.token_shards import Shards, ShardWriter, Stage, write_missing  # noqa: E402
 from eaglelocal.training.tokenizer import train_tokenizer  # noqa: E402
 from eaglelocal.training.training_time_test import ChainPlan, TrainingTimeTest, draw_chains  # noqa: E402
@@ -67,23 +67,25 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     return made
 
 
-def small_target() -> Target:
+def small_target() -> LlamaTarget:
     torch.manual_seed(0)
-    return Target(TargetShape(vocab=300, width=64, num_layers=4, num_heads=2, num_kv_heads=1, head_size=32, ffn=96))
+    return LlamaTarget(
+        TargetShape(vocab=300, width=64, num_layers=4, num_heads=2, num_kv_heads=1, head_size=32, ffn=96)
+    )
 
 
-def whole_steps(shards: Shards) -> Callable[[Stage, int], tuple[Batch]]:
+def whole_steps(shards: Shards) -> Callable[[Stage, int], tuple[PackedBatch]]:
     """Each step in one part."""
     return lambda stage, step: (shards.batch(stage, step),)
 
 
-def run_of(target: Target, shards: Shards, checkpoint: Path) -> Run:
+def run_of(target: LlamaTarget, shards: Shards, checkpoint: Path) -> TrainingRun:
     objective = NextToken(target, compiled=False)
     recipe = Recipe(warmup_steps=2)
-    return Run(objective, STAGES, whole_steps(shards), checkpoint, recipe, lambda done: None)
+    return TrainingRun(objective, STAGES, whole_steps(shards), checkpoint, recipe, lambda done: None)
 
 
-def losses_of(run: Run, first: int, last: int, optimizers: list[torch.optim.Optimizer]) -> list[float]:
+def losses_of(run: TrainingRun, first: int, last: int, optimizers: list[torch.optim.Optimizer]) -> list[float]:
     order = [(stage, step) for stage in STAGES for step in range(stage.num_steps)]
     losses = []
     for done in range(first, last):
@@ -102,7 +104,7 @@ def test_a_resumed_run_repeats_the_losses_exactly(shards: Shards, tmp_path: Path
     save(first.checkpoint, first.objective.trained, optimizers, done=4)
 
     torch.manual_seed(99)
-    second = run_of(Target(small_target().shape), shards, tmp_path / "halves")
+    second = run_of(LlamaTarget(small_target().shape), shards, tmp_path / "halves")
     optimizers = optimizers_for(second.objective.trained, second.recipe)
     assert restore(second.checkpoint, second.objective.trained, optimizers) == 4
     assert losses + losses_of(second, 4, NUM_STEPS, optimizers) == expected
@@ -122,11 +124,11 @@ def test_who_is_stopped_anywhere_loses_no_step_and_takes_none_twice(
             stops.pop()
             os.kill(os.getpid(), number)
 
-    def reading(stage: Stage, step: int) -> tuple[Batch]:
+    def reading(stage: Stage, step: int) -> tuple[PackedBatch]:
         stop_at_4(step)
         return (shards.batch(stage, step),)
 
-    def updating(run: Run, optimizers: list[torch.optim.Optimizer], done: int, loss: float) -> bool:
+    def updating(run: TrainingRun, optimizers: list[torch.optim.Optimizer], done: int, loss: float) -> bool:
         taken.append(done)
         is_sound = update(run, optimizers, done, loss)
         if place == "update":
@@ -160,8 +162,8 @@ def _end(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def trained_by(run: Run) -> list[torch.Tensor]:
-    with Progress("test") as progress:
+def trained_by(run: TrainingRun) -> list[torch.Tensor]:
+    with TrainingProgress("test") as progress:
         train(run, progress)
     return list(run.objective.trained.parameters())
 
@@ -181,7 +183,9 @@ def test_a_damaged_checkpoint_is_told(damage: Callable[[bytes], bytes], shards: 
 
 
 def test_the_checkpoint_of_another_head_is_told(shards: Shards, tmp_path: Path) -> None:
-    other = Target(TargetShape(vocab=300, width=32, num_layers=4, num_heads=1, num_kv_heads=1, head_size=32, ffn=96))
+    other = LlamaTarget(
+        TargetShape(vocab=300, width=32, num_layers=4, num_heads=1, num_kv_heads=1, head_size=32, ffn=96)
+    )
     save(tmp_path / "state", other, optimizers_for(other, Recipe()), done=4)
     with pytest.raises(ResourceError, match="it is damaged"):
         trained_by(run_of(small_target(), shards, tmp_path / "state"))
@@ -205,7 +209,7 @@ def test_where_the_disk_is_full_the_checkpoint_before_stays(shards: Shards, tmp_
 
 def test_train_runs_all_stages_and_leaves_its_last_state(shards: Shards, tmp_path: Path) -> None:
     run = run_of(small_target(), shards, tmp_path / "state")
-    with Progress("test") as progress:
+    with TrainingProgress("test") as progress:
         train(run, progress)
     again = small_target()
     assert load_weights(run.checkpoint, again) == run.num_steps == NUM_STEPS
@@ -220,15 +224,15 @@ def test_target_and_head_learn(shards: Shards, tmp_path: Path) -> None:
     assert sum(losses[-6:]) < 0.5 * sum(losses[:6])
 
     objective = TrainingTimeTest(_head(target), target, ChainPlan(num_steps=4), compiled=False)
-    run = Run(objective, STAGES, whole_steps(shards), tmp_path / "unused", recipe, lambda done: None)
+    run = TrainingRun(objective, STAGES, whole_steps(shards), tmp_path / "unused", recipe, lambda done: None)
     before = [value.clone() for value in target.parameters()]
     losses = [loss for _ in range(8) for loss in losses_of(run, 0, 6, optimizers_for(objective.trained, recipe))]
     assert sum(losses[-6:]) < 0.7 * sum(losses[:6])
     assert all(torch.equal(now, then) for now, then in zip(target.parameters(), before, strict=True))
 
 
-def _head(target: Target) -> Head:
-    return Head(shape_beside(target.shape, taps=(0, 1, 2), num_heads=2, num_kv_heads=1, ffn=96))
+def _head(target: LlamaTarget) -> EagleHead:
+    return EagleHead(shape_beside(target.shape, taps=(0, 1, 2), num_heads=2, num_kv_heads=1, ffn=96))
 
 
 def test_a_chain_step_is_what_a_plain_forward_over_the_same_cells_gives(shards: Shards) -> None:
@@ -245,13 +249,13 @@ def test_a_chain_step_is_what_a_plain_forward_over_the_same_cells_gives(shards: 
                 assert torch.allclose(together[step][0, index], alone[step][0, 0], atol=1e-5)
 
 
-def _states(head: Head, target: Target, row: torch.Tensor, anchors: list[int]) -> list[torch.Tensor]:
+def _states(head: EagleHead, target: LlamaTarget, row: torch.Tensor, anchors: list[int]) -> list[torch.Tensor]:
     _, taps = target.forward_with_taps(row, head.shape.taps)
     return head(target.embedding(row), head.fuse(taps), torch.tensor([anchors]), 4)
 
 
 def test_chains_count_only_inside_one_answer(shards: Shards) -> None:
-    batch: Batch = shards.batch(STAGES[0], 0)
+    batch: PackedBatch = shards.batch(STAGES[0], 0)
     chains = draw_chains(batch, ChainPlan(num_steps=4))
     is_answer = torch.zeros(batch.tokens.size, dtype=torch.bool)
     is_answer[torch.from_numpy(batch.scored[batch.is_assistant] + 1)] = True

@@ -17,16 +17,16 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.heads.head_store import written
-from eaglelocal.training.conversations import Conversation
+from eaglelocal.training.conversations import TrainingConversation
 
 torch = pytest.importorskip("torch")
 
 from eaglelocal.training import draft_head, loop  # noqa: E402
-from eaglelocal.training.batches import Imitation, Lesson, Unrolling  # noqa: E402
+from eaglelocal.training.batches import HeadBatch, Imitation, Unrolling  # noqa: E402
 from eaglelocal.training.draft_head import entries_of, tensors_of  # noqa: E402
-from eaglelocal.training.loop import Recipe, Run, train  # noqa: E402
-from eaglelocal.training.progress import Progress  # noqa: E402
-from eaglelocal.training.trainer import Learned, Study, learn, within_context  # noqa: E402
+from eaglelocal.training.loop import Recipe, TrainingRun, train  # noqa: E402
+from eaglelocal.training.progress import TrainingProgress  # noqa: E402
+from eaglelocal.training.trainer import HeadTraining, TrainedHead, learn, within_context  # noqa: E402
 
 SHAPE = replace(TINY, layer_gain=0.1)
 QUESTIONS = [ask(str(number), [3, number, 7 * number % 290], max_tokens=24) for number in range(5, 45)]
@@ -37,12 +37,12 @@ NUM_STEPS = 8  # of a short study
 @dataclass(frozen=True)
 class Classroom:
     target: Path
-    said: tuple[Conversation, ...]
+    said: tuple[TrainingConversation, ...]
 
-    def study(self, checkpoint: Path, *, epochs: int, head: Path | None = None) -> Study:
+    def study(self, checkpoint: Path, *, epochs: int, head: Path | None = None) -> HeadTraining:
         undrafted = {"draft_kind": "none", "draft_label": "none", "spec": OFF}
         plan = Plan(target=self.target, target_label="random", n_ctx=64, threads=1, **undrafted)
-        return Study(
+        return HeadTraining(
             plan=plan,
             school=school_beside(self.target, head),
             taught=self.said[8:],
@@ -71,7 +71,9 @@ def classroom(tmp_path_factory: pytest.TempPathFactory) -> Classroom:
     engine = real_engine(target, spec=OFF, num_slots=4)
     told = drive(engine, QUESTIONS)
     engine.close()
-    said = (Conversation(each.id, (*each.tokens, *told[each.id].tokens), len(each.tokens)) for each in QUESTIONS)
+    said = (
+        TrainingConversation(each.id, (*each.tokens, *told[each.id].tokens), len(each.tokens)) for each in QUESTIONS
+    )
     return Classroom(target, tuple(said))
 
 
@@ -90,7 +92,7 @@ def test_a_head_foresees_more_than_before(classroom: Classroom, tmp_path: Path) 
     assert accepted[1] > accepted[0] + 50
 
 
-def accepted_with(classroom: Classroom, learned: Learned, study: Study, path: Path) -> int:
+def accepted_with(classroom: Classroom, learned: TrainedHead, study: HeadTraining, path: Path) -> int:
     """Drafted tokens that the target took, in answers to what was held out."""
     entries = entries_of(learned.pupil.head, study.school, name="head", kind="f32")
     with written(path, entries, tensors_of(learned.pupil, learned.words, "f32"), on_progress=lambda fraction: None):
@@ -129,7 +131,7 @@ def head_of(begins_with: str, folder: Path) -> Path | None:
     return write_head(folder / "head.gguf", shape, SHAPE)
 
 
-def check_equal(one: Learned, other: Learned) -> None:
+def check_equal(one: TrainedHead, other: TrainedHead) -> None:
     state, expected = one.pupil.state_dict(), other.pupil.state_dict()
     assert state.keys() == expected.keys()
     assert [name for name in state if not torch.equal(state[name], expected[name])] == []
@@ -139,7 +141,7 @@ def counted(patch: pytest.MonkeyPatch, stop_at: int | None = None) -> list[int]:
     """Steps taken from now on, by the seeds of their lessons."""
     steps, loss = list[int](), Imitation.loss
 
-    def counting(self: Imitation, batch: Lesson) -> torch.Tensor:
+    def counting(self: Imitation, batch: HeadBatch) -> torch.Tensor:
         if len(steps) + 1 == stop_at:
             raise KeyboardInterrupt
         steps.append(batch.seed)
@@ -156,8 +158,8 @@ def stop_before(patch: pytest.MonkeyPatch, step: int) -> None:
 # ---- what fits
 
 
-def of_lengths(num_prompt: int, num_said: int) -> Conversation:
-    return Conversation(f"{num_prompt} {num_said}", tuple(range(num_prompt + num_said)), num_prompt)
+def of_lengths(num_prompt: int, num_said: int) -> TrainingConversation:
+    return TrainingConversation(f"{num_prompt} {num_said}", tuple(range(num_prompt + num_said)), num_prompt)
 
 
 def test_of_longer_conversations_the_end_is_left_out(classroom: Classroom, tmp_path: Path) -> None:
@@ -243,6 +245,6 @@ def test_examinations_take_a_small_part_of_the_time(
         seen.append(done)
 
     recipe = Recipe(milestone_every_s=39.0, checkpoint_every_s=1e9)
-    with Progress("test") as progress:
-        train(Run(Nothing(), (Stretch(),), step, tmp_path / "state", recipe, milestone), progress)
+    with TrainingProgress("test") as progress:
+        train(TrainingRun(Nothing(), (Stretch(),), step, tmp_path / "state", recipe, milestone), progress)
     assert len(seen) == expected

@@ -6,20 +6,20 @@ from collections.abc import Callable
 
 from doubles.scenes import MACHINE, FedWatch
 
-from eaglelocal.client.server_reading import Reading
-from eaglelocal.tui.display_options import Look
-from eaglelocal.tui.log_tail import Tail
+from eaglelocal.client.server_reading import ServerReading
+from eaglelocal.tui.display_options import DisplayOptions
+from eaglelocal.tui.log_tail import LogTail
 from eaglelocal.tui.monitor import Monitor
 
 
 def monitor(
-    look: Look | None = None, *, owns_server: bool = False, log: Tail | None = None
+    look: DisplayOptions | None = None, *, owns_server: bool = False, log: LogTail | None = None
 ) -> tuple[Monitor, FedWatch]:
     made: list[FedWatch] = []
 
-    def open_watch(on_reading: Callable[[Reading], None]) -> FedWatch:
+    def open_watch(on_reading: Callable[[ServerReading], None]) -> FedWatch:
         made.append(FedWatch(on_reading))
         return made[0]
 
-    app = Monitor(look or Look(), open_watch, read_machine=lambda: MACHINE, owns_server=owns_server, log=log)
+    app = Monitor(look or DisplayOptions(), open_watch, read_machine=lambda: MACHINE, owns_server=owns_server, log=log)
     return app, made[0]

@@ -18,10 +18,10 @@ from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.errors import UsageError
 from eaglelocal.tui.chat_app import ChatApp
 from eaglelocal.tui.chat_dialogs import Dialog, ModelDialog, SettingsDialog, TalksDialog
-from eaglelocal.tui.display_options import Look
+from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.key_bindings import CHAT_ACTIONS, CHAT_KEYS, MONITOR_ACTIONS, check_look
 from eaglelocal.tui.monitor import Monitor
-from eaglelocal.tui.prompt_input import Prompt
+from eaglelocal.tui.prompt_input import PromptInput
 from eaglelocal.tui.request_table import RequestTable
 
 
@@ -514,7 +514,7 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
         await person.pilot.press("enter")
         await person.sees("not a name for a conversation")
         await person.pilot.press("escape")
-        assert isinstance(person.app.focused, Prompt)
+        assert isinstance(person.app.focused, PromptInput)
 
     play(stage, scenario)
     assert sorted(conversation_file.names(folder)) == ["one", "twox"]
@@ -582,7 +582,7 @@ def test_another_model_and_draft_length(tmp_path: Path) -> None:
 
 # ---- keys of one's own, and what is told of keys
 def test_keys_can_be_given_to_other_actions(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, look=Look(keys=(("panel", "ctrl+b"), ("send", "ctrl+s"), ("newline", "enter"))))
+    stage = Stage(tmp_path, look=DisplayOptions(keys=(("panel", "ctrl+b"), ("send", "ctrl+s"), ("newline", "enter"))))
 
     async def scenario(person: Spectator) -> None:
         await person.pilot.press("ctrl+b")
@@ -609,7 +609,7 @@ def test_the_palette_has_everything_by_name(tmp_path: Path) -> None:
 
 
 def test_every_key_is_told_by_help() -> None:
-    bindings = [binding for binding in (*ChatApp.BINDINGS, *Prompt.BINDINGS) if isinstance(binding, Binding)]
+    bindings = [binding for binding in (*ChatApp.BINDINGS, *PromptInput.BINDINGS) if isinstance(binding, Binding)]
     told = {key.strip().replace("page ", "page") for keys in CHAT_KEYS for key in keys.split(",")}
     told |= {
         key
@@ -624,21 +624,23 @@ def test_every_key_is_told_by_help() -> None:
 
 def test_every_action_can_be_bound_by_its_name() -> None:
     screens = {
-        CHAT_ACTIONS: (ChatApp, Prompt, Dialog, *Dialog.__subclasses__()),
+        CHAT_ACTIONS: (ChatApp, PromptInput, Dialog, *Dialog.__subclasses__()),
         MONITOR_ACTIONS: (Monitor, RequestTable),
     }
     for known, places in screens.items():
         bindings = [each for place in places for each in place.BINDINGS if isinstance(each, Binding)]
         assert {binding.id for binding in bindings} == known
-    check_look(Look(keys=(("panel", "ctrl+b"), ("pause", "p"))))
+    check_look(DisplayOptions(keys=(("panel", "ctrl+b"), ("pause", "p"))))
     with pytest.raises(UsageError, match="no action 'pannel'"):
-        check_look(Look(keys=(("pannel", "p"),)))
+        check_look(DisplayOptions(keys=(("pannel", "p"),)))
 
 
 def test_ascii_draws_with_ascii_alone(tmp_path: Path) -> None:
     from eaglelocal.tui.glyphs import ASCII
 
-    stage = Stage(tmp_path, look=Look(glyphs=ASCII), size=(120, 40), scripts=(says("- one\n- two\n\n> three"),))
+    stage = Stage(
+        tmp_path, look=DisplayOptions(glyphs=ASCII), size=(120, 40), scripts=(says("- one\n- two\n\n> three"),)
+    )
 
     async def scenario(person: Spectator) -> None:
         await person.ask("one")

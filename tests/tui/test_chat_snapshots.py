@@ -13,12 +13,12 @@ from doubles.chat_screen import Spectator, Stage
 from doubles.scripted_client import Script, says
 from textual.pilot import Pilot
 
-from eaglelocal.client.server_reading import Drafting
+from eaglelocal.client.server_reading import DraftingState
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.errors import EngineError
-from eaglelocal.tui.feed import Frame
-from eaglelocal.tui.snapshot_rates import Figures
+from eaglelocal.tui.feed import PanelFrame
+from eaglelocal.tui.snapshot_rates import SnapshotRates
 
 SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
 ANSWER = (
@@ -26,12 +26,12 @@ ANSWER = (
     "```python\ndef gain(tokens, passes):\n    return tokens / passes\n```\n\n"
     "| way | tok/s |\n|---|---|\n| plain | 8.2 |\n| drafted | 32.5 |\n\n> Nothing changes but the speed."
 )
-BUSY = Frame(
+BUSY = PanelFrame(
     connection="ready",
-    drafting=Drafting(state="on"),
+    drafting=DraftingState(state="on"),
     tok_s=32.5,
     is_moving=True,
-    figures=Figures(
+    figures=SnapshotRates(
         acceptance=0.81,
         acceptance_length=4.1,
         draft_length=3.8,
@@ -48,17 +48,19 @@ BUSY = Frame(
     tok_s_history=tuple(float(20 + second % 13) for second in range(60)),
     acceptance_history=tuple(0.5 + second % 5 / 10 for second in range(60)),
 )
-QUIET = Frame(connection="ready", drafting=Drafting(state="on"), tok_s=0.0)
-OFF = Frame(connection="ready", drafting=Drafting(state="off", reason="0.94x over the last 256 tokens"), tok_s=8.2)
+QUIET = PanelFrame(connection="ready", drafting=DraftingState(state="on"), tok_s=0.0)
+OFF = PanelFrame(
+    connection="ready", drafting=DraftingState(state="off", reason="0.94x over the last 256 tokens"), tok_s=8.2
+)
 
 
 class StillFeed:
     """Always the same moment: rates of a test are those of the machine it runs on."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: PanelFrame) -> None:
         self._frame = frame
 
-    def frame(self, now: float, *, seconds: int) -> Frame:
+    def frame(self, now: float, *, seconds: int) -> PanelFrame:
         return self._frame
 
 
@@ -74,7 +76,7 @@ async def settled(pilot: Pilot[int]) -> None:
         shown.append(pilot.app.export_screenshot())
 
 
-def compare(snap_compare: SnapCompare, stage: Stage, frame: Frame, scenario: Any) -> None:
+def compare(snap_compare: SnapCompare, stage: Stage, frame: PanelFrame, scenario: Any) -> None:
     stage.app.feed = StillFeed(frame)  # type: ignore[assignment]
 
     async def before(pilot: Pilot[int]) -> None:
@@ -96,7 +98,7 @@ def test_loading(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int
         await person.type("and more")
         await person.sees("62 %", "1 waiting", "and more")
 
-    compare(snap_compare, Stage(tmp_path, size=size, is_held=True), Frame(connection="loading"), scenario)
+    compare(snap_compare, Stage(tmp_path, size=size, is_held=True), PanelFrame(connection="loading"), scenario)
 
 
 @SIZES
@@ -148,7 +150,7 @@ def test_restarting(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, 
         stage.client.state = "restarting"
         await person.sees("is started again", "the engine starts again")
 
-    compare(snap_compare, stage, Frame(connection="restarting"), scenario)
+    compare(snap_compare, stage, PanelFrame(connection="restarting"), scenario)
 
 
 @SIZES

@@ -13,18 +13,18 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 from tui.monitor_app import monitor
 
-from eaglelocal.client.server_reading import Reading
+from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.core.request import OFF, fixed
 from eaglelocal.errors import RequestError, UsageError
 from eaglelocal.tui.base_screen import THEMES
-from eaglelocal.tui.display_options import Look
+from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.key_bindings import check_look
-from eaglelocal.tui.lines_widget import Painted
-from eaglelocal.tui.log_tail import Tail
+from eaglelocal.tui.lines_widget import LinesWidget
+from eaglelocal.tui.log_tail import LogTail
 from eaglelocal.tui.monitor import Monitor
 from eaglelocal.tui.panel_widget import SpeculationPanel
-from eaglelocal.tui.question_dialog import Question
+from eaglelocal.tui.question_dialog import QuestionDialog
 from eaglelocal.tui.request_table import RequestTable
 from eaglelocal.tui.screen_size import LEAST
 
@@ -41,16 +41,16 @@ async def until(pilot: Pilot[object], holds: Callable[[], bool], what: str) -> N
 
 def text_of(pilot: Pilot[object]) -> str:
     """Everything that is painted."""
-    return "\n".join(painted.text for painted in pilot.app.screen_stack[0].query(Painted))
+    return "\n".join(painted.text for painted in pilot.app.screen_stack[0].query(LinesWidget))
 
 
-async def show(pilot: Pilot[object], watch: FedWatch, reading: Reading, word: str) -> None:
+async def show(pilot: Pilot[object], watch: FedWatch, reading: ServerReading, word: str) -> None:
     watch.on_reading(reading)
     await until(pilot, lambda: word in text_of(pilot), f"{word!r} is shown")
 
 
 def is_within(app: Monitor, width: int) -> bool:
-    return all(len(line) <= width for each in app.screen.query(Painted) for line in each.text.split("\n"))
+    return all(len(line) <= width for each in app.screen.query(LinesWidget) for line in each.text.split("\n"))
 
 
 def table(app: Monitor) -> RequestTable:
@@ -71,7 +71,7 @@ def ids(app: Monitor) -> list[str]:
         (GONE, "disconnected"),
     ],
 )
-def test_every_state_is_shown(reading: Reading, word: str) -> None:
+def test_every_state_is_shown(reading: ServerReading, word: str) -> None:
     async def run() -> None:
         app, watch = monitor()
         async with app.run_test(size=(80, 24)) as pilot:
@@ -165,11 +165,11 @@ def test_cancelling_asks_first(keys: tuple[str, ...], cancelled: list[str]) -> N
         async with app.run_test(size=(80, 24)) as pilot:
             await show(pilot, watch, busy(), "anna")
             await pilot.press("down", "c")
-            assert isinstance(app.screen, Question)
+            assert isinstance(app.screen, QuestionDialog)
             await pilot.press(*keys)
             await pilot.pause(0.3)
             assert watch.cancelled == cancelled
-            assert not isinstance(app.screen, Question)
+            assert not isinstance(app.screen, QuestionDialog)
 
     asyncio.run(run())
 
@@ -204,10 +204,10 @@ def test_a_server_that_cannot_be_told_anything_is_not(key: str) -> None:
         app, watch = monitor()
         row = busy().requests
         async with app.run_test(size=(80, 24)) as pilot:
-            await show(pilot, watch, Reading(kind="vLLM", state="ready", requests=row), "vLLM")
+            await show(pilot, watch, ServerReading(kind="vLLM", state="ready", requests=row), "vLLM")
             await pilot.press(key)
             await pilot.pause(0.2)
-            assert not isinstance(app.screen, Question)
+            assert not isinstance(app.screen, QuestionDialog)
         assert (watch.cancelled, watch.specs) == ([], [])
 
     asyncio.run(run())
@@ -215,7 +215,7 @@ def test_a_server_that_cannot_be_told_anything_is_not(key: str) -> None:
 
 def test_the_log_grows_and_shrinks_and_tells_what_changed() -> None:
     async def run() -> None:
-        tail = Tail()
+        tail = LogTail()
         tail.add("a line of the server")
         app, watch = monitor(log=tail)
         async with app.run_test(size=(100, 30)) as pilot:
@@ -262,7 +262,7 @@ def test_every_binding_has_an_id() -> None:
 
 def test_the_user_s_own_keys() -> None:
     async def run() -> None:
-        app, watch = monitor(Look(keys=(("pause", "p"), ("sort", "x,y"))))
+        app, watch = monitor(DisplayOptions(keys=(("pause", "p"), ("sort", "x,y"))))
         async with app.run_test(size=(100, 30)) as pilot:
             await show(pilot, watch, busy(), "anna")
             await pilot.press("s")
@@ -277,7 +277,7 @@ def test_the_user_s_own_keys() -> None:
 
 def test_keys_of_actions_that_there_are_not_are_an_error() -> None:
     with pytest.raises(UsageError, match="no action 'paus'") as raised:
-        check_look(Look(keys=(("paus", "p"),)))
+        check_look(DisplayOptions(keys=(("paus", "p"),)))
     assert "pause" in raised.value.hint
 
 
@@ -299,7 +299,7 @@ def test_the_palette_finds_what_keys_do() -> None:
 @pytest.mark.parametrize("theme", [*(theme.name for theme in THEMES), "terminal"])
 def test_every_theme_shows_the_same_text(theme: str) -> None:
     async def run() -> None:
-        app, watch = monitor(Look(theme=theme))
+        app, watch = monitor(DisplayOptions(theme=theme))
         async with app.run_test(size=(80, 24)) as pilot:
             await show(pilot, watch, busy(), "running 2 of 4")
             assert app.theme == theme
@@ -309,7 +309,7 @@ def test_every_theme_shows_the_same_text(theme: str) -> None:
 
 def test_ascii_screens_hold_nothing_else() -> None:
     async def run() -> None:
-        app, watch = monitor(Look(glyphs=ASCII))
+        app, watch = monitor(DisplayOptions(glyphs=ASCII))
         async with app.run_test(size=(80, 24)) as pilot:
             await show(pilot, watch, busy(), "running 2 of 4")
             for keys in ((), ("d",)):
@@ -344,7 +344,7 @@ def test_a_resize_under_a_question_is_not_lost() -> None:
             await show(pilot, watch, busy(), "anna")
             below = app.screen
             await pilot.press("d")
-            assert isinstance(app.screen, Question) and below.has_class("-low")
+            assert isinstance(app.screen, QuestionDialog) and below.has_class("-low")
             await pilot.resize_terminal(120, 50)
             await until(pilot, lambda: below.has_class("-tall"), "the tall layout, under the question")
             assert not below.has_class("-low") and not app.screen.has_class("-tall")
@@ -361,11 +361,11 @@ def test_only_lines_that_changed_are_drawn() -> None:
             await show(pilot, watch, busy(), "running 2 of 4")
             await pilot.pause(2.5)  # the rate settles
             panel = app.query_one(SpeculationPanel)
-            before = sum(each.num_drawn for each in app.screen.query(Painted))
+            before = sum(each.num_drawn for each in app.screen.query(LinesWidget))
             for _ in range(5):
                 app._draw()
                 await pilot.pause(0.02)
-            assert sum(each.num_drawn for each in app.screen.query(Painted)) - before <= 4  # history may move on
+            assert sum(each.num_drawn for each in app.screen.query(LinesWidget)) - before <= 4  # history may move on
             assert panel.num_drawn > 0
 
     asyncio.run(run())

@@ -13,8 +13,8 @@ from doubles.scenes import EMPTY, GONE, RESTARTING, FedWatch, busy, off
 from textual.pilot import Pilot
 from tui.monitor_app import monitor
 
-from eaglelocal.client.server_reading import Reading
-from eaglelocal.tui.display_options import Look
+from eaglelocal.client.server_reading import ServerReading
+from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.monitor import Monitor
 
@@ -30,7 +30,7 @@ NOW = 5000.0
 Compare = Callable[..., bool]
 
 
-def fed(app: Monitor, watch: FedWatch, readings: list[Reading]) -> Callable[[Pilot[object]], object]:
+def fed(app: Monitor, watch: FedWatch, readings: list[ServerReading]) -> Callable[[Pilot[object]], object]:
     """The readings, as of a moment that is always the same."""
 
     async def run(pilot: Pilot[object]) -> None:
@@ -55,10 +55,15 @@ def test_the_monitor_looks_as_it_did(state: str, size: tuple[int, int], snap_com
 
 @pytest.mark.parametrize(
     "look",
-    [Look(theme="light"), Look(theme="contrast"), Look(theme="terminal"), Look(glyphs=ASCII, has_colour=False)],
+    [
+        DisplayOptions(theme="light"),
+        DisplayOptions(theme="contrast"),
+        DisplayOptions(theme="terminal"),
+        DisplayOptions(glyphs=ASCII, has_colour=False),
+    ],
     ids=["light", "contrast", "terminal", "ascii"],
 )
-def test_it_looks_as_it_did_in_other_looks(look: Look, snap_compare: Compare) -> None:
+def test_it_looks_as_it_did_in_other_looks(look: DisplayOptions, snap_compare: Compare) -> None:
     app, watch = monitor(look)
     assert snap_compare(app, terminal_size=(80, 24), run_before=fed(app, watch, STATES["busy"]))
 

@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from textual.geometry import Size
 from tui.monitor_app import monitor
 
-from eaglelocal.tui.entries import Entry, Kind, View, estimated_height, rows_of
+from eaglelocal.tui.entries import EntryKind, RenderOptions, TranscriptEntry, estimated_height, rows_of
 from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.glyphs import ASCII, UNICODE
 from eaglelocal.tui.monitor_text import Scene, header_lines, once_text, table_lines
 from eaglelocal.tui.panel_text import panel_lines
 from eaglelocal.tui.screen_size import LEAST, at_least, is_enough, too_small
 from eaglelocal.tui.styled_lines import width_of
-from eaglelocal.tui.table_text import View as TableView
+from eaglelocal.tui.table_text import RenderOptions as TableView
 from eaglelocal.tui.text_rows import Ink
 
 TINY = list(product(range(1, 11), range(1, 6)))  # 1x1 to 10x5
@@ -44,12 +44,15 @@ MARKDOWN += ["- ", "> ", "1. ", "    ", "`c` ", "$$x$$ ", "\n\n", "verylongword"
 
 
 @given(
-    st.lists(st.sampled_from(MARKDOWN), max_size=12), st.integers(-1, 12), st.sampled_from(list(Kind)), st.booleans()
+    st.lists(st.sampled_from(MARKDOWN), max_size=12),
+    st.integers(-1, 12),
+    st.sampled_from(list(EntryKind)),
+    st.booleans(),
 )
-def test_entries_are_laid_out_at_any_width(parts: list[str], width: int, kind: Kind, flag: bool) -> None:
+def test_entries_are_laid_out_at_any_width(parts: list[str], width: int, kind: EntryKind, flag: bool) -> None:
     text = "".join(parts)
-    view = View(Ink(is_ascii=flag), is_tinted=flag, thoughts_shown=not flag)
-    entry = Entry(kind, text, mask=b"\x01" * len(text))
+    view = RenderOptions(Ink(is_ascii=flag), is_tinted=flag, thoughts_shown=not flag)
+    entry = TranscriptEntry(kind, text, mask=b"\x01" * len(text))
     assert rows_of(entry, width, view)
     assert estimated_height(entry, width, view) >= 1
 

@@ -18,8 +18,8 @@ import pytest
 from doubles.patience import wait_until
 from doubles.serve_process import free_port
 
-from eaglelocal.client.server_reading import DISCONNECTED, Reading
-from eaglelocal.client.servers.server_watch import Watch
+from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
+from eaglelocal.client.servers.server_watch import ServerWatch
 
 PROGRAM, MODEL = os.environ.get("LLAMA_SERVER", ""), os.environ.get("LLAMA_MODEL", "")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not (PROGRAM and MODEL), reason="no llama-server is named")]
@@ -44,7 +44,7 @@ def asked(url: str) -> threading.Thread:
     return thread
 
 
-def until(watch: Watch, state: str) -> Reading:
+def until(watch: ServerWatch, state: str) -> ServerReading:
     wait_until(lambda: watch.read().state == state, f"it is {state}")
     return watch.read()
 
@@ -52,7 +52,7 @@ def until(watch: Watch, state: str) -> Reading:
 def test_it_is_read_through_restarts() -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    watch = Watch(url, lambda reading: None)
+    watch = ServerWatch(url, lambda reading: None)
     assert watch.read().state == DISCONNECTED
     with llama_server(port, "--metrics"):
         before = until(watch, "ready")

@@ -25,20 +25,20 @@ from eaglelocal.cli.browser import watch_in_browser
 from eaglelocal.cli.output import Output
 from eaglelocal.errors import ResourceError
 from eaglelocal.server import descriptors
-from eaglelocal.server.access import Access, Keys
+from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.run_server import bound
 from eaglelocal.settings import Settings
 from eaglelocal.web import connection_limit
 from eaglelocal.web import site as site_module
-from eaglelocal.web.site import MonitorSite, Watched
+from eaglelocal.web.site import MonitoredServer, MonitorSite
 
 ANNA, BEN = "a-key-that-anna-has", "a-key-that-ben-has"
-KEYED = Access(keys=Keys((("anna", ANNA), ("ben", BEN))))
+KEYED = Access(keys=ApiKeys((("anna", ANNA), ("ben", BEN))))
 PATIENCE_S = 10.0
 
 
 @contextlib.asynccontextmanager
-async def opened(watched: Watched, access: Access) -> AsyncIterator[str]:
+async def opened(watched: MonitoredServer, access: Access) -> AsyncIterator[str]:
     """The address of a site."""
     listening = bound("127.0.0.1", 0)
     async with MonitorSite(watched, access).open(listening):
@@ -54,7 +54,7 @@ def play(scenario: Scenario, access: Access | None = None, *, api_key: str | Non
     async def run(pages: Pages) -> None:
         jar = aiohttp.CookieJar(unsafe=True)  # of addresses too
         async with (
-            opened(Watched(url=pages.url, api_key=api_key), access or Access()) as url,
+            opened(MonitoredServer(url=pages.url, api_key=api_key), access or Access()) as url,
             aiohttp.ClientSession(cookie_jar=jar) as browser,
         ):
             await scenario(browser, url, pages)
@@ -311,7 +311,7 @@ def test_what_no_page_of_ours_says_ends_that_screen_alone(nonsense: str) -> None
 def test_screens_end_with_the_site() -> None:
     async def run(url: str) -> None:
         async with aiohttp.ClientSession() as browser:
-            async with opened(Watched(url=url), Access()) as site:
+            async with opened(MonitoredServer(url=url), Access()) as site:
                 websocket = await browser.ws_connect(f"{site}/ws")
                 await shown(websocket, "vLLM at")
                 assert len(screens()) == 1

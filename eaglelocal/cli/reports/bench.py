@@ -18,8 +18,8 @@ from eaglelocal.cli.output import Output
 from eaglelocal.errors import EagleLocalError, ResourceError
 
 if TYPE_CHECKING:
-    from eaglelocal.bench.measure import Lap
-    from eaglelocal.bench.results import Run
+    from eaglelocal.bench.measure import TaskResult
+    from eaglelocal.bench.results import CategoryResult
     from eaglelocal.core.events import EngineInfo
     from eaglelocal.core.request import Spec
     from eaglelocal.core.sampling import SamplingParams
@@ -28,7 +28,7 @@ SERVER_SIDE = "server"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BenchOptions:
     """The options of a run: modes, numbers of requests at once, sampling, and the limit of time."""
 
     modes: tuple[Spec, ...]
@@ -39,10 +39,10 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BenchResult:
     """The laps of a run, and why some are missing."""
 
-    laps: list[Lap]
+    laps: list[TaskResult]
     num_tasks: int
     error: EagleLocalError | None
     too_long: Sequence[EagleLocalError] = ()  # one per skipped task: a prompt does not fit the context
@@ -54,23 +54,23 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class BenchSubject:
     """The description of a run: the engine, the options, and another server if one was measured."""
 
     info: EngineInfo
-    wanted: Wanted
+    wanted: BenchOptions
     server: EngineInfo | None  # another server that was measured; its `library` is the URL
     flash_attn: str  # as the target runs: auto, on or off
     tie_bound: float  # largest gap of logits that counts as a near-tie
 
 
-def finish(result: Result, told: Told, output: Output, *, svg: Path | None, as_json: bool) -> None:
+def finish(result: BenchResult, told: BenchSubject, output: Output, *, svg: Path | None, as_json: bool) -> None:
     """Report the result, then raise the error that ended the run early, if there was one."""
     tell(result, told, output, svg=svg, as_json=as_json)
     result.check_whole()
 
 
-def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_json: bool) -> None:
+def tell(result: BenchResult, told: BenchSubject, output: Output, *, svg: Path | None, as_json: bool) -> None:
     """Print the report and the JSON object, and write the chart, of the laps so far."""
     from eaglelocal.bench.evaluation import findings_of
     from eaglelocal.bench.json_object import result_object
@@ -103,7 +103,7 @@ def tell(result: Result, told: Told, output: Output, *, svg: Path | None, as_jso
             output.message(f"chart: {svg}")
 
 
-def head_lines(told: Told) -> list[str]:
+def head_lines(told: BenchSubject) -> list[str]:
     info, params = told.info, told.wanted.params
     drawn = "greedy" if params.is_greedy else f"temperature {params.temperature:g}"
     limit = "to" if params.ignore_eos else "at most"
@@ -117,7 +117,7 @@ def head_lines(told: Told) -> list[str]:
     ]
 
 
-def head_object(told: Told) -> dict[str, object]:
+def head_object(told: BenchSubject) -> dict[str, object]:
     info, params = told.info, told.wanted.params
     return {
         "target": info.target,
@@ -136,7 +136,7 @@ def head_object(told: Told) -> dict[str, object]:
     }
 
 
-def write_chart(file: Path, runs: Sequence[Run], told: Told) -> None:
+def write_chart(file: Path, runs: Sequence[CategoryResult], told: BenchSubject) -> None:
     from eaglelocal.bench.chart import chart
 
     drawn = chart(

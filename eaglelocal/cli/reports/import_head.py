@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from eaglelocal.cli.head_trial import Outcome, Tried
-from eaglelocal.hub.heads.convert import ReadHead, Reading
+from eaglelocal.cli.head_trial import TrialOutcome, TriedReading
+from eaglelocal.hub.heads.convert import HeadReading, ReadHead
 from eaglelocal.hub.target_resolver import FoundTarget
 
 WIDTH = 80
@@ -72,7 +72,7 @@ def norm_line(head: ReadHead) -> str:
     return f"{', '.join(given) or 'none of its own'} (as its configuration says)"
 
 
-def trial_lines(outcome: Outcome | None, path: Path) -> list[str]:
+def trial_lines(outcome: TrialOutcome | None, path: Path) -> list[str]:
     if outcome is None:
         lines = list(labelled("trial", "none: its configuration is believed"))
     else:
@@ -82,13 +82,13 @@ def trial_lines(outcome: Outcome | None, path: Path) -> list[str]:
     return [*lines, *labelled("file", f"{path} ({path.stat().st_size / 1e6:.1f} MB)")]
 
 
-def trial_line(tried: Tried, outcome: Outcome) -> str:
+def trial_line(tried: TriedReading, outcome: TrialOutcome) -> str:
     figures, mark = tried.figures, "*" if tried is outcome.best else " "
     reading = told(tried.reading, beside=outcome)
     return f"{'':<{LABEL}}{mark}{figures.first:>14.1%}{figures.length:>16.2f}{figures.drafts:>8}  {reading}"
 
 
-def verdict(outcome: Outcome) -> str:
+def verdict(outcome: TrialOutcome) -> str:
     reading = told(outcome.best.reading, beside=outcome)
     alike = "; pre-norm and post-norm are accepted alike" if outcome.is_alike else ""
     if outcome.is_as_stated:
@@ -96,7 +96,7 @@ def verdict(outcome: Outcome) -> str:
     return f"otherwise than its configuration says, and recorded so: {reading}{alike}"
 
 
-def told(reading: Reading, *, beside: Outcome) -> str:
+def told(reading: HeadReading, *, beside: TrialOutcome) -> str:
     """Return a reading in words: the norm, and whatever else differs between the readings that were tried."""
     others = [tried.reading for tried in beside.tried]
     parts = ["post-norm" if reading.norm_output else "pre-norm"]
@@ -112,7 +112,7 @@ def listed(layers: tuple[int, ...]) -> str:
 
 
 def report_object(
-    head: ReadHead, found: FoundTarget, outcome: Outcome | None, warnings: tuple[str, ...], path: Path
+    head: ReadHead, found: FoundTarget, outcome: TrialOutcome | None, warnings: tuple[str, ...], path: Path
 ) -> dict[str, object]:
     reading = head.stated if outcome is None else outcome.best.reading
     return {
@@ -134,7 +134,7 @@ def report_object(
     }
 
 
-def reading_object(reading: Reading) -> dict[str, object]:
+def reading_object(reading: HeadReading) -> dict[str, object]:
     return {
         "taps": list(reading.taps),
         "norm_before_residual": reading.norm_before_residual,
@@ -142,7 +142,7 @@ def reading_object(reading: Reading) -> dict[str, object]:
     }
 
 
-def tried_object(tried: Tried, outcome: Outcome) -> dict[str, object]:
+def tried_object(tried: TriedReading, outcome: TrialOutcome) -> dict[str, object]:
     figures = tried.figures
     return {
         **reading_object(tried.reading),

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.memory.budget import Load
-from eaglelocal.planning.candidate import Chosen, Rejected, Way
+from eaglelocal.memory.budget import DeviceLoad
+from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
 from eaglelocal.planning.options import lookup
-from eaglelocal.planning.plan_search import Outcome
+from eaglelocal.planning.plan_search import SearchOutcome
 from eaglelocal.planning.reasons import reasons
 
 WIDTH = 79
@@ -23,7 +23,7 @@ CONTINUES = " \\"  # continues a shell command on the next line
 
 
 # ---- for people
-def report_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[str]:
+def report_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) -> list[str]:
     """Return the report, at most WIDTH columns wide; with few reasons it fits a screen of 24 lines."""
     way = chosen.way
     return [
@@ -47,21 +47,21 @@ def reason_lines(found: Sequence[str], *, show_all: bool) -> list[str]:
     return [line for reason in shown for line in wrapped("- ", reason)]
 
 
-def draft_text(way: Way) -> str:
+def draft_text(way: Candidate) -> str:
     count = way.prediction.num_draft_tokens
     if way.draft.kind == "none":
         return "no draft"
     return f"draft {way.draft.id}, {count} token{'' if count == 1 else 's'} ahead"
 
 
-def setup_text(outcome: Outcome, way: Way) -> str:
+def setup_text(outcome: SearchOutcome, way: Candidate) -> str:
     slots = outcome.options.parallel
     tokens = f"{way.setup.n_ctx} token{'' if way.setup.n_ctx == 1 else 's'}"
     context = f"{slots} x {tokens} of context" if slots > 1 else f"{tokens} of context"
     return f"{context}, cache {way.setup.kv_type}{layers_text(outcome, way)}"
 
 
-def layers_text(outcome: Outcome, way: Way) -> str:
+def layers_text(outcome: SearchOutcome, way: Candidate) -> str:
     if not outcome.rig.gpus:
         return ""
     blocks = way.option.shape.n_layer + 1
@@ -70,7 +70,7 @@ def layers_text(outcome: Outcome, way: Way) -> str:
     return f", {on_gpu} of {blocks} layers on the GPU{'s' if len(outcome.rig.gpus) > 1 else ''}{experts}"
 
 
-def speed_text(way: Way, num_slots: int) -> str:
+def speed_text(way: Candidate, num_slots: int) -> str:
     prediction = way.prediction
     source = "measured here" if prediction.is_measured else "predicted"
     source += " for an answer alone" if num_slots > 1 else ""
@@ -82,7 +82,7 @@ def speed_text(way: Way, num_slots: int) -> str:
     )
 
 
-def bar_line(load: Load, outcome: Outcome) -> str:
+def bar_line(load: DeviceLoad, outcome: SearchOutcome) -> str:
     """Return a device's memory bar: `CUDA0    ██████████████████████████████  22.4 of 23.0 GiB`."""
     free = load.room.free_bytes
     name = load.room.device
@@ -104,7 +104,7 @@ def sum_text(chosen: Chosen) -> str:
     return ", ".join(f"{name} {num_bytes / GIB:.2f}" for name, num_bytes in parts) + " GiB"
 
 
-def rejected_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[str]:
+def rejected_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) -> list[str]:
     if not outcome.rejected:
         return []
     shown = list(outcome.rejected) if show_all else telling(outcome, chosen)
@@ -115,7 +115,7 @@ def rejected_lines(outcome: Outcome, chosen: Chosen, *, show_all: bool) -> list[
     return [f"not taken{more}", *lines, ""]
 
 
-def telling(outcome: Outcome, chosen: Chosen) -> list[Rejected]:
+def telling(outcome: SearchOutcome, chosen: Chosen) -> list[Rejected]:
     """Return at most SHOWN rejected candidates: one of the chosen target, then the best of other targets by score."""
     best: dict[str, Rejected] = {}
     for each in outcome.rejected:
@@ -134,7 +134,7 @@ def name_of(rejected: Rejected) -> str:
     return f"{rejected.option.reference}{draft}"
 
 
-def command_lines(outcome: Outcome, chosen: Chosen) -> Iterator[str]:
+def command_lines(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
     found = commands(outcome.options, chosen)
     for key, label in (("pull", "get it"), ("import", "import"), ("run", "run it")):
         if found[key]:
@@ -155,7 +155,7 @@ def commands(options: RunOptions, chosen: Chosen) -> dict[str, str | None]:
     return {"pull": pull, "import": head, "run": run}
 
 
-def run_flags(options: RunOptions, way: Way) -> Iterator[str]:
+def run_flags(options: RunOptions, way: Candidate) -> Iterator[str]:
     """Yield the flags that make a run use this plan."""
     yield f"--ctx {way.setup.n_ctx}"
     if way.setup.kv_type != "f16" or options.kv_type is not None:
@@ -178,7 +178,7 @@ def run_flags(options: RunOptions, way: Way) -> Iterator[str]:
         yield f"--flash-attn {options.flash_attn}"
 
 
-def draft_flag(options: RunOptions, way: Way) -> str:
+def draft_flag(options: RunOptions, way: Candidate) -> str:
     """Return the value of --draft for the planned draft; "" if `auto` chooses it anyway."""
     shape = way.option.shape
     if way.draft.needs_naming:
@@ -210,7 +210,7 @@ def wrapped(begin: str, text: str) -> list[str]:
 
 
 # ---- for programs
-def outcome_object(outcome: Outcome) -> dict[str, object]:
+def outcome_object(outcome: SearchOutcome) -> dict[str, object]:
     """Return the JSON object of `plan --json`; `chosen` is null if nothing fits."""
     chosen = outcome.chosen
     return {
@@ -231,7 +231,7 @@ def outcome_object(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def chosen_object(outcome: Outcome, chosen: Chosen) -> dict[str, object]:
+def chosen_object(outcome: SearchOutcome, chosen: Chosen) -> dict[str, object]:
     way, sum = chosen.way, chosen.weighed.sum
     return {
         "target": way.option.target,

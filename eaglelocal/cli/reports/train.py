@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal.cli.reports.import_head import labelled
-from eaglelocal.hub.heads.trial_verdict import Figures
+from eaglelocal.hub.heads.trial_verdict import TrialAcceptance
 
 if TYPE_CHECKING:
-    from eaglelocal.cli.train_options import Lessons
-    from eaglelocal.cli.train_questions import Asked
+    from eaglelocal.cli.train_options import TrainOptions
+    from eaglelocal.cli.train_questions import TrainQuestions
     from eaglelocal.training.batches import Accepted
     from eaglelocal.training.conversations import Collected
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainResult:
     """A trained head and its acceptance before and after: on held-out texts (`held_*`), and in a real engine."""
 
     path: Path
@@ -26,13 +26,13 @@ class Trained:
     is_kept: bool
     held_before: Accepted
     held_after: Accepted
-    before: Figures | None  # of the draft used so far; None: there was none
-    after: Figures
+    before: TrialAcceptance | None  # of the draft used so far; None: there was none
+    after: TrialAcceptance
     collected: Collected
     num_taught: int
 
 
-def begin_lines(lessons: Lessons, asked: Asked, *, most_tokens: int) -> list[str]:
+def begin_lines(lessons: TrainOptions, asked: TrainQuestions, *, most_tokens: int) -> list[str]:
     start = lessons.school.start_info
     rows = [
         ("target", lessons.found.label),
@@ -48,7 +48,7 @@ def wide(label: str, text: str) -> list[str]:
     return list(labelled(label if len(label) < 9 else f"{label} ", text))
 
 
-def result_lines(trained: Trained) -> list[str]:
+def result_lines(trained: TrainResult) -> list[str]:
     collected = trained.collected
     learned = f"{trained.num_taught} answers; {collected.num_refused} questions did not fit"
     lines = [*labelled("learned", learned), f"{'trial':<9} first accepted  tokens a check  drafts"]
@@ -62,11 +62,11 @@ def result_lines(trained: Trained) -> list[str]:
     return [*lines, *labelled("not kept", "it is no better than the one before")]
 
 
-def trial_line(label: str, figures: Figures) -> str:
+def trial_line(label: str, figures: TrialAcceptance) -> str:
     return f"{label:<9} {figures.first:>14.1%}  {figures.length:>14.2f}  {figures.drafts:>6}"
 
 
-def report_object(lessons: Lessons, trained: Trained) -> dict[str, object]:
+def report_object(lessons: TrainOptions, trained: TrainResult) -> dict[str, object]:
     return {
         "target": lessons.found.label,
         "from": lessons.school.start_info.name if lessons.school.start_info else None,
@@ -88,7 +88,7 @@ def accepted_object(accepted: Accepted) -> Mapping[str, object]:
     }
 
 
-def figures_object(figures: Figures | None) -> Mapping[str, object] | None:
+def figures_object(figures: TrialAcceptance | None) -> Mapping[str, object] | None:
     if figures is None:
         return None
     return {

@@ -22,7 +22,7 @@ MAX_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     status: int
     headers: Mapping[str, str]  # names in lower case
     body: bytes
@@ -48,7 +48,7 @@ class Reply:
         return found if isinstance(found, dict) else {}
 
 
-class Connection:
+class KeepAliveConnection:
     """A keep-alive connection to a server, for one thread."""
 
     def __init__(self, url: str, *, api_key: str = "", timeout_s: float = TIMEOUT_S) -> None:
@@ -63,11 +63,11 @@ class Connection:
             raise UsageError(f"{url!r} is not the address of a server", hint="such as http://127.0.0.1:8080") from error
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
-    def get(self, path: str) -> Reply:
+    def get(self, path: str) -> HttpReply:
         """Return the reply, whatever its status. Raises EngineError when nothing answers."""
         return self._ask("GET", path, None)
 
-    def post(self, path: str, body: Mapping[str, object]) -> Reply:
+    def post(self, path: str, body: Mapping[str, object]) -> HttpReply:
         """Return the reply. Raises EngineError when nothing answers, and the error of a status that is not 200."""
         reply = self._ask("POST", path, json.dumps(body))
         if not reply.is_good:
@@ -77,7 +77,7 @@ class Connection:
     def close(self) -> None:
         self._http.close()
 
-    def _ask(self, method: str, path: str, body: str | None) -> Reply:
+    def _ask(self, method: str, path: str, body: str | None) -> HttpReply:
         """Send a request; retry once if the kept-alive connection failed, as the server may have closed it."""
         was_open = self._http.sock is not None
         try:
@@ -87,7 +87,7 @@ class Connection:
                 raise
             return self._exchange(method, path, body)
 
-    def _exchange(self, method: str, path: str, body: str | None) -> Reply:
+    def _exchange(self, method: str, path: str, body: str | None) -> HttpReply:
         headers = {"Content-Type": "application/json", **self._headers} if body is not None else self._headers
         try:
             self._http.request(method, self._path + path, body, headers)
@@ -101,4 +101,4 @@ class Connection:
             raise EngineError(f"cannot reach {self.url}: {why or error or type(error).__name__}", hint=hint) from error
         if response.length:  # longer than MAX_BYTES
             self._http.close()
-        return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, read)
+        return HttpReply(response.status, {name.lower(): value for name, value in response.getheaders()}, read)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eaglelocal.client.http_stream import mapping, refusal
-from eaglelocal.client.server_reading import Drafting, Reading, RequestRow, Totals, added, added_totals
-from eaglelocal.client.servers.connection import Connection
+from eaglelocal.client.server_reading import DraftingState, RequestRow, ServerReading, ServerTotals, added, added_totals
+from eaglelocal.client.servers.connection import KeepAliveConnection
 from eaglelocal.client.servers.json_fields import number, numbers, rows, text, whole
 
 KIND = "eaglelocal"
@@ -17,22 +17,22 @@ class OurServer:
 
     kind = KIND
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: KeepAliveConnection) -> None:
         self._connection = connection
 
-    def read(self) -> Reading:
+    def read(self) -> ServerReading:
         reply = self._connection.get("/v1/snapshot")
         if not reply.is_good:
             raise refusal(self._connection.url, reply.status, reply.body)
         return reading_of_ours(reply.mapping())
 
 
-def reading_of_ours(told: Mapping[str, object]) -> Reading:
+def reading_of_ours(told: Mapping[str, object]) -> ServerReading:
     model, engine = mapping(told.get("model")), mapping(told.get("engine"))
     others = [row for row in rows(told, "loaded") if row.get("name") != model.get("name")]
     engines = [engine, *(mapping(other.get("engine")) for other in others)]
     requests, recent = told.get("requests"), told.get("recent")
-    return Reading(
+    return ServerReading(
         kind=KIND,
         state=text(told, "state") or "ready",
         detail=text(told, "detail"),
@@ -58,9 +58,9 @@ def reading_of_ours(told: Mapping[str, object]) -> Reading:
     )
 
 
-def _totals(engine: Mapping[str, object]) -> Totals:
+def _totals(engine: Mapping[str, object]) -> ServerTotals:
     stats = mapping(engine.get("speculation"))
-    return Totals(
+    return ServerTotals(
         process=str(engine.get("pid", "")),
         prompt_tokens=number(engine, "prompt_tokens"),
         cached_prompt_tokens=number(engine, "reused_tokens"),
@@ -78,9 +78,9 @@ def _totals(engine: Mapping[str, object]) -> Totals:
     )
 
 
-def _drafting(engine: Mapping[str, object]) -> Drafting:
+def _drafting(engine: Mapping[str, object]) -> DraftingState:
     stats = mapping(engine.get("speculation"))
-    return Drafting(state=text(stats, "state"), reason=text(stats, "reason"), setting=text(engine, "spec"))
+    return DraftingState(state=text(stats, "state"), reason=text(stats, "reason"), setting=text(engine, "spec"))
 
 
 def _row(told: object) -> RequestRow:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from eaglelocal.client.http_stream import mapping
-from eaglelocal.client.server_reading import Reading, RequestRow, Totals
-from eaglelocal.client.servers.connection import Connection, Reply
+from eaglelocal.client.server_reading import RequestRow, ServerReading, ServerTotals
+from eaglelocal.client.servers.connection import HttpReply, KeepAliveConnection
 from eaglelocal.client.servers.json_fields import number, text, whole
 from eaglelocal.client.servers.prometheus import Samples
 
@@ -26,15 +26,15 @@ class LlamaServer:
 
     kind = KIND
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: KeepAliveConnection) -> None:
         self._connection = connection
         self._count = TokenCount()
         self._props: Mapping[str, object] = {}
 
-    def read(self) -> Reading:
+    def read(self) -> ServerReading:
         health = self._connection.get("/health")
         if not health.is_good:
-            return Reading(kind=KIND, state=state_of(health))
+            return ServerReading(kind=KIND, state=state_of(health))
         if not self._props:
             self._props = self._connection.get("/props").mapping()
         slots, metrics = self._connection.get("/slots"), self._connection.get("/metrics")
@@ -43,7 +43,7 @@ class LlamaServer:
         return reading_of_llama(samples, rows, self._props, self._count, process=metrics.headers.get(STARTED, ""))
 
 
-def state_of(health: Reply) -> str:
+def state_of(health: HttpReply) -> str:
     """Return the state from /health: 503 means that the model is loading."""
     return "loading" if health.status == 503 else f"answers {health.status}"
 
@@ -55,12 +55,12 @@ def reading_of_llama(
     count: TokenCount,
     *,
     process: str = "",
-) -> Reading:
+) -> ServerReading:
     """Return the reading. `samples`: None without --metrics; `slots`: None with --no-slots."""
     found = samples or Samples("")
     missing = [flag for flag, there in (("--metrics", samples), ("--slots", slots)) if there is None]
     busy = None if slots is None else [slot for slot in slots if slot.get("is_processing") is True]
-    return Reading(
+    return ServerReading(
         kind=KIND,
         state="idle" if props.get("is_sleeping") is True else "ready",
         model=_name(text(props, "model_alias") or text(props, "model_path")),
@@ -106,9 +106,9 @@ def _name(told: str) -> str:
     return told.rpartition("/")[2] if told.endswith(".gguf") else told
 
 
-def _totals(samples: Samples, generated: float | None, process: str) -> Totals:
+def _totals(samples: Samples, generated: float | None, process: str) -> ServerTotals:
     draft = PREFIX + "spec_decode_num_"
-    return Totals(
+    return ServerTotals(
         process=process,
         prompt_tokens=samples.total(PREFIX + "prompt_tokens_total"),
         cached_prompt_tokens=samples.total(PREFIX + "prompt_tokens_cached_total"),

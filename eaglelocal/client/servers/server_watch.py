@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from eaglelocal.client.http_server import is_ours
 from eaglelocal.client.http_stream import mapping
-from eaglelocal.client.server_reading import DISCONNECTED, Reading
-from eaglelocal.client.servers.connection import Connection
+from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
+from eaglelocal.client.servers.connection import KeepAliveConnection
 from eaglelocal.client.servers.eaglelocal_server import OurServer
 from eaglelocal.client.servers.llama_server import LlamaServer
 from eaglelocal.client.servers.prometheus import Samples
@@ -26,20 +26,20 @@ from eaglelocal.errors import EagleLocalError, EngineError
 GAP_S = 0.5  # between readings
 PATIENCE_S = 2.0  # between attempts to reach a server that does not answer
 
-OnReading = Callable[[Reading], None]
+OnReading = Callable[[ServerReading], None]
 
 
-class Source(Protocol):
+class ServerReader(Protocol):
     """A reader for one kind of server."""
 
     @property
     def kind(self) -> str: ...
 
-    def read(self) -> Reading:
+    def read(self) -> ServerReading:
         """Return the server's state. Raises EagleLocalError when it does not answer."""
 
 
-def source_of(connection: Connection) -> Source:
+def source_of(connection: KeepAliveConnection) -> ServerReader:
     """Detect the kind of server and return its reader. Raises EngineError for an unknown one."""
     reply = connection.get("/v1/models")
     if reply.status in (401, 403):
@@ -61,15 +61,15 @@ def source_of(connection: Connection) -> Source:
     raise EngineError(what, hint="its /v1/models, /props and /metrics say nothing that is known here")
 
 
-class Watch:
+class ServerWatch:
     """Polls a server until it is closed; `on_reading` runs on its thread."""
 
     def __init__(self, url: str, on_reading: OnReading, *, api_key: str = "", gap_s: float = GAP_S) -> None:
         """Prepare a watch. Raises UsageError for an invalid address."""
-        self._connection = Connection(url, api_key=api_key)
+        self._connection = KeepAliveConnection(url, api_key=api_key)
         self.url, self._api_key = self._connection.url, api_key
         self._on_reading, self._gap_s = on_reading, gap_s
-        self._source: Source | None = None
+        self._source: ServerReader | None = None
         self._kind = ""
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -82,7 +82,7 @@ class Watch:
         self._is_closing.set()
         self._thread.join(1.0)
 
-    def read(self) -> Reading:
+    def read(self) -> ServerReading:
         """Return the server's present state; on failure a DISCONNECTED reading."""
         try:
             if self._source is None:
@@ -91,7 +91,7 @@ class Watch:
             return self._source.read()
         except EagleLocalError as error:
             self._source = None
-            return Reading(kind=self._kind, state=DISCONNECTED, detail=error.message)
+            return ServerReading(kind=self._kind, state=DISCONNECTED, detail=error.message)
 
     # ---- commands, from any thread
     def cancel(self, request_id: str) -> None:
@@ -103,7 +103,7 @@ class Watch:
         self._post("/v1/speculation", {"spec": spec.num_draft_tokens or str(spec)})
 
     def _post(self, path: str, body: dict[str, object]) -> None:
-        with contextlib.closing(Connection(self.url, api_key=self._api_key)) as connection:
+        with contextlib.closing(KeepAliveConnection(self.url, api_key=self._api_key)) as connection:
             connection.post(path, body)
 
     def _run(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eaglelocal.client.http_stream import mapping
-from eaglelocal.client.server_reading import Reading, Totals
-from eaglelocal.client.servers.connection import Connection
+from eaglelocal.client.server_reading import ServerReading, ServerTotals
+from eaglelocal.client.servers.connection import KeepAliveConnection
 from eaglelocal.client.servers.json_fields import text, whole
 from eaglelocal.client.servers.prometheus import Samples
 from eaglelocal.errors import EngineError
@@ -20,11 +20,11 @@ class VllmServer:
 
     kind = KIND
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: KeepAliveConnection) -> None:
         self._connection = connection
         self._model: Mapping[str, object] = {}
 
-    def read(self) -> Reading:
+    def read(self) -> ServerReading:
         reply = self._connection.get("/metrics")
         if not reply.is_good:
             raise EngineError(f"{self._connection.url}/metrics answers {reply.status}")
@@ -34,11 +34,11 @@ class VllmServer:
         return reading_of_vllm(Samples(reply.text), self._model)
 
 
-def reading_of_vllm(samples: Samples, model: Mapping[str, object]) -> Reading:
+def reading_of_vllm(samples: Samples, model: Mapping[str, object]) -> ServerReading:
     """Return the reading. `model`: the first entry of /v1/models."""
     running, waiting = PREFIX + "num_requests_running", PREFIX + "num_requests_waiting"
     num_running, num_waiting = samples.total(running), samples.total(waiting)
-    return Reading(
+    return ServerReading(
         kind=KIND,
         state="ready",
         model=text(model, "id") or samples.label(running, "model_name"),
@@ -52,10 +52,10 @@ def reading_of_vllm(samples: Samples, model: Mapping[str, object]) -> Reading:
     )
 
 
-def _totals(samples: Samples) -> Totals:
+def _totals(samples: Samples) -> ServerTotals:
     draft = PREFIX + "spec_decode_num_"
     hits = samples.total(PREFIX + "prefix_cache_hits_total", PREFIX + "gpu_prefix_cache_hits_total")
-    return Totals(
+    return ServerTotals(
         process=str(samples.total("process_start_time_seconds") or ""),
         prompt_tokens=samples.total(PREFIX + "prompt_tokens_total"),
         cached_prompt_tokens=hits,

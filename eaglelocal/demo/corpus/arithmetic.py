@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from eaglelocal.demo.corpus.tasks import Check, Split, Task, ask, split_of
+from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask, split_of
 from eaglelocal.demo.corpus.word_problems import Story, tell
 
 Operator = Literal["+", "-", "x"]
@@ -154,11 +154,11 @@ def working(step: Step) -> str:
     return "\n".join((*_COLUMNS[step.operator](step.a, step.b), equation))
 
 
-def task(rng: Random, split: Split) -> Task:
+def task(rng: Random, split: Split) -> CorpusTask:
     return _problem(rng, split) if rng.random() < 0.3 else _bare(rng, split)
 
 
-def _bare(rng: Random, split: Split) -> Task:
+def _bare(rng: Random, split: Split) -> CorpusTask:
     while (step := draw_step(rng)).split != split:
         pass
     a, b = step.a, step.b
@@ -168,7 +168,7 @@ def _bare(rng: Random, split: Split) -> Task:
     return ask("math", question, working(step), check=Check("number", (str(step.result),)))
 
 
-def _problem(rng: Random, split: Split) -> Task:
+def _problem(rng: Random, split: Split) -> CorpusTask:
     while _split_of_story(story := tell(rng)) != split:
         pass
     answer = "\n".join(

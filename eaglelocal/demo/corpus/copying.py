@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 
 from eaglelocal.demo.corpus.passages import compose, genres
-from eaglelocal.demo.corpus.tasks import Check, Split, Task, ask, split_of
+from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask, split_of
 from eaglelocal.demo.corpus.words import FIRST_NAMES, FRUITS, JOBS, MONTHS, OBJECTS, SORTS
 
 Made = tuple[str, str]  # prompt, answer
@@ -27,7 +27,7 @@ _VERBATIM = (
 _FIELDS = ("company", "product", "day", "town", "colour", "object", "animal", "job", "person", "month", "food", "year")
 
 
-def task(rng: Random, split: Split) -> Task:
+def task(rng: Random, split: Split) -> CorpusTask:
     while split_of((made := rng.choice(_WAYS)(rng))[0]) != split:
         pass
     prompt, answer = made

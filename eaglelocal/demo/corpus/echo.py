@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
-from eaglelocal.demo.corpus.tasks import Check, Split, Task, ask, split_of
+from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask, split_of
 from eaglelocal.demo.corpus.words import ANIMALS, COLOURS, FIRST_NAMES, FOODS, FRUITS, JOBS, OBJECTS, town
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -16,7 +16,7 @@ _WORDS = (*ANIMALS, *COLOURS, *FIRST_NAMES, *FOODS, *FRUITS, *JOBS, *OBJECTS)
 _REPEAT = ("Repeat:", "Repeat this:", "Say this again:", "Copy:", "Echo:", "Once more:")
 
 
-def task(rng: Random, split: Split) -> Task:
+def task(rng: Random, split: Split) -> CorpusTask:
     while split_of((made := rng.choice((_repeat, _repeat, _look_up))(rng))[0]) != split:
         pass
     prompt, answer = made

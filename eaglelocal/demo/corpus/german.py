@@ -29,7 +29,7 @@ from eaglelocal.demo.corpus.german_phrases import (
     third_person,
 )
 from eaglelocal.demo.corpus.german_words import lexicon
-from eaglelocal.demo.corpus.tasks import Check, Split, Task, ask, split_of
+from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask, split_of
 
 _REQUESTS = (
     "Translate to English: {text}",
@@ -69,7 +69,7 @@ _MODALS = (
 )
 
 
-def task(rng: Random, split: Split) -> Task:
+def task(rng: Random, split: Split) -> CorpusTask:
     while split_of((pair := sentence(rng))[0]) != split:
         pass
     german, english = pair

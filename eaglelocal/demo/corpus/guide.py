@@ -12,7 +12,7 @@ from random import Random
 
 from eaglelocal.demo.corpus import small_talk
 from eaglelocal.demo.corpus.facts import Fact, built_in_facts
-from eaglelocal.demo.corpus.tasks import Check, Message, Split, Task
+from eaglelocal.demo.corpus.tasks import Check, CorpusMessage, CorpusTask, Split
 
 KIND = "chat"
 _SYNONYMS = (
@@ -63,7 +63,7 @@ _SMALL_WORDS = frozenset(
 _PUNCTUATION = re.compile(r"[^\w\s]")
 
 
-def task(rng: Random, split: Split, facts: tuple[Fact, ...] | None = None) -> Task:
+def task(rng: Random, split: Split, facts: tuple[Fact, ...] | None = None) -> CorpusTask:
     """Return a conversation of one to six turns, ending with a fact, a follow-up, small talk or an unknown question."""
     known = built_in_facts() if facts is None else facts
     if split == "held_out":
@@ -81,19 +81,19 @@ def plain_wording(text: str) -> str:
     return " ".join(_PUNCTUATION.sub(" ", text.lower()).split())
 
 
-def _held_out(rng: Random, facts: tuple[Fact, ...]) -> Task:
+def _held_out(rng: Random, facts: tuple[Fact, ...]) -> CorpusTask:
     fact = rng.choice(facts)
     question = small_talk.framed(rng, rng.choice(fact.held_out))
     before = _history(rng, facts) if rng.random() < 0.25 else ()
-    return Task(KIND, (*before, Message("user", question)), fact.answer, Check("contains", fact.must))
+    return CorpusTask(KIND, (*before, CorpusMessage("user", question)), fact.answer, Check("contains", fact.must))
 
 
-def _single(rng: Random, facts: tuple[Fact, ...]) -> Task:
+def _single(rng: Random, facts: tuple[Fact, ...]) -> CorpusTask:
     fact = rng.choice(facts)
     return _asked(rng, (), fact, facts=facts)
 
 
-def _several(rng: Random, facts: tuple[Fact, ...]) -> Task:
+def _several(rng: Random, facts: tuple[Fact, ...]) -> CorpusTask:
     before = _history(rng, facts)
     draw = rng.random()
     if draw < 0.08:
@@ -106,11 +106,11 @@ def _several(rng: Random, facts: tuple[Fact, ...]) -> Task:
     final = _asked(rng, before, fact, facts=facts)
     if fact.follow_up is None or rng.random() < 0.4:
         return final
-    history = (*final.messages, Message("assistant", final.answer))
+    history = (*final.messages, CorpusMessage("assistant", final.answer))
     return _ending(history, (fact.follow_up.question, fact.follow_up.answer))
 
 
-def _history(rng: Random, facts: tuple[Fact, ...]) -> tuple[Message, ...]:
+def _history(rng: Random, facts: tuple[Fact, ...]) -> tuple[CorpusMessage, ...]:
     """Return zero to three facts as turns, sometimes with a greeting before and thanks between."""
     exchanges = [small_talk.greeting(rng)] if rng.random() < 0.3 else []
     for fact in rng.sample(facts, min(len(facts), rng.randint(0 if exchanges else 1, 3))):
@@ -122,18 +122,18 @@ def _history(rng: Random, facts: tuple[Fact, ...]) -> tuple[Message, ...]:
     return tuple(message for question, answer in exchanges for message in _turn(question, answer))
 
 
-def _turn(question: str, answer: str) -> tuple[Message, Message]:
-    return Message("user", question), Message("assistant", answer)
+def _turn(question: str, answer: str) -> tuple[CorpusMessage, CorpusMessage]:
+    return CorpusMessage("user", question), CorpusMessage("assistant", answer)
 
 
-def _asked(rng: Random, before: tuple[Message, ...], fact: Fact, *, facts: tuple[Fact, ...]) -> Task:
-    messages = (*before, Message("user", wording(rng, fact, facts)))
-    return Task(KIND, messages, fact.answer, Check("contains", fact.must))
+def _asked(rng: Random, before: tuple[CorpusMessage, ...], fact: Fact, *, facts: tuple[Fact, ...]) -> CorpusTask:
+    messages = (*before, CorpusMessage("user", wording(rng, fact, facts)))
+    return CorpusTask(KIND, messages, fact.answer, Check("contains", fact.must))
 
 
-def _ending(before: tuple[Message, ...], exchange: small_talk.Exchange) -> Task:
+def _ending(before: tuple[CorpusMessage, ...], exchange: small_talk.Exchange) -> CorpusTask:
     question, answer = exchange
-    return Task(KIND, (*before, Message("user", question)), answer, Check("contains", (answer,)))
+    return CorpusTask(KIND, (*before, CorpusMessage("user", question)), answer, Check("contains", (answer,)))
 
 
 def wording(rng: Random, fact: Fact, facts: tuple[Fact, ...]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from eaglelocal.demo.corpus import arithmetic, copying, echo, german, guide, passage_qa, python_code, summary
-from eaglelocal.demo.corpus.tasks import Message, Split, Task, TaskMaker
+from eaglelocal.demo.corpus.tasks import CorpusMessage, CorpusTask, Split, TaskMaker
 
 Piece = tuple[str, bool]  # text, and whether it is the assistant's (and counts in the loss)
 
@@ -35,45 +35,45 @@ _SYSTEM_MESSAGES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TaskKind:
     """A kind of task: the function that makes its tasks, and its share of all tasks."""
 
     make: TaskMaker
     weight: float
 
 
-KINDS: dict[str, Kind] = {
-    "chat": Kind(guide.task, 0.19),
-    "summarise": Kind(summary.task, 0.105),
-    "passage": Kind(passage_qa.task, 0.19),
-    "math": Kind(arithmetic.task, 0.115),
-    "translate": Kind(german.task, 0.14),
-    "python": Kind(python_code.task, 0.07),
-    "copy": Kind(copying.task, 0.08),
+KINDS: dict[str, TaskKind] = {
+    "chat": TaskKind(guide.task, 0.19),
+    "summarise": TaskKind(summary.task, 0.105),
+    "passage": TaskKind(passage_qa.task, 0.19),
+    "math": TaskKind(arithmetic.task, 0.115),
+    "translate": TaskKind(german.task, 0.14),
+    "python": TaskKind(python_code.task, 0.07),
+    "copy": TaskKind(copying.task, 0.08),
 }
-TRAINED = {**KINDS, "echo": Kind(echo.task, 0.11)}  # echo is only for training
+TRAINED = {**KINDS, "echo": TaskKind(echo.task, 0.11)}  # echo is only for training
 _NAMES = tuple(TRAINED)
 _WEIGHTS = tuple(kind.weight for kind in TRAINED.values())
 
 
-def conversations(seed: int, split: Split) -> Iterator[Task]:
+def conversations(seed: int, split: Split) -> Iterator[CorpusTask]:
     """Yield tasks of all kinds without end, the same for the same seed; some joined, some with a system message."""
     rng = Random(f"{split}/{seed}")
     while True:
         yield _with_system(rng, _joined(rng, split) if rng.random() < _JOINED_SHARE else _draw(rng, split))
 
 
-def tasks_of(kind: str, seed: int, split: Split) -> Iterator[Task]:
+def tasks_of(kind: str, seed: int, split: Split) -> Iterator[CorpusTask]:
     """Yield tasks of one kind without end, as an evaluation asks them."""
     rng = Random(f"{kind}/{split}/{seed}")
     while True:
         yield KINDS[kind].make(rng, split)
 
 
-def render(task: Task) -> list[Piece]:
+def render(task: CorpusTask) -> list[Piece]:
     """Return the whole conversation in ChatML; the assistant's pieces end with their end mark."""
     pieces: list[Piece] = []
-    for message in (*task.messages, Message("assistant", task.answer)):
+    for message in (*task.messages, CorpusMessage("assistant", task.answer)):
         if message.role == "assistant":
             pieces += [(f"{START}assistant\n", False), (f"{message.content}{END}", True), ("\n", False)]
         else:
@@ -81,27 +81,27 @@ def render(task: Task) -> list[Piece]:
     return pieces
 
 
-def render_prompt(task: Task) -> str:
+def render_prompt(task: CorpusTask) -> str:
     """Return the prompt in ChatML, up to the beginning of the answer."""
     turns = (f"{START}{message.role}\n{message.content}{END}\n" for message in task.messages)
     return "".join((*turns, f"{START}assistant\n"))
 
 
-def _draw(rng: Random, split: Split) -> Task:
+def _draw(rng: Random, split: Split) -> CorpusTask:
     name = rng.choices(_NAMES, _WEIGHTS)[0]
     return TRAINED[name].make(rng, split)
 
 
-def _joined(rng: Random, split: Split) -> Task:
+def _joined(rng: Random, split: Split) -> CorpusTask:
     """Join several tasks, mostly two to four, to one conversation; the last is judged, the others are history."""
     num_tasks = rng.choice((2, 2, 3, 4)) if rng.random() < 0.88 else rng.randint(5, 11)
     *earlier, last = [_draw(rng, split) for _ in range(num_tasks)]
-    history = [m for task in earlier for m in (*task.messages, Message("assistant", task.answer))]
-    return Task(last.kind, (*history, *last.messages), last.answer, last.check)
+    history = [m for task in earlier for m in (*task.messages, CorpusMessage("assistant", task.answer))]
+    return CorpusTask(last.kind, (*history, *last.messages), last.answer, last.check)
 
 
-def _with_system(rng: Random, task: Task) -> Task:
+def _with_system(rng: Random, task: CorpusTask) -> CorpusTask:
     if rng.random() >= _SYSTEM_SHARE:
         return task
-    system = Message("system", rng.choice(_SYSTEM_MESSAGES))
-    return Task(task.kind, (system, *task.messages), task.answer, task.check)
+    system = CorpusMessage("system", rng.choice(_SYSTEM_MESSAGES))
+    return CorpusTask(task.kind, (system, *task.messages), task.answer, task.check)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from random import Random
 
 from eaglelocal.demo.corpus.passages import Passage, Query, compose, genres
-from eaglelocal.demo.corpus.tasks import Check, Message, Split, Task, split_of
+from eaglelocal.demo.corpus.tasks import Check, CorpusMessage, CorpusTask, Split, split_of
 from eaglelocal.demo.corpus.words import ANIMALS, COLOURS, FIRST_NAMES, FOODS, JOBS, town
 
 _BEFORE = (
@@ -39,7 +39,7 @@ _TRAITS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PassageQuestion:
     """A question with its answer as a bare value and as a sentence."""
 
     question: str
@@ -47,27 +47,27 @@ class _Asked:
     sentence: str
 
 
-def task(rng: Random, split: Split) -> Task:
+def task(rng: Random, split: Split) -> CorpusTask:
     """Return a task with one to four questions about one text; the last is judged, the others are history."""
     while split_of((drawn := _material(rng))[0]) != split:
         pass
     text, possible = drawn
     asked = rng.sample(possible, min(len(possible), rng.choice((1, 1, 1, 2, 3, 4))))
     turns = [_turn(rng, each) for each in asked]
-    messages = [Message("user", _layout(rng, text, turns[0][0]))]
+    messages = [CorpusMessage("user", _layout(rng, text, turns[0][0]))]
     for (_, answer), (question, _) in pairwise(turns):
-        messages += [Message("assistant", answer), Message("user", question)]
+        messages += [CorpusMessage("assistant", answer), CorpusMessage("user", question)]
     answer = turns[-1][1]
-    return Task("passage", tuple(messages), answer, Check("exact", (answer,)))
+    return CorpusTask("passage", tuple(messages), answer, Check("exact", (answer,)))
 
 
-def _turn(rng: Random, asked: _Asked) -> tuple[str, str]:
+def _turn(rng: Random, asked: _PassageQuestion) -> tuple[str, str]:
     if rng.random() < 0.3:
         return f"{asked.question} {rng.choice(_SENTENCE)}", asked.sentence
     return asked.question, f"The text says: {asked.value}."
 
 
-def _material(rng: Random) -> tuple[str, list[_Asked]]:
+def _material(rng: Random) -> tuple[str, list[_PassageQuestion]]:
     """Return a text and the questions that it answers."""
     draw = rng.random()
     if draw < 0.17:
@@ -78,7 +78,7 @@ def _material(rng: Random) -> tuple[str, list[_Asked]]:
     return passage.text, [_asked(rng, passage, query) for query in passage.open_queries]
 
 
-def _titled_passages(rng: Random, num_passages: int) -> tuple[str, list[_Asked]]:
+def _titled_passages(rng: Random, num_passages: int) -> tuple[str, list[_PassageQuestion]]:
     """Return passages of different genres under titles, and questions that name the title they are about."""
     passages = [compose(rng, genre) for genre in rng.sample(genres(), num_passages)]
     text = "\n\n".join(f"{passage.genre.name.capitalize()}\n{passage.text}" for passage in passages)
@@ -86,16 +86,16 @@ def _titled_passages(rng: Random, num_passages: int) -> tuple[str, list[_Asked]]
     for passage in passages:
         query = _asked(rng, passage, rng.choice(passage.open_queries))
         question = f"{passage.genre.name.capitalize()}: {query.question}"
-        asked.append(_Asked(question, query.value, query.sentence))
+        asked.append(_PassageQuestion(question, query.value, query.sentence))
     return text, asked
 
 
-def _asked(rng: Random, passage: Passage, query: Query) -> _Asked:
+def _asked(rng: Random, passage: Passage, query: Query) -> _PassageQuestion:
     question = passage.fill(rng.choice(query.questions))
-    return _Asked(question, passage.values[query.slot], passage.fill(query.sentence))
+    return _PassageQuestion(question, passage.values[query.slot], passage.fill(query.sentence))
 
 
-def _records(rng: Random) -> tuple[str, list[_Asked]]:
+def _records(rng: Random) -> tuple[str, list[_PassageQuestion]]:
     """Return a text on two to five people with one to three traits each, and a question on each trait of each."""
     names = rng.sample(FIRST_NAMES, rng.randint(2, 5))
     kinds = rng.sample(range(len(_TRAITS)), rng.randint(1, 3))
@@ -106,9 +106,9 @@ def _records(rng: Random) -> tuple[str, list[_Asked]]:
     return text, [_asked_of_record(*row) for row in rows]
 
 
-def _asked_of_record(name: str, kind: int, value: str) -> _Asked:
+def _asked_of_record(name: str, kind: int, value: str) -> _PassageQuestion:
     _, question, sentence = _TRAITS[kind]
-    return _Asked(question.format(name=name), value, sentence.format(name=name, value=value))
+    return _PassageQuestion(question.format(name=name), value, sentence.format(name=name, value=value))
 
 
 def _trait_value(rng: Random, kind: int) -> str:

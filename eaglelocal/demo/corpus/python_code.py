@@ -13,7 +13,7 @@ from random import Random
 from string import Template
 
 from eaglelocal.core.toml_text import read_toml
-from eaglelocal.demo.corpus.tasks import Check, Split, Task, ask, split_of
+from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask, split_of
 
 _REQUESTS = (
     "Write a Python function that {ask}.",
@@ -57,7 +57,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TemplateValues:
     """The values that one request fixes. It mentions name and parameters only if they are not the template's first."""
 
     function: Function
@@ -87,13 +87,13 @@ def functions() -> tuple[Function, ...]:
     )
 
 
-def task(rng: Random, split: Split) -> Task:
+def task(rng: Random, split: Split) -> CorpusTask:
     while split_of((choice := _choose(rng)).key) != split:
         pass
     return ask("python", _request(rng, choice), f"```python\n{code(choice)}\n```", check=Check("python"))
 
 
-def code(choice: Choice) -> str:
+def code(choice: TemplateValues) -> str:
     function = choice.function
     lines = Template(function.body).substitute(_names(choice)).split("\n")
     if choice.documented:
@@ -101,15 +101,15 @@ def code(choice: Choice) -> str:
     return f"def {choice.name}({', '.join(choice.params)}):\n" + "\n".join(f"    {line}" for line in lines)
 
 
-def _choose(rng: Random) -> Choice:
+def _choose(rng: Random) -> TemplateValues:
     function = rng.choice(functions())
     constant = rng.randint(2, 12) if rng.random() < 0.6 else rng.randint(13, 100)
     name = function.names[0] if rng.random() < 0.4 else rng.choice(function.names)
     params = function.params[0] if rng.random() < 0.6 else rng.choice(function.params)
-    return Choice(function, name.replace("$n", str(constant)), params, constant, rng.random() < 0.3)
+    return TemplateValues(function, name.replace("$n", str(constant)), params, constant, rng.random() < 0.3)
 
 
-def _request(rng: Random, choice: Choice) -> str:
+def _request(rng: Random, choice: TemplateValues) -> str:
     function = choice.function
     wanted = "" if choice.name == function.names[0].replace("$n", str(choice.constant)) else choice.name
     templates = _REQUESTS[2:] if wanted else _REQUESTS
@@ -133,14 +133,14 @@ def _infinitive(wish: str) -> str:
     return f"{verb} {rest}"
 
 
-def _parameter_word(choice: Choice) -> str:
+def _parameter_word(choice: TemplateValues) -> str:
     return "parameter" if len(choice.params) == 1 else "parameters"
 
 
-def _fill(text: str, choice: Choice) -> str:
+def _fill(text: str, choice: TemplateValues) -> str:
     return text.replace("$n", str(choice.constant))
 
 
-def _names(choice: Choice) -> dict[str, str]:
+def _names(choice: TemplateValues) -> dict[str, str]:
     first, second, *_ = (*choice.params, "", "")
     return {"f": choice.name, "p": first, "q": second, "n": str(choice.constant)}

@@ -9,7 +9,7 @@ import re
 from random import Random
 
 from eaglelocal.demo.corpus.passages import Passage, compose, genres
-from eaglelocal.demo.corpus.tasks import Check, Split, Task, ask, split_of
+from eaglelocal.demo.corpus.tasks import Check, CorpusTask, Split, ask, split_of
 
 _SLOT = re.compile(r"\{(\w+)\}")
 _BEFORE = (
@@ -43,7 +43,7 @@ _AFTER = (
 )
 
 
-def task(rng: Random, split: Split) -> Task:
+def task(rng: Random, split: Split) -> CorpusTask:
     while split_of((passage := compose(rng, rng.choice(genres()))).text) != split:
         pass
     template = rng.choice(passage.genre.summaries)

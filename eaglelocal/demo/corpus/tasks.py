@@ -24,7 +24,7 @@ _FENCE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class CorpusMessage:
     role: Role
     content: str
 
@@ -38,21 +38,21 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class CorpusTask:
     """A conversation that ends with the user's turn, the expected answer, and the check for any answer."""
 
     kind: str
-    messages: tuple[Message, ...]
+    messages: tuple[CorpusMessage, ...]
     answer: str
     check: Check
 
 
-TaskMaker = Callable[[Random, Split], Task]
+TaskMaker = Callable[[Random, Split], CorpusTask]
 
 
-def ask(kind: str, question: str, answer: str, *, check: Check) -> Task:
+def ask(kind: str, question: str, answer: str, *, check: Check) -> CorpusTask:
     """Return a task of one turn."""
-    return Task(kind, (Message("user", question),), answer, check)
+    return CorpusTask(kind, (CorpusMessage("user", question),), answer, check)
 
 
 def split_of(key: str) -> Split:
@@ -60,7 +60,7 @@ def split_of(key: str) -> Split:
     return "held_out" if zlib.crc32(key.encode()) % HELD_OUT_ONE_IN == 0 else "train"
 
 
-def is_right(task: Task, text: str) -> bool:
+def is_right(task: CorpusTask, text: str) -> bool:
     match task.check.how:
         case "exact":
             return text.strip() == task.check.expected[0].strip()

@@ -25,9 +25,9 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_rows
 from eaglelocal.gguf.values import ValueType
-from eaglelocal.gguf.writer import Entry, StreamedTensor, copied_entries
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copied_entries
 from eaglelocal.hub.heads.head_config import OTHER, HeadConfig, Readings, read_config, readings_of
-from eaglelocal.hub.heads.head_folder import Published
+from eaglelocal.hub.heads.head_folder import PublishedHead
 from eaglelocal.hub.heads.safetensors_files import Floats, Ints, StoredTensor
 from eaglelocal.hub.heads.tensor_names import HeadTensors, head_tensors
 from eaglelocal.hub.heads.vocabulary_map import target_tokens
@@ -54,7 +54,7 @@ SAME_SHARE = 0.02  # of an embedding's length: the most that rounding to six bit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class HeadReading:
     """A way to read what a head's configuration leaves open."""
 
     taps: tuple[int, ...]
@@ -78,15 +78,15 @@ class ReadHead:
     notes: tuple[str, ...]
 
     @property
-    def stated(self) -> Reading:
+    def stated(self) -> HeadReading:
         """The reading that the configuration states, or most likely means."""
-        return Reading(
+        return HeadReading(
             taps=self.readings.taps[0],
             norm_before_residual=self.readings.norm_before_residual[0],
             norm_output=self.config.norm_output,
         )
 
-    def alternatives(self) -> list[Reading]:
+    def alternatives(self) -> list[HeadReading]:
         """Return other readings of taps and residual, with the stated recurrence.
 
         They differ in the acceptance of the first drafted token.
@@ -99,7 +99,7 @@ class ReadHead:
         ]
 
 
-def read_head(published: Published, beside: Header, target: ModelInfo, *, name: str) -> ReadHead:
+def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, name: str) -> ReadHead:
     """Read a head; `beside` is the target's header. Raises ModelFileError or IncompatibleError with the reason."""
     tensors = head_tensors(published.tensors)
     config = read_config(published.config, prefix=tensors.prefix, layer_name=tensors.layer_name)
@@ -194,7 +194,7 @@ def _notes(config: HeadConfig, tensors: HeadTensors, target: ModelInfo, *, fc_no
         yield f"left out, because they change nothing: {len(tensors.dropped)} tensors ({tensors.dropped[0]} ...)"
 
 
-def entries_of(head: ReadHead, reading: Reading, beside: Header, target: ModelInfo, kind: str) -> list[Entry]:
+def entries_of(head: ReadHead, reading: HeadReading, beside: Header, target: ModelInfo, kind: str) -> list[KeyValue]:
     """Return the file's keys; the tokenizer is the target's."""
     config = head.config
     counts = {
@@ -221,12 +221,12 @@ def entries_of(head: ReadHead, reading: Reading, beside: Header, target: ModelIn
     texts = {"general.name": head.name, TARGET_NAME_KEY: target.name, VERIFIER_KEY: config.verifier}
     taps = padded_taps(reading.taps, target.n_layer)
     return [
-        *(Entry(key, ValueType.STRING, text) for key, text in texts.items() if text),
-        *(Entry(key, ValueType.UINT32, count) for key, count in counts.items()),
-        *(Entry(key, ValueType.BOOL, flag) for key, flag in flags.items()),
-        Entry("eagle3.target_layers", ValueType.ARRAY, taps, ValueType.INT32),
-        Entry("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, config.rms_eps),
-        Entry(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it was tried
+        *(KeyValue(key, ValueType.STRING, text) for key, text in texts.items() if text),
+        *(KeyValue(key, ValueType.UINT32, count) for key, count in counts.items()),
+        *(KeyValue(key, ValueType.BOOL, flag) for key, flag in flags.items()),
+        KeyValue("eagle3.target_layers", ValueType.ARRAY, taps, ValueType.INT32),
+        KeyValue("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, config.rms_eps),
+        KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it was tried
         *config.rope.keys(),
         *tokenizer_entries(beside),
     ]
@@ -238,7 +238,7 @@ def padded_taps(taps: tuple[int, ...], n_layer: int) -> tuple[int, ...]:
     return taps + tuple(next(spare, 0) for _ in range(NUM_TAPS - len(taps)))
 
 
-def tokenizer_entries(beside: Header) -> list[Entry]:
+def tokenizer_entries(beside: Header) -> list[KeyValue]:
     """Return the target's tokenizer keys, which the head's file needs, too."""
     others = frozenset(key for key in beside.metadata if not key.startswith("tokenizer."))
     return copied_entries(beside, without=others)

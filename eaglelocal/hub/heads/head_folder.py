@@ -36,7 +36,7 @@ FORMATS = (Format(SUFFIX, "model", read_safetensors), Format(".bin", "pytorch_mo
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedHead:
     """The content of a folder: the configuration as JSON, and the tensors by the names they have there."""
 
     folder: Path
@@ -44,7 +44,7 @@ class Published:
     tensors: Mapping[str, StoredTensor]
 
 
-def read_published(folder: Path) -> Published:
+def read_published(folder: Path) -> PublishedHead:
     """Read a published head. Raises ModelFileError on whatever is missing or damaged."""
     if not folder.is_dir():
         raise ModelFileError(f"{folder} is not a folder", hint=f"give a folder with {CONFIG} and *{SUFFIX}")
@@ -59,7 +59,7 @@ def read_published(folder: Path) -> Published:
                 raise ModelFileError(f"tensor {name} is in {tensors[name].path.name} and in {path.name}")
             tensors[name] = tensor
         check_count(path, len(tensors))
-    return Published(folder, config, tensors)
+    return PublishedHead(folder, config, tensors)
 
 
 def read_json(path: Path) -> dict[str, object]:

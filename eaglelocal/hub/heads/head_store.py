@@ -27,7 +27,7 @@ from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.writer import Entry, StreamedTensor, file_bytes_at_most, write_streamed
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, file_bytes_at_most, write_streamed
 from eaglelocal.probe.process_info import birth_of, is_alive
 
 MAX_HEADS = 64  # of one kind of target, the newest, that are read
@@ -134,7 +134,7 @@ def drop_leftovers(folder: Path) -> int:
 
 @contextmanager
 def written(
-    path: Path, entries: Sequence[Entry], tensors: Sequence[StreamedTensor], *, on_progress: Progress
+    path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor], *, on_progress: Progress
 ) -> Iterator[Path]:
     """Write a complete head beside `path`; it becomes `path` when the block ends well, else it is deleted.
 
@@ -177,7 +177,7 @@ def _appear(partial: Path, path: Path) -> None:
         raise _unwritable(path, error) from error
 
 
-def _write(path: Path, entries: Sequence[Entry], tensors: Sequence[StreamedTensor], on_progress: Progress) -> None:
+def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor], on_progress: Progress) -> None:
     total, done = sum(tensor.nbytes for tensor in tensors), 0
 
     def count(num_bytes: int) -> None:

@@ -32,7 +32,7 @@ STORES = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 FETCHES = frozenset({"GET", "BINGET", "LONG_BINGET"})
 
 
-class PickleMachine:
+class PickleInterpreter:
     """An interpreter of one pickle. `known` returns the object for (module, name), `refer` for a persistent id."""
 
     def __init__(self, known: Callable[[str, str], object], refer: Callable[[object], object]) -> None:

@@ -23,7 +23,7 @@ from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import raw_pieces, read_span
 from eaglelocal.gguf.values import ValueType
-from eaglelocal.gguf.writer import Bytes, Entry, StreamedTensor, copied_entries
+from eaglelocal.gguf.writer import Bytes, KeyValue, StreamedTensor, copied_entries
 from eaglelocal.hub.heads.head_store import drop_leftovers, written
 from eaglelocal.hub.heads.weight_conversion import PIECE_BYTES, encode
 
@@ -109,8 +109,8 @@ def is_current(copy: Path) -> bool:
 def _write(copy: Path, header: Header, types: Mapping[str, GgmlType], kind: str, on_progress: Progress) -> None:
     entries = [
         *copied_entries(header, without=frozenset({FILE_TYPE_KEY, ORIGIN_KEY})),
-        Entry(FILE_TYPE_KEY, ValueType.UINT32, FILE_TYPES[kind]),
-        Entry(ORIGIN_KEY, ValueType.STRING, header.path.absolute().as_uri()),
+        KeyValue(FILE_TYPE_KEY, ValueType.UINT32, FILE_TYPES[kind]),
+        KeyValue(ORIGIN_KEY, ValueType.STRING, header.path.absolute().as_uri()),
     ]
     tensors = [_tensor(header, tensor, types.get(name)) for name, tensor in header.tensors.items()]
     with written(copy, entries, tensors, on_progress=on_progress) as made:

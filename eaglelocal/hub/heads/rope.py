@@ -14,7 +14,7 @@ import numpy as np
 
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.values import ValueType
-from eaglelocal.gguf.writer import Entry
+from eaglelocal.gguf.writer import KeyValue
 from eaglelocal.hub.heads.safetensors_files import Floats
 
 DEFAULT_THETA = 10_000.0
@@ -30,16 +30,16 @@ class Rope:
     low: float = 1.0  # of llama3: low_freq_factor; of yarn: beta_slow
     high: float = 4.0  # of llama3: high_freq_factor; of yarn: beta_fast
 
-    def keys(self) -> list[Entry]:
-        entries = [Entry("eagle3.rope.freq_base", ValueType.FLOAT32, self.theta)]
+    def keys(self) -> list[KeyValue]:
+        entries = [KeyValue("eagle3.rope.freq_base", ValueType.FLOAT32, self.theta)]
         if self.kind in ("linear", "yarn"):
-            entries.append(Entry("eagle3.rope.scaling.type", ValueType.STRING, self.kind))
-            entries.append(Entry("eagle3.rope.scaling.factor", ValueType.FLOAT32, self.factor))
+            entries.append(KeyValue("eagle3.rope.scaling.type", ValueType.STRING, self.kind))
+            entries.append(KeyValue("eagle3.rope.scaling.factor", ValueType.FLOAT32, self.factor))
         if self.kind == "yarn":
             name = "eagle3.rope.scaling.original_context_length"
-            entries.append(Entry(name, ValueType.UINT32, self.original_context))
-            entries.append(Entry("eagle3.rope.scaling.yarn_beta_slow", ValueType.FLOAT32, self.low))
-            entries.append(Entry("eagle3.rope.scaling.yarn_beta_fast", ValueType.FLOAT32, self.high))
+            entries.append(KeyValue(name, ValueType.UINT32, self.original_context))
+            entries.append(KeyValue("eagle3.rope.scaling.yarn_beta_slow", ValueType.FLOAT32, self.low))
+            entries.append(KeyValue("eagle3.rope.scaling.yarn_beta_fast", ValueType.FLOAT32, self.high))
         return entries
 
     def factors(self, head_dim: int) -> Floats | None:

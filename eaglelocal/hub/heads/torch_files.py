@@ -18,7 +18,7 @@ from typing import IO
 
 from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.cursor import refuse
-from eaglelocal.hub.heads.pickle_interpreter import PickleMachine
+from eaglelocal.hub.heads.pickle_interpreter import PickleInterpreter
 from eaglelocal.hub.heads.safetensors_files import ITEM_BYTES, MAX_DIMENSIONS, StoredTensor, check_count
 
 MAX_PICKLE_BYTES = 2 << 20  # about 250 for each tensor
@@ -67,7 +67,7 @@ def _views(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo | None) 
     if entry is None or not _is_stored(entry) or entry.file_size > MAX_PICKLE_BYTES:
         raise refuse(path.name, "no archive of torch: it has no data.pkl of a sane size", hint=CONVERT)
     try:
-        found = PickleMachine(_known, _storage).run(archive.read(entry))
+        found = PickleInterpreter(_known, _storage).run(archive.read(entry))
     except ModelFileError as error:
         raise refuse(path.name, error.message, hint=CONVERT) from error
     except Exception as error:  # a damaged pickle fails in many ways

@@ -17,7 +17,7 @@ SURE = 2.0  # standard errors by which a reading must be better than the stated 
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class TrialAcceptance:
     """Acceptance over all drafts of a trial."""
 
     drafts: int
@@ -60,7 +60,7 @@ class Figures:
         return there[0] / self.drafts if there and self.drafts else 0.0
 
 
-def figures_of(counts: Iterable[tuple[int, Sequence[int]]], tokens: Iterable[int]) -> Figures:
+def figures_of(counts: Iterable[tuple[int, Sequence[int]]], tokens: Iterable[int]) -> TrialAcceptance:
     """Sum up answers: (drafts, accepted tokens per position) of each, and all tokens that were emitted."""
     drafts, accepted = 0, Counter[int]()
     for num_drafts, per_position in counts:
@@ -69,14 +69,14 @@ def figures_of(counts: Iterable[tuple[int, Sequence[int]]], tokens: Iterable[int
     said = Counter(tokens)
     most = max(said.values(), default=0)
     depth = max(accepted, default=-1) + 1
-    return Figures(drafts, tuple(accepted[i] for i in range(depth)), said.total(), most / max(said.total(), 1))
+    return TrialAcceptance(drafts, tuple(accepted[i] for i in range(depth)), said.total(), most / max(said.total(), 1))
 
 
-def starts_better(other: Figures, stated: Figures) -> bool:
+def starts_better(other: TrialAcceptance, stated: TrialAcceptance) -> bool:
     """Return whether this reading's first drafted token is accepted significantly more often."""
     return other.first - stated.first > SURE * math.hypot(other.first_error, stated.first_error)
 
 
-def goes_on_better(other: Figures, stated: Figures) -> bool:
+def goes_on_better(other: TrialAcceptance, stated: TrialAcceptance) -> bool:
     """Return whether this reading's acceptance length is significantly higher."""
     return other.length - stated.length > SURE * math.hypot(other.length_error, stated.length_error)

@@ -20,8 +20,8 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
 from eaglelocal.gguf.values import Scalar, ValueType
-from eaglelocal.gguf.writer import Entry, StreamedTensor, copied_entries, file_bytes_at_most
-from eaglelocal.hub.inflation.demo_sizes import HEAD_DIM, DemoSize, Shape, choose_head, choose_target
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copied_entries, file_bytes_at_most
+from eaglelocal.hub.inflation.demo_sizes import HEAD_DIM, DemoShape, DemoSize, choose_head, choose_target
 from eaglelocal.hub.inflation.ggml_blocks import Floats, RandomPool
 from eaglelocal.hub.inflation.patch_matrix import Patch, Patchwork, filled, vector, zeros
 from eaglelocal.hub.inflation.widen import Growth, attention, feed_forward
@@ -33,7 +33,7 @@ _ROPE = "rope_freqs.weight"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class EmbeddedSource:
     """An embedded file: its header, and its tensors as floats."""
 
     header: Header
@@ -50,7 +50,7 @@ class FilePlan:
     """A file to write: its keys and its tensors."""
 
     architecture: str
-    entries: Sequence[Entry]
+    entries: Sequence[KeyValue]
     tensors: Sequence[StreamedTensor]
 
     @property
@@ -74,7 +74,7 @@ class Blueprint:
 
 def plan_inflation(reference: DemoSize, source_target: Path, source_head: Path) -> Blueprint:
     """Plan an inflated pair. Raises ModelFileError or IncompatibleError where the sources cannot be inflated."""
-    target, head = Source(read_header(source_target)), Source(read_header(source_head))
+    target, head = EmbeddedSource(read_header(source_target)), EmbeddedSource(read_header(source_head))
     model, eagle = ModelInfo.from_header(target.header), EagleInfo.from_header(head.header)
     check_pair(eagle, model)
     small, small_head = target_shape(model), head_shape(eagle)
@@ -88,24 +88,24 @@ def plan_inflation(reference: DemoSize, source_target: Path, source_head: Path) 
     )
 
 
-def target_shape(model: ModelInfo) -> Shape:
+def target_shape(model: ModelInfo) -> DemoShape:
     heads, kv_heads, ffn = set(model.n_head), set(model.n_kv_head), set(model.n_ff)
     if model.architecture != "llama" or len(heads) + len(kv_heads) + len(ffn) != 3:
         raise IncompatibleError(f"cannot inflate {model.name}: only llama models with equal layers can grow")
-    shape = Shape(model.n_embd, model.n_layer, ffn.pop(), heads.pop(), kv_heads.pop(), model.n_vocab)
+    shape = DemoShape(model.n_embd, model.n_layer, ffn.pop(), heads.pop(), kv_heads.pop(), model.n_vocab)
     _check_source_shape(model.name, shape, model.head_dim)
     return shape
 
 
-def head_shape(eagle: EagleInfo) -> Shape:
+def head_shape(eagle: EagleInfo) -> DemoShape:
     if eagle.norm_before_fc:  # its norm spans all taps with the head's eps, which growth would change
         raise IncompatibleError(f"cannot inflate {eagle.name}: heads with norm_before_fc cannot grow exactly")
-    shape = Shape(eagle.width, 1, eagle.n_ff, eagle.n_head, eagle.n_kv_head, eagle.n_vocab)
+    shape = DemoShape(eagle.width, 1, eagle.n_ff, eagle.n_head, eagle.n_kv_head, eagle.n_vocab)
     _check_source_shape(eagle.name, shape, eagle.head_dim)
     return shape
 
 
-def _check_source_shape(name: str, shape: Shape, head_dim: int) -> None:
+def _check_source_shape(name: str, shape: DemoShape, head_dim: int) -> None:
     if head_dim != HEAD_DIM or shape.width % 32 or shape.ffn % 32 or shape.heads % shape.kv_heads:
         raise IncompatibleError(
             f"cannot inflate {name}: heads of {head_dim}, width {shape.width}, feed-forward {shape.ffn}; "
@@ -113,7 +113,7 @@ def _check_source_shape(name: str, shape: Shape, head_dim: int) -> None:
         )
 
 
-def _shape_entries(prefix: str, shape: Shape, eps: float) -> list[Entry]:
+def _shape_entries(prefix: str, shape: DemoShape, eps: float) -> list[KeyValue]:
     counts = {
         "block_count": shape.layers,
         "embedding_length": shape.width,
@@ -123,26 +123,26 @@ def _shape_entries(prefix: str, shape: Shape, eps: float) -> list[Entry]:
         "attention.key_length": HEAD_DIM,
         "attention.value_length": HEAD_DIM,
     }
-    entries = [Entry(f"{prefix}.{key}", ValueType.UINT32, value) for key, value in counts.items()]
-    return [*entries, Entry(f"{prefix}.{_EPS}", ValueType.FLOAT32, eps)]
+    entries = [KeyValue(f"{prefix}.{key}", ValueType.UINT32, value) for key, value in counts.items()]
+    return [*entries, KeyValue(f"{prefix}.{_EPS}", ValueType.FLOAT32, eps)]
 
 
-def _label_entries(source: Source, reference: DemoSize, name: str) -> list[Entry]:
+def _label_entries(source: EmbeddedSource, reference: DemoSize, name: str) -> list[KeyValue]:
     origin = f"{source.header.metadata.get('general.name', 'unnamed')}, {source.header.tensor_bytes / 1e6:.1f} MB"
     return [
-        Entry("general.name", ValueType.STRING, name),
-        Entry("general.size_label", ValueType.STRING, reference.label.replace(" ", "")),
-        Entry("general.file_type", ValueType.UINT32, _FILE_TYPES[reference.type]),
-        Entry("general.quantization_version", ValueType.UINT32, 2),
-        Entry(INFLATED_FROM_KEY, ValueType.STRING, origin),
+        KeyValue("general.name", ValueType.STRING, name),
+        KeyValue("general.size_label", ValueType.STRING, reference.label.replace(" ", "")),
+        KeyValue("general.file_type", ValueType.UINT32, _FILE_TYPES[reference.type]),
+        KeyValue("general.quantization_version", ValueType.UINT32, 2),
+        KeyValue(INFLATED_FROM_KEY, ValueType.STRING, origin),
     ]
 
 
-def _with_copies(source: Source, changed: list[Entry]) -> list[Entry]:
+def _with_copies(source: EmbeddedSource, changed: list[KeyValue]) -> list[KeyValue]:
     return [*changed, *copied_entries(source.header, without=frozenset(entry.key for entry in changed))]
 
 
-def _scalar(source: Source, key: str) -> float:
+def _scalar(source: EmbeddedSource, key: str) -> float:
     value: Scalar | object = source.header.metadata.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise IncompatibleError(f"{source.header.path.name}: {key} is {value!r}, not a number")
@@ -153,7 +153,7 @@ def _streamed(parts: Iterator[Patchwork | StreamedTensor], pool: RandomPool) -> 
     return [part.tensor(pool) if isinstance(part, Patchwork) else part for part in parts]
 
 
-def _check_all_used(source: Source, tensors: Sequence[StreamedTensor]) -> None:
+def _check_all_used(source: EmbeddedSource, tensors: Sequence[StreamedTensor]) -> None:
     unknown = source.header.tensors.keys() - {tensor.name for tensor in tensors}
     if unknown:
         raise IncompatibleError(f"cannot inflate {source.header.path.name}: it has the tensor {min(unknown)}")
@@ -161,7 +161,7 @@ def _check_all_used(source: Source, tensors: Sequence[StreamedTensor]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _TargetPlan:
-    source: Source
+    source: EmbeddedSource
     model: ModelInfo
     growth: Growth
     reference: DemoSize
@@ -196,8 +196,8 @@ class _TargetPlan:
 class _HeadPlan:
     """The plan of the head. It gets its own embeddings and output, for its width is no longer the target's."""
 
-    source: Source
-    target: Source
+    source: EmbeddedSource
+    target: EmbeddedSource
     eagle: EagleInfo
     growth: Growth
     target_growth: Growth
@@ -211,8 +211,8 @@ class _HeadPlan:
         changed += _shape_entries("eagle3", self.growth.new, self.eagle.rms_eps * self.growth.eps_factor)
         # the host's norm of the taps runs over the target's width, which grew by another factor
         tap_eps = self.eagle.fc_norm_eps * self.target_growth.eps_factor
-        changed.append(Entry("eagle3.target_hidden_size", ValueType.UINT32, self.target_growth.new.width))
-        changed.append(Entry(FC_NORM_EPS_KEY, ValueType.FLOAT32, tap_eps))
+        changed.append(KeyValue("eagle3.target_hidden_size", ValueType.UINT32, self.target_growth.new.width))
+        changed.append(KeyValue(FC_NORM_EPS_KEY, ValueType.FLOAT32, tap_eps))
         return FilePlan("eagle3", _with_copies(self.source, changed), tensors)
 
     def _tensors(self) -> Iterator[Patchwork | StreamedTensor]:

@@ -12,23 +12,23 @@ from eaglelocal.gguf.eagle_info import NUM_TAPS, EagleInfo
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.head_requantization import BEST_TYPE
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import EAGLE, Shape
+from eaglelocal.gguf.model_shape import EAGLE, ModelShape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.inflation.blueprint import head_shape, target_shape
 from eaglelocal.hub.inflation.demo_sizes import HEAD_DIM, DemoSize, choose_head, choose_target, head_parameters
-from eaglelocal.hub.inflation.demo_sizes import Shape as Proportions
+from eaglelocal.hub.inflation.demo_sizes import DemoShape as Proportions
 
 
 @dataclass(frozen=True, slots=True)
-class Sketch:
+class PlannedDemo:
     """Shapes of an inflated pair. `num_parameters`: of the target, all used for each token, as its output is tied."""
 
-    target: Shape
-    head: Shape
+    target: ModelShape
+    head: ModelShape
     num_parameters: int
 
 
-def sketch(size: DemoSize, source_target: Path, source_head: Path) -> Sketch:
+def sketch(size: DemoSize, source_target: Path, source_head: Path) -> PlannedDemo:
     """Return the pair's shapes. Raises ModelFileError or IncompatibleError where the sources cannot be inflated."""
     model = ModelInfo.from_header(read_header(source_target))
     eagle = EagleInfo.from_header(read_header(source_head))
@@ -55,7 +55,7 @@ def sketch(size: DemoSize, source_target: Path, source_head: Path) -> Sketch:
         embedding_bytes=lent,
         max_context=model.context_length,
     )
-    return Sketch(target, drafting, grown.num_parameters)
+    return PlannedDemo(target, drafting, grown.num_parameters)
 
 
 def bytes_of(type_name: str, num_values: int) -> int:
@@ -65,9 +65,9 @@ def bytes_of(type_name: str, num_values: int) -> int:
 
 def _shape(
     architecture: str, shape: Proportions, *, weights_bytes: int, embedding_bytes: int, max_context: int
-) -> Shape:
+) -> ModelShape:
     is_head = architecture == EAGLE
-    return Shape(
+    return ModelShape(
         architecture=architecture,
         num_taps=NUM_TAPS if is_head else 0,
         n_layer=shape.layers,

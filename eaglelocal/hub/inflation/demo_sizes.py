@@ -69,7 +69,7 @@ def parse_demo_reference(reference: str) -> DemoSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DemoShape:
     """The shape of a llama-like model, or of a draft head, which is one such layer with more inputs."""
 
     width: int
@@ -94,7 +94,7 @@ class Shape:
         """The parameters in the matrices of a target with tied embeddings."""
         return self.layers * self.layer_parameters + self.vocab * self.width
 
-    def holds(self, smaller: Shape) -> bool:
+    def holds(self, smaller: DemoShape) -> bool:
         """Return whether `smaller` fits inside, with its heads among these heads."""
         return (
             self.width >= smaller.width
@@ -123,7 +123,7 @@ _REAL = (
 )
 
 
-def choose_target(num_parameters: int, source: Shape) -> Shape:
+def choose_target(num_parameters: int, source: DemoShape) -> DemoShape:
     """Return the shape most like a real model of so many parameters that holds the source. Raises ResourceError."""
     candidates = list(_target_candidates(num_parameters, source))
     if not candidates:
@@ -134,20 +134,20 @@ def choose_target(num_parameters: int, source: Shape) -> Shape:
     return min(candidates, key=lambda scored: scored[0])[1]
 
 
-def _target_candidates(num_parameters: int, source: Shape) -> Iterator[tuple[float, Shape]]:
+def _target_candidates(num_parameters: int, source: DemoShape) -> Iterator[tuple[float, DemoShape]]:
     """Yield (distance from a real model, shape). Layers count double: they set the number of kernels to start."""
     for width, layers, ffn, kv_heads in _REAL:
         for num_layers in range(max(source.layers, layers // 2), 2 * layers + 1):
-            bare = Shape(width, num_layers, 0, width // HEAD_DIM, kv_heads, source.vocab)
+            bare = DemoShape(width, num_layers, 0, width // HEAD_DIM, kv_heads, source.vocab)
             fitted = _rounded((num_parameters - bare.num_parameters) / (3 * width * num_layers))
             if fitted <= 0:
                 continue
-            shape = Shape(width, num_layers, fitted, bare.heads, kv_heads, source.vocab)
+            shape = DemoShape(width, num_layers, fitted, bare.heads, kv_heads, source.vocab)
             if shape.holds(source):
                 yield 2 * abs(math.log(num_layers / layers)) + abs(math.log(fitted / ffn)), shape
 
 
-def head_parameters(shape: Shape, target_width: int, draft_vocab: int) -> int:
+def head_parameters(shape: DemoShape, target_width: int, draft_vocab: int) -> int:
     """Return the parameters in the matrices of an EAGLE-3 head with its own embeddings and output.
 
     Its attention reads twice the width.
@@ -157,7 +157,7 @@ def head_parameters(shape: Shape, target_width: int, draft_vocab: int) -> int:
     return fusion + shape.layer_parameters + doubled + (shape.vocab + draft_vocab) * shape.width
 
 
-def choose_head(target: Shape, source: Shape, draft_vocab: int) -> Shape:
+def choose_head(target: DemoShape, source: DemoShape, draft_vocab: int) -> DemoShape:
     """Return a plausible head of HEAD_SHARE of the target's parameters that holds the source head."""
     budget = HEAD_SHARE * target.num_parameters
     candidates = list(_head_candidates(budget, target, source, draft_vocab))
@@ -165,20 +165,22 @@ def choose_head(target: Shape, source: Shape, draft_vocab: int) -> Shape:
     return min(candidates, key=lambda scored: scored[0])[1] if candidates else source
 
 
-def _head_candidates(budget: float, target: Shape, source: Shape, draft_vocab: int) -> Iterator[tuple[float, Shape]]:
+def _head_candidates(
+    budget: float, target: DemoShape, source: DemoShape, draft_vocab: int
+) -> Iterator[tuple[float, DemoShape]]:
     for width in range(source.width, 4 * target.width + 1, _STEP):
         heads = width // HEAD_DIM
         kv_heads = _kv_heads(heads, source)
         if kv_heads is None or (width > 1024 and heads % 4):  # large heads come in groups of four
             continue
-        bare = Shape(width, 1, 0, heads, kv_heads, source.vocab)
+        bare = DemoShape(width, 1, 0, heads, kv_heads, source.vocab)
         ffn = _rounded((budget - head_parameters(bare, target.width, draft_vocab)) / (3 * width))
         if ffn >= source.ffn:
             unlike = abs(math.log(ffn / (3.5 * width))) + abs(math.log(width / target.width))
-            yield unlike, Shape(width, 1, ffn, heads, kv_heads, source.vocab)
+            yield unlike, DemoShape(width, 1, ffn, heads, kv_heads, source.vocab)
 
 
-def _kv_heads(heads: int, source: Shape) -> int | None:
+def _kv_heads(heads: int, source: DemoShape) -> int | None:
     """Return a number of KV heads that makes groups of about four and has room for the source's heads; None: none."""
     fitting = [
         count for count in range(source.kv_heads, heads + 1) if heads % count == 0 and heads // count >= source.group

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eaglelocal.gguf.writer import StreamedTensor
-from eaglelocal.hub.inflation.demo_sizes import HEAD_DIM, Shape
+from eaglelocal.hub.inflation.demo_sizes import HEAD_DIM, DemoShape
 from eaglelocal.hub.inflation.ggml_blocks import Floats
 from eaglelocal.hub.inflation.patch_matrix import Patch, Patchwork, filled, vector, zeros
 
@@ -25,7 +25,7 @@ Weights = Callable[[str], Floats]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ColumnRange:
     """A range of columns in use: `width` of them, from `old` on in the source and `new` on in the result."""
 
     old: int
@@ -37,8 +37,8 @@ class Span:
 class Growth:
     """The growth of a model of shape `old` to shape `new`."""
 
-    old: Shape
-    new: Shape
+    old: DemoShape
+    new: DemoShape
 
     @property
     def norm_gain(self) -> float:
@@ -49,14 +49,14 @@ class Growth:
         return self.old.width / self.new.width
 
     @property
-    def stream(self) -> tuple[Span, ...]:
+    def stream(self) -> tuple[ColumnRange, ...]:
         """The residual stream as a layer's input."""
-        return (Span(0, 0, self.old.width),)
+        return (ColumnRange(0, 0, self.old.width),)
 
     @property
-    def pair(self) -> tuple[Span, ...]:
+    def pair(self) -> tuple[ColumnRange, ...]:
         """The two streams side by side that a draft head's attention reads."""
-        return (Span(0, 0, self.old.width), Span(self.old.width, self.new.width, self.old.width))
+        return (ColumnRange(0, 0, self.old.width), ColumnRange(self.old.width, self.new.width, self.old.width))
 
     def head_row(self, head: int) -> int:
         """Return the first row of a source head, which keeps its KV head; that head's group may have grown."""
@@ -79,7 +79,9 @@ class Growth:
         return Patchwork(name, values.shape[0], self.new.width, [filled(0, 0, values)])
 
 
-def attention(prefix: str, growth: Growth, inputs: Sequence[Span], weights: Weights | None) -> Iterator[Patchwork]:
+def attention(
+    prefix: str, growth: Growth, inputs: Sequence[ColumnRange], weights: Weights | None
+) -> Iterator[Patchwork]:
     """Yield q, k, v and output of a layer; without weights, of an appended one that adds nothing."""
     new, old = growth.new, growth.old
     kept_keys = old.kv_heads * HEAD_DIM if weights else 0
@@ -117,11 +119,11 @@ def feed_forward(prefix: str, growth: Growth, weights: Weights | None) -> Iterat
     yield Patchwork(f"{prefix}.ffn_down.weight", new.width, new.ffn, down_patches)
 
 
-def _rows_from(values: Floats, inputs: Sequence[Span]) -> list[Patch]:
+def _rows_from(values: Floats, inputs: Sequence[ColumnRange]) -> list[Patch]:
     return [filled(0, span.new, values[:, span.old : span.old + span.width]) for span in inputs]
 
 
-def _query_patches(growth: Growth, inputs: Sequence[Span], values: Floats) -> list[Patch]:
+def _query_patches(growth: Growth, inputs: Sequence[ColumnRange], values: Floats) -> list[Patch]:
     return [
         filled(
             growth.head_row(head),

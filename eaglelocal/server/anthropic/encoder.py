@@ -8,7 +8,7 @@ from typing import Any
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import ToolCall
 from eaglelocal.server.answer_encoder import compact, named
-from eaglelocal.server.answer_state import Choice, Delta, News, Said, Thought
+from eaglelocal.server.answer_state import AnswerState, Delta, News, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.usage import speculation, stats_of, timings
 
@@ -16,7 +16,7 @@ REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 FIELDS = {"thinking": ("thinking", "thinking_delta"), "text": ("text", "text_delta")}
 
 
-class AnthropicTeller:
+class AnthropicEncoder:
     """A Teller for /v1/messages. The first choice is the only one.
 
     tells_thoughts  include thinking blocks; clients that did not ask for them do not know them
@@ -27,7 +27,7 @@ class AnthropicTeller:
         self._open = ""  # kind of the block that is open
         self._index = -1  # of the newest block
 
-    def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
+    def whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
         choice, content = choices[0], list[dict[str, Any]]()
         new = choice.news()
         reasoning, text, calls = new.reasoning, new.text, new.calls
@@ -43,18 +43,18 @@ class AnthropicTeller:
             "speculation": speculation(stats_of(choice)),
         }
 
-    def opening(self, choices: Sequence[Choice]) -> str:
+    def opening(self, choices: Sequence[AnswerState]) -> str:
         message = {**self._message(choices[0], []), "stop_reason": None, "stop_sequence": None}
         return named({"type": "message_start", "message": message})
 
-    def delta(self, choice: Choice, new: Delta) -> str:
+    def delta(self, choice: AnswerState, new: Delta) -> str:
         return "".join(map(self._part, new.parts))
 
     def _part(self, part: News) -> str:
         match part:
-            case Thought():
+            case ReasoningRun():
                 return self._add("thinking", part.text if self._tells_thoughts else "")
-            case Said():
+            case TextRun():
                 return self._add("text", part.text)
         begun = ""
         if part.name:
@@ -62,10 +62,10 @@ class AnthropicTeller:
         fill = self._fill({"type": "input_json_delta", "partial_json": part.arguments}) if part.arguments else ""
         return begun + fill
 
-    def ending(self, choice: Choice) -> str:
+    def ending(self, choice: AnswerState) -> str:
         return self._close()
 
-    def closing(self, choices: Sequence[Choice]) -> str:
+    def closing(self, choices: Sequence[AnswerState]) -> str:
         choice = choices[0]
         end = {"type": "message_delta", "delta": stop_of(choice), "usage": usage_of(choice), "timings": timings(choice)}
         return named(end) + named({"type": "message_stop"})
@@ -101,7 +101,7 @@ class AnthropicTeller:
         was_open, self._open = self._open, ""
         return named({"type": "content_block_stop", "index": self._index}) if was_open else ""
 
-    def _message(self, choice: Choice, content: list[dict[str, Any]]) -> dict[str, Any]:
+    def _message(self, choice: AnswerState, content: list[dict[str, Any]]) -> dict[str, Any]:
         return {
             "id": f"msg_{self._id}",
             "type": "message",
@@ -112,7 +112,7 @@ class AnthropicTeller:
         }
 
 
-def stop_of(choice: Choice) -> dict[str, Any]:
+def stop_of(choice: AnswerState) -> dict[str, Any]:
     finished = choice.finished
     if finished is not None and finished.reason == "stop" and finished.stop in choice.params.stop:
         return {"stop_reason": "stop_sequence", "stop_sequence": finished.stop}
@@ -120,7 +120,7 @@ def stop_of(choice: Choice) -> dict[str, Any]:
     return {"stop_reason": REASONS.get(reason, "end_turn"), "stop_sequence": None}
 
 
-def usage_of(choice: Choice) -> dict[str, int]:
+def usage_of(choice: AnswerState) -> dict[str, int]:
     """Return the usage. In this API, input tokens exclude those from the cache."""
     return {
         "input_tokens": choice.prompt_tokens - choice.cached_tokens,

@@ -9,28 +9,35 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from eaglelocal.server.anthropic.encoder import AnthropicTeller
+from eaglelocal.server.anthropic.encoder import AnthropicEncoder
 from eaglelocal.server.anthropic.schema import (
+    AnthropicBlock,
+    AnthropicSource,
     AnthropicTool,
     AnthropicToolChoice,
-    Block,
+    AnthropicTurn,
     CountBody,
     MessagesBody,
     OutputConfig,
-    Source,
-    Turn,
 )
-from eaglelocal.server.dependencies import Serving
-from eaglelocal.server.http_call import Exchange, Whole, conversation
+from eaglelocal.server.dependencies import ServerState
+from eaglelocal.server.http_call import HttpCall, JsonBody, conversation
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
 from eaglelocal.server.json_values import as_json
 from eaglelocal.server.openai.content import NOT_FETCHED, check_kind, from_base64, joined, no_image
 from eaglelocal.server.openai.reply_schema import STREAMED
-from eaglelocal.server.openai.request_reader import Question, chat_question
+from eaglelocal.server.openai.request_reader import EngineCall, chat_question
 from eaglelocal.server.openai.routes import Owner, There
 from eaglelocal.server.openai.schema import SamplingGiven
-from eaglelocal.server.openai.unsupported_fields import NO_LOGPROBS, ONE_ANSWER, Words, refuse, renamed, renamed_format
+from eaglelocal.server.openai.unsupported_fields import (
+    NO_LOGPROBS,
+    ONE_ANSWER,
+    FieldNames,
+    refuse,
+    renamed,
+    renamed_format,
+)
 from eaglelocal.server.routing import BodyRoute
 from eaglelocal.server.translation import Names, as_chat
 
@@ -45,7 +52,7 @@ FIELDS = {
     "response_format": "output_config.format",
     "response_format.json_schema": "output_config.format",
 }
-WORDS = Words(
+WORDS = FieldNames(
     format="output_config.format (json_schema)",
     stops="stop_sequences",
     foreign={
@@ -84,7 +91,7 @@ async def messages(body: MessagesBody, serving: There, owner: Owner) -> Response
     }
     question, names = read(body, sampled, serving, owner)
     name = serving.models.name_of(question.model)
-    teller = AnthropicTeller(question.requests[0].id, name, tells_thoughts=tells_thoughts(body))
+    teller = AnthropicEncoder(question.requests[0].id, name, tells_thoughts=tells_thoughts(body))
     return conversation(serving, question, teller, names)
 
 
@@ -99,10 +106,10 @@ async def count_tokens(body: CountBody, serving: There, owner: Owner) -> Respons
             (choice,) = await call.complete()
             return {"input_tokens": choice.prompt_tokens}
 
-    return Exchange(Whole(counted, lambda problem: names.own(problem).anthropic_body()), serving.limits)
+    return HttpCall(JsonBody(counted, lambda problem: names.own(problem).anthropic_body()), serving.limits)
 
 
-def read(body: CountBody, sampled: dict[str, Any], serving: Serving, owner: str) -> tuple[Question, Names]:
+def read(body: CountBody, sampled: dict[str, Any], serving: ServerState, owner: str) -> tuple[EngineCall, Names]:
     """Return the body as a Question, with the Names to report errors in the body's own terms. Raises Problem."""
     refuse(body, WORDS)
     placed = placed_messages(body)
@@ -166,7 +173,7 @@ def placed_messages(body: CountBody) -> list[tuple[str, dict[str, Any]]]:
     return placed
 
 
-def system_of(given: str | list[Block]) -> str | list[Block]:
+def system_of(given: str | list[AnthropicBlock]) -> str | list[AnthropicBlock]:
     if isinstance(given, str):
         return given
     return [block for block in given if not (block.text or "").startswith(BILLING)]
@@ -183,7 +190,7 @@ def choice_of(given: AnthropicToolChoice | None) -> dict[str, Any]:
     return chat | {"tool_choice": {"type": "function", "function": {"name": given.name}}}
 
 
-def messages_of(turn: Turn, place: str) -> list[dict[str, Any]]:
+def messages_of(turn: AnthropicTurn, place: str) -> list[dict[str, Any]]:
     """Return a turn as chat messages: one for each tool result, then one for the rest."""
     if isinstance(turn.content, str):
         return [{"role": turn.role, "content": turn.content}]
@@ -210,13 +217,13 @@ def messages_of(turn: Turn, place: str) -> list[dict[str, Any]]:
     return [*results, message] if said or calls or not results else results
 
 
-def pieces_of(content: str | list[Block], place: str) -> list[str | bytes]:
+def pieces_of(content: str | list[AnthropicBlock], place: str) -> list[str | bytes]:
     if isinstance(content, str):
         return [content]
     return [piece_of(block, f"{place}.{i}") for i, block in enumerate(content)]
 
 
-def piece_of(block: Block, place: str) -> str | bytes:
+def piece_of(block: AnthropicBlock, place: str) -> str | bytes:
     if block.type == "image":
         return image_in(block.source, f"{place}.source")
     if block.type != "text" or block.text is None:
@@ -224,7 +231,7 @@ def piece_of(block: Block, place: str) -> str | bytes:
     return block.text
 
 
-def image_in(source: Source | None, place: str) -> bytes:
+def image_in(source: AnthropicSource | None, place: str) -> bytes:
     if source is None:
         raise no_image(place)
     if source.type != "base64":
@@ -233,14 +240,14 @@ def image_in(source: Source | None, place: str) -> bytes:
     return from_base64(source.data or "", f"{place}.data")
 
 
-def readable(content: str | list[Block]) -> str | list[Block]:
+def readable(content: str | list[AnthropicBlock]) -> str | list[AnthropicBlock]:
     """Replace blocks of a tool result that cannot be read by a text: they stay in the conversation, so a refusal
     would end the session.
     """
     return content if isinstance(content, str) else [stand_in(block) for block in content]
 
 
-def stand_in(block: Block) -> Block:
+def stand_in(block: AnthropicBlock) -> AnthropicBlock:
     match block.type:
         case "image" if block.source is None or block.source.type != "base64":
             text = UNSEEN_IMAGE
@@ -250,4 +257,4 @@ def stand_in(block: Block) -> Block:
             text = f"[the tool {block.tool_name or ''}]"
         case _:
             return block
-    return Block(type="text", text=text)
+    return AnthropicBlock(type="text", text=text)

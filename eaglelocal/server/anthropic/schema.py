@@ -28,7 +28,7 @@ from eaglelocal.server.openai.schema import (
 )
 
 
-class Source(Body):
+class AnthropicSource(Body):
     """The source of an image (base64 is supported) or of another file, which is not read."""
 
     type: Word
@@ -36,11 +36,11 @@ class Source(Body):
     data: Annotated[str | None, Field(repr=False)] = None
 
 
-class Block(Body):
+class AnthropicBlock(Body):
     """A piece of a message. `type` decides which of the fields count."""
 
     type: Word
-    source: Source | None = None
+    source: AnthropicSource | None = None
     text: Text | None = None
     thinking: Text | None = None
     id: CallId | None = None
@@ -48,7 +48,7 @@ class Block(Body):
     input: dict[str, Any] | None = None
     tool_use_id: CallId | None = None
     tool_name: Name | None = None
-    content: Text | Annotated[list[Block], Field(max_length=MAX_PARTS)] | None = None
+    content: Text | Annotated[list[AnthropicBlock], Field(max_length=MAX_PARTS)] | None = None
     is_error: bool | None = None
 
     @model_validator(mode="before")
@@ -57,9 +57,9 @@ class Block(Body):
         return as_text(given) if isinstance(given, dict) and is_of_server_tool(given.get("type")) else given
 
 
-class Turn(Body):
+class AnthropicTurn(Body):
     role: Literal["user", "assistant", "system"]
-    content: Text | Annotated[list[Block], Field(max_length=MAX_PARTS)]
+    content: Text | Annotated[list[AnthropicBlock], Field(max_length=MAX_PARTS)]
 
 
 class AnthropicTool(Body):
@@ -100,8 +100,8 @@ class CountBody(Body):
     """POST /v1/messages/count_tokens: what a prompt is made of."""
 
     model: Name = ""
-    messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_MESSAGES)]
-    system: Text | Annotated[list[Block], Field(max_length=MAX_PARTS)] | None = None
+    messages: Annotated[list[AnthropicTurn], Field(min_length=1, max_length=MAX_MESSAGES)]
+    system: Text | Annotated[list[AnthropicBlock], Field(max_length=MAX_PARTS)] | None = None
     tools: Annotated[list[AnthropicTool], Field(max_length=MAX_TRANSLATED_TOOLS)] | None = None
     tool_choice: AnthropicToolChoice | None = None
     thinking: Annotated[Thinking | None, Field(description="without it the model does not think")] = None

@@ -12,7 +12,7 @@ from typing import Any
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob, as_recommended
 from eaglelocal.server.answer_encoder import PING, data
-from eaglelocal.server.answer_state import Choice, Delta
+from eaglelocal.server.answer_state import AnswerState, Delta
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.llama_server.request_reader import NEUTRAL
 from eaglelocal.server.usage import speculation, stats_of, timings
@@ -21,7 +21,7 @@ ANY_SLOT = -1
 RANDOM_SEED = 2**32 - 1
 
 
-class LlamaTeller:
+class LlamaServerEncoder:
     """A Teller for /completion and /infill."""
 
     def __init__(
@@ -39,20 +39,20 @@ class LlamaTeller:
         self._num_told: Counter[int] = Counter()  # tokens sent, by choice
         self._has_new_line: set[int] = set()  # choices
 
-    def whole(self, choices: Sequence[Choice]) -> object:
+    def whole(self, choices: Sequence[AnswerState]) -> object:
         told = [self._whole(choice) for choice in choices]
         return told[0] if len(told) == 1 else told
 
-    def _whole(self, choice: Choice) -> dict[str, object]:
+    def _whole(self, choice: AnswerState) -> dict[str, object]:
         new = choice.news()
         self._look(choice, new)
         probabilities = {"completion_probabilities": weighed(new.sampled)} if new.sampled else {}
         return self._wanted(self._end(choice, new.text) | probabilities)
 
-    def opening(self, choices: Sequence[Choice]) -> str:
+    def opening(self, choices: Sequence[AnswerState]) -> str:
         return ""
 
-    def delta(self, choice: Choice, new: Delta) -> str:
+    def delta(self, choice: AnswerState, new: Delta) -> str:
         self._look(choice, new)
         told = self._begin(choice, new.text) | {
             "stop": False,
@@ -61,10 +61,10 @@ class LlamaTeller:
         }
         return data(told | ({"completion_probabilities": weighed(new.sampled)} if new.sampled else {}))
 
-    def ending(self, choice: Choice) -> str:
+    def ending(self, choice: AnswerState) -> str:
         return data(self._wanted(self._end(choice, "")))
 
-    def closing(self, choices: Sequence[Choice]) -> str:
+    def closing(self, choices: Sequence[AnswerState]) -> str:
         return ""
 
     def ping(self) -> str:
@@ -76,17 +76,17 @@ class LlamaTeller:
     def refusal(self, problem: Problem) -> Mapping[str, object]:
         return problem.body()
 
-    def _look(self, choice: Choice, new: Delta) -> None:
+    def _look(self, choice: AnswerState, new: Delta) -> None:
         if "\n" in new.text:
             self._has_new_line.add(choice.index)
 
-    def _begin(self, choice: Choice, content: str) -> dict[str, object]:
+    def _begin(self, choice: AnswerState, content: str) -> dict[str, object]:
         first = self._num_told[choice.index]
         self._num_told[choice.index] = len(choice.tokens)
         tokens = choice.tokens[first:] if self._tells_tokens else []
         return {"index": choice.index, "content": content, "tokens": tokens, "id_slot": ANY_SLOT}
 
-    def _end(self, choice: Choice, content: str) -> dict[str, object]:
+    def _end(self, choice: AnswerState, content: str) -> dict[str, object]:
         info, stopping_word = self._info(), choice.finished.stop if choice.finished else ""
         num_tokens = choice.prompt_tokens + choice.num_tokens
         return {

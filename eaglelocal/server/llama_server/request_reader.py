@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from eaglelocal.core.request import ChatRequest, Infill, Mixed, Parts
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.llama_server.schema import InfillBody, LlamaAsked, LlamaCompletionBody, WrittenPrompt
-from eaglelocal.server.openai.request_reader import Question, check_size, params_of, raw_question, raw_request
+from eaglelocal.server.llama_server.schema import InfillBody, LlamaAnswerFields, LlamaCompletionBody, WrittenPrompt
+from eaglelocal.server.openai.request_reader import EngineCall, check_size, params_of, raw_question, raw_request
 from eaglelocal.server.openai.schema import MAX_PARTS, MAX_PROMPTS, ResponseFormat
 from eaglelocal.server.openai.unsupported_fields import refuse
 
@@ -24,16 +24,16 @@ NEUTRAL: dict[str, dict[str, Any]] = {  # values that turn a sampler off, in the
 LETTERS = {"e": "penalties", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p", "t": "temperature"}
 OTHERWISE = {"typical_p": "typ_p"}  # alternative names
 UNNAMED = "tmp"  # a file without a name
-Body = TypeVar("Body", bound=LlamaAsked)
+Body = TypeVar("Body", bound=LlamaAnswerFields)
 
 
-def completion_asked(body: LlamaCompletionBody, defaults: SamplingParams, owner: str) -> Question:
+def completion_asked(body: LlamaCompletionBody, defaults: SamplingParams, owner: str) -> EngineCall:
     body, prompts = in_common_words(body), prompts_in(body.prompt)
     check_size([text for parts in prompts for text in texts_in(parts)], "prompt")
     return raw_question(body, shared_of(body, defaults, owner), [{"mixed": Mixed(parts)} for parts in prompts])
 
 
-def infill_asked(body: InfillBody, defaults: SamplingParams, owner: str) -> Question:
+def infill_asked(body: InfillBody, defaults: SamplingParams, owner: str) -> EngineCall:
     body = in_common_words(body)
     infill = Infill(
         before=parts_of(body.input_prefix),
@@ -46,7 +46,7 @@ def infill_asked(body: InfillBody, defaults: SamplingParams, owner: str) -> Ques
     return raw_question(body, shared_of(body, defaults, owner), [{"infill": infill}])
 
 
-def shared_of(body: LlamaAsked, defaults: SamplingParams, owner: str) -> ChatRequest:
+def shared_of(body: LlamaAnswerFields, defaults: SamplingParams, owner: str) -> ChatRequest:
     """Return the ChatRequest shared by all prompts. Raises Problem for unsupported fields that change the answer."""
     refuse(body)
     line_limit_ms = body.t_max_predict_ms or 0
@@ -71,7 +71,7 @@ def in_common_words(body: Body) -> Body:
     return body.model_copy(update=told | {"max_tokens": None, "max_completion_tokens": None})
 
 
-def sampled_by(body: LlamaAsked, params: SamplingParams) -> SamplingParams:
+def sampled_by(body: LlamaAnswerFields, params: SamplingParams) -> SamplingParams:
     """Return the parameters with logprobs, and with all samplers off that `samplers` does not name. Raises Problem."""
     params = dataclasses.replace(params, logprobs=body.n_probs or body.logprobs or None)
     if body.samplers is None:

@@ -11,16 +11,16 @@ from starlette.responses import JSONResponse, Response
 
 from eaglelocal.core.events import Prompted
 from eaglelocal.core.request import ChatRequest, Mixed
-from eaglelocal.server.dependencies import Serving
-from eaglelocal.server.http_call import Exchange, Whole, conversation
+from eaglelocal.server.dependencies import ServerState
+from eaglelocal.server.http_call import HttpCall, JsonBody, conversation
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.llama_server.encoder import LlamaTeller
+from eaglelocal.server.llama_server.encoder import LlamaServerEncoder
 from eaglelocal.server.llama_server.request_reader import completion_asked, infill_asked, parts_of, texts_in
 from eaglelocal.server.llama_server.schema import (
     ContentReply,
     DetokenizeBody,
     InfillBody,
-    LlamaAsked,
+    LlamaAnswerFields,
     LlamaCompletionBody,
     LlamaReply,
     PromptReply,
@@ -29,7 +29,7 @@ from eaglelocal.server.llama_server.schema import (
     TokensReply,
 )
 from eaglelocal.server.openai.reply_schema import STREAMED, ErrorReply
-from eaglelocal.server.openai.request_reader import Question, chat_question, check_size, new_id
+from eaglelocal.server.openai.request_reader import EngineCall, chat_question, check_size, new_id
 from eaglelocal.server.openai.routes import Owner, There
 from eaglelocal.server.routing import JsonRoute
 
@@ -84,9 +84,9 @@ async def apply_template(body: TemplateBody, serving: There, owner: Owner) -> Re
     return prompted(serving, body.model, request, lambda made: {"prompt": made.text})
 
 
-def answered(body: LlamaAsked, question: Question, serving: Serving) -> Response:
+def answered(body: LlamaAnswerFields, question: EngineCall, serving: ServerState) -> Response:
     name = serving.models.name_of(question.model)
-    teller = LlamaTeller(
+    teller = LlamaServerEncoder(
         name,
         lambda: serving.models.infos[name],
         fields=body.response_fields,
@@ -97,7 +97,7 @@ def answered(body: LlamaAsked, question: Question, serving: Serving) -> Response
 
 
 def prompted(
-    serving: Serving, model: str, request: ChatRequest, told: Callable[[Prompted], dict[str, object]]
+    serving: ServerState, model: str, request: ChatRequest, told: Callable[[Prompted], dict[str, object]]
 ) -> Response:
     """Return a response with the prompt as the model would receive it (`told` formats it); nothing is generated."""
     counted = dataclasses.replace(request, is_counted=True, tells_prompt=True)
@@ -108,7 +108,7 @@ def prompted(
             assert choice.prompted is not None
             return told(choice.prompted)
 
-    return Exchange(Whole(made), serving.limits)
+    return HttpCall(JsonBody(made), serving.limits)
 
 
 def pieces(made: Prompted) -> list[dict[str, object]]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from eaglelocal.server.openai.schema import (
     MAX_CHOICES,
     MAX_TOKENS,
-    Asked,
+    AnswerFields,
     Body,
     ChatBody,
     Name,
@@ -42,7 +42,7 @@ SAMPLERS = (
 LINE_LIMIT = "Milliseconds from the first token: the first line that ends later ends the answer."
 
 
-class LlamaAsked(Asked):
+class LlamaAnswerFields(AnswerFields):
     """The fields shared by completions and infills."""
 
     max_tokens: ReadingLimit | None = None
@@ -56,7 +56,7 @@ class LlamaAsked(Asked):
     t_max_predict_ms: Annotated[int, Field(ge=-1, le=2**31, description=LINE_LIMIT)] | None = None
 
 
-class LlamaCompletionBody(LlamaAsked):
+class LlamaCompletionBody(LlamaAnswerFields):
     """POST /completion"""
 
     prompt: Text | WrittenPrompt | Annotated[list[TokenId | Text | Mixed | WrittenPrompt], Field(max_length=MAX_TOKENS)]
@@ -67,7 +67,7 @@ class Snippet(Body):
     filename: Name | None = None
 
 
-class InfillBody(LlamaAsked):
+class InfillBody(LlamaAnswerFields):
     """POST /infill"""
 
     input_prefix: Text | Mixed

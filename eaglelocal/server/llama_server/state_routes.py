@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo
-from eaglelocal.server.dependencies import Serving
+from eaglelocal.server.dependencies import ServerState
 from eaglelocal.server.http_errors import unavailable
 from eaglelocal.server.llama_server.encoder import settings_of
 from eaglelocal.server.llama_server.schema import PropsReply, Slot
@@ -52,7 +52,7 @@ async def slots(serving: There, model: str = "", fail_on_no_slot: str = "") -> R
     return JSONResponse([slot.model_dump() for slot in told])
 
 
-def model_in(serving: Serving, asked: str) -> tuple[str, EngineInfo]:
+def model_in(serving: ServerState, asked: str) -> tuple[str, EngineInfo]:
     """Return a model and its info: the requested, else a loaded, else the default one. Raises Problem: 404 for an
     unknown model, 503 for one that was never loaded.
     """

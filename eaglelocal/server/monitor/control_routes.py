@@ -11,7 +11,7 @@ from fastapi import APIRouter
 
 from eaglelocal.core.request import parse_spec
 from eaglelocal.server.http_errors import NOT_FOUND, PERMISSION, Problem
-from eaglelocal.server.openai.reply_schema import Cancelled, Switched
+from eaglelocal.server.openai.reply_schema import CancelReply, SwitchReply
 from eaglelocal.server.openai.routes import Operator, Owner, There
 from eaglelocal.server.openai.schema import SwitchBody
 from eaglelocal.server.routing import BodyRoute
@@ -20,7 +20,7 @@ router = APIRouter(tags=["Monitor"], route_class=BodyRoute)
 
 
 @router.post("/v1/requests/{request_id:path}/cancel")
-async def cancel(request_id: str, serving: There, owner: Owner, is_operator: Operator) -> Cancelled:
+async def cancel(request_id: str, serving: There, owner: Owner, is_operator: Operator) -> CancelReply:
     """Cancel an answer, and all answers of the same call. Its caller gets an error after what was sent so far."""
     found = serving.active.get(request_id)
     if found is None:
@@ -29,11 +29,11 @@ async def cancel(request_id: str, serving: There, owner: Owner, is_operator: Ope
     if choice.request.owner != owner and not is_operator:
         raise Problem(403, "this request is another key's", PERMISSION)
     call.cancel(cancelled())
-    return Cancelled(id=request_id)
+    return CancelReply(id=request_id)
 
 
 @router.post("/v1/speculation")
-async def switch(body: SwitchBody, serving: There, is_operator: Operator) -> Switched:
+async def switch(body: SwitchBody, serving: There, is_operator: Operator) -> SwitchReply:
     """Set how to draft for requests that do not say it themselves, running ones included."""
     if not is_operator:
         raise Problem(403, "only the operator may switch drafting for everybody", PERMISSION)
@@ -47,7 +47,7 @@ async def switch(body: SwitchBody, serving: There, is_operator: Operator) -> Swi
     serving.models.spec = spec
     for one in serving.models.residents:  # also models loaded meanwhile
         await asyncio.to_thread(one.loaded.client.set_spec, spec)
-    return Switched(spec=str(spec))
+    return SwitchReply(spec=str(spec))
 
 
 def cancelled() -> Problem:

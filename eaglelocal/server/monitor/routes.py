@@ -17,9 +17,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, as_recommended
 from eaglelocal.server.answer_encoder import data
-from eaglelocal.server.answer_state import Choice
-from eaglelocal.server.dependencies import Serving
-from eaglelocal.server.loaded_models import Loaded, Resident
+from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.dependencies import ServerState
+from eaglelocal.server.loaded_models import Loaded, LoadedModel
 from eaglelocal.server.openai.reply_schema import STREAMED, Health
 from eaglelocal.server.openai.routes import Operator, Owner, There
 from eaglelocal.server.usage import speculation
@@ -69,13 +69,13 @@ async def events(serving: There, is_operator: Operator) -> Response:
     )
 
 
-async def _events(serving: Serving, is_operator: bool) -> AsyncIterator[str]:
+async def _events(serving: ServerState, is_operator: bool) -> AsyncIterator[str]:
     while not serving.is_draining:
         yield data(await snapshot_of(serving) | {"is_operator": is_operator})
         await asyncio.sleep(EVENT_GAP_S)
 
 
-async def snapshot_of(serving: Serving) -> dict[str, object]:
+async def snapshot_of(serving: ServerState) -> dict[str, object]:
     loaded = serving.models.loaded
     engines = {one.loaded.name: await asyncio.to_thread(one.loaded.client.snapshot) for one in serving.models.residents}
     engine = engines.get(loaded.name) if loaded else None
@@ -103,7 +103,7 @@ async def snapshot_of(serving: Serving) -> dict[str, object]:
     }
 
 
-def resident_row(one: Resident, engine: EngineSnapshot, defaults: SamplingParams) -> dict[str, object]:
+def resident_row(one: LoadedModel, engine: EngineSnapshot, defaults: SamplingParams) -> dict[str, object]:
     """Return a loaded model's info, its use, and its engine's totals."""
     return model_of(one.loaded, defaults) | {
         "state": one.loaded.client.state,
@@ -147,7 +147,7 @@ def engine_of(snapshot: EngineSnapshot) -> dict[str, object]:
     }
 
 
-def row(model: str, choice: Choice) -> dict[str, object]:
+def row(model: str, choice: AnswerState) -> dict[str, object]:
     """Return the row of a request: its figures and its owner, never its content."""
     stats = choice.finished.speculation if choice.finished else None
     return {
@@ -167,7 +167,7 @@ def row(model: str, choice: Choice) -> dict[str, object]:
     }
 
 
-def state_of(choice: Choice) -> str:
+def state_of(choice: AnswerState) -> str:
     if choice.finished is not None:
         return choice.finished.reason
     if choice.error is not None:

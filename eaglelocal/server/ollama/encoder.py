@@ -11,7 +11,7 @@ from typing import Any
 
 from eaglelocal.core.tools import CallPart, ToolCall, joined
 from eaglelocal.server.answer_encoder import compact, is_object
-from eaglelocal.server.answer_state import Choice, Delta, News, Said, Thought
+from eaglelocal.server.answer_state import AnswerState, Delta, News, ReasoningRun, TextRun
 from eaglelocal.server.anthropic.encoder import input_of
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.chat_encoder import logprobs_of
@@ -36,7 +36,7 @@ def as_response(text: str, thought: str = "", calls: Sequence[ToolCall] = ()) ->
     return {"response": text} | ({"thinking": thought} if thought else {})
 
 
-class OllamaTeller:
+class OllamaEncoder:
     """A Teller for Ollama's API. The first choice is the only one."""
 
     def __init__(self, model: str, shape: Shape, *, tells_thoughts: bool) -> None:
@@ -44,32 +44,32 @@ class OllamaTeller:
         self._model, self._shape, self._tells_thoughts = model, shape, tells_thoughts
         self._calls: list[CallPart] = []  # until they are complete
 
-    def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
+    def whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
         choice = choices[0]
         new = choice.news()
         told = self._shape(new.text, new.reasoning if self._tells_thoughts else "", whole_calls(choice, new.calls))
         return head(self._model) | told | logprobs(choice, new) | end_of(choice)
 
-    def opening(self, choices: Sequence[Choice]) -> str:
+    def opening(self, choices: Sequence[AnswerState]) -> str:
         return ""
 
-    def delta(self, choice: Choice, new: Delta) -> str:
+    def delta(self, choice: AnswerState, new: Delta) -> str:
         return "".join(self._part(choice, part) for part in new.parts)
 
-    def _part(self, choice: Choice, part: News) -> str:
+    def _part(self, choice: AnswerState, part: News) -> str:
         match part:
-            case Thought():
+            case ReasoningRun():
                 return self._line(self._shape("", part.text, ())) if self._tells_thoughts else ""
             case CallPart():
                 self._calls.append(part)
                 return ""
         return self._line(self._shape(part.text, "", ()) | logprobs(choice, part)) if part.text or part.sampled else ""
 
-    def ending(self, choice: Choice) -> str:
+    def ending(self, choice: AnswerState) -> str:
         calls = whole_calls(choice, joined(self._calls))
         return self._line(self._shape("", "", calls)) if calls else ""
 
-    def closing(self, choices: Sequence[Choice]) -> str:
+    def closing(self, choices: Sequence[AnswerState]) -> str:
         return line(head(self._model) | self._shape("", "", ()) | end_of(choices[0]))
 
     def ping(self) -> str:
@@ -99,7 +99,7 @@ def line(event: Mapping[str, object]) -> str:
     return f"{compact(event)}\n"
 
 
-def whole_calls(choice: Choice, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+def whole_calls(choice: AnswerState, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
     """Leave out a last call whose arguments were cut off: nothing would mark it, and clients would run it."""
     return calls[:-1] if choice.was_cut and calls and not is_object(calls[-1].arguments) else calls
 
@@ -108,12 +108,12 @@ def call_of(call: ToolCall, index: int) -> dict[str, object]:
     return {"id": call.id, "function": {"index": index, "name": call.name, "arguments": input_of(call)}}
 
 
-def logprobs(choice: Choice, said: Said | Delta) -> dict[str, object]:
+def logprobs(choice: AnswerState, said: TextRun | Delta) -> dict[str, object]:
     told = logprobs_of(choice, said.sampled)
     return {"logprobs": told["content"]} if told else {}
 
 
-def end_of(choice: Choice) -> dict[str, object]:
+def end_of(choice: AnswerState) -> dict[str, object]:
     """Return the fields of the last message. `load_duration`: the time until the engine got the request."""
     reason = choice.finished.reason if choice.finished else "stop"
     of, total_s = timings_of(choice), choice.ended_at - choice.asked_at

@@ -13,12 +13,12 @@ from starlette.responses import PlainTextResponse, Response
 
 from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.hub.repo_builds import quant_of
-from eaglelocal.server.dependencies import Serving
+from eaglelocal.server.dependencies import ServerState
 from eaglelocal.server.http_errors import PERMISSION, Problem
 from eaglelocal.server.loaded_models import Loaded
-from eaglelocal.server.model_manager import Models
+from eaglelocal.server.model_manager import ModelManager
 from eaglelocal.server.ollama.encoder import timestamp
 from eaglelocal.server.ollama.schema import (
     Details,
@@ -107,13 +107,13 @@ async def no_change() -> Response:
     raise Problem(403, what, PERMISSION)
 
 
-def model_of(asked: str, models: Models) -> str:
+def model_of(asked: str, models: ModelManager) -> str:
     """Return the listed name that a request means: programs add the tag `latest` or leave it out."""
     bare = asked.removesuffix(LATEST)
     return next((name for name in (asked, bare + LATEST) if name in models.listed), bare)
 
 
-def name_of(asked: str, serving: Serving) -> str:
+def name_of(asked: str, serving: ServerState) -> str:
     """Return the model that a request means. Raises Problem (404)."""
     return serving.models.name_of(model_of(asked, serving.models))
 
@@ -123,7 +123,7 @@ def tagged(name: str) -> str:
     return name if ":" in name else name + LATEST
 
 
-def card_of(serving: Serving, listed: str) -> OllamaCard:
+def card_of(serving: ServerState, listed: str) -> OllamaCard:
     name, tag = serving.models.name_of(listed), tagged(listed)
     info = serving.models.info_of(name)
     return OllamaCard(
@@ -154,7 +154,7 @@ def details_of(name: str, info: EngineInfo | None) -> Details:
     return Details(family=family, families=[family] if family else [], quantization_level=quant_of(name))
 
 
-def capabilities_of(models: Models, name: str) -> list[str]:
+def capabilities_of(models: ModelManager, name: str) -> list[str]:
     """Return a model's capabilities in Ollama's terms; empty if not known. Every text model counts as thinking: with a
     template without reasoning it just does not think.
     """
@@ -162,7 +162,7 @@ def capabilities_of(models: Models, name: str) -> list[str]:
     if task is None:
         return []
     sight = ["vision"] if models.sees_images(name) else []
-    return ["completion", "tools", "thinking", *sight] if task is Task.TEXT else [task.value]
+    return ["completion", "tools", "thinking", *sight] if task is ModelTask.TEXT else [task.value]
 
 
 def model_info(name: str, info: EngineInfo | None) -> dict[str, Any]:
@@ -180,5 +180,5 @@ def digest_of(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def started(serving: Serving) -> str:
+def started(serving: ServerState) -> str:
     return timestamp(datetime.fromtimestamp(serving.started_at, UTC))

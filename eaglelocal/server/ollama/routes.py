@@ -13,22 +13,22 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
-from eaglelocal.core.events import Embedded
+from eaglelocal.core.events import Embeddings
 from eaglelocal.core.request import ChatRequest
-from eaglelocal.server.answer_state import Choice
-from eaglelocal.server.dependencies import Serving
-from eaglelocal.server.http_call import Conversation, Exchange, Whole
+from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.dependencies import ServerState
+from eaglelocal.server.http_call import AnswerBody, HttpCall, JsonBody
 from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.ollama.encoder import NDJSON, OllamaTeller, Shape, as_message, as_response, head, nanoseconds
+from eaglelocal.server.ollama.encoder import NDJSON, OllamaEncoder, Shape, as_message, as_response, head, nanoseconds
 from eaglelocal.server.ollama.model_routes import OLLAMA_ERRORS, model_of, name_of
 from eaglelocal.server.ollama.schema import (
-    AnswerAsked,
     EmbedBody,
     EmbedReply,
     GenerateBody,
     GenerateReply,
     OldEmbedBody,
     OldEmbedReply,
+    OllamaAnswerFields,
     OllamaCall,
     OllamaChatBody,
     OllamaChatReply,
@@ -38,10 +38,16 @@ from eaglelocal.server.ollama.schema import (
 )
 from eaglelocal.server.openai.content import Content, from_base64, from_url, is_data, joined
 from eaglelocal.server.openai.embedding_routes import floats, vectors, vectors_of
-from eaglelocal.server.openai.request_reader import Question, chat_question, completion_question, embed_request, new_id
+from eaglelocal.server.openai.request_reader import (
+    EngineCall,
+    chat_question,
+    completion_question,
+    embed_request,
+    new_id,
+)
 from eaglelocal.server.openai.routes import Owner, There
 from eaglelocal.server.openai.schema import CompletionBody, SamplingGiven
-from eaglelocal.server.openai.unsupported_fields import ONE_ANSWER, Words, refuse, renamed, renamed_format
+from eaglelocal.server.openai.unsupported_fields import ONE_ANSWER, FieldNames, refuse, renamed, renamed_format
 from eaglelocal.server.routing import JsonRoute
 from eaglelocal.server.translation import Names, as_chat
 
@@ -57,7 +63,7 @@ FIELDS = {
     "response_format.json_schema": "format",
     "response_format.json_schema.schema": "format",
 }
-WORDS = Words(
+WORDS = FieldNames(
     format="format",
     limit="options.num_predict",
     stops="options.stop",
@@ -113,7 +119,7 @@ async def generate(body: GenerateBody, serving: There, owner: Owner) -> Response
 async def embed(body: EmbedBody, serving: There, owner: Owner) -> Response:
     """Make a vector of length 1 of each text."""
 
-    def told(made: Embedded, choice: Choice) -> Values:
+    def told(made: Embeddings, choice: AnswerState) -> Values:
         return {
             "model": body.model or model,
             "embeddings": [floats(vector) for vector in vectors_of(made)],
@@ -125,24 +131,24 @@ async def embed(body: EmbedBody, serving: There, owner: Owner) -> Response:
     if not any(body.input):
         return JSONResponse({"model": body.model or model, "embeddings": []})
     made = vectors(serving, model, embed_request(body.input, owner), told, body.dimensions)
-    return Exchange(Whole(made, Problem.ollama_body), serving.limits)
+    return HttpCall(JsonBody(made, Problem.ollama_body), serving.limits)
 
 
 @router.post("/api/embeddings", response_model=OldEmbedReply)
 async def embed_one(body: OldEmbedBody, serving: There, owner: Owner) -> Response:
     """Make a vector of length 1 of one text, in the shape that older programs know."""
 
-    def told(made: Embedded, _: Choice) -> Values:
+    def told(made: Embeddings, _: AnswerState) -> Values:
         return {"embedding": floats(made.vectors)}
 
     model = name_of(body.model, serving)
     if not body.prompt:
         return JSONResponse({"embedding": []})
     made = vectors(serving, model, embed_request(body.prompt, owner), told)
-    return Exchange(Whole(made, Problem.ollama_body), serving.limits)
+    return HttpCall(JsonBody(made, Problem.ollama_body), serving.limits)
 
 
-def unasked(body: AnswerAsked, serving: Serving, owner: str, shape: Shape) -> Response:
+def unasked(body: OllamaAnswerFields, serving: ServerState, owner: str, shape: Shape) -> Response:
     """Load the model for a request without a prompt. With keep_alive 0 nothing happens: others may use the model."""
     model = name_of(body.model, serving)
     told = head(body.model or model) | shape("", "", ()) | {"done": True}
@@ -153,18 +159,20 @@ def unasked(body: AnswerAsked, serving: Serving, owner: str, shape: Shape) -> Re
         async with serving.hold(model, [ChatRequest(id=new_id(), owner=owner, is_counted=True)]):
             return told | {"done_reason": "load"}
 
-    return Exchange(Whole(loaded, Problem.ollama_body), serving.limits)
+    return HttpCall(JsonBody(loaded, Problem.ollama_body), serving.limits)
 
 
-def answered(body: AnswerAsked, serving: Serving, question: Question, shape: Shape, names: Names) -> Response:
+def answered(
+    body: OllamaAnswerFields, serving: ServerState, question: EngineCall, shape: Shape, names: Names
+) -> Response:
     name = serving.models.name_of(question.model)
-    teller = OllamaTeller(body.model or name, shape, tells_thoughts=body.think is not False)
-    return Exchange(Conversation(serving, question, teller, names, stream_type=NDJSON), serving.limits)
+    teller = OllamaEncoder(body.model or name, shape, tells_thoughts=body.think is not False)
+    return HttpCall(AnswerBody(serving, question, teller, names, stream_type=NDJSON), serving.limits)
 
 
 def chat_asked(
-    body: AnswerAsked, placed: Placed, tools: list[Values] | None, serving: Serving, owner: str
-) -> tuple[Question, Names]:
+    body: OllamaAnswerFields, placed: Placed, tools: list[Values] | None, serving: ServerState, owner: str
+) -> tuple[EngineCall, Names]:
     """Return the body as a chat Question, with the Names to report errors in the body's own terms. Raises Problem."""
     fields = PROMPT_FIELDS if isinstance(body, GenerateBody) else FIELDS
     names = Names(fields, tuple(place for place, _ in placed))
@@ -179,7 +187,7 @@ def chat_asked(
         return chat_question(as_chat(chat), serving.defaults, owner), names
 
 
-def completion_asked(body: GenerateBody, serving: Serving, owner: str) -> tuple[Question, Names]:
+def completion_asked(body: GenerateBody, serving: ServerState, owner: str) -> tuple[EngineCall, Names]:
     """Return the body as a text completion, likewise."""
     names = Names(FIELDS)
     values = asked_of(body, model_of(body.model, serving.models)) | {
@@ -191,7 +199,7 @@ def completion_asked(body: GenerateBody, serving: Serving, owner: str) -> tuple[
         return completion_question(CompletionBody.model_validate(values), serving.defaults, owner), names
 
 
-def asked_of(body: AnswerAsked, model: str) -> Values:
+def asked_of(body: OllamaAnswerFields, model: str) -> Values:
     """Return the fields shared by chats and completions, in OpenAI's terms. Raises Problem for unsupported ones."""
     refuse(body, WORDS)
     options = body.options or Options()

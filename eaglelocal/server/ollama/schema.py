@@ -72,7 +72,7 @@ class OllamaTool(Body):
     function: FunctionGiven
 
 
-class AnswerAsked(ElsewhereGiven):
+class OllamaAnswerFields(ElsewhereGiven):
     """The fields shared by chats and generated texts."""
 
     model: Name = ""
@@ -93,7 +93,7 @@ class AnswerAsked(ElsewhereGiven):
         return self.keep_alive in NO_TIME
 
 
-class OllamaChatBody(AnswerAsked):
+class OllamaChatBody(OllamaAnswerFields):
     """POST /api/chat"""
 
     messages: Annotated[
@@ -102,7 +102,7 @@ class OllamaChatBody(AnswerAsked):
     tools: Annotated[list[OllamaTool], Field(max_length=MAX_TRANSLATED_TOOLS)] | None = None
 
 
-class GenerateBody(AnswerAsked):
+class GenerateBody(OllamaAnswerFields):
     """POST /api/generate"""
 
     prompt: Annotated[Text | None, Field(description="none: load the model")] = None

@@ -8,19 +8,19 @@ from collections.abc import Mapping, Sequence
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.tools import CallPart, ToolCall
 from eaglelocal.server.answer_encoder import DONE, PING, data
-from eaglelocal.server.answer_state import Choice, Delta, News, Said, Thought
+from eaglelocal.server.answer_state import AnswerState, Delta, News, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.usage import joint_stats, speculation, stats_of, timings, usage
 
 
-class ChatTeller:
+class ChatEncoder:
     """A Teller for /v1/chat/completions."""
 
     def __init__(self, call_id: str, model: str, *, has_usage: bool = False, tells_drafted: bool = False) -> None:
         self._has_usage, self._tells_drafted = has_usage, tells_drafted
         self._head = {"id": f"chatcmpl-{call_id}", "created": int(time.time()), "model": model}
 
-    def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
+    def whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
         told = [self._choice(choice, choice.news()) for choice in choices]
         return {
             **self._head,
@@ -31,16 +31,16 @@ class ChatTeller:
             "speculation": speculation(joint_stats(choices)),
         }
 
-    def opening(self, choices: Sequence[Choice]) -> str:
+    def opening(self, choices: Sequence[AnswerState]) -> str:
         return "".join(self._chunk(choice.index, {"role": "assistant", "content": ""}) for choice in choices)
 
-    def delta(self, choice: Choice, new: Delta) -> str:
+    def delta(self, choice: AnswerState, new: Delta) -> str:
         """Return a chunk for each reasoning, text and call: some clients read only one of them from a chunk."""
         return "".join(self._part(choice, part) for part in new.parts)
 
-    def _part(self, choice: Choice, part: News) -> str:
+    def _part(self, choice: AnswerState, part: News) -> str:
         match part:
-            case Thought():
+            case ReasoningRun():
                 return self._chunk(choice.index, {"reasoning_content": part.text})
             case CallPart():
                 return self._chunk(choice.index, {"tool_calls": [part_of(part)]})
@@ -50,7 +50,7 @@ class ChatTeller:
             return self._runs(choice, part)
         return self._chunk(choice.index, {"content": part.text}, logprobs=logprobs_of(choice, part.sampled))
 
-    def _runs(self, choice: Choice, new: Said) -> str:
+    def _runs(self, choice: AnswerState, new: TextRun) -> str:
         """Return a chunk for each run of tokens that were all drafted, or all not."""
         said, rest = [], new.text
         for text, count, drafted in new.runs:
@@ -58,11 +58,11 @@ class ChatTeller:
             said.append(self._chunk(choice.index, {"content": text}, figures={"drafted": [drafted] * count}))
         return "".join(said) + (self._chunk(choice.index, {"content": rest}) if rest else "")
 
-    def ending(self, choice: Choice) -> str:
+    def ending(self, choice: AnswerState) -> str:
         figures = {"timings": timings(choice), "speculation": speculation(stats_of(choice))}
         return self._chunk(choice.index, {}, finish_reason=finish_reason(choice), figures=figures)
 
-    def closing(self, choices: Sequence[Choice]) -> str:
+    def closing(self, choices: Sequence[AnswerState]) -> str:
         if not self._has_usage:
             return DONE
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage(choices)}
@@ -77,7 +77,7 @@ class ChatTeller:
     def refusal(self, problem: Problem) -> Mapping[str, object]:
         return problem.body()
 
-    def _choice(self, choice: Choice, new: Delta) -> dict[str, object]:
+    def _choice(self, choice: AnswerState, new: Delta) -> dict[str, object]:
         text, calls = new.text, new.calls
         message: dict[str, object] = {"role": "assistant", "content": text if text or not calls else None}
         message["refusal"] = None
@@ -105,7 +105,7 @@ class ChatTeller:
         return data({**self._head, "object": "chat.completion.chunk", "choices": [choice], **(figures or {})})
 
 
-def finish_reason(choice: Choice) -> str:
+def finish_reason(choice: AnswerState) -> str:
     return choice.finished.reason if choice.finished else "stop"
 
 
@@ -119,7 +119,7 @@ def part_of(part: CallPart) -> dict[str, object]:
     return {"index": part.index, **call_of(ToolCall(part.id, part.name, part.arguments))}
 
 
-def logprobs_of(choice: Choice, sampled: Sequence[Sampled]) -> dict[str, object] | None:
+def logprobs_of(choice: AnswerState, sampled: Sequence[Sampled]) -> dict[str, object] | None:
     """Return one entry a token; None if logprobs were not requested."""
     if choice.params.logprobs is None:
         return None

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.server.answer_encoder import DONE, PING, data
-from eaglelocal.server.answer_state import Choice, Delta
+from eaglelocal.server.answer_state import AnswerState, Delta
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.chat_encoder import finish_reason, text_of
 from eaglelocal.server.usage import joint_stats, speculation, stats_of, timings, usage
 
 
-class CompletionTeller:
+class CompletionEncoder:
     """A Teller for /v1/completions."""
 
     def __init__(self, call_id: str, model: str, *, num_prompts: int = 1, has_usage: bool = False) -> None:
@@ -26,7 +26,7 @@ class CompletionTeller:
         }
         self._offsets: dict[int, int] = {}  # characters sent of each choice, for `text_offset` of logprobs
 
-    def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
+    def whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
         told = [self._choice(choice, choice.news(), finish_reason(choice)) for choice in choices]
         return {
             **self._head,
@@ -36,17 +36,17 @@ class CompletionTeller:
             "speculation": speculation(joint_stats(choices)),
         }
 
-    def opening(self, choices: Sequence[Choice]) -> str:
+    def opening(self, choices: Sequence[AnswerState]) -> str:
         return ""
 
-    def delta(self, choice: Choice, new: Delta) -> str:
+    def delta(self, choice: AnswerState, new: Delta) -> str:
         return data({**self._head, "choices": [self._choice(choice, new, None)]})
 
-    def ending(self, choice: Choice) -> str:
+    def ending(self, choice: AnswerState) -> str:
         figures = {"timings": timings(choice), "speculation": speculation(stats_of(choice))}
         return data({**self._head, "choices": [self._choice(choice, Delta(), finish_reason(choice))], **figures})
 
-    def closing(self, choices: Sequence[Choice]) -> str:
+    def closing(self, choices: Sequence[AnswerState]) -> str:
         if not self._has_usage:
             return DONE
         return data({**self._head, "choices": [], "usage": usage(choices, num_prompts=self._num_prompts)}) + DONE
@@ -60,7 +60,7 @@ class CompletionTeller:
     def refusal(self, problem: Problem) -> Mapping[str, object]:
         return problem.body()
 
-    def _choice(self, choice: Choice, new: Delta, reason: str | None) -> dict[str, object]:
+    def _choice(self, choice: AnswerState, new: Delta, reason: str | None) -> dict[str, object]:
         return {
             "index": choice.index,
             "text": new.text,
@@ -68,7 +68,7 @@ class CompletionTeller:
             "finish_reason": reason,
         }
 
-    def _logprobs(self, choice: Choice, sampled: Sequence[Sampled]) -> dict[str, object] | None:
+    def _logprobs(self, choice: AnswerState, sampled: Sequence[Sampled]) -> dict[str, object] | None:
         if choice.params.logprobs is None:
             return None
         tokens, offsets = [text_of(one.piece) for one in sampled], []

@@ -14,12 +14,12 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from eaglelocal.core.events import Embedded
+from eaglelocal.core.events import Embeddings
 from eaglelocal.core.request import EmbedRequest
 from eaglelocal.server.answer_encoder import compact
-from eaglelocal.server.answer_state import Choice
-from eaglelocal.server.dependencies import Serving
-from eaglelocal.server.http_call import Exchange, Whole
+from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.dependencies import ServerState
+from eaglelocal.server.http_call import HttpCall, JsonBody
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.embedding_schema import EmbeddingBody
 from eaglelocal.server.openai.request_reader import embed_request
@@ -29,7 +29,7 @@ from eaglelocal.server.routing import BodyRoute
 
 router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 
-Told = Callable[[Embedded, Choice], Mapping[str, object]]
+Told = Callable[[Embeddings, AnswerState], Mapping[str, object]]
 
 
 class EmbeddingReply(BaseModel):
@@ -46,11 +46,11 @@ async def embeddings(body: EmbeddingBody, serving: There, owner: Owner) -> Respo
     name = serving.models.name_of(body.model)
     told = partial(as_list, model=name, as_text=body.encoding_format == "base64")
     made = vectors(serving, name, embed_request(body.input, owner), told, body.dimensions)
-    return Exchange(Whole(made), serving.limits)
+    return HttpCall(JsonBody(made), serving.limits)
 
 
 def vectors(
-    serving: Serving, model: str, request: EmbedRequest, told: Told, dimensions: int | None = None
+    serving: ServerState, model: str, request: EmbedRequest, told: Told, dimensions: int | None = None
 ) -> Callable[[], Awaitable[bytes]]:
     """Return a coroutine function that requests the vectors and returns the reply as JSON bytes; `told` builds it."""
 
@@ -63,7 +63,7 @@ def vectors(
     return made
 
 
-def as_list(made: Embedded, _: Choice, *, model: str, as_text: bool) -> Mapping[str, object]:
+def as_list(made: Embeddings, _: AnswerState, *, model: str, as_text: bool) -> Mapping[str, object]:
     data = [
         {"object": "embedding", "index": i, "embedding": encoded(vector) if as_text else floats(vector)}
         for i, vector in enumerate(vectors_of(made))
@@ -72,7 +72,7 @@ def as_list(made: Embedded, _: Choice, *, model: str, as_text: bool) -> Mapping[
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def embedded(choice: Choice, model: str, dimensions: int | None) -> Embedded:
+def embedded(choice: AnswerState, model: str, dimensions: int | None) -> Embeddings:
     """Return the vectors. Raises Problem if the model makes none, or `dimensions` is not their size."""
     made = choice.embedded
     if made is None:
@@ -83,7 +83,7 @@ def embedded(choice: Choice, model: str, dimensions: int | None) -> Embedded:
     return made
 
 
-def vectors_of(made: Embedded) -> list[bytes]:
+def vectors_of(made: Embeddings) -> list[bytes]:
     return [made.vectors[i : i + 4 * made.size] for i in range(0, len(made.vectors), 4 * made.size)]
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from eaglelocal.server.openai.schema import MAX_INPUTS, Body, Count, Name, Text, Tokens, UnsupportedInPrompts
 
 
-class Document(Body):
+class JinaDocument(Body):
     """A document in Jina's format."""
 
     text: Text
@@ -20,7 +20,7 @@ class RankingBody(UnsupportedInPrompts):
 
     model: Name = ""
     query: Annotated[Text, Field(min_length=1)]
-    documents: Annotated[list[Text | Document], Field(max_length=MAX_INPUTS)] | None = None
+    documents: Annotated[list[Text | JinaDocument], Field(max_length=MAX_INPUTS)] | None = None
     texts: Annotated[list[Text], Field(max_length=MAX_INPUTS)] | None = None
     top_n: Annotated[int, Field(ge=1)] | None = None
     return_documents: bool | None = None

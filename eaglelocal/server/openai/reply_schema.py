@@ -18,7 +18,7 @@ class ErrorReply(BaseModel):
     error: ErrorDetail
 
 
-class Reply(BaseModel):
+class OpenAIReply(BaseModel):
     id: str
     created: int
     model: str
@@ -28,11 +28,11 @@ class Reply(BaseModel):
     speculation: dict[str, Any] | None = None
 
 
-class ChatReply(Reply):
+class ChatReply(OpenAIReply):
     object: Literal["chat.completion"]
 
 
-class CompletionReply(Reply):
+class CompletionReply(OpenAIReply):
     object: Literal["text_completion"]
 
 
@@ -59,12 +59,12 @@ class Health(BaseModel):
     detail: str = ""
 
 
-class Cancelled(BaseModel):
+class CancelReply(BaseModel):
     id: str
     cancelled: bool = True
 
 
-class Switched(BaseModel):
+class SwitchReply(BaseModel):
     spec: str
 
 

@@ -23,13 +23,13 @@ from eaglelocal.server.openai.response_format import constraint_of
 from eaglelocal.server.openai.schema import (
     MAX_STOPS_CHARS,
     MAX_TEXT_CHARS,
-    Asked,
+    AnswerFields,
     CallGiven,
     ChatBody,
     CompletionBody,
+    ContentPart,
     ImageUrl,
     MessageGiven,
-    Part,
     ToolGiven,
 )
 from eaglelocal.server.openai.tool_choice import allowed_tools, choice_of
@@ -47,7 +47,7 @@ PASSED_ON = ("temperature", "top_p", "min_p", "typical_p", "frequency_penalty", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class EngineCall:
     """The contents of a call: one engine request for each answer, and how to send the answers.
 
     num_prompts  different prompts among the requests (plain completions take several)
@@ -60,7 +60,7 @@ class Question:
     num_prompts: int = 1
 
 
-def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> Question:
+def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCall:
     refuse(body)
     params = params_of(body, defaults)
     if body.top_logprobs and not body.logprobs:
@@ -87,7 +87,7 @@ def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> Quest
     return _question(body, _choices(request, body.n or 1))
 
 
-def completion_question(body: CompletionBody, defaults: SamplingParams, owner: str) -> Question:
+def completion_question(body: CompletionBody, defaults: SamplingParams, owner: str) -> EngineCall:
     refuse(body)
     if body.echo:
         raise unsupported("echo", "the prompt is not told again by this server")
@@ -102,7 +102,7 @@ def completion_question(body: CompletionBody, defaults: SamplingParams, owner: s
     return raw_question(body, dataclasses.replace(raw_request(body, params, owner), suffix=suffix), given)
 
 
-def raw_request(body: Asked, params: SamplingParams, owner: str) -> ChatRequest:
+def raw_request(body: AnswerFields, params: SamplingParams, owner: str) -> ChatRequest:
     """Return the request shared by all answers to a call without messages."""
     return ChatRequest(
         id="",
@@ -114,7 +114,7 @@ def raw_request(body: Asked, params: SamplingParams, owner: str) -> ChatRequest:
     )
 
 
-def raw_question(body: Asked, shared: ChatRequest, prompts: Sequence[dict[str, Any]]) -> Question:
+def raw_question(body: AnswerFields, shared: ChatRequest, prompts: Sequence[dict[str, Any]]) -> EngineCall:
     """Return the Question of a call without messages. `prompts`: for each prompt, its fields of ChatRequest."""
     count = body.n or 1
     if len(prompts) * count > MAX_ANSWERS:
@@ -178,9 +178,9 @@ def texts_of(request: ChatRequest) -> Iterator[str]:
     yield from (value for _, value in request.template_values)
 
 
-def _question(body: Asked, requests: Iterable[ChatRequest]) -> Question:
+def _question(body: AnswerFields, requests: Iterable[ChatRequest]) -> EngineCall:
     has_usage = bool(body.stream_options and body.stream_options.include_usage)
-    return Question(model=body.model, requests=tuple(requests), is_streamed=bool(body.stream), has_usage=has_usage)
+    return EngineCall(model=body.model, requests=tuple(requests), is_streamed=bool(body.stream), has_usage=has_usage)
 
 
 def _choices(request: ChatRequest, count: int) -> list[ChatRequest]:
@@ -197,7 +197,7 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
-def params_of(body: Asked, defaults: SamplingParams) -> SamplingParams:
+def params_of(body: AnswerFields, defaults: SamplingParams) -> SamplingParams:
     """Return the server's defaults overridden by the body; parameters set by neither stay open. Raises RequestError."""
     given: dict[str, Any] = {name: value for name in PASSED_ON if (value := getattr(body, name)) is not None}
     if body.top_k is not None:
@@ -242,7 +242,7 @@ def continues_last(body: ChatBody) -> bool:
     return body.continue_final_message is not False
 
 
-def spec_of(body: Asked) -> Spec | None:
+def spec_of(body: AnswerFields) -> Spec | None:
     return None if body.spec is None else parse_spec(body.spec)
 
 
@@ -274,7 +274,7 @@ def call_of(given: CallGiven, place: str) -> ToolCall:
     return ToolCall(given.id or "", given.function.name, arguments)
 
 
-def content_of(given: str | list[Part] | Content | None, place: str) -> Content:
+def content_of(given: str | list[ContentPart] | Content | None, place: str) -> Content:
     """Return the content of a message. Raises Problem, with the place, for anything but text and images."""
     if isinstance(given, Content):
         return given
@@ -283,7 +283,7 @@ def content_of(given: str | list[Part] | Content | None, place: str) -> Content:
     return Content(given or "")
 
 
-def text_of(given: str | list[Part] | Content | None, place: str) -> str:
+def text_of(given: str | list[ContentPart] | Content | None, place: str) -> str:
     """Return the text of the model's own message. Raises Problem if it contains images."""
     content = content_of(given, place)
     if content.images:
@@ -291,7 +291,7 @@ def text_of(given: str | list[Part] | Content | None, place: str) -> str:
     return content.text
 
 
-def piece_of(part: Part, place: str) -> str | bytes:
+def piece_of(part: ContentPart, place: str) -> str | bytes:
     if part.type in IMAGES:
         return from_url(url_of(part), f"{place}.image_url")
     text = part.text if part.type in TEXTS else part.refusal
@@ -300,7 +300,7 @@ def piece_of(part: Part, place: str) -> str | bytes:
     return text
 
 
-def url_of(part: Part) -> str:
+def url_of(part: ContentPart) -> str:
     """Return the URL of a part's image; empty if it has none, or only a file id (this server stores no files)."""
     given = part.image_url
     return given.url if isinstance(given, ImageUrl) else given or ""

@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from eaglelocal.core.model_task import Task
-from eaglelocal.server.dependencies import Serving
+from eaglelocal.core.model_task import ModelTask
+from eaglelocal.server.dependencies import ServerState
 from eaglelocal.server.http_call import CHAT, conversation
-from eaglelocal.server.model_manager import Models
-from eaglelocal.server.openai.chat_encoder import ChatTeller
-from eaglelocal.server.openai.completion_encoder import CompletionTeller
+from eaglelocal.server.model_manager import ModelManager
+from eaglelocal.server.openai.chat_encoder import ChatEncoder
+from eaglelocal.server.openai.completion_encoder import CompletionEncoder
 from eaglelocal.server.openai.reply_schema import STREAMED, ChatReply, CompletionReply, ErrorReply, ModelCard, ModelList
 from eaglelocal.server.openai.request_reader import chat_question, completion_question
 from eaglelocal.server.openai.schema import ChatBody, CompletionBody
@@ -22,8 +22,8 @@ from eaglelocal.server.translation import Names
 router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 
 
-def serving_of(request: Request) -> Serving:
-    found: Serving = request.app.state.serving
+def serving_of(request: Request) -> ServerState:
+    found: ServerState = request.app.state.serving
     return found
 
 
@@ -37,7 +37,7 @@ def is_operator(request: Request) -> bool:
     return bool(request.state.is_operator)
 
 
-There = Annotated[Serving, Depends(serving_of)]
+There = Annotated[ServerState, Depends(serving_of)]
 Owner = Annotated[str, Depends(owner_of)]
 Operator = Annotated[bool, Depends(is_operator)]
 
@@ -47,7 +47,7 @@ async def chat_completions(body: ChatBody, serving: There, owner: Owner) -> Resp
     """Answer a conversation, whole or as a stream of server-sent events."""
     question = chat_question(body, serving.defaults, owner)
     name = serving.models.name_of(question.model)
-    teller = ChatTeller(
+    teller = ChatEncoder(
         question.requests[0].id, name, has_usage=question.has_usage, tells_drafted=bool(body.tell_drafted)
     )
     return conversation(serving, question, teller)
@@ -57,7 +57,7 @@ async def chat_completions(body: ChatBody, serving: There, owner: Owner) -> Resp
 async def completions(body: CompletionBody, serving: There, owner: Owner) -> Response:
     """Go on with a text, without a chat template."""
     question = completion_question(body, serving.defaults, owner)
-    teller = CompletionTeller(
+    teller = CompletionEncoder(
         question.requests[0].id,
         serving.models.name_of(question.model),
         num_prompts=question.num_prompts,
@@ -80,7 +80,7 @@ async def model(name: str, serving: There) -> ModelCard:
     return card_of(serving, name if name in serving.models.listed else serving.models.name_of(name))
 
 
-def card_of(serving: Serving, name: str) -> ModelCard:
+def card_of(serving: ServerState, name: str) -> ModelCard:
     """Return the card of a model under one of its names. Raises Problem."""
     own = serving.models.name_of(name)
     info, state = serving.models.info_of(own), serving.models.state_of(own)
@@ -95,10 +95,10 @@ def card_of(serving: Serving, name: str) -> ModelCard:
     )
 
 
-def capabilities_of(models: Models, name: str) -> list[str]:
+def capabilities_of(models: ModelManager, name: str) -> list[str]:
     """Return the capabilities in llama-server's terms; empty if not known."""
     task = models.task(name)
     if task is None:
         return []
     sight = ["multimodal"] if models.sees_images(name) else []
-    return ["completion", *sight] if task is Task.TEXT else [task.value]
+    return ["completion", *sight] if task is ModelTask.TEXT else [task.value]

@@ -105,7 +105,7 @@ class ImageUrl(Body):
     url: Annotated[str, Field(repr=False)]  # as long as a body may be
 
 
-class Part(Body):
+class ContentPart(Body):
     """A piece of a message: a text, or an image as a `data:` URL."""
 
     type: Word
@@ -114,7 +114,7 @@ class Part(Body):
     image_url: Annotated[ImageUrl | str | None, Field(repr=False)] = None
 
 
-Parts = Annotated[list[Part], Field(max_length=MAX_PARTS)]
+Parts = Annotated[list[ContentPart], Field(max_length=MAX_PARTS)]
 
 
 class FunctionCall(Body):
@@ -325,7 +325,7 @@ class Elsewhere(Unsupported):
     text_format: Any = None
 
 
-class Asked(SamplingGiven, Elsewhere):
+class AnswerFields(SamplingGiven, Elsewhere):
     """The fields shared by chat and plain completions."""
 
     model: Name = ""
@@ -348,7 +348,7 @@ CONTINUED = (
 )
 
 
-class ChatBody(Asked):
+class ChatBody(AnswerFields):
     """POST /v1/chat/completions"""
 
     messages: Annotated[list[MessageGiven], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -364,7 +364,7 @@ class ChatBody(Asked):
     chat_template: Any = None
 
 
-class CompletionBody(Asked):
+class CompletionBody(AnswerFields):
     """POST /v1/completions"""
 
     prompt: (

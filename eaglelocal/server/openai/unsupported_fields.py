@@ -43,7 +43,7 @@ ONE_ANSWER = "one answer is made here; ask again for another"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class FieldNames:
     """The names of a route's fields, for error messages.
 
     foreign  fields of other APIs that this one has under another name, or not at all, each with the reason
@@ -68,7 +68,7 @@ def renamed_format(name: str, *obeyed: str) -> dict[str, str]:
     return {other: within.get(other, f"it is called {name} here") for other in foreign}
 
 
-CHAT = Words(
+CHAT = FieldNames(
     foreign={
         **renamed("max_tokens", "max_output_tokens"),
         **renamed("stop", "stop_sequences"),
@@ -77,7 +77,7 @@ CHAT = Words(
 )
 
 
-def refuse(body: Body, words: Words = CHAT, *, within: str = "") -> None:
+def refuse(body: Body, words: FieldNames = CHAT, *, within: str = "") -> None:
     """Raise Problem for an unsupported field, unless its value is off: clients send such defaults.
 
     within  path of `body` in the whole body, with a dot at the end

@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from eaglelocal.core.request import EmbedRequest
 from eaglelocal.server.answer_encoder import compact
-from eaglelocal.server.dependencies import Serving
-from eaglelocal.server.http_call import Exchange, Whole
+from eaglelocal.server.dependencies import ServerState
+from eaglelocal.server.http_call import HttpCall, JsonBody
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.embedding_routes import floats
 from eaglelocal.server.openai.embedding_schema import RankingBody
@@ -59,10 +59,12 @@ async def rerank(body: RankingBody, serving: There, owner: Owner) -> Response:
     """Say how well each document answers the query, the best first."""
     refuse(body)
     name = serving.models.name_of(body.model)
-    return Exchange(Whole(ranked(serving, name, ranking_request(body, owner), body)), serving.limits)
+    return HttpCall(JsonBody(ranked(serving, name, ranking_request(body, owner), body)), serving.limits)
 
 
-def ranked(serving: Serving, model: str, request: EmbedRequest, body: RankingBody) -> Callable[[], Awaitable[bytes]]:
+def ranked(
+    serving: ServerState, model: str, request: EmbedRequest, body: RankingBody
+) -> Callable[[], Awaitable[bytes]]:
     async def made() -> bytes:
         async with serving.ask(model, [request]) as call:
             (choice,) = await call.complete()

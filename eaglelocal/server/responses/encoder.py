@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from eaglelocal.core.tools import CallPart
 from eaglelocal.server.answer_encoder import DONE, PING, is_object, named
-from eaglelocal.server.answer_state import Choice, Delta, News, Said, Thought
+from eaglelocal.server.answer_state import AnswerState, Delta, News, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.responses.schema import ResponsesBody, known
 from eaglelocal.server.usage import speculation, stats_of, timings
@@ -67,7 +67,7 @@ class OpenCall:
         }
 
 
-class ResponsesTeller:
+class ResponsesEncoder:
     """A Teller for /v1/responses. The first choice is the only one."""
 
     def __init__(self, call_id: str, model: str, body: ResponsesBody) -> None:
@@ -92,34 +92,34 @@ class ResponsesTeller:
         """Return the output so far; the last item may be incomplete."""
         return [*self._done, *([self._open.told("incomplete")] if self._open else [])]
 
-    def whole(self, choices: Sequence[Choice]) -> Mapping[str, object]:
+    def whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
         choice = choices[0]
         self.delta(choice, choice.news())
         self._close(is_cut=choice.was_cut)
         self._told = self._response(choice)
         return self._told
 
-    def opening(self, choices: Sequence[Choice]) -> str:
+    def opening(self, choices: Sequence[AnswerState]) -> str:
         response = self._told = self._response(choices[0])
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
         )
 
-    def delta(self, choice: Choice, new: Delta) -> str:
+    def delta(self, choice: AnswerState, new: Delta) -> str:
         return "".join(map(self._part, new.parts))
 
     def _part(self, part: News) -> str:
         match part:
-            case Thought():
+            case ReasoningRun():
                 return self._add("reasoning", part.text) if part.text else ""
-            case Said():
+            case TextRun():
                 return self._add("message", part.text) if part.text else ""
         return (self._close() + self._begin_call(part) if part.name else "") + self._argue(part.arguments)
 
-    def ending(self, choice: Choice) -> str:
+    def ending(self, choice: AnswerState) -> str:
         return self._close(is_cut=choice.was_cut)
 
-    def closing(self, choices: Sequence[Choice]) -> str:
+    def closing(self, choices: Sequence[AnswerState]) -> str:
         response = self._response(choices[0])
         return self._event(f"response.{response['status']}", response=response)
 
@@ -192,7 +192,7 @@ class ResponsesTeller:
         self._number += 1
         return named({"type": name, "sequence_number": self._number - 1, **values})
 
-    def _response(self, choice: Choice) -> Event:
+    def _response(self, choice: AnswerState) -> Event:
         finished, body = choice.finished, self._body
         is_cut = choice.was_cut
         told: Event = {
@@ -230,7 +230,7 @@ def failure_code(problem: Problem) -> str:
     return "server_error" if problem.status >= 500 else problem.code or "invalid_prompt"
 
 
-def usage_of(choice: Choice) -> Event:
+def usage_of(choice: AnswerState) -> Event:
     return {
         "input_tokens": choice.prompt_tokens,
         "input_tokens_details": {"cached_tokens": choice.cached_tokens},

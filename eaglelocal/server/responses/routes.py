@@ -11,27 +11,34 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
-from eaglelocal.server.http_call import Conversation, Exchange, Talk, Wire
+from eaglelocal.server.http_call import AnswerBody, HttpCall, ResponseBody, Wire
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, unsupported
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
 from eaglelocal.server.openai.content import is_data
 from eaglelocal.server.openai.reply_schema import STREAMED
-from eaglelocal.server.openai.request_reader import Question, chat_question, content_of, text_of, url_of
+from eaglelocal.server.openai.request_reader import EngineCall, chat_question, content_of, text_of, url_of
 from eaglelocal.server.openai.routes import Owner, There, owner_of
-from eaglelocal.server.openai.schema import Part, SamplingGiven
-from eaglelocal.server.openai.unsupported_fields import NO_LOGPROBS, ONE_ANSWER, Words, refuse, renamed, renamed_format
-from eaglelocal.server.responses.encoder import ResponsesTeller
+from eaglelocal.server.openai.schema import ContentPart, SamplingGiven
+from eaglelocal.server.openai.unsupported_fields import (
+    NO_LOGPROBS,
+    ONE_ANSWER,
+    FieldNames,
+    refuse,
+    renamed,
+    renamed_format,
+)
+from eaglelocal.server.responses.encoder import ResponsesEncoder
 from eaglelocal.server.responses.schema import (
-    AllowedTool,
     Functions,
     FunctionTool,
     Item,
-    NamedTool,
+    ResponsesAllowedTool,
     ResponsesBody,
+    ResponsesNamedTool,
     TextGiven,
     shown_name,
 )
-from eaglelocal.server.responses.stored_responses import MAX_BYTES, Memory
+from eaglelocal.server.responses.stored_responses import MAX_BYTES, StoredResponses
 from eaglelocal.server.routing import BodyRoute
 from eaglelocal.server.translation import Names, as_chat
 
@@ -49,7 +56,7 @@ FIELDS = {
     "tool_choice.allowed_tools.tools": "tool_choice.tools",
     "chat_template_kwargs.reasoning_effort": "reasoning.effort",
 }
-WORDS = Words(
+WORDS = FieldNames(
     format="text.format (json_schema)",
     limit="max_output_tokens",
     foreign={
@@ -67,13 +74,13 @@ UNREAD_FILE = "[a file, which this model cannot read]"
 Placed = list[tuple[str, Item]]  # with their places in the body
 
 
-def memory_of(request: Request) -> Memory:
+def memory_of(request: Request) -> StoredResponses:
     """Return the memory of the request's owner."""
-    found: Memory = request.app.state.memories[owner_of(request)]
+    found: StoredResponses = request.app.state.memories[owner_of(request)]
     return found
 
 
-Known = Annotated[Memory, Depends(memory_of)]
+Known = Annotated[StoredResponses, Depends(memory_of)]
 
 
 class ResponsesReply(BaseModel):
@@ -83,12 +90,12 @@ class ResponsesReply(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class StoredBody:
     """A Talk whose input and output are stored in memory, even if it ends early."""
 
-    talk: Talk
-    teller: ResponsesTeller
-    memory: Memory
+    talk: ResponseBody
+    teller: ResponsesEncoder
+    memory: StoredResponses
     previous: str | None
     asked: list[Item] | None  # None: too large to be stored, so it is not kept while the answer runs either
 
@@ -123,15 +130,15 @@ async def responses(body: ResponsesBody, serving: There, owner: Owner, memory: K
         chat = as_chat(chat_of(body, [message for _, message in placed]))
         question = chat_question(chat, serving.defaults, owner)
     told_of = body.model_copy(update={"input": ""})  # the input is not part of the reply, and may contain images
-    teller = ResponsesTeller(question.requests[0].id, serving.models.name_of(question.model), told_of)
-    talk: Talk = Conversation(serving, question, teller, names)
+    teller = ResponsesEncoder(question.requests[0].id, serving.models.name_of(question.model), told_of)
+    talk: ResponseBody = AnswerBody(serving, question, teller, names)
     if body.is_kept:
         kept = [item for _, item in asked] if fits(question) else None
-        talk = Remembered(talk, teller, memory, body.previous_response_id, kept)
-    return Exchange(talk, serving.limits)
+        talk = StoredBody(talk, teller, memory, body.previous_response_id, kept)
+    return HttpCall(talk, serving.limits)
 
 
-def fits(question: Question) -> bool:
+def fits(question: EngineCall) -> bool:
     """Return whether the images of a request fit into the memory."""
     return sum(len(image.data) for message in question.requests[0].messages for image in message.images) < MAX_BYTES
 
@@ -152,14 +159,14 @@ def chat_of(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[str, An
         "continue_final_message": body.continue_final_message,
     }
     functions = body.functions_by_name
-    if isinstance(body.tool_choice, NamedTool):
+    if isinstance(body.tool_choice, ResponsesNamedTool):
         chat["tool_choice"] = choice_of(body.tool_choice, meant_names(functions))
     if body.tools is not None:
         chat["tools"] = [tool_of(name, tool) for name, (_, tool) in functions.items()]
     return chat
 
 
-def choice_of(given: NamedTool, meant: Mapping[str, str]) -> dict[str, Any]:
+def choice_of(given: ResponsesNamedTool, meant: Mapping[str, str]) -> dict[str, Any]:
     named = named_tool(given, meant)
     if given.tools is not None:
         allowed = [named_tool(tool, meant) for tool in given.tools]
@@ -167,7 +174,7 @@ def choice_of(given: NamedTool, meant: Mapping[str, str]) -> dict[str, Any]:
     return named
 
 
-def named_tool(given: AllowedTool | NamedTool, meant: Mapping[str, str]) -> dict[str, Any]:
+def named_tool(given: ResponsesAllowedTool | ResponsesNamedTool, meant: Mapping[str, str]) -> dict[str, Any]:
     if not given.name or given.type != "function":
         return {"type": given.type, "function": None}
     name = shown_name(given.namespace, given.name)
@@ -185,7 +192,7 @@ def tool_of(name: str, tool: FunctionTool) -> dict[str, Any]:
     return {"type": "function", "function": tool.model_dump(exclude={"type"}) | {"name": name}}
 
 
-def items_before(id: str | None, memory: Memory) -> Placed:
+def items_before(id: str | None, memory: StoredResponses) -> Placed:
     """Return all items up to the end of a response, without its instructions. Raises Problem if it is not stored."""
     found, place = memory.conversation(id), "previous_response_id"
     if found is None:
@@ -194,13 +201,13 @@ def items_before(id: str | None, memory: Memory) -> Placed:
     return [(place, item_of(values, place)) for values in found]
 
 
-def items_of(body: ResponsesBody, memory: Memory) -> Placed:
+def items_of(body: ResponsesBody, memory: StoredResponses) -> Placed:
     if isinstance(body.input, str):
         return [("input", Item(role="user", content=body.input))]
     return [(f"input.{i}", recalled(item, f"input.{i}", memory)) for i, item in enumerate(body.input)]
 
 
-def recalled(item: Item, place: str, memory: Memory) -> Item:
+def recalled(item: Item, place: str, memory: StoredResponses) -> Item:
     """Return the item, looked up if it is a reference. Raises Problem (404) if it is not stored."""
     if item.type != "item_reference":
         return item
@@ -274,16 +281,16 @@ def message_of(item: Item, place: str) -> dict[str, Any]:
     raise unsupported(f"{place}.type", f"items of type {item.type!r} cannot be read here")
 
 
-def readable(output: str | list[Part] | None) -> str | list[Part] | None:
+def readable(output: str | list[ContentPart] | None) -> str | list[ContentPart] | None:
     """Replace parts of a call's result that cannot be read by a text: a refusal would end the session."""
     return [stand_in(part) for part in output] if isinstance(output, list) else output
 
 
-def stand_in(part: Part) -> Part:
+def stand_in(part: ContentPart) -> ContentPart:
     if part.type == "input_file":
-        return Part(type="input_text", text=UNREAD_FILE)
+        return ContentPart(type="input_text", text=UNREAD_FILE)
     if part.type == "input_image" and not is_data(url_of(part)):
-        return Part(type="input_text", text=UNSEEN_IMAGE)
+        return ContentPart(type="input_text", text=UNSEEN_IMAGE)
     return part
 
 

@@ -122,20 +122,20 @@ def shown_name(namespace: str | None, name: str) -> str:
     return f"{namespace.rstrip('_')}__{name}" if namespace else name
 
 
-class AllowedTool(Body):
+class ResponsesAllowedTool(Body):
     type: Word
     name: Name | None = None
     namespace: Name | None = None
 
 
-class NamedTool(Body):
+class ResponsesNamedTool(Body):
     """The tool to call, or several of which any may be called (`allowed_tools`)."""
 
     type: Word
     name: Name | None = None
     namespace: Name | None = None
     mode: Literal["auto", "required"] | None = None
-    tools: Annotated[list[AllowedTool], Field(max_length=MAX_ALLOWED)] | None = None
+    tools: Annotated[list[ResponsesAllowedTool], Field(max_length=MAX_ALLOWED)] | None = None
 
 
 class TextFormat(Body):
@@ -174,7 +174,7 @@ class ResponsesBody(SamplingGiven, Elsewhere):
     top_logprobs: Any = None
     stream: bool | None = None
     tools: Annotated[list[Given], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponsesNamedTool | None = None
     parallel_tool_calls: bool | None = None
     text: TextGiven | None = None
     reasoning: Reasoning | None = None

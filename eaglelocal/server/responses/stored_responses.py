@@ -22,7 +22,7 @@ Items = Sequence[Mapping[str, Any]]
 
 
 @dataclass(slots=True)
-class Recent:
+class RecentItems:
     """JSON values by id, least recently used first. An id is never reused."""
 
     max_entries: int = MAX_ENTRIES
@@ -55,11 +55,11 @@ class Recent:
 
 
 @dataclass(slots=True)
-class Memory:
+class StoredResponses:
     """The memory of one owner. Responses have a separate bound, because they include the input, which may be long."""
 
-    items: Recent = field(default_factory=Recent)
-    responses: Recent = field(default_factory=Recent)
+    items: RecentItems = field(default_factory=RecentItems)
+    responses: RecentItems = field(default_factory=RecentItems)
 
     def keep(self, id: str, previous: str | None, asked: Items | None, told: Items) -> None:
         """Store the output items (`told`) by their ids, and the response as its input since `previous` (`asked`) plus

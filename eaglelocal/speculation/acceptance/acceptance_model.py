@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from eaglelocal.speculation.acceptance.acceptance_table import HIGH, LOW, Line, Table, sigmoid
+from eaglelocal.speculation.acceptance.acceptance_table import HIGH, LOW, AcceptanceTable, LogOddsLine, sigmoid
 from eaglelocal.speculation.policy.pending_drafts import is_second
 
 FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: at the start of a text, and after long silence
@@ -75,11 +75,11 @@ class Outlook:
         return self.mean
 
 
-class Acceptance:
+class AcceptanceModel:
     """Tables of all drafters, shared by all slots, and a shift for each slot and drafter."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, AcceptanceTable] = {}
         self._shifts: dict[int, dict[str, Shift]] = {}  # by slot and drafter
 
     def begin(self, slot: int) -> None:
@@ -144,10 +144,10 @@ class Acceptance:
             return False
         return True
 
-    def _table(self, drafter: str) -> Table:
+    def _table(self, drafter: str) -> AcceptanceTable:
         table = self._tables.get(drafter)
         if table is None:
-            table = self._tables[drafter] = Table(line_of(drafter))
+            table = self._tables[drafter] = AcceptanceTable(line_of(drafter))
         return table
 
     def _shift(self, slot: int, drafter: str) -> Shift:
@@ -158,16 +158,16 @@ class Acceptance:
         return shift
 
 
-def read(state: Any) -> dict[str, Table]:
-    """Parse what `Acceptance.state` gave. Raises TypeError, ValueError, KeyError or AttributeError otherwise."""
+def read(state: Any) -> dict[str, AcceptanceTable]:
+    """Parse what `AcceptanceModel.state` gave. Raises TypeError, ValueError, KeyError or AttributeError otherwise."""
     if state["format"] != FORMAT:
         raise ValueError(f"format {state['format']!r}")
-    return {str(name): Table.read(table) for name, table in list(state["drafters"].items())[:MAX_STORED]}
+    return {str(name): AcceptanceTable.read(table) for name, table in list(state["drafters"].items())[:MAX_STORED]}
 
 
-def line_of(drafter: str) -> Line:
+def line_of(drafter: str) -> LogOddsLine:
     """Return the line with which a drafter's table begins."""
-    return Line(SECOND_LEVEL, SECOND_SLOPE) if is_second(drafter) else Line()
+    return LogOddsLine(SECOND_LEVEL, SECOND_SLOPE) if is_second(drafter) else LogOddsLine()
 
 
 def odds_of(confidence: float) -> float:

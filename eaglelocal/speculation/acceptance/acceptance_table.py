@@ -44,7 +44,7 @@ def log_odds(probability: float) -> float:
 
 
 @dataclass(slots=True)
-class Line:
+class LogOddsLine:
     """The line log-odds of acceptance = level + slope * log-odds of confidence, with the covariance of the two."""
 
     level: float = 0.0
@@ -85,7 +85,7 @@ class Trust:
         self.variance += TRUST_DRIFT
 
 
-class Excess:
+class BinResiduals:
     """Acceptances beyond the expected ones, by bin: decaying means, near zero while little was observed."""
 
     __slots__ = ("sums", "trials", "weight")
@@ -164,12 +164,12 @@ class Spread:
 
 
 @dataclass(slots=True)
-class Table:
+class AcceptanceTable:
     """Everything that is learned of one drafter."""
 
-    line: Line = field(default_factory=Line)
-    bins: Excess = field(default_factory=lambda: Excess(BIN_WEIGHT))
-    groups: list[Excess] = field(default_factory=lambda: [Excess(GROUP_WEIGHT) for _ in range(NUM_GROUPS)])
+    line: LogOddsLine = field(default_factory=LogOddsLine)
+    bins: BinResiduals = field(default_factory=lambda: BinResiduals(BIN_WEIGHT))
+    groups: list[BinResiduals] = field(default_factory=lambda: [BinResiduals(GROUP_WEIGHT) for _ in range(NUM_GROUPS)])
     spread: Spread = field(default_factory=Spread)
     trust: Trust = field(default_factory=Trust)
 
@@ -204,12 +204,12 @@ class Table:
         }
 
     @classmethod
-    def read(cls, state: Any) -> Table:
+    def read(cls, state: Any) -> AcceptanceTable:
         """Parse what `state` gave. Raises TypeError, ValueError or KeyError otherwise."""
         table = cls()
         level, slope, level_variance, covariance, slope_variance = (within(v, -100.0, 100.0) for v in state["line"])
         # raising variances does not make level and slope more correlated than they were
-        table.line = Line(
+        table.line = LogOddsLine(
             within(level, *LEVELS),
             within(slope, *SLOPES),
             max(within(level_variance, 0.0, 10.0), STORED_LEVEL_VARIANCE),

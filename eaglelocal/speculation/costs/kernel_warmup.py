@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 
-class FirstRuns:
+class KernelWarmup:
     """The kinds of work that have run.
 
     On a GPU the first run of a kind compiles or loads its kernels, so its time does not predict the next ones.

@@ -30,10 +30,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
 from eaglelocal.speculation.costs.cost_curve import GUESSED_DEVIATION, hoped, lines, smoothed
 from eaglelocal.speculation.costs.cost_filter import NOISE, SLOPE_DEVIATION, CostFilter
-from eaglelocal.speculation.costs.kernel_warmup import FirstRuns
+from eaglelocal.speculation.costs.kernel_warmup import KernelWarmup
 from eaglelocal.speculation.costs.saved_costs import FORMAT, MAX_ROWS, SavedCosts
 from eaglelocal.speculation.costs.undersampled_sizes import DEVIATION as FEW_DEVIATION
-from eaglelocal.speculation.costs.undersampled_sizes import FewRuns
+from eaglelocal.speculation.costs.undersampled_sizes import UndersampledSizes
 from eaglelocal.speculation.stored_numbers import bounded
 
 NUM_RECENT = 15  # draft steps and overheads in a median
@@ -54,12 +54,12 @@ class StepCosts:
 
     def __init__(self, *, makes_kernels: bool = False) -> None:
         self._filter = CostFilter()
-        self._first_runs = FirstRuns(makes_kernels=makes_kernels)
+        self._first_runs = KernelWarmup(makes_kernels=makes_kernels)
         self._num_samples: dict[int, int] = {}  # by rows
-        self._few = FewRuns()
-        self._drafters: dict[str, dict[int, Recent]] = {}  # by name and rows
-        self._overheads = {False: Recent(), True: Recent()}
-        self._shown = Recent()
+        self._few = UndersampledSizes()
+        self._drafters: dict[str, dict[int, RecentMedian]] = {}  # by name and rows
+        self._overheads = {False: RecentMedian(), True: RecentMedian()}
+        self._shown = RecentMedian()
         self._kilocells = 0.0  # of the last decode
         self._one_s = 0.0  # a decode of one row with no context
         self._slopes = (0.0, 0.0)
@@ -259,7 +259,7 @@ class StepCosts:
             return
         steps = self._drafters.setdefault(drafter, {})
         if num_rows not in steps:
-            steps[num_rows] = Recent()
+            steps[num_rows] = RecentMedian()
         steps[num_rows].add(seconds / self._unit_s)
 
     def learn_overhead(self, drafted: bool, seconds: float, *, shown_s: float = 0.0) -> None:
@@ -341,21 +341,21 @@ class StepCosts:
         for rows, ratio, deviation, samples in saved.sizes:
             known.set_ratio(rows, ratio, max(deviation, STORED_DEVIATION, FEW_DEVIATION.get(samples, 0.0)))
         self._num_samples = {rows: samples for rows, _, _, samples in saved.sizes if samples}
-        self._few = FewRuns()
+        self._few = UndersampledSizes()
         for rows, ratio, _, samples in saved.sizes:
             if rows > 1 and 0 < samples < MANY:
                 self._few.begin(rows, [ratio])
         self._drafters = {
-            name: {rows: Recent([median]) for rows, median in steps} for name, steps in saved.drafters.items()
+            name: {rows: RecentMedian([median]) for rows, median in steps} for name, steps in saved.drafters.items()
         }
         self._overheads = {
-            drafted: Recent([] if median is None else [median])
+            drafted: RecentMedian([] if median is None else [median])
             for drafted, median in zip((False, True), saved.overheads, strict=True)
         }
         self._ratios = []
 
 
-class Recent:
+class RecentMedian:
     """The median of the last NUM_RECENT samples."""
 
     __slots__ = ("_median", "_values", "num_samples")

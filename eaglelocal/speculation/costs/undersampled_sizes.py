@@ -17,7 +17,7 @@ MAX_DOUBT = 1.0  # at most, of a first run that surprises
 RATIOS = (0.8, 1e6)  # limits of a run: less was timed while the machine changed, more while it slept
 
 
-class FewRuns:
+class UndersampledSizes:
     """The runs of sizes that are being tried out, as costs relative to one row."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ NUM_WITNESSES = 3
 
 
 @dataclass(slots=True)
-class Proof:
+class BaselineProbe:
     """The schedule of plain steps for one number of decoding slots."""
 
     gap: int = FIRST

@@ -1,7 +1,7 @@
 """The drafting policy of the engine: who drafts, what, and how much of it is verified. One for all slots.
 
 It keeps what was learned (acceptance, costs, the rate of tokens, one Mind per slot), and only `learn` teaches it. Each
-step gets a StepChoice (step_policy.py) that decides on plain numbers. Drafters are known by name only. Pure: no clock,
+step gets a StepPolicy (step_policy.py) that decides on plain numbers. Drafters are known by name only. Pure: no clock,
 no model.
 """
 
@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.draft import Draft, Verdict
-from eaglelocal.core.request import MAX_DRAFT_TOKENS, OFF, Drafting, Spec, fixed
-from eaglelocal.speculation.acceptance.acceptance_model import Acceptance
+from eaglelocal.core.request import MAX_DRAFT_TOKENS, OFF, DraftPolicy, Spec, fixed
+from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.costs.ubatch_split import fillers
-from eaglelocal.speculation.policy.baseline_probe import Proof
-from eaglelocal.speculation.policy.draft_gate import State, Tally, Watch
-from eaglelocal.speculation.policy.pending_drafts import Guesses
-from eaglelocal.speculation.policy.slot_policy import Drafters, Mind, Seat
-from eaglelocal.speculation.policy.step_policy import StepChoice
-from eaglelocal.speculation.policy.token_costs import Prices
+from eaglelocal.speculation.policy.baseline_probe import BaselineProbe
+from eaglelocal.speculation.policy.draft_gate import DecayingSums, DraftGate, GateState
+from eaglelocal.speculation.policy.pending_drafts import PendingDrafts
+from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, SlotPolicy
+from eaglelocal.speculation.policy.step_policy import StepPolicy
+from eaglelocal.speculation.policy.token_costs import TokenCosts
 
 AT_ONCE, LATER_AT_ONCE, MOST_AT_ONCE = 2, 8, 16  # steps learned together: early, later, if no draft depends on costs
 EARLY_STEPS = 64  # by number of decoding slots; costs move most in them, as sizes run for the first time
@@ -80,12 +80,12 @@ class Change:
     """A report that a slot's drafting fell asleep or woke. Probes are too short to be reported."""
 
     slot: int
-    state: State
+    state: GateState
     reason: str
 
 
 @dataclass(slots=True)
-class Flow:
+class ThroughputEstimate:
     """The speed of recent steps relative to plain ones, so that neither drift nor a longer context makes it stale."""
 
     tokens: float = RATE_PROOF  # a few plain steps, or one lucky step would make the next look expensive
@@ -121,25 +121,25 @@ class Controller:
     def __init__(
         self,
         spec: Spec,
-        drafters: Drafters,
+        drafters: DrafterSet,
         costs: StepCosts,
         *,
         leveled: bool = False,
         max_seconds: int = 0,
         max_draft: int | None = None,
     ) -> None:
-        self.costs, self.acceptance = costs, Acceptance()
+        self.costs, self.acceptance = costs, AcceptanceModel()
         self._spec, self._drafters, self._leveled, self._max_seconds = spec, drafters, leveled, max_seconds
         self._max_draft = max_draft
-        self._minds: dict[int, Mind] = {}
+        self._minds: dict[int, SlotPolicy] = {}
         self._wishless: set[int] = set()  # slots whose requests set no spec
-        self._flows: dict[int, Flow] = {}  # by number of decoding slots
-        self._proofs: dict[int, Proof] = {}  # by number of decoding slots
-        self._experience = Tally()  # of the primary drafter, over all texts
-        self._guesses = Guesses()
+        self._flows: dict[int, ThroughputEstimate] = {}  # by number of decoding slots
+        self._proofs: dict[int, BaselineProbe] = {}  # by number of decoding slots
+        self._experience = DecayingSums()  # of the primary drafter, over all texts
+        self._guesses = PendingDrafts()
         self._untaught: list[tuple[StepReport, bool]] = []  # steps whose costs are not learned yet; drafters awake?
         self._num_priced: Counter[int] = Counter()  # steps whose drafts depend on costs, by number of decoding slots
-        self._choice: StepChoice | None = None  # of the current step
+        self._choice: StepPolicy | None = None  # of the current step
 
     # ---- slots
     @property
@@ -153,8 +153,8 @@ class Controller:
         spec = self._bounded(spec or self._spec)
         proven_bad = self._experience.steps >= MIN_PROOF and self._experience.speed < HOPELESS
         last = self._minds[slot].watch if slot in self._minds else None
-        watch = Watch(hopeful=not proven_bad, before=last) if spec.drafting is Drafting.AUTO else None
-        self._minds[slot] = Mind(spec, watch)
+        watch = DraftGate(hopeful=not proven_bad, before=last) if spec.drafting is DraftPolicy.AUTO else None
+        self._minds[slot] = SlotPolicy(spec, watch)
         self.acceptance.begin(slot)
         self._guesses.forget(slot)
 
@@ -179,28 +179,28 @@ class Controller:
     def max_draft(self, slot: int) -> int:
         return self._minds[slot].spec.max_draft
 
-    def state(self, slot: int) -> tuple[State | None, str]:
+    def state(self, slot: int) -> tuple[GateState | None, str]:
         """Return state and reason to show; the state is None where drafting is off."""
         mind = self._minds[slot]
         if mind.spec.max_draft == 0:
             return None, "switched off"
         if mind.watch is None:
-            return State.AWAKE, "a PID rule" if mind.pid is not None else f"{mind.length} tokens"
+            return GateState.AWAKE, "a PID rule" if mind.pid is not None else f"{mind.length} tokens"
         return mind.watch.state, mind.watch.reason
 
     # ---- steps
-    def choice(self, seats: Sequence[Seat], *, num_prefill_rows: int, num_cells: int) -> StepChoice:
-        """Return the StepChoice that decides in a step; `seats` are the slots that decode."""
+    def choice(self, seats: Sequence[DecodeSlot], *, num_prefill_rows: int, num_cells: int) -> StepPolicy:
+        """Return the StepPolicy that decides in a step; `seats` are the slots that decode."""
         is_ruled = self._is_ruled([seat.slot for seat in seats])
         if not num_prefill_rows and self._can_be_plain(seats) and self._proof(len(seats)).is_due:
-            seats = [Seat(seat.slot, 0) for seat in seats]
-        prices = Prices(
+            seats = [DecodeSlot(seat.slot, 0) for seat in seats]
+        prices = TokenCosts(
             self.costs,
             rate=0.0 if is_ruled else self._rate(len(seats), num_cells),
             num_base_rows=len(seats) + num_prefill_rows,
             num_cells=num_cells,
         )
-        self._choice = StepChoice(
+        self._choice = StepPolicy(
             seats,
             self._minds,
             self._drafters,
@@ -222,7 +222,7 @@ class Controller:
             return 0.0
         flow = self._flows.get(num_seats)
         if flow is None:
-            flow = self._flows[num_seats] = Flow()
+            flow = self._flows[num_seats] = ThroughputEstimate()
             flow.tokens *= self._expected_speed(num_seats, num_cells, plain_s)
         return num_seats / plain_s * flow.price
 
@@ -260,7 +260,7 @@ class Controller:
         self._show_rules(report)
         if is_ruled:
             return []
-        before = {slot: self._minds[slot].state is State.AWAKE for slot in report.verdicts}
+        before = {slot: self._minds[slot].state is GateState.AWAKE for slot in report.verdicts}
         charge = self._charge(report)
         self._learn_rate(report, charge)
         for slot, (draft, verdict) in report.verdicts.items():
@@ -272,7 +272,7 @@ class Controller:
         return [
             Change(slot, *self.state(slot))  # type: ignore[arg-type]
             for slot, was_on in before.items()
-            if was_on is not (self._minds[slot].state is State.AWAKE)
+            if was_on is not (self._minds[slot].state is GateState.AWAKE)
         ]
 
     def _num_at_once(self, num_slots: int, *, is_priced: bool) -> int:
@@ -282,10 +282,10 @@ class Controller:
         self._num_priced[num_slots] += 1
         return AT_ONCE if self._num_priced[num_slots] <= EARLY_STEPS else LATER_AT_ONCE
 
-    def _proof(self, num_seats: int) -> Proof:
-        return self._proofs.setdefault(num_seats, Proof())
+    def _proof(self, num_seats: int) -> BaselineProbe:
+        return self._proofs.setdefault(num_seats, BaselineProbe())
 
-    def _can_be_plain(self, seats: Sequence[Seat]) -> bool:
+    def _can_be_plain(self, seats: Sequence[DecodeSlot]) -> bool:
         """Return whether every slot is on `auto`, and none is probing."""
         minds = [self._minds[seat.slot] for seat in seats]
         return bool(minds) and all([mind.watch is not None and not mind.is_probing for mind in minds])
@@ -357,10 +357,10 @@ class Controller:
         """Update the rate of tokens, except by steps with prompt rows or with a length set by a rule."""
         minds = [self._minds[slot] for slot in report.verdicts]
         if minds and not report.num_prefill_rows and all(mind.watch is not None for mind in minds):
-            flow = self._flows.setdefault(len(minds), Flow())
+            flow = self._flows.setdefault(len(minds), ThroughputEstimate())
             flow.add(report.num_tokens, report.seconds / charge.a_token_s)
 
-    def _learn_acceptance(self, slot: int, mind: Mind, verdict: Verdict) -> None:
+    def _learn_acceptance(self, slot: int, mind: SlotPolicy, verdict: Verdict) -> None:
         if mind.watch is None or self._choice is None:
             return
         text = [sample.token for sample in verdict.samples]
@@ -371,7 +371,7 @@ class Controller:
                 slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted, is_again=seen.is_again
             )
 
-    def _show_watch(self, slot: int, watch: Watch, charge: Charge, draft: Draft, verdict: Verdict) -> None:
+    def _show_watch(self, slot: int, watch: DraftGate, charge: Charge, draft: Draft, verdict: Verdict) -> None:
         if not watch.is_awake:
             watch.saw_sleep(len(verdict.samples))
             return
@@ -379,7 +379,7 @@ class Controller:
         if watch.is_probing:
             watch.saw_probe(promised)
         elif not len(draft) or draft.drafter == self._drafters.primary:
-            seen = Tally(
+            seen = DecayingSums(
                 steps=1.0,
                 extra=verdict.num_accepted,
                 price=(charge.awake_s + len(draft) * charge.a_row_s) / charge.a_token_s,

@@ -27,14 +27,14 @@ PROBE_WEIGHED = 5  # last steps of a probe, whose promise counts
 PROBE_LENGTH = 3  # tokens drafted in each, at least
 
 
-class State(Enum):
+class GateState(Enum):
     AWAKE = "on"
     PROBING = "probing"
     ASLEEP = "asleep"
 
 
 @dataclass(slots=True)
-class Tally:
+class DecayingSums:
     """Decaying sums over steps."""
 
     steps: float = 0.0
@@ -44,7 +44,7 @@ class Tally:
     accepted: float = 0.0
     squares: float = 0.0  # of extra - price, per step
 
-    def add(self, step: Tally) -> None:
+    def add(self, step: DecayingSums) -> None:
         keep = 1.0 - 1.0 / MEMORY
         self.steps = self.steps * keep + step.steps
         self.extra = self.extra * keep + step.extra
@@ -73,37 +73,37 @@ class Tally:
         return self.accepted / self.drafted if self.drafted else 0.0
 
 
-class Watch:
+class DraftGate:
     """The switch of one slot's drafter: awake, probing or asleep."""
 
-    def __init__(self, *, hopeful: bool = True, before: Watch | None = None) -> None:
+    def __init__(self, *, hopeful: bool = True, before: DraftGate | None = None) -> None:
         """Start awake if `hopeful`, that is, if drafting has not failed to pay for other texts. Otherwise start asleep.
 
         before  of the slot's last text: if that slept too its gap goes on, or short answers would never be probed
         """
-        self.state = State.AWAKE if hopeful else State.ASLEEP
+        self.state = GateState.AWAKE if hopeful else GateState.ASLEEP
         self.reason = "" if hopeful else "drafting has not paid for other texts; a probe follows"
-        self._tally = Tally()
+        self._tally = DecayingSums()
         self._num_steps = self._num_idle = self._num_asleep = 0
         self._promised: list[float] = []
         self._gap = FIRST_GAP
-        if not hopeful and before is not None and before.state is not State.AWAKE:
+        if not hopeful and before is not None and before.state is not GateState.AWAKE:
             self._gap, self._num_asleep = before._gap, before._num_asleep
 
     @property
     def is_awake(self) -> bool:
-        return self.state is not State.ASLEEP
+        return self.state is not GateState.ASLEEP
 
     @property
     def is_probing(self) -> bool:
-        return self.state is State.PROBING
+        return self.state is GateState.PROBING
 
     @property
     def is_settling(self) -> bool:
         """True if the drafter has just woken: its tokens underrate it, and are not learned from."""
         return self.is_probing and len(self._promised) < PROBE_SKIPPED
 
-    def saw_step(self, step: Tally, promised: float = WAKE_ABOVE) -> None:
+    def saw_step(self, step: DecayingSums, promised: float = WAKE_ABOVE) -> None:
         """Record a step of an awake slot: what this drafter's part in it brought, and what keeping it awake cost.
 
         promised  speed relative to plain, of what was sent
@@ -120,7 +120,7 @@ class Watch:
         """Record tokens of the text without this drafter; when the gap is over, a probe begins."""
         self._num_asleep += num_tokens
         if self._num_asleep >= self._gap:
-            self.state, self.reason = State.PROBING, "probing"
+            self.state, self.reason = GateState.PROBING, "probing"
             self._promised = []
 
     def saw_probe(self, promised: float) -> None:
@@ -133,11 +133,11 @@ class Watch:
         if speed < WAKE_ABOVE:
             self._sleep(min(2 * self._gap, LAST_GAP), reason)
             return
-        self.state, self.reason, self._tally = State.AWAKE, reason, Tally()
+        self.state, self.reason, self._tally = GateState.AWAKE, reason, DecayingSums()
         self._num_steps = self._num_idle = 0
 
     def _sleep(self, gap: int, reason: str) -> None:
-        self.state, self.reason = State.ASLEEP, reason
+        self.state, self.reason = GateState.ASLEEP, reason
         self._gap, self._num_asleep = gap, 0
 
     def _judgement(self) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Judged(NamedTuple):
+class JudgedDraft(NamedTuple):
     """A drafted token that was compared with the text; its parent was right."""
 
     drafter: str
@@ -40,7 +40,7 @@ def is_second(drafter: str) -> bool:
 
 
 @dataclass(slots=True)
-class Guess:
+class PendingDraft:
     """A drafted chain, of which the first `num_right` tokens have come."""
 
     drafter: str
@@ -49,7 +49,7 @@ class Guess:
     seconds: Sequence[Second] = ()  # the sibling of each token, or none
     num_right: int = 0
 
-    def compare(self, text: Sequence[int], judged: list[Judged], told: set[tuple[str, int]]) -> bool:
+    def compare(self, text: Sequence[int], judged: list[JudgedDraft], told: set[tuple[str, int]]) -> bool:
         """Judge the chain's next tokens by the text, into `judged`. Return True if some of the chain is still to come.
 
         told  (drafter, index in the text) of tokens at which newer guesses were judged; grows
@@ -61,28 +61,28 @@ class Guess:
             accepted = self.tokens[at] == token
             is_again = (self.drafter, place) in told
             told.add((self.drafter, place))
-            judged.append(Judged(self.drafter, at + 1, self.confidences[at], accepted, is_again))
+            judged.append(JudgedDraft(self.drafter, at + 1, self.confidences[at], accepted, is_again))
             if not accepted:
                 if self.seconds:
                     second, confidence = self.seconds[at]
-                    judged.append(Judged(second_of(self.drafter), at + 1, confidence, second == token, is_again))
+                    judged.append(JudgedDraft(second_of(self.drafter), at + 1, confidence, second == token, is_again))
                 return False
             self.num_right += 1
         return self.num_right < len(self.tokens)
 
 
-class Guesses:
+class PendingDrafts:
     """The chains that later text will judge, by slot."""
 
     def __init__(self) -> None:
-        self._open: dict[int, list[Guess]] = {}
+        self._open: dict[int, list[PendingDraft]] = {}
 
     def forget(self, slot: int) -> None:
         self._open.pop(slot, None)
 
-    def judge(self, slot: int, new: Sequence[Guess], text: Sequence[int]) -> list[Judged]:
+    def judge(self, slot: int, new: Sequence[PendingDraft], text: Sequence[int]) -> list[JudgedDraft]:
         """Judge the slot's chains by `text`; `new` ones were drafted before it came."""
-        judged: list[Judged] = []
+        judged: list[JudgedDraft] = []
         told: set[tuple[str, int]] = set()
         guesses = (*new, *self._open.get(slot, ()))
         self._open[slot] = [guess for guess in guesses if guess.compare(text, judged, told)]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from eaglelocal.core.request import Drafting, Spec
-from eaglelocal.speculation.policy.draft_gate import State, Watch
+from eaglelocal.core.request import DraftPolicy, Spec
+from eaglelocal.speculation.policy.draft_gate import DraftGate, GateState
 from eaglelocal.speculation.policy.pid import LengthController
 
 
 @dataclass(frozen=True, slots=True)
-class Drafters:
+class DrafterSet:
     """Names of the drafters: the one that the plan asked for, and lookups, which cost next to nothing.
 
     at_once  tokens of one draft step of the primary drafter, and none after them; 1: a step per token
@@ -30,7 +30,7 @@ class Drafters:
         return (*self.lookups, self.primary) if self.primary else self.lookups
 
 
-class Seat(NamedTuple):
+class DecodeSlot(NamedTuple):
     """A slot that decodes in this step; `room` is how many drafted tokens can be of use to it."""
 
     slot: int
@@ -38,19 +38,19 @@ class Seat(NamedTuple):
 
 
 @dataclass(slots=True)
-class Mind:
+class SlotPolicy:
     """The drafting policy of one request: its spec, and the state of the `auto` or the PID rule."""
 
     spec: Spec
-    watch: Watch | None  # for `auto` only
+    watch: DraftGate | None  # for `auto` only
     pid: LengthController | None = None
 
     def __post_init__(self) -> None:
-        if self.spec.drafting is Drafting.PID:
+        if self.spec.drafting is DraftPolicy.PID:
             self.pid = LengthController()
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> GateState | None:
         return self.watch.state if self.watch is not None else None
 
     @property

@@ -1,6 +1,6 @@
 """Decide one step's drafting: which drafter runs, whether a chain grows another level, how much of it is verified.
 
-A StepChoice is made for each step by the controller and discarded with it. Fixed and PID lengths are decided per slot;
+A StepPolicy is made for each step by the controller and discarded with it. Fixed and PID lengths are decided per slot;
 `auto` decides for all its slots together, because they share the rows of one decode. Pure: reads what was learned,
 changes nothing but its own chains.
 """
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from eaglelocal.core.batch import NO_FURTHER, Further
+from eaglelocal.core.batch import NO_FURTHER, ExtraLevels
 from eaglelocal.core.draft import Draft
-from eaglelocal.core.request import Drafting
-from eaglelocal.speculation.acceptance.acceptance_model import Acceptance, Outlook
+from eaglelocal.core.request import DraftPolicy
+from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel, Outlook
 from eaglelocal.speculation.policy.draft_gate import PROBE_LENGTH
 from eaglelocal.speculation.policy.goodput import (
     best_size,
@@ -24,17 +24,17 @@ from eaglelocal.speculation.policy.goodput import (
     units,
     within,
 )
-from eaglelocal.speculation.policy.pending_drafts import Guess, Second, second_of
-from eaglelocal.speculation.policy.slot_policy import Drafters, Mind, Seat
-from eaglelocal.speculation.policy.token_costs import Prices
-from eaglelocal.speculation.tree import MIN_REACH, NO_SECONDS, Chain, Seconds, likeliest
+from eaglelocal.speculation.policy.pending_drafts import PendingDraft, Second, second_of
+from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, SlotPolicy
+from eaglelocal.speculation.policy.token_costs import TokenCosts
+from eaglelocal.speculation.tree import MIN_REACH, NO_SECONDS, DraftChain, Siblings, likeliest
 
 LOOKUP_LEVELS = 4  # levels that a lookup is asked for at a time
 SURE = 0.99  # confidence above which a model drafts on within the same call
 MOST_AHEAD = 3  # levels in doubt that a model drafts at a time; with more, wasted draft steps add up
 
 
-class StepChoice:
+class StepPolicy:
     """The drafting decisions of one step; for `leveled` and `max_seconds` see Controller.
 
     Whoever drafts reports proposals (`add`, `end`), asks which slots draft on (`growing`) and what to verify
@@ -43,24 +43,24 @@ class StepChoice:
 
     def __init__(
         self,
-        seats: Sequence[Seat],
-        minds: Mapping[int, Mind],
-        drafters: Drafters,
-        acceptance: Acceptance,
-        prices: Prices,
+        seats: Sequence[DecodeSlot],
+        minds: Mapping[int, SlotPolicy],
+        drafters: DrafterSet,
+        acceptance: AcceptanceModel,
+        prices: TokenCosts,
         *,
         leveled: bool,
         max_seconds: int = 0,
     ) -> None:
         self._room = {seat.slot: min(seat.room, minds[seat.slot].spec.max_draft) for seat in seats}
         self._minds, self._drafters, self._acceptance = minds, drafters, acceptance
-        self._auto = [slot for slot in self._room if minds[slot].spec.drafting is Drafting.AUTO]
+        self._auto = [slot for slot in self._room if minds[slot].spec.drafting is DraftPolicy.AUTO]
         self._leveled = leveled and len(seats) > 1
         self._max_seconds = max_seconds
         self._prices = prices
         self._row_prices = prices.rows(self._most_rows()) if self._auto else [0.0]
         self._outlooks: dict[tuple[int, str, int], Outlook] = {}
-        self._chains: dict[str, dict[int, Chain]] = {name: {} for name in drafters.names}
+        self._chains: dict[str, dict[int, DraftChain]] = {name: {} for name in drafters.names}
 
     def _most_rows(self) -> int:
         rooms = [self._room[slot] for slot in self._auto]
@@ -88,7 +88,7 @@ class StepChoice:
         grows = self._is_told(slot, drafter) or (self._auto and self._pays(drafter, (slot,), self._gains(drafter)))
         return [slot] if grows else []
 
-    def levels(self, drafter: str, slots: Sequence[int]) -> tuple[int, Further]:
+    def levels(self, drafter: str, slots: Sequence[int]) -> tuple[int, ExtraLevels]:
         """Return how many levels to draft for these slots in one call, and how many more while each token is sure."""
         if drafter == self._drafters.primary and self._drafters.at_once > 1:
             return min(self._drafters.at_once, max([self._length(slot) for slot in slots])), NO_FURTHER
@@ -102,7 +102,7 @@ class StepChoice:
             return self._levels_in_doubt(drafter, slots, most), NO_FURTHER
         return self._levels_alone(drafter, slots[0], most)
 
-    def _levels_alone(self, drafter: str, slot: int, most: int) -> tuple[int, Further]:
+    def _levels_alone(self, drafter: str, slot: int, most: int) -> tuple[int, ExtraLevels]:
         """Return `levels` of the only `auto` slot; sure tokens count as at the depth ahead that accepts them least."""
         gains, outlook = self._gains(drafter)[slot], self._outlook(slot, drafter)
         chain_so_far = (gains, self._row_prices, outlook.mean, self._prices.draft_step(drafter, 1))
@@ -110,7 +110,7 @@ class StepChoice:
         ends = len(gains) + 1, len(gains) + most
         sure = min([self._acceptance.probability(slot, drafter, at, SURE) for at in ends])
         num_sure = num_paying(*chain_so_far, chance=sure, most=most)
-        return depth, Further(num_sure - depth, SURE) if num_sure > depth else NO_FURTHER
+        return depth, ExtraLevels(num_sure - depth, SURE) if num_sure > depth else NO_FURTHER
 
     def _levels_in_doubt(self, drafter: str, slots: Sequence[int], most: int) -> int:
         """Return how many levels pay even if each token is worse than most: another call costs more than a level."""
@@ -138,7 +138,7 @@ class StepChoice:
         mind, room = self._minds[slot], self._room[slot]
         return min(mind.length, room) if mind.watch is None else room
 
-    def _has_room(self, slot: int, chain: Chain | None) -> bool:
+    def _has_room(self, slot: int, chain: DraftChain | None) -> bool:
         if chain is None:
             return self._room[slot] > 0
         return (
@@ -218,11 +218,11 @@ class StepChoice:
         """Note that the drafter has nothing more to propose for the slot."""
         self._chain(slot, drafter).ended = True
 
-    def _chain(self, slot: int, drafter: str) -> Chain:
+    def _chain(self, slot: int, drafter: str) -> DraftChain:
         chains = self._chains[drafter]
         chain = chains.get(slot)
         if chain is None:
-            chain = chains[slot] = Chain(drafter)
+            chain = chains[slot] = DraftChain(drafter)
         return chain
 
     # ---- the worth of a chain to its slot
@@ -234,7 +234,7 @@ class StepChoice:
         last = len(self._row_prices) - 1
         return [self._row_prices[min(n * num, last)] / num for n in range(length + 1)]
 
-    def _worth(self, chain: Chain) -> float:
+    def _worth(self, chain: DraftChain) -> float:
         """Return the worth of the chain, in tokens, relative to no draft at all."""
         prices = self._slot_prices(len(chain.gains))
         return best_size(chain.gains, prices)[1] + prices[0]
@@ -276,7 +276,7 @@ class StepChoice:
         sizes = self._sizes(gains)
         return {slot: chain.draft(sizes.get(slot, len(chain.tokens))) for slot, chain in best.items()}
 
-    def _may_pay(self, chains: Sequence[Chain], gains: Sequence[Sequence[float]]) -> bool:
+    def _may_pay(self, chains: Sequence[DraftChain], gains: Sequence[Sequence[float]]) -> bool:
         """Return whether siblings would pay if all were right. If not, their probabilities are not computed."""
         hopes = sorted((missed for chain in chains for missed, _ in chain.misses()), reverse=True)
         if not hopes:
@@ -285,7 +285,7 @@ class StepChoice:
         nodes = sorted([*firsts, *hopes], reverse=True)[: len(prices) - 1]
         return best_size(nodes, prices)[1] > best_size(firsts, prices)[1]
 
-    def _trees(self, best: Mapping[int, Chain]) -> dict[int, Draft]:
+    def _trees(self, best: Mapping[int, DraftChain]) -> dict[int, Draft]:
         """Return `chosen` where drafts may have siblings: rows go to chains and siblings alike, by gain."""
         seconds = {slot: self._seconds(slot, best[slot]) for slot in self._auto}
         gains: list[Sequence[float]] = []
@@ -299,7 +299,7 @@ class StepChoice:
             drafts[slot] = best[slot].draft(length, seconds[slot].depths[:num_seconds])
         return drafts
 
-    def _seconds(self, slot: int, chain: Chain) -> Seconds:
+    def _seconds(self, slot: int, chain: DraftChain) -> Siblings:
         if not chain.seconds:
             return NO_SECONDS
         acceptance, name = self._acceptance, second_of(chain.drafter)
@@ -307,13 +307,13 @@ class StepChoice:
             chain, lambda depth, confidence: acceptance.probability(slot, name, depth, confidence), self._max_seconds
         )
 
-    def _best_chain(self, slot: int) -> Chain:
+    def _best_chain(self, slot: int) -> DraftChain:
         """Return the best of the slot's chains that may be sent: a probe's is not."""
         names = self._drafters.lookups if self._minds[slot].is_probing else self._drafters.names
         chains = [self._chains[name][slot] for name in names if slot in self._chains[name]]
         if len(chains) > 1:
             return max(chains, key=self._worth)
-        return chains[0] if chains else Chain("")
+        return chains[0] if chains else DraftChain("")
 
     def _sizes(self, gains: Sequence[Sequence[float]]) -> dict[int, int]:
         """Return how many tokens of each `auto` chain are sent, by slot."""
@@ -324,10 +324,12 @@ class StepChoice:
             return {slot: min(size, len(chain)) for slot, chain in zip(self._auto, gains, strict=True)}
         return dict(zip(self._auto, shared_out(size, gains), strict=True))
 
-    def guesses(self, slot: int) -> list[Guess]:
+    def guesses(self, slot: int) -> list[PendingDraft]:
         """Return everything that was drafted for a slot, sent or not."""
         by_drafter = (chains.get(slot) for chains in self._chains.values())
-        return [Guess(chain.drafter, chain.tokens, chain.confidences, chain.seconds) for chain in by_drafter if chain]
+        return [
+            PendingDraft(chain.drafter, chain.tokens, chain.confidences, chain.seconds) for chain in by_drafter if chain
+        ]
 
     def num_drafted(self, slot: int, drafter: str) -> int:
         """Return how many tokens a drafter proposed for a slot, sent or not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 
-class Prices:
+class TokenCosts:
     """The costs of one step, in tokens."""
 
     def __init__(self, costs: StepCosts, *, rate: float, num_base_rows: int, num_cells: int) -> None:

@@ -13,7 +13,7 @@ from enum import Enum
 
 from eaglelocal.core.tools import Tool, ToolCall, Turns
 from eaglelocal.text.reasoning.markers import Item, Mark
-from eaglelocal.text.tool_calls.answer_collector import Gathering, as_object
+from eaglelocal.text.tool_calls.answer_collector import AnswerCollector, as_object
 from eaglelocal.text.tool_calls.json_calls import JsonCalls
 from eaglelocal.text.tool_calls.tool_schemas import has_required
 
@@ -30,7 +30,7 @@ _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
-class Kind(Enum):
+class HarmonyKind(Enum):
     """The kind of a message."""
 
     THOUGHT = "thought"
@@ -41,11 +41,11 @@ class Kind(Enum):
 class HarmonyParser:
     """A parser of harmony messages. Implements tool_calls.CallParser."""
 
-    def __init__(self, found: Gathering, tools: tuple[Tool, ...], *, begun: Kind | None = None) -> None:
+    def __init__(self, found: AnswerCollector, tools: tuple[Tool, ...], *, begun: HarmonyKind | None = None) -> None:
         """Create a parser. `begun`: the kind of message that the prompt has begun."""
         self._found, self._tools = found, {tool.name: tool for tool in tools}
         self._header, self._said_in_header = "", ""  # with and without its markers
-        self._kind: Kind | None = begun  # of the message; None: in its header
+        self._kind: HarmonyKind | None = begun  # of the message; None: in its header
         self._recipient = self._body_text = ""  # of the message; its text, before a JSON object begins
         self._json: JsonCalls | None = None  # the arguments, once they have begun
         self._has_marks = False
@@ -82,17 +82,17 @@ class HarmonyParser:
         self._recipient = recipient[1] if recipient else ""
         self._header = self._said_in_header = ""
         if self._tools and self._recipient.startswith("functions.") and self._called:
-            self._kind = Kind.CALL
+            self._kind = HarmonyKind.CALL
         elif channel is not None and (channel[1] == "analysis" or self._recipient):
-            self._kind = Kind.THOUGHT
+            self._kind = HarmonyKind.THOUGHT
         else:
-            self._kind = Kind.TEXT
+            self._kind = HarmonyKind.TEXT
 
     def _body(self, text: str) -> None:
         match self._kind:
-            case Kind.THOUGHT:
+            case HarmonyKind.THOUGHT:
                 self._found.think(text)
-            case Kind.CALL:
+            case HarmonyKind.CALL:
                 self._argue(text)
             case _:
                 self._found.say(text)
@@ -113,9 +113,9 @@ class HarmonyParser:
 
     def _end(self, *, is_cut: bool = False, is_told: bool = True) -> None:
         """End the message; `is_told`: by a marker of its own."""
-        if self._kind is Kind.THOUGHT:
+        if self._kind is HarmonyKind.THOUGHT:
             self._found.thought.release()
-        if self._kind is Kind.CALL:
+        if self._kind is HarmonyKind.CALL:
             self._call(is_cut=is_cut, is_told=is_told)
         self._kind, self._json, self._body_text = None, None, ""
 

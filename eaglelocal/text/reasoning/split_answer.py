@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from eaglelocal.core.request import Request
 from eaglelocal.core.tools import Notation, Split
 from eaglelocal.text.detokenizer import Detokenizer, Pieces
-from eaglelocal.text.reasoning.harmony import HarmonyParser, Kind
+from eaglelocal.text.reasoning.harmony import HarmonyKind, HarmonyParser
 from eaglelocal.text.reasoning.markers import MarkReader, control_char
 from eaglelocal.text.reasoning.model_families import is_harmony, is_spelled, markers_of
 from eaglelocal.text.reasoning.think_parser import ThoughtParser, ThoughtTail
 from eaglelocal.text.reasoning.turn_parser import TurnParser
 from eaglelocal.text.stops.answer_text import AnswerPiece, AnswerText
 from eaglelocal.text.stops.stop_strings import StopMatcher
-from eaglelocal.text.tool_calls.answer_collector import Gathering, NewId, hex_id, short_id
+from eaglelocal.text.tool_calls.answer_collector import AnswerCollector, NewId, hex_id, short_id
 from eaglelocal.text.tool_calls.block_calls import BlockCalls
 from eaglelocal.text.tool_calls.call_forms import bare_openings
 from eaglelocal.text.tool_calls.call_parser import BareCalls, CallParser, NoCalls
@@ -28,7 +28,7 @@ class SplitText:
     """A splitter of text into reasoning, text and calls."""
 
     def __init__(self, split: Split, new_id: NewId) -> None:
-        self._found = Gathering(new_id, split.parallel)
+        self._found = AnswerCollector(new_id, split.parallel)
         self._parser = parser_of(split, self._found)
         self._reader = MarkReader([*markers_of(split), *openings_of(split)], spelled=is_spelled(split))
 
@@ -97,9 +97,9 @@ def answer_text(pieces: Pieces, request: Request) -> AnswerText | SplitAnswerTex
     return SplitAnswerText(pieces, stops, split, new_id=short_id if is_short else hex_id)
 
 
-def parser_of(split: Split, found: Gathering) -> CallParser:
+def parser_of(split: Split, found: AnswerCollector) -> CallParser:
     if is_harmony(split):
-        begun = Kind.THOUGHT if split.in_thought else Kind.TEXT if split.in_said else None
+        begun = HarmonyKind.THOUGHT if split.in_thought else HarmonyKind.TEXT if split.in_said else None
         return HarmonyParser(found, split.tools, begun=begun)
     said = calls_parser(split, found)
     if split.form is not None and split.form.turns is not None:
@@ -110,7 +110,7 @@ def parser_of(split: Split, found: Gathering) -> CallParser:
     return ThoughtParser(found, said, split, tail=tail)
 
 
-def calls_parser(split: Split, found: Gathering) -> CallParser:
+def calls_parser(split: Split, found: AnswerCollector) -> CallParser:
     if not split.tools or split.form is None:
         return NoCalls(found)
     if split.form.notation is Notation.BARE:

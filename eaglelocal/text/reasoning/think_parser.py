@@ -11,11 +11,11 @@ from enum import Enum
 
 from eaglelocal.core.tools import Split, joined
 from eaglelocal.text.reasoning.markers import Item, Mark
-from eaglelocal.text.tool_calls.answer_collector import Gathering
+from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
 from eaglelocal.text.tool_calls.call_parser import CallParser, tell_all
 
 
-class Place(Enum):
+class ThinkState(Enum):
     """The parser's position in the answer."""
 
     BEFORE = "before"  # only white space so far
@@ -30,13 +30,13 @@ class ThoughtTail:
     They are parsed separately, because only the end of the answer shows that they count.
     """
 
-    def __init__(self, begin: str, parser: Callable[[Gathering], CallParser]) -> None:
+    def __init__(self, begin: str, parser: Callable[[AnswerCollector], CallParser]) -> None:
         self._begin, self._parser = begin, parser
-        self._reading: tuple[Gathering, CallParser] | None = None  # from the marker that begins a call
+        self._reading: tuple[AnswerCollector, CallParser] | None = None  # from the marker that begins a call
 
     def push(self, item: Item) -> None:
         if self._reading is None and isinstance(item, Mark) and item.name == self._begin:
-            found = Gathering(str)
+            found = AnswerCollector(str)
             self._reading = found, self._parser(found)
         if self._reading is None:
             return
@@ -45,7 +45,7 @@ class ThoughtTail:
         if found.has_text:  # it was no call, or not at the end
             self._reading = None
 
-    def tell_calls(self, found: Gathering) -> None:
+    def tell_calls(self, found: AnswerCollector) -> None:
         """Emit the calls: the answer has ended without being cut off."""
         if self._reading is None:
             return
@@ -63,14 +63,16 @@ class ThoughtParser:
     `split` has the markers.
     """
 
-    def __init__(self, found: Gathering, said: CallParser, split: Split, *, tail: ThoughtTail) -> None:
+    def __init__(self, found: AnswerCollector, said: CallParser, split: Split, *, tail: ThoughtTail) -> None:
         assert split.thought is not None
         self._found, self._said, self._tail = found, said, tail
         self._open, self._close = split.thought
         self._say, self._said_so = split.said
         # where a call ends the answer, it ends the thought as well
         self._call = split.form.begin if split.form and split.form.ends_turn and split.tools else ""
-        self._place = Place.THOUGHT if split.in_thought else Place.BEHIND if split.in_said else Place.BEFORE
+        self._place = (
+            ThinkState.THOUGHT if split.in_thought else ThinkState.BEHIND if split.in_said else ThinkState.BEFORE
+        )
         self._label = "" if split.in_thought else split.thought_label  # still to come
         self._begun = ""  # text that may be the label
         self._is_framed = split.in_said or not self._say  # the text has a closing marker
@@ -78,31 +80,31 @@ class ThoughtParser:
 
     def push(self, item: Item) -> None:
         match self._place:
-            case Place.THOUGHT:
+            case ThinkState.THOUGHT:
                 self._think(item)
-            case Place.BEHIND:
+            case ThinkState.BEHIND:
                 self._behind(item)
             case _:
                 self._before(item)
 
     def finish(self, *, is_cut: bool) -> None:
         self._end_label()
-        if self._place is Place.THOUGHT and not is_cut:
+        if self._place is ThinkState.THOUGHT and not is_cut:
             self._tail.tell_calls(self._found)
-        if self._place is not Place.BEHIND and self._space:
+        if self._place is not ThinkState.BEHIND and self._space:
             self._said.push(self._space)
         self._said.finish(is_cut=is_cut)
 
     def _before(self, item: Item) -> None:
         if isinstance(item, str) and not item.strip():
             self._space += item
-        elif isinstance(item, Mark) and item.name == self._open and self._place is Place.BEFORE:
-            self._place, self._space = Place.THOUGHT, ""
-        elif isinstance(item, Mark) and item.name == self._close and self._place is Place.BEFORE:
+        elif isinstance(item, Mark) and item.name == self._open and self._place is ThinkState.BEFORE:
+            self._place, self._space = ThinkState.THOUGHT, ""
+        elif isinstance(item, Mark) and item.name == self._close and self._place is ThinkState.BEFORE:
             self._found.end_thought()  # an empty thought without an opening marker
-            self._place, self._space = Place.BETWEEN, ""
+            self._place, self._space = ThinkState.BETWEEN, ""
         else:
-            self._place = Place.BEHIND
+            self._place = ThinkState.BEHIND
             self._begin_saying(item)
 
     def _begin_saying(self, item: Item) -> None:
@@ -119,11 +121,11 @@ class ThoughtParser:
             self._found.think(self._unlabelled(item))
         elif item.name == self._call:
             self._end_thought()
-            self._place = Place.BEHIND
+            self._place = ThinkState.BEHIND
             self._said.push(item)
         elif item.name == self._close:
             self._end_thought()
-            self._place = Place.BETWEEN
+            self._place = ThinkState.BETWEEN
         elif item.name != self._open or self._found.thought.has_text:  # else a repeated opening marker
             self._found.think(item.shown)
 

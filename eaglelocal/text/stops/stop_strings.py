@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, eq=False)
-class _Node:
+class _PrefixNode:
     """A prefix of some stop string."""
 
     depth: int
-    children: dict[str, _Node] = field(default_factory=dict)
-    fallback: _Node | None = None  # the longest proper suffix that is a prefix too; None at the root
+    children: dict[str, _PrefixNode] = field(default_factory=dict)
+    fallback: _PrefixNode | None = None  # the longest proper suffix that is a prefix too; None at the root
     stop: str | None = None  # the longest stop string that ends here
 
 
@@ -57,7 +57,7 @@ class StopMatcher:
         self._held, self._hit = "", stop
         return final
 
-    def _release(self, text: str, node: _Node) -> str:
+    def _release(self, text: str, node: _PrefixNode) -> str:
         self._node = node
         if node.depth == 0 and not self._held:
             return text
@@ -67,7 +67,7 @@ class StopMatcher:
         return known[:cut]
 
 
-def _advance(node: _Node, char: str) -> _Node:
+def _advance(node: _PrefixNode, char: str) -> _PrefixNode:
     while (child := node.children.get(char)) is None:
         if node.fallback is None:
             return node
@@ -75,22 +75,22 @@ def _advance(node: _Node, char: str) -> _Node:
     return child
 
 
-def _automaton(stops: Sequence[str]) -> _Node:
-    root = _Node(0)
+def _automaton(stops: Sequence[str]) -> _PrefixNode:
+    root = _PrefixNode(0)
     for stop in stops:
         _plant(root, stop)
     _link(root)
     return root
 
 
-def _plant(root: _Node, stop: str) -> None:
+def _plant(root: _PrefixNode, stop: str) -> None:
     node = root
     for char in stop:
-        node = node.children.setdefault(char, _Node(node.depth + 1))
+        node = node.children.setdefault(char, _PrefixNode(node.depth + 1))
     node.stop = stop or None  # an empty stop string never matches
 
 
-def _link(root: _Node) -> None:
+def _link(root: _PrefixNode) -> None:
     """Set fallbacks breadth first: a node's fallback is shallower than itself, so it is already linked."""
     waiting = deque([root])
     while waiting:

@@ -16,7 +16,7 @@ from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool
 from eaglelocal.errors import RequestError
 from eaglelocal.text.reasoning.model_families import MAX_TEMPLATE_BYTES, family_of
-from eaglelocal.text.templates.literal_text import Literals, Spellings
+from eaglelocal.text.templates.literal_text import HiddenSpellings, Spellings
 from eaglelocal.text.templates.render_process import RenderProcess, Source
 from eaglelocal.text.templates.template_messages import Turn, tools_of, turns_of
 
@@ -89,7 +89,7 @@ class ChatTemplate:
         *,
         tools: Sequence[Tool] = (),
         values: Mapping[str, object] | None = None,
-        literals: Literals | None = None,
+        literals: HiddenSpellings | None = None,
         continues: bool = False,
     ) -> str:
         """Return the prompt. RequestError when the template refuses the conversation, ModelFileError when it fails.
@@ -100,7 +100,7 @@ class ChatTemplate:
         """
         if not messages:
             raise RequestError("a conversation needs at least one message", parameter="messages")
-        literals = Literals(Spellings()) if literals is None else literals
+        literals = HiddenSpellings(Spellings()) if literals is None else literals
         turns, offered = turns_of(messages, literals), tools_of(tools, literals)
         hidden = {name: literals.hide_all(value) for name, value in (values or {}).items()}
         return self._renderer.render(self._source, turns, offered, hidden, continues)

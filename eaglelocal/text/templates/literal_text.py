@@ -46,7 +46,7 @@ class Spellings:
         return next((n for n in range(min(self._longest, len(text)), 0, -1) if text[-n:] in self._begins), 0)
 
 
-class Literals:
+class HiddenSpellings:
     """The hidden spellings of one conversation, and its images."""
 
     def __init__(self, spellings: Spellings) -> None:

@@ -11,7 +11,7 @@ from eaglelocal.core.limited_process import (
     CannotStart,
     LimitedProcess,
     LimitedProcessError,
-    Limits,
+    ProcessLimits,
     TookTooLong,
     TookTooMuchMemory,
 )
@@ -21,14 +21,14 @@ from eaglelocal.text.templates.template_messages import Turn
 OPENER = "eaglelocal.text.templates.rendering:open_renderings"
 # Usual conversations take milliseconds; the most is trying every form of a long one that a template refuses.
 # `wall_s` ends it before the engine, which may wait for it, would count as hung.
-LIMITS = Limits(cpu_s=2.0, memory_bytes=256 * 2**20, wall_s=40.0, max_reply_bytes=64 * 2**20, rest_s=5.0)
+LIMITS = ProcessLimits(cpu_s=2.0, memory_bytes=256 * 2**20, wall_s=40.0, max_reply_bytes=64 * 2**20, rest_s=5.0)
 Source = tuple[str, str, str]  # a template, and the texts of bos and eos
 
 
 class RenderProcess:
     """A process with limits. Implements template.Renderer. It may start before there is a template: calls bring one."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: ProcessLimits = LIMITS) -> None:
         self._process = LimitedProcess(OPENER, limits=limits)
 
     def start(self) -> None:

@@ -22,7 +22,7 @@ MAX_PLACES = 8  # each is filled with a text of any length
 PLACES = re.compile(r"\{(query|document)\}")
 
 
-class Frame(NamedTuple):
+class PairFrame(NamedTuple):
     """The tokens around and between two texts."""
 
     before: Sequence[int]
@@ -38,7 +38,7 @@ class Pairs(Protocol):
 class FramedPairs:
     """Pairs for encoders."""
 
-    def __init__(self, vocabulary: Vocabulary, frame: Frame) -> None:
+    def __init__(self, vocabulary: Vocabulary, frame: PairFrame) -> None:
         self._vocabulary, self._frame = vocabulary, frame
 
     def __call__(self, query: str, document: str, most: int | None = None) -> list[int]:

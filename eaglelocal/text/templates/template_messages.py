@@ -1,6 +1,6 @@
 """Messages and tools as chat templates expect them: the plain structures that Hugging Face uses.
 
-Every text of the caller passes `Literals`, arguments and schemas included, so that none becomes a control token.
+Every text of the caller passes `HiddenSpellings`, arguments and schemas included, so that none becomes a control token.
 For a template that takes no tools, `in_hermes_form` writes them, the calls and their results into ordinary messages.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import CallForm, Tool, ToolCall
 from eaglelocal.errors import RequestError
-from eaglelocal.text.templates.literal_text import Literals
+from eaglelocal.text.templates.literal_text import HiddenSpellings
 from eaglelocal.text.tool_calls.call_writer import written_calls
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ For each function call, return a json object with function name and arguments wi
 </tool_call>"""
 
 
-def turns_of(messages: Sequence[Message], literals: Literals) -> list[Turn]:
+def turns_of(messages: Sequence[Message], literals: HiddenSpellings) -> list[Turn]:
     """Return the messages as turns. Raises RequestError for an unknown role."""
     names = {call.id: call.name for message in messages for call in message.tool_calls}
     return [turn_of(message, literals, names) for message in messages]
 
 
-def turn_of(message: Message, literals: Literals, names: dict[str, str]) -> Turn:
+def turn_of(message: Message, literals: HiddenSpellings, names: dict[str, str]) -> Turn:
     """Return a message as a turn. `names`: of the tools, by the ids of their calls."""
     if message.role not in ROLES:
         what = f"a message cannot have the role {message.role!r}"
@@ -70,7 +70,7 @@ def turn_of(message: Message, literals: Literals, names: dict[str, str]) -> Turn
     return turn
 
 
-def call_of(call: ToolCall, literals: Literals) -> Turn:
+def call_of(call: ToolCall, literals: HiddenSpellings) -> Turn:
     """Return a call as templates expect it, its arguments as an object.
 
     Arguments that are no JSON object stay text: one broken call must not end a chat.
@@ -87,11 +87,11 @@ def _arguments(text: str) -> object:
     return {} if value is None else value if isinstance(value, dict) else text
 
 
-def tools_of(tools: Sequence[Tool], literals: Literals) -> list[Turn]:
+def tools_of(tools: Sequence[Tool], literals: HiddenSpellings) -> list[Turn]:
     return [tool_of(tool, literals) for tool in tools]
 
 
-def tool_of(tool: Tool, literals: Literals) -> Turn:
+def tool_of(tool: Tool, literals: HiddenSpellings) -> Turn:
     if not TOOL_NAME.fullmatch(tool.name):
         what = f"a tool cannot have the name {tool.name!r}"
         raise RequestError(what, hint="at most 128 letters, digits, and the signs _ - . : /", parameter="tools")

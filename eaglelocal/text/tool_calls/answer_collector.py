@@ -53,7 +53,7 @@ class Trimmed:
 
 
 @dataclass(slots=True)
-class Gathering:
+class AnswerCollector:
     """A collector of one answer's output. `new_id` makes the id of a call that has none."""
 
     new_id: NewId

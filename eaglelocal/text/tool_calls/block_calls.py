@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from eaglelocal.core.tools import CallForm, Notation, Tool, ToolCall
 from eaglelocal.text.reasoning.markers import Item, Mark
-from eaglelocal.text.tool_calls.answer_collector import Gathering
+from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
 from eaglelocal.text.tool_calls.call_forms import CODER, KEYED, OPEN, bare_openings
-from eaglelocal.text.tool_calls.call_parser import Block, tell_all
+from eaglelocal.text.tool_calls.call_parser import CallBlock, tell_all
 from eaglelocal.text.tool_calls.gemma_calls import read_gemma
 from eaglelocal.text.tool_calls.json_calls import BY_KEYS, BY_NAME, MAX_HEAD_CHARS, JsonCalls
 from eaglelocal.text.tool_calls.python_calls import PythonCalls
@@ -35,13 +35,13 @@ _BEGINNINGS: dict[Notation, re.Pattern[str]] = {
 class BlockCalls:
     """A parser of calls in blocks. Implements tool_calls.CallParser."""
 
-    def __init__(self, found: Gathering, form: CallForm, tools: tuple[Tool, ...]) -> None:
+    def __init__(self, found: AnswerCollector, form: CallForm, tools: tuple[Tool, ...]) -> None:
         self._found, self._form = found, form
         self._tools = {tool.name: tool for tool in tools}
         self._read = reader_of(form, self._tools)
         self._tags = TaggedCalls(found, self._read) if isinstance(self._read, TaggedText) else None
         self._openings = frozenset(bare_openings(form, tools))
-        self._block: Block | None = None
+        self._block: CallBlock | None = None
         self._json: JsonCalls | None = None  # the block's JSON, once it has begun
         self._lead = ""  # markers around blocks, as written; text, if no block follows
         self._is_behind = False  # after a call, whose closing markers may follow
@@ -82,9 +82,9 @@ class BlockCalls:
         self._found.say(self._half)  # the answer goes on, so it was text
         form, self._half = self._form, ""
         if mark.name == form.begin:
-            self._open(Block(self._lead + mark.shown))
+            self._open(CallBlock(self._lead + mark.shown))
         elif mark.name in self._openings:
-            self._open(Block(self._lead, is_unopened=True))
+            self._open(CallBlock(self._lead, is_unopened=True))
             self.push(mark.shown)
         elif self._is_behind and (mark.name == form.end or mark.name in form.section):
             self._found.is_over = self._found.is_over or form.ends_turn
@@ -93,7 +93,7 @@ class BlockCalls:
         else:
             self._outside(mark.shown)
 
-    def _open(self, block: Block) -> None:
+    def _open(self, block: CallBlock) -> None:
         self._block, self._json = block, None
         self._lead, self._is_behind = "", False
         if self._tags is not None:
@@ -118,19 +118,19 @@ class BlockCalls:
             self._end_unmarked(block)
             self._mark_outside(mark)
 
-    def _is_text(self, block: Block, mark: Mark) -> bool:
+    def _is_text(self, block: CallBlock, mark: Mark) -> bool:
         """Return whether text that looks like a marker is inside a JSON string, or a tag of this block."""
         if self._json is not None:
             return self._json.in_string
         return mark.name in self._openings
 
-    def _is_value(self, block: Block) -> bool:
+    def _is_value(self, block: CallBlock) -> bool:
         """Return whether the marker may be text in an argument."""
         if self._json is not None or self._is_json(block):
             return False
         return bool(block.first) and not block.body.rstrip().endswith(self._form.tags[1] or "\0")
 
-    def _inside(self, block: Block, text: str) -> None:
+    def _inside(self, block: CallBlock, text: str) -> None:
         if self._json is not None:
             self._push_json(self._json, text)
         elif self._is_json(block, text):
@@ -147,7 +147,7 @@ class BlockCalls:
             if rest:
                 self.push(rest)
 
-    def _is_json(self, block: Block, text: str = "") -> bool:
+    def _is_json(self, block: CallBlock, text: str = "") -> bool:
         """Return whether the block holds JSON; its first character tells, where it may hold JSON or tags."""
         first = block.first or text.lstrip()[:1]
         match self._form.notation:
@@ -157,7 +157,7 @@ class BlockCalls:
                 return first == "{"
         return False
 
-    def _may_be_call(self, block: Block) -> bool:
+    def _may_be_call(self, block: CallBlock) -> bool:
         beginning = block.body.lstrip() if len(block.body) < MAX_HEAD_CHARS else ""
         if not beginning:
             return True
@@ -166,7 +166,7 @@ class BlockCalls:
             return False
         return not block.is_unopened or self._tags is None or self._tags.may_go_on(beginning)
 
-    def _before_json(self, block: Block, text: str) -> None:
+    def _before_json(self, block: CallBlock, text: str) -> None:
         """Read a name or an id, up to the object or the array."""
         begun = re.search(r"[{\[]", text)
         lead = text if begun is None else text[: begun.start()]
@@ -181,7 +181,7 @@ class BlockCalls:
         if begun is not None:
             self._begin_json(block, head, text[begun.start() :])
 
-    def _begin_json(self, block: Block, head: str, text: str) -> None:
+    def _begin_json(self, block: CallBlock, head: str, text: str) -> None:
         named = None
         if head.strip():
             match = re.fullmatch(self._form.head, head)
@@ -208,7 +208,7 @@ class BlockCalls:
             self._found.say(json.raw)
 
     # ---- its end
-    def _tell(self, block: Block) -> bool:
+    def _tell(self, block: CallBlock) -> bool:
         """Emit the calls of a block that may end here. Returns False if it cannot be read yet."""
         calls = self._read(block.body)
         if calls is None:
@@ -223,12 +223,12 @@ class BlockCalls:
             tell_all(self._found, calls)
         self._block, self._is_behind = None, True
 
-    def _tell_tags(self, block: Block) -> None:
+    def _tell_tags(self, block: CallBlock) -> None:
         """Emit what is certain of the block so far."""
         if self._tags is not None and self._json is None:
             self._tags.tell(block.body)
 
-    def _end_unmarked(self, block: Block) -> None:
+    def _end_unmarked(self, block: CallBlock) -> None:
         """End a block whose closing marker does not come. A call with its required arguments counts as complete."""
         if self._json is not None:
             self._end_json(self._json, self._json.close(is_cut=False))
@@ -241,7 +241,7 @@ class BlockCalls:
             self._tags.close(block.body)
         self._abandon(block)
 
-    def _abandon(self, block: Block) -> None:
+    def _abandon(self, block: CallBlock) -> None:
         """Give up the block: it is text, unless parts of a call were emitted already."""
         self._block = self._json = None
         self._is_behind = self._tags is not None and self._tags.num_told > 0

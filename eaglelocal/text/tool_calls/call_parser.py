@@ -12,7 +12,7 @@ from typing import Protocol
 
 from eaglelocal.core.tools import CallForm, Tool, ToolCall
 from eaglelocal.text.reasoning.markers import Item, Mark
-from eaglelocal.text.tool_calls.answer_collector import Gathering
+from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
 from eaglelocal.text.tool_calls.json_calls import JsonCalls
 from eaglelocal.text.tool_calls.python_calls import PythonCalls
 
@@ -32,7 +32,7 @@ class CallParser(Protocol):
 class NoCalls:
     """A parser that expects no calls: everything is text."""
 
-    def __init__(self, found: Gathering) -> None:
+    def __init__(self, found: AnswerCollector) -> None:
         self._found = found
 
     def push(self, item: Item) -> None:
@@ -42,7 +42,7 @@ class NoCalls:
         pass
 
 
-class Block:
+class CallBlock:
     """A block that may become a call: its whole text as written, and the text in it."""
 
     def __init__(self, opening: str = "", *, is_unopened: bool = False) -> None:
@@ -69,14 +69,14 @@ class BareCalls:
     asked for, so it must be that of an offered tool.
     """
 
-    def __init__(self, found: Gathering, form: CallForm, tools: tuple[Tool, ...]) -> None:
+    def __init__(self, found: AnswerCollector, form: CallForm, tools: tuple[Tool, ...]) -> None:
         self._found, self._closing = found, form.end
         self._tools = {tool.name: tool for tool in tools}
         self._python = PythonCalls(self._tools)
         names = "|".join(re.escape(name) for name in sorted(self._tools))
         self._begins_python = re.compile(rf"\[\s*(?:{names})\s*\(")
         self._longest_begin = max(map(len, self._tools), default=0) + 16
-        self._block: Block | None = Block()  # None: all is text up to a marker
+        self._block: CallBlock | None = CallBlock()  # None: all is text up to a marker
         self._json: JsonCalls | None = None  # the object that the block turned out to be
         self._is_behind = False  # after a call, whose closing marker may follow
 
@@ -109,10 +109,10 @@ class BareCalls:
             return
         self.finish(is_cut=False)
         if not (self._is_behind and mark.name == self._closing):
-            self._block = Block(mark.shown)
+            self._block = CallBlock(mark.shown)
         self._is_behind = False
 
-    def _before(self, block: Block, text: str) -> None:
+    def _before(self, block: CallBlock, text: str) -> None:
         """Read the text before an object or list, which may only be white space, and semicolons after a call."""
         begun = re.search(r"[{\[]", text)
         lead = text if begun is None else text[: begun.start()]
@@ -134,19 +134,19 @@ class BareCalls:
             return
         self._json = None
         if json.tell_rest():
-            self._block, self._is_behind = Block(), True
+            self._block, self._is_behind = CallBlock(), True
             self._again(json.rest)
         else:
             self._found.say(json.raw + json.rest)
 
-    def _list(self, block: Block, text: str) -> None:
+    def _list(self, block: CallBlock, text: str) -> None:
         """Collect a list up to its end, once it has begun with a call of an offered tool."""
         block.keep(text)
         if len(block.body) > self._longest_begin and not self._begins_python.match(block.body):
             self._found.say(block.raw)
             self._block = None
 
-    def _tell_list(self, block: Block) -> bool:
+    def _tell_list(self, block: CallBlock) -> bool:
         calls = self._python(block.body) if self._begins_python.match(block.body) else None
         if calls is None or any(call.name not in self._tools for call in calls):
             return False
@@ -159,6 +159,6 @@ class BareCalls:
             self.push(text)
 
 
-def tell_all(found: Gathering, calls: list[ToolCall]) -> None:
+def tell_all(found: AnswerCollector, calls: list[ToolCall]) -> None:
     for call in calls:
         found.call(call.name, call.arguments, call.id)

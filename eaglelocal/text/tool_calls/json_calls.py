@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from eaglelocal.core.tools import Tool, ToolCall
-from eaglelocal.text.tool_calls.answer_collector import Gathering, as_object, read_call, read_keyed_call
+from eaglelocal.text.tool_calls.answer_collector import AnswerCollector, as_object, read_call, read_keyed_call
 from eaglelocal.text.tool_calls.json_spans import JsonReader, elements
 from eaglelocal.text.tool_calls.tool_schemas import has_required
 
@@ -31,7 +31,7 @@ _ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:')
 _BEFORE_ELEMENT = re.compile(r"[\[,\s]*")
 
 
-class Place(Enum):
+class JsonState(Enum):
     """The reader's position in the JSON value."""
 
     HEAD = "head"  # before a call, or before its arguments
@@ -40,7 +40,7 @@ class Place(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class JsonCallKeys:
     """A form of calls as JSON objects.
 
     head       matches what precedes a call's arguments, once those have begun
@@ -53,8 +53,8 @@ class Keys:
     read: Callable[[str], ToolCall | None]
 
 
-BY_KEYS = Keys(_BEFORE_KEYS, _ARGUMENTS, read_call)  # {"name": "look_up", "arguments": {..}}
-BY_NAME = Keys(_BEFORE_OBJECT, _BEFORE_OBJECT, read_keyed_call)  # {"look_up": {..}}
+BY_KEYS = JsonCallKeys(_BEFORE_KEYS, _ARGUMENTS, read_call)  # {"name": "look_up", "arguments": {..}}
+BY_NAME = JsonCallKeys(_BEFORE_OBJECT, _BEFORE_OBJECT, read_keyed_call)  # {"look_up": {..}}
 
 
 class JsonCalls:
@@ -69,20 +69,20 @@ class JsonCalls:
 
     def __init__(
         self,
-        found: Gathering,
+        found: AnswerCollector,
         tools: Mapping[str, Tool],
         *,
         raw: str = "",
         is_bare: bool = False,
         named: ToolCall | None = None,
-        keys: Keys = BY_KEYS,
+        keys: JsonCallKeys = BY_KEYS,
     ) -> None:
         self.raw = raw  # the whole text, as written
         self.rest, self.is_whole = "", False  # text after the value; its end was read
         self._found, self._tools, self._is_bare, self._named = found, tools, is_bare, named
         self._keys = keys
         self._body, self._value = "", JsonReader()
-        self._place, self._at = Place.HEAD, 0  # up to this index everything was emitted or skipped
+        self._place, self._at = JsonState.HEAD, 0  # up to this index everything was emitted or skipped
         self._inner = JsonReader()  # reads the arguments, then the object around them
         self._num_told = 0
 
@@ -133,7 +133,7 @@ class JsonCalls:
             return self._may_be(ToolCall("", self._named.name, as_object(body) or ""))
         if not self._keys.arguments.search(body):
             return False
-        first = self._num_told - (self._place is Place.ARGUMENTS)
+        first = self._num_told - (self._place is JsonState.ARGUMENTS)
         return all(map(self._may_be, map(self._keys.read, _elements(body)[first:])))
 
     def _may_be(self, call: ToolCall | None) -> bool:
@@ -143,9 +143,9 @@ class JsonCalls:
     def _tell(self) -> bool:
         """Emit one step. Returns False if more text is needed."""
         match self._place:
-            case Place.HEAD:
+            case JsonState.HEAD:
                 return self._begin()
-            case Place.ARGUMENTS:
+            case JsonState.ARGUMENTS:
                 return self._argue()
         return self._leave()
 
@@ -156,7 +156,7 @@ class JsonCalls:
         call, self._at = found
         self._found.begin_call(call.name, call.id)
         self._num_told += 1
-        self._place, self._inner = Place.ARGUMENTS, JsonReader()
+        self._place, self._inner = JsonState.ARGUMENTS, JsonReader()
         return True
 
     def _named_begun(self) -> tuple[ToolCall, int] | None:
@@ -177,7 +177,7 @@ class JsonCalls:
         if rest is None:
             return False
         self._found.end_call()
-        self._place, self._inner = Place.BEHIND, JsonReader()
+        self._place, self._inner = JsonState.BEHIND, JsonReader()
         self._inner.push("{")
         return True
 
@@ -187,7 +187,7 @@ class JsonCalls:
         self._at = len(self._body) - len(rest or "")
         if rest is None or self._named is not None:
             return False
-        self._place = Place.HEAD
+        self._place = JsonState.HEAD
         return True
 
     # ---- complete values

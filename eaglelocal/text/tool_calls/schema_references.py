@@ -35,7 +35,7 @@ def lifted(schema: Schema) -> tuple[dict[str, object], list[str]]:
         schema = changed(schema, _static)
     if not any(REF in one for one in all_parts(schema)):
         return dict(schema), []
-    document = _Document(schema)
+    document = _SchemaDocument(schema)
     return document.lifted(), document.unknown
 
 
@@ -46,7 +46,7 @@ def _static(one: Schema) -> dict[str, object]:
     return rest if dynamic is None or REF in rest else {**rest, REF: dynamic}
 
 
-class _Document:
+class _SchemaDocument:
     """A schema and the targets of its references. Parts are identified by `id()`."""
 
     def __init__(self, root: Schema) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 
 from eaglelocal.core.tools import ToolCall
-from eaglelocal.text.tool_calls.answer_collector import Gathering
+from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
 from eaglelocal.text.tool_calls.tagged_text import TaggedText
 
 
 class TaggedCalls:
     """An emitter of the calls of one block after another."""
 
-    def __init__(self, found: Gathering, text: TaggedText) -> None:
+    def __init__(self, found: AnswerCollector, text: TaggedText) -> None:
         self._found, self._text = found, text
         self.begin()
 

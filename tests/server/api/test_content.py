@@ -24,16 +24,16 @@ from eaglelocal.server.openai.content import (
     joined,
 )
 from eaglelocal.server.openai.request_reader import chat_question, content_of
-from eaglelocal.server.openai.schema import ChatBody, Part
+from eaglelocal.server.openai.schema import ChatBody, ContentPart
 
 DATA = bytes(range(256))
 PIECES = st.lists(st.one_of(st.text(max_size=4), st.binary(min_size=1, max_size=4)), max_size=12)
 
 
-def part(piece: str | bytes) -> Part:
+def part(piece: str | bytes) -> ContentPart:
     if isinstance(piece, str):
-        return Part(type="text", text=piece)
-    return Part(type="image_url", image_url=f"data:image/png;base64,{base64.b64encode(piece).decode()}")
+        return ContentPart(type="text", text=piece)
+    return ContentPart(type="image_url", image_url=f"data:image/png;base64,{base64.b64encode(piece).decode()}")
 
 
 @given(PIECES)

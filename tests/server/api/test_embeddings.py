@@ -11,7 +11,7 @@ from doubles.embedding_models import write_bert
 from doubles.running_server import Server, Setup, served
 
 from eaglelocal.cli.load_model import EMBEDDER
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.resolve import resolve
 
@@ -56,7 +56,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A real BERT with random weights."""
     path = write_bert(tmp_path_factory.mktemp("bert") / "bert.gguf")
     plan = resolve(RunOptions(target=str(path)), on_progress=lambda fraction, what: None)
-    assert plan.task is Task.EMBEDDING
+    assert plan.task is ModelTask.EMBEDDING
     with served(Setup(plans={"bert": plan}, builder=EMBEDDER)) as server:
         yield server
 

@@ -13,7 +13,7 @@ from doubles.directed_server_engine import CACHED_TOKENS, plan
 from doubles.patience import wait_until
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server.access import Access, Keys
+from eaglelocal.server.access import Access, ApiKeys
 
 KEY = "k" * 20
 VIM = {  # what llama.vim asks with
@@ -375,7 +375,7 @@ def test_a_path_is_told_to_nobody() -> None:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Server]:
-    with served(directed(access=Access(keys=Keys((("anna", KEY),))))) as server:
+    with served(directed(access=Access(keys=ApiKeys((("anna", KEY),))))) as server:
         yield server
 
 

@@ -14,8 +14,8 @@ from doubles.directed_server_engine import CACHED_TOKENS
 from doubles.raw_server_client import exchange, request
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server.access import Access, Keys
-from eaglelocal.server.dependencies import Limits
+from eaglelocal.server.access import Access, ApiKeys
+from eaglelocal.server.dependencies import ServerLimits
 from eaglelocal.server.ollama.model_routes import API_VERSION, details_of, model_info
 
 KEY = "k" * 20
@@ -490,7 +490,7 @@ def test_a_failure_in_the_stream_is_a_line(actor: Server) -> None:
 
 
 def test_a_stream_with_nothing_to_tell_is_kept_up_by_lines_of_json() -> None:
-    with served(directed(limits=Limits(ping_s=0.05))) as server:
+    with served(directed(limits=ServerLimits(ping_s=0.05))) as server:
         *parts, last = lines_of(chat(server, "say a\nnothing 20 0.02\nsay b"))
     texts = [part["message"]["content"] for part in parts]
     assert ("".join(texts), last["done"]) == ("ab", True)
@@ -498,7 +498,7 @@ def test_a_stream_with_nothing_to_tell_is_kept_up_by_lines_of_json() -> None:
 
 
 def test_doors_are_the_same_and_speak_its_shape() -> None:
-    with served(directed(access=Access(keys=Keys((("anna", KEY),))))) as server:
+    with served(directed(access=Access(keys=ApiKeys((("anna", KEY),))))) as server:
         for path in ("/", "/api/tags", "/api/version"):
             refused = server.http.get(path)
             assert refused.status_code == 401

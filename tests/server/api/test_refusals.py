@@ -12,7 +12,7 @@ from doubles.directed_server_engine import plan
 from doubles.patience import wait_until
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server.dependencies import Limits
+from eaglelocal.server.dependencies import ServerLimits
 
 SAID = '"messages": [{"role": "user", "content": "say x"}]'
 JSON = {"content-type": "application/json"}
@@ -180,7 +180,7 @@ def test_what_only_others_have_is_refused_by_its_name(
 
 
 def test_a_list_of_prompts_that_is_too_long_is_blamed_on_the_prompt() -> None:
-    with served(directed(limits=Limits(max_waiting=0), num_slots=2)) as server:
+    with served(directed(limits=ServerLimits(max_waiting=0), num_slots=2)) as server:
         status, error = post(server, json.dumps({"prompt": ["x"] * 3}), "/v1/completions")
         assert (status, error["param"]) == (400, "prompt")
         status, error = post(server, json.dumps({"prompt": "x", "n": 3}), "/v1/completions")
@@ -286,7 +286,7 @@ def test_what_the_engine_refuses_names_its_parameter(actor: Server) -> None:
 
 
 def test_a_full_queue_is_429_with_a_time_to_wait() -> None:
-    with served(directed(limits=Limits(max_waiting=0), num_slots=2)) as server:
+    with served(directed(limits=ServerLimits(max_waiting=0), num_slots=2)) as server:
         streams = [server.openai().chat.completions.create(
             model="", messages=[{"role": "user", "content": "forever"}], stream=True
         ) for _ in range(2)]  # fmt: skip

@@ -9,7 +9,7 @@ from doubles.embedding_models import write_bert
 from doubles.running_server import Server, Setup, served
 
 from eaglelocal.cli.load_model import EMBEDDER
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.resolve import resolve
 
@@ -20,7 +20,7 @@ ASKED = {"query": "word0", "documents": ["word1", "word2 word3", "word4", "word1
 def ranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     path = write_bert(tmp_path_factory.mktemp("rank") / "rank.gguf", pooling=4, classifies=True)
     plan = resolve(RunOptions(target=str(path)), on_progress=lambda fraction, what: None)
-    assert plan.task is Task.RANK
+    assert plan.task is ModelTask.RANK
     with served(Setup(plans={"rank": plan}, builder=EMBEDDER)) as server:
         yield server
 

@@ -11,13 +11,13 @@ import pytest
 from doubles.running_server import Server, directed, served
 from starlette.types import Message
 
-from eaglelocal.server.access import Access, Keys
+from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.http_call import Wire
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.responses.encoder import ResponsesTeller
-from eaglelocal.server.responses.routes import Remembered
+from eaglelocal.server.responses.encoder import ResponsesEncoder
+from eaglelocal.server.responses.routes import StoredBody
 from eaglelocal.server.responses.schema import ResponsesBody
-from eaglelocal.server.responses.stored_responses import Memory, Recent
+from eaglelocal.server.responses.stored_responses import RecentItems, StoredResponses
 
 SCRIPT = "think It is far.\nsay Let me see.\ncall weather {}"
 TOOLS: list[Any] = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
@@ -92,7 +92,7 @@ def test_nothing_is_kept_that_must_not_be(actor: Server) -> None:
 
 
 def test_nobody_finds_what_another_was_told() -> None:
-    keys = Keys((("anna", "key-of-anna-000000"), ("ben", "key-of-ben-0000000")))
+    keys = ApiKeys((("anna", "key-of-anna-000000"), ("ben", "key-of-ben-0000000")))
     with served(directed(access=Access(keys=keys))) as server:
         first = server.openai("key-of-anna-000000").responses.create(model="", input="say secret")
         for asked in ({"input": references(first)}, {"previous_response_id": first.id}):
@@ -147,8 +147,8 @@ async def nowhere(message: Message) -> None:
 
 
 def test_what_nobody_was_told_is_not_kept() -> None:
-    memory, body = Memory(), ResponsesBody(input="say x")
-    remembered = Remembered(Refused(), ResponsesTeller("id", "model", body), memory, None, [])
+    memory, body = StoredResponses(), ResponsesBody(input="say x")
+    remembered = StoredBody(Refused(), ResponsesEncoder("id", "model", body), memory, None, [])
     with pytest.raises(Problem):
         asyncio.run(remembered.answer(Wire(nowhere)))
     assert (len(memory.items), len(memory.responses)) == (0, 0)
@@ -171,7 +171,7 @@ def test_what_a_model_told_and_nobody_could_send_is_the_caller_s_to_leave_out(ac
     ],
 )
 def test_the_room_is_bounded(sizes: list[int], left: list[str]) -> None:
-    recent = Recent(max_entries=3, max_bytes=100)
+    recent = RecentItems(max_entries=3, max_bytes=100)
     for i, size in enumerate(sizes):
         recent.keep(str(i), "x" * (size - 2))  # two quotes
     found = [str(i) for i in range(len(sizes)) if recent.find(str(i)) is not None]
@@ -180,7 +180,7 @@ def test_the_room_is_bounded(sizes: list[int], left: list[str]) -> None:
 
 
 def test_what_is_used_stays() -> None:
-    recent = Recent(max_entries=2)
+    recent = RecentItems(max_entries=2)
     for id in ("a", "b"):
         recent.keep(id, id)
     assert recent.find("a") == "a"
@@ -189,7 +189,7 @@ def test_what_is_used_stays() -> None:
 
 
 def test_a_chain_with_a_gap_is_none() -> None:
-    memory = Memory(responses=Recent(max_entries=2))
+    memory = StoredResponses(responses=RecentItems(max_entries=2))
     told = [{"id": "msg", "content": "\ud800"}]  # JSON can spell it
     memory.keep("1", None, [{"content": "a"}], told)
     memory.keep("2", "1", [{"content": "b"}], [])

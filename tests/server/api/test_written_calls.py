@@ -11,7 +11,7 @@ import openai
 import pytest
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server.dependencies import Limits
+from eaglelocal.server.dependencies import ServerLimits
 
 SCRIPT = (
     'think It is far.\nsay Let me see.\nbegin weather\nargue {"city": "\nargue Rome\nargue "}\ncall time {"of": "day"}'
@@ -28,7 +28,7 @@ def told(script: str) -> list[Any]:
 @pytest.fixture(scope="module")
 def chatty() -> Any:
     """A server that says soon that it has nothing to say."""
-    with served(directed(limits=Limits(ping_s=PING_S))) as server:
+    with served(directed(limits=ServerLimits(ping_s=PING_S))) as server:
         yield server
 
 

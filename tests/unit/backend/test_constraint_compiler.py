@@ -14,10 +14,10 @@ import pytest
 
 from eaglelocal.backend.constraint_compiler import MAX_KEPT, LlamaConstraints, _single_grammar, grammar_of, reason_in
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model
+from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse, joined
-from eaglelocal.engine.answer_constraint import Binding
+from eaglelocal.engine.answer_constraint import AnswerConstraint
 from eaglelocal.errors import RequestError
 from eaglelocal.text.reasoning.model_families import markers_of
 from eaglelocal.text.reasoning.split_answer import SplitText
@@ -34,8 +34,8 @@ A_CONTROL, NORMAL = 1, 300  # tokens of the demo's vocabulary
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    model = Model(load_library(), DEMO)
+def model() -> Iterator[LlamaModel]:
+    model = LlamaModel(load_library(), DEMO)
     yield model
     model.close()
 
@@ -43,7 +43,7 @@ def model() -> Iterator[Model]:
 class Judge:
     """Says whether a text, or a text with tokens in it, is a whole answer."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: LlamaModel) -> None:
         self._vocabulary, self._constraints = model.vocabulary, model.constraints
 
     def accepts(self, constraint: Constraint | None, *parts: str | int) -> bool:
@@ -57,7 +57,7 @@ class Judge:
 
 
 @pytest.fixture(scope="module")
-def judge(model: Model) -> Judge:
+def judge(model: LlamaModel) -> Judge:
     return Judge(model)
 
 
@@ -115,7 +115,7 @@ def test_a_grammar_is_read_as_any_version_of_the_library_gives_it(grammar: str) 
     assert _single_grammar(grammar) == {"lark_grammar": 'start: "a"+'}
 
 
-def test_what_was_compiled_is_kept_for_a_while(model: Model) -> None:
+def test_what_was_compiled_is_kept_for_a_while(model: LlamaModel) -> None:
     constraints = LlamaConstraints(model.constraints._handle, model.vocabulary)
     for index in range(2 * MAX_KEPT):
         constraints.check(Constraint(Syntax.REGEX, f"a{{{index + 1}}}"))
@@ -127,7 +127,7 @@ def test_what_was_compiled_is_kept_for_a_while(model: Model) -> None:
     assert one is not two and not two.is_error()
 
 
-def test_what_constraints_need_can_be_made_ready_before(model: Model) -> None:
+def test_what_constraints_need_can_be_made_ready_before(model: LlamaModel) -> None:
     constraints = LlamaConstraints(model.constraints._handle, model.vocabulary)
     constraints.prepare()
     prepared = constraints._tokenizer
@@ -395,7 +395,7 @@ ODD = {
 
 @pytest.mark.parametrize("form", MARKED, ids=lambda form: form.label)
 @pytest.mark.parametrize("name", ODD)
-def test_what_a_schema_says_that_cannot_be_bound_binds_nothing(model: Model, form: CallForm, name: str) -> None:
+def test_what_a_schema_says_that_cannot_be_bound_binds_nothing(model: LlamaModel, form: CallForm, name: str) -> None:
     tool = Tool("f", "", json.dumps({"type": "object", "properties": {"a": ODD[name]}, "required": ["a"]}))
     bound = constraint_of(Split(form=form, tools=(tool,)), REQUIRED, None, tokens={}, is_split=True)
     assert bound is not None
@@ -421,7 +421,7 @@ def test_reasons_are_one_line(told: str, reason: str) -> None:
     assert reason_in(told) == reason
 
 
-def test_the_reason_of_a_pattern_is_found_in_what_the_library_says(model: Model) -> None:
+def test_the_reason_of_a_pattern_is_found_in_what_the_library_says(model: LlamaModel) -> None:
     with pytest.raises(RequestError, match=r"look-around, .* is not supported"):
         model.constraints.check(schema(type="string", pattern="(?=a)b"))
 
@@ -448,29 +448,29 @@ def format_with(field: object, **more: object) -> Constraint:
 
 
 @pytest.mark.parametrize("name", UNBOUND)
-def test_what_a_format_says_that_cannot_be_bound_binds_nothing(model: Model, judge: Judge, name: str) -> None:
+def test_what_a_format_says_that_cannot_be_bound_binds_nothing(model: LlamaModel, judge: Judge, name: str) -> None:
     """All else stays bound, other patterns too."""
     field, fits = UNBOUND[name]
-    bound = Binding(model.constraints).of_text(format_with(field))
+    bound = AnswerConstraint(model.constraints).of_text(format_with(field))
     assert judge.accepts(bound, f'{{"sure": "ab", "odd": {fits}}}')
     for wrong in (f'{{"sure": "abc", "odd": {fits}}}', f'{{"odd": {fits}}}', '{"sure": "ab", "odd": 1}', fits):
         assert not judge.accepts(bound, wrong), wrong
 
 
 @pytest.mark.parametrize("name", UNBOUND)
-def test_in_a_strict_format_it_is_refused_by_its_name(model: Model, name: str) -> None:
+def test_in_a_strict_format_it_is_refused_by_its_name(model: LlamaModel, name: str) -> None:
     with pytest.raises(RequestError, match=name) as caught:
-        Binding(model.constraints).of_text(replace(format_with(UNBOUND[name][0]), is_strict=True))
+        AnswerConstraint(model.constraints).of_text(replace(format_with(UNBOUND[name][0]), is_strict=True))
     assert caught.value.parameter == "response_format"
 
 
 @pytest.mark.parametrize("is_strict", [True, False])
 @pytest.mark.parametrize("dialect", ["https://json-schema.org/draft-07/schema", "urn:mine", "https://a.example/b", ""])
-def test_what_says_nothing_is_never_in_the_way(model: Model, judge: Judge, dialect: str, is_strict: bool) -> None:
+def test_what_says_nothing_is_never_in_the_way(model: LlamaModel, judge: Judge, dialect: str, is_strict: bool) -> None:
     record = {"type": "object", "propertyNames": TEXT, "additionalProperties": TEXT, "$schema": dialect}
     many = {"type": "array", "items": record, "uniqueItems": False}
     wanted = replace(format_with(many, **{"$schema": dialect}), is_strict=is_strict)
-    bound = Binding(model.constraints).of_text(wanted)
+    bound = AnswerConstraint(model.constraints).of_text(wanted)
     assert judge.accepts(bound, '{"sure": "ab", "odd": [{"k": "v"}]}')
     assert not judge.accepts(bound, '{"sure": "ab", "odd": [{"k": 1}]}')
     tool = Tool("f", "", wanted.source, is_strict=is_strict)

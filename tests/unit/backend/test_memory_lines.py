@@ -15,7 +15,7 @@ from eaglelocal.backend.kv_cells import (
     layer_devices,
     weight_buffers,
 )
-from eaglelocal.backend.llama_library import Log
+from eaglelocal.backend.llama_library import LlamaLog
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.memory.budget import RAM, Buffer
@@ -105,14 +105,14 @@ def test_experts_of_the_first_layers_stay_in_main_memory() -> None:
     "name", ["x" * 20_000, "CPU model buffer size = 9999.00 MiB", "a: b model buffer size = 9999.00 MiB"]
 )
 def test_a_name_that_looks_like_a_buffer_is_none(name: str) -> None:
-    log = Log()
+    log = LlamaLog()
     log.write(f"print_info: general.name          = {name} buffer size\n")
     log.write("load_tensors:   CPU model buffer size =     2.00 MiB\n")
     assert buffer_bytes(log) == {"model": 2 * MIB}
 
 
 def test_lines_of_the_log_are_cut_however_they_come() -> None:
-    log = Log()
+    log = LlamaLog()
     for _ in range(50):
         log.write("buffer size" * 10)
     log.write(f"\nbuffer size {'y' * 5000}\nbuffer size\n")

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.native_step import maxima_of
-from eaglelocal.backend.top_tokens import Choices, num_ranked
+from eaglelocal.backend.top_tokens import TopTokens, num_ranked
 from eaglelocal.core.batch import Floats, Proposals
 
 HOT = load_library().hot
 
 
 def ranked(logits: Floats, count: int) -> Proposals:
-    choices, maxima = Choices(), maxima_of(len(logits))
+    choices, maxima = TopTokens(), maxima_of(len(logits))
     choices.make_room(count)
     HOT.rank(logits.ctypes.data, len(logits), count, maxima, choices.tokens_at, choices.shares_at)
     return choices.read(1, count, count, confident=True)
@@ -54,7 +54,7 @@ def test_a_second_choice_is_as_sure_as_it_is_beside_the_third() -> None:
     """One more is ranked than is told of; of the last nothing could be said."""
     row = np.array([1.0, 5.0, -4.0, 3.0], np.float32)
     for branches in (1, 2):
-        choices = Choices()
+        choices = TopTokens()
         count = num_ranked(branches, len(row), confident=True)
         HOT.rank(row.ctypes.data, len(row), count, maxima_of(len(row)), choices.tokens_at, choices.shares_at)
         said = choices.read(1, count, branches, confident=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eaglelocal.backend.weight_loading import LAID_OUT, WIDE, has_room, types_to_read
-from eaglelocal.memory.budget import RAM, Room
+from eaglelocal.memory.budget import RAM, FreeMemory
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ def test_types(huge_pages: bool, lays_out: bool, is_brief: bool, types: set[str]
     ],
 )
 def test_room(free: int | None, gpus: tuple[str, ...], gpu_layers: int | None, fits: bool) -> None:
-    rooms = [Room(RAM, free), *(Room(gpu, 100) for gpu in gpus)]
+    rooms = [FreeMemory(RAM, free), *(FreeMemory(gpu, 100) for gpu in gpus)]
     assert has_room(4, rooms, gpu_layers) is fits

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from doubles.measured_client import MeasuredClient, Told
 
-from eaglelocal.bench.bench_prompts import Prompt
+from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.prompt_run import (
     MIN_TOKENS,
-    Answered,
+    AnswerRecord,
     Arrivals,
     Freshness,
     Side,
@@ -18,19 +18,19 @@ from eaglelocal.bench.prompt_run import (
     tok_s,
 )
 from eaglelocal.client.http_stream import NO_ID
-from eaglelocal.core.events import Finished, Piece, Tokens
+from eaglelocal.core.events import Finished, TextPiece, Tokens
 from eaglelocal.core.request import OFF, ChatRequest, Request
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError, RequestError
 from eaglelocal.scheduler.scheduler import Scheduler
 
-PROMPT = Prompt("x", tokens=(1, 2, 3))
+PROMPT = BenchPrompt("x", tokens=(1, 2, 3))
 
 
-def answer(num_tokens: int, *, prompt_tokens: int = 10, cached_tokens: int = 0) -> Answered:
-    pieces = tuple(Piece(i, f"{i} ", False) for i in range(num_tokens))
-    return Answered(pieces, "text", num_tokens, prompt_tokens, cached_tokens, 10.0, 0.1, SpeculationStats())
+def answer(num_tokens: int, *, prompt_tokens: int = 10, cached_tokens: int = 0) -> AnswerRecord:
+    pieces = tuple(TextPiece(i, f"{i} ", False) for i in range(num_tokens))
+    return AnswerRecord(pieces, "text", num_tokens, prompt_tokens, cached_tokens, 10.0, 0.1, SpeculationStats())
 
 
 def finished(num_tokens: int, *, decode_s: float = 1.0) -> Finished:
@@ -41,7 +41,7 @@ def arrivals(*tokens: tuple[float, int], completion_tokens: int | None = None) -
     """So many pieces at each moment."""
     one = Arrivals(ChatRequest(id="r"))
     for moment, number in tokens:
-        one.events.append((moment, Tokens("r", (Piece(0, "", False),) * number)))
+        one.events.append((moment, Tokens("r", (TextPiece(0, "", False),) * number)))
     total = sum(number for _, number in tokens) if completion_tokens is None else completion_tokens
     one.events.append((99.0, Finished("r", "stop", "", 1, total, Timings(), SpeculationStats())))
     return one
@@ -63,8 +63,8 @@ def test_a_prompt_that_was_cached_is_not_fresh() -> None:
 
 
 def test_answers_are_the_same_by_token_ids_and_by_text_where_there_are_none() -> None:
-    pieces = (Piece(NO_ID, "t", False),) * 3
-    theirs = Answered(pieces, "text", 3, 10, 0, 1.0, 0.1, SpeculationStats())
+    pieces = (TextPiece(NO_ID, "t", False),) * 3
+    theirs = AnswerRecord(pieces, "text", 3, 10, 0, 1.0, 0.1, SpeculationStats())
     assert answer(3).is_same_as(theirs)
     assert theirs.is_same_as(answer(5))
     assert not answer(3).is_same_as(answer(5))
@@ -160,7 +160,7 @@ def test_freshness_leaves_no_slot_with_an_old_prompt(num_slots: int, num_asked: 
 
     client = MeasuredClient(serve)
     fresh = Freshness(client, num_slots=num_slots, n_vocab=100)
-    prompts = [Prompt("x", tokens=(50 + i, *range(20))) for i in range(min(num_asked, num_slots))]
+    prompts = [BenchPrompt("x", tokens=(50 + i, *range(20))) for i in range(min(num_asked, num_slots))]
     for _ in range(12):
         fresh.restore()
         ask(Side("plain", client), prompts, [GREEDY] * len(prompts), name="a")

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.bench.chart import WIDTH, axis_for, chart
-from eaglelocal.bench.results import Run
+from eaglelocal.bench.results import CategoryResult
 from eaglelocal.bench.statistics import Bound
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def run(category: str, side: str, speedup: Bound | None, concurrency: int = 1) -> Run:
-    return Run(
+def run(category: str, side: str, speedup: Bound | None, concurrency: int = 1) -> CategoryResult:
+    return CategoryResult(
         category=category,
         concurrency=concurrency,
         side=side,
@@ -47,7 +47,7 @@ RUNS = [
 ]
 
 
-def drawn(runs: list[Run]) -> ElementTree.Element:
+def drawn(runs: list[CategoryResult]) -> ElementTree.Element:
     return ElementTree.fromstring(chart(runs, title="a <model> & more", subtitle="a head"))
 
 

@@ -9,21 +9,21 @@ from doubles.measured_client import MeasuredClient, Told
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.bench.bench_prompts import Prompt
+from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.prompt_run import Side
 from eaglelocal.bench.text_identity import (
     NUM_RIVALS,
     Difference,
-    Examiner,
-    Finding,
+    DifferenceVerdict,
     Flip,
+    TextComparer,
     first_difference,
     judge,
     tie_bound,
     tie_bound_of,
     weight_type,
 )
-from eaglelocal.core.events import Piece
+from eaglelocal.core.events import TextPiece
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import GREEDY, Sampled, SamplingParams, TokenLogprob
@@ -32,8 +32,8 @@ from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.resolve import resolve
 
 BOUND = 0.05
-CHAT = Prompt("x", (Message("user", "hi"),))
-IDS = Prompt("x", tokens=(7, 8))
+CHAT = BenchPrompt("x", (Message("user", "hi"),))
+IDS = BenchPrompt("x", tokens=(7, 8))
 TOKENS = st.lists(st.integers(0, 3), max_size=12)
 
 
@@ -50,13 +50,18 @@ def test_the_first_difference_is_the_first(a: list[int], b: list[int]) -> None:
 
 
 def examined(
-    told: Sequence[Told], flip: Flip, common: Sequence[int], *, prompt: Prompt = CHAT, params: SamplingParams = GREEDY
+    told: Sequence[Told],
+    flip: Flip,
+    common: Sequence[int],
+    *,
+    prompt: BenchPrompt = CHAT,
+    params: SamplingParams = GREEDY,
 ) -> tuple[Difference, list[ChatRequest]]:
     """The finding, when the answers to what is asked again are these in turn."""
     waiting = list(told)
     client = MeasuredClient(lambda request: waiting.pop(0))
     plain, other = Side("plain", client, OFF), Side("auto", client, AUTO)
-    difference = Examiner(plain, bound=BOUND).examine(prompt, params, other=other, flip=flip, common=common)
+    difference = TextComparer(plain, bound=BOUND).examine(prompt, params, other=other, flip=flip, common=common)
     assert not waiting
     return difference, client.requests
 
@@ -64,63 +69,63 @@ def examined(
 def test_the_two_best_tokens_close_together_are_a_near_tie() -> None:
     told = Told([1, 2, 5, 9], gaps={2: (6, 0.01)})
     difference, (request,) = examined([told], Flip(2, 5, 6), [1, 2])
-    assert difference == Difference("auto", "x", 2, Finding.NEAR_TIE, pytest.approx(0.01))
+    assert difference == Difference("auto", "x", 2, DifferenceVerdict.NEAR_TIE, pytest.approx(0.01))
     assert (request.messages, request.spec) == (CHAT.messages, OFF)
     assert (request.params.max_tokens, request.params.logprobs) == (3, NUM_RIVALS)
 
 
 def test_the_two_best_tokens_far_apart_are_different() -> None:
     difference, _ = examined([Told([1, 5], gaps={1: (6, 0.3)})], Flip(1, 5, 6), [1])
-    assert (difference.finding, difference.gap) == (Finding.DIFFERENT, pytest.approx(0.3))
+    assert (difference.finding, difference.gap) == (DifferenceVerdict.DIFFERENT, pytest.approx(0.3))
 
 
 def test_a_third_token_is_different_however_close_the_best_are() -> None:
     difference, _ = examined([Told([1, 5], gaps={1: (9, 0.01)})], Flip(1, 5, 6), [1])
-    assert difference.finding is Finding.DIFFERENT
+    assert difference.finding is DifferenceVerdict.DIFFERENT
 
 
 @pytest.mark.parametrize(
     ("flip", "finding", "gap"),
     [
-        (Flip(0, 5, 7), Finding.NEAR_TIE, 0.03),  # the best and the third
-        (Flip(0, 6, 7), Finding.NEAR_TIE, 0.03),  # the best was taken by neither
-        (Flip(0, 5, 8), Finding.DIFFERENT, 0.5),
-        (Flip(0, 5, 9), Finding.DIFFERENT, 0.01),
-        (Flip(0, 5, None), Finding.DIFFERENT, 0.01),
+        (Flip(0, 5, 7), DifferenceVerdict.NEAR_TIE, 0.03),  # the best and the third
+        (Flip(0, 6, 7), DifferenceVerdict.NEAR_TIE, 0.03),  # the best was taken by neither
+        (Flip(0, 5, 8), DifferenceVerdict.DIFFERENT, 0.5),
+        (Flip(0, 5, 9), DifferenceVerdict.DIFFERENT, 0.01),
+        (Flip(0, 5, None), DifferenceVerdict.DIFFERENT, 0.01),
     ],
 )
-def test_several_tokens_close_together_are_rivals(flip: Flip, finding: Finding, gap: float) -> None:
+def test_several_tokens_close_together_are_rivals(flip: Flip, finding: DifferenceVerdict, gap: float) -> None:
     top = tuple(TokenLogprob(token, -behind, b"") for token, behind in ((5, 0.0), (6, 0.01), (7, 0.03), (8, 0.5)))
-    piece = Piece(5, "", False, Sampled(5, 0.0, b"", top))
+    piece = TextPiece(5, "", False, Sampled(5, 0.0, b"", top))
     assert judge(piece, flip, 0.2) == (finding, pytest.approx(gap))
 
 
 def test_an_answer_that_ended_early_is_different() -> None:
     difference, _ = examined([Told([1, 5], gaps={1: (6, 0.01)})], Flip(1, 5, None), [1])
-    assert difference.finding is Finding.DIFFERENT
+    assert difference.finding is DifferenceVerdict.DIFFERENT
 
 
 def test_token_ids_are_asked_from_the_common_prefix() -> None:
     difference, (request,) = examined([Told([5], gaps={0: (6, 0.01)})], Flip(2, 5, 6), [1, 2], prompt=IDS)
-    assert difference.finding is Finding.NEAR_TIE
+    assert difference.finding is DifferenceVerdict.NEAR_TIE
     assert (request.tokens, request.params.max_tokens) == ((7, 8, 1, 2), 1)
 
 
 def test_what_goes_elsewhere_plainly_is_asked_as_the_other_side_did() -> None:
     told = [Told([1, 3, 5]), Told([1, 2, 5], gaps={2: (6, 0.01)})]
     difference, requests = examined(told, Flip(2, 5, 6), [1, 2])
-    assert difference.finding is Finding.NEAR_TIE
+    assert difference.finding is DifferenceVerdict.NEAR_TIE
     assert [request.spec for request in requests] == [OFF, AUTO]
 
 
 def test_what_goes_elsewhere_both_times_is_not_examined() -> None:
     difference, _ = examined([Told([1, 3, 5]), Told([1])], Flip(2, 5, 6), [1, 2])
-    assert (difference.finding, difference.gap) == (Finding.UNKNOWN, None)
+    assert (difference.finding, difference.gap) == (DifferenceVerdict.UNKNOWN, None)
 
 
 def test_drawn_texts_are_not_examined() -> None:
     difference, requests = examined([], Flip(2, 5, 6), [1, 2], params=SamplingParams(temperature=0.7))
-    assert difference.finding is Finding.UNKNOWN
+    assert difference.finding is DifferenceVerdict.UNKNOWN
     assert requests == []
 
 

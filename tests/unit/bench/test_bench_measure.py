@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 import pytest
 from doubles.measured_client import MeasuredClient, Told
 
-from eaglelocal.bench.bench_prompts import Prompt
-from eaglelocal.bench.evaluation import Findings, findings_of
+from eaglelocal.bench.bench_prompts import BenchPrompt
+from eaglelocal.bench.evaluation import Evaluation, findings_of
 from eaglelocal.bench.json_object import result_object
-from eaglelocal.bench.measure import PLAIN, Lap, Measuring
+from eaglelocal.bench.measure import PLAIN, Measurement, TaskResult
 from eaglelocal.bench.prompt_run import Side
 from eaglelocal.bench.report import SAME_TEXT_HINT, report
-from eaglelocal.bench.run_order import Task, tasks
-from eaglelocal.bench.text_identity import Examiner, Finding
+from eaglelocal.bench.run_order import PromptGroup, tasks
+from eaglelocal.bench.text_identity import DifferenceVerdict, TextComparer
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec, fixed
 from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.errors import EngineError
@@ -25,9 +25,9 @@ COLUMNS = 79
 Answer = Callable[[ChatRequest], Told]
 
 
-def prompts(num: int) -> dict[str, list[Prompt]]:
+def prompts(num: int) -> dict[str, list[BenchPrompt]]:
     """The first token tells the category, the second the prompt."""
-    return {name: [Prompt(name, tokens=(i, n)) for n in range(num)] for i, name in enumerate(CATEGORIES)}
+    return {name: [BenchPrompt(name, tokens=(i, n)) for n in range(num)] for i, name in enumerate(CATEGORIES)}
 
 
 def paced(speeds: Mapping[str, tuple[float, float]], *, num_tokens: int = 21) -> Answer:
@@ -44,19 +44,19 @@ def paced(speeds: Mapping[str, tuple[float, float]], *, num_tokens: int = 21) ->
 def measured(
     answer: Answer,
     modes: tuple[Spec, ...],
-    planned: list[Task],
+    planned: list[PromptGroup],
     *,
     params: SamplingParams = GREEDY,
     server: Answer | None = None,
-) -> tuple[list[Lap], MeasuredClient]:
+) -> tuple[list[TaskResult], MeasuredClient]:
     client = MeasuredClient(answer)
     sides = [Side(PLAIN, client, OFF), *(Side(str(spec), client, spec) for spec in modes)]
     if server is not None:
         sides.append(Side("server", MeasuredClient(server)))
-    laps: list[Lap] = []
+    laps: list[TaskResult] = []
     params = SamplingParams(temperature=params.temperature, seed=params.seed, max_tokens=64)
-    examiner = Examiner(sides[0], bound=0.05)
-    Measuring(sides, params, examiner=examiner, on_ask=lambda task, done: None).run(
+    examiner = TextComparer(sides[0], bound=0.05)
+    Measurement(sides, params, examiner=examiner, on_ask=lambda task, done: None).run(
         planned, laps, is_needed=lambda task: True
     )
     return laps, client
@@ -66,7 +66,7 @@ SPEEDS = {"off": (10.0, 10.0), "auto": (20.0, 9.0), "2": (16.0, 9.5), "8": (22.0
 MODES = (AUTO, fixed(2), fixed(8))
 
 
-def found(num: int = 3) -> Findings:
+def found(num: int = 3) -> Evaluation:
     laps, _ = measured(paced(SPEEDS), MODES, tasks(prompts(num), [1], repeats=1, warm_up=()))
     return findings_of(laps, MODES, server=None)
 
@@ -82,7 +82,7 @@ def test_every_side_answers_every_prompt_in_turning_order() -> None:
 
 
 def test_warm_up_is_asked_and_does_not_count() -> None:
-    planned = tasks(prompts(1), [1], repeats=1, warm_up=[Prompt("w", tokens=(0, 7))])
+    planned = tasks(prompts(1), [1], repeats=1, warm_up=[BenchPrompt("w", tokens=(0, 7))])
     laps, client = measured(paced(SPEEDS), (AUTO,), planned)
     assert len(laps) == 2
     assert [request.tokens for request in client.requests[:2]] == [(0, 7)] * 2
@@ -164,7 +164,10 @@ def test_a_text_that_differs_is_examined_and_named() -> None:
 
     laps, _ = measured(told, (AUTO,), tasks(prompts(1), [1], repeats=1, warm_up=()))
     findings = findings_of(laps, (AUTO,), server=None)
-    assert [d.finding for run in findings.runs for d in run.differences] == [Finding.NEAR_TIE, Finding.DIFFERENT]
+    assert [d.finding for run in findings.runs for d in run.differences] == [
+        DifferenceVerdict.NEAR_TIE,
+        DifferenceVerdict.DIFFERENT,
+    ]
     lines = report(findings).splitlines()
     (wrong,) = [i for i, line in enumerate(lines) if "in hard at token 6: DIFFERENT (gap 1)" in line]
     assert "in easy at token 6: near-tie (gap 0.01)" in lines[wrong + 1]
@@ -214,10 +217,10 @@ def test_a_failure_leaves_what_was_measured() -> None:
     def told(request: ChatRequest) -> Told:
         return Told((), fails=EngineError("gone")) if request.tokens == (0, 1) else pace(request)
 
-    laps: list[Lap] = []
+    laps: list[TaskResult] = []
     client = MeasuredClient(told)
     sides = [Side(PLAIN, client, OFF), Side("auto", client, AUTO)]
-    measuring = Measuring(sides, GREEDY, examiner=Examiner(sides[0], bound=0.1), on_ask=lambda task, done: None)
+    measuring = Measurement(sides, GREEDY, examiner=TextComparer(sides[0], bound=0.1), on_ask=lambda task, done: None)
     with pytest.raises(EngineError, match="gone"):
         measuring.run(tasks(prompts(3), [1], repeats=1, warm_up=()), laps, is_needed=lambda task: True)
     assert [lap.task.category for lap in laps] == ["easy", "hard"]

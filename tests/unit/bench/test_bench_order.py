@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.bench.bench_prompts import Prompt
+from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.modes import parse_levels, parse_modes
 from eaglelocal.bench.run_order import MIXED, rotated, tasks
 from eaglelocal.core.request import AUTO, PID, fixed
 from eaglelocal.errors import UsageError
 
 
-def prompts(**numbers: int) -> dict[str, list[Prompt]]:
-    return {category: [Prompt(category, tokens=(i,)) for i in range(n)] for category, n in numbers.items()}
+def prompts(**numbers: int) -> dict[str, list[BenchPrompt]]:
+    return {category: [BenchPrompt(category, tokens=(i,)) for i in range(n)] for category, n in numbers.items()}
 
 
 @given(st.integers(1, 7))
@@ -53,7 +53,7 @@ def test_waves_hold_every_prompt_and_are_full(x: int, y: int, level: int, repeat
 
 
 def test_each_level_warms_up_before_it_counts() -> None:
-    warm = [Prompt("w", tokens=(1,)), Prompt("w", tokens=(2,))]
+    warm = [BenchPrompt("w", tokens=(1,)), BenchPrompt("w", tokens=(2,))]
     planned = tasks(prompts(x=3), [3, 1], repeats=1, warm_up=warm)
     assert [(t.concurrency, t.counts, len(t.prompts)) for t in planned] == [
         (1, False, 1), (1, False, 1), (1, True, 1), (1, True, 1), (1, True, 1), (3, False, 3), (3, True, 3),

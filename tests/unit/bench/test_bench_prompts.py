@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.bench.bench_prompts import Prompt, built_in, by_category, from_file, parse_line
+from eaglelocal.bench.bench_prompts import BenchPrompt, built_in, by_category, from_file, parse_line
 from eaglelocal.core.request import Image, Message
 from eaglelocal.errors import UsageError
 
 
-def said(text: str, category: str = "prompts") -> Prompt:
-    return Prompt(category, (Message("user", text),))
+def said(text: str, category: str = "prompts") -> BenchPrompt:
+    return BenchPrompt(category, (Message("user", text),))
 
 
 def picture(url: str) -> dict[str, object]:
@@ -31,24 +31,24 @@ def parts(*content: dict[str, object]) -> str:
     ("line", "prompt"),
     [
         ("Hello there", said("Hello there")),
-        ("[1, 2]", Prompt("prompts", tokens=(1, 2))),
+        ("[1, 2]", BenchPrompt("prompts", tokens=(1, 2))),
         ('["a", "b"]', said('["a", "b"]')),
         ("[INST] hi", said("[INST] hi")),
         ('[{"role": "user", "content": "hi"}]', said("hi")),
         ('{"text": "x"}', said("x")),
-        ('{"prompt": [3, 4]}', Prompt("prompts", tokens=(3, 4))),
-        ('{"prompt_token_ids": [3], "category": "ids"}', Prompt("ids", tokens=(3,))),
+        ('{"prompt": [3, 4]}', BenchPrompt("prompts", tokens=(3, 4))),
+        ('{"prompt_token_ids": [3], "category": "ids"}', BenchPrompt("ids", tokens=(3,))),
         ('{"prompt": "2+2", "category": "math"}', said("2+2", "math")),
         ('{"prompt": "x", "category": null}', said("x")),
-        ('{"tokens": [1, 5, 0]}', Prompt("prompts", tokens=(1, 5, 0))),
+        ('{"tokens": [1, 5, 0]}', BenchPrompt("prompts", tokens=(1, 5, 0))),
         (
             '{"messages": [{"role": "system", "content": ""}, {"role": "user", "content": "hi"}]}',
-            Prompt("prompts", (Message("system", ""), Message("user", "hi"))),
+            BenchPrompt("prompts", (Message("system", ""), Message("user", "hi"))),
         ),
-        (parts(TEXT, PICTURE, TEXT), Prompt("prompts", (Message("user", "hihi", images=(Image(b"GIF89a", 2),)),))),
+        (parts(TEXT, PICTURE, TEXT), BenchPrompt("prompts", (Message("user", "hihi", images=(Image(b"GIF89a", 2),)),))),
     ],
 )
-def test_lines_of_a_file(line: str, prompt: Prompt) -> None:
+def test_lines_of_a_file(line: str, prompt: BenchPrompt) -> None:
     assert parse_line(line) == prompt
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.catalog.estimated_shapes import expert_share, shape_of_draft, shape_of_mtp, shape_of_target
-from eaglelocal.gguf.model_shape import Shape
-from eaglelocal.memory.cache_bytes import CacheSizes, cache_bytes
+from eaglelocal.gguf.model_shape import ModelShape
+from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 
 MIB = 2**20
 
@@ -19,7 +19,7 @@ def catalog() -> Catalog:
     return load(user_folder=Path("/nonexistent"))
 
 
-def shape(catalog: Catalog, target: str, quant: str) -> Shape:
+def shape(catalog: Catalog, target: str, quant: str) -> ModelShape:
     entry = catalog.target(target)
     return shape_of_target(entry.outline, quant, entry.quantizations[quant].num_bytes)
 
@@ -40,7 +40,7 @@ def shape(catalog: Catalog, target: str, quant: str) -> Shape:
 )
 def test_caches(catalog: Catalog, target: str, ctx: int, mib: float) -> None:
     known = shape(catalog, target, next(iter(catalog.target(target).quantizations)))
-    sizes = CacheSizes(n_ctx=ctx, swa_full=False)
+    sizes = CacheParams(n_ctx=ctx, swa_full=False)
     assert cache_bytes(known, sizes) / MIB == pytest.approx(mib, rel=0.002)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.catalog.reference import Embedded, File, Profile, Reference, Repo, parse_reference
+from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Reference, Repo, parse_reference
 from eaglelocal.errors import UsageError
 
 
@@ -19,9 +19,9 @@ def absent(_: str) -> bool:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("demo", Embedded("demo")),
-        ("demo@1b:q4_0", Embedded("demo@1b:q4_0")),
-        ("demo@nonsense", Embedded("demo@nonsense")),  # whoever inflates says what is wrong with it
+        ("demo", EmbeddedModel("demo")),
+        ("demo@1b:q4_0", EmbeddedModel("demo@1b:q4_0")),
+        ("demo@nonsense", EmbeddedModel("demo@nonsense")),  # whoever inflates says what is wrong with it
         ("demonstration", Profile("demonstration")),
         ("qwen3-8b", Profile("qwen3-8b")),
         ("qwen3.6-27b:Q4_K_M", Profile("qwen3.6-27b", "Q4_K_M")),
@@ -39,7 +39,7 @@ def test_kinds(text: str, expected: Reference) -> None:
 
 def test_what_is_there_is_a_file_whatever_it_looks_like() -> None:
     assert parse_reference("user/repo", exists=lambda text: text == "user/repo") == File(Path("user/repo"))
-    assert parse_reference("demo", exists=lambda _: True) == Embedded("demo")  # but a folder demo is no model
+    assert parse_reference("demo", exists=lambda _: True) == EmbeddedModel("demo")  # but a folder demo is no model
 
 
 def test_home_is_found() -> None:
@@ -64,5 +64,5 @@ def test_never_anything_but_a_reference_or_an_error(text: str) -> None:
             assert text == (id if quant is None else f"{id}:{quant}")
         case Repo(name=name, quant=quant):
             assert text == (name if quant is None else f"{name}:{quant}")
-        case Embedded(text=whole):
+        case EmbeddedModel(text=whole):
             assert whole == text

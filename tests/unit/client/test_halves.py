@@ -13,7 +13,7 @@ from doubles.pages_server import Page, llama_pages, serving
 from eaglelocal.client.answer_stream import stream
 from eaglelocal.client.http_client import HttpClient
 from eaglelocal.client.http_stream import StreamedAnswer, message_of, speculation_of
-from eaglelocal.client.servers.connection import Reply
+from eaglelocal.client.servers.connection import HttpReply
 from eaglelocal.core.events import Tokens
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.errors import EngineError
@@ -78,7 +78,7 @@ def test_the_reason_of_an_end_and_errors_are_text() -> None:
 
 
 def test_what_monitors_read_is_text() -> None:
-    assert Reply(200, {}, rb'{"\ud83e": ["\ud83e\udd85"]}').json() == {HALF: [EAGLE]}
+    assert HttpReply(200, {}, rb'{"\ud83e": ["\ud83e\udd85"]}').json() == {HALF: [EAGLE]}
 
 
 def test_names_of_models_are_text() -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, serving, words
 
-from eaglelocal.client.answer_stream import Reply, stream
+from eaglelocal.client.answer_stream import CompleteAnswer, stream
 from eaglelocal.client.http_client import HttpClient, parse_url
 from eaglelocal.client.http_server import chosen_model, info_of
 from eaglelocal.client.http_stream import NO_ID, Dialect, StreamedAnswer, chat_body, data_lines, refusal
@@ -28,7 +28,7 @@ def question(name: str = "q", **changes: object) -> ChatRequest:
     return ChatRequest(id=name, params=PARAMS, **given)  # type: ignore[arg-type]
 
 
-def asked(script: Script, request: ChatRequest | None = None, *, key: str = "") -> Reply:
+def asked(script: Script, request: ChatRequest | None = None, *, key: str = "") -> CompleteAnswer:
     with serving(script) as url, HttpClient(url, api_key=key) as client:
         client.start()
         return stream(client, request or question()).result()
@@ -142,7 +142,7 @@ def test_a_server_that_goes_and_comes_back_is_seen() -> None:
     assert client.state == "closed"
 
 
-def hung_up(end: Callable[[HttpClient], None]) -> Reply:
+def hung_up(end: Callable[[HttpClient], None]) -> CompleteAnswer:
     """The answer of a server that would go on, ended after its first words."""
     with serving(Script(words("half", " an")[:3], hangs=True)) as url, HttpClient(url) as client:
         client.start()

@@ -9,7 +9,7 @@ from doubles.patience import wait_until
 
 from eaglelocal.client import crash_suspects
 from eaglelocal.client import in_flight_requests as desk_module
-from eaglelocal.client.in_flight_requests import Desk
+from eaglelocal.client.in_flight_requests import InFlightRequests
 from eaglelocal.core.events import Command, Failed, Finished, RequestEvent, Submit
 from eaglelocal.core.request import AnyRequest, ChatRequest
 from eaglelocal.core.stats import SpeculationStats, Timings
@@ -30,8 +30,8 @@ class Engine:
         return True
 
 
-def desk_with(engine: Engine) -> Desk:
-    desk = Desk(EngineError("not started"))
+def desk_with(engine: Engine) -> InFlightRequests:
+    desk = InFlightRequests(EngineError("not started"))
     desk.take_over(engine)
     return desk
 
@@ -44,7 +44,7 @@ def ignore(event: RequestEvent) -> None:
     pass
 
 
-def crash_with(desk: Desk, *requests: ChatRequest) -> None:
+def crash_with(desk: InFlightRequests, *requests: ChatRequest) -> None:
     for request in requests:
         desk.submit(request, ignore)
     desk.lose(CRASH, is_crash=True)

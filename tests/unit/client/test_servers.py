@@ -11,12 +11,12 @@ from doubles.patience import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.client.server_reading import DISCONNECTED, Reading, Totals
-from eaglelocal.client.servers.connection import Connection
+from eaglelocal.client.server_reading import DISCONNECTED, ServerReading, ServerTotals
+from eaglelocal.client.servers.connection import KeepAliveConnection
 from eaglelocal.client.servers.eaglelocal_server import reading_of_ours
 from eaglelocal.client.servers.llama_server import TokenCount, reading_of_llama
 from eaglelocal.client.servers.prometheus import Samples
-from eaglelocal.client.servers.server_watch import Watch
+from eaglelocal.client.servers.server_watch import ServerWatch
 from eaglelocal.client.servers.vllm_server import reading_of_vllm
 from eaglelocal.core.request import OFF, fixed
 from eaglelocal.errors import RequestError, UsageError
@@ -26,13 +26,13 @@ def page(name: str) -> str:
     return (METRICS / name).read_text()
 
 
-def nobody(reading: Reading) -> None:
+def nobody(reading: ServerReading) -> None:
     """Listens."""
 
 
-def read_once(pages: Pages) -> Reading:
+def read_once(pages: Pages) -> ServerReading:
     with serving(pages):
-        return Watch(pages.url, nobody).read()
+        return ServerWatch(pages.url, nobody).read()
 
 
 # ---- llama-server
@@ -41,7 +41,7 @@ def test_llama_server_is_read_whole() -> None:
     assert (reading.kind, reading.state, reading.model) == ("llama-server", "ready", "Qwen3-8B-Q4_K_M.gguf")
     assert (reading.running, reading.waiting, reading.num_slots, reading.n_ctx) == (1, 2, 3, 4096)
     assert (reading.cached_tokens, reading.cache_cells) == (612 + 388, 3 * 4096)
-    assert reading.totals == Totals(
+    assert reading.totals == ServerTotals(
         process="42",
         prompt_tokens=6886,
         cached_prompt_tokens=2114,
@@ -65,7 +65,7 @@ def test_without_metrics_tokens_are_counted_as_they_come() -> None:
     pages = llama_pages()
     pages.by_path["/metrics"] = Page({"error": {"message": "start it with --metrics"}}, 501)
     with serving(pages):
-        watch = Watch(pages.url, nobody)
+        watch = ServerWatch(pages.url, nobody)
         first = watch.read()
         pages.by_path["/slots"] = Page(page("llama_server_slots.json").replace('"n_decoded": 100', '"n_decoded": 130'))
         second = watch.read()
@@ -109,7 +109,7 @@ def test_vllm_is_read_whole_and_its_engines_summed() -> None:
     assert (reading.kind, reading.model, reading.n_ctx) == ("vLLM", "Qwen/Qwen3-8B", 40960)
     assert (reading.running, reading.waiting, reading.answered) == (3, 4, 42)
     assert reading.cache_share == pytest.approx(0.375)
-    assert reading.totals == Totals(
+    assert reading.totals == ServerTotals(
         process="1753795320.0",
         prompt_tokens=1000,
         cached_prompt_tokens=640,
@@ -169,15 +169,15 @@ def test_a_key_is_asked_for() -> None:
 def test_the_key_is_sent() -> None:
     pages = vllm_pages()
     with serving(pages):
-        Watch(pages.url, nobody, api_key="a-key").read()
+        ServerWatch(pages.url, nobody, api_key="a-key").read()
     assert set(pages.keys) == {"Bearer a-key"}
 
 
 def test_it_survives_restarts_and_another_kind_of_server_in_the_same_place() -> None:
-    readings: list[Reading] = []
+    readings: list[ServerReading] = []
     pages = llama_pages()
     with serving(pages):
-        watch = Watch(pages.url, readings.append, gap_s=0.01)
+        watch = ServerWatch(pages.url, readings.append, gap_s=0.01)
         watch.start()
         wait_until(lambda: any(each.state == "ready" for each in readings), "it is read")
     try:
@@ -194,7 +194,7 @@ def test_it_survives_restarts_and_another_kind_of_server_in_the_same_place() -> 
 def test_what_can_be_done_is_asked_over_http() -> None:
     pages = llama_pages()
     with serving(pages):
-        watch = Watch(pages.url + "/v1", nobody)
+        watch = ServerWatch(pages.url + "/v1", nobody)
         watch.cancel("a/b c")
         watch.switch(OFF)
         watch.switch(fixed(3))
@@ -208,13 +208,13 @@ def test_what_can_be_done_is_asked_over_http() -> None:
 @pytest.mark.parametrize("url", ["", "ht tp", "http://", "http://x:99999", "ftp://x", "http://a@b"])
 def test_what_is_no_address_is_said_at_once(url: str) -> None:
     with pytest.raises(UsageError):
-        Connection(url)
+        KeepAliveConnection(url)
 
 
 def test_replies_that_are_no_json_are_empty() -> None:
     pages = Pages({"/a": Page("[1"), "/b": Page("[" * 100_000), "/c": Page(json.dumps([1]))})
     with serving(pages):
-        connection = Connection(pages.url)
+        connection = KeepAliveConnection(pages.url)
         assert [connection.get(path).mapping() for path in ("/a", "/b", "/c")] == [{}, {}, {}]
         assert connection.get("/c").json() == [1]
 

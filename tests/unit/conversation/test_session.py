@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from doubles.scripted_client import ScriptedClient, scripted_plan
 
-from eaglelocal.conversation.session import Choice, Garage, Model, Session
+from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import ModelFileError
@@ -19,24 +19,24 @@ class Loads:
         self.num_alive: list[int] = []
 
     def session(self) -> Session:
-        garage = Garage(self.plan, self.load)
-        return Session(garage, garage.load(garage.plan(Choice())), SamplingParams())
+        garage = ModelLoader(self.plan, self.load)
+        return Session(garage, garage.load(garage.plan(ModelChoice())), SamplingParams())
 
-    def plan(self, choice: Choice) -> Plan:
+    def plan(self, choice: ModelChoice) -> Plan:
         self.num_alive.append(sum(not client.num_closed for client in self.clients))
         return scripted_plan(choice.target or "first")
 
-    def load(self, plan: Plan) -> Model:
+    def load(self, plan: Plan) -> ActiveModel:
         if plan.target_label == "bad":
             raise ModelFileError("bad cannot be loaded")
         self.clients.append(ScriptedClient((), label=plan.target_label))
-        return Model(self.clients[-1], plan, self.clients[-1].info)
+        return ActiveModel(self.clients[-1], plan, self.clients[-1].info)
 
 
 def test_what_comes_is_planned_with_the_memory_that_the_old_one_leaves() -> None:
     loads = Loads()
     session = loads.session()
-    session.switch(Choice(target="second"))
+    session.switch(ModelChoice(target="second"))
     assert session.model.info.target == "second"
     assert loads.num_alive == [0, 1, 0]  # refused before anything is given up, and planned when all is free
 
@@ -44,7 +44,7 @@ def test_what_comes_is_planned_with_the_memory_that_the_old_one_leaves() -> None
 def test_the_same_model_is_not_loaded_twice() -> None:
     loads = Loads()
     session = loads.session()
-    session.switch(Choice(target="first"))
+    session.switch(ModelChoice(target="first"))
     assert len(loads.clients) == 1
 
 
@@ -52,7 +52,7 @@ def test_a_dead_engine_is_loaded_again_as_it_was() -> None:
     loads = Loads()
     session = loads.session()
     loads.clients[0].state = "failed"
-    session.switch(Choice(target="first"))
+    session.switch(ModelChoice(target="first"))
     assert len(loads.clients) == 2 and not loads.clients[-1].num_closed
 
 
@@ -60,5 +60,5 @@ def test_the_old_one_comes_back_when_the_new_one_cannot_be_loaded() -> None:
     loads = Loads()
     session = loads.session()
     with pytest.raises(ModelFileError):
-        session.switch(Choice(target="bad"))
+        session.switch(ModelChoice(target="bad"))
     assert session.model.info.target == "first" and not loads.clients[-1].num_closed

@@ -22,8 +22,8 @@ from eaglelocal.core.limited_process import (
     CannotStart,
     LimitedProcess,
     LimitedProcessError,
-    Limits,
     ProcessDied,
+    ProcessLimits,
     TookTooLong,
     TookTooMuchMemory,
     TooLargeReply,
@@ -32,7 +32,7 @@ from eaglelocal.core.process_usage import Usage, read_ps, usage_of
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError
 
 MIB = 2**20
-LIMITS = Limits(cpu_s=0.3, memory_bytes=64 * MIB, max_deaths=100, max_reply_bytes=MIB)
+LIMITS = ProcessLimits(cpu_s=0.3, memory_bytes=64 * MIB, max_deaths=100, max_reply_bytes=MIB)
 HANG_S = 60.0  # far beyond what any of this takes
 TESTS = Path(__file__).parents[2]
 
@@ -42,7 +42,7 @@ def doubles_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(TESTS))
 
 
-def table(limits: Limits = LIMITS) -> LimitedProcess:
+def table(limits: ProcessLimits = LIMITS) -> LimitedProcess:
     return LimitedProcess("doubles.limited_functions:open_table", limits=limits)
 
 
@@ -126,7 +126,7 @@ def test_a_call_that_does_not_end_is_ended(process: LimitedProcess, name: str) -
 
 @pytest.mark.parametrize("call", [("take", 10**9), ("grow",), ("take", 65 * MIB)])
 def test_a_call_that_takes_too_much_memory_is_ended(call: tuple[object, ...]) -> None:
-    process = table(Limits(cpu_s=30, memory_bytes=64 * MIB, max_deaths=100))
+    process = table(ProcessLimits(cpu_s=30, memory_bytes=64 * MIB, max_deaths=100))
     with pytest.raises(TookTooMuchMemory, match="it takes more than 64 MiB"):
         process.call(*call)
     assert process.call("take", 32 * MIB) == 32 * MIB
@@ -135,7 +135,7 @@ def test_a_call_that_takes_too_much_memory_is_ended(call: tuple[object, ...]) ->
 
 def test_what_a_failed_call_had_built_is_given_back() -> None:
     """Its error refers to itself by the frames it went through, so only a collection frees it."""
-    process = table(Limits(cpu_s=30, memory_bytes=64 * MIB))
+    process = table(ProcessLimits(cpu_s=30, memory_bytes=64 * MIB))
     for _ in range(5):
         with pytest.raises(CallRaised):
             process.call("hold", 40 * MIB)
@@ -152,7 +152,7 @@ def test_memory_that_the_system_does_not_see_is_seen_by_the_parent(monkeypatch: 
 
 
 def test_a_call_that_only_waits_is_ended_by_the_clock() -> None:
-    process = table(Limits(cpu_s=1, memory_bytes=64 * MIB, wall_s=0.3))
+    process = table(ProcessLimits(cpu_s=1, memory_bytes=64 * MIB, wall_s=0.3))
     with pytest.raises(TookTooLong, match=r"no answer in 0\.3 s"):
         process.call("sleep", HANG_S)
     process.close()
@@ -190,7 +190,7 @@ def test_a_process_that_ended_between_calls_is_replaced(process: LimitedProcess)
 
 
 def test_after_some_deaths_in_a_row_calls_fail_at_once_for_a_while() -> None:
-    process = table(Limits(cpu_s=5, memory_bytes=64 * MIB, max_deaths=2, rest_s=HANG_S))
+    process = table(ProcessLimits(cpu_s=5, memory_bytes=64 * MIB, max_deaths=2, rest_s=HANG_S))
     for _ in range(2):
         with pytest.raises(ProcessDied):
             process.call("crash")
@@ -201,7 +201,7 @@ def test_after_some_deaths_in_a_row_calls_fail_at_once_for_a_while() -> None:
 
 
 def test_one_more_process_is_tried_after_the_rest() -> None:
-    process = table(Limits(cpu_s=5, memory_bytes=64 * MIB, max_deaths=1, rest_s=0.0))
+    process = table(ProcessLimits(cpu_s=5, memory_bytes=64 * MIB, max_deaths=1, rest_s=0.0))
     with pytest.raises(ProcessDied):
         process.call("crash")
     assert process.call("text", 1) == "x"
@@ -209,7 +209,7 @@ def test_one_more_process_is_tried_after_the_rest() -> None:
 
 
 def test_a_success_forgets_the_deaths_before_it() -> None:
-    process = table(Limits(cpu_s=5, memory_bytes=64 * MIB, max_deaths=2, rest_s=HANG_S))
+    process = table(ProcessLimits(cpu_s=5, memory_bytes=64 * MIB, max_deaths=2, rest_s=HANG_S))
     for _ in range(4):
         with pytest.raises(ProcessDied):
             process.call("crash")

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from eaglelocal.demo.corpus import mixture
-from eaglelocal.demo.corpus.tasks import Check, Message, Split, Task, ask, is_right
+from eaglelocal.demo.corpus.tasks import Check, CorpusMessage, CorpusTask, Split, ask, is_right
 
 KINDS = tuple(mixture.KINDS)
 
@@ -56,9 +56,14 @@ def test_weights_are_shares() -> None:
 
 
 def test_render_marks_assistant_text_and_its_end() -> None:
-    task = Task(
+    task = CorpusTask(
         "chat",
-        (Message("system", "S"), Message("user", "A"), Message("assistant", "B"), Message("user", "C")),
+        (
+            CorpusMessage("system", "S"),
+            CorpusMessage("user", "A"),
+            CorpusMessage("assistant", "B"),
+            CorpusMessage("user", "C"),
+        ),
         "D",
         Check("exact", ("D",)),
     )

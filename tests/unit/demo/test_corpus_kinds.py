@@ -184,7 +184,9 @@ def test_every_python_template_parses_and_defines_its_name() -> None:
     rng = Random(4)
     for function in python_code.functions():
         for params in function.params:
-            choice = python_code.Choice(function, function.names[0].replace("$n", "7"), params, 7, rng.random() < 0.5)
+            choice = python_code.TemplateValues(
+                function, function.names[0].replace("$n", "7"), params, 7, rng.random() < 0.5
+            )
             scope: dict[str, object] = {}
             exec(python_code.code(choice), scope)
             assert callable(scope[choice.name])
@@ -210,7 +212,7 @@ def test_functions_do_what_they_say(doc: str, arguments: tuple[object, ...], res
             continue
         scope: dict[str, object] = {}
         name = function.names[0].replace("$n", "2")
-        exec(python_code.code(python_code.Choice(function, name, function.params[0], 2, True)), scope)
+        exec(python_code.code(python_code.TemplateValues(function, name, function.params[0], 2, True)), scope)
         made = scope[name]
         assert callable(made)
         assert made(*arguments) == result

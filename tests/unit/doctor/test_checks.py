@@ -16,26 +16,26 @@ from eaglelocal.doctor.checks import CHECKS, examine
 from eaglelocal.doctor.finding import Finding
 from eaglelocal.doctor.gather import gated_of
 from eaglelocal.doctor.gpu_parts import NEWER_HEADERS
-from eaglelocal.doctor.installation import DeviceFiles, Disk, Facts, Hub, NativePart, Port, Tools, Trial
-from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, Memory, System, Unified
+from eaglelocal.doctor.installation import DeviceFiles, Disk, Hub, Installation, LlamaTrial, NativePart, Port, Tools
+from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, System, Unified
 from eaglelocal.probe.visible_gpus import as_seen
 
 GIB = 1 << 30
 NODE = Path("/dev/dri/renderD128")
 BUILT = Tools(c=Path("/usr/bin/cc"), cxx=Path("/usr/bin/c++"))
-WELL = Facts(
+WELL = Installation(
     machine=Machine(
         gpus=(),
         unified=None,
         cpu=Cpu(physical_cores=8, logical_cores=16, allowed_cores=16, usable_threads=8),
-        memory=Memory(total_bytes=32 * GIB, available_bytes=28 * GIB, installed_bytes=32 * GIB),
+        memory=MainMemory(total_bytes=32 * GIB, available_bytes=28 * GIB, installed_bytes=32 * GIB),
         cache_free_bytes=100 * GIB,
         llama_cpp=LlamaCpp(version="0.3.36", backends=("cpu",)),
         system=System(name="Ubuntu 24.04", distribution="ubuntu"),
     ),
     tools=BUILT,
     native=NativePart(library=Path("/site/libnative_step.so")),
-    trial=Trial(),
+    trial=LlamaTrial(),
     disks=(Disk(folder=Path("/cache/hub"), holds="downloads", free_bytes=100 * GIB),),
     hub=Hub(cache=Path("/cache/hub"), has_token=True),
     port=Port(number=8421),
@@ -49,21 +49,21 @@ def machine_of(tmp_path: Path) -> MachineOf:
     return lambda name: recorded_machine(name, tmp_path)
 
 
-def on(machine: Machine, **changes: object) -> Facts:
+def on(machine: Machine, **changes: object) -> Installation:
     return dataclasses.replace(WELL, machine=machine, **changes)  # type: ignore[arg-type]
 
 
-def changed(facts: Facts, **changes: object) -> Facts:
+def changed(facts: Installation, **changes: object) -> Installation:
     """The same machine but for some of its fields."""
     return dataclasses.replace(facts, machine=dataclasses.replace(facts.machine, **changes))  # type: ignore[arg-type]
 
 
-def found(facts: Facts, check: str) -> Finding:
+def found(facts: Installation, check: str) -> Finding:
     (finding,) = [finding for finding in examine(facts) if finding.check == check]
     return finding
 
 
-def levels(facts: Facts) -> dict[str, str]:
+def levels(facts: Installation) -> dict[str, str]:
     return {finding.check: finding.level for finding in examine(facts) if finding.level != "ok"}
 
 
@@ -193,10 +193,10 @@ def test_a_driver_that_hangs_and_a_card_that_fell_off_the_bus() -> None:
 
 def test_a_backend_that_sees_no_device(machine_of: MachineOf) -> None:
     machine = machine_of("rtx-3090")
-    blind = found(on(machine, trial=Trial()), "gpu_devices")
+    blind = found(on(machine, trial=LlamaTrial()), "gpu_devices")
     assert blind.level == "problem"
     assert "does not see NVIDIA GeForce RTX 3090 (its driver runs CUDA up to 12.4)" in blind.text
-    assert found(on(machine, trial=Trial(devices=("CUDA0",))), "gpu_devices").text == "llama.cpp sees CUDA0"
+    assert found(on(machine, trial=LlamaTrial(devices=("CUDA0",))), "gpu_devices").text == "llama.cpp sees CUDA0"
 
 
 RADEON = Gpu(index=0, name="AMD Radeon RX 7900 XTX", vendor="amd", backends=("hip", "vulkan"))
@@ -229,13 +229,13 @@ def test_a_card_whose_files_are_closed_or_not_there(
     finding = found(dataclasses.replace(facts, device_files=files), "gpu_devices")
     assert finding.level == "problem"
     assert text in finding.text and command in finding.command
-    sees = dataclasses.replace(facts, device_files=files, trial=Trial(devices=("Vulkan0",)))
+    sees = dataclasses.replace(facts, device_files=files, trial=LlamaTrial(devices=("Vulkan0",)))
     assert found(sees, "gpu_devices").level == "ok"  # whatever its files look like
 
 
 def test_a_device_that_only_llama_cpp_knows() -> None:
     assert found(WELL, "gpu_backend").text == "no GPU that llama.cpp could use"
-    seen = dataclasses.replace(WELL, trial=Trial(devices=("Vulkan0",)))
+    seen = dataclasses.replace(WELL, trial=LlamaTrial(devices=("Vulkan0",)))
     assert found(seen, "gpu_backend").text == "llama.cpp sees Vulkan0"
 
 
@@ -251,7 +251,7 @@ def test_what_a_build_for_vulkan_needs() -> None:
 @pytest.mark.parametrize("value", ["", "-1", "7", "GPU-00000000"])
 def test_a_variable_that_hides_every_gpu(value: str, machine_of: MachineOf) -> None:
     machine = machine_of("rtx-3090")
-    facts = on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": value}), trial=Trial())
+    facts = on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": value}), trial=LlamaTrial())
     assert found(facts, "hidden_gpus").command == "unset CUDA_VISIBLE_DEVICES"
     assert f"CUDA_VISIBLE_DEVICES={value!r}" in found(facts, "hidden_gpus").text
     assert not any("reinstall" in finding.command for finding in examine(facts))  # another build would see as little
@@ -261,7 +261,7 @@ def test_a_variable_that_hides_every_gpu(value: str, machine_of: MachineOf) -> N
 
 def test_a_variable_that_leaves_a_gpu_is_meant(machine_of: MachineOf) -> None:
     machine = dataclasses.replace(machine_of("2x-rtx-4090"), llama_cpp=machine_of("rtx-3090").llama_cpp)
-    facts = on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": "1"}), trial=Trial())
+    facts = on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": "1"}), trial=LlamaTrial())
     assert "hidden_gpus" not in levels(facts)
     assert "does not see NVIDIA GeForce RTX 4090 (" in found(facts, "gpu_devices").text
 
@@ -323,13 +323,15 @@ def test_our_own_c_part() -> None:
 
 
 def test_a_build_that_reads_no_images_runs_texts() -> None:
-    finding = found(dataclasses.replace(WELL, trial=Trial(blindness="libmtmd is missing")), "images")
+    finding = found(dataclasses.replace(WELL, trial=LlamaTrial(blindness="libmtmd is missing")), "images")
     assert (finding.level, finding.text) == ("warning", "models cannot be shown images: libmtmd is missing")
     assert "llama-cpp-python==0.3.36" in finding.command
 
 
 def test_a_library_that_does_not_load_and_packages_that_are_missing() -> None:
-    assert levels(dataclasses.replace(WELL, trial=Trial(failure="it crashes (SIGILL)"))) == {"library_loads": "problem"}
+    assert levels(dataclasses.replace(WELL, trial=LlamaTrial(failure="it crashes (SIGILL)"))) == {
+        "library_loads": "problem"
+    }
     finding = found(dataclasses.replace(WELL, missing_packages=("rich", "typer")), "packages")
     assert (finding.level, finding.command) == ("problem", "pip install rich typer")
     extras = dataclasses.replace(WELL, missing_extras={"train": ("torch",)})
@@ -444,21 +446,21 @@ def test_limits_of_a_container(machine_of: MachineOf) -> None:
 
 def test_a_limit_is_raised_never_lowered() -> None:
     system = System(name="Debian", container="docker")
-    memory = Memory(total_bytes=24 * GIB, available_bytes=20 * GIB, installed_bytes=64 * GIB, limit_bytes=24 * GIB)
+    memory = MainMemory(total_bytes=24 * GIB, available_bytes=20 * GIB, installed_bytes=64 * GIB, limit_bytes=24 * GIB)
     assert found(changed(WELL, memory=memory, system=system), "memory").command.startswith("docker update --memory 48g")
     beyond = dataclasses.replace(memory, limit_bytes=100 * GIB)
     assert found(changed(WELL, memory=beyond, system=system), "memory").level == "ok"
 
 
 def test_on_a_mac_swapping_is_usual_and_ps_is_another() -> None:
-    memory = Memory(total_bytes=16 * GIB, available_bytes=GIB, swap_total_bytes=8 * GIB, swap_free_bytes=GIB)
+    memory = MainMemory(total_bytes=16 * GIB, available_bytes=GIB, swap_total_bytes=8 * GIB, swap_free_bytes=GIB)
     facts = changed(WELL, memory=memory, system=System(name="macOS 15.1"))
     assert levels(facts) == {"memory": "warning"}
     assert found(facts, "memory").command == "ps aux -m | head"
 
 
 def test_little_memory_fewer_processors_and_swap() -> None:
-    memory = Memory(
+    memory = MainMemory(
         total_bytes=4 * GIB, available_bytes=GIB, installed_bytes=4 * GIB, swap_total_bytes=8 * GIB, swap_free_bytes=GIB
     )
     cpu = Cpu(physical_cores=8, logical_cores=16, allowed_cores=4, usable_threads=4)
@@ -509,7 +511,7 @@ def test_no_check_fails_on_a_machine_of_which_little_is_known(data: st.DataObjec
         ),
         memory=data.draw(
             st.builds(
-                Memory, available_bytes=number, limit_bytes=number, swap_total_bytes=number, swap_free_bytes=number
+                MainMemory, available_bytes=number, limit_bytes=number, swap_total_bytes=number, swap_free_bytes=number
             )
         ),
         cache_free_bytes=data.draw(number),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.batch import Bytes, FeatureRows, Proposals, Roots
 from eaglelocal.core.draft import ROOT
-from eaglelocal.drafters.block_drafter import BlockDrafter, SlotState
+from eaglelocal.drafters.block_drafter import BlockDrafter, BlockSlot
 from eaglelocal.drafters.drafter import NOTHING, Committed, Node, Swapped
 from eaglelocal.drafters.row_buffer import MAX_REMEMBERED
 from eaglelocal.errors import EngineError
@@ -75,7 +75,7 @@ class Texts:
         self.drafter = BlockDrafter(self.head, (1, 2), at_once=7)
         self.texts: list[list[float]] = [[] for _ in range(NUM_SLOTS)]
         self.num_drafted = 0
-        self.swapped: tuple[list[float], Swapped[SlotState]] = [], self.drafter.swap_out(0)
+        self.swapped: tuple[list[float], Swapped[BlockSlot]] = [], self.drafter.swap_out(0)
 
     def act(self, action: str) -> None:
         slot = self.random.randrange(NUM_SLOTS)

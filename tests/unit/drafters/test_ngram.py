@@ -17,7 +17,7 @@ from eaglelocal.backend.suffix_automaton import SuffixAutomaton
 from eaglelocal.core.draft import ROOT
 from eaglelocal.drafters.drafter import NOTHING, Committed, Drafter, Node
 from eaglelocal.drafters.ngram import LONG_MATCH, MAX_REREAD, MIN_MATCH, Ngram, confidence
-from eaglelocal.drafters.text_index import CONTEXT, Cursor
+from eaglelocal.drafters.text_index import CONTEXT, SuffixCursor
 from eaglelocal.errors import EngineError
 
 NO_ANSWER = 10**6  # a prompt of that length: nothing of the request is an answer
@@ -79,7 +79,7 @@ def test_a_cursor_follows_a_text_in_pieces_of_others(pieces: list[list[int]], te
     for piece in pieces:
         automaton.break_off()
         automaton.extend(piece)
-    cursor = Cursor(automaton)
+    cursor = SuffixCursor(automaton)
     for i, token in enumerate(text):
         cursor.walk([token])
         assert text[i + 1 - cursor.length : i + 1] == longest_known_suffix(text[: i + 1], pieces)

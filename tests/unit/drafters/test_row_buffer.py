@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.drafters.drafter import Committed
-from eaglelocal.drafters.row_buffer import MAX_REMEMBERED, Remembered
+from eaglelocal.drafters.row_buffer import MAX_REMEMBERED, RowBuffer
 
 Row = tuple[int, int]  # position and token
 
@@ -30,7 +30,7 @@ def rows_of(committed: Committed) -> list[Row]:
 @given(operations=OPERATIONS)
 def test_it_holds_the_newest_rows_without_holes(operations: list[tuple[str, int, int]]) -> None:
     """Where the newest of them were forgotten it may hold some that are older than it promises to."""
-    remembered, rows, token, promised = Remembered(), list[Row](), 0, 0
+    remembered, rows, token, promised = RowBuffer(), list[Row](), 0, 0
     for verb, offset, count in operations:
         end = rows[-1][0] + 1 if rows else 0
         position = max(end + offset, 0)
@@ -47,7 +47,7 @@ def test_it_holds_the_newest_rows_without_holes(operations: list[tuple[str, int,
             rows += [(position + i, each) for i, each in enumerate(tokens)]
             promised = min(promised + count, MAX_REMEMBERED)
             remembered.add(Committed(0, position, tokens, np.array(tokens, np.float32).reshape(-1, 1, 1)))
-        held = Remembered(remembered)
+        held = RowBuffer(remembered)
         found = rows_of(held.joined(3)) if held else []
         assert promised <= len(found) <= MAX_REMEMBERED
         assert found == rows[len(rows) - len(found) :]
@@ -55,7 +55,7 @@ def test_it_holds_the_newest_rows_without_holes(operations: list[tuple[str, int,
 
 
 def test_what_has_no_features_is_not_remembered() -> None:
-    remembered = Remembered()
+    remembered = RowBuffer()
     remembered.add(Committed(0, 0, [1, 2], np.ones((2, 1, 4), np.float32)))
     remembered.add(Committed(0, 2, [3], None))
     assert not remembered

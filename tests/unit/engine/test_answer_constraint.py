@@ -9,7 +9,7 @@ import pytest
 
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.tools import ANY_TOOL, Split, Tool, ToolChoice, ToolUse
-from eaglelocal.engine.answer_constraint import MAX_KNOWN, Binding, Wish
+from eaglelocal.engine.answer_constraint import MAX_KNOWN, AnswerConstraint, ConstraintSpec
 from eaglelocal.errors import RequestError
 from eaglelocal.text.tool_calls import call_forms as forms
 
@@ -39,11 +39,13 @@ class Reader:
         return constraint
 
 
-def wish(*tools: Tool, choice: ToolChoice = REQUIRED, wanted: Constraint | None = None) -> Wish:
-    return Wish(split=Split(form=forms.HERMES, tools=tools), choice=choice, wanted=wanted, tokens={}, is_split=True)
+def wish(*tools: Tool, choice: ToolChoice = REQUIRED, wanted: Constraint | None = None) -> ConstraintSpec:
+    return ConstraintSpec(
+        split=Split(form=forms.HERMES, tools=tools), choice=choice, wanted=wanted, tokens={}, is_split=True
+    )
 
 
-def bound(binding: Binding, asked: Wish) -> str:
+def bound(binding: AnswerConstraint, asked: ConstraintSpec) -> str:
     made = binding.of_split(asked)
     assert made is not None
     return made.frame or made.source
@@ -51,25 +53,25 @@ def bound(binding: Binding, asked: Wish) -> str:
 
 def test_what_can_be_bound_is_bound_at_once() -> None:
     reader = Reader()
-    assert '"integer"' in bound(Binding(reader), wish(PLAIN, ODD))
+    assert '"integer"' in bound(AnswerConstraint(reader), wish(PLAIN, ODD))
     assert len(reader.checked) == 1
 
 
 def test_a_pattern_that_does_not_compile_is_left_out_and_all_else_stays() -> None:
-    text = bound(Binding(Reader('"pattern": "(?=a)"')), wish(PLAIN, ODD))
+    text = bound(AnswerConstraint(Reader('"pattern": "(?=a)"')), wish(PLAIN, ODD))
     assert '"integer"' in text  # of the other tool
     assert '"pattern": {"type": "string"}' in text  # an argument of that name
     assert '"enum": ["(?=a)"]' in text
 
 
 def test_a_tool_that_cannot_be_bound_takes_any_arguments() -> None:
-    text = bound(Binding(Reader('"broken"')), wish(PLAIN, Tool("b", "", BROKEN.parameters)))
+    text = bound(AnswerConstraint(Reader('"broken"')), wish(PLAIN, Tool("b", "", BROKEN.parameters)))
     assert '"integer"' in text and '"broken"' not in text
 
 
 def test_what_was_found_out_is_remembered() -> None:
     reader = Reader('"(?=a)"}')
-    binding = Binding(reader)
+    binding = AnswerConstraint(reader)
     first = bound(binding, wish(PLAIN, ODD))
     count = len(reader.checked)
     assert bound(binding, wish(PLAIN, ODD)) == first
@@ -77,7 +79,7 @@ def test_what_was_found_out_is_remembered() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    binding = Binding(Reader('"broken"'))
+    binding = AnswerConstraint(Reader('"broken"'))
     for index in range(MAX_KNOWN + 5):
         bound(binding, wish(Tool(f"b{index}", "", BROKEN.parameters)))
     assert len(binding._loosened) == MAX_KNOWN
@@ -85,8 +87,8 @@ def test_what_is_remembered_is_bounded() -> None:
 
 def test_tools_that_are_too_much_together_take_any_arguments() -> None:
     many = [Tool(f"t{index}", "", PLAIN.parameters) for index in range(8)]
-    alone = len(bound(Binding(Reader()), wish(many[0])))
-    text = bound(Binding(Reader(most=6 * alone)), wish(*many))
+    alone = len(bound(AnswerConstraint(Reader()), wish(many[0])))
+    text = bound(AnswerConstraint(Reader(most=6 * alone)), wish(*many))
     assert '"integer"' not in text and "t7" in text
 
 
@@ -94,18 +96,18 @@ def test_a_strict_tool_is_bound_or_refused() -> None:
     strict = replace(ODD, is_strict=True)
     for choice in (REQUIRED, ANY_TOOL):
         with pytest.raises(RequestError, match=r"of odd, a strict tool, cannot be bound: .*=a") as caught:
-            Binding(Reader("(?=a)")).of_split(wish(PLAIN, strict, choice=choice))
+            AnswerConstraint(Reader("(?=a)")).of_split(wish(PLAIN, strict, choice=choice))
         assert caught.value.parameter == "tools"
-        assert "(?=a)" in bound(Binding(Reader()), wish(PLAIN, strict, choice=choice))
+        assert "(?=a)" in bound(AnswerConstraint(Reader()), wish(PLAIN, strict, choice=choice))
 
 
 def test_who_is_to_blame_is_named() -> None:
     schema = Constraint(Syntax.JSON_SCHEMA, '{"wrong": 1}')
     for asked in (wish(wanted=schema, choice=ANY_TOOL), wish(PLAIN, wanted=schema, choice=ANY_TOOL)):
         with pytest.raises(RequestError) as caught:
-            Binding(Reader("wrong")).of_split(asked)
+            AnswerConstraint(Reader("wrong")).of_split(asked)
         assert caught.value.parameter == "response_format"
-    text = bound(Binding(Reader('"broken"')), wish(BROKEN, wanted=schema, choice=ANY_TOOL))
+    text = bound(AnswerConstraint(Reader('"broken"')), wish(BROKEN, wanted=schema, choice=ANY_TOOL))
     assert "@answer" in text and '{"a"' not in text
 
 
@@ -115,14 +117,14 @@ LOOKS = Constraint(Syntax.JSON_SCHEMA, json.dumps(FORMAT))
 
 def test_a_format_is_loosened_no_further_than_it_must_be() -> None:
     for words, kept in (((), ["(?=a)", "^b+$"]), (["(?=a)"], ["^b+$"]), (["(?=a)", "^b+$"], [])):
-        made = Binding(Reader(*words)).of_text(LOOKS)
+        made = AnswerConstraint(Reader(*words)).of_text(LOOKS)
         assert made is not None
         assert [word for word in ("(?=a)", "^b+$") if word in made.source] == kept
         assert set(json.loads(made.source)["properties"]) == {"a", "b"}
 
 
 def test_a_format_is_loosened_in_its_frame_too() -> None:
-    made = Binding(Reader("(?=a)")).of_split(wish(PLAIN, wanted=LOOKS, choice=ANY_TOOL))
+    made = AnswerConstraint(Reader("(?=a)")).of_split(wish(PLAIN, wanted=LOOKS, choice=ANY_TOOL))
     assert made is not None and "@answer" in made.frame
     assert "^b+$" in made.source and "(?=a)" not in made.source
 
@@ -131,18 +133,18 @@ def test_a_strict_format_is_bound_or_refused() -> None:
     strict = replace(LOOKS, is_strict=True)
     for asked in (wish(wanted=strict, choice=ANY_TOOL), wish(PLAIN, wanted=strict, choice=ANY_TOOL)):
         with pytest.raises(RequestError, match=r"\(\?=a\)") as caught:
-            Binding(Reader("(?=a)")).of_split(asked)
+            AnswerConstraint(Reader("(?=a)")).of_split(asked)
         assert caught.value.parameter == "response_format"
-    bound_to = Binding(Reader()).of_text(strict)
+    bound_to = AnswerConstraint(Reader()).of_text(strict)
     assert bound_to is not None and bound_to.is_strict
     assert json.loads(bound_to.source)["properties"] == json.loads(strict.source)["properties"]
 
 
 def test_a_format_that_a_required_call_outweighs_is_not_looked_at() -> None:
-    assert '"integer"' in bound(Binding(Reader("(?=a)")), wish(PLAIN, wanted=LOOKS))
+    assert '"integer"' in bound(AnswerConstraint(Reader("(?=a)")), wish(PLAIN, wanted=LOOKS))
 
 
 def test_nothing_is_bound_where_nothing_is_asked() -> None:
     reader = Reader("")
-    assert Binding(reader).of_split(wish(PLAIN, choice=ANY_TOOL)) is None
-    assert Binding(reader).of_text(None) is None and not reader.checked
+    assert AnswerConstraint(reader).of_split(wish(PLAIN, choice=ANY_TOOL)) is None
+    assert AnswerConstraint(reader).of_text(None) is None and not reader.checked

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.batch import Floats
-from eaglelocal.core.events import Embedded, EngineInfo, Failed, Finished, RequestEvent, Started
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.events import Embeddings, EngineInfo, Failed, Finished, RequestEvent, Started
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import ChatRequest, EmbedRequest
 from eaglelocal.engine.embedding_engine import EmbeddingEngine
 from eaglelocal.errors import RequestError
@@ -30,7 +30,7 @@ INFO = EngineInfo(
     model_bytes=0,
     load_s=0.0,
     library="none",
-    task=Task.EMBEDDING,
+    task=ModelTask.EMBEDDING,
     embedding_size=2,
 )
 
@@ -80,7 +80,7 @@ def run(engine: EmbeddingEngine) -> list[RequestEvent]:
     return events
 
 
-def vectors_of(event: Embedded) -> Floats:
+def vectors_of(event: Embeddings) -> Floats:
     return np.frombuffer(event.vectors, np.float32).reshape(-1, event.size)
 
 
@@ -93,7 +93,7 @@ def test_vectors_come_together_in_order_and_then_the_end() -> None:
     engine, texts = opened(), tuple((n, 5, 6)[: 1 + n % 3] for n in range(3, 12))
     engine.submit(EmbedRequest(id="r", inputs=texts))
     started, embedded, finished = run(engine)
-    assert isinstance(started, Started) and isinstance(embedded, Embedded) and isinstance(finished, Finished)
+    assert isinstance(started, Started) and isinstance(embedded, Embeddings) and isinstance(finished, Finished)
     np.testing.assert_allclose(vectors_of(embedded), expected(*texts), rtol=1e-6)
     num_tokens = sum(map(len, texts))
     assert started.prompt_tokens == embedded.prompt_tokens == finished.prompt_tokens == num_tokens
@@ -126,7 +126,7 @@ def test_every_request_gets_its_own_vectors(requests: list[list[tuple[int, ...]]
     engine = opened()
     for number, texts in enumerate(requests):
         engine.submit(EmbedRequest(id=str(number), inputs=tuple(texts)))
-    made = {event.request_id: event for event in run(engine) if isinstance(event, Embedded)}
+    made = {event.request_id: event for event in run(engine) if isinstance(event, Embeddings)}
     assert made.keys() == {str(number) for number in range(len(requests))}
     for number, texts in enumerate(requests):
         np.testing.assert_allclose(vectors_of(made[str(number)]), expected(*texts), rtol=1e-5, atol=1e-7)
@@ -142,7 +142,7 @@ def test_a_cancelled_request_takes_no_more_passes() -> None:
     assert [event.reason for event in run(engine) if isinstance(event, Finished)] == ["cancelled"]
     assert len(embedder.passes) == 1
     engine.submit(EmbedRequest(id="r", inputs=((3,),)))  # the id is free again
-    assert any(isinstance(event, Embedded) for event in run(engine))
+    assert any(isinstance(event, Embeddings) for event in run(engine))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from eaglelocal.core.ports import FillTokens
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
-from eaglelocal.engine.input_processor import Intake
+from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.errors import RequestError
 
 CONTROLS = ("<s>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|im_start|>", "<|im_end|>")
@@ -65,7 +65,7 @@ def shown(tokens: tuple[int, ...]) -> str:
 
 
 def prompt_of(asked: ChatRequest, vocabulary: CharacterVocabulary | None = None) -> str:
-    return shown(Intake(vocabulary or CharacterVocabulary(), N_CTX, Anything()).read(asked).prompt)
+    return shown(InputProcessor(vocabulary or CharacterVocabulary(), N_CTX, Anything()).read(asked).prompt)
 
 
 # ---- raw prompts
@@ -102,7 +102,7 @@ def test_a_model_without_tokens_for_that_says_so() -> None:
 
 # ---- room
 def test_an_answer_gets_the_room_that_is_left() -> None:
-    intake = Intake(CharacterVocabulary(), 10)
+    intake = InputProcessor(CharacterVocabulary(), 10)
     for wanted, got in ((None, None), (3, 3), (7, 7), (8, 7), (100_000, 7)):
         asked = ChatRequest(id="a", text="hi", params=SamplingParams(max_tokens=wanted))
         assert intake.read(asked).params.max_tokens == got
@@ -112,26 +112,26 @@ def test_an_answer_gets_the_room_that_is_left() -> None:
 def test_penalties_look_back_no_further_than_the_context_reaches() -> None:
     for wanted, got in ((0, 0), (9, 9), (1_000_000, 10)):
         asked = ChatRequest(id="a", text="hi", params=SamplingParams(repeat_last_n=wanted))
-        assert Intake(CharacterVocabulary(), 10).read(asked).params.repeat_last_n == got
+        assert InputProcessor(CharacterVocabulary(), 10).read(asked).params.repeat_last_n == got
 
 
 @pytest.mark.parametrize(("asked", "parameter"), [({"text": "x" * 9}, "prompt"), ({"tokens": (1,) * 10}, "prompt")])
 def test_a_prompt_without_room_for_an_answer_is_refused(asked: dict[str, object], parameter: str) -> None:
     known = "^this model's maximum context length is 10 tokens, and the prompt has 10: no room"
     with pytest.raises(RequestError, match=known) as caught:
-        Intake(CharacterVocabulary(), 10).read(ChatRequest(id="a", **asked))  # type: ignore[arg-type]
+        InputProcessor(CharacterVocabulary(), 10).read(ChatRequest(id="a", **asked))  # type: ignore[arg-type]
     assert (caught.value.parameter, caught.value.code) == (parameter, "context_length_exceeded")
 
 
 @pytest.mark.parametrize(("trained", "hint"), [(0, "--ctx"), (11, "--ctx"), (10, "shorter"), (8, "shorter")])
 def test_a_larger_context_is_no_way_out_where_the_model_has_none(trained: int, hint: str) -> None:
     with pytest.raises(RequestError) as caught:
-        Intake(CharacterVocabulary(), 10, trained_ctx=trained).read(ChatRequest(id="a", text="x" * 9))
+        InputProcessor(CharacterVocabulary(), 10, trained_ctx=trained).read(ChatRequest(id="a", text="x" * 9))
     assert hint in caught.value.hint
 
 
 def test_counting_counts_what_would_not_fit_too() -> None:
-    intake = Intake(CharacterVocabulary(), 10)
+    intake = InputProcessor(CharacterVocabulary(), 10)
     assert len(intake.prompt(ChatRequest(id="a", text="x" * 500, is_counted=True)).tokens) == 501
 
 
@@ -144,7 +144,7 @@ FUNCTION = Tool("f")
 def split_of(vocabulary: CharacterVocabulary, *messages: Message, **fields: object) -> tuple[str, Split | None]:
     known: dict[str, object] = {"continues_last": True, "is_split": True, "tools": (FUNCTION,)}
     asked = ChatRequest(id="a", messages=messages, **known | fields)  # type: ignore[arg-type]
-    request = Intake(vocabulary, N_CTX, Anything()).read(asked)
+    request = InputProcessor(vocabulary, N_CTX, Anything()).read(asked)
     return shown(request.prompt), request.split
 
 
@@ -195,5 +195,5 @@ def test_a_strict_tool_is_bound_behind_what_was_said() -> None:
     asked = ChatRequest(
         id="a", messages=(ASKED, Message("assistant", "So")), tools=(strict,), continues_last=True, is_split=True
     )
-    bound = Intake(QWEN, N_CTX, Anything()).read(asked).constraint
+    bound = InputProcessor(QWEN, N_CTX, Anything()).read(asked).constraint
     assert bound is not None and bound.source.startswith("start:  (told?")

@@ -29,7 +29,7 @@ from eaglelocal.engine.input_size import (
     num_chars,
     prompt_key,
 )
-from eaglelocal.engine.prompt_tokens import Prompt
+from eaglelocal.engine.prompt_tokens import PromptTokens
 from eaglelocal.errors import EngineError, RequestError
 
 LONG_WAIT_S = 60.0
@@ -224,11 +224,11 @@ class CountingPrompts:
     def __init__(self) -> None:
         self.made: list[str] = []
 
-    def __call__(self, request: ChatRequest) -> Prompt:
+    def __call__(self, request: ChatRequest) -> PromptTokens:
         self.made.append(request.id)
         if num_chars(request) > 2 * SHORT_CHARS:
             raise RequestError("too long")
-        return Prompt(tuple(map(ord, request.text or "")))
+        return PromptTokens(tuple(map(ord, request.text or "")))
 
 
 def test_sixteen_answers_to_one_prompt_read_it_once() -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from eaglelocal.engine import step_timing as ledger_module
-from eaglelocal.engine.step_timing import Ledger
+from eaglelocal.engine.step_timing import StepTiming
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 
-def ledger(cost_of_one: float, cost_of_eight: float) -> Ledger:
+def ledger(cost_of_one: float, cost_of_eight: float) -> StepTiming:
     costs = StepCosts()
     for _ in range(50):
         costs.learn(1, cost_of_one, num_cells=0)
         costs.learn(8, cost_of_eight, num_cells=0)
-    return Ledger(costs, lambda: 0.0)
+    return StepTiming(costs, lambda: 0.0)
 
 
 @pytest.mark.parametrize(("one_s", "eight_s", "is_cheaper"), [(0.01, 0.03, True), (0.68, 0.29, False)])
@@ -34,7 +34,7 @@ def test_host_time_is_what_the_library_does_not_take(monkeypatch: pytest.MonkeyP
     """Also between two steps that follow each other, but not while the engine had nothing to do."""
     now, native_s = 100.0, 7.0
     monkeypatch.setattr(ledger_module.time, "perf_counter", lambda: now)
-    books = Ledger(StepCosts(), lambda: native_s)
+    books = StepTiming(StepCosts(), lambda: native_s)
     host_s = []
     for rests in (False, False, True, False):
         books.begin()

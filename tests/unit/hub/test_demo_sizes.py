@@ -7,16 +7,16 @@ import pytest
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.hub.inflation.demo_sizes import (
     DEFAULT_SIZE,
+    DemoShape,
     DemoSize,
-    Shape,
     choose_head,
     choose_target,
     head_parameters,
     parse_demo_reference,
 )
 
-SOURCE = Shape(width=256, layers=6, ffn=704, heads=4, kv_heads=2, vocab=4096)
-SOURCE_HEAD = Shape(width=256, layers=1, ffn=704, heads=4, kv_heads=2, vocab=4096)
+SOURCE = DemoShape(width=256, layers=6, ffn=704, heads=4, kv_heads=2, vocab=4096)
+SOURCE_HEAD = DemoShape(width=256, layers=1, ffn=704, heads=4, kv_heads=2, vocab=4096)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_labels_and_slugs() -> None:
 SIZES = [10**8 * step // 4 for step in (4, 5, 8, 12, 20, 28, 36, 40, 60, 100, 120, 160, 320, 520, 560, 1280, 2800)]
 
 
-@pytest.mark.parametrize("source", [SOURCE, Shape(256, 6, 704, 4, 4, 4096), Shape(256, 8, 768, 4, 2, 8192)])
+@pytest.mark.parametrize("source", [SOURCE, DemoShape(256, 6, 704, 4, 4, 4096), DemoShape(256, 8, 768, 4, 2, 8192)])
 @pytest.mark.parametrize("num_parameters", SIZES)
-def test_targets_have_their_size(num_parameters: int, source: Shape) -> None:
+def test_targets_have_their_size(num_parameters: int, source: DemoShape) -> None:
     shape = choose_target(num_parameters, source)
     assert abs(shape.num_parameters / num_parameters - 1) < 0.015
     assert shape.holds(source)

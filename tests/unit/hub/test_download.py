@@ -20,10 +20,10 @@ from eaglelocal.core.folders import make_folder
 from eaglelocal.errors import DownloadError, EagleLocalError, ResourceError, UsageError
 from eaglelocal.hub import download, hub_api
 from eaglelocal.hub.cached_files import HubReference
-from eaglelocal.hub.download import Order, Progress, Tally, fetch, missing_bytes
+from eaglelocal.hub.download import ByteCount, DownloadOrder, DownloadProgress, fetch, missing_bytes
 from eaglelocal.hub.hub_api import look_up
 from eaglelocal.hub.hub_cache import PARTIAL, all_models, partials_in, repo_folder
-from eaglelocal.hub.hub_errors import Patience
+from eaglelocal.hub.hub_errors import RetryPolicy
 from eaglelocal.hub.pull_plan import order_model
 
 REPO = "someone/tiny-GGUF"
@@ -39,8 +39,8 @@ class Waits:
     slept_s: list[float] = field(default_factory=list)
 
     @property
-    def patience(self) -> Patience:
-        return Patience(waits_s=(1.0, 2.0, 4.0), sleep=self.slept_s.append, on_wait=self.said.append)
+    def patience(self) -> RetryPolicy:
+        return RetryPolicy(waits_s=(1.0, 2.0, 4.0), sleep=self.slept_s.append, on_wait=self.said.append)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LoopbackHub
         yield hub
 
 
-def order_of(patience: Patience, repo: str = REPO, wanted: str | None = None) -> Order:
+def order_of(patience: RetryPolicy, repo: str = REPO, wanted: str | None = None) -> DownloadOrder:
     return order_model(HubReference(repo, (repo,), wanted), patience)
 
 
@@ -403,7 +403,7 @@ def test_progress_is_of_all_files_together(hub: LoopbackHub, tmp_path: Path, wai
     hub.repos["someone/more-GGUF"] = HubRepo({"more-F16.gguf": HubFile(model_bytes(rows=4096))})
     hub.faults.drops = [500_000]
     orders = [order_of(waits.patience), order_of(waits.patience, "someone/more-GGUF")]
-    told: list[Progress] = []
+    told: list[DownloadProgress] = []
     fetch(orders, tmp_path, patience=waits.patience, on_progress=told.append)
     total = sum(order.size_bytes for order in orders)
     assert {progress.total_bytes for progress in told} == {total}
@@ -452,7 +452,7 @@ def test_what_killed_writers_of_a_reference_left_goes(hub: LoopbackHub, tmp_path
 
 def test_the_rate_is_of_the_last_seconds() -> None:
     now, told = [0.0], []
-    tally = Tally(1000, told.append, clock=lambda: now[0])
+    tally = ByteCount(1000, told.append, clock=lambda: now[0])
     tally.found(500)
     for second in range(31):
         now[0] = float(second)
@@ -469,8 +469,10 @@ def test_two_who_want_the_same_file_fetch_it_once(hub: LoopbackHub, tmp_path: Pa
     waiting: list[str] = []
     paths: list[Path] = []
 
-    def one(order: Order) -> None:
-        paths.extend(fetch([order], tmp_path, patience=Patience(), on_progress=lambda p: waiting.append(p.waits_for)))
+    def one(order: DownloadOrder) -> None:
+        paths.extend(
+            fetch([order], tmp_path, patience=RetryPolicy(), on_progress=lambda p: waiting.append(p.waits_for))
+        )
 
     threads = [threading.Thread(target=one, args=(order,)) for order in orders]
     for thread in threads:

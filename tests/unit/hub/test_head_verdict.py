@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.hub.heads.trial_verdict import Figures, figures_of, goes_on_better, starts_better
+from eaglelocal.hub.heads.trial_verdict import TrialAcceptance, figures_of, goes_on_better, starts_better
 
 COMMON = 0.05
 
 
-def figures(drafts: int, *shares: float, common: float = COMMON) -> Figures:
-    return Figures(drafts, tuple(round(drafts * share) for share in shares), 3 * drafts, common)
+def figures(drafts: int, *shares: float, common: float = COMMON) -> TrialAcceptance:
+    return TrialAcceptance(drafts, tuple(round(drafts * share) for share in shares), 3 * drafts, common)
 
 
 def test_answers_are_summed_up() -> None:
     summed = figures_of([(4, (3, 2)), (0, ()), (2, (2, 1, 1))], [7, 7, 8, 9])
-    assert summed == Figures(6, (5, 3, 1), 4, 0.5)
+    assert summed == TrialAcceptance(6, (5, 3, 1), 4, 0.5)
     assert summed.first == 5 / 6
     assert summed.length == 1 + 9 / 6
 
@@ -32,7 +32,7 @@ def test_nothing_drafted_is_no_knowledge() -> None:
 def test_the_error_is_that_of_the_mean(seed: int, accepted: list[int]) -> None:
     """Shares per position hold the whole distribution of what was accepted."""
     positions = tuple(sum(a > i for a in accepted) for i in range(5))
-    told = Figures(len(accepted), positions, 1, 0.0)
+    told = TrialAcceptance(len(accepted), positions, 1, 0.0)
     assert told.length == pytest.approx(1 + np.mean(accepted))
     assert told.length_error == pytest.approx(np.std(accepted) / len(accepted) ** 0.5, abs=1e-9)
 

@@ -17,7 +17,7 @@ from eaglelocal.loading.calibration_store import (
     MAX_FILE_BYTES,
     MAX_FILES,
     AcceptanceKey,
-    Key,
+    CostKey,
     file_name_of,
     fingerprint,
     load,
@@ -26,7 +26,7 @@ from eaglelocal.loading.calibration_store import (
 )
 from eaglelocal.probe.probe import probe
 
-KEY = Key(
+KEY = CostKey(
     machine="a card, a processor",
     model="0123",
     weights="Q4_0",
@@ -58,7 +58,7 @@ def test_what_is_saved_is_found_again(folder: Path) -> None:
     assert [path.suffix for path in folder.iterdir()] == [".json"]
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Key)])
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(CostKey)])
 def test_every_part_of_the_key_counts(field: str) -> None:
     save(KEY, STATE)
     value = getattr(KEY, field)

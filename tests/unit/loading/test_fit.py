@@ -34,12 +34,12 @@ from eaglelocal.loading.fit import (
     window_choices,
     with_caches,
 )
-from eaglelocal.memory.budget import RAM, Buffer, Kind, Room
-from eaglelocal.probe.machine import Memory
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
+from eaglelocal.probe.machine import MainMemory
 from eaglelocal.probe.probe import probe
 
 SHAPE = TargetShape(n_embd=64, n_layer=4, n_ff=64)
-TWO_GPUS = (Room(RAM, None), Room("CUDA0", None), Room("CUDA1", None))
+TWO_GPUS = (FreeMemory(RAM, None), FreeMemory("CUDA0", None), FreeMemory("CUDA1", None))
 
 
 @pytest.fixture
@@ -72,9 +72,9 @@ def test_a_head_gets_an_output_a_row_and_the_target_one_a_drafted_row(plan: Plan
 def test_a_gpu_that_others_have_filled_gets_no_layers_and_a_head_lies_with_the_output(
     plan: Plan, free: tuple[float | None, ...], shares: tuple[float, ...], of_head: tuple[float, ...]
 ) -> None:
-    rooms = [Room(f"CUDA{i}", None if gib is None else int(gib * 2**30)) for i, gib in enumerate(free)]
-    assert shares_beside_full(plan, (Room(RAM, None), *rooms)) == shares
-    placed = placements_of(plan, probe(), load_library(), sources_of(plan), (Room(RAM, None), *rooms))
+    rooms = [FreeMemory(f"CUDA{i}", None if gib is None else int(gib * 2**30)) for i, gib in enumerate(free)]
+    assert shares_beside_full(plan, (FreeMemory(RAM, None), *rooms)) == shares
+    placed = placements_of(plan, probe(), load_library(), sources_of(plan), (FreeMemory(RAM, None), *rooms))
     assert [placement.shares for placement in placed] == [shares, of_head]
 
 
@@ -93,7 +93,7 @@ def test_a_gpu_that_others_have_filled_gets_no_layers_and_a_head_lies_with_the_o
     ],
 )
 def test_a_heads_own_table_of_tokens_lies_where_it_computes(
-    plan: Plan, tmp_path: Path, there: tuple[Room, ...], wish: dict[str, object], on: str | None
+    plan: Plan, tmp_path: Path, there: tuple[FreeMemory, ...], wish: dict[str, object], on: str | None
 ) -> None:
     shape = HeadShape(width=64, n_ff=64, draft_vocab=64, own_output=True)
     asked = replace(plan, draft=write_head(tmp_path / "few.gguf", shape, SHAPE), **wish)  # type: ignore[arg-type]
@@ -107,11 +107,16 @@ def test_a_heads_own_table_of_tokens_lies_where_it_computes(
 def test_a_card_keeps_room_for_what_its_library_takes(
     plan: Plan, held_mib: int, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = (Room(RAM, 2**40), Room("CUDA0", 2**30), Room("CUDA1", 1), Room("Vulkan0", 2**30, in_ram=True))
+    there = (
+        FreeMemory(RAM, 2**40),
+        FreeMemory("CUDA0", 2**30),
+        FreeMemory("CUDA1", 1),
+        FreeMemory("Vulkan0", 2**30, in_ram=True),
+    )
     held = [
-        Buffer("CUDA0", Kind.WEIGHTS, held_mib * 2**20),
-        Buffer("CUDA1", Kind.BUFFERS, 0),
-        Buffer("Vulkan0", Kind.CACHE, 2**30),  # in main memory, which has its own margin
+        Buffer("CUDA0", MemoryKind.WEIGHTS, held_mib * 2**20),
+        Buffer("CUDA1", MemoryKind.BUFFERS, 0),
+        Buffer("Vulkan0", MemoryKind.CACHE, 2**30),  # in main memory, which has its own margin
     ]
     monkeypatch.setattr("eaglelocal.loading.fit.rehearse", lambda *_, **__: held)
     parts = parts_of(plan, sources_of(plan), [placement_of(plan)] * 2, threads=1)
@@ -127,14 +132,14 @@ def test_what_reads_images_is_counted_before_anything_is_loaded(
     monkeypatch.setattr("eaglelocal.loading.fit.rehearse", lambda *_, **__: [])
     plan = replace(plan, n_ctx=8192)
     parts = parts_of(plan, sources_of(plan), [placement_of(plan)] * 2, threads=1)
-    check_memory(plan, sources_of(plan), parts, load_library(), (Room(RAM, 2**28),))
+    check_memory(plan, sources_of(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
     seeing = replace(plan, projector=eyes)
     with pytest.raises(ResourceError, match="for images") as error:
-        check_memory(seeing, sources_of(plan), parts, load_library(), (Room(RAM, 2**28),))
+        check_memory(seeing, sources_of(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
     assert "--mmproj none" in error.value.hint
     eyes.write_bytes(projector_bytes(width=32))
     with pytest.raises(IncompatibleError, match="rows of width 32"):
-        check_memory(seeing, sources_of(plan), parts, load_library(), (Room(RAM, 2**28),))
+        check_memory(seeing, sources_of(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
 
 
 @pytest.mark.parametrize(("is_asked", "wanted"), [(True, [True]), (False, [True, False])])
@@ -166,7 +171,7 @@ def test_four_slots_have_caches_of_their_own_but_for_the_head(plan: Plan) -> Non
     ],
 )
 def test_two_slots_share_a_cache_on_a_gpu_only(
-    plan: Plan, num_slots: int, there: tuple[Room, ...], gpu_layers: int | None, device: str | None, unified: bool
+    plan: Plan, num_slots: int, there: tuple[FreeMemory, ...], gpu_layers: int | None, device: str | None, unified: bool
 ) -> None:
     asked = replace(plan, num_slots=num_slots, gpu_layers=gpu_layers, device=device, unified=None)
     target, head = sources_of(asked)
@@ -225,11 +230,11 @@ def test_which_weights_are_read(
     machine = replace(
         machine,
         cpu=replace(machine.cpu, vector_extensions=("avx2",)),
-        memory=Memory(available_bytes=2**30, huge_pages=huge_pages),
+        memory=MainMemory(available_bytes=2**30, huge_pages=huge_pages),
     )
     target, draft = sources_of(plan)
     of_type = {name: replace(target, header=of_main_type(target.header, name)) for name in ("F32", "Q4_0", "Q8_0")}
-    there = [Room(RAM, 2**30)]
+    there = [FreeMemory(RAM, 2**30)]
     asked = replace(plan, is_brief=is_brief)
     found = {name: placements_of(asked, machine, library, [source, draft], there) for name, source in of_type.items()}
     assert [name for name, (place, _) in found.items() if place.reads] == read

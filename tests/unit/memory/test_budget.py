@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from eaglelocal.errors import ResourceError
-from eaglelocal.memory.budget import RAM, Asked, Buffer, Kind, Room, check_fits, joined, load_of
+from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, FreeMemory, MemoryKind, check_fits, joined, load_of
 
 GIB = 2**30
-ASKED = Asked(n_ctx=8192)
+ASKED = AdjustableSizes(n_ctx=8192)
 
 
 def buffers(**gib: tuple[float, float, float]) -> list[Buffer]:
@@ -18,15 +18,15 @@ def buffers(**gib: tuple[float, float, float]) -> list[Buffer]:
     return [
         Buffer(device, kind, int(amount * GIB))
         for device, amounts in gib.items()
-        for kind, amount in zip((Kind.WEIGHTS, Kind.CACHE, Kind.BUFFERS), amounts, strict=True)
+        for kind, amount in zip((MemoryKind.WEIGHTS, MemoryKind.CACHE, MemoryKind.BUFFERS), amounts, strict=True)
     ]
 
 
-def rooms(**gib: float | None) -> list[Room]:
-    return [Room(device, None if free is None else int(free * GIB)) for device, free in gib.items()]
+def rooms(**gib: float | None) -> list[FreeMemory]:
+    return [FreeMemory(device, None if free is None else int(free * GIB)) for device, free in gib.items()]
 
 
-def refused(held: Sequence[Buffer], there: Sequence[Room], asked: Asked = ASKED) -> ResourceError:
+def refused(held: Sequence[Buffer], there: Sequence[FreeMemory], asked: AdjustableSizes = ASKED) -> ResourceError:
     with pytest.raises(ResourceError) as caught:
         check_fits(held, there, asked)
     return caught.value
@@ -45,7 +45,7 @@ SPREAD = buffers(RAM=(2, 0, 1), CUDA0=(6, 1, 0.5), CUDA1=(5, 1, 0.5))
         rooms(RAM=None, CUDA0=None, CUDA1=None),
     ],
 )
-def test_what_fits_on_every_device_passes(there: list[Room]) -> None:
+def test_what_fits_on_every_device_passes(there: list[FreeMemory]) -> None:
     check_fits(SPREAD, there, ASKED)
 
 
@@ -64,12 +64,12 @@ def test_what_fits_on_every_device_passes(there: list[Room]) -> None:
         (rooms(RAM=64, CUDA0=0, CUDA1=24), "do not fit the 0 MiB that are free on CUDA0"),
     ],
 )
-def test_room_on_one_device_is_no_help_to_another(there: list[Room], says: str) -> None:
+def test_room_on_one_device_is_no_help_to_another(there: list[FreeMemory], says: str) -> None:
     assert says in refused(SPREAD, there).message
 
 
 def test_without_a_gpu_the_memory_has_no_name() -> None:
-    error = refused(buffers(RAM=(4, 8, 1)), rooms(RAM=8), Asked(n_ctx=8192, num_slots=4))
+    error = refused(buffers(RAM=(4, 8, 1)), rooms(RAM=8), AdjustableSizes(n_ctx=8192, num_slots=4))
     assert error.message == (
         "4.0 GiB of weights, 8.0 GiB of cache for 4 x 8192 tokens and 1.0 GiB of buffers do not fit "
         "the 8.0 GiB that are free"
@@ -80,45 +80,57 @@ def test_without_a_gpu_the_memory_has_no_name() -> None:
     ("held", "there", "asked", "hint"),
     [
         # 3 of 8 GiB of cache have room, less a tenth
-        (buffers(RAM=(4, 8, 1)), rooms(RAM=8), Asked(n_ctx=8192), "--ctx 2560"),
-        (buffers(RAM=(4, 8, 1)), rooms(RAM=8), Asked(n_ctx=8192, num_slots=4), "--ctx 2560 or --parallel 1"),
-        (buffers(RAM=(7, 2, 1)), rooms(RAM=9), Asked(n_ctx=8192), "--ctx 3584 or a smaller model or quantization"),
+        (buffers(RAM=(4, 8, 1)), rooms(RAM=8), AdjustableSizes(n_ctx=8192), "--ctx 2560"),
+        (buffers(RAM=(4, 8, 1)), rooms(RAM=8), AdjustableSizes(n_ctx=8192, num_slots=4), "--ctx 2560 or --parallel 1"),
+        (
+            buffers(RAM=(7, 2, 1)),
+            rooms(RAM=9),
+            AdjustableSizes(n_ctx=8192),
+            "--ctx 3584 or a smaller model or quantization",
+        ),
         # weights alone are too much
-        (buffers(RAM=(9, 1, 1)), rooms(RAM=8), Asked(n_ctx=8192), "a smaller model or quantization"),
+        (buffers(RAM=(9, 1, 1)), rooms(RAM=8), AdjustableSizes(n_ctx=8192), "a smaller model or quantization"),
         (
             buffers(CUDA0=(9, 1, 1)),
             rooms(RAM=8, CUDA0=8),
-            Asked(n_ctx=8192),
+            AdjustableSizes(n_ctx=8192),
             "a smaller --gpu-layers or a smaller model or quantization",
         ),
-        (buffers(CUDA0=(2, 8, 1)), rooms(RAM=8, CUDA0=8), Asked(n_ctx=8192), "--ctx 4608 or a smaller --gpu-layers"),
+        (
+            buffers(CUDA0=(2, 8, 1)),
+            rooms(RAM=8, CUDA0=8),
+            AdjustableSizes(n_ctx=8192),
+            "--ctx 4608 or a smaller --gpu-layers",
+        ),
         (
             buffers(CUDA0=(9, 1, 1)),
             rooms(RAM=8, CUDA0=8),
-            Asked(n_ctx=8192, movable_experts=3),
+            AdjustableSizes(n_ctx=8192, movable_experts=3),
             "a larger --n-cpu-moe or a smaller model or quantization",
         ),
         # layers were kept off a GPU that has room
         (
             buffers(RAM=(9, 1, 1), CUDA0=(1, 1, 1)),
             rooms(RAM=8, CUDA0=24),
-            Asked(n_ctx=8192, gpu_layers=4),
+            AdjustableSizes(n_ctx=8192, gpu_layers=4),
             "a larger --gpu-layers or a smaller model or quantization",
         ),
         (
             buffers(RAM=(9, 1, 1), CUDA0=(1, 1, 1)),
             rooms(RAM=8, CUDA0=3),
-            Asked(n_ctx=8192, gpu_layers=4),
+            AdjustableSizes(n_ctx=8192, gpu_layers=4),
             "a smaller model or quantization",
         ),
     ],
 )
-def test_the_hint_names_what_would_help(held: list[Buffer], there: list[Room], asked: Asked, hint: str) -> None:
+def test_the_hint_names_what_would_help(
+    held: list[Buffer], there: list[FreeMemory], asked: AdjustableSizes, hint: str
+) -> None:
     assert refused(held, there, asked).hint == hint
 
 
 def test_shared_memory_is_taken_from_both() -> None:
-    there = [Room(RAM, 16 * GIB), Room("MTL0", 12 * GIB, in_ram=True)]
+    there = [FreeMemory(RAM, 16 * GIB), FreeMemory("MTL0", 12 * GIB, in_ram=True)]
     held = buffers(RAM=(5, 0, 1), MTL0=(8, 2, 1))
     assert load_of(there[0], held, there).total == 17 * GIB
     assert "free in RAM" in refused(held, there).message
@@ -131,8 +143,8 @@ def test_shared_memory_is_taken_from_both() -> None:
     [
         (rooms(RAM=8, CUDA0=4, CUDA1=4), 16 * GIB),
         (rooms(RAM=8, CUDA0=None), None),
-        ([Room(RAM, 8 * GIB), Room("MTL0", 6 * GIB, in_ram=True)], 8 * GIB),
+        ([FreeMemory(RAM, 8 * GIB), FreeMemory("MTL0", 6 * GIB, in_ram=True)], 8 * GIB),
     ],
 )
-def test_all_memory_as_one(there: list[Room], free: int | None) -> None:
-    assert joined(there) == Room(RAM, free)
+def test_all_memory_as_one(there: list[FreeMemory], free: int | None) -> None:
+    assert joined(there) == FreeMemory(RAM, free)

@@ -16,11 +16,11 @@ from eaglelocal.catalog.catalog import load
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.image_limits import RESERVED
-from eaglelocal.gguf.model_shape import Shape, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.memory.budget import RAM, Asked, Buffer, Kind, Room, check_fits
-from eaglelocal.memory.cache_bytes import CacheSizes, cache_bytes, kv_bytes_of_layer, row_bytes
+from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, FreeMemory, MemoryKind, check_fits
+from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes, kv_bytes_of_layer, row_bytes
 from eaglelocal.memory.compute_buffers import inputs_bytes, widened_bytes
 from eaglelocal.memory.contexts import jobs_of
 from eaglelocal.memory.estimate import RUNTIME_BYTES, estimate, runtime_bytes, safe_rooms, summed
@@ -28,12 +28,12 @@ from eaglelocal.memory.projector_bytes import encoding_bytes
 from eaglelocal.planning.options import options_of
 
 GIB, MIB = 2**30, 2**20
-CPU = (Room(RAM, 32 * GIB),)
-ONE = (*CPU, Room("CUDA0", 24 * GIB))
-TWO = (*ONE, Room("CUDA1", 24 * GIB))
+CPU = (FreeMemory(RAM, 32 * GIB),)
+ONE = (*CPU, FreeMemory("CUDA0", 24 * GIB))
+TWO = (*ONE, FreeMemory("CUDA1", 24 * GIB))
 
 # Llama 3.1 8B at Q4_K_M, as its header states it
-EIGHT_B = Shape(
+EIGHT_B = ModelShape(
     architecture="llama",
     n_layer=32,
     n_embd=4096,
@@ -84,23 +84,23 @@ EYES = Projector(
 )
 
 
-def on(buffers: Sequence[Buffer], device: str, *kinds: Kind) -> int:
+def on(buffers: Sequence[Buffer], device: str, *kinds: MemoryKind) -> int:
     return sum(b.num_bytes for b in buffers if b.device == device and (not kinds or b.kind in kinds))
 
 
 def test_a_card_holds_all_but_the_embeddings() -> None:
     held = estimate(PLAN, EIGHT_B, None, ONE)
-    assert on(held, "CUDA0", Kind.WEIGHTS) == EIGHT_B.weights_bytes - EIGHT_B.embedding_bytes
-    assert on(held, RAM, Kind.WEIGHTS) == EIGHT_B.embedding_bytes
-    assert on(held, "CUDA0", Kind.CACHE) == GIB
-    assert on(held, RAM, Kind.CACHE) == 0
-    assert on(held, "CUDA0", Kind.RUNTIME) == RUNTIME_BYTES["CUDA"]
+    assert on(held, "CUDA0", MemoryKind.WEIGHTS) == EIGHT_B.weights_bytes - EIGHT_B.embedding_bytes
+    assert on(held, RAM, MemoryKind.WEIGHTS) == EIGHT_B.embedding_bytes
+    assert on(held, "CUDA0", MemoryKind.CACHE) == GIB
+    assert on(held, RAM, MemoryKind.CACHE) == 0
+    assert on(held, "CUDA0", MemoryKind.RUNTIME) == RUNTIME_BYTES["CUDA"]
 
 
 def test_tied_embeddings_lie_on_the_card_once_more() -> None:
     tied = replace(EIGHT_B, tied_output_bytes=EIGHT_B.embedding_bytes, output_bytes=16384)
-    assert on(estimate(PLAN, tied, None, ONE), "CUDA0", Kind.WEIGHTS) == tied.weights_bytes
-    assert on(estimate(PLAN, tied, None, ONE), RAM, Kind.WEIGHTS) == tied.embedding_bytes
+    assert on(estimate(PLAN, tied, None, ONE), "CUDA0", MemoryKind.WEIGHTS) == tied.weights_bytes
+    assert on(estimate(PLAN, tied, None, ONE), RAM, MemoryKind.WEIGHTS) == tied.embedding_bytes
     assert summed(estimate(PLAN, tied, None, CPU)).weights_bytes == tied.weights_bytes  # and once where there is none
 
 
@@ -108,18 +108,20 @@ def test_tied_embeddings_lie_on_the_card_once_more() -> None:
 def test_layers_on_the_host(gpu_layers: int | None) -> None:
     held = estimate(replace(PLAN, gpu_layers=gpu_layers), EIGHT_B, None, ONE)
     offloaded = 32 if gpu_layers is None else max(min(gpu_layers, 33) - 1, 0)  # the output goes first
-    assert on(held, "CUDA0", Kind.CACHE) == offloaded * 32 * MIB
-    assert on(held, RAM, Kind.CACHE) == (32 - offloaded) * 32 * MIB
+    assert on(held, "CUDA0", MemoryKind.CACHE) == offloaded * 32 * MIB
+    assert on(held, RAM, MemoryKind.CACHE) == (32 - offloaded) * 32 * MIB
     assert summed(held).weights_bytes == pytest.approx(EIGHT_B.weights_bytes, abs=32)
     assert (on(held, "CUDA0") == 0) == (gpu_layers == 0)
 
 
 def test_two_cards_share_as_asked() -> None:
     held = estimate(replace(PLAN, shares=(3.0, 1.0)), EIGHT_B, None, TWO)
-    assert [on(held, gpu, Kind.CACHE) // (32 * MIB) for gpu in ("CUDA0", "CUDA1")] == [25, 7]
-    assert on(held, "CUDA1", Kind.RUNTIME) == on(held, "CUDA0", Kind.RUNTIME) > 0
+    assert [on(held, gpu, MemoryKind.CACHE) // (32 * MIB) for gpu in ("CUDA0", "CUDA1")] == [25, 7]
+    assert on(held, "CUDA1", MemoryKind.RUNTIME) == on(held, "CUDA0", MemoryKind.RUNTIME) > 0
     alone = estimate(PLAN, EIGHT_B, None, ONE)
-    assert on(held, "CUDA1", Kind.BUFFERS) > on(alone, "CUDA0", Kind.BUFFERS)  # copies of what passes between them
+    assert on(held, "CUDA1", MemoryKind.BUFFERS) > on(
+        alone, "CUDA0", MemoryKind.BUFFERS
+    )  # copies of what passes between them
 
 
 @pytest.mark.parametrize(
@@ -139,10 +141,10 @@ def test_flash_attention_keeps_a_layer_in_f16_where_it_widens_it(
     asked = replace(PLAN, kv_type=kv_type, flash_attn=attention, n_ctx=131072)
     sizes = jobs_of(asked, EIGHT_B)[0].sizes
     assert widened_bytes(EIGHT_B, sizes, device) == mib * MIB
-    there = (Room(RAM, 64 * GIB), Room(device, 64 * GIB))
+    there = (FreeMemory(RAM, 64 * GIB), FreeMemory(device, 64 * GIB))
     with_it, without = (
-        on(estimate(asked, EIGHT_B, None, rooms), rooms[1].device, Kind.BUFFERS)
-        for rooms in (there, (there[0], Room("Other0", 64 * GIB)))
+        on(estimate(asked, EIGHT_B, None, rooms), rooms[1].device, MemoryKind.BUFFERS)
+        for rooms in (there, (there[0], FreeMemory("Other0", 64 * GIB)))
     )
     assert (with_it > without) is bool(mib)
 
@@ -151,7 +153,7 @@ def test_flash_attention_keeps_a_layer_in_f16_where_it_widens_it(
 def test_a_head_lies_on_the_card_of_its_targets_output(shares: tuple[float, ...], device: str) -> None:
     held = [b for b in estimate(replace(WITH_HEAD, shares=shares), EIGHT_B, HEAD, TWO) if b.of_draft]
     assert {b.device for b in held} == {RAM, device}
-    assert on(held, device, Kind.WEIGHTS) == HEAD.weights_bytes
+    assert on(held, device, MemoryKind.WEIGHTS) == HEAD.weights_bytes
 
 
 @pytest.mark.parametrize(("n_ctx", "least"), [(8192, int(EIGHT_B.bytes_of_layer(0) * 0.6)), (131072, 512 * MIB)])
@@ -159,15 +161,15 @@ def test_the_first_card_has_room_for_what_it_computes_of_the_others_layers(n_ctx
     """The largest matrix of a layer, or the cache of one: whichever is more."""
     whole = estimate(replace(PLAN, n_ctx=n_ctx), EIGHT_B, None, TWO[:2])
     partly = estimate(replace(PLAN, n_ctx=n_ctx, gpu_layers=20), EIGHT_B, None, TWO[:2])
-    assert on(partly, "CUDA0", Kind.BUFFERS) - on(whole, "CUDA0", Kind.BUFFERS) >= least
+    assert on(partly, "CUDA0", MemoryKind.BUFFERS) - on(whole, "CUDA0", MemoryKind.BUFFERS) >= least
 
 
 def test_with_two_cards_inputs_are_there_four_times_more() -> None:
     two, one = (estimate(PLAN, EIGHT_B, None, rooms) for rooms in (TWO, ONE))
     (job,) = jobs_of(PLAN, EIGHT_B)
     copies = 4 * inputs_bytes(job.shape, job.sizes)
-    assert on(two, RAM, Kind.BUFFERS) - on(one, RAM, Kind.BUFFERS) == copies
-    assert on(two, "CUDA1", Kind.BUFFERS) - on(one, "CUDA0", Kind.BUFFERS) == copies  # each has the output
+    assert on(two, RAM, MemoryKind.BUFFERS) - on(one, RAM, MemoryKind.BUFFERS) == copies
+    assert on(two, "CUDA1", MemoryKind.BUFFERS) - on(one, "CUDA0", MemoryKind.BUFFERS) == copies  # each has the output
 
 
 def test_a_head_and_its_taps() -> None:
@@ -183,7 +185,7 @@ def test_a_head_and_its_taps() -> None:
 
 def test_a_draft_may_stay_off_the_card() -> None:
     held = estimate(replace(WITH_HEAD, draft_gpu_layers=0), EIGHT_B, HEAD, ONE)
-    lies = Counter((buffer.device, buffer.of_draft) for buffer in held if buffer.kind is Kind.WEIGHTS)
+    lies = Counter((buffer.device, buffer.of_draft) for buffer in held if buffer.kind is MemoryKind.WEIGHTS)
     assert lies.keys() == {(RAM, False), ("CUDA0", False), (RAM, True)}
 
 
@@ -215,14 +217,21 @@ def test_windows_are_kept_whole_unless_the_plan_says_otherwise() -> None:
 
 
 def test_the_gpu_of_an_apple_chip_works_in_main_memory() -> None:
-    there = (Room(RAM, 20 * GIB), Room("MTL0", 21 * GIB, in_ram=True))
-    check_fits(estimate(PLAN, EIGHT_B, None, there), safe_rooms(there), Asked(n_ctx=8192))
+    there = (FreeMemory(RAM, 20 * GIB), FreeMemory("MTL0", 21 * GIB, in_ram=True))
+    check_fits(estimate(PLAN, EIGHT_B, None, there), safe_rooms(there), AdjustableSizes(n_ctx=8192))
     with pytest.raises(ResourceError, match="in RAM"):
-        check_fits(estimate(PLAN, EIGHT_B, None, there), (Room(RAM, 6 * GIB), there[1]), Asked(n_ctx=8192))
+        check_fits(
+            estimate(PLAN, EIGHT_B, None, there), (FreeMemory(RAM, 6 * GIB), there[1]), AdjustableSizes(n_ctx=8192)
+        )
 
 
 def test_margins_leave_unknown_rooms_unknown() -> None:
-    there = (Room(RAM, 16 * GIB), Room("CUDA0", 8 * GIB), Room("CUDA1", None), Room("CUDA2", 100 * MIB))
+    there = (
+        FreeMemory(RAM, 16 * GIB),
+        FreeMemory("CUDA0", 8 * GIB),
+        FreeMemory("CUDA1", None),
+        FreeMemory("CUDA2", 100 * MIB),
+    )
     assert [room.free_bytes for room in safe_rooms(there)] == [int(16 * GIB * 0.95) + 1, 7 * GIB, None, 0]
 
 
@@ -240,13 +249,13 @@ def test_bytes_of_a_row(kv_type: str, of_128: int) -> None:
 
 def test_a_type_that_no_cache_has_is_refused() -> None:
     with pytest.raises(UsageError, match="--kv-type cannot be q5_0"):
-        CacheSizes(n_ctx=512, kv_type="q5_0")
+        CacheParams(n_ctx=512, kv_type="q5_0")
 
 
 def test_without_flash_attention_values_are_as_wide_as_the_widest() -> None:
     """Gemma 4's narrow layers have smaller heads."""
     shape = replace(EIGHT_B, windows=(512, None) * 16, window_key_dim=64, window_value_dim=64)
-    flash, plain = (CacheSizes(n_ctx=1024, flash_attn=on) for on in (True, False))
+    flash, plain = (CacheParams(n_ctx=1024, flash_attn=on) for on in (True, False))
     assert kv_bytes_of_layer(shape, 0, flash) == 1024 * (8 * 64 + 8 * 64) * 2
     assert kv_bytes_of_layer(shape, 0, plain) == 1024 * (8 * 64 + 8 * 128) * 2
     assert kv_bytes_of_layer(shape, 1, plain) == kv_bytes_of_layer(shape, 1, flash)
@@ -259,7 +268,7 @@ def test_without_flash_attention_values_are_as_wide_as_the_widest() -> None:
     unified=st.booleans(),
 )
 def test_more_never_takes_less(n_ctx: int, slots: int, kv_type: str, unified: bool) -> None:
-    sizes = CacheSizes(n_ctx=n_ctx, num_slots=slots, kv_type=kv_type, unified=unified)
+    sizes = CacheParams(n_ctx=n_ctx, num_slots=slots, kv_type=kv_type, unified=unified)
     here = cache_bytes(EIGHT_B, sizes)
     assert cache_bytes(EIGHT_B, replace(sizes, n_ctx=n_ctx + 256)) > here
     assert cache_bytes(EIGHT_B, replace(sizes, num_slots=slots + 1)) >= here
@@ -274,8 +283,8 @@ def test_what_is_looked_up_for_each_layer_stays_in_main_memory(tmp_path: Path) -
     looked_up = 2688 * MIB * 34 // 32  # 262144 rows of 42 x 256 values, in Q8_0
     assert shape.embedding_bytes - shape.tied_output_bytes == looked_up
     held = estimate(PLAN, shape, None, ONE)
-    assert on(held, "CUDA0", Kind.WEIGHTS) == shape.weights_bytes - looked_up
-    assert on(held, RAM, Kind.WEIGHTS) == shape.embedding_bytes
+    assert on(held, "CUDA0", MemoryKind.WEIGHTS) == shape.weights_bytes - looked_up
+    assert on(held, RAM, MemoryKind.WEIGHTS) == shape.embedding_bytes
     assert shape.active_bytes == shape.weights_bytes - looked_up
 
 
@@ -296,14 +305,14 @@ def test_experts_in_main_memory_are_all_that_leaves_the_card(n_cpu_moe: int, gpu
     whole, parted = (estimate(replace(plan, n_cpu_moe=count), MOE, None, ONE) for count in (0, n_cpu_moe))
     on_host = 0 if gpu_layers is None else max(33 - gpu_layers, 0)
     moved = max(n_cpu_moe - on_host, 0) * 100 * MIB
-    assert on(whole, "CUDA0", Kind.WEIGHTS) - on(parted, "CUDA0", Kind.WEIGHTS) == moved
-    assert on(parted, RAM, Kind.WEIGHTS) - on(whole, RAM, Kind.WEIGHTS) == moved
-    assert on(parted, "CUDA0", Kind.CACHE) == on(whole, "CUDA0", Kind.CACHE)
+    assert on(whole, "CUDA0", MemoryKind.WEIGHTS) - on(parted, "CUDA0", MemoryKind.WEIGHTS) == moved
+    assert on(parted, RAM, MemoryKind.WEIGHTS) - on(whole, RAM, MemoryKind.WEIGHTS) == moved
+    assert on(parted, "CUDA0", MemoryKind.CACHE) == on(whole, "CUDA0", MemoryKind.CACHE)
     assert summed(parted).weights_bytes == summed(whole).weights_bytes
     if on_host < n_cpu_moe:  # the card reads long prompts with them: a matrix at a time; the processor has buffers
-        more = on(parted, "CUDA0", Kind.BUFFERS) - on(whole, "CUDA0", Kind.BUFFERS)
+        more = on(parted, "CUDA0", MemoryKind.BUFFERS) - on(whole, "CUDA0", MemoryKind.BUFFERS)
         assert on_host or more >= 66 * MIB
-        assert on(parted, RAM, Kind.BUFFERS) >= on(whole, RAM, Kind.BUFFERS)
+        assert on(parted, RAM, MemoryKind.BUFFERS) >= on(whole, RAM, MemoryKind.BUFFERS)
 
 
 def test_a_catalogue_knows_experts_by_their_parameters_and_a_file_to_the_byte(tmp_path: Path) -> None:
@@ -326,16 +335,18 @@ def test_a_catalogue_knows_experts_by_their_parameters_and_a_file_to_the_byte(tm
         (MOE, 33, "this model has 32 layers"),
     ],
 )
-def test_experts_that_there_are_not(shape: Shape, count: int, problem: str) -> None:
+def test_experts_that_there_are_not(shape: ModelShape, count: int, problem: str) -> None:
     assert shape.experts_problem(count) == problem
 
 
 @pytest.mark.parametrize(
     ("gpu_layers", "rooms", "where"), [(None, ONE, "CUDA0"), (3, TWO, "CUDA0"), (0, ONE, RAM), (None, CPU, RAM)]
 )
-def test_images_are_read_where_the_target_lies(gpu_layers: int | None, rooms: tuple[Room, ...], where: str) -> None:
+def test_images_are_read_where_the_target_lies(
+    gpu_layers: int | None, rooms: tuple[FreeMemory, ...], where: str
+) -> None:
     held = estimate(replace(PLAN, gpu_layers=gpu_layers), EIGHT_B, None, rooms, EYES)
-    assert on(held, where, Kind.IMAGES) == EYES.weights_bytes + encoding_bytes(EYES.within(RESERVED))
+    assert on(held, where, MemoryKind.IMAGES) == EYES.weights_bytes + encoding_bytes(EYES.within(RESERVED))
     without = summed(estimate(replace(PLAN, gpu_layers=gpu_layers), EIGHT_B, None, rooms))
     assert summed(held).images_bytes + without.total_bytes == summed(held).total_bytes
     assert without.images_bytes == 0
@@ -348,7 +359,7 @@ def test_attention_that_is_not_flash_keeps_all_scores_of_a_picture() -> None:
 
 
 def test_what_images_take_is_named_with_a_way_out() -> None:
-    held = estimate(PLAN, EIGHT_B, None, (Room(RAM, 6 * GIB),), EYES)
+    held = estimate(PLAN, EIGHT_B, None, (FreeMemory(RAM, 6 * GIB),), EYES)
     with pytest.raises(ResourceError, match=r"[\d.]+ GiB for images and") as error:
-        check_fits(held, (Room(RAM, 6 * GIB),), Asked(n_ctx=PLAN.n_ctx))
+        check_fits(held, (FreeMemory(RAM, 6 * GIB),), AdjustableSizes(n_ctx=PLAN.n_ctx))
     assert "--mmproj none" in error.value.hint

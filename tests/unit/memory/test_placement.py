@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.memory.budget import RAM, Room
+from eaglelocal.memory.budget import RAM, FreeMemory
 from eaglelocal.memory.placement import places, shares_of, used_gpus
 
 TWO = ("CUDA0", "CUDA1")
@@ -50,18 +50,18 @@ def test_every_layer_has_one_place_and_gpus_come_in_order(
 
 
 def test_only_named_gpus_are_used_and_one_without_a_split() -> None:
-    rooms = (Room(RAM, 64 * GIB), Room("CUDA0", 24 * GIB), Room("CUDA1", 12 * GIB))
+    rooms = (FreeMemory(RAM, 64 * GIB), FreeMemory("CUDA0", 24 * GIB), FreeMemory("CUDA1", 12 * GIB))
     assert [room.device for room in used_gpus(rooms, device=None, split="layer")] == list(TWO)
     assert [room.device for room in used_gpus(rooms, device="CUDA1", split="layer")] == ["CUDA1"]
     assert [room.device for room in used_gpus(rooms, device=None, split="none")] == ["CUDA0"]
 
 
 def test_the_processors_own_gpu_is_used_alone_or_by_name() -> None:
-    card, own = Room("Vulkan0", 8 * GIB), Room("Vulkan1", 15 * GIB, in_ram=True)
-    assert used_gpus((Room(RAM, GIB), card, own), device=None, split="layer") == (card,)
-    assert used_gpus((Room(RAM, GIB), card, own), device="Vulkan1", split="layer") == (own,)
-    assert used_gpus((Room(RAM, GIB), card, own), device="Vulkan1,Vulkan0", split="layer") == (own, card)
-    assert used_gpus((Room(RAM, GIB), own), device=None, split="layer") == (own,)
+    card, own = FreeMemory("Vulkan0", 8 * GIB), FreeMemory("Vulkan1", 15 * GIB, in_ram=True)
+    assert used_gpus((FreeMemory(RAM, GIB), card, own), device=None, split="layer") == (card,)
+    assert used_gpus((FreeMemory(RAM, GIB), card, own), device="Vulkan1", split="layer") == (own,)
+    assert used_gpus((FreeMemory(RAM, GIB), card, own), device="Vulkan1,Vulkan0", split="layer") == (own, card)
+    assert used_gpus((FreeMemory(RAM, GIB), own), device=None, split="layer") == (own,)
 
 
 @pytest.mark.parametrize(
@@ -79,5 +79,5 @@ def test_the_processors_own_gpu_is_used_alone_or_by_name() -> None:
 def test_shares_are_as_asked_else_by_what_is_free(
     free: tuple[int | None, ...], asked: tuple[float, ...], expected: tuple[float, ...]
 ) -> None:
-    gpus = [Room(f"CUDA{i}", None if size is None else size * GIB) for i, size in enumerate(free)]
+    gpus = [FreeMemory(f"CUDA{i}", None if size is None else size * GIB) for i, size in enumerate(free)]
     assert shares_of(gpus, asked) == expected

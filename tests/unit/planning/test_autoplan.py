@@ -23,15 +23,15 @@ from eaglelocal.memory.estimate import estimate, safe_rooms
 from eaglelocal.planning import autoplan as module
 from eaglelocal.planning.autoplan import autoplan
 from eaglelocal.planning.decision import Decision
-from eaglelocal.planning.machine_spec import Device, Rig
+from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.resolve import make_plan
 
 GIB, GIGA = 2**30, 10**9
 COMMIT = "a" * 40
 
 
-def host(gib: float, gb_s: float = 40) -> Device:
-    return Device(
+def host(gib: float, gb_s: float = 40) -> DeviceSpec:
+    return DeviceSpec(
         name=RAM,
         label="RAM",
         kind=CPU,
@@ -42,8 +42,8 @@ def host(gib: float, gb_s: float = 40) -> Device:
     )
 
 
-def card(gib: float) -> Device:
-    return Device(
+def card(gib: float) -> DeviceSpec:
+    return DeviceSpec(
         name="CUDA0",
         label="a card",
         kind=CUDA,
@@ -54,12 +54,12 @@ def card(gib: float) -> Device:
     )
 
 
-SLOW = Rig(name="a slow processor", host=host(16, gb_s=8))
-LARGE_RAM = Rig(name="much memory", host=host(60), gpus=(card(24),))
+SLOW = MachineSpec(name="a slow processor", host=host(16, gb_s=8))
+LARGE_RAM = MachineSpec(name="much memory", host=host(60), gpus=(card(24),))
 CPU_ONLY, SMALL_CARD, LARGE_CARD = (
-    Rig(name="a processor", host=host(16)),
-    Rig(name="a small card", host=host(32), gpus=(card(7.5),)),
-    Rig(name="a large card", host=host(64), gpus=(card(48),)),
+    MachineSpec(name="a processor", host=host(16)),
+    MachineSpec(name="a small card", host=host(32), gpus=(card(7.5),)),
+    MachineSpec(name="a large card", host=host(64), gpus=(card(48),)),
 )
 
 
@@ -78,7 +78,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def on(rig: Rig, monkeypatch: pytest.MonkeyPatch, options: RunOptions) -> Decision:
+def on(rig: MachineSpec, monkeypatch: pytest.MonkeyPatch, options: RunOptions) -> Decision:
     monkeypatch.setattr(module, "this_rig", lambda catalog: rig)
     return autoplan(options)
 
@@ -102,7 +102,7 @@ def test_nothing_on_disk_is_the_embedded_model(hub: Path, monkeypatch: pytest.Mo
     ("rig", "name"),
     [(SLOW, "qwen3-0.6b"), (CPU_ONLY, "qwen3-8b"), (SMALL_CARD, "qwen3-8b"), (LARGE_CARD, "qwen3-8b")],
 )
-def test_the_best_of_what_is_on_disk(hub: Path, monkeypatch: pytest.MonkeyPatch, rig: Rig, name: str) -> None:
+def test_the_best_of_what_is_on_disk(hub: Path, monkeypatch: pytest.MonkeyPatch, rig: MachineSpec, name: str) -> None:
     """8 B in Q8_0 says one token a second at 8 GB/s; 70 B fits none of them."""
     references = {each: pulled(hub, each) for each in ("qwen3-0.6b", "qwen3-8b", "llama-3.3-70b")}
     pulled(hub, "tiny", SKETCHES["gemma3"])
@@ -202,11 +202,11 @@ def drafted(hub: Path, caches: Path) -> str:
     return target
 
 
-def with_card(gib: float) -> Rig:
-    return Rig(name="a card", host=host(32), gpus=(card(gib),))
+def with_card(gib: float) -> MachineSpec:
+    return MachineSpec(name="a card", host=host(32), gpus=(card(gib),))
 
 
-def check_it_fits(settled: Decision, rig: Rig) -> str:
+def check_it_fits(settled: Decision, rig: MachineSpec) -> str:
     """What would be loaded, weighed; the kind of draft."""
     found = make_plan(settled, on_progress=lambda fraction, what: None)
     shapes = [shape_of(read_header(path)) for path in (found.target, found.draft) if path is not None]
@@ -272,7 +272,7 @@ def test_layers_that_were_said_leave_room_for_context(tmp_path: Path, monkeypatc
     assert on_host.ctx == 4096, "as on a processor"
 
 
-TWO_CARDS = Rig(name="two cards", host=host(32), gpus=(card(24), dataclasses.replace(card(7.5), name="CUDA1")))
+TWO_CARDS = MachineSpec(name="two cards", host=host(32), gpus=(card(24), dataclasses.replace(card(7.5), name="CUDA1")))
 
 
 @pytest.mark.parametrize(
@@ -298,9 +298,9 @@ def test_cards_that_are_not_known_are_left_to_loading(
 def test_without_a_target_everything_is_asked_once(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pulled(hub, "qwen3-8b")
     pulled(hub, "qwen3-0.6b")
-    asked: list[Rig] = []
+    asked: list[MachineSpec] = []
 
-    def probed(catalog: Catalog) -> Rig:
+    def probed(catalog: Catalog) -> MachineSpec:
         asked.append(SMALL_CARD)
         return SMALL_CARD
 

@@ -20,10 +20,10 @@ from eaglelocal.loading import calibration_store
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.catalog_models import entry_options
 from eaglelocal.planning.disk_choice import best_on_disk
-from eaglelocal.planning.machine_spec import Device, Rig
+from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.measured_costs import measured_costs
-from eaglelocal.planning.options import Option, options_of
-from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, Memory
+from eaglelocal.planning.options import ModelOption, options_of
+from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, MainMemory
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 COMMIT = "a" * 40
@@ -33,12 +33,12 @@ MACHINE = Machine(
     gpus=(),
     unified=None,
     cpu=Cpu(name="a processor", usable_threads=8),
-    memory=Memory(available_bytes=32 * 2**30),
+    memory=MainMemory(available_bytes=32 * 2**30),
     cache_free_bytes=None,
     llama_cpp=LlamaCpp(version="0.3.36", backends=("cpu",)),
 )
-HOST = Device(name=RAM, label="RAM", kind=CPU, total_bytes=None, free_bytes=32 * 2**30, bytes_s=40e9, flops=1e12)
-HERE = Rig(name="this one", host=HOST, machine=MACHINE)
+HOST = DeviceSpec(name=RAM, label="RAM", kind=CPU, total_bytes=None, free_bytes=32 * 2**30, bytes_s=40e9, flops=1e12)
+HERE = MachineSpec(name="this one", host=HOST, machine=MACHINE)
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def pulled(hub: Path, repo: str, stem: str, sketch: Sketch) -> Path:
     return write_sketch(snapshot / f"{stem}.gguf", sketch)
 
 
-def options(catalog: Catalog, id: str = "qwen3-8b", quant: str | None = None) -> dict[str, Option]:
+def options(catalog: Catalog, id: str = "qwen3-8b", quant: str | None = None) -> dict[str, ModelOption]:
     return {option.quant: option for option in entry_options(catalog.target(id), catalog, quant=quant)}
 
 
@@ -160,7 +160,7 @@ def test_what_was_measured_here_decides(hub: Path, catalog: Catalog) -> None:
     pulled(hub, DRAFT_REPO, "Qwen3-0.6B-Q8_0", SMALL)
     both = [*options(catalog, quant="Q4_K_M").values(), *options(catalog, "qwen3-0.6b", quant="Q8_0").values()]
 
-    def best(rig: Rig = HERE) -> tuple[str, bool]:
+    def best(rig: MachineSpec = HERE) -> tuple[str, bool]:
         way = best_on_disk(both, rig, measured=measured_costs(both, rig))
         assert way is not None
         return way.option.reference, way.prediction.is_measured

@@ -13,7 +13,7 @@ from doubles.random_models import TargetShape, write_target
 from doubles.sketched_models import REAL, write_sketch
 
 from eaglelocal.catalog.known_machines import CPU, CUDA
-from eaglelocal.core.model_task import Task
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import ModelFileError
@@ -22,21 +22,21 @@ from eaglelocal.memory.estimate import safe_rooms
 from eaglelocal.planning import autoplan as autoplan_module
 from eaglelocal.planning import coresidency
 from eaglelocal.planning.autoplan import CTX_KEPT, autoplan
-from eaglelocal.planning.coresidency import Household, needs_of, side_by_side
+from eaglelocal.planning.coresidency import EvictionPolicy, needs_of, side_by_side
 from eaglelocal.planning.decision import Decision
 from eaglelocal.planning.eviction import fit
-from eaglelocal.planning.machine_spec import Device, Rig
+from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.resolve import make_plan
 
 GIB, GIGA = 2**30, 10**9
-On = Callable[[Rig], None]
+On = Callable[[MachineSpec], None]
 
 
-def rig_with(card_gib: float, ram_gib: float = 64) -> Rig:
-    host = Device(
+def rig_with(card_gib: float, ram_gib: float = 64) -> MachineSpec:
+    host = DeviceSpec(
         name=RAM, label="RAM", kind=CPU, total_bytes=None, free_bytes=int(ram_gib * GIB), bytes_s=40 * GIGA, flops=1e11
     )
-    card = Device(
+    card = DeviceSpec(
         name="CUDA0",
         label="a card",
         kind=CUDA,
@@ -45,7 +45,7 @@ def rig_with(card_gib: float, ram_gib: float = 64) -> Rig:
         bytes_s=900 * GIGA,
         flops=7e13,
     )
-    return Rig(name="a machine", host=host, gpus=(card,) if card_gib else ())
+    return MachineSpec(name="a machine", host=host, gpus=(card,) if card_gib else ())
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch) -> On:
-    def machine(rig: Rig) -> None:
+    def machine(rig: MachineSpec) -> None:
         for module in (autoplan_module, coresidency):
             monkeypatch.setattr(module, "this_rig", lambda catalog: rig)
 
@@ -87,8 +87,8 @@ def plans_of(*all_of_it: Decision) -> dict[str, Plan]:
     return {str(plan.target): plan for plan in found}
 
 
-def household(*all_of_it: Decision, most: int | None = None) -> Household:
-    made = Household(most=most)
+def household(*all_of_it: Decision, most: int | None = None) -> EvictionPolicy:
+    made = EvictionPolicy(most=most)
     made.reckon(plans_of(*all_of_it))
     return made
 
@@ -210,7 +210,7 @@ def test_an_embedding_model_keeps_the_usual_context_on_a_card(files: dict[str, s
     found = autoplan(RunOptions(target=files["pools"], parallel=4))
     assert found.ctx is None
     (plan,) = plans_of(found).values()
-    assert (plan.task, plan.n_ctx) == (Task.EMBEDDING, 4096)
+    assert (plan.task, plan.n_ctx) == (ModelTask.EMBEDDING, 4096)
 
 
 @pytest.mark.parametrize("card", [0.0, 24.0])

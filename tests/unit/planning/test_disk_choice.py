@@ -14,21 +14,21 @@ from eaglelocal.core.costs import MeasuredCosts, SizeCost
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.disk_choice import AS_USUAL, best_on_disk
-from eaglelocal.planning.machine_spec import Device, Rig
-from eaglelocal.planning.options import Option, option_of_file
+from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
+from eaglelocal.planning.options import ModelOption, option_of_file
 
 GIB = 2**30
 
 
-def processor(gib: float, gb_s: float = 40.0) -> Rig:
-    host = Device(
+def processor(gib: float, gb_s: float = 40.0) -> MachineSpec:
+    host = DeviceSpec(
         name=RAM, label="RAM", kind=CPU, total_bytes=None, free_bytes=int(gib * GIB), bytes_s=gb_s * 1e9, flops=1e11
     )
-    return Rig(name="a processor", host=host)
+    return MachineSpec(name="a processor", host=host)
 
 
 @pytest.fixture(scope="module")
-def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Option]:
+def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelOption]:
     folder: Path = tmp_path_factory.mktemp("models")
     found = {}
     for name in ("qwen3-0.6b", "qwen3-8b"):
@@ -37,12 +37,12 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Option]:
     return found
 
 
-def best(options: dict[str, Option], rig: Rig, **asked: int) -> str | None:
+def best(options: dict[str, ModelOption], rig: MachineSpec, **asked: int) -> str | None:
     way = best_on_disk(list(options.values()), rig, replace(AS_USUAL, **asked))
     return None if way is None else way.option.reference
 
 
-def test_what_fits_and_answers_quickly_enough(options: dict[str, Option]) -> None:
+def test_what_fits_and_answers_quickly_enough(options: dict[str, ModelOption]) -> None:
     assert best(options, processor(32)) == "qwen3-8b"
     assert best(options, processor(8)) == "qwen3-0.6b"
     assert best(options, processor(32, gb_s=8.0)) == "qwen3-0.6b"
@@ -50,24 +50,24 @@ def test_what_fits_and_answers_quickly_enough(options: dict[str, Option]) -> Non
     assert best({}, processor(32)) is None
 
 
-def test_many_slots_and_long_contexts_need_their_room(options: dict[str, Option]) -> None:
+def test_many_slots_and_long_contexts_need_their_room(options: dict[str, ModelOption]) -> None:
     assert best(options, processor(13), ctx=4096) == "qwen3-8b"
     assert best(options, processor(13), ctx=16384, parallel=16) == "qwen3-0.6b"
 
 
-def test_only_what_is_here_counts(options: dict[str, Option]) -> None:
+def test_only_what_is_here_counts(options: dict[str, ModelOption]) -> None:
     elsewhere = options | {"qwen3-8b": replace(options["qwen3-8b"], is_here=False)}
     assert best(elsewhere, processor(32)) == "qwen3-0.6b"
 
 
-def test_what_was_measured_outweighs_what_was_computed(options: dict[str, Option]) -> None:
+def test_what_was_measured_outweighs_what_was_computed(options: dict[str, ModelOption]) -> None:
     """8 B would do by its bytes; here it took two seconds a token."""
     slow = MeasuredCosts(decodes=(SizeCost(1, 2.0, 9), SizeCost(2, 2.2, 9)))
     way = best_on_disk(list(options.values()), processor(32), measured={"qwen3-8b": slow})
     assert way is not None and way.option.reference == "qwen3-0.6b"
 
 
-def test_a_quantized_cache_is_for_want_of_memory_only(options: dict[str, Option]) -> None:
+def test_a_quantized_cache_is_for_want_of_memory_only(options: dict[str, ModelOption]) -> None:
     eight = [options["qwen3-8b"]]
     roomy, tight = (best_on_disk(eight, processor(gib), replace(AS_USUAL, ctx=16384)) for gib in (32, 11))
     assert roomy is not None and roomy.setup.kv_type == "f16"

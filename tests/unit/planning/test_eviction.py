@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.catalog.catalog import load
-from eaglelocal.memory.budget import RAM, Buffer, Kind, Room
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.planning.eviction import fit, leavers, rig_beside
 from eaglelocal.planning.machine_spec import rig_of_known
 
@@ -17,11 +17,11 @@ CARD = "CUDA0"
 
 
 def needs(ram: int, card: int = 0) -> tuple[Buffer, ...]:
-    return Buffer(RAM, Kind.WEIGHTS, ram), Buffer(CARD, Kind.CACHE, card)
+    return Buffer(RAM, MemoryKind.WEIGHTS, ram), Buffer(CARD, MemoryKind.CACHE, card)
 
 
-ROOMS = (Room(RAM, 100), Room(CARD, 20))
-SHARED = (Room(RAM, 100), Room(CARD, 60, in_ram=True))
+ROOMS = (FreeMemory(RAM, 100), FreeMemory(CARD, 20))
+SHARED = (FreeMemory(RAM, 100), FreeMemory(CARD, 60, in_ram=True))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_memory_that_is_shared_counts_once_for_both() -> None:
 
 
 def test_what_is_not_known_to_be_full_makes_nobody_leave() -> None:
-    assert leavers(needs(10**9), {"a": needs(10**9)}, (Room(RAM, None),)) == []
+    assert leavers(needs(10**9), {"a": needs(10**9)}, (FreeMemory(RAM, None),)) == []
 
 
 models = st.tuples(st.integers(0, 60), st.integers(0, 15)).map(lambda pair: needs(*pair))
@@ -56,7 +56,7 @@ models = st.tuples(st.integers(0, 60), st.integers(0, 15)).map(lambda pair: need
 
 @given(models, st.dictionaries(st.sampled_from("abcdef"), models), st.sampled_from([ROOMS, SHARED]))
 def test_nobody_leaves_in_vain(
-    needed: tuple[Buffer, ...], held: dict[str, tuple[Buffer, ...]], rooms: tuple[Room, ...]
+    needed: tuple[Buffer, ...], held: dict[str, tuple[Buffer, ...]], rooms: tuple[FreeMemory, ...]
 ) -> None:
     gone = leavers(needed, held, rooms)
     stay = [held[name] for name in held if name not in gone]
@@ -71,14 +71,14 @@ def test_nobody_leaves_in_vain(
 def test_a_rig_beside_a_model_has_what_that_leaves(name: str) -> None:
     rig = rig_of_known(load().machines[name])
     first = rig.gpus[0].name if rig.gpus else RAM
-    held = (Buffer(RAM, Kind.WEIGHTS, 10**9), Buffer(first, Kind.CACHE, 2 * 10**9))
+    held = (Buffer(RAM, MemoryKind.WEIGHTS, 10**9), Buffer(first, MemoryKind.CACHE, 2 * 10**9))
     left = rig_beside(rig, held)
     for before, after in zip(rig.devices, left.devices, strict=True):
         own = sum(one.num_bytes for one in held if one.device == before.name)
         lent = 0 if before.name != RAM else sum(2 * 10**9 for gpu in rig.gpus[:1] if gpu.shares_ram)
         assert before.free_bytes is not None
         assert after.free_bytes == before.free_bytes - own - lent
-    too_much = rig_beside(rig, [Buffer(device.name, Kind.WEIGHTS, 10**15) for device in rig.devices])
+    too_much = rig_beside(rig, [Buffer(device.name, MemoryKind.WEIGHTS, 10**15) for device in rig.devices])
     assert {device.free_bytes for device in too_much.devices} == {0}
 
 

@@ -9,10 +9,10 @@ import pytest
 from doubles.recorded_machines import recorded_machine
 
 from eaglelocal.catalog.catalog import load
-from eaglelocal.memory.budget import RAM, Buffer, Kind, load_of
-from eaglelocal.planning.machine_spec import UNKNOWN_GPU_BYTES_S, Rig, rig_of, rig_of_known
+from eaglelocal.memory.budget import RAM, Buffer, MemoryKind, load_of
+from eaglelocal.planning.machine_spec import UNKNOWN_GPU_BYTES_S, MachineSpec, rig_of, rig_of_known
 from eaglelocal.probe.apple import usual_working_set
-from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, Memory, Unified
+from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, Unified
 from eaglelocal.probe.visible_gpus import as_seen
 
 GIB = 2**30
@@ -21,7 +21,7 @@ PLAIN = Machine(
     gpus=(),
     unified=None,
     cpu=Cpu(usable_threads=8),
-    memory=Memory(total_bytes=64 * GIB, available_bytes=50 * GIB),
+    memory=MainMemory(total_bytes=64 * GIB, available_bytes=50 * GIB),
     cache_free_bytes=None,
     llama_cpp=BOTH,
 )
@@ -36,7 +36,7 @@ RADEON = Gpu(
 )
 
 
-def rig(machine: Machine, **environ: str) -> Rig:
+def rig(machine: Machine, **environ: str) -> MachineSpec:
     return rig_of(as_seen(machine, environ), load(user_folder=Path("/nonexistent")).machines)
 
 
@@ -74,7 +74,7 @@ def test_a_card_that_works_in_main_memory_is_planned_there(told: int | None) -> 
     found = rig(replace(PLAIN, gpus=(gb10,)))
     (device,) = found.gpus
     assert (device.name, device.shares_ram, device.free_bytes) == ("CUDA0", True, 50 * GIB)
-    held = [Buffer("CUDA0", Kind.WEIGHTS, 30 * GIB), Buffer(RAM, Kind.WEIGHTS, 30 * GIB)]
+    held = [Buffer("CUDA0", MemoryKind.WEIGHTS, 30 * GIB), Buffer(RAM, MemoryKind.WEIGHTS, 30 * GIB)]
     assert load_of(found.rooms[0], held, found.rooms).missing_bytes == 10 * GIB  # the same memory
 
 
@@ -136,7 +136,7 @@ def test_amds_graphics_are_planned_with_what_is_lent_to_them(
     available_gib: int, lent_gib: int | None, planned_gib: int | None
 ) -> None:
     lent = None if lent_gib is None else lent_gib * GIB
-    memory = Memory(total_bytes=128 * GIB, available_bytes=available_gib * GIB)
+    memory = MainMemory(total_bytes=128 * GIB, available_bytes=available_gib * GIB)
     found = rig(replace(PLAIN, memory=memory, gpus=(replace(STRIX_HALO, free_bytes=lent),)))
     assert [device.free_bytes for device in found.gpus] == ([] if planned_gib is None else [planned_gib * GIB])
     for device in found.gpus:

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planning.machine_spec import Rig, with_ram
+from eaglelocal.planning.machine_spec import MachineSpec, with_ram
 from eaglelocal.planning.no_fit_hints import CTX_STEP, most_that, nothing_fits
-from eaglelocal.planning.options import Option
-from eaglelocal.planning.plan_search import Outcome, plan
+from eaglelocal.planning.options import ModelOption
+from eaglelocal.planning.plan_search import SearchOutcome, plan
 
 BALANCED = RunOptions(goal="balanced")
 FLAG = re.compile(r"--(ctx|parallel|gpu-layers|kv-type) (\S+)")
 
 
-def missed(options: tuple[Option, ...], machine: Rig, asked: RunOptions) -> Outcome:
+def missed(options: tuple[ModelOption, ...], machine: MachineSpec, asked: RunOptions) -> SearchOutcome:
     outcome = plan(options, machine, asked)
     assert outcome.chosen is None
     return outcome
@@ -105,7 +105,7 @@ def test_less_context_than_was_tried_may_fit() -> None:
     assert FLAG.search(hint)
 
 
-def with_others(machine: Rig, held_gib: float, *, is_here: bool) -> Rig:
+def with_others(machine: MachineSpec, held_gib: float, *, is_here: bool) -> MachineSpec:
     """As if other programs held so much of its main memory."""
     total = machine.host.free_bytes or 0
     host = replace(machine.host, total_bytes=total, free_bytes=total - int(held_gib * GIB))

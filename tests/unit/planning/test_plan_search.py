@@ -29,10 +29,10 @@ from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.memory.budget import RAM
 from eaglelocal.memory.contexts import PLANNED_ROLLBACK
 from eaglelocal.memory.placement import WHOLE, Offload
-from eaglelocal.planning.candidate_evaluation import Scale, Setup, fits_gpus
+from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator, fits_gpus
 from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS
 from eaglelocal.planning.no_fit_hints import nothing_fits
-from eaglelocal.planning.options import DraftWay, Option
+from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.plan_search import DOES_NOT_PAY, plan, setups_for
 from eaglelocal.planning.reasons import reasons
 
@@ -77,7 +77,7 @@ def test_best_first_finds_what_weighing_everything_finds(ram_gib: float, gpus: t
     targets = ("qwen3-8b", "gemma-4-31b", "qwen3.6-27b", "qwen3-30b-a3b")
     options = [each for each in some_options() if each.target in targets and each.quant == "Q4_K_M"]
     asked, machine = RunOptions(goal="balanced"), machine_of(ram_gib, gpus)
-    scale, best = Scale(machine, num_slots=1, measured={}), float("-inf")
+    scale, best = CandidateEvaluator(machine, num_slots=1, measured={}), float("-inf")
     for each, draft, setup, offload in everything(options, asked, has_gpus=bool(gpus)):
         value = score_of(scale, each, draft, setup, offload)
         if value > best and scale.weigh(each, draft, setup, offload).fits:
@@ -86,8 +86,8 @@ def test_best_first_finds_what_weighing_everything_finds(ram_gib: float, gpus: t
 
 
 def everything(
-    options: list[Option], asked: RunOptions, *, has_gpus: bool
-) -> Iterator[tuple[Option, DraftWay, Setup, Offload]]:
+    options: list[ModelOption], asked: RunOptions, *, has_gpus: bool
+) -> Iterator[tuple[ModelOption, DraftOption, CacheSetup, Offload]]:
     for each in options:
         counts = range(each.shape.n_layer + 1)
         parted = [*map(partial(Offload, None), counts[1:]), *(Offload(layers, counts[-1]) for layers in counts)]
@@ -101,7 +101,10 @@ def everything(
 
 @pytest.mark.parametrize("gpus", [(7.0,), (14.0,), (8.0, 6.0), (6.0, 10.0, 5.0)])
 def test_as_many_layers_are_on_the_gpus_as_they_hold(gpus: tuple[float, ...]) -> None:
-    scale, setup = Scale(machine_of(100, gpus), num_slots=1, measured={}), Setup(n_ctx=8192, kv_type="f16")
+    scale, setup = (
+        CandidateEvaluator(machine_of(100, gpus), num_slots=1, measured={}),
+        CacheSetup(n_ctx=8192, kv_type="f16"),
+    )
     for each in some_options():
         for draft in each.drafts:
             offload, weighed = scale.best_split(each, draft, setup)
@@ -124,7 +127,10 @@ def test_two_slots_are_weighed_as_they_are_loaded(
     num_slots: int, gpus: tuple[float, ...], layers: int | None, unified: bool
 ) -> None:
     """With one cache where layers lie on a GPU and none has a window, as fitting.with_caches has it."""
-    scale, setup = Scale(machine_of(100, gpus), num_slots=num_slots, measured={}), Setup(n_ctx=8192, kv_type="f16")
+    scale, setup = (
+        CandidateEvaluator(machine_of(100, gpus), num_slots=num_slots, measured={}),
+        CacheSetup(n_ctx=8192, kv_type="f16"),
+    )
     windowed = {each.shape.has_windows for each in some_options()}
     assert windowed == {True, False}
     for each in some_options():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, Acceptance, probability, tokens_of_step
+from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, PredictedAcceptance, probability, tokens_of_step
 
 
 @given(st.integers(1, 16), st.floats(0.0, 1.0))
@@ -16,7 +16,7 @@ def test_a_report_is_its_probability(num_drafted: int, accepted: float) -> None:
 
 def test_reports_come_back() -> None:
     reports = [(5, 3.52), (3, 2.9), (7, 3.86)]
-    acceptance = Acceptance.of(reports, default=HEAD_DEFAULT)
+    acceptance = PredictedAcceptance.of(reports, default=HEAD_DEFAULT)
     assert acceptance.is_reported
     for num_drafted, tokens in reports:
         assert acceptance.tokens(num_drafted) == pytest.approx(tokens, abs=1e-3)
@@ -24,7 +24,7 @@ def test_reports_come_back() -> None:
 
 
 def test_without_a_report_it_is_the_default() -> None:
-    acceptance = Acceptance.of((), default=0.5)
+    acceptance = PredictedAcceptance.of((), default=0.5)
     assert not acceptance.is_reported
     assert acceptance.tokens(2) == pytest.approx(1.75)
 
@@ -34,7 +34,7 @@ def test_without_a_report_it_is_the_default() -> None:
     st.integers(1, 7),
 )
 def test_a_step_brings_one_token_at_least_and_never_more_than_drafted(points: dict[int, float], count: int) -> None:
-    acceptance = Acceptance(tuple(sorted(points.items())), is_reported=True)
+    acceptance = PredictedAcceptance(tuple(sorted(points.items())), is_reported=True)
     slack = 1e-9  # of rounding
     assert 1.0 - slack <= acceptance.tokens(count) <= count + 1 + slack
     assert min(points.values()) - slack <= acceptance.probability(count) <= max(points.values()) + slack

@@ -18,9 +18,9 @@ from doubles.catalogue_plans import (
 
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.candidate import Chosen, Rejected
-from eaglelocal.planning.candidate_evaluation import Scale, Setup
+from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
 from eaglelocal.planning.goals import GOALS
-from eaglelocal.planning.options import DraftWay
+from eaglelocal.planning.options import DraftOption
 from eaglelocal.planning.plan_search import CONTEXTS, KV_TYPES
 
 
@@ -72,7 +72,7 @@ ROWS = [
 ids = [row.id for row in ROWS]
 
 
-def way_of(row: Row) -> DraftWay:
+def way_of(row: Row) -> DraftOption:
     """The row's draft; where it has none, what needs no model."""
     ways = option(row.target, row.quant).drafts
     return next((each for each in ways if each.id == row.draft), ways[-1])
@@ -80,9 +80,9 @@ def way_of(row: Row) -> DraftWay:
 
 def row_score(row: Row, *, swa_full: bool) -> float | None:
     """As the row would run, by the goal's own score; None where that does not fit."""
-    chosen, scale = option(row.target, row.quant), Scale(rig(row.machine), num_slots=1, measured={})
+    chosen, scale = option(row.target, row.quant), CandidateEvaluator(rig(row.machine), num_slots=1, measured={})
     n_ctx = min(row.ctx, max(CONTEXTS))  # more is not tried where nobody asks for it
-    setup = Setup(n_ctx=n_ctx, kv_type=row.kv_type, swa_full=swa_full)
+    setup = CacheSetup(n_ctx=n_ctx, kv_type=row.kv_type, swa_full=swa_full)
     if not scale.weigh(chosen, way_of(row), setup).fits:
         return None
     return score_of(scale, chosen, way_of(row), setup)
@@ -155,8 +155,8 @@ def test_memory_of_each_row_as_its_table_sums_it(row: Row) -> None:
     chosen = option(row.target, row.quant)
     way = way_of(row)
     windows = not chosen.shape.has_windows
-    scale = Scale(rig(row.machine), num_slots=1, measured={})
-    weighed = scale.weigh(chosen, way, Setup(n_ctx=row.ctx, kv_type=row.kv_type, swa_full=windows))
+    scale = CandidateEvaluator(rig(row.machine), num_slots=1, measured={})
+    weighed = scale.weigh(chosen, way, CacheSetup(n_ctx=row.ctx, kv_type=row.kv_type, swa_full=windows))
     device = weighed.loads[-1].room.device if weighed.loads[1:] else RAM
     counted = [each for each in weighed.buffers if each.kind != "runtime" and (device == RAM or each.device != RAM)]
     used = sum(each.num_bytes for each in counted)
@@ -170,8 +170,8 @@ def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
             continue
         chosen = option(row.target, row.quant)
         way = next(each for each in chosen.drafts if each.id == row.draft)
-        setup = Setup(n_ctx=row.ctx, kv_type=row.kv_type, swa_full=not chosen.shape.has_windows)
-        scale = Scale(rig(row.machine), num_slots=1, measured={})
+        setup = CacheSetup(n_ctx=row.ctx, kv_type=row.kv_type, swa_full=not chosen.shape.has_windows)
+        scale = CandidateEvaluator(rig(row.machine), num_slots=1, measured={})
         assert scale.weigh(chosen, way, setup).fits, row.id
 
 

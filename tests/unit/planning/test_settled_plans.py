@@ -19,7 +19,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.memory.budget import RAM
 from eaglelocal.memory.placement import WHOLE
 from eaglelocal.planning.gpu_selection import rig_with
-from eaglelocal.planning.machine_spec import Rig, with_ram
+from eaglelocal.planning.machine_spec import MachineSpec, with_ram
 from eaglelocal.planning.no_fit_hints import nothing_fits
 from eaglelocal.planning.plan_search import plan
 from eaglelocal.planning.reasons import reasons
@@ -118,7 +118,7 @@ def test_a_long_context_is_not_taken_where_it_is_not_wanted() -> None:
 MOE = ("gpt-oss-120b", "MXFP4")
 
 
-def with_64_gib(name: str) -> Rig:
+def with_64_gib(name: str) -> MachineSpec:
     return with_ram(rig(name), 64 * GIB)
 
 

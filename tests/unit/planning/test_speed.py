@@ -14,11 +14,11 @@ from eaglelocal.catalog.catalog import Catalog, load
 from eaglelocal.catalog.estimated_shapes import shape_of_draft
 from eaglelocal.core.costs import MeasuredCosts, SizeCost
 from eaglelocal.memory.placement import places
-from eaglelocal.planning.machine_spec import Rig, rig_of, rig_of_known
-from eaglelocal.planning.options import Option, options_of
-from eaglelocal.planning.predicted_acceptance import Acceptance
+from eaglelocal.planning.machine_spec import MachineSpec, rig_of, rig_of_known
+from eaglelocal.planning.options import ModelOption, options_of
+from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
 from eaglelocal.planning.speed import Curve, Prediction, arithmetic_of, curve_of, distinct_experts, predict
-from eaglelocal.probe.machine import Bandwidth, Cpu, LlamaCpp, Machine, Memory
+from eaglelocal.probe.machine import Bandwidth, Cpu, LlamaCpp, Machine, MainMemory
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def catalog() -> Catalog:
     return load(user_folder=Path("/nonexistent"))
 
 
-def option(catalog: Catalog, target: str, quant: str) -> Option:
+def option(catalog: Catalog, target: str, quant: str) -> ModelOption:
     return next(iter(options_of(catalog.target(target), catalog, quant=quant)))
 
 
@@ -35,7 +35,9 @@ def curve(catalog: Catalog, machine: str, target: str, quant: str, *, gpu_layers
     return curve_on(rig, option(catalog, target, quant), gpu_layers)
 
 
-def curve_on(rig: Rig, chosen: Option, gpu_layers: int | None, measured: MeasuredCosts | None = None) -> Curve:
+def curve_on(
+    rig: MachineSpec, chosen: ModelOption, gpu_layers: int | None, measured: MeasuredCosts | None = None
+) -> Curve:
     names = [gpu.name for gpu in rig.gpus]
     where = places(chosen.shape.n_layer, names, [1.0] * len(names), gpu_layers=gpu_layers)
     head = next((way.shape for way in chosen.drafts if way.shape is not None), None)
@@ -140,7 +142,7 @@ def test_experts_of_several_tokens(catalog: Catalog) -> None:
 
 def test_the_length_that_pays_is_the_best_of_all(catalog: Catalog) -> None:
     chosen = curve(catalog, "a6000", "llama-3.3-70b", "Q4_K_M")
-    acceptance = Acceptance.of([(3, 2.9), (7, 3.9)], default=0.5)
+    acceptance = PredictedAcceptance.of([(3, 2.9), (7, 3.9)], default=0.5)
     best = predict(chosen, acceptance)
     speeds = [acceptance.tokens(count) / chosen.drafted_s(count) for count in range(1, 8)]
     assert best.spec_tok_s == pytest.approx(max(speeds))
@@ -150,7 +152,7 @@ def test_the_length_that_pays_is_the_best_of_all(catalog: Catalog) -> None:
 
 def test_a_draft_that_is_never_accepted_does_not_pay(catalog: Catalog) -> None:
     chosen = curve(catalog, "rtx-3090", "qwen3-8b", "Q4_K_M")
-    bad = predict(chosen, Acceptance.of([(3, 1.0)], default=0.5))
+    bad = predict(chosen, PredictedAcceptance.of([(3, 1.0)], default=0.5))
     assert (bad.num_draft_tokens, bad.spec_tok_s) == (0, bad.plain_tok_s)
 
 
@@ -172,7 +174,7 @@ def test_what_was_measured_takes_the_place_of_the_arithmetic(catalog: Catalog) -
     )
     rig = rig_of_known(catalog.machine("rtx-3090"))
     chosen = curve_on(rig, option(catalog, "qwen3-8b", "Q4_K_M"), None, measured)
-    found = predict(chosen, Acceptance.of([(3, 3.4)], default=0.5))
+    found = predict(chosen, PredictedAcceptance.of([(3, 3.4)], default=0.5))
     assert found.is_measured
     assert found.plain_tok_s == pytest.approx(1 / 0.051)
     assert found.num_draft_tokens == 3  # the step to five rows is a cliff
@@ -211,13 +213,13 @@ def test_experts_that_stay_as_they_were_trained_are_no_quicker_in_another_file(c
     assert native == other != option(catalog, "qwen3-30b-a3b", "Q4_K_M").model.arithmetic
 
 
-def two_cores(*, clock_mhz: float | None, extensions: tuple[str, ...] = ("avx", "avx2")) -> Rig:
+def two_cores(*, clock_mhz: float | None, extensions: tuple[str, ...] = ("avx", "avx2")) -> MachineSpec:
     quick = Bandwidth(bytes_s=5e11, low_bytes_s=5e11, high_bytes_s=5e11, threads=2, measured_at=1.8e9, others_share=0.0)
     machine = Machine(
         gpus=(),
         unified=None,
         cpu=Cpu(usable_threads=2, clock_mhz=clock_mhz, vector_extensions=extensions, bandwidth=quick),
-        memory=Memory(),
+        memory=MainMemory(),
         cache_free_bytes=None,
         llama_cpp=LlamaCpp(),
     )

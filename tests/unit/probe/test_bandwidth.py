@@ -23,14 +23,14 @@ from eaglelocal.probe.bandwidth import (
     window_rates,
     with_bandwidth,
 )
-from eaglelocal.probe.machine import Bandwidth, Cpu, LlamaCpp, Machine, Memory
+from eaglelocal.probe.machine import Bandwidth, Cpu, LlamaCpp, Machine, MainMemory
 
 GIB = 1 << 30
 MACHINE = Machine(
     gpus=(),
     unified=None,
     cpu=Cpu(name="a processor", usable_threads=1),
-    memory=Memory(available_bytes=GIB, installed_bytes=4 * GIB),
+    memory=MainMemory(available_bytes=GIB, installed_bytes=4 * GIB),
     cache_free_bytes=None,
     llama_cpp=LlamaCpp(),
 )
@@ -96,7 +96,7 @@ def test_buffers_exceed_the_caches_but_not_what_is_free(
 def test_too_little_memory_is_not_measured_with() -> None:
     with pytest.raises(MemoryError):
         buffer_bytes(threads=8, cache_bytes=None, available_bytes=64 << 20)
-    poor = dataclasses.replace(MACHINE, memory=Memory(available_bytes=1 << 20))
+    poor = dataclasses.replace(MACHINE, memory=MainMemory(available_bytes=1 << 20))
     assert bandwidth_of(poor) is None
 
 
@@ -140,7 +140,7 @@ def test_another_machine_has_a_figure_of_its_own() -> None:
     for other in (
         dataclasses.replace(MACHINE, cpu=dataclasses.replace(MACHINE.cpu, usable_threads=2)),
         dataclasses.replace(MACHINE, cpu=dataclasses.replace(MACHINE.cpu, name="another")),
-        dataclasses.replace(MACHINE, memory=Memory(installed_bytes=8 * GIB)),
+        dataclasses.replace(MACHINE, memory=MainMemory(installed_bytes=8 * GIB)),
     ):
         assert stored_bandwidth(other) is None
     assert stored_bandwidth(MACHINE) == FIGURE

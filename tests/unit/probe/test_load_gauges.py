@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from doubles.patience import wait_until
 
-from eaglelocal.probe.load_gauges import Gauges, GaugeWatch, GpuGauge, open_gauges
+from eaglelocal.probe.load_gauges import GaugeWatch, GpuGauge, LoadSensors, open_gauges
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ WHOLE = GpuGauge(
 
 def test_everything_that_is_told() -> None:
     nvml = FakeNvml()
-    gauges = Gauges(nvml)
+    gauges = LoadSensors(nvml)
     read = gauges.read()
     assert read.gpus[0] == WHOLE and read.gpus[1].index == 1
     assert nvml.num_open == 1
@@ -98,19 +98,19 @@ def test_everything_that_is_told() -> None:
     ],
 )
 def test_a_figure_that_is_not_told_costs_no_other(broken: str, absent: tuple[str, ...]) -> None:
-    read = Gauges(FakeNvml({broken})).read().gpus[0]
+    read = LoadSensors(FakeNvml({broken})).read().gpus[0]
     assert {name for name in GpuGauge.__dataclass_fields__ if getattr(read, name) is None} == set(absent)
 
 
 @pytest.mark.parametrize("broken", ["init", "count"])
 def test_no_driver_is_no_gpu(broken: str) -> None:
-    gauges = Gauges(FakeNvml({broken}))
+    gauges = LoadSensors(FakeNvml({broken}))
     assert gauges.read().gpus == ()
     gauges.close()
 
 
 def test_a_card_that_is_gone_stays_in_the_list() -> None:
-    assert Gauges(FakeNvml({"handle of 1"})).read().gpus[1] == GpuGauge(index=1)
+    assert LoadSensors(FakeNvml({"handle of 1"})).read().gpus[1] == GpuGauge(index=1)
 
 
 def test_this_machine_is_told() -> None:
@@ -125,10 +125,10 @@ def test_this_machine_is_told() -> None:
 
 def test_a_watch_tells_what_it_knows_and_closes_what_it_opened() -> None:
     nvml = FakeNvml()
-    watch = GaugeWatch(lambda: Gauges(nvml), gap_s=0.01)
+    watch = GaugeWatch(lambda: LoadSensors(nvml), gap_s=0.01)
     assert watch.latest() is None
     wait_until(lambda: watch.latest() is not None, "it reads")
-    assert (watch.latest() or Gauges(None).read()).gpus[0] == WHOLE
+    assert (watch.latest() or LoadSensors(None).read()).gpus[0] == WHOLE
     watch.close()
     wait_until(lambda: nvml.num_open == 0, "it is closed")
 
@@ -136,9 +136,9 @@ def test_a_watch_tells_what_it_knows_and_closes_what_it_opened() -> None:
 def test_a_driver_that_hangs_holds_up_nobody() -> None:
     over = threading.Event()
 
-    def hangs() -> Gauges:
+    def hangs() -> LoadSensors:
         over.wait(30)
-        return Gauges(None)
+        return LoadSensors(None)
 
     watch = GaugeWatch(hangs)
     assert watch.latest() is None

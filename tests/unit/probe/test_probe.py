@@ -12,7 +12,7 @@ import pytest
 
 from eaglelocal.probe.cgroup import MemoryLimit
 from eaglelocal.probe.installed_library import backends_of, library_folder
-from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, Memory
+from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, MainMemory
 from eaglelocal.probe.machine_json import to_json
 from eaglelocal.probe.probe import free_bytes, marked, memory_of, probe
 
@@ -43,13 +43,19 @@ def test_the_bindings_own_variable_moves_the_folder(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [
-        (None, Memory(total_bytes=1000, available_bytes=600, installed_bytes=1000)),
-        (MemoryLimit(500, 100), Memory(total_bytes=500, available_bytes=400, limit_bytes=500, installed_bytes=1000)),
-        (MemoryLimit(900, 0), Memory(total_bytes=900, available_bytes=600, limit_bytes=900, installed_bytes=1000)),
-        (MemoryLimit(5000, 0), Memory(total_bytes=1000, available_bytes=600, limit_bytes=5000, installed_bytes=1000)),
+        (None, MainMemory(total_bytes=1000, available_bytes=600, installed_bytes=1000)),
+        (
+            MemoryLimit(500, 100),
+            MainMemory(total_bytes=500, available_bytes=400, limit_bytes=500, installed_bytes=1000),
+        ),
+        (MemoryLimit(900, 0), MainMemory(total_bytes=900, available_bytes=600, limit_bytes=900, installed_bytes=1000)),
+        (
+            MemoryLimit(5000, 0),
+            MainMemory(total_bytes=1000, available_bytes=600, limit_bytes=5000, installed_bytes=1000),
+        ),
     ],
 )
-def test_memory_is_what_the_cgroup_leaves(limit: MemoryLimit | None, expected: Memory) -> None:
+def test_memory_is_what_the_cgroup_leaves(limit: MemoryLimit | None, expected: MainMemory) -> None:
     assert memory_of(total_bytes=1000, available_bytes=600, limit=limit) == expected
 
 
@@ -76,7 +82,7 @@ def test_this_machine() -> None:
 
 def test_json_has_the_agreed_keys_and_survives_the_unknown() -> None:
     nothing = Machine(
-        gpus=(), unified=None, cpu=Cpu(), memory=Memory(), cache_free_bytes=None, llama_cpp=LlamaCpp()
+        gpus=(), unified=None, cpu=Cpu(), memory=MainMemory(), cache_free_bytes=None, llama_cpp=LlamaCpp()
     )  # fmt: skip
     for machine in (nothing, probe()):
         shown = json.loads(json.dumps(to_json(machine)))

@@ -10,7 +10,7 @@ from doubles.recorded_machines import recorded_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, Memory
+from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory
 from eaglelocal.probe.visible_gpus import as_seen, chosen
 
 CARDS = tuple(
@@ -26,7 +26,7 @@ def machine_with(cards: tuple[Gpu, ...], *backends: str) -> Machine:
         gpus=cards,
         unified=None,
         cpu=Cpu(),
-        memory=Memory(),
+        memory=MainMemory(),
         cache_free_bytes=None,
         llama_cpp=LlamaCpp(version="0.3.36", backends=backends or ("cpu", "cuda")),
     )

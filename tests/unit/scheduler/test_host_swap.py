@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.scheduler.host_swap import Conversation, Found, Swap
+from eaglelocal.scheduler.host_swap import HostSwap, SwapMatch, SwappedText
 
 LONG = list(range(100))
 
 
-def swap(most_bytes: int = 1000, least_rows: int = 50) -> Swap:
-    return Swap(most_bytes, least_rows=least_rows)
+def swap(most_bytes: int = 1000, least_rows: int = 50) -> HostSwap:
+    return HostSwap(most_bytes, least_rows=least_rows)
 
 
-def put(held: Swap, tokens: list[int], num_bytes: int = 100) -> int:
-    key = held.put(Conversation(tokens, is_seen=True))
+def put(held: HostSwap, tokens: list[int], num_bytes: int = 100) -> int:
+    key = held.put(SwappedText(tokens, is_seen=True))
     assert held.make_room(key, num_bytes)
     return key
 
@@ -67,7 +67,7 @@ def test_what_was_not_used_for_longest_leaves() -> None:
 def test_what_is_larger_than_all_there_is_drives_out_nobody() -> None:
     held = swap()
     first = put(held, LONG)
-    second = held.put(Conversation([7, *LONG], is_seen=True))
+    second = held.put(SwappedText([7, *LONG], is_seen=True))
     assert not held.make_room(second, 1001)
     assert (first in held, second in held) == (True, False)
 
@@ -76,7 +76,7 @@ def test_it_stays_where_more_of_it_is_left_behind_than_goes_on() -> None:
     held = swap()
     key = put(held, LONG)
     for num_common, stays in ((49, True), (50, False)):
-        held.take(Found(key, num_common, num_common))
+        held.take(SwapMatch(key, num_common, num_common))
         assert (key in held) is stays
 
 
@@ -84,9 +84,9 @@ def test_the_one_that_spares_most_is_found_and_the_last_token_is_decoded() -> No
     held = swap()
     assert held.best(LONG) is None
     short, long = put(held, [*LONG[:60], 3]), put(held, [*LONG[:90], 3])
-    assert held.best([*LONG, 1]) == Found(long, 90, 90)
-    assert held.best([*LONG[:60], 3, 4]) == Found(short, 61, 61)
-    assert held.best([*LONG[:90], 3]) == Found(long, 90, 90)
+    assert held.best([*LONG, 1]) == SwapMatch(long, 90, 90)
+    assert held.best([*LONG[:60], 3, 4]) == SwapMatch(short, 61, 61)
+    assert held.best([*LONG[:90], 3]) == SwapMatch(long, 90, 90)
 
 
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
@@ -98,7 +98,7 @@ def test_there_is_never_more_than_there_is_room_for(moves: list[tuple[str, list[
     held = swap(most_bytes=100, least_rows=2)
     for move, tokens, num_bytes in moves:
         if move == "put" and held.wants(tokens, 0, is_left=False):
-            key = held.put(Conversation(tokens, is_seen=False))
+            key = held.put(SwappedText(tokens, is_seen=False))
             held.make_room(key, num_bytes)
             assert key in held
         elif move == "take" and (found := held.best(tokens)) is not None:
@@ -110,5 +110,5 @@ def test_there_is_never_more_than_there_is_room_for(moves: list[tuple[str, list[
 
 def test_a_question_with_its_answer_is_worth_it() -> None:
     """A few sentences, which a processor reads for a second or more."""
-    assert Swap(1000).wants(LONG, 0, is_left=False)
-    assert not Swap(1000).wants(LONG[:40], 0, is_left=False)
+    assert HostSwap(1000).wants(LONG, 0, is_left=False)
+    assert not HostSwap(1000).wants(LONG[:40], 0, is_left=False)

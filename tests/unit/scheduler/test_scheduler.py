@@ -15,9 +15,9 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
 from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
-from eaglelocal.scheduler.host_swap import Swap
-from eaglelocal.scheduler.prefill import Pace
-from eaglelocal.scheduler.scheduler import Admission, Scheduler, StepPlan
+from eaglelocal.scheduler.host_swap import HostSwap
+from eaglelocal.scheduler.prefill import PrefillPace
+from eaglelocal.scheduler.scheduler import Scheduler, SlotAssignment, StepPlan
 
 N_CTX = 64
 
@@ -72,7 +72,7 @@ class World:
                 self.finish(sequence)
         return plan
 
-    def start(self, admission: Admission) -> None:
+    def start(self, admission: SlotAssignment) -> None:
         sequence, source = admission.sequence, admission.source
         cache = self.caches.setdefault(sequence.slot, [])
         if source is None:
@@ -90,7 +90,7 @@ class World:
         assert place in self.scheduler.checkpoints
         assert sum(each in self.scheduler.checkpoints for each in self.saved) <= self.most_saved
 
-    def check_fork(self, admission: Admission, held: list[int]) -> None:
+    def check_fork(self, admission: SlotAssignment, held: list[int]) -> None:
         sequence, unchanged = admission.sequence, admission.num_unchanged
         assert sequence.request.reuses_cache
         assert self.can_cut and self.min_fork is not None
@@ -355,7 +355,7 @@ def answering(world: World, count: int) -> None:
         world.step(0)
 
 
-def rows_beside(num_answers: int, *prompts: int, pace: Pace, n_batch: int = 512, max_draft: int = 0) -> StepPlan:
+def rows_beside(num_answers: int, *prompts: int, pace: PrefillPace, n_batch: int = 512, max_draft: int = 0) -> StepPlan:
     world = World(num_answers + len(prompts), n_batch=n_batch)
     answering(world, num_answers)
     for i, length in enumerate(prompts):
@@ -370,17 +370,17 @@ def per_row(rows: Mapping[int, int]) -> float:
 
 
 def test_a_prompt_beside_an_answer_gets_the_rows_that_its_pace_allows() -> None:
-    (chunk,) = rows_beside(1, 60, pace=Pace(per_row, {})).prefill
+    (chunk,) = rows_beside(1, 60, pace=PrefillPace(per_row, {})).prefill
     assert chunk.count == 12  # 1.0 alone; 2.2 with twelve rows more
-    (chunk,) = rows_beside(1, 60, pace=Pace(per_row, {0: 10}), max_draft=10).prefill
+    (chunk,) = rows_beside(1, 60, pace=PrefillPace(per_row, {0: 10}), max_draft=10).prefill
     assert chunk.count == 24  # 2.0 alone, with its drafts; 4.4 with 24 rows more
-    assert [c.count for c in rows_beside(1, 60, pace=Pace(lambda rows: 0.0, {})).prefill] == [60]
+    assert [c.count for c in rows_beside(1, 60, pace=PrefillPace(lambda rows: 0.0, {})).prefill] == [60]
 
 
 def test_prompts_share_their_rows_and_get_more_where_they_outnumber_the_answers() -> None:
-    counts = [chunk.count for chunk in rows_beside(1, 60, 60, 2, pace=Pace(per_row, {})).prefill]
+    counts = [chunk.count for chunk in rows_beside(1, 60, 60, 2, pace=PrefillPace(per_row, {})).prefill]
     assert counts == [17, 17, 2]  # 1 + 3 x 1.2 = 4.6
-    counts = [chunk.count for chunk in rows_beside(2, 60, 60, pace=Pace(per_row, {})).prefill]
+    counts = [chunk.count for chunk in rows_beside(2, 60, 60, pace=PrefillPace(per_row, {})).prefill]
     assert counts == [7, 6]  # 1.1 x 2.2 = 2.42
 
 
@@ -426,17 +426,17 @@ def owned(name: str, owner: str) -> Request:
 # ---- conversations in main memory
 def swapping(num_slots: int = 1, *, n_ctx: int = N_CTX, of_windows: bool = False) -> Scheduler:
     scheduler = Scheduler(num_slots=num_slots, n_ctx=n_ctx, n_batch=n_ctx, reuse_margin=1)
-    scheduler.swap = Swap(10**6, least_rows=5, of_windows=of_windows)
+    scheduler.swap = HostSwap(10**6, least_rows=5, of_windows=of_windows)
     return scheduler
 
 
-def admitted(scheduler: Scheduler, name: str, *prompt: int) -> Admission:
+def admitted(scheduler: Scheduler, name: str, *prompt: int) -> SlotAssignment:
     scheduler.add(request(name, *prompt, max_tokens=1))
     (admission,) = scheduler.admit()
     return admission
 
 
-def held(scheduler: Scheduler, name: str, *prompt: int) -> Admission:
+def held(scheduler: Scheduler, name: str, *prompt: int) -> SlotAssignment:
     """Its prompt is read, and its slot is free again."""
     admission = admitted(scheduler, name, *prompt)
     scheduler.cached(admission.sequence, list(prompt[admission.sequence.num_reused :]))
@@ -469,12 +469,12 @@ def test_what_came_back_in_part_is_not_seen_until_a_row_of_it_is_read() -> None:
     assert (again.is_cut, again.sequence.num_reused) == (True, 13)
 
 
-def places_of(scheduler: Scheduler, admission: Admission) -> tuple[int, ...] | None:
+def places_of(scheduler: Scheduler, admission: SlotAssignment) -> tuple[int, ...] | None:
     assert admission.swapped_out is not None
     return scheduler.swap[admission.swapped_out].places
 
 
-def held_with_answer(scheduler: Scheduler, name: str, prompt: list[int], answer: list[int]) -> Admission:
+def held_with_answer(scheduler: Scheduler, name: str, prompt: list[int], answer: list[int]) -> SlotAssignment:
     admission = admitted(scheduler, name, *prompt)
     scheduler.cached(admission.sequence, [*prompt, *answer][admission.sequence.num_reused :])
     scheduler.release(admission.sequence)
@@ -569,7 +569,7 @@ def test_states_come_along_and_are_where_to_go_back_to(common: int, place: int) 
     scheduler = Scheduler(
         num_slots=1, n_ctx=200, n_batch=200, reuse_margin=1, can_cut=False, checkpoints=Checkpoints(9, apart=4)
     )
-    scheduler.swap = Swap(10**6, least_rows=5)
+    scheduler.swap = HostSwap(10**6, least_rows=5)
     text = list(range(1, 41))
     for saved in (10, 32):
         scheduler.checkpoints.use(0, saved)

@@ -13,8 +13,8 @@ from doubles.simulation import Profile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.acceptance.acceptance_model import FORMAT, Acceptance, Outlook
-from eaglelocal.speculation.acceptance.acceptance_table import Spread, Table
+from eaglelocal.speculation.acceptance.acceptance_model import FORMAT, AcceptanceModel, Outlook
+from eaglelocal.speculation.acceptance.acceptance_table import AcceptanceTable, Spread
 
 CALIBRATED, OVERCONFIDENT, UNDERCONFIDENT = (1.0, 0.0), (1.0, 1.5), (0.6, -1.0)
 NUM_LEARNED, NUM_COMPARED = 400, 6000
@@ -22,7 +22,7 @@ NOISE = 0.01  # standard deviation of a decile's mean
 
 
 def observed(
-    acceptance: Acceptance, profiles: tuple[Profile, ...], chance: random.Random, num: int
+    acceptance: AcceptanceModel, profiles: tuple[Profile, ...], chance: random.Random, num: int
 ) -> Iterator[tuple[float, bool]]:
     """Prediction and outcome of a run of judged tokens; the text changes every 60."""
     made = 0
@@ -51,7 +51,7 @@ def compared(profiles: tuple[Profile, ...]) -> list[tuple[float, bool]]:
     """What follows the first few hundred tokens of four fresh engines."""
     seen: list[tuple[float, bool]] = []
     for seed in range(4):
-        acceptance, chance = Acceptance(), random.Random(seed)
+        acceptance, chance = AcceptanceModel(), random.Random(seed)
         list(observed(acceptance, profiles, chance, NUM_LEARNED))
         seen += observed(acceptance, profiles, chance, NUM_COMPARED)
     return seen
@@ -70,7 +70,7 @@ def test_a_confidence_that_says_nothing_is_hardly_listened_to() -> None:
 
 
 def test_before_anything_is_known_the_confidence_counts() -> None:
-    acceptance = Acceptance()
+    acceptance = AcceptanceModel()
     for confidence in (0.1, 0.5, 0.9):
         assert acceptance.probability(0, "head", 1, confidence) == pytest.approx(confidence, abs=0.03)
     assert 0.0 < acceptance.probability(0, "head", 1, math.nan) < 1.0
@@ -79,13 +79,13 @@ def test_before_anything_is_known_the_confidence_counts() -> None:
 
 
 def test_a_surer_token_is_never_held_for_less_likely_when_nothing_is_known() -> None:
-    acceptance = Acceptance()
+    acceptance = AcceptanceModel()
     chances = [acceptance.probability(0, "head", 1, n / 100) for n in range(101)]
     assert chances == sorted(chances)
 
 
 def test_a_slot_forgets_its_text_and_keeps_what_all_texts_taught() -> None:
-    acceptance = Acceptance()
+    acceptance = AcceptanceModel()
     for _ in range(40):
         acceptance.learn(0, "head", 1, 0.7, accepted=False)
     low, elsewhere = acceptance.probability(0, "head", 1, 0.7), acceptance.probability(1, "head", 1, 0.7)
@@ -95,7 +95,7 @@ def test_a_slot_forgets_its_text_and_keeps_what_all_texts_taught() -> None:
 
 
 def test_drafters_do_not_teach_each_other() -> None:
-    acceptance = Acceptance()
+    acceptance = AcceptanceModel()
     before = acceptance.probability(0, "ngram", 1, 0.7)
     for _ in range(100):
         acceptance.learn(0, "head", 1, 0.7, accepted=False)
@@ -103,7 +103,7 @@ def test_drafters_do_not_teach_each_other() -> None:
 
 
 def test_what_was_learned_decays() -> None:
-    acceptance = Acceptance()
+    acceptance = AcceptanceModel()
     for _ in range(1000):
         acceptance.learn(0, "head", 1, 0.7, accepted=True)
     for _ in range(3000):
@@ -115,7 +115,7 @@ def test_what_was_learned_decays() -> None:
 def test_after_a_silence_the_next_observations_count_for_more() -> None:
     moved = []
     for silence in (0, 200):
-        acceptance = Acceptance()
+        acceptance = AcceptanceModel()
         for _ in range(60):
             acceptance.learn(0, "head", 1, 0.7, accepted=False)
         acceptance.go_on(0, silence)
@@ -132,7 +132,7 @@ def share_of_sure(outlook: Outlook) -> float:
 
 
 def test_the_outlook_knows_how_tokens_spread() -> None:
-    alike, unlike = Acceptance(), Acceptance()
+    alike, unlike = AcceptanceModel(), AcceptanceModel()
     chance = random.Random(0)
     for _ in range(600):
         alike.learn(0, "head", 1, 0.6, accepted=chance.random() < 0.6)
@@ -146,16 +146,16 @@ def test_the_outlook_knows_how_tokens_spread() -> None:
     assert max(p for _, p in unlike.outlook(0, "head", 8).outcomes) < max(p for _, p in wide.outcomes)
 
 
-def taught(num: int = 2000) -> Acceptance:
+def taught(num: int = 2000) -> AcceptanceModel:
     """By a head that is sure of everything, and right in three cases of ten."""
-    acceptance, chance = Acceptance(), random.Random(2)
+    acceptance, chance = AcceptanceModel(), random.Random(2)
     for n in range(num):
         acceptance.learn(0, "head", n % 5 + 1, 0.9, accepted=chance.random() < 0.3)
     return acceptance
 
 
 def test_what_is_kept_is_what_a_fresh_engine_begins_with() -> None:
-    fresh, old = Acceptance(), taught()
+    fresh, old = AcceptanceModel(), taught()
     kept = json.loads(json.dumps(old.state()))
     assert fresh.restore(kept)
     old.begin(0)
@@ -164,11 +164,11 @@ def test_what_is_kept_is_what_a_fresh_engine_begins_with() -> None:
             old.probability(0, "head", depth, 0.9), abs=0.1
         )
     assert fresh.outlook(0, "head").mean == pytest.approx(old.outlook(0, "head").mean, abs=0.03)
-    assert fresh.probability(0, "other", 1, 0.9) == Acceptance().probability(0, "other", 1, 0.9)
+    assert fresh.probability(0, "other", 1, 0.9) == AcceptanceModel().probability(0, "other", 1, 0.9)
 
 
 def test_what_was_kept_is_soon_overruled() -> None:
-    fresh, chance = Acceptance(), random.Random(3)
+    fresh, chance = AcceptanceModel(), random.Random(3)
     assert fresh.restore(taught().state())
     for n in range(400):
         fresh.learn(0, "head", n % 5 + 1, 0.9, accepted=chance.random() < 0.9)
@@ -180,7 +180,7 @@ def test_what_was_kept_is_soon_overruled() -> None:
 def test_nothing_of_a_text_is_kept() -> None:
     """Figures of each drafter in tables of fixed sizes, however long one read."""
     assert len(json.dumps(taught(50).state())) == pytest.approx(len(json.dumps(taught(5000).state())), rel=0.5)
-    fresh, old = Acceptance(), taught()
+    fresh, old = AcceptanceModel(), taught()
     assert fresh.restore(old.state())
     assert set(fresh.state()["drafters"]) == {"head"}  # type: ignore[call-overload]
     assert fresh.probability(0, "head", 1, 0.5) == fresh.probability(7, "head", 1, 0.5)
@@ -208,7 +208,7 @@ def test_a_damaged_state_is_refused_or_harmless(data: st.DataObject) -> None:
     while isinstance(place[deeper], list) and data.draw(st.booleans()):
         place, deeper = place[deeper], data.draw(st.integers(0, len(place[deeper]) - 1))
     place[deeper] = data.draw(st.sampled_from(BAD))
-    fresh = Acceptance()
+    fresh = AcceptanceModel()
     fresh.restore(state)
     for depth, confidence in itertools.product((1, 3, 9), (0.0, 0.3, 0.999)):
         assert 0.0 < fresh.probability(0, "head", depth, confidence) < 1.0
@@ -229,6 +229,6 @@ def test_kinds_of_tokens_that_never_occur_are_not_lost() -> None:
 
 
 def test_a_number_beyond_all_bounds_is_not_understood() -> None:
-    state = json.loads(json.dumps(Acceptance().state() | {"drafters": {"head": Table().state()}}))
+    state = json.loads(json.dumps(AcceptanceModel().state() | {"drafters": {"head": AcceptanceTable().state()}}))
     state["drafters"]["head"]["trust"] = 10**400
-    assert not Acceptance().restore(state)
+    assert not AcceptanceModel().restore(state)

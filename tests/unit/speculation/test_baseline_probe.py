@@ -11,12 +11,12 @@ from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import AUTO, Spec, fixed
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
-from eaglelocal.speculation.policy.baseline_probe import FIRST, MOST, NUM_WITNESSES, Proof
+from eaglelocal.speculation.policy.baseline_probe import FIRST, MOST, NUM_WITNESSES, BaselineProbe
 from eaglelocal.speculation.policy.controller import Controller, StepReport
-from eaglelocal.speculation.policy.slot_policy import Drafters, Seat
+from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet
 
 
-def until_due(proof: Proof) -> int:
+def until_due(proof: BaselineProbe) -> int:
     """Drafted steps."""
     count = 0
     while not proof.is_due:
@@ -26,7 +26,7 @@ def until_due(proof: Proof) -> int:
 
 
 def test_one_that_takes_what_was_expected_comes_more_and_more_rarely() -> None:
-    proof, gaps = Proof(), []
+    proof, gaps = BaselineProbe(), []
     for _ in range(10):
         gaps.append(until_due(proof))
         assert proof.saw_plain(1.1, 1.0) == 0.0
@@ -34,7 +34,7 @@ def test_one_that_takes_what_was_expected_comes_more_and_more_rarely() -> None:
 
 
 def test_three_in_a_row_are_believed() -> None:
-    proof = Proof()
+    proof = BaselineProbe()
     until_due(proof)
     said = []
     for seconds in (1.8, 9.0, 1.9):
@@ -45,7 +45,7 @@ def test_three_in_a_row_are_believed() -> None:
 
 
 def test_a_hiccup_is_none() -> None:
-    proof = Proof()
+    proof = BaselineProbe()
     until_due(proof)
     assert [proof.saw_plain(seconds, 1.0) for seconds in (5.0, 1.0, 1.0)] == [0.0] * NUM_WITNESSES
     assert not proof.is_due
@@ -53,7 +53,7 @@ def test_a_hiccup_is_none() -> None:
 
 def test_where_steps_are_plain_anyway_nothing_is_corrected() -> None:
     """A machine that becomes slower takes everything with it."""
-    proof = Proof()
+    proof = BaselineProbe()
     for _ in range(200):
         assert proof.saw_plain(3.0, 1.0) == 0.0 and not proof.is_due
     proof.saw_drafted()
@@ -62,7 +62,7 @@ def test_where_steps_are_plain_anyway_nothing_is_corrected() -> None:
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.0, 1.0), (1.0, 0.0)])
 def test_what_nothing_is_known_of_is_no_surprise(seconds: float, expected: float) -> None:
-    proof = Proof()
+    proof = BaselineProbe()
     until_due(proof)
     assert proof.saw_plain(seconds, expected) == 0.0
 
@@ -71,7 +71,7 @@ def test_what_nothing_is_known_of_is_no_surprise(seconds: float, expected: float
 def controller(*specs: Spec) -> Controller:
     costs = StepCosts()
     costs.calibrate({rows: [1.0 + rows / 100] * 3 for rows in range(1, 18)})
-    made = Controller(AUTO, Drafters("head"), costs, leveled=len(specs) > 1)
+    made = Controller(AUTO, DrafterSet("head"), costs, leveled=len(specs) > 1)
     for slot, spec in enumerate(specs):
         made.begin(slot, spec)
     return made
@@ -80,7 +80,7 @@ def controller(*specs: Spec) -> Controller:
 def step(controller: Controller, *, num_drafted: int, num_filler: int = 0, num_passes: int = 1) -> bool:
     """Of all slots. True: it could have drafted."""
     slots = sorted(controller._minds)
-    choice = controller.choice([Seat(slot, 16) for slot in slots], num_prefill_rows=0, num_cells=0)
+    choice = controller.choice([DecodeSlot(slot, 16) for slot in slots], num_prefill_rows=0, num_cells=0)
     may_draft = bool(choice.growing("head"))
     draft = chain(*range(1, 1 + num_drafted)) if may_draft else Draft()
     num_rows = len(slots) * (1 + len(draft)) + num_filler

@@ -7,7 +7,7 @@ from doubles.simulated_machine import BF16, Q4_0, SimulatedMachine
 from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, beyond, curve, plain_text, rate, speed
 
 from eaglelocal.core.request import AUTO, Spec, fixed
-from eaglelocal.speculation.policy.slot_policy import Drafters
+from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 LENGTHS = (0, 2, 3, 7, 15)
 CURVES = {"bf16": BF16, "q4_0": Q4_0}
@@ -20,7 +20,7 @@ def run(name: str, rates: tuple[float, ...], step_s: float, spec: Spec, *, block
         {0: plain_text(Profile(rates))},
         costs=DraftCosts(step_s=step_s),
         spec=spec,
-        drafters=Drafters(PRIMARY, at_once=block),
+        drafters=DrafterSet(PRIMARY, at_once=block),
         seed=seed,
     )
     simulation.run(2500)

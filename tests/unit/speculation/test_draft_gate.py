@@ -10,21 +10,21 @@ from eaglelocal.speculation.policy.draft_gate import (
     LAST_GAP,
     PROBE_SKIPPED,
     PROBE_STEPS,
-    State,
-    Tally,
-    Watch,
+    DecayingSums,
+    DraftGate,
+    GateState,
 )
 
 
-def step(extra: float, price: float, drafted: int = 3) -> Tally:
-    return Tally(1.0, extra=extra, price=price, drafted=drafted, accepted=extra)
+def step(extra: float, price: float, drafted: int = 3) -> DecayingSums:
+    return DecayingSums(1.0, extra=extra, price=price, drafted=drafted, accepted=extra)
 
 
-def asleep() -> Watch:
-    return Watch(hopeful=False)
+def asleep() -> DraftGate:
+    return DraftGate(hopeful=False)
 
 
-def probe(watch: Watch, promised: float) -> None:
+def probe(watch: DraftGate, promised: float) -> None:
     while not watch.is_probing:
         watch.saw_sleep(1)
     for _ in range(PROBE_STEPS):
@@ -32,9 +32,9 @@ def probe(watch: Watch, promised: float) -> None:
 
 
 def test_a_watch_begins_awake_or_with_an_early_probe() -> None:
-    assert Watch().state is State.AWAKE
+    assert DraftGate().state is GateState.AWAKE
     watch = asleep()
-    assert watch.state is State.ASLEEP
+    assert watch.state is GateState.ASLEEP
     assert "other texts" in watch.reason
     watch.saw_sleep(FIRST_GAP - 1)
     assert not watch.is_awake
@@ -43,50 +43,50 @@ def test_a_watch_begins_awake_or_with_an_early_probe() -> None:
 
 
 def test_a_clear_loss_puts_it_to_sleep_with_a_reason() -> None:
-    watch = Watch()
+    watch = DraftGate()
     for _ in range(40):
         if watch.is_awake:
             watch.saw_step(step(0.3, 0.6))
-    assert watch.state is State.ASLEEP
+    assert watch.state is GateState.ASLEEP
     assert watch.reason.startswith("0.81x over the last ")
     assert "tokens, acceptance 0.10" in watch.reason
 
 
 def test_a_gain_and_a_draw_keep_it_awake() -> None:
     for extra, price in [(1.0, 0.5), (0.5, 0.5)]:
-        watch = Watch()
+        watch = DraftGate()
         for _ in range(500):
             watch.saw_step(step(extra, price))
-        assert watch.state is State.AWAKE
+        assert watch.state is GateState.AWAKE
 
 
 def test_bad_luck_is_no_loss() -> None:
     """Dear drafts that pay, but only once in a while."""
     num_asleep = 0
     for seed in range(200):
-        chance, watch = random.Random(seed), Watch()
+        chance, watch = random.Random(seed), DraftGate()
         for _ in range(48):
-            if watch.state is State.AWAKE:
+            if watch.state is GateState.AWAKE:
                 watch.saw_step(step(6.0 if chance.random() < 0.45 else 0.0, 2.2))
-        num_asleep += watch.state is State.ASLEEP
+        num_asleep += watch.state is GateState.ASLEEP
     assert num_asleep < 40
 
 
 def test_nothing_worth_sending_for_long_puts_it_to_sleep() -> None:
-    watch = Watch()
+    watch = DraftGate()
     for _ in range(IDLE_STEPS - 1):
         watch.saw_step(step(0.0, 0.0, drafted=0))
-    assert watch.state is State.AWAKE
+    assert watch.state is GateState.AWAKE
     watch.saw_step(step(0.0, 0.0, drafted=0))
-    assert watch.state is State.ASLEEP
+    assert watch.state is GateState.ASLEEP
     assert "nothing promised to pay" in watch.reason
 
 
 def test_a_draft_now_and_then_is_not_idle() -> None:
-    watch = Watch()
+    watch = DraftGate()
     for n in range(300):
         watch.saw_step(step(1.0, 0.5) if n % IDLE_STEPS == 0 else step(0.0, 0.0, drafted=0))
-    assert watch.state is State.AWAKE
+    assert watch.state is GateState.AWAKE
 
 
 def test_the_first_steps_of_a_probe_settle() -> None:
@@ -102,10 +102,10 @@ def test_the_first_steps_of_a_probe_settle() -> None:
 def test_a_probe_wakes_it_or_not_and_says_why() -> None:
     watch = asleep()
     probe(watch, 1.2)
-    assert (watch.state, watch.reason) == (State.AWAKE, "a probe promised 1.20x")
+    assert (watch.state, watch.reason) == (GateState.AWAKE, "a probe promised 1.20x")
     watch = asleep()
     probe(watch, 1.0)
-    assert (watch.state, watch.reason) == (State.ASLEEP, "a probe promised 1.00x")
+    assert (watch.state, watch.reason) == (GateState.ASLEEP, "a probe promised 1.00x")
 
 
 def test_gaps_grow_to_a_bound_within_which_recovery_is_told() -> None:
@@ -128,18 +128,18 @@ def test_what_wakes_it_is_more_than_what_keeps_it_awake() -> None:
     watch = asleep()
     for _ in range(20):
         probe(watch, 1.01)
-        assert watch.state is State.ASLEEP
-    watch = Watch()
+        assert watch.state is GateState.ASLEEP
+    watch = DraftGate()
     for _ in range(2000):
         watch.saw_step(step(0.50, 0.51))
-    assert watch.state is State.AWAKE
+    assert watch.state is GateState.AWAKE
 
 
 def test_a_gap_goes_on_over_short_answers() -> None:
     """Where each is shorter than the first gap, none would ever be probed."""
     watch, answers = asleep(), 0
     while not watch.is_probing and answers < 100:
-        watch = Watch(hopeful=False, before=watch)
+        watch = DraftGate(hopeful=False, before=watch)
         for _ in range(10):
             if not watch.is_probing:
                 watch.saw_sleep(1)
@@ -150,18 +150,18 @@ def test_a_gap_goes_on_over_short_answers() -> None:
 def test_a_text_that_begins_with_hope_takes_nothing_over() -> None:
     before = asleep()
     before.saw_sleep(FIRST_GAP - 1)
-    assert Watch(before=before).state is State.AWAKE
-    awake = Watch(hopeful=False, before=Watch())
+    assert DraftGate(before=before).state is GateState.AWAKE
+    awake = DraftGate(hopeful=False, before=DraftGate())
     awake.saw_sleep(FIRST_GAP - 1)
-    assert awake.state is State.ASLEEP
+    assert awake.state is GateState.ASLEEP
 
 
 def test_drafts_that_hardly_promise_anything_are_idle() -> None:
-    watch = Watch()
+    watch = DraftGate()
     for _ in range(IDLE_STEPS):
         watch.saw_step(step(0.1, 0.1), promised=1.0)
-    assert watch.state is State.ASLEEP
-    watch = Watch()
+    assert watch.state is GateState.ASLEEP
+    watch = DraftGate()
     for n in range(4 * IDLE_STEPS):
         watch.saw_step(step(0.1, 0.1), promised=1.2 if n % IDLE_STEPS == 0 else 1.0)
-    assert watch.state is State.AWAKE
+    assert watch.state is GateState.AWAKE

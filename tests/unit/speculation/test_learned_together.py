@@ -12,7 +12,7 @@ from eaglelocal.core.request import AUTO, fixed
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import AT_ONCE, EARLY_STEPS, LATER_AT_ONCE, Controller, StepReport
-from eaglelocal.speculation.policy.slot_policy import Drafters
+from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 ROWS, ONE_S, PER_KILOCELL = 5, 0.07, 0.27
 
@@ -26,7 +26,7 @@ def test_a_short_text_behind_a_long_one_teaches_of_its_own_context(num_steps: in
     chance = random.Random(num_steps)
     costs = StepCosts()
     costs.calibrate({1: [ONE_S] * 3, ROWS: [1.4 * ONE_S] * 3})
-    controller = Controller(fixed(ROWS - 1), Drafters(primary="eagle3"), costs)
+    controller = Controller(fixed(ROWS - 1), DrafterSet(primary="eagle3"), costs)
     found = []
     for number in range(1200 // num_steps):
         controller.begin(0, None)
@@ -68,7 +68,7 @@ def test_at_first_costs_are_learned_soon_and_so_they_are_when_others_join() -> N
     """Sizes that never ran are tried then: whether they pay is to be known before they have run many times."""
     costs = StepCosts()
     costs.calibrate({1: [ONE_S] * 3, ROWS: [1.4 * ONE_S] * 3})
-    controller = Controller(AUTO, Drafters(lookups=("ngram",)), costs)
+    controller = Controller(AUTO, DrafterSet(lookups=("ngram",)), costs)
     for slot in range(2):
         controller.begin(slot, None)
     for num_slots in (1, 2):

@@ -29,8 +29,8 @@ from doubles.simulation import (
 )
 
 from eaglelocal.core.request import OFF, PID, fixed
-from eaglelocal.speculation.policy.draft_gate import State
-from eaglelocal.speculation.policy.slot_policy import Drafters
+from eaglelocal.speculation.policy.draft_gate import GateState
+from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "cliff": CLIFF}
 EASY, HARD = Profile((0.85,)), Profile((0.1,), told=(1.0, 1.0))
@@ -169,9 +169,9 @@ def test_it_recovers_within_128_tokens_when_drafting_pays_again(name: str) -> No
     for seed in range(8):
         run = Simulation(machine(name, seed), {0: text}, seed=seed, answer_tokens=800)
         run.run(400)
-        before = sum(run.controller.state(0)[0] is State.AWAKE for _ in [0])
+        before = sum(run.controller.state(0)[0] is GateState.AWAKE for _ in [0])
         made = 0
-        while run.controller.state(0)[0] is not State.AWAKE and made < 400:
+        while run.controller.state(0)[0] is not GateState.AWAKE and made < 400:
             made += run.run(1)[0].num_tokens
         recovered.append(made)
         assert before == 0
@@ -223,11 +223,11 @@ def test_a_copy_is_drafted_by_lookup() -> None:
     """Long lookups beside a head: 2.5 times plain where the text is a copy, and no loss where it is none."""
     lookup = Profile((0.95,), spread=0.5, told=(0.6, -1.0))
     copied = Text([Stretch(600, {PRIMARY: Profile((0.7,)), LOOKUP: lookup})])
-    run = Simulation(machine("bf16"), {0: copied}, drafters=Drafters(PRIMARY, (LOOKUP,)), answer_tokens=600)
+    run = Simulation(machine("bf16"), {0: copied}, drafters=DrafterSet(PRIMARY, (LOOKUP,)), answer_tokens=600)
     run.run(600)
     assert speed(run.run(2400)) > 2.5
     wrong = Text([Stretch(600, {LOOKUP: Profile((0.05,), found=0.5, told=(1.0, 2.0))})])
-    run = Simulation(machine("q8_0"), {0: wrong}, drafters=Drafters(None, (LOOKUP,)), answer_tokens=600)
+    run = Simulation(machine("q8_0"), {0: wrong}, drafters=DrafterSet(None, (LOOKUP,)), answer_tokens=600)
     run.run(300)
     assert speed(run.run(1200)) > 0.97
 
@@ -235,7 +235,7 @@ def test_a_copy_is_drafted_by_lookup() -> None:
 def test_a_lookup_that_was_wrong_for_long_is_trusted_again() -> None:
     """What it proposes is compared with the text, sent or not."""
     texts = [Stretch(400, {LOOKUP: Profile((share,), spread=0.3)}) for share in (0.03, 0.95)]
-    run = Simulation(machine("bf16"), {0: Text(texts)}, drafters=Drafters(None, (LOOKUP,)), answer_tokens=10**6)
+    run = Simulation(machine("bf16"), {0: Text(texts)}, drafters=DrafterSet(None, (LOOKUP,)), answer_tokens=10**6)
     run.run(450)
     assert speed(run.run(300)) > 2.0
 

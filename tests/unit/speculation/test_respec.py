@@ -7,11 +7,11 @@ import pytest
 from eaglelocal.core.request import AUTO, OFF, Spec, fixed
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
-from eaglelocal.speculation.policy.slot_policy import Drafters
+from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 
 def controller(spec: Spec) -> Controller:
-    return Controller(spec, Drafters("head"), StepCosts())
+    return Controller(spec, DrafterSet("head"), StepCosts())
 
 
 @pytest.mark.parametrize(("before", "after"), [(AUTO, OFF), (OFF, AUTO), (AUTO, fixed(3)), (fixed(3), OFF)])
@@ -45,7 +45,7 @@ def test_what_comes_later_follows_too() -> None:
 
 @pytest.mark.parametrize("spec", [AUTO, fixed(4)])
 def test_without_drafters_nothing_is_decided(spec: Spec) -> None:
-    brain = Controller(spec, Drafters(), StepCosts())
+    brain = Controller(spec, DrafterSet(), StepCosts())
     brain.begin(0, None)
     brain.begin(1, AUTO)
     assert [brain.max_draft(slot) for slot in (0, 1)] == [0, 0]

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.request import AUTO, fixed
-from eaglelocal.speculation.policy.draft_gate import Watch
-from eaglelocal.speculation.policy.slot_policy import Drafters, Mind, Seat
-from eaglelocal.speculation.policy.step_policy import StepChoice
+from eaglelocal.speculation.policy.draft_gate import DraftGate
+from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, SlotPolicy
+from eaglelocal.speculation.policy.step_policy import StepPolicy
 from eaglelocal.speculation.tree import MIN_REACH
 
 HEAD = "head"
@@ -65,13 +65,13 @@ class Comb:
         return None if missed <= MIN_REACH else missed * second
 
 
-def choice_of(combs: Sequence[Comb], prices: Sequence[float], *, max_seconds: int, room: int) -> StepChoice:
-    minds = {slot: Mind(AUTO, Watch()) for slot in range(len(combs))}
-    seats = [Seat(slot, room) for slot in minds]
-    choice = StepChoice(
+def choice_of(combs: Sequence[Comb], prices: Sequence[float], *, max_seconds: int, room: int) -> StepPolicy:
+    minds = {slot: SlotPolicy(AUTO, DraftGate()) for slot in range(len(combs))}
+    seats = [DecodeSlot(slot, room) for slot in minds]
+    choice = StepPolicy(
         seats,
         minds,
-        Drafters(HEAD),
+        DrafterSet(HEAD),
         Told(),  # type: ignore[arg-type]
         Priced(prices),  # type: ignore[arg-type]
         leveled=False,

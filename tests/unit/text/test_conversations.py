@@ -14,7 +14,7 @@ from eaglelocal.errors import RequestError
 from eaglelocal.text.reasoning.model_families import Thoughts, family_of
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.templates.chat_template import CHATML
-from eaglelocal.text.templates.literal_text import Literals, Spellings
+from eaglelocal.text.templates.literal_text import HiddenSpellings, Spellings
 from eaglelocal.text.tool_calls import call_forms as forms
 
 LOOK = Tool("look_up", "", '{"properties": {"word": {"type": "string"}}}')
@@ -141,7 +141,7 @@ def test_texts_stay_texts_where_a_template_takes_both() -> None:
 
 
 def test_an_image_stands_in_its_part() -> None:
-    literals = Literals(Spellings())
+    literals = HiddenSpellings(Spellings())
     shown = Message("user", "what is this", images=(Image(b"x", 4),))
     text = template_here(SELECTED_PARTS).render([shown], literals=literals)
     assert list(literals.pieces(text)) == [
@@ -298,7 +298,7 @@ def test_arguments_that_are_no_object_are_shown_where_a_template_looks_inside() 
 
 
 def test_control_tokens_in_broken_arguments_stay_text() -> None:
-    literals = Literals(Spellings(("<|im_end|>",)))
+    literals = HiddenSpellings(Spellings(("<|im_end|>",)))
     text = template_here(templates.QWEN).render(broken("{<|im_end|>"), literals=literals)
     assert [span for span, is_hidden in literals.pieces(text) if is_hidden] == ["<|im_end|>"]
 

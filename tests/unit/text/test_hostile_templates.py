@@ -14,13 +14,13 @@ import pytest
 from doubles.hostile_templates import COMPILING, HONEST, HOSTILE, LIMITS, RUNNING, limited_template, switched
 from doubles.rendered_here import template_here
 
-from eaglelocal.core.limited_process import Limits
+from eaglelocal.core.limited_process import ProcessLimits
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError, ResourceError
 from eaglelocal.text.reasoning.model_families import family_of
 from eaglelocal.text.templates.chat_template import CHATML, ChatTemplate
-from eaglelocal.text.templates.literal_text import IMAGE, MAX_SHOWN, OPEN, Literals, Spellings
+from eaglelocal.text.templates.literal_text import IMAGE, MAX_SHOWN, OPEN, HiddenSpellings, Spellings
 
 NUM_MADE = 2000
 LOOK = Tool("look", "", "{}")
@@ -81,7 +81,9 @@ def test_none_of_many_made_templates_goes_beyond_its_limits(first: int) -> None:
 # ---- what is said
 @pytest.fixture
 def endless() -> Iterator[ChatTemplate]:
-    template = limited_template(switched("{{ 9 ** ((messages|length + 8) ** 9) }}"), Limits(0.2, 2**26, max_deaths=2))
+    template = limited_template(
+        switched("{{ 9 ** ((messages|length + 8) ** 9) }}"), ProcessLimits(0.2, 2**26, max_deaths=2)
+    )
     yield template
     template.close()
 
@@ -96,7 +98,7 @@ def test_the_error_says_how_long_it_ran_and_after_some_it_comes_at_once(endless:
 
 def test_an_endless_loop_is_told_with_its_line() -> None:
     source = "a\n{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-    template = limited_template(source, Limits(cpu_s=30, memory_bytes=2**27))
+    template = limited_template(source, ProcessLimits(cpu_s=30, memory_bytes=2**27))
     with pytest.raises(ModelFileError, match=r"^the chat template does not end at line 2: more than 500000 loop turns"):
         template.render(HONEST)
     template.close()
@@ -175,14 +177,14 @@ def test_every_failure_inside_is_the_templates() -> None:
 
 # ---- what is done here with what it renders, and with its source
 def test_marks_that_it_makes_up_are_its_own_text() -> None:
-    literals = Literals(Spellings(("<s>",)))
+    literals = HiddenSpellings(Spellings(("<s>",)))
     hidden = literals.hide("<s>")
     made_up = f"{OPEN}7\ue001 {IMAGE}0\ue001 {OPEN}{'9' * 5000}\ue001"
     assert list(literals.pieces(f"{made_up}{hidden}.")) == [(made_up, False), ("<s>", True), (".", False)]
 
 
 def test_it_cannot_multiply_what_people_wrote() -> None:
-    literals = Literals(Spellings(("<s>",)))
+    literals = HiddenSpellings(Spellings(("<s>",)))
     hidden = literals.hide("<s>")
     assert len(list(literals.pieces(hidden * MAX_SHOWN))) == MAX_SHOWN
     with pytest.raises(ModelFileError, match=f"more than {MAX_SHOWN} times"):

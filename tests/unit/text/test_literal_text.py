@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.text.templates.literal_text import Literals, Spellings, longest_of
+from eaglelocal.text.templates.literal_text import HiddenSpellings, Spellings, longest_of
 
 CONTROLS = ("<|a|>", "<|ab|>", "</s>", "[X]", "[X]]")
 SPELLINGS = Spellings(CONTROLS)
@@ -19,7 +19,7 @@ texts = st.lists(parts, max_size=12).map("".join)
 
 @given(st.lists(texts, min_size=1, max_size=4))
 def test_texts_side_by_side_spell_nothing_and_come_back_whole(said: list[str]) -> None:
-    literals = Literals(SPELLINGS)
+    literals = HiddenSpellings(SPELLINGS)
     rendered = "".join(map(literals.hide, said))
     spans = list(literals.pieces(rendered))
     assert "".join(span for span, _ in spans) == "".join(said)
@@ -28,7 +28,7 @@ def test_texts_side_by_side_spell_nothing_and_come_back_whole(said: list[str]) -
 
 @given(texts)
 def test_trimming_does_not_uncover_anything(said: str) -> None:
-    literals = Literals(SPELLINGS)
+    literals = HiddenSpellings(SPELLINGS)
     spans = list(literals.pieces(literals.hide(said).strip() + "|a|>"))
     assert not any(control in span for span, hidden in spans if not hidden for control in CONTROLS)
 
@@ -44,13 +44,13 @@ def test_the_expression_finds_the_longest(texts: set[str], said: str, levels: in
 
 
 def test_values_are_hidden_throughout() -> None:
-    literals = Literals(SPELLINGS)
+    literals = HiddenSpellings(SPELLINGS)
     hidden = literals.hide_all({"</s>": ["</s>", 1, None, True, {"k": "x</s>"}]})
     assert "</s>" not in repr(hidden)
     assert isinstance(hidden, dict) and next(iter(hidden.values()))[1:4] == [1, None, True]  # type: ignore[index]
 
 
 def test_without_control_tokens_nothing_is_hidden_but_our_own_marks() -> None:
-    literals = Literals(Spellings())
+    literals = HiddenSpellings(Spellings())
     assert literals.hide("<|a|> [X]") == "<|a|> [X]"
     assert literals.hide("\ue000") != "\ue000"

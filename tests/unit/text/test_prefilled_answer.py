@@ -12,7 +12,7 @@ from eaglelocal.errors import RequestError
 from eaglelocal.text.reasoning.markers import control_char
 from eaglelocal.text.reasoning.model_families import family_of
 from eaglelocal.text.reasoning.split_answer import SplitText, markers_of
-from eaglelocal.text.templates.literal_text import HERE, Literals, Spellings
+from eaglelocal.text.templates.literal_text import HERE, HiddenSpellings, Spellings
 from eaglelocal.text.templates.prefilled_answer import Beginning, beginning_of, within_thought
 from eaglelocal.text.tool_calls import call_forms as forms
 
@@ -49,7 +49,7 @@ def test_what_was_thought_before_stands_before() -> None:
 
 
 def test_the_mark_of_the_place_can_be_written_by_nobody() -> None:
-    literals = Literals(Spellings())
+    literals = HiddenSpellings(Spellings())
     text = template_here("").render(
         (Message("user", f"a{HERE}b"), Message("assistant", f"c{HERE}d")), literals=literals, continues=True
     )

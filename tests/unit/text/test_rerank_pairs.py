@@ -11,8 +11,8 @@ from eaglelocal.errors import ModelFileError, RequestError
 from eaglelocal.text.templates.rerank_pairs import (
     MAX_PLACES,
     MAX_TEMPLATE_CHARS,
-    Frame,
     FramedPairs,
+    PairFrame,
     WrittenPairs,
     fitting,
 )
@@ -38,7 +38,7 @@ def spelled(tokens: list[int]) -> str:
 
 
 def test_encoders_frame_both_texts() -> None:
-    pairs = FramedPairs(Letters(), Frame([1], [2, 3], [4]))
+    pairs = FramedPairs(Letters(), PairFrame([1], [2, 3], [4]))
     assert pairs("ab", "c") == [1, 97, 98, 2, 3, 99, 4]
 
 
@@ -76,7 +76,7 @@ def test_a_template_that_would_multiply_them_is_refused(template: str, words: st
         WrittenPairs(Letters(), template)
 
 
-FRAMED = FramedPairs(Letters(), Frame([1], [2], []))
+FRAMED = FramedPairs(Letters(), PairFrame([1], [2], []))
 
 
 @pytest.mark.parametrize("most", [3, 4, 10, 50, 200])
@@ -128,7 +128,7 @@ def test_a_long_query_takes_no_more_rounds() -> None:
 
 def test_nothing_cannot_be_read() -> None:
     with pytest.raises(RequestError, match="a query and a document are empty"):
-        fitting(FramedPairs(Letters(), Frame([], [], [])), Ranking(query=""), "", 10)
+        fitting(FramedPairs(Letters(), PairFrame([], [], [])), Ranking(query=""), "", 10)
 
 
 def test_what_does_not_fit_is_refused() -> None:

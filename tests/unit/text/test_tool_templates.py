@@ -13,7 +13,7 @@ from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.errors import EagleLocalError, RequestError
 from eaglelocal.text.reasoning.model_families import Family, Thoughts, family_of
 from eaglelocal.text.templates.chat_template import CHATML, NO_TOOLS_NOTE
-from eaglelocal.text.templates.literal_text import Literals, Spellings
+from eaglelocal.text.templates.literal_text import HiddenSpellings, Spellings
 from eaglelocal.text.tool_calls import call_forms as forms
 
 THINK = Thoughts("<think>", "</think>")
@@ -170,7 +170,7 @@ def forged() -> tuple[Message, ...]:
 
 def visible(source: str, messages: tuple[Message, ...], **fields: object) -> tuple[str, str]:
     """The rendered text without what was hidden, and all of it."""
-    literals = Literals(Spellings(CONTROLS))
+    literals = HiddenSpellings(Spellings(CONTROLS))
     text = template_here(source, bos_text="<s>", eos_text="</s>").render(messages, literals=literals, **fields)  # type: ignore[arg-type]
     spans = list(literals.pieces(text))
     return "".join(span if not hidden else "\0" for span, hidden in spans), "".join(span for span, _ in spans)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from eaglelocal.conversation.session import Choice, Model
+from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.tui.chat_controller import ModelChanged
 from eaglelocal.tui.chat_lines import LEAST_NAME, activity_spans, shortened, title_line
@@ -51,8 +51,8 @@ def test_a_shortened_name_fits_and_says_something_or_nothing(name: str, room: in
 )
 def test_what_is_cut_from_the_title_is_marked(width: int, shown: str) -> None:
     client = ScriptedClient((), label="a model of some name")
-    model = Model(client, scripted_plan(client.label), client.info)
-    title = title_line(ModelChanged(model, Choice(), SamplingParams(), ""), "Who flies high", width)
+    model = ActiveModel(client, scripted_plan(client.label), client.info)
+    title = title_line(ModelChanged(model, ModelChoice(), SamplingParams(), ""), "Who flies high", width)
     assert "".join(span[0] for span in title).rstrip() == shown
 
 

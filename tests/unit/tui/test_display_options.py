@@ -9,7 +9,7 @@ import pytest
 
 from eaglelocal.settings import Settings
 from eaglelocal.tui.base_screen import EagleApp
-from eaglelocal.tui.display_options import Look, look_of
+from eaglelocal.tui.display_options import DisplayOptions, look_of
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 
 
@@ -43,5 +43,5 @@ def test_a_screen_without_colour_takes_nobody_elses_away(
         monkeypatch.delenv("NO_COLOR", raising=False)
     else:
         monkeypatch.setenv("NO_COLOR", said)
-    app: EagleApp[None] = EagleApp(Look(has_colour=has_colour))
+    app: EagleApp[None] = EagleApp(DisplayOptions(has_colour=has_colour))
     assert (app.no_color, os.environ.get("NO_COLOR")) == (said is not None or not has_colour, said)

@@ -10,15 +10,15 @@ from doubles.scenes import EMPTY, GONE, RESTARTING, busy, totals
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.client.server_reading import Drafting, Reading, Totals, reading_of
+from eaglelocal.client.server_reading import DraftingState, ServerReading, ServerTotals, reading_of
 from eaglelocal.core.events import (
     EngineSnapshot,
     Failed,
     Finished,
-    Piece,
     RequestEvent,
     SpeculationChanged,
     Started,
+    TextPiece,
     Tokens,
 )
 from eaglelocal.core.stats import SpeculationStats, Timings
@@ -27,7 +27,7 @@ from eaglelocal.tui.feed import WINDOW_TOKENS, Feed
 
 
 def tokens(count: int, request_id: str = "r") -> Tokens:
-    return Tokens(request_id, tuple(Piece(i, "x", drafted=False) for i in range(count)))
+    return Tokens(request_id, tuple(TextPiece(i, "x", drafted=False) for i in range(count)))
 
 
 def finished(stats: SpeculationStats, request_id: str = "r") -> Finished:
@@ -53,7 +53,7 @@ def test_readings_give_the_same_speed_as_events(rate: float, gap: float) -> None
     feed, now = Feed(), 100.0
     for i in range(12):
         now = 100.0 + i * gap
-        feed.read(replace(EMPTY, totals=Totals(process="1", generated_tokens=rate * i * gap)), now)
+        feed.read(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=rate * i * gap)), now)
     assert feed.frame(now).tok_s == pytest.approx(rate, rel=0.01)
 
 
@@ -78,7 +78,7 @@ def test_a_pause_between_two_answers_does_not_slow_the_second() -> None:
 def test_when_nothing_moves_the_last_speed_stays_and_is_said_to_be_old() -> None:
     feed = Feed()
     for i in range(8):
-        feed.read(replace(EMPTY, totals=Totals(process="1", generated_tokens=10.0 * min(i, 4))), i * 0.5)
+        feed.read(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=10.0 * min(i, 4))), i * 0.5)
     frame = feed.frame(60.0)
     assert (frame.is_moving, frame.tok_s) == (False, pytest.approx(20.0, rel=0.3))
 
@@ -94,7 +94,7 @@ def test_a_stream_that_stands_still_gets_slower() -> None:
 
 def test_who_does_not_tell_tokens_has_no_speed() -> None:
     feed = Feed()
-    feed.read(replace(EMPTY, totals=Totals()), 1.0)
+    feed.read(replace(EMPTY, totals=ServerTotals()), 1.0)
     frame = feed.frame(2.0)
     assert (frame.tok_s, frame.tok_s_history, frame.acceptance_history, frame.drafted) == (None, (), (), None)
 
@@ -104,7 +104,7 @@ def test_at_rest_the_speed_is_that_of_the_last_answer(running: int, tok_s: float
     """Short answers begin and end between two readings."""
     feed = Feed()
     for second in range(3):
-        totals = Totals(process="1", generated_tokens=3.0 * second)
+        totals = ServerTotals(process="1", generated_tokens=3.0 * second)
         feed.read(replace(EMPTY, running=running, totals=totals), float(second))
     feed.take(replace(finished(SpeculationStats()), timings=Timings(decode_tok_s=246.1)), 2.0)
     assert feed.frame(2.0).tok_s == pytest.approx(tok_s)
@@ -114,10 +114,10 @@ def test_at_rest_the_speed_is_that_of_the_last_answer(running: int, tok_s: float
 @given(st.lists(st.tuples(st.floats(0.05, 3.0), st.integers(0, 60)), min_size=2, max_size=40))
 def test_no_token_is_lost_or_counted_twice_in_the_history(steps: list[tuple[float, int]]) -> None:
     feed, now, count = Feed(), 1000.0, 0.0
-    feed.read(replace(EMPTY, totals=Totals(process="1", generated_tokens=0.0)), now)
+    feed.read(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=0.0)), now)
     for gap, more in steps:
         now, count = now + gap, count + more
-        feed.read(replace(EMPTY, totals=Totals(process="1", generated_tokens=count)), now)
+        feed.read(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=count)), now)
     history = feed.frame(now + 1.0, seconds=180).tok_s_history
     assert sum(value for value in history if value is not None) == pytest.approx(count)
 
@@ -172,7 +172,7 @@ def test_nothing_done_is_no_figure() -> None:
 
 
 @given(st.lists(st.sampled_from([EMPTY, busy(10), busy(50), busy(300), GONE, RESTARTING]), max_size=12))
-def test_shares_stay_shares_whatever_comes(readings: list[Reading]) -> None:
+def test_shares_stay_shares_whatever_comes(readings: list[ServerReading]) -> None:
     """Engines die, begin anew, vanish and come back."""
     feed = Feed()
     for i, reading in enumerate(readings):
@@ -225,7 +225,7 @@ def test_a_change_of_drafting_is_known_at_once() -> None:
     ],
 )
 def test_at_rest_the_last_answer_says_how_it_was_drafted_for(ended: str, running: int, told: str, shown: str) -> None:
-    feed, reading = Feed(), replace(EMPTY, running=running, drafting=Drafting(state=told, setting="auto"))
+    feed, reading = Feed(), replace(EMPTY, running=running, drafting=DraftingState(state=told, setting="auto"))
     feed.take(finished(SpeculationStats(state=ended)), 1.0)
     feed.read(reading, 1.5)
     assert feed.frame(2.0).drafting.state == shown

@@ -12,15 +12,15 @@ import pytest
 from doubles.patience import wait_until
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
-from eaglelocal.conversation.message_output import Voice
+from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.sampling_form import FIELDS, params_of, text_of
-from eaglelocal.conversation.session import Choice, Garage, Model, Session
+from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams, as_recommended
 from eaglelocal.errors import EagleLocalError, RequestError, UsageError
-from eaglelocal.tui.chat_controller import Answered, Asking, News, Partner, Wrong
+from eaglelocal.tui.chat_controller import AnswerEnded, ChatController, ErrorShown, News, QuestionSent
 from eaglelocal.tui.feed import Feed
-from eaglelocal.tui.task_queue import Errands
+from eaglelocal.tui.task_queue import TaskQueue
 
 PATIENCE_S = 20.0
 
@@ -28,7 +28,7 @@ PATIENCE_S = 20.0
 def test_errands_run_in_order_and_failures_are_told() -> None:
     done: list[str] = []
     told: queue.Queue[EagleLocalError] = queue.Queue()
-    errands = Errands(told.put)
+    errands = TaskQueue(told.put)
 
     def fails() -> None:
         raise UsageError("no")
@@ -49,7 +49,7 @@ def test_errands_run_in_order_and_failures_are_told() -> None:
 
 def test_what_has_not_begun_can_be_taken_back() -> None:
     gate, done = threading.Event(), []
-    errands = Errands(lambda error: None)
+    errands = TaskQueue(lambda error: None)
     errands.send(lambda: gate.wait(PATIENCE_S) and None)
     errands.start()
     errands.send(lambda: done.append("asked"), question="why?")
@@ -65,16 +65,16 @@ class Rig:
     def __init__(self, folder: Path, *scripts: Script) -> None:
         self.news: queue.Queue[News] = queue.Queue()
         self.client = ScriptedClient(scripts)
-        self.partner = Partner(self._open, self.news.put, Feed(by_events=True), folder, keeps=False)
+        self.partner = ChatController(self._open, self.news.put, Feed(by_events=True), folder, keeps=False)
         self.partner.start()
 
-    def _open(self, voice: Voice, choice: Choice) -> Session:
+    def _open(self, voice: MessageOutput, choice: ModelChoice) -> Session:
         return Session(
-            Garage(lambda choice: scripted_plan("m"), self._load), self._load(scripted_plan("m")), SamplingParams()
+            ModelLoader(lambda choice: scripted_plan("m"), self._load), self._load(scripted_plan("m")), SamplingParams()
         )
 
-    def _load(self, plan: Plan) -> Model:
-        return Model(self.client, plan, self.client.info)
+    def _load(self, plan: Plan) -> ActiveModel:
+        return ActiveModel(self.client, plan, self.client.info)
 
     def next(self, kind: type[News]) -> News:
         while not isinstance(news := self.news.get(timeout=PATIENCE_S), kind):
@@ -89,10 +89,10 @@ def test_each_answer_grows_in_its_own_place(tmp_path: Path) -> None:
     rig.partner.ask("two")
     lives = []
     for _ in range(2):
-        asking = rig.next(Asking)
-        assert isinstance(asking, Asking)
+        asking = rig.next(QuestionSent)
+        assert isinstance(asking, QuestionSent)
         lives.append(asking.live)
-        rig.next(Answered)
+        rig.next(AnswerEnded)
     said = [[entry.text for entry in chain(*live.advance())] for live in lives]
     assert said == [["first"], ["second"]]
     rig.partner.close()
@@ -101,7 +101,7 @@ def test_each_answer_grows_in_its_own_place(tmp_path: Path) -> None:
 def test_closing_ends_an_answer_that_hangs(tmp_path: Path) -> None:
     rig = Rig(tmp_path, Script(("half",), hangs=True))
     rig.partner.ask("one")
-    rig.next(Asking)
+    rig.next(QuestionSent)
     rig.partner.close()
     assert rig.client.num_closed
     assert not rig.client.busy
@@ -110,8 +110,8 @@ def test_closing_ends_an_answer_that_hangs(tmp_path: Path) -> None:
 def test_a_mistyped_command_changes_nothing(tmp_path: Path) -> None:
     rig = Rig(tmp_path, says("x"))
     rig.partner.act("/spek 3")
-    wrong = rig.next(Wrong)
-    assert isinstance(wrong, Wrong)
+    wrong = rig.next(ErrorShown)
+    assert isinstance(wrong, ErrorShown)
     assert wrong.error.hint.startswith("/spec")
     rig.partner.close()
 
@@ -120,15 +120,15 @@ def test_a_mistyped_command_changes_nothing(tmp_path: Path) -> None:
 def test_steps_of_a_server_of_ours_are_not_taken_for_tokens(tmp_path: Path, is_server: bool, is_counted: bool) -> None:
     client, told, feed = ScriptedClient((says("a b c d"),)), queue.Queue[News](), Feed(by_events=True)
     plan = scripted_plan("m")
-    model = Model(client, None if is_server else plan, client.info)
+    model = ActiveModel(client, None if is_server else plan, client.info)
 
-    def opened(voice: Voice, choice: Choice) -> Session:
-        return Session(Garage(lambda choice: plan, lambda plan: model), model, SamplingParams())
+    def opened(voice: MessageOutput, choice: ModelChoice) -> Session:
+        return Session(ModelLoader(lambda choice: plan, lambda plan: model), model, SamplingParams())
 
-    partner = Partner(opened, told.put, feed, tmp_path, keeps=False)
+    partner = ChatController(opened, told.put, feed, tmp_path, keeps=False)
     partner.start()
     partner.ask("one")
-    while not isinstance(told.get(timeout=PATIENCE_S), Answered):
+    while not isinstance(told.get(timeout=PATIENCE_S), AnswerEnded):
         pass
     assert (feed.frame(time.monotonic()).tok_s is not None) is is_counted
     partner.close()

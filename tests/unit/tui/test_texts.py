@@ -10,30 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from eaglelocal.client.server_reading import Drafting, Reading, RequestRow, Totals
+from eaglelocal.client.server_reading import DraftingState, RequestRow, ServerReading, ServerTotals
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
-from eaglelocal.tui.feed import Feed, Frame
-from eaglelocal.tui.frame_rate import FASTEST_S, IDLE_S, LONGEST_S, SHARE, SLOWEST_S, Pace
+from eaglelocal.tui.feed import Feed, PanelFrame
+from eaglelocal.tui.frame_rate import FASTEST_S, IDLE_S, LONGEST_S, SHARE, SLOWEST_S, FrameRate
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 from eaglelocal.tui.log_changes import noticed
-from eaglelocal.tui.log_tail import KEPT_LINES, Tail
+from eaglelocal.tui.log_tail import KEPT_LINES, LogTail
 from eaglelocal.tui.monitor_text import Scene, header_lines, once_text, prefix_share, table_lines
 from eaglelocal.tui.panel_text import count, panel_lines, state_line
 from eaglelocal.tui.styled_lines import beside, fitted, line, plain, width_of
-from eaglelocal.tui.table_text import COLUMNS, View, ordered, seconds
+from eaglelocal.tui.table_text import COLUMNS, TableView, ordered, seconds
 
-LLAMA = Reading(kind="llama-server", state="ready", totals=Totals(generated_tokens=5.0), missing=("--metrics",))
+LLAMA = ServerReading(
+    kind="llama-server", state="ready", totals=ServerTotals(generated_tokens=5.0), missing=("--metrics",)
+)
 READINGS = (EMPTY, busy(), off(), RESTARTING, GONE, LLAMA)
 
 
-def frame_of(*readings: Reading) -> Frame:
+def frame_of(*readings: ServerReading) -> PanelFrame:
     feed = Feed()
     for i, reading in enumerate(readings):
         feed.read(reading, float(i))
     return feed.frame(float(len(readings)))
 
 
-def scene_of(reading: Reading, machine: MachineGauge | None = MACHINE) -> Scene:
+def scene_of(reading: ServerReading, machine: MachineGauge | None = MACHINE) -> Scene:
     return Scene(url=URL, frame=frame_of(reading), machine=machine, is_local=machine is not None)
 
 
@@ -44,14 +46,14 @@ def scene_of(reading: Reading, machine: MachineGauge | None = MACHINE) -> Scene:
         (busy(), "speculation on, 3.0 tokens a draft"),
         (EMPTY, "speculation on, nothing drafted yet"),
         (off(), "speculation asleep: 0.94x over the last 256 tokens, acceptance 0.21"),
-        (replace(EMPTY, drafting=Drafting(state="off", reason="switched off")), "speculation off: switched off"),
+        (replace(EMPTY, drafting=DraftingState(state="off", reason="switched off")), "speculation off: switched off"),
         (RESTARTING, "speculation: unknown, restarting"),
         (GONE, "speculation: unknown, disconnected"),
         (LLAMA, "speculation: not reported"),
-        (replace(busy(), drafting=Drafting()), "speculation: drafts are reported, its state is not"),
+        (replace(busy(), drafting=DraftingState()), "speculation: drafts are reported, its state is not"),
     ],
 )
-def test_the_state_line_is_true(reading: Reading, said: str) -> None:
+def test_the_state_line_is_true(reading: ServerReading, said: str) -> None:
     assert state_line(frame_of(reading)) == said
 
 
@@ -62,10 +64,12 @@ def test_the_state_line_is_true(reading: Reading, said: str) -> None:
     height=st.integers(1, 60),
     glyphs=st.sampled_from([UNICODE, ASCII]),
 )
-def test_nothing_is_wider_or_higher_than_its_place(reading: Reading, width: int, height: int, glyphs: Glyphs) -> None:
+def test_nothing_is_wider_or_higher_than_its_place(
+    reading: ServerReading, width: int, height: int, glyphs: Glyphs
+) -> None:
     scene = scene_of(reading)
     panel = panel_lines(scene.frame, width, height, glyphs)
-    table = table_lines(reading, View(), width, height, glyphs)
+    table = table_lines(reading, TableView(), width, height, glyphs)
     assert len(panel) <= height and len(table) <= height
     for each in (*panel, *table, *header_lines(scene, width, glyphs)):
         assert width_of(each) <= width
@@ -73,7 +77,7 @@ def test_nothing_is_wider_or_higher_than_its_place(reading: Reading, width: int,
 
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("width", [80, 200])
-def test_ascii_is_ascii(reading: Reading, width: int) -> None:
+def test_ascii_is_ascii(reading: ServerReading, width: int) -> None:
     assert once_text(scene_of(reading), width, ASCII).isascii()
 
 
@@ -100,7 +104,7 @@ def test_conversations_in_main_memory_are_told_where_there_are_some() -> None:
 
 
 def test_what_is_not_told_is_a_dash() -> None:
-    bare = scene_of(Reading(kind="vLLM", state="ready"), MachineGauge(gpus=(GpuGauge(index=0),)))
+    bare = scene_of(ServerReading(kind="vLLM", state="ready"), MachineGauge(gpus=(GpuGauge(index=0),)))
     text = once_text(bare, 100, UNICODE).replace(URL, "")
     assert "running -" in text and "prefix cache -" in text and "GPU0 -, -, -, -" in text
     assert "0 %" not in text and "0.0" not in text
@@ -121,7 +125,7 @@ def test_names_from_elsewhere_do_not_steer_the_terminal() -> None:
         model=evil,
         detail=evil,
         kind="vLLM",
-        drafting=Drafting(state="asleep", reason=evil),
+        drafting=DraftingState(state="asleep", reason=evil),
         requests=(RequestRow(id="1", owner=evil, state=evil),),
     )
     text = once_text(replace(scene_of(reading), url=f"http://{evil}"), 200, UNICODE)
@@ -134,23 +138,23 @@ def names(rows: list[RequestRow]) -> list[str]:
 
 
 def test_running_requests_stand_before_those_that_have_ended() -> None:
-    assert names(ordered(busy().requests or (), busy().recent, View())) == ["r1", "r2", "r3", "r0", "f0"]
+    assert names(ordered(busy().requests or (), busy().recent, TableView())) == ["r1", "r2", "r3", "r0", "f0"]
 
 
 def test_figures_are_sorted_from_the_largest_and_unknown_ones_stand_last() -> None:
-    assert names(ordered(ROWS, (), View("prompt"))) == ["r2", "r1", "r3"]
-    assert names(ordered(ROWS, (), View("prompt", is_reversed=True))) == ["r1", "r2", "r3"]
-    assert names(ordered(ROWS, (), View("key"))) == ["r1", "r3", "r2"]
-    assert names(ordered(ROWS, (), View("key", is_reversed=True))) == ["r2", "r1", "r3"]
+    assert names(ordered(ROWS, (), TableView("prompt"))) == ["r2", "r1", "r3"]
+    assert names(ordered(ROWS, (), TableView("prompt", is_reversed=True))) == ["r1", "r2", "r3"]
+    assert names(ordered(ROWS, (), TableView("key"))) == ["r1", "r3", "r2"]
+    assert names(ordered(ROWS, (), TableView("key", is_reversed=True))) == ["r2", "r1", "r3"]
 
 
 @pytest.mark.parametrize(("wanted", "found"), [("ANNA", ["r1", "r3"]), ("wait", ["r3"]), ("r2", ["r2"]), ("none", [])])
 def test_a_filter_looks_at_key_state_model_and_id(wanted: str, found: list[str]) -> None:
-    assert names(ordered(ROWS, (), View(wanted=wanted))) == found
+    assert names(ordered(ROWS, (), TableView(wanted=wanted))) == found
 
 
 def test_sorting_goes_through_all_columns_and_back() -> None:
-    view, seen = View(), []
+    view, seen = TableView(), []
     for _ in range(len(COLUMNS) + 1):
         view = view.with_next_sort(COLUMNS)
         seen.append(view.sort)
@@ -160,7 +164,7 @@ def test_sorting_goes_through_all_columns_and_back() -> None:
 @given(at=st.integers(0, 39), height=st.integers(2, 12))
 def test_the_chosen_row_is_always_shown(at: int, height: int) -> None:
     rows = tuple(RequestRow(id=f"id{i}", owner=f"owner{i}.", state="running") for i in range(40))
-    lines = table_lines(replace(EMPTY, requests=rows), View(), 80, height, UNICODE, chosen=f"id{at}")
+    lines = table_lines(replace(EMPTY, requests=rows), TableView(), 80, height, UNICODE, chosen=f"id{at}")
     assert f"owner{at}." in "\n".join(map(plain, lines))
     assert len(lines) == height
 
@@ -184,7 +188,7 @@ def test_what_is_noticed() -> None:
     assert noticed(busy(), off()) == [
         "speculation is asleep: 0.94x over the last 256 tokens, acceptance 0.21",
     ]
-    switched = replace(EMPTY, drafting=Drafting(state="on", setting="4"))
+    switched = replace(EMPTY, drafting=DraftingState(state="on", setting="4"))
     assert noticed(EMPTY, switched) == ["drafting was set to 4"]
 
 
@@ -205,9 +209,9 @@ def test_seconds(value: float | None, said: str) -> None:
 
 
 def test_cached_prompt_tokens_are_counted_apart_by_llama_server() -> None:
-    told = Totals(prompt_tokens=60.0, cached_prompt_tokens=40.0)
-    assert prefix_share(Reading(kind="llama-server", state="ready", totals=told)) == pytest.approx(0.4)
-    assert prefix_share(Reading(kind="vLLM", state="ready", totals=told)) == pytest.approx(2 / 3)
+    told = ServerTotals(prompt_tokens=60.0, cached_prompt_tokens=40.0)
+    assert prefix_share(ServerReading(kind="llama-server", state="ready", totals=told)) == pytest.approx(0.4)
+    assert prefix_share(ServerReading(kind="vLLM", state="ready", totals=told)) == pytest.approx(2 / 3)
 
 
 @given(st.floats(-1, 2), st.integers(0, 60), st.sampled_from([UNICODE, ASCII]))
@@ -241,7 +245,7 @@ def test_blocks_stand_side_by_side() -> None:
 
 
 def test_a_tail_keeps_the_newest_lines() -> None:
-    tail = Tail()
+    tail = LogTail()
     tail.add("one\n\ntwo")
     assert (tail.newest(5), tail.num_lines, tail.newest(0)) == (["one", "two"], 2, [])
     for i in range(2 * KEPT_LINES):
@@ -253,7 +257,7 @@ def test_a_tail_keeps_the_newest_lines() -> None:
 # ---- the pace
 @given(cost_s=st.floats(0.0001, 0.2))
 def test_drawing_takes_its_share_and_no_more(cost_s: float) -> None:
-    pace = Pace()
+    pace = FrameRate()
     for _ in range(50):
         pace.drawn(cost_s)
         pace.made(cost_s)
@@ -263,7 +267,7 @@ def test_drawing_takes_its_share_and_no_more(cost_s: float) -> None:
 
 
 def test_a_load_or_typing_holds_up_nothing_and_dear_frames_are_forgotten_at_once() -> None:
-    pace = Pace()
+    pace = FrameRate()
     for made_s in (0.001, 0.4, 0.2, 0.001, 0.001):
         pace.drawn(0.4)  # somebody types and scrolls
         pace.made(made_s)
@@ -276,7 +280,7 @@ def test_a_load_or_typing_holds_up_nothing_and_dear_frames_are_forgotten_at_once
 
 
 def test_a_late_frame_makes_the_next_one_later_and_idleness_too() -> None:
-    pace = Pace()
+    pace = FrameRate()
     assert pace.gap_s(is_moving=True) == FASTEST_S
     assert pace.gap_s(is_moving=True, late_s=0.3) == pytest.approx(0.6)
     assert pace.gap_s(is_moving=False) == IDLE_S

@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 from rich.style import Style
 
 from eaglelocal.conversation.conversation import Turn
-from eaglelocal.core.events import Piece
+from eaglelocal.core.events import TextPiece
 from eaglelocal.tui.draft_marks import tinted
-from eaglelocal.tui.entries import Entry, Kind, View, entries_of_turns, estimated_height, rows_of
+from eaglelocal.tui.entries import (
+    EntryKind,
+    RenderOptions,
+    TranscriptEntry,
+    entries_of_turns,
+    estimated_height,
+    rows_of,
+)
 from eaglelocal.tui.live_answer import LiveAnswer
 from eaglelocal.tui.markdown_rows import block_lengths, markdown_rows
-from eaglelocal.tui.row_positions import Tops
+from eaglelocal.tui.row_positions import RowPositions
 from eaglelocal.tui.text_rows import Ink, plain_rows, row_text
 
 DOCUMENT = (
@@ -83,8 +90,10 @@ def test_ascii_rows_keep_what_was_said() -> None:
     assert all(char.isascii() for row in texts(DOCUMENT, is_ascii=True) for char in row)
 
 
-def shown(kind: Kind, text: str, width: int) -> list[str]:
-    return [row_text(row).rstrip() for row in rows_of(Entry(kind, text, has_gap=False), width, View())]
+def shown(kind: EntryKind, text: str, width: int) -> list[str]:
+    return [
+        row_text(row).rstrip() for row in rows_of(TranscriptEntry(kind, text, has_gap=False), width, RenderOptions())
+    ]
 
 
 @pytest.mark.parametrize(
@@ -96,17 +105,17 @@ def shown(kind: Kind, text: str, width: int) -> list[str]:
     ],
 )
 def test_figures_are_wrapped_between_each_other(width: int, rows: list[str]) -> None:
-    assert shown(Kind.FIGURES, "41.2 tok/s · 74/118 drafted accepted · first token 0.21 s", width) == rows
+    assert shown(EntryKind.FIGURES, "41.2 tok/s · 74/118 drafted accepted · first token 0.21 s", width) == rows
 
 
 def test_what_is_wrapped_of_a_second_column_stays_in_it() -> None:
     text = "up, down   earlier questions\nplain words that wrap"
-    assert shown(Kind.NOTE, text, 24) == [
+    assert shown(EntryKind.NOTE, text, 24) == [
         "up, down   earlier",
         "           questions",
         "plain words that wrap",
     ]
-    assert shown(Kind.NOTE, text, 16)[:2] == ["up, down", "earlier"]  # no room for two
+    assert shown(EntryKind.NOTE, text, 16)[:2] == ["up, down", "earlier"]  # no room for two
 
 
 # ---- blocks
@@ -134,7 +143,7 @@ def test_an_answer_grows_to_what_was_said(text: str, data: st.DataObject) -> Non
     drafted = [data.draw(st.booleans()) for _ in cuts[1:]]
     live, entries, growing = LiveAnswer(), [], []
     for number, (low, high) in enumerate(pairwise(cuts)):
-        live.push([Piece(number, text[low:high], drafted[number])])
+        live.push([TextPiece(number, text[low:high], drafted[number])])
         finished, growing = live.advance()
         entries += finished
     said = "".join(entry.text for entry in [*entries, *growing])
@@ -148,10 +157,13 @@ def test_an_answer_grows_to_what_was_said(text: str, data: st.DataObject) -> Non
 
 def test_thoughts_come_before_what_is_said() -> None:
     live = LiveAnswer()
-    live.push([Piece(1, "", False, reasoning="let me "), Piece(2, "", False, reasoning="see")])
-    assert live.advance() == ([], [Entry(Kind.THOUGHT, "let me see")])
-    live.push([Piece(3, "So.", False)])
-    assert live.advance() == ([Entry(Kind.THOUGHT, "let me see")], [Entry(Kind.ANSWER, "So.", b"\0\0\0")])
+    live.push([TextPiece(1, "", False, reasoning="let me "), TextPiece(2, "", False, reasoning="see")])
+    assert live.advance() == ([], [TranscriptEntry(EntryKind.THOUGHT, "let me see")])
+    live.push([TextPiece(3, "So.", False)])
+    assert live.advance() == (
+        [TranscriptEntry(EntryKind.THOUGHT, "let me see")],
+        [TranscriptEntry(EntryKind.ANSWER, "So.", b"\0\0\0")],
+    )
     assert not live.has_news
 
 
@@ -192,7 +204,7 @@ def test_every_letter_of_plain_words_keeps_its_mark(text: str, data: st.DataObje
 # ---- sums
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 40)), min_size=1, max_size=30), st.data())
 def test_tops_are_sums_of_heights(changes: list[tuple[int, int]], data: st.DataObject) -> None:
-    tops, heights = Tops(), []
+    tops, heights = RowPositions(), []
     for height, place in changes:
         if place % 3 == 0 and heights:
             index = place % len(heights)
@@ -219,8 +231,8 @@ def test_a_conversation_becomes_entries() -> None:
 
 
 @settings(deadline=None)
-@given(SCRAPS.map("\n".join), st.sampled_from(Kind), st.integers(10, 100))
-def test_an_estimate_is_of_the_right_size(text: str, kind: Kind, width: int) -> None:
-    entry, view = Entry(kind, text), View(thoughts_shown=True)
+@given(SCRAPS.map("\n".join), st.sampled_from(EntryKind), st.integers(10, 100))
+def test_an_estimate_is_of_the_right_size(text: str, kind: EntryKind, width: int) -> None:
+    entry, view = TranscriptEntry(kind, text), RenderOptions(thoughts_shown=True)
     assert estimated_height(entry, width, view) >= 1
     assert len(rows_of(entry, width, view)) <= 4 * estimated_height(entry, width, view) + 8

@@ -19,12 +19,12 @@ from eaglelocal.worker.crash_report import (
     log_line,
     write_report,
 )
-from eaglelocal.worker.exit_reason import Ending
+from eaglelocal.worker.exit_reason import ExitReason
 
 SECRET = "my secret question"
 
 
-def crash(ending: Ending, *, in_flight: tuple[InFlight, ...] = (), error: EngineError | None = None) -> Crash:
+def crash(ending: ExitReason, *, in_flight: tuple[InFlight, ...] = (), error: EngineError | None = None) -> Crash:
     return Crash(
         target="demo",
         pid=4711,
@@ -42,12 +42,12 @@ def in_flight(name: str, *, has_started: bool) -> InFlight:
 
 def test_one_line_says_signal_work_life_and_place() -> None:
     requests = tuple(in_flight(f"chat-{n}", has_started=n < 4) for n in range(5))
-    line = log_line(crash(Ending(-11), in_flight=requests), "started again at once", Path("/state/x.txt"))
+    line = log_line(crash(ExitReason(-11), in_flight=requests), "started again at once", Path("/state/x.txt"))
     assert line == (
         "demo: the engine process crashed (signal 11, SIGSEGV) after 12.3 s, with 4 requests being answered "
         "(chat-0, chat-1, chat-2, ...) and 1 request not begun (chat-4); started again at once; report: /state/x.txt"
     )
-    assert "with no request; given up" in log_line(crash(Ending(-9)), "given up", None)
+    assert "with no request; given up" in log_line(crash(ExitReason(-9)), "given up", None)
 
 
 def test_stderr_is_kept_as_far_as_it_cannot_quote_a_request() -> None:
@@ -75,13 +75,13 @@ def test_stderr_is_kept_as_far_as_it_cannot_quote_a_request() -> None:
 @pytest.mark.parametrize(
     ("ending", "error"),
     [
-        (Ending(1, (f"ValueError: {SECRET} failed",)), None),
-        (Ending(1, ()), EngineError(f"the engine failed: ValueError: {SECRET}")),
-        (Ending(-6, (f"{SECRET}: error",)), None),
+        (ExitReason(1, (f"ValueError: {SECRET} failed",)), None),
+        (ExitReason(1, ()), EngineError(f"the engine failed: ValueError: {SECRET}")),
+        (ExitReason(-6, (f"{SECRET}: error",)), None),
     ],
     ids=["last words", "its own last message", "abort"],
 )
-def test_neither_log_nor_report_quotes_what_was_asked(ending: Ending, error: EngineError | None) -> None:
+def test_neither_log_nor_report_quotes_what_was_asked(ending: ExitReason, error: EngineError | None) -> None:
     one = crash(ending, error=error)
     path = write_report(one)
     assert path is not None
@@ -92,7 +92,9 @@ def test_reports_are_private_few_and_small(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     before = os.umask(0)
     try:
-        paths = [write_report(crash(Ending(-11, ("ggml_abort " * 400,) * 200)), at=n) for n in range(MAX_REPORTS + 5)]
+        paths = [
+            write_report(crash(ExitReason(-11, ("ggml_abort " * 400,) * 200)), at=n) for n in range(MAX_REPORTS + 5)
+        ]
     finally:
         os.umask(before)
     left = sorted(locations.crash_reports_dir().iterdir())
@@ -107,4 +109,4 @@ def test_reports_are_private_few_and_small(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_report_that_cannot_be_written_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    assert write_report(crash(Ending(-11))) is None
+    assert write_report(crash(ExitReason(-11))) is None

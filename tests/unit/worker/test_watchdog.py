@@ -11,9 +11,9 @@ from queue import SimpleQueue
 import pytest
 from doubles.patience import wait_until
 
-from eaglelocal.worker.watchdog import Beat, Patience, Silence, Watchdog, Watched, lived_through
+from eaglelocal.worker.watchdog import Beat, Silence, SilenceLimits, Watchdog, WatchedChild, lived_through
 
-PATIENCE = Patience(still_s=10.0, computing_s=100.0, factor=20.0, loading_still_s=30.0, loading_s=300.0)
+PATIENCE = SilenceLimits(still_s=10.0, computing_s=100.0, factor=20.0, loading_still_s=30.0, loading_s=300.0)
 
 
 def silence(*seconds: float, computing: bool = False) -> Silence:
@@ -93,9 +93,9 @@ class Sleeper:
     def messages(self) -> Iterator[object]:
         yield from iter(self.words.get, None)
 
-    def watched(self) -> Watched:
+    def watched(self) -> WatchedChild:
         pid = self.process.pid
-        return Watched(pid=pid, has_work=lambda: self.has_work, is_loading=lambda: False, end=self.end)
+        return WatchedChild(pid=pid, has_work=lambda: self.has_work, is_loading=lambda: False, end=self.end)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def sleeper() -> Iterator[Sleeper]:
     made.process.wait()
 
 
-HASTY = Patience(still_s=0.2)
+HASTY = SilenceLimits(still_s=0.2)
 
 
 def test_a_still_process_with_work_is_ended(sleeper: Sleeper) -> None:
@@ -117,7 +117,7 @@ def test_a_still_process_with_work_is_ended(sleeper: Sleeper) -> None:
 def test_beats_are_kept_back(sleeper: Sleeper) -> None:
     for word in ("a", Beat(), "b", None):
         sleeper.words.put(word)
-    assert list(Watchdog(sleeper.watched(), Patience()).listening(sleeper.messages())) == ["a", "b"]
+    assert list(Watchdog(sleeper.watched(), SilenceLimits()).listening(sleeper.messages())) == ["a", "b"]
 
 
 def test_a_listener_of_ours_that_dawdles_is_not_its_fault(sleeper: Sleeper) -> None:
