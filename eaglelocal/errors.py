@@ -41,7 +41,7 @@ def _rebuild(kind: type[EagleLocalError], message: str, hint: str) -> EagleLocal
 TRACEBACK_VARIABLE = "EAGLELOCAL_TRACEBACK"  # "1": show tracebacks of unforeseen errors
 
 
-def as_bug(problem: Exception) -> EagleLocalError:
+def bug_error(problem: Exception) -> EagleLocalError:
     """Return an unforeseen exception as an error that says it is a bug."""
     return EagleLocalError(
         f"this is a bug: {type(problem).__name__}: {str(problem) or 'no message'}",

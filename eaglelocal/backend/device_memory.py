@@ -13,7 +13,7 @@ from eaglelocal.memory.budget import RAM, FreeMemory
 GPU, INTEGRATED_GPU = 1, 2  # ggml_backend_dev_type; CPU and BLAS compute in RAM
 
 
-def rooms(library: LlamaLibrary, *, ram_bytes: int | None, unified: bool) -> tuple[FreeMemory, ...]:
+def free_memory(library: LlamaLibrary, *, ram_bytes: int | None, unified: bool) -> tuple[FreeMemory, ...]:
     """Return the free memory of each device, RAM first.
 
     unified  all GPUs work in RAM, as on Apple chips and NVIDIA's GB10

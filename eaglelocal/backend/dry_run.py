@@ -101,7 +101,7 @@ class FullLog(LlamaLog):
         return "".join(self._texts).split("\n")
 
 
-def rehearse(library: LlamaLibrary, parts: Sequence[DryRunPart], *, devices: Sequence[str]) -> tuple[Buffer, ...]:
+def plan_buffers(library: LlamaLibrary, parts: Sequence[DryRunPart], *, devices: Sequence[str]) -> tuple[Buffer, ...]:
     """Return the buffers by device, of the target, then of its draft. `devices` are the GPUs' names; all else is RAM.
 
     Raises ModelFileError or ResourceError with llama.cpp's message, if a real load would fail.

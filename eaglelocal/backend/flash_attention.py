@@ -10,7 +10,7 @@ from __future__ import annotations
 MAX_SCORES_BYTES = 512 * 2**20
 
 
-def settled(asked: str, *, on_gpu: bool, kv_type: str, scores_bytes: int) -> str:
+def resolve_flash_attn(asked: str, *, on_gpu: bool, kv_type: str, scores_bytes: int) -> str:
     """Return `on` or `off` if there is a reason for it; else the setting as given."""
     if asked != "auto" or on_gpu or kv_type != "f16":
         return asked

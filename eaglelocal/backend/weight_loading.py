@@ -33,7 +33,7 @@ def types_to_read(*, huge_pages: bool, lays_out: bool, is_brief: bool) -> tuple[
     return (*(() if is_brief else WIDE), *(LAID_OUT if lays_out else ()))
 
 
-def has_room(weights_bytes: int, rooms: Sequence[FreeMemory], gpu_layers: int | None) -> bool:
+def should_read_weights(weights_bytes: int, rooms: Sequence[FreeMemory], gpu_layers: int | None) -> bool:
     """Return whether plenty of memory is free, and no GPU computes with the weights."""
     ram = next(room for room in rooms if room.device == RAM)
     is_alone = len(rooms) == 1 or gpu_layers == 0

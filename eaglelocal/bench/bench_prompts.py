@@ -17,7 +17,7 @@ from eaglelocal.core.image_formats import NAMES, media_type
 from eaglelocal.core.json_text import NestedTooDeep, read_json, read_object
 from eaglelocal.core.request import Image, Message
 from eaglelocal.core.surrogates import join_in_json
-from eaglelocal.core.utf8_text import FaultInLine, place_of, read_text_file
+from eaglelocal.core.utf8_text import FaultInLine, format_place, read_text_file
 from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
 from eaglelocal.errors import UsageError
 
@@ -47,7 +47,7 @@ class BenchPrompt:
         return any(message.images for message in self.messages)
 
 
-def built_in(categories: Sequence[str], num_prompts: int) -> list[BenchPrompt]:
+def builtin_prompts(categories: Sequence[str], num_prompts: int) -> list[BenchPrompt]:
     """Return `num_prompts` held-out conversations of each named category, or of all if none is named.
 
     Raises UsageError for an unknown category.
@@ -62,7 +62,7 @@ def built_in(categories: Sequence[str], num_prompts: int) -> list[BenchPrompt]:
     ]
 
 
-def from_file(path: Path, categories: Sequence[str] = ()) -> list[BenchPrompt]:
+def read_prompts(path: Path, categories: Sequence[str] = ()) -> list[BenchPrompt]:
     """Read one prompt a line and return those of the named categories, or all if none is named.
 
     Raises UsageError, with the line's number where a line is wrong.
@@ -72,7 +72,7 @@ def from_file(path: Path, categories: Sequence[str] = ()) -> list[BenchPrompt]:
     except OSError as error:
         raise UsageError(f"cannot read the prompts in {path}: {error.strerror}") from error
     except FaultInLine as error:
-        raise UsageError(f"cannot read the prompts in {place_of(path, error)}: {error}") from error
+        raise UsageError(f"cannot read the prompts in {format_place(path, error)}: {error}") from error
     numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]
     prompts = [_of_line(line, f"{path}, line {number}") for number, line in numbered]
     if not prompts:
@@ -88,7 +88,7 @@ def of_categories(prompts: Sequence[BenchPrompt], categories: Sequence[str]) -> 
     return [prompt for prompt in prompts if not categories or prompt.category in categories]
 
 
-def by_category(prompts: Sequence[BenchPrompt], most: int | None = None) -> dict[str, list[BenchPrompt]]:
+def group_by_category(prompts: Sequence[BenchPrompt], most: int | None = None) -> dict[str, list[BenchPrompt]]:
     """Group prompts by category, in their order, at most `most` of each."""
     sorted_in: dict[str, list[BenchPrompt]] = {}
     for prompt in prompts:

@@ -57,7 +57,7 @@ def axis_for(runs: Sequence[CategoryResult]) -> Axis:
     return Axis(math.ceil(most / step) * step, step)
 
 
-def chart(runs: Sequence[CategoryResult], *, title: str, subtitle: str) -> str:
+def draw_chart(runs: Sequence[CategoryResult], *, title: str, subtitle: str) -> str:
     """Return the text of the SVG file. A run without a speed gets a row that says so."""
     axis, sides = axis_for(runs), list(dict.fromkeys(run.side for run in runs))
     rows = [(key, list(own)) for key, own in groupby(runs, key=lambda run: (run.category, run.concurrency))]

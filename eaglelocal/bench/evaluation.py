@@ -26,7 +26,7 @@ class Evaluation:
         return tuple(one for one in self.comparisons if not one.side.isdigit() or not one.other.isdigit())
 
 
-def findings_of(laps: Sequence[TaskResult], specs: Sequence[Spec], *, server: str | None) -> Evaluation:
+def evaluate(laps: Sequence[TaskResult], specs: Sequence[Spec], *, server: str | None) -> Evaluation:
     """Evaluate the laps of our modes and of a server (the label of its side; None: there is none)."""
     modes = [str(spec) for spec in specs]
     sides = [*modes, *([server] if server else [])]

@@ -32,7 +32,7 @@ SAME_TEXT_HINT = "texts may be the same with --flash-attn on: its attention roun
 NAME_COLUMNS = 10
 
 
-def report(findings: Evaluation, *, flash_attn: str = "auto") -> str:
+def report_text(findings: Evaluation, *, flash_attn: str = "auto") -> str:
     """Return the whole report, the most important lines last. flash_attn: how the target ran (auto, on, off)."""
     parts = [
         table(findings.runs),

@@ -42,7 +42,7 @@ def rotated(sides: Sequence[T], turn: int) -> tuple[T, ...]:
     return order[::-1] if is_back else order
 
 
-def tasks(
+def order_prompts(
     prompts: Mapping[str, Sequence[BenchPrompt]], levels: Sequence[int], *, repeats: int, warm_up: Sequence[BenchPrompt]
 ) -> list[PromptGroup]:
     """Return all tasks, by rising level: prompts one at a time at level 1, in waves of that size at the others.

@@ -79,7 +79,7 @@ def tie_bound(weights: str, kv_type: str) -> float:
     return max(BOUNDS.get(weights, COARSE), KV_BOUNDS.get(kv_type, COARSE))
 
 
-def tie_bound_of(plan: Plan) -> float:
+def plan_tie_bound(plan: Plan) -> float:
     """Return the near-tie bound of a plan's target and KV cache type. Reads the target's header."""
     return tie_bound(weight_type(read_header(plan.target)), plan.kv_type)
 

@@ -69,7 +69,7 @@ class Catalog:
         return (*named, *others)
 
 
-def load(*, user_folder: Path | None = None) -> Catalog:
+def load_catalog(*, user_folder: Path | None = None) -> Catalog:
     """Load shipped and user entries; `user_folder` None: the config folder. Raises UsageError with file and key."""
     folders = (locations.profiles_dir(), locations.config_dir() if user_folder is None else user_folder)
     catalog = Catalog(

@@ -22,7 +22,7 @@ def is_stuck(target: EntryShape) -> bool:
     return keeps_state and target.architecture not in ROLLBACK_ARCHITECTURES
 
 
-def obstacle(draft: DraftEntry, target: EntryShape) -> str:
+def unsupported_reason(draft: DraftEntry, target: EntryShape) -> str:
     """Return why the draft cannot be run with this target; empty if it can."""
     if draft.kind == MTP and target.architecture not in MTP_ARCHITECTURES:
         return f"MTP drafting for {target.architecture} is not run yet"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 
 from eaglelocal.cli.output import Output
-from eaglelocal.conversation.answer_stats import honest_line
-from eaglelocal.conversation.ask import AskResult, ask, forgotten_line, listen
+from eaglelocal.conversation.answer_stats import statistics_line
+from eaglelocal.conversation.ask import AskResult, ask, follow_answer, left_out_line
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
 from eaglelocal.core.events import Finished, RequestEvent, TextPiece, Tokens
 
@@ -71,7 +71,7 @@ class Asker:
                 shown.show(_pieces_of(event))
 
         with InterruptGuard(answer.cancel):
-            return listen(answer, hear)
+            return follow_answer(answer, hear)
 
     def _tell(self, asked: AskResult) -> None:
         """Show the lines below an answer: that turns were left out, that it was cut off, its statistics."""
@@ -82,9 +82,9 @@ class Asker:
         if shown and not shown.endswith("\n"):
             self.output.data("")
         if asked.num_left_out:
-            self.output.aside(forgotten_line(asked.num_left_out, self.session.model.info.n_ctx))
+            self.output.aside(left_out_line(asked.num_left_out, self.session.model.info.n_ctx))
         if outcome.finished is not None:
-            self.output.aside(honest_line(outcome.finished))
+            self.output.aside(statistics_line(outcome.finished))
             if outcome.reasoning and not outcome.text:
                 self.output.aside("all of it was thought: nothing is said yet")
         elif outcome.text:

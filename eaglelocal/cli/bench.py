@@ -27,7 +27,7 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.reports.bench import SERVER_SIDE, BenchOptions, BenchResult, BenchSubject, finish
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.events import LoadProgress
-from eaglelocal.core.utf8_text import FaultInLine, place_of, read_text_file
+from eaglelocal.core.utf8_text import FaultInLine, format_place, read_text_file
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def bench(
     wanted = wanted_of(settings, spec=spec, concurrency=concurrency, params=params, limit_s=limit_s, skip=skip)
     asked = prompts_of(prompts, [part.strip() for part in category.split(",") if part.strip()], pairs, warm_up)
     check_folder(svg)
-    tasks, rival = tasks_of(asked, wanted, repeats), OtherServer(against, against_model, against_key_file)
-    told, result = run(sighted(settings, asked), wanted, tasks, rival=rival, output=output)
+    groups, rival = tasks_of(asked, wanted, repeats), OtherServer(against, against_model, against_key_file)
+    told, result = run(sighted(settings, asked), wanted, groups, rival=rival, output=output)
     finish(result, told, output, svg=svg, as_json=as_json)
 
 
@@ -112,21 +112,21 @@ class OtherServer:
 
 
 def run(
-    settings: Settings, wanted: BenchOptions, tasks: Sequence[PromptGroup], *, rival: OtherServer, output: Output
+    settings: Settings, wanted: BenchOptions, groups: Sequence[PromptGroup], *, rival: OtherServer, output: Output
 ) -> tuple[BenchSubject, BenchResult]:
     """Load the model, measure, and close it. Returns the run's description and its result."""
-    from eaglelocal.bench.text_identity import TextComparer, tie_bound_of
+    from eaglelocal.bench.text_identity import TextComparer, plan_tie_bound
 
     with contextlib.ExitStack() as opened:
         server = open_server(rival, opened)
         beside = server.start() if server is not None else None  # fails before a model is loaded
         plan = plan_of(settings, wanted, output)
-        bound = tie_bound_of(plan)
+        bound = plan_tie_bound(plan)
         model = load_model(plan, output)
         opened.callback(model.client.close)
         sides = sides_of(model, wanted, server)
         examiner = TextComparer(sides[0], bound=bound)
-        result = measure(sides, tasks, wanted, examiner=examiner, output=output)
+        result = measure(sides, groups, wanted, examiner=examiner, output=output)
     return BenchSubject(model.info, wanted, beside, plan.flash_attn, bound), result
 
 
@@ -193,21 +193,21 @@ def prompts_of(file: Path | None, categories: Sequence[str], pairs: int | None, 
 
     The warm-up uses the first prompts of a file, but other tasks of the corpus than those measured.
     """
-    from eaglelocal.bench.bench_prompts import built_in, by_category, from_file
+    from eaglelocal.bench.bench_prompts import builtin_prompts, group_by_category, read_prompts
 
     if file is not None:
-        prompts = from_file(file, categories)
-        return ChosenPrompts(by_category(prompts, pairs), prompts[:num_warm_up])
+        prompts = read_prompts(file, categories)
+        return ChosenPrompts(group_by_category(prompts, pairs), prompts[:num_warm_up])
     num = pairs or DEFAULT_PAIRS
-    found = by_category(built_in(categories, num + num_warm_up))
+    found = group_by_category(builtin_prompts(categories, num + num_warm_up))
     spare = [kind[num + i] for i in range(num_warm_up) for kind in found.values()]
     return ChosenPrompts({category: kind[:num] for category, kind in found.items()}, spare[:num_warm_up])
 
 
 def tasks_of(asked: ChosenPrompts, wanted: BenchOptions, repeats: int) -> list[PromptGroup]:
-    from eaglelocal.bench.run_order import tasks
+    from eaglelocal.bench.run_order import order_prompts
 
-    return tasks(asked.prompts, wanted.levels, repeats=repeats, warm_up=asked.warm_up)
+    return order_prompts(asked.prompts, wanted.levels, repeats=repeats, warm_up=asked.warm_up)
 
 
 def check_folder(svg: Path | None) -> None:
@@ -239,7 +239,7 @@ def read_key(file: Path | None) -> str:
     except OSError as error:
         raise UsageError(f"cannot read the key in {file}: {error.strerror}") from error
     except FaultInLine as error:
-        raise UsageError(f"cannot read the key in {place_of(file, error)}: {error}") from error
+        raise UsageError(f"cannot read the key in {format_place(file, error)}: {error}") from error
     keys = [line.rpartition(": ")[2].strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not keys or not keys[0].isascii() or len(keys[0].split()) != 1:
         raise UsageError(f"there is no key in {file}", hint="a line `KEY`, or `name: KEY`")
@@ -278,7 +278,12 @@ def sides_of(model: ActiveModel, wanted: BenchOptions, server: HttpClient | None
 
 # ---- the measurement
 def measure(
-    sides: Sequence[Side], tasks: Sequence[PromptGroup], wanted: BenchOptions, *, examiner: TextComparer, output: Output
+    sides: Sequence[Side],
+    groups: Sequence[PromptGroup],
+    wanted: BenchOptions,
+    *,
+    examiner: TextComparer,
+    output: Output,
 ) -> BenchResult:
     """Run the tasks. Ctrl-C and failures end the run early and are kept in the result with the laps so far."""
     from eaglelocal.bench.measure import Measurement
@@ -288,7 +293,7 @@ def measure(
     progress = output.progress()
     measuring = Measurement(sides, wanted.params, examiner=examiner, on_ask=teller(progress), skip=wanted.skip)
     try:
-        measuring.run(tasks, laps, is_needed=patience(wanted.limit_s * (len(sides) - 1)))
+        measuring.run(groups, laps, is_needed=patience(wanted.limit_s * (len(sides) - 1)))
     except KeyboardInterrupt:
         error = Cancelled("stopped")
     except EagleLocalError as failure:
@@ -297,7 +302,7 @@ def measure(
         progress.finish()
     if measuring.too_long and not laps and error is None:
         error = measuring.too_long[0]
-    return BenchResult(laps, sum(task.counts for task in tasks), error, measuring.too_long)
+    return BenchResult(laps, sum(group.counts for group in groups), error, measuring.too_long)
 
 
 def patience(limit_s: float) -> IsNeeded:

@@ -73,14 +73,14 @@ class MonitorPage:
 
 def bound_page(settings: Settings, access: Access, output: Output, *, new_key: str = "") -> MonitorPage:
     """Bind the page's address. Raises UsageError without textual-serve, ResourceError if the port is taken."""
-    from eaglelocal.server.run_server import bound
+    from eaglelocal.server.run_server import bind_socket
 
     try:
         import eaglelocal.web.site  # noqa: F401
     except ImportError as error:
         hint = 'pip install "eaglelocal[web]" (in a checkout: pip install -e ".[web]")'
         raise UsageError(f"--web needs {error.name}, which is not installed", hint=hint) from error
-    return MonitorPage(bound(settings.host, settings.web_port, flag="--web-port"), access, output, new_key)
+    return MonitorPage(bind_socket(settings.host, settings.web_port, flag="--web-port"), access, output, new_key)
 
 
 def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output) -> None:
@@ -90,11 +90,11 @@ def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output)
     its visitors need a key too.
     """
     from eaglelocal.client.servers.connection import KeepAliveConnection
-    from eaglelocal.server.access import Access, check_bind, key_warnings, names_of, read_keys
-    from eaglelocal.tui.display_options import look_of
-    from eaglelocal.tui.key_bindings import check_look
+    from eaglelocal.server.access import Access, check_bind, key_warnings, parse_host_names, read_keys
+    from eaglelocal.tui.display_options import display_options
+    from eaglelocal.tui.key_bindings import check_display_options
 
-    check_look(look_of(settings))
+    check_display_options(display_options(settings))
     watched_url = KeepAliveConnection(url).url
     key_file = Path(settings.api_key_file).expanduser() if settings.api_key_file else None
     keys = read_keys(key_file, os.environ)
@@ -104,7 +104,7 @@ def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output)
     new_key = "" if keys or not api_key else secrets.token_urlsafe(24)
     if new_key:
         keys = ApiKeys((("this page", new_key),))
-    names = names_of((*settings.allowed_hosts, settings.host))
+    names = parse_host_names((*settings.allowed_hosts, settings.host))
     page = bound_page(settings, Access(host=settings.host, keys=keys, names=names), output, new_key=new_key)
     asyncio.run(until_stopped(page, watched_url, api_key))
 

@@ -33,7 +33,7 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation.answer_stats import model_line
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.message_output import MessageOutput
-from eaglelocal.conversation.pictures import Pictures, pictures_of
+from eaglelocal.conversation.pictures import Pictures, read_pictures
 from eaglelocal.conversation.session import ModelChoice, ModelLoader, Session
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.surrogates import join_surrogates
@@ -82,7 +82,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     """
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
-    pictures = pictures_of(image or [])
+    pictures = read_pictures(image or [])
     question = question_of(prompt, output, as_json=as_json)
     if question is None and not plain and has_screen(output):
         raise typer.Exit(show_screen(settings, pictures, keeps=save, tint=bool(tint)))
@@ -122,11 +122,11 @@ def has_screen(output: Output) -> bool:
 def show_screen(settings: Settings, pictures: Pictures, *, keeps: bool, tint: bool) -> int:
     """Run the chat screen until the user leaves; it appears before the model is loaded. Returns the exit code."""
     from eaglelocal.tui.chat_app import ChatApp, ChatPlaces, run_chat
-    from eaglelocal.tui.display_options import look_of
-    from eaglelocal.tui.key_bindings import check_look
+    from eaglelocal.tui.display_options import display_options
+    from eaglelocal.tui.key_bindings import check_display_options
 
-    look = look_of(settings)
-    check_look(look)
+    look = display_options(settings)
+    check_display_options(look)
     places = ChatPlaces(conversations=locations.conversations_dir(), history=locations.question_history_file())
     return run_chat(ChatApp(partial(open_session, settings, pictures=pictures), places, look, keeps=keeps, tint=tint))
 

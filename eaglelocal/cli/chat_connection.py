@@ -66,9 +66,9 @@ def joined_model(settings: Settings, voice: MessageOutput) -> ActiveModel | None
 
 def name_server_of(target: str, voice: MessageOutput) -> None:
     """Point out a running server that has this target loaded, before it is loaded a second time."""
-    from eaglelocal.client.running_servers import running_servers
+    from eaglelocal.client.running_servers import find_running_servers
 
-    for server in running_servers():
+    for server in find_running_servers():
         if server.target == target or server.target.startswith(f"{target}:"):  # named without quantization
             voice.aside(f"{server.url} has {server.target} too: without --target it answers, and memory is spared")
             return
@@ -94,20 +94,20 @@ def spec_of(settings: Settings, model: ActiveModel) -> Spec | None:
 
 def key_of(url: str, environ: Mapping[str, str]) -> str:
     """Return a server's key: as announced by a local eaglelocal server, else of OUR_KEY or OPENAI_KEY, else ""."""
-    from eaglelocal.client.running_servers import running_servers
+    from eaglelocal.client.running_servers import find_running_servers
 
-    announced = next((server.api_key for server in running_servers() if server.is_at(url)), "")
+    announced = next((server.api_key for server in find_running_servers() if server.is_at(url)), "")
     return announced or environ.get(OUR_KEY) or environ.get(OPENAI_KEY) or ""
 
 
 def ready_servers(voice: MessageOutput, *, patience_s: float) -> Iterator[RunningServer]:
     """Return the running eaglelocal servers that are ready, newest first; report why others are skipped."""
-    from eaglelocal.client.running_servers import running_servers, state_of
+    from eaglelocal.client.running_servers import find_running_servers, request_state
 
     def settled(server: RunningServer) -> str:
-        return settled_state(partial(state_of, server), f"waiting for {server.url}", voice, patience_s=patience_s)
+        return settled_state(partial(request_state, server), f"waiting for {server.url}", voice, patience_s=patience_s)
 
-    return ready_of(((server, settled(server)) for server in running_servers()), voice)
+    return ready_of(((server, settled(server)) for server in find_running_servers()), voice)
 
 
 def settled_state(read_state: Callable[[], str], what: str, voice: MessageOutput, *, patience_s: float) -> str:

@@ -18,11 +18,11 @@ from eaglelocal.cli.line_editor import LineDiscarded, LineEditor, TerminalGone, 
 from eaglelocal.cli.output import Output, OutputClosed
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.answer_stats import model_lines
-from eaglelocal.conversation.pictures import dropped_pictures
+from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.session import Session
-from eaglelocal.conversation.slash_actions import ActionContext, LeaveChat, act, copied_line, no_clipboard
-from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse
-from eaglelocal.errors import TRACEBACK_VARIABLE, EagleLocalError, as_bug
+from eaglelocal.conversation.slash_actions import ActionContext, LeaveChat, copy_message, refuse_to_copy, run_command
+from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse_command
+from eaglelocal.errors import TRACEBACK_VARIABLE, EagleLocalError, bug_error
 from eaglelocal.tui import clipboard
 
 INTERRUPTED = 130
@@ -67,7 +67,7 @@ class ChatLoop:
     def _tell_bug(self, problem: Exception) -> None:
         if os.environ.get(TRACEBACK_VARIABLE) == "1":
             self.asker.output.message("".join(traceback.format_exception(problem)))
-        self.asker.output.error(as_bug(problem))
+        self.asker.output.error(bug_error(problem))
 
     def _leaves(self) -> bool:
         self.presses += 1
@@ -78,10 +78,10 @@ class ChatLoop:
     def _once(self) -> None:
         line = self.read_question()
         self.presses = 0
-        if dropped_pictures(line):
-            act(self.desk, Command("/image", line))
+        if find_dropped_pictures(line):
+            run_command(self.desk, Command("/image", line))
         elif is_command(line):
-            question = act(self.desk, parse(line))
+            question = run_command(self.desk, parse_command(line))
             if question is not None:
                 self.asker.output.aside(question)
                 self._ask(question)
@@ -132,8 +132,8 @@ def keep_talk(desk: ActionContext) -> None:
 def copy_to_desktop(text: str, output: Output) -> None:
     """Copy a text to the clipboard and confirm it. Raises UsageError if no clipboard program is found."""
     if not clipboard.fill(text):
-        no_clipboard(text)
-    output.message(copied_line(text))
+        refuse_to_copy(text)
+    output.message(copy_message(text))
 
 
 def _manners(is_tinted: bool) -> list[str]:

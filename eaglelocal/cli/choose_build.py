@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.reference import Profile, parse_reference
 from eaglelocal.cli.plan import options_for, planned
 from eaglelocal.errors import UsageError
@@ -30,7 +30,7 @@ def planned_for_here(target: str, *, draft: str = "auto") -> ChosenBuild | None:
     parsed = parse_reference(target)
     if not isinstance(parsed, Profile) or parsed.quant:
         return None
-    catalog = load()
+    catalog = load_catalog()
     catalog.target(parsed.id)
     options = options_for(target, {}, goal=GOAL, is_elsewhere=False)
     wanted = "none" if "none" in (draft, options.draft) else "auto"

@@ -26,12 +26,12 @@ def doctor(as_json: flags.AsJson = False) -> None:
     eaglelocal doctor
     eaglelocal doctor --json | jq -r '.findings[] | select(.level != "ok").command'
     """
-    from eaglelocal.doctor.checks import examine
-    from eaglelocal.doctor.gather import gather
+    from eaglelocal.doctor.checks import run_checks
+    from eaglelocal.doctor.gather import gather_facts
     from eaglelocal.probe.probe import probe
 
     output = standard_output()
-    findings = examine(gather(probe()))
+    findings = run_checks(gather_facts(probe()))
     if as_json:
         output.object(findings_object(findings))
     else:

@@ -12,17 +12,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eaglelocal.bench.bench_prompts import BenchPrompt, built_in
+from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts
 from eaglelocal.conversation.session import ChatClient
 from eaglelocal.core.events import Failed, Finished, Tokens
-from eaglelocal.core.request import ChatRequest, fixed
+from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NORM_OUTPUT_KEY
-from eaglelocal.gguf.header_patch import amend
+from eaglelocal.gguf.header_patch import patch_header
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.heads.convert import HeadReading, ReadHead, padded_taps
-from eaglelocal.hub.heads.trial_verdict import TrialAcceptance, figures_of, goes_on_better, starts_better
+from eaglelocal.hub.heads.convert import HeadReading, ReadHead, pad_taps
+from eaglelocal.hub.heads.trial_verdict import (
+    TrialAcceptance,
+    has_better_first_token,
+    has_longer_acceptance,
+    sum_acceptance,
+)
 
 DRAFT_LENGTH = 5
 NUM_TOKENS = 1000  # generated with each reading; at least two readings are tried
@@ -62,7 +67,7 @@ class TrialOutcome:
         """
         flipped = replace(self.best.reading, norm_output=not self.best.reading.norm_output)
         others = [tried.figures for tried in self.tried if tried.reading == flipped]
-        return bool(others) and not goes_on_better(self.best.figures, others[0])
+        return bool(others) and not has_longer_acceptance(self.best.figures, others[0])
 
 
 class HeadTrial:
@@ -89,9 +94,9 @@ class HeadTrial:
         best = self._try(self._head.stated)
         for reading in self._head.alternatives():
             other = self._try(reading)
-            best = other if starts_better(other.figures, best.figures) else best
+            best = other if has_better_first_token(other.figures, best.figures) else best
         other = self._try(replace(best.reading, norm_output=not best.reading.norm_output))
-        best = other if goes_on_better(other.figures, best.figures) else best
+        best = other if has_longer_acceptance(other.figures, best.figures) else best
         check_knows_target(self._head.name, best.figures)
         write_reading(self._path, best.reading, self._n_layer, best.figures.length)
         return TrialOutcome(tuple(self._tried), best)
@@ -118,10 +123,10 @@ class HeadTrial:
 
 
 def write_reading(path: Path, reading: HeadReading, n_layer: int, length: float) -> None:
-    amend(
+    patch_header(
         read_header(path),
         {
-            "eagle3.target_layers": padded_taps(reading.taps, n_layer),
+            "eagle3.target_layers": pad_taps(reading.taps, n_layer),
             "eagle3.norm_before_residual": reading.norm_before_residual,
             NORM_OUTPUT_KEY: reading.norm_output,
             ACCEPTANCE_LENGTH_KEY: length,
@@ -144,7 +149,7 @@ def check_knows_target(name: str, figures: TrialAcceptance, *, hint: str = OTHER
 def prompts() -> list[BenchPrompt]:
     """Return prompts of all categories, alternating between them."""
     kinds: dict[str, list[BenchPrompt]] = {}
-    for prompt in built_in((), PROMPTS_OF_A_KIND):
+    for prompt in builtin_prompts((), PROMPTS_OF_A_KIND):
         kinds.setdefault(prompt.category, []).append(prompt)
     return [prompt for turn in zip(*kinds.values(), strict=True) for prompt in turn]
 
@@ -167,7 +172,7 @@ def ask_all(
         on_tokens(min(len(said) / num_tokens, 1.0))
         if len(said) >= num_tokens or time.monotonic() - began_at > PATIENCE_S:
             break
-    return figures_of(counts, said), len(counts)
+    return sum_acceptance(counts, said), len(counts)
 
 
 def request_of(prompt: BenchPrompt, number: int, *, has_template: bool) -> ChatRequest:
@@ -180,7 +185,7 @@ def request_of(prompt: BenchPrompt, number: int, *, has_template: bool) -> ChatR
 def as_trial(request: ChatRequest, number: int) -> ChatRequest:
     """Return the request with greedy sampling and drafts of DRAFT_LENGTH."""
     params = SamplingParams(temperature=0.0, max_tokens=ANSWER_TOKENS)
-    return replace(request, id=f"trial-{number}", params=params, spec=fixed(DRAFT_LENGTH))
+    return replace(request, id=f"trial-{number}", params=params, spec=fixed_spec(DRAFT_LENGTH))
 
 
 def _ask(client: ChatClient, request: ChatRequest, said: list[int]) -> Finished:

@@ -63,17 +63,19 @@ def import_head(
     eaglelocal import ./EAGLE3-Qwen3-8B --target ./Qwen3-8B-Q4_K_M.gguf
     """
     from eaglelocal.cli.reports.import_head import head_lines, report_object, trial_lines
-    from eaglelocal.hub.heads.head_store import place_of, written
+    from eaglelocal.hub.heads.head_store import head_path, write_head_file
 
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
     check_asked(settings.target, type, hint="eaglelocal import HEAD --target FILE.gguf")
     found = find(settings, output)
     read = understand(head, found)
-    place = place_of(found.header, found.info, read.name, type)
+    place = head_path(found.header, found.info, read.name, type)
     path = asked_place(out, place.name) if out else place
     tell = output.message if as_json else output.data
-    with written(path, *parts_of(read, found, type), on_progress=progress_of(output, "writing the head")) as partial:
+    with write_head_file(
+        path, *parts_of(read, found, type), on_progress=progress_of(output, "writing the head")
+    ) as partial:
         warnings = (*read.notes, *check_written(partial, read, found))
         for line in head_lines(read, found, warnings):
             tell(line)
@@ -117,7 +119,7 @@ def is_head(path: Path) -> bool:
 def find(settings: Settings, output: Output) -> FoundTarget:
     """Find the target and read its header. Raises IncompatibleError if no head can draft for it."""
     from eaglelocal.errors import IncompatibleError
-    from eaglelocal.gguf.draft_pairing import head_obstacle
+    from eaglelocal.gguf.draft_pairing import head_problem
     from eaglelocal.hub.target_resolver import find_target
 
     progress = output.progress()
@@ -127,7 +129,7 @@ def find(settings: Settings, output: Output) -> FoundTarget:
         )
     finally:
         progress.finish()
-    if obstacle := head_obstacle(found.info):
+    if obstacle := head_problem(found.info):
         raise IncompatibleError(f"no head can draft for {found.label}: {obstacle}", hint="`--draft ngram` needs none")
     return found
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from eaglelocal.cli.prompt_signals import delivered_signals
-from eaglelocal.conversation.pictures import completions
+from eaglelocal.conversation.pictures import complete_path
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.surrogates import join_surrogates
 
@@ -81,10 +81,10 @@ def _more(read_line: ReadLine) -> str:
 class LineEditor:
     """A line editor with history. Use as a context manager: leaving writes the history file."""
 
-    def __init__(self, history: Path, completions: Sequence[str] = (), *, prompt_is_shown: bool = True) -> None:
+    def __init__(self, history: Path, words: Sequence[str] = (), *, prompt_is_shown: bool = True) -> None:
         self._history = history
         self._prompt_is_shown = prompt_is_shown  # False if stdout is a file: the prompt is no data
-        self._completions = tuple(completions)
+        self._completions = tuple(words)
 
     def __enter__(self) -> LineEditor:
         if isinstance(sys.stdin, io.TextIOWrapper):  # invalid UTF-8 must not raise
@@ -130,7 +130,7 @@ class LineEditor:
 
     def _complete(self, text: str, state: int) -> str | None:
         if readline.get_line_buffer().startswith(IMAGE):
-            return next(iter(completions(text)[state:]), None)
+            return next(iter(complete_path(text)[state:]), None)
         matches = [word for word in self._completions if text and word.startswith(text)]
         return matches[state] + " " if state < len(matches) else None
 

@@ -31,16 +31,21 @@ def ls(as_json: flags.AsJson = False) -> None:
     eaglelocal ls --json | jq -r '.models[].reference'
     """
     from eaglelocal import locations
-    from eaglelocal.hub.heads.head_store import unfinished_heads
-    from eaglelocal.hub.heads.requantized_copy import all_copies
-    from eaglelocal.hub.hub_cache import partials_in
-    from eaglelocal.hub.inventory import inventory
-    from eaglelocal.training.training_folder import workplaces
+    from eaglelocal.hub.heads.head_store import find_unfinished_heads
+    from eaglelocal.hub.heads.requantized_copy import list_copies
+    from eaglelocal.hub.hub_cache import find_partials
+    from eaglelocal.hub.inventory import list_all_models
+    from eaglelocal.training.training_folder import list_folders
 
     output = standard_output()
     cache = locations.hub_cache_dir()
-    places = workplaces()
-    entries, partials, heads, copies = inventory(cache), partials_in(cache), unfinished_heads(), sized(all_copies())
+    places = list_folders()
+    entries, partials, heads, copies = (
+        list_all_models(cache),
+        find_partials(cache),
+        find_unfinished_heads(),
+        sized(list_copies()),
+    )
     if as_json:
         return output.object(
             {
@@ -72,20 +77,20 @@ def table(entries: Sequence[InventoryEntry], *, now: float, width: int | None) -
 
 
 def _row(entry: InventoryEntry, now: float) -> tuple[str, ...]:
-    about = entry.described
+    about = entry.description
     context = f"{about.context}" if about.context else ""
     age = "" if entry.origin == "embedded" else age_text(now - entry.modified_at)
     return entry.reference, size_text(entry.size_bytes), context, _kind(entry), age
 
 
 def _kind(entry: InventoryEntry) -> str:
-    if entry.described.problem:
+    if entry.description.problem:
         return "unreadable"
     if entry.is_outdated:
         return "outdated"
     if entry.origin != "hub":
         return entry.origin
-    kind = KINDS.get(entry.described.kind, entry.described.architecture)
+    kind = KINDS.get(entry.description.kind, entry.description.architecture)
     return f"{kind}, images" if entry.projector else kind
 
 
@@ -148,7 +153,7 @@ def place_object(place: TrainingFolder) -> dict[str, object]:
 
 
 def entry_object(entry: InventoryEntry) -> dict[str, object]:
-    about = entry.described
+    about = entry.description
     return {
         "reference": entry.reference,
         "origin": entry.origin,

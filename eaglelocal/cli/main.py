@@ -39,8 +39,8 @@ from eaglelocal.cli import (
 from eaglelocal.cli.flag_variables import give_variables
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
-from eaglelocal.conversation.spelling import nearest
-from eaglelocal.errors import TRACEBACK_VARIABLE, Cancelled, EagleLocalError, UsageError, as_bug
+from eaglelocal.conversation.spelling import closest_word
+from eaglelocal.errors import TRACEBACK_VARIABLE, Cancelled, EagleLocalError, UsageError, bug_error
 
 PROGRAM = "eaglelocal"
 INTERRUPTED = 130
@@ -157,7 +157,7 @@ def as_error(problem: Exception) -> EagleLocalError:
         return _usage(problem)
     if isinstance(problem, typer.Abort):
         return Cancelled("stopped")
-    return as_bug(problem)
+    return bug_error(problem)
 
 
 def _usage(problem: Exception) -> UsageError:
@@ -175,5 +175,5 @@ def _check_command(arguments: Sequence[str]) -> None:
     """
     words = [argument for argument in arguments[:1] if not argument.startswith("-")]
     if words and words[0] not in commands():
-        close = nearest(words[0], commands())
+        close = closest_word(words[0], commands())
         raise UsageError(f"no command {words[0]!r}", hint=f"{PROGRAM} {close}" if close else f"{PROGRAM} --help")

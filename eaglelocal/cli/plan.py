@@ -10,7 +10,7 @@ import typer
 
 from eaglelocal.cli import flags
 from eaglelocal.cli.output import standard_output
-from eaglelocal.conversation.spelling import nearest
+from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -83,14 +83,14 @@ def planned(options: RunOptions, machine: str | None, *, ram_gib: float | None =
 
     Raises UsageError, ModelFileError or IncompatibleError.
     """
-    from eaglelocal.catalog.catalog import load
-    from eaglelocal.planning.find_options import candidates
+    from eaglelocal.catalog.catalog import load_catalog
+    from eaglelocal.planning.find_options import find_options
     from eaglelocal.planning.measured_costs import measured_costs
-    from eaglelocal.planning.plan_search import plan as decide
+    from eaglelocal.planning.plan_search import search_plan as decide
 
-    catalog = load()
+    catalog = load_catalog()
     rig = None if machine is None and ram_gib is None else there(machine, catalog, ram_gib)
-    found = candidates(options, catalog)
+    found = find_options(options, catalog)
     rig = rig or here(catalog)
     return decide(found, rig, options, measured=measured_costs(found, rig))
 
@@ -121,7 +121,7 @@ def checked_goal(name: str) -> str:
     from eaglelocal.planning.goals import GOALS
 
     if name not in GOALS:
-        close = nearest(name, GOALS)
+        close = closest_word(name, GOALS)
         raise UsageError(
             f"--goal must be {', '.join(GOALS)}, not {name!r}", hint=f"did you mean {close}?" if close else ""
         )
@@ -129,10 +129,10 @@ def checked_goal(name: str) -> str:
 
 
 def here(catalog: Catalog) -> MachineSpec:
-    from eaglelocal.planning.machine_spec import rig_of
+    from eaglelocal.planning.machine_spec import make_machine_spec
     from eaglelocal.probe.probe import probe
 
-    return rig_of(probe(), catalog.machines)
+    return make_machine_spec(probe(), catalog.machines)
 
 
 def there(name: str | None, catalog: Catalog, ram_gib: float | None) -> MachineSpec:
@@ -141,18 +141,18 @@ def there(name: str | None, catalog: Catalog, ram_gib: float | None) -> MachineS
     Raises UsageError on an unknown machine, or on `ram_gib` without a machine that has RAM beside its GPUs.
     """
     from eaglelocal.catalog.known_machines import GIB
-    from eaglelocal.planning.machine_spec import rig_of_known, with_ram
+    from eaglelocal.planning.machine_spec import known_machine_spec, with_ram
 
     known = None if name is None else catalog.machine(name)
     if known is None or (ram_gib is not None and not known.num_gpus):
         of = "the memory of this machine is known" if known is None else f"{known.name} has no memory beside a card"
         raise UsageError(f"--ram goes with --machine and a card: {of}", hint="--machine rtx-3090 --ram 64")
-    rig = rig_of_known(known)
+    rig = known_machine_spec(known)
     return rig if ram_gib is None else with_ram(rig, int(ram_gib * GIB))
 
 
 def nothing_fits(outcome: SearchOutcome) -> ResourceError:
-    from eaglelocal.planning.no_fit_hints import nothing_fits as why
+    from eaglelocal.planning.no_fit_hints import explain_no_fit as why
 
     message, hint = why(outcome)
     return ResourceError(message, hint=hint)

@@ -30,12 +30,12 @@ def probe(as_json: flags.AsJson = False, measure: Measure = False) -> None:
     eaglelocal probe
     eaglelocal probe --json | jq .memory
     """
-    from eaglelocal.probe.bandwidth import with_bandwidth
+    from eaglelocal.probe.bandwidth import add_bandwidth
     from eaglelocal.probe.machine_json import to_json
     from eaglelocal.probe.probe import probe as probe_machine
 
     output = standard_output()
-    machine = with_bandwidth(probe_machine(), again=measure)
+    machine = add_bandwidth(probe_machine(), again=measure)
     if as_json:
         return output.object(to_json(machine))
     for line in machine_lines(machine, now=time.time()):

@@ -20,10 +20,10 @@ def ps(as_json: flags.AsJson = False) -> None:
     eaglelocal ps
     eaglelocal ps --json | jq '.servers[].url'
     """
-    from eaglelocal.client.running_servers import running_servers, state_of
+    from eaglelocal.client.running_servers import find_running_servers, request_state
 
     output = standard_output()
-    found = [(server, state_of(server)) for server in running_servers()]
+    found = [(server, request_state(server)) for server in find_running_servers()]
     if as_json:
         return output.object({"servers": [server_object(server, state) for server, state in found]})
     if not found:
@@ -46,9 +46,12 @@ def server_object(server: RunningServer, state: str) -> dict[str, object]:
 
 def server_lines(found: Sequence[tuple[RunningServer, str]], *, now: float, width: int | None) -> list[str]:
     """Return one line a server; if `width` is given, lines are cut to fit: names of targets may be long."""
-    from eaglelocal.tui.duration_text import span
+    from eaglelocal.tui.duration_text import format_duration
 
-    rows = [(server.url, state, f"pid {server.pid}", f"up {span(now - server.started_at)}") for server, state in found]
+    rows = [
+        (server.url, state, f"pid {server.pid}", f"up {format_duration(now - server.started_at)}")
+        for server, state in found
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row, (server, _) in zip(rows, found, strict=True):

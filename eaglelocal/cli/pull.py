@@ -67,14 +67,14 @@ def pull(
     eaglelocal pull qwen3-8b --quant Q5_K_M --yes
     eaglelocal pull qwen3-8b --verify
     """
-    from eaglelocal.hub.client_settings import idle_settings, prepare_client
+    from eaglelocal.hub.client_settings import prepare_client, unused_settings
 
     output = standard_output()
     want = wanted_here(target, draft, quant, output)
     if want is None:
         return output.message(f"{target} is embedded: there is nothing to fetch")
     prepare_client()
-    for line in idle_settings():
+    for line in unused_settings():
         output.message(line)
     orders = with_eyes(ordered(want, output), mmproj)
     if not orders:
@@ -90,27 +90,27 @@ def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> P
     None for the embedded model. Raises UsageError.
     """
     from eaglelocal.cli.choose_build import planned_for_here
-    from eaglelocal.hub.hub_references import wanted
+    from eaglelocal.hub.hub_references import plan_pull
 
     planned = planned_for_here(target, draft=draft) if quant is None else None
     if planned is None:
-        return wanted(target, draft=draft, quant=quant)
+        return plan_pull(target, draft=draft, quant=quant)
     if planned.problem:
         output.message(f"as planned, {target} does not fit this machine: {planned.problem}")
-        return wanted(target, draft=draft)
+        return plan_pull(target, draft=draft)
     chosen = planned.draft if draft == "auto" else draft
     if draft == "auto" and comes_with_target(chosen):
         chosen = "auto"
     output.message(f"planned for this machine: {target}:{planned.quant}, `eaglelocal plan {target}` says why")
-    want = wanted(target, draft=chosen, quant=planned.quant)
+    want = plan_pull(target, draft=chosen, quant=planned.quant)
     by_name = draft not in ("auto", "none")
     return want if want is None else replace(want, quant_is_asked_for=False, draft_is_asked_for=by_name)
 
 
 def comes_with_target(draft: str) -> bool:
-    from eaglelocal.catalog.catalog import load
+    from eaglelocal.catalog.catalog import load_catalog
 
-    entry = load().drafts.get(draft)
+    entry = load_catalog().drafts.get(draft)
     return entry is not None and entry.is_in_target
 
 
@@ -139,9 +139,9 @@ def ordered(want: PullPlan, output: Output) -> list[DownloadOrder]:
 
 def with_eyes(orders: list[DownloadOrder], mmproj: str) -> list[DownloadOrder]:
     """Return the orders; the first, the model's, includes a projector if its repository has one."""
-    from eaglelocal.hub.pull_plan import with_projector
+    from eaglelocal.hub.pull_plan import add_projector
 
-    return [with_projector(order, mmproj) if not number else order for number, order in enumerate(orders)]
+    return [add_projector(order, mmproj) if not number else order for number, order in enumerate(orders)]
 
 
 def say_other_copy(want: PullPlan, output: Output) -> None:
@@ -206,7 +206,7 @@ def patience_of(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> R
 
 def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_verified: bool = False) -> None:
     """Show the files, ask and fetch them. Raises Cancelled if the answer is no."""
-    from eaglelocal.hub.download import check_disk, check_names, fetch, free_bytes, missing_bytes
+    from eaglelocal.hub.download import check_disk, check_names, download_files, free_bytes, missing_bytes
 
     cache = locations.hub_cache_dir()
     check_names(orders, cache)
@@ -223,7 +223,7 @@ def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_
         output.message("all of it is here already, by name and size; --verify compares its hashes too")
     progress = output.progress()
     try:
-        fetch(
+        download_files(
             orders,
             cache,
             patience=patience_of(output),
@@ -279,13 +279,13 @@ def check(want: PullPlan, orders: Sequence[DownloadOrder], output: Output) -> No
     Raises ModelFileError on a file that cannot run, IncompatibleError if a draft that was asked for does not fit.
     """
     from eaglelocal.gguf.mtp import has_mtp
-    from eaglelocal.hub.inventory import HEAD, described
+    from eaglelocal.hub.inventory import HEAD, describe_file
     from eaglelocal.hub.pull_plan import needs_import
     from eaglelocal.hub.target_resolver import read_target
 
     if needs_import(orders[0]):
         return say_import(orders[0], "REF", output)
-    if described(path_of(orders[0])).kind == HEAD:
+    if describe_file(path_of(orders[0])).kind == HEAD:
         output.message(f"checked: {orders[0].reference}, a draft head; it drafts for the model that it was made for:")
         return output.data(f"eaglelocal chat --target REF --draft {orders[0].reference}")
     target = read_target(path_of(orders[0]))
@@ -313,9 +313,9 @@ def check(want: PullPlan, orders: Sequence[DownloadOrder], output: Output) -> No
 
 def tell_eyes(target: FoundTarget, output: Output) -> None:
     """Show which projector on disk lets the target read images, or why there is none."""
-    from eaglelocal.hub.projector_resolver import projector_beside
+    from eaglelocal.hub.projector_resolver import find_projector_beside
 
-    eyes = projector_beside(target.path, target.header, is_of_hub=True)
+    eyes = find_projector_beside(target.path, target.header, is_of_hub=True)
     if eyes.path is not None:
         output.message(f"checked: {eyes.path.name}, with which it reads images")
     elif eyes.note:
@@ -370,16 +370,16 @@ def written(file: Path) -> Iterator[None]:
 
 
 def checked_draft(order: DownloadOrder, target: FoundTarget) -> FoundDraft:
-    from eaglelocal.hub.draft_resolver import draft_at
+    from eaglelocal.hub.draft_resolver import read_draft_file
 
-    return draft_at(path_of(order), target)
+    return read_draft_file(path_of(order), target)
 
 
 def path_of(order: DownloadOrder) -> Path:
     """Return the file that llama.cpp opens. Raises ModelFileError if it is missing."""
-    from eaglelocal.hub.download import pointer
+    from eaglelocal.hub.download import snapshot_link
 
-    path = pointer(order, order.files[0], locations.hub_cache_dir())
+    path = snapshot_link(order, order.files[0], locations.hub_cache_dir())
     if not path.is_file():
         raise ModelFileError(f"{path} has gone", hint=f"eaglelocal pull {order.reference}")
     return path

@@ -23,10 +23,10 @@ def discard_damaged(orders: Sequence[DownloadOrder], output: Output, *, yes: boo
 
     Raises Cancelled if the answer is no.
     """
-    from eaglelocal.hub.download import discard, whole_files
+    from eaglelocal.hub.download import discard_file, find_complete_files
 
     cache = locations.hub_cache_dir()
-    there = [(order, file, promised) for order in orders for file, promised in whole_files(order, cache)]
+    there = [(order, file, promised) for order in orders for file, promised in find_complete_files(order, cache)]
     wrong = hashed([promised for _, _, promised in there], output)
     if not wrong:
         return False
@@ -34,7 +34,7 @@ def discard_damaged(orders: Sequence[DownloadOrder], output: Output, *, yes: boo
     confirm(f"remove and fetch {size_text(num_bytes)} again?", output, yes=yes, default=True)
     for order, file, promised in there:
         if promised in wrong:
-            discard(order, file, cache)
+            discard_file(order, file, cache)
     return True
 
 
@@ -44,13 +44,13 @@ def verify_on_disk(want: PullPlan, output: Output) -> None:
     Raises ModelFileError on a damaged file.
     """
     from eaglelocal.hub.cached_files import find_cached
-    from eaglelocal.hub.verification import of_cache
+    from eaglelocal.hub.verification import promised_files
 
     try:
         model = find_cached(locations.hub_cache_dir(), want.target)
     except EagleLocalError:
         return None  # already reported
-    files = of_cache(model)
+    files = promised_files(model)
     if len(files) < len(model.paths):
         return output.message("its hashes are not known: only a hub that answers can tell them")
     if wrong := hashed(files, output):
@@ -61,7 +61,7 @@ def verify_on_disk(want: PullPlan, output: Output) -> None:
 
 def hashed(files: Sequence[PromisedFile], output: Output) -> list[PromisedFile]:
     """Hash the files, report the result and return the damaged ones."""
-    from eaglelocal.hub.verification import damaged
+    from eaglelocal.hub.verification import find_damaged
 
     total, done = sum(file.size_bytes for file in files), 0
     progress = output.progress()
@@ -72,7 +72,7 @@ def hashed(files: Sequence[PromisedFile], output: Output) -> list[PromisedFile]:
         progress(LoadProgress(done / total, f"hashing {size_text(total)}"))
 
     try:
-        wrong = damaged(files, count)
+        wrong = find_damaged(files, count)
     finally:
         progress.finish()
     for file in wrong:

@@ -32,7 +32,7 @@ def rm(ref: Which, yes: Yes = False) -> None:
     eaglelocal rm user/repo-GGUF:Q4_K_M
     eaglelocal rm demo@1b:bf16 --yes
     """
-    from eaglelocal.hub.heads.requantized_copy import drop_stale
+    from eaglelocal.hub.heads.requantized_copy import delete_stale_copies
     from eaglelocal.hub.removal import remove
 
     output = standard_output()
@@ -42,7 +42,7 @@ def rm(ref: Which, yes: Yes = False) -> None:
     confirm(f"free {size_text(removal.freed_bytes)}?", output, yes=yes, default=False)
     removal = removal_of(ref)  # a download may have started before the answer
     remove(removal)
-    freed_bytes = removal.freed_bytes + drop_stale(locations.light_heads_dir())
+    freed_bytes = removal.freed_bytes + delete_stale_copies(locations.light_heads_dir())
     output.message(f"freed {size_text(freed_bytes)}")
 
 
@@ -66,21 +66,21 @@ def removal_of(reference: str) -> Removal:
 def _generated(reference: str) -> Removal:
     """Return the generated files of an embedded model, including those of older versions."""
     from eaglelocal.hub.inflation.inflate import parse_demo_reference
-    from eaglelocal.hub.inventory import generated, reference_of
+    from eaglelocal.hub.inventory import list_inflated, reference_of
     from eaglelocal.hub.removal import plan_file_removal
     from eaglelocal.hub.target_resolver import NATIVE
 
     if reference == NATIVE:
         raise UsageError("the embedded model belongs to eaglelocal", hint="pip uninstall eaglelocal removes both")
     wanted = reference_of(parse_demo_reference(reference))
-    paths = [path for entry in generated() if entry.reference == wanted for path in entry.paths]
+    paths = [path for entry in list_inflated() if entry.reference == wanted for path in entry.paths]
     if not paths:
         raise ModelFileError(f"{wanted} is not on disk", hint="eaglelocal ls shows what is")
     return plan_file_removal(f"{wanted}, which is written again when it is used", paths)
 
 
 def _imported(path: Path) -> Removal:
-    from eaglelocal.hub.inventory import TRAINED, imported
+    from eaglelocal.hub.inventory import TRAINED, list_imported
     from eaglelocal.hub.removal import plan_file_removal
 
     if not path.exists():
@@ -89,7 +89,7 @@ def _imported(path: Path) -> Removal:
         return plan_file_removal(f"{path_text(path)}, what an import left behind", [path])
     if place := _workplace(path):
         return plan_file_removal(f"{path_text(path)}, what {place.target or 'a target'} answered", place.paths)
-    head = next((entry for entry in imported() if _place(entry.path) == _place(path)), None)
+    head = next((entry for entry in list_imported() if _place(entry.path) == _place(path)), None)
     if head is None:
         raise UsageError(f"{path} is a file of yours", hint=f"rm {path}")
     return plan_file_removal(f"{path_text(path)}, {'a' if head.origin == TRAINED else 'an'} {head.origin}", [path])
@@ -97,9 +97,9 @@ def _imported(path: Path) -> Removal:
 
 def _workplace(path: Path) -> TrainingFolder | None:
     """Return the working folder of `train` at this path, or None. Raises ResourceError if it is in use."""
-    from eaglelocal.training.training_folder import workplaces
+    from eaglelocal.training.training_folder import list_folders
 
-    place = next((place for place in workplaces() if _place(place.folder) == _place(path)), None)
+    place = next((place for place in list_folders() if _place(place.folder) == _place(path)), None)
     if place is not None and place.is_in_use:
         raise ResourceError(f"another process learns in {path_text(path)}", hint="stop it first, or wait for it")
     return place
@@ -107,9 +107,9 @@ def _workplace(path: Path) -> TrainingFolder | None:
 
 def _is_unfinished(path: Path) -> bool:
     """Return whether the file is left from an import that was stopped. Raises ResourceError if it is in use."""
-    from eaglelocal.hub.heads.head_store import unfinished_heads
+    from eaglelocal.hub.heads.head_store import find_unfinished_heads
 
-    head = next((head for head in unfinished_heads() if _place(head.path) == _place(path)), None)
+    head = next((head for head in find_unfinished_heads() if _place(head.path) == _place(path)), None)
     if head is not None and head.is_being_written:
         raise ResourceError(f"another process is writing {path_text(path)}", hint="stop it first, or wait for it")
     return head is not None
@@ -123,13 +123,13 @@ def _place(path: Path) -> Path:
 def _of_hub(reference: str) -> Removal:
     """Return a model of the hub's cache, and its repository's unfinished downloads; these alone if it has no model."""
     from eaglelocal.hub.cached_files import find_cached
-    from eaglelocal.hub.hub_cache import partials_of
-    from eaglelocal.hub.hub_references import any_reference
+    from eaglelocal.hub.hub_cache import find_repo_partials
+    from eaglelocal.hub.hub_references import resolve_hub_reference
     from eaglelocal.hub.removal import plan_removal
 
     cache = locations.hub_cache_dir()
-    wanted = any_reference(reference)
-    partials = [] if wanted.quant else [partial for repo in wanted.repos for partial in partials_of(cache, repo)]
+    wanted = resolve_hub_reference(reference)
+    partials = [] if wanted.quant else [partial for repo in wanted.repos for partial in find_repo_partials(cache, repo)]
     try:
         model = find_cached(cache, wanted)
     except ModelFileError as problem:

@@ -98,15 +98,23 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
     """Serve until stopped. web: serve the monitor for browsers too."""
     from eaglelocal.cli.browser import bound_page
     from eaglelocal.cli.serve_log import ServerLog, log_to
-    from eaglelocal.client.running_servers import announce, announced, this_server
-    from eaglelocal.server.access import Access, check_bind, key_warnings, names_of, origins_of, read_keys, with_own_key
+    from eaglelocal.client.running_servers import announce, describe_this_server, keep_announced
+    from eaglelocal.server.access import (
+        Access,
+        add_chat_key,
+        check_bind,
+        key_warnings,
+        parse_host_names,
+        parse_origins,
+        read_keys,
+    )
     from eaglelocal.server.app import create_app
-    from eaglelocal.server.run_server import Runtime, bound, run
+    from eaglelocal.server.run_server import Runtime, bind_socket, run_until_stopped
 
     key_file = Path(settings.api_key_file).expanduser() if settings.api_key_file else None
     is_new = key_file is not None and not key_file.exists()
     named = read_keys(key_file, os.environ)
-    keys, own_key = with_own_key(named)
+    keys, own_key = add_chat_key(named)
     check_bind(settings.host, keys)
     for warning in key_warnings(key_file, named):
         output.message(f"warning: {warning}")
@@ -115,11 +123,11 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
     access = Access(
         host=settings.host,
         keys=keys,
-        names=names_of((*settings.allowed_hosts, settings.host)),
-        origins=origins_of(settings.cors_origins),
+        names=parse_host_names((*settings.allowed_hosts, settings.host)),
+        origins=parse_origins(settings.cors_origins),
     )
     decisions = decide_all(settings, output)
-    listening = bound(settings.host, settings.port)
+    listening = bind_socket(settings.host, settings.port)
     page = bound_page(settings, access, output) if web else None
     status = output.status() if settings.log == "text" else None
     log_to(output, status, as_json=settings.log == "json")
@@ -127,7 +135,7 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
     said = ServerLog(output, serving, status, address=listening.getsockname()[:2])
     said.starting(keys=[name for name, _ in named.by_name])
     host, port = listening.getsockname()[:2]
-    server = this_server(host, port, target=next(iter(decisions)), api_key=own_key)
+    server = describe_this_server(host, port, target=next(iter(decisions)), api_key=own_key)
 
     def on_ready(loaded: Loaded) -> None:
         announce(dataclasses.replace(server, target=loaded.info.target))
@@ -138,8 +146,8 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
         beside = page.beside(server.url, beside)
     runtime = Runtime(on_ready=on_ready, beside=beside, drain_s=settings.drain)
     try:
-        with announced(server):
-            run(create_app(serving, access), serving, listening, runtime)
+        with keep_announced(server):
+            run_until_stopped(create_app(serving, access), serving, listening, runtime)
     finally:
         said.ended()
 
@@ -147,13 +155,13 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
 def decide_all(settings: Settings, output: Output) -> dict[str, Decision]:
     """Return the decision for each model by its name in requests, and show it; the first is loaded first."""
     from eaglelocal.planning.autoplan import autoplan
-    from eaglelocal.planning.coresidency import side_by_side
+    from eaglelocal.planning.coresidency import plan_together
 
     first = decide_first(settings)
     parallel = first.options.parallel
     names = [name for name in settings.models if name != first.target]
     others = {name: autoplan(server_options(settings, ModelChoice(target=name), parallel)) for name in names}
-    first, beside = side_by_side(first, others, most=settings.max_loaded or None)
+    first, beside = plan_together(first, others, most=settings.max_loaded or None)
     decisions = {first.target: first} | beside
     for name, one in decisions.items():
         if note := note_of_first(one, settings) if one is first else one.note:
@@ -218,12 +226,12 @@ def models_of(decisions: dict[str, Decision], settings: Settings, output: Output
     from eaglelocal.server.model_manager import ModelManager
 
     plans: dict[str, Plan] = {}
-    household = EvictionPolicy(most=settings.max_loaded or None)
+    eviction = EvictionPolicy(most=settings.max_loaded or None)
 
     def load(name: str) -> Opened:
         if not plans:
             plans.update(plans_of(decisions, output))
-            household.reckon(plans)
+            eviction.reckon(plans)
         client, info = start_engine(plans[name], output, num_retries=ENGINE_RETRIES)
         output.message(model_line(info, plans[name]))
         for note in info.notes:
@@ -236,5 +244,5 @@ def models_of(decisions: dict[str, Decision], settings: Settings, output: Output
         idle_s=settings.idle_unload,
         aliases=settings.alias,
         planned=plans.get,
-        make_room=household.leavers,
+        make_room=eviction.victims,
     )

@@ -41,11 +41,11 @@ class ServeScreen:
 
     def __init__(self, settings: Settings) -> None:
         """Read the look and the key bindings. Raises UsageError if a key is bound to an unknown action."""
-        from eaglelocal.tui.display_options import look_of
-        from eaglelocal.tui.key_bindings import check_look
+        from eaglelocal.tui.display_options import display_options
+        from eaglelocal.tui.key_bindings import check_display_options
 
-        self._look = look_of(settings)
-        check_look(self._look)
+        self._look = display_options(settings)
+        check_display_options(self._look)
         self._stream = TailStream(sys.stderr, LogTail())
 
     def output(self, colour: str) -> Output:

@@ -35,10 +35,10 @@ def show(ref: Which, as_json: flags.AsJson = False) -> None:
     eaglelocal show user/repo-GGUF:Q4_K_M
     eaglelocal show ./model.gguf --json | jq .context
     """
-    from eaglelocal.hub.model_details import look_at
+    from eaglelocal.hub.model_details import describe_model
 
     output = standard_output()
-    look = look_at(ref)
+    look = describe_model(ref)
     if as_json:
         return output.object(look_object(look))
     width = WIDTH if output.is_terminal else None

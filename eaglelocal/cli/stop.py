@@ -33,10 +33,10 @@ def stop(which: Which = None) -> None:
     eaglelocal stop 8421
     eaglelocal stop all
     """
-    from eaglelocal.client.running_servers import running_servers
+    from eaglelocal.client.running_servers import find_running_servers
 
     output = standard_output()
-    chosen = chosen_of(running_servers(), which)
+    chosen = chosen_of(find_running_servers(), which)
     for server in chosen:
         ask_to_end(server)
     for server in chosen:
@@ -83,7 +83,7 @@ def ask_to_end(server: RunningServer) -> None:
 
 def wait_for_end(server: RunningServer, patience_s: float) -> None:
     """Wait until a server has ended. Raises EngineError if it still runs after `patience_s` seconds."""
-    from eaglelocal.client.running_servers import running_servers
+    from eaglelocal.client.running_servers import find_running_servers
     from eaglelocal.probe.process_info import is_alive
 
     deadline_s = time.monotonic() + patience_s
@@ -92,4 +92,4 @@ def wait_for_end(server: RunningServer, patience_s: float) -> None:
             what = f"{server.url} was asked to end and still runs after {patience_s:g} s"
             raise EngineError(what, hint=f"wait, or: kill -9 {server.pid}")
         time.sleep(0.05)
-    running_servers()  # removes the files of servers that ended without removing them
+    find_running_servers()  # removes the files of servers that ended without removing them

@@ -70,9 +70,9 @@ def top(
 
 def address_here() -> str:
     """Return the URL of the newest eaglelocal server on this machine. Raises EngineError if none runs."""
-    from eaglelocal.client.running_servers import running_servers
+    from eaglelocal.client.running_servers import find_running_servers
 
-    found = running_servers()
+    found = find_running_servers()
     if not found:
         hint = "`eaglelocal serve` starts one; `eaglelocal top http://HOST:PORT` watches another one"
         raise EngineError("no server of ours is running here", hint=hint)
@@ -82,15 +82,15 @@ def address_here() -> str:
 # ---- one frame
 def look_once(url: str, api_key: str, settings: Settings, output: Output, *, as_json: bool) -> None:
     from eaglelocal.client.servers.server_watch import ServerWatch
-    from eaglelocal.tui.display_options import look_of
-    from eaglelocal.tui.monitor_text import once_text
+    from eaglelocal.tui.display_options import display_options
+    from eaglelocal.tui.monitor_text import frame_text
 
     watch = ServerWatch(url, ignored, api_key=api_key)
     scene = scene_of(watch)
     if as_json:
         output.object(scene_object(scene))
     else:
-        output.data(once_text(scene, output.width, look_of(settings).glyphs))
+        output.data(frame_text(scene, output.width, display_options(settings).glyphs))
 
 
 def scene_of(watch: ServerWatch) -> Scene:

@@ -109,14 +109,14 @@ def train(
 
 def trained_for(lessons: TrainOptions, asked: TrainQuestions, *, tokens: int, epochs: int) -> TrainResult:
     """Collect answers, train and try the head; resumes from the files in the folder. Returns the result."""
-    from eaglelocal.training.trainer import learn
-    from eaglelocal.training.training_folder import entered
+    from eaglelocal.training.trainer import train_head
+    from eaglelocal.training.training_folder import enter_folder
 
-    with entered(lessons.folder, lessons.found.label), resumable(lessons.output):
+    with enter_folder(lessons.folder, lessons.found.label), resumable(lessons.output):
         check_there_is_room(lessons)
         collected = collect_answers(lessons, asked, most_tokens=tokens)
         study = study_of(lessons, collected, epochs=epochs)
-        trained = keep(lessons, study, learn(study), asked, collected)
+        trained = keep(lessons, study, train_head(study), asked, collected)
         study.checkpoint.unlink(missing_ok=True)
     return trained
 
@@ -133,7 +133,7 @@ def resumable(output: Output) -> Iterator[None]:
 
 def collect_answers(lessons: TrainOptions, asked: TrainQuestions, *, most_tokens: int) -> Collected:
     """Collect the target's answers, up to `most_tokens` tokens. Raises UsageError if they are too few."""
-    from eaglelocal.training.conversations import collect, key_of
+    from eaglelocal.training.conversations import gather_answers, question_key
     from eaglelocal.training.training_folder import ANSWERS
 
     slots, output = lessons.settings.parallel or DEFAULT_SLOTS, lessons.output
@@ -154,7 +154,7 @@ def collect_answers(lessons: TrainOptions, asked: TrainQuestions, *, most_tokens
         progress(LoadProgress(min(num_tokens / most_tokens, 1.0), "the target answers", told))
 
     try:
-        collected = collect(
+        collected = gather_answers(
             asked.requests,
             lessons.folder / ANSWERS,
             open_client,
@@ -165,7 +165,7 @@ def collect_answers(lessons: TrainOptions, asked: TrainQuestions, *, most_tokens
     finally:
         progress.finish()
     collected = fitting(collected, lessons.ctx)
-    check_enough(collected, num_asked=len(set(map(key_of, asked.requests))), most_tokens=most_tokens)
+    check_enough(collected, num_asked=len(set(map(question_key, asked.requests))), most_tokens=most_tokens)
     return collected
 
 
@@ -264,25 +264,27 @@ def keep(
     from eaglelocal.cli.reports.train import TrainResult
     from eaglelocal.gguf.draft_pairing import read_draft
     from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY
-    from eaglelocal.gguf.header_patch import amend
+    from eaglelocal.gguf.header_patch import patch_header
     from eaglelocal.gguf.reader import read_header
-    from eaglelocal.hub.heads.head_store import written
-    from eaglelocal.training.conversations import key_of
-    from eaglelocal.training.draft_head import entries_of, name_of, tensors_of
+    from eaglelocal.hub.heads.head_store import write_head_file
+    from eaglelocal.training.conversations import question_key
+    from eaglelocal.training.draft_head import head_entries, head_name, head_tensors
 
     found, school, path, kind = lessons.found, lessons.school, lessons.path, lessons.kind
-    name = name_of(school)
+    name = head_name(school)
     held = {one.key for one in study.held_out}
-    requests = [request for request in asked.requests if key_of(request) in held]
-    entries = entries_of(learned.pupil.head, school, name=name, kind=kind)
-    tensors = tensors_of(learned.pupil, learned.words, kind)
+    requests = [request for request in asked.requests if question_key(request) in held]
+    entries = head_entries(learned.pupil.head, school, name=name, kind=kind)
+    tensors = head_tensors(learned.pupil, learned.words, kind)
     is_kept, before = True, None
     try:
-        with written(path, entries, tensors, on_progress=progress_of(lessons.output, "writing the head")) as partial:
+        with write_head_file(
+            path, entries, tensors, on_progress=progress_of(lessons.output, "writing the head")
+        ) as partial:
             read_draft(read_header(partial), beside=found.header, target=found.info)
             after = tried(lessons, str(partial.resolve()), requests, "the new head")
             check_knows_target(name, after, hint="it has learned too little: more --tokens, or more --epochs")
-            amend(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})
+            patch_header(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})
             if lessons.rival is not None:
                 before = tried(lessons, lessons.rival, requests, "the draft before")
                 if after.length <= before.length and not lessons.is_named:

@@ -117,10 +117,10 @@ def draft_there(start: str, found: FoundTarget) -> str | None:
 
 def path_of(school: HeadSource, kind: str, out: str | None) -> Path:
     """Return the file of the new head. Raises UsageError or ResourceError if it cannot be written."""
-    from eaglelocal.hub.heads.head_store import check_writable, place_of
-    from eaglelocal.training.draft_head import name_of
+    from eaglelocal.hub.heads.head_store import check_writable, head_path
+    from eaglelocal.training.draft_head import head_name
 
-    place = place_of(school.target, school.info, name_of(school), kind)
+    place = head_path(school.target, school.info, head_name(school), kind)
     path = asked_place(out, place.name) if out else place
     check_writable(path)
     return path
@@ -128,19 +128,19 @@ def path_of(school: HeadSource, kind: str, out: str | None) -> Path:
 
 def check_there_is_room(lessons: TrainOptions) -> None:
     """Raise ResourceError, with the numbers, if memory or disk do not suffice; called before answers are collected."""
-    from eaglelocal.catalog.catalog import load
+    from eaglelocal.catalog.catalog import load_catalog
     from eaglelocal.gguf.model_shape import shape_of
-    from eaglelocal.memory.estimate import estimate, safe_rooms
-    from eaglelocal.planning.autoplan import this_rig
+    from eaglelocal.memory.estimate import estimate, subtract_margins
+    from eaglelocal.planning.autoplan import this_machine
     from eaglelocal.probe.probe import free_bytes
     from eaglelocal.training.batches import Unrolling
-    from eaglelocal.training.training_memory import check_disk, check_room, need_of
+    from eaglelocal.training.training_memory import check_disk, check_memory, estimate_need
 
-    need = need_of(lessons.school, Unrolling(), max_tokens=lessons.ctx, device=lessons.device)
+    need = estimate_need(lessons.school, Unrolling(), max_tokens=lessons.ctx, device=lessons.device)
     check_disk(need, lessons.folder, free_bytes(lessons.folder))
-    rooms = this_rig(load()).rooms
+    rooms = this_machine(load_catalog()).rooms
     held = estimate(lessons.reading_plan(), shape_of(lessons.found.header), None, rooms)
-    check_room(need, held, safe_rooms(rooms), lessons.device)
+    check_memory(need, held, subtract_margins(rooms), lessons.device)
 
 
 def digest_of(parts: Sequence[str]) -> str:

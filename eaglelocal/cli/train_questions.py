@@ -10,13 +10,13 @@ from itertools import islice
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.bench.bench_prompts import from_file
-from eaglelocal.conversation.conversation_file import load, names
+from eaglelocal.bench.bench_prompts import read_prompts
+from eaglelocal.conversation.conversation_file import list_names, load_conversation
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
 from eaglelocal.errors import EagleLocalError, UsageError
-from eaglelocal.training.conversations import key_of
+from eaglelocal.training.conversations import question_key
 
 TASKS_OF_A_KIND = 1500
 SEED = 5  # not bench's, so that the questions differ
@@ -36,11 +36,11 @@ def asked_of(prompts: str | None, params: SamplingParams, *, has_template: bool,
     Raises UsageError on a bad file, or one with images or with fewer than `least` different questions.
     """
     if prompts is not None:
-        found = from_file(Path(prompts).expanduser())
+        found = read_prompts(Path(prompts).expanduser())
         if any(each.has_images for each in found):
             raise UsageError(f"{prompts} asks about pictures, and a head learns without eyes", hint="leave those out")
         requests = [_request(each.messages, params, has_template, tokens=each.tokens) for each in found]
-        num = len(set(map(key_of, requests)))
+        num = len(set(map(question_key, requests)))
         if num < least:
             hint = f"{least} or more; without --prompts there are built-in ones"
             raise UsageError(f"too few different questions in {prompts} to learn from: {num}", hint=hint)
@@ -68,9 +68,9 @@ def _saved() -> Iterator[tuple[Message, ...]]:
     A chat ends at its first picture: heads are trained on text only.
     """
     folder = locations.conversations_dir()
-    for name in names(folder):
+    for name in list_names(folder):
         with suppress(EagleLocalError):
-            chat = load(folder, name)
+            chat = load_conversation(folder, name)
             heard = itertools.takewhile(lambda turn: not turn.pictures, chat.turns)  # heads are trained on text only
             for number, turn in enumerate(heard):
                 system = (Message("system", chat.system),) if chat.system else ()

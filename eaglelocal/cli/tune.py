@@ -19,7 +19,7 @@ from eaglelocal.cli.load_model import load_model, options_of, plan_run, settings
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation.session import AnswerEvents, ChatClient, ModelChoice
 from eaglelocal.core.events import Failed, LoadProgress, Tokens
-from eaglelocal.core.request import ChatRequest, fixed
+from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError
 
@@ -122,7 +122,7 @@ def exercise(
 def request_of(length: int, number: int, num_lengths: int) -> ChatRequest:
     """Return a request with enough tokens for STEPS steps, even if every draft is accepted."""
     params = SamplingParams(temperature=0.0, max_tokens=(STEPS + 2) * num_lengths, ignore_eos=True)
-    return ChatRequest(id=f"tune-{number}-{length}", text=PROMPT, params=params, spec=fixed(length))
+    return ChatRequest(id=f"tune-{number}-{length}", text=PROMPT, params=params, spec=fixed_spec(length))
 
 
 def run_steps(answer: AnswerEvents) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from eaglelocal.client.http_stream import mapping, number, speculation_of
 from eaglelocal.core.events import EngineInfo, EngineSnapshot
 from eaglelocal.core.model_task import ModelTask
-from eaglelocal.core.sampling import RECOMMENDED, is_possible
+from eaglelocal.core.sampling import RECOMMENDED, is_valid_value
 from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.errors import EngineError, RequestError
 
@@ -71,7 +71,9 @@ def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: st
         task=_task(info, entry),
         embedding_size=int(number(info, "embedding_size")),
         sees_images=may_see(entry),
-        sampling={name: value for name in RECOMMENDED if is_possible(name, value := number(sampling, name, math.nan))},
+        sampling={
+            name: value for name in RECOMMENDED if is_valid_value(name, value := number(sampling, name, math.nan))
+        },
     )
 
 

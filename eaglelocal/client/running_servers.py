@@ -20,10 +20,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from eaglelocal import locations
-from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_json
 from eaglelocal.errors import EngineError
-from eaglelocal.probe.process_info import birth_of, is_alive
+from eaglelocal.probe.process_info import is_alive, start_mark
 
 NO_ANSWER = "no answer"
 
@@ -56,7 +56,7 @@ class RunningServer:
         return (parts.scheme, _LOOPBACK.get(host, host), port) == (there.scheme, there.hostname, there.port)
 
 
-def this_server(host: str, port: int, *, target: str, api_key: str = "") -> RunningServer:
+def describe_this_server(host: str, port: int, *, target: str, api_key: str = "") -> RunningServer:
     """Return this process as a server. A wildcard host is replaced by the loopback address."""
     address = _ANYWHERE.get(host, host)
     name = f"[{address}]" if ":" in address else address
@@ -66,7 +66,7 @@ def this_server(host: str, port: int, *, target: str, api_key: str = "") -> Runn
         port=port,
         machine=platform.node(),
         pid=pid,
-        birth=birth_of(pid) or "",
+        birth=start_mark(pid) or "",
         target=target,
         started_at=time.time(),
         api_key=api_key,
@@ -74,7 +74,7 @@ def this_server(host: str, port: int, *, target: str, api_key: str = "") -> Runn
 
 
 @contextlib.contextmanager
-def announced(server: RunningServer) -> Iterator[Path]:
+def keep_announced(server: RunningServer) -> Iterator[Path]:
     """Announce a server while the block runs. Raises EngineError when the state folder cannot be written."""
     path = announce(server)
     try:
@@ -89,25 +89,25 @@ def announce(server: RunningServer) -> Path:
     """Write or replace a server's announcement; return its path. Raises EngineError when it cannot be written."""
     path = _path_of(server)
     try:
-        write_whole(path, json.dumps(asdict(server)))
+        write_atomically(path, json.dumps(asdict(server)))
     except OSError as error:
         raise EngineError(f"{path} cannot be written: {error.strerror}", hint="XDG_STATE_HOME names another") from error
     return path
 
 
-def running_servers(*, remove_stale: bool = True) -> list[RunningServer]:
+def find_running_servers(*, remove_stale: bool = True) -> list[RunningServer]:
     """Return the live servers, newest first. Stale files are removed unless `remove_stale` is False."""
     found = [server for path in _files() if (server := _alive(path, remove_stale=remove_stale)) is not None]
     return sorted(found, key=lambda server: server.started_at, reverse=True)
 
 
-def stale_files() -> list[Path]:
+def find_stale_files() -> list[Path]:
     """Return announcements of ended servers of this machine that were not removed. Removes none."""
     here = [(path, server) for path in _files() if (server := _read(path)) and server.machine == platform.node()]
     return [path for path, server in here if not is_alive(server.pid, server.birth)]
 
 
-def state_of(server: RunningServer, *, timeout_s: float = 1.0) -> str:
+def request_state(server: RunningServer, *, timeout_s: float = 1.0) -> str:
     """Return the state from /health: ready, or another one; NO_ANSWER when no reply comes in time."""
     parts = urlsplit(server.url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)

@@ -144,7 +144,7 @@ def totals_of(snapshot: EngineSnapshot) -> ServerTotals:
     )
 
 
-def reading_of(snapshot: EngineSnapshot, *, state: str = "ready", n_ctx: int | None = None) -> ServerReading:
+def make_reading(snapshot: EngineSnapshot, *, state: str = "ready", n_ctx: int | None = None) -> ServerReading:
     """Return the reading of an engine's own snapshot. Without a process id its values are unknown."""
     is_told = snapshot.engine_pid > 0
     stats = snapshot.speculation

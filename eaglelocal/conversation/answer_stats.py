@@ -67,7 +67,7 @@ def _no_draft(info: EngineInfo, plan: Plan) -> str:
     return info.draft_reason or plan.draft_reason or "switched off"
 
 
-def honest_line(finished: Finished) -> str:
+def statistics_line(finished: Finished) -> str:
     """Return the line of statistics shown after each answer.
 
     `41.2 tok/s · acceptance length 3.12 · 74/118 drafted accepted · first token 0.21 s · 1.64x plain (estimated)`

@@ -24,7 +24,7 @@ from eaglelocal.core.events import (
 from eaglelocal.errors import EagleLocalError
 
 Listener = Callable[[RequestEvent], None]
-Follow = Callable[[AnswerEvents], RequestOutcome]  # usually `listen`, inside something that can stop the answer
+Follow = Callable[[AnswerEvents], RequestOutcome]  # usually `follow_answer`, inside something that can stop the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def ask(session: Session, question: str, follow: Follow, pictures: Pictures = ()
     return AskResult(outcome, 0 if outcome.refused else num_forgotten - before)
 
 
-def listen(answer: AnswerEvents, hear: Listener) -> RequestOutcome:
+def follow_answer(answer: AnswerEvents, hear: Listener) -> RequestOutcome:
     """Pass each event of an answer to `hear` and return the outcome. An EagleLocalError is kept in it, not raised."""
     outcome = RequestOutcome()
     try:
@@ -95,7 +95,7 @@ def _forgettable(session: Session, question: str, pictures: Pictures) -> int:
     )
 
 
-def forgotten_line(num_turns: int, n_ctx: int) -> str:
+def left_out_line(num_turns: int, n_ctx: int) -> str:
     """Return the message that the oldest turns are left out because the context is full."""
     turns = "oldest turn is" if num_turns == 1 else f"{num_turns} oldest turns are"
     size = f" of {n_ctx} tokens" if n_ctx else ""

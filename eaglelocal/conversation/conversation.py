@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from eaglelocal.conversation.pictures import Pictures, message_of, shown
+from eaglelocal.conversation.pictures import Pictures, describe_question, message_of
 from eaglelocal.core.request import Message
 
 
@@ -25,7 +25,7 @@ class Turn:
 
     @property
     def shown_question(self) -> str:
-        return shown(self.question, self.pictures)
+        return describe_question(self.question, self.pictures)
 
     def messages(self, *, sees: bool = True) -> tuple[Message, Message]:
         """Return the turn's user and assistant message. sees: the model reads images."""

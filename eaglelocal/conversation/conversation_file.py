@@ -15,8 +15,8 @@ from pathlib import Path
 
 from eaglelocal.conversation import picture_store
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.spelling import nearest
-from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.conversation.spelling import closest_word
+from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder, sync_folder
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.surrogates import join_in_json
@@ -47,7 +47,7 @@ def entries(folder: Path) -> tuple[SavedConversation, ...]:
     return tuple(sorted(found, key=lambda entry: (entry.modified_at, entry.name), reverse=True))
 
 
-def names(folder: Path) -> tuple[str, ...]:
+def list_names(folder: Path) -> tuple[str, ...]:
     return tuple(entry.name for entry in entries(folder))
 
 
@@ -55,7 +55,7 @@ def fresh_name(folder: Path, question: str) -> str:
     """Return an unused name made of a question's first words: `What is an eagle`, `What is an eagle 2`."""
     words = re.sub(r"[^\w .-]+", " ", question).split()
     base = _without_unfit_end(" ".join(words)[:MAX_FRESH_NAME].lstrip(" .-")) or "chat"
-    taken = {name.casefold() for name in names(folder)}  # some file systems ignore case
+    taken = {name.casefold() for name in list_names(folder)}  # some file systems ignore case
     numbered = (f"{base} {number}" for number in itertools.count(2))
     return next(name for name in itertools.chain([base], numbered) if name.casefold() not in taken)
 
@@ -108,7 +108,7 @@ def save(conversation: Conversation, path: Path, *, target: str) -> None:
     try:
         make_folder(path.parent, PRIVATE)
         picture_store.keep(path.parent, (picture for turn in conversation.turns for picture in turn.pictures))
-        write_whole(path, json.dumps(join_in_json(_to_json(conversation, target)), ensure_ascii=False, indent=1))
+        write_atomically(path, json.dumps(join_in_json(_to_json(conversation, target)), ensure_ascii=False, indent=1))
         conversation.num_saved = len(conversation.turns)
     except OSError as problem:
         raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
@@ -127,7 +127,7 @@ def rescue(conversation: Conversation, folder: Path, *, target: str) -> Path | N
     return path
 
 
-def load(folder: Path, name: str) -> Conversation:
+def load_conversation(folder: Path, name: str) -> Conversation:
     """Read and check a conversation. Raises UsageError with what is wrong and where, or ResourceError."""
     path = _existing(folder, name)
     try:
@@ -151,10 +151,10 @@ def _existing(folder: Path, name: str) -> Path:
 
 
 def _others(folder: Path, name: str) -> str:
-    known = names(folder)
+    known = list_names(folder)
     if not known:
         return "nothing is saved yet; /save NAME saves"
-    close = nearest(name, known)
+    close = closest_word(name, known)
     return f"/load {close}" if close else "saved are: " + ", ".join(known[:8])
 
 

@@ -1,4 +1,4 @@
-"""Export of a conversation as a Markdown document. Pure except `export`, which writes it.
+"""Export of a conversation as a Markdown document. Pure except `export_markdown`, which writes it.
 
 Answers stay as the model wrote them; questions become quotes, so that a heading in one does not break the outline.
 """
@@ -26,7 +26,7 @@ def as_markdown(conversation: Conversation, *, target: str) -> str:
     return "\n\n".join([*parts, *(part for turn in conversation.turns for part in _turn(turn))]) + "\n"
 
 
-def export(conversation: Conversation, name: str, *, target: str) -> Path:
+def export_markdown(conversation: Conversation, name: str, *, target: str) -> Path:
     """Write the document to a new file of that name and return its path; no file is overwritten.
 
     Raises UsageError, ResourceError; a partly written file is removed then.

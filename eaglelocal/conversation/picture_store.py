@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from eaglelocal.conversation.pictures import AttachedPicture, Pictures, picture_of
-from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import sync_folder
 from eaglelocal.core.image_formats import MAX_PICTURE_BYTES, MAX_PICTURES
 from eaglelocal.errors import UsageError
@@ -27,7 +27,7 @@ def keep(folder: Path, pictures: Iterable[AttachedPicture]) -> None:
     for picture in pictures:
         path = folder / FOLDER / picture.digest
         if picture.data and not path.is_file():
-            write_whole(path, picture.data)
+            write_atomically(path, picture.data)
 
 
 def as_json(pictures: Pictures) -> list[dict[str, str]]:

@@ -110,7 +110,7 @@ def _opener(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def pictures_of(paths: Iterable[str]) -> Pictures:
+def read_pictures(paths: Iterable[str]) -> Pictures:
     """Read the pictures at these paths. Raises UsageError if one is unreadable or there are too many."""
     return joined((), (read_picture(_path(path)) for path in paths))
 
@@ -141,7 +141,7 @@ def paths_in(text: str) -> tuple[Path, ...]:
     return parts if any(map(_is_file, parts)) else (whole,)
 
 
-def dropped_pictures(text: str) -> tuple[Path, ...]:
+def find_dropped_pictures(text: str) -> tuple[Path, ...]:
     """Return the picture files that a text names; empty if it contains anything else."""
     if not text.strip() or len(text) > MAX_PATHS_CHARS:
         return ()
@@ -149,7 +149,7 @@ def dropped_pictures(text: str) -> tuple[Path, ...]:
     return paths if all(map(_is_picture, paths)) else ()
 
 
-def completions(begun: str) -> list[str]:
+def complete_path(begun: str) -> list[str]:
     """Return the folders and picture files that complete a partly typed path."""
     folder, _, name = begun.rpartition("/")
     place = Path(os.path.expanduser(f"{folder}/" if "/" in begun else "."))
@@ -188,7 +188,7 @@ def _is_picture(path: Path) -> bool:
 
 
 # ---- messages
-def shown(text: str, pictures: Pictures) -> str:
+def describe_question(text: str, pictures: Pictures) -> str:
     """Return a question as a transcript shows it: a label for each picture, then the text."""
     return "\n".join([*(picture.label for picture in pictures), text])
 
@@ -200,4 +200,4 @@ def message_of(question: str, pictures: Pictures, *, sees: bool = True) -> Messa
     """
     seen = tuple(picture for picture in pictures if picture.data and sees)
     told = tuple(picture for picture in pictures if picture not in seen)
-    return Message("user", shown(question, told), images=tuple(Image(picture.data) for picture in seen))
+    return Message("user", describe_question(question, told), images=tuple(Image(picture.data) for picture in seen))

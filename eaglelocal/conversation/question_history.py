@@ -10,7 +10,7 @@ import json
 import os
 from pathlib import Path
 
-from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.surrogates import join_surrogates
@@ -68,7 +68,7 @@ class QuestionHistory:
             make_folder(self._path.parent, PRIVATE)
             if len(self._entries) > 2 * MAX_ENTRIES:
                 del self._entries[:-MAX_ENTRIES]
-                write_whole(self._path, _lines(self._entries))
+                write_atomically(self._path, _lines(self._entries))
             else:
                 handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -90,7 +90,7 @@ def _read(path: Path) -> list[str]:
                     found.append(join_surrogates(question))
         del found[:-MAX_ENTRIES]
         if found and (not is_whole or len(lines) > 2 * MAX_ENTRIES):
-            write_whole(path, _lines(found))
+            write_atomically(path, _lines(found))
     return found
 
 

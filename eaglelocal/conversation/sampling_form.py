@@ -31,13 +31,13 @@ FIELDS = (
 )
 
 
-def text_of(params: SamplingParams, field: SamplingField) -> str:
+def format_field(params: SamplingParams, field: SamplingField) -> str:
     """Return the text that the field shows; "" if the parameter is unset."""
     value = getattr(params, field.name)
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def params_of(params: SamplingParams, said: Mapping[str, str], shown: SamplingParams) -> SamplingParams:
+def parse_fields(params: SamplingParams, said: Mapping[str, str], shown: SamplingParams) -> SamplingParams:
     """Return `params` with the fields of `said` that differ from `shown`; those leave `left_open`.
 
     Raises UsageError for a text that is no number, RequestError for a value out of range.
@@ -48,7 +48,7 @@ def params_of(params: SamplingParams, said: Mapping[str, str], shown: SamplingPa
 
 
 def changed(params: SamplingParams, name: str, text: str) -> SamplingParams:
-    """Return `params` with one field set. Raises as `params_of`, and UsageError for an unknown name."""
+    """Return `params` with one field set. Raises as `parse_fields`, and UsageError for an unknown name."""
     known = {field.name: field for field in FIELDS}
     if name not in known:
         raise UsageError(f"nothing that can be set is called {name!r}", hint=f"there are: {', '.join(known)}")

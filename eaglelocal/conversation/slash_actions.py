@@ -14,14 +14,14 @@ from pathlib import Path
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.answer_stats import ahead, model_lines, total_lines
 from eaglelocal.conversation.code_blocks import last_code
-from eaglelocal.conversation.markdown_export import export
+from eaglelocal.conversation.markdown_export import export_markdown
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.pictures import paths_in, read_picture
-from eaglelocal.conversation.sampling_form import FIELDS, changed, text_of
+from eaglelocal.conversation.sampling_form import FIELDS, changed, format_field
 from eaglelocal.conversation.session import ModelChoice, Session, check_sees
 from eaglelocal.conversation.slash_commands import LINE_KEYS, Command, help_lines
 from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
-from eaglelocal.core.sampling import as_recommended
+from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import UsageError
 
 SPEC_HINT = "/spec auto, /spec off, /spec pid or /spec N"
@@ -34,11 +34,11 @@ class LeaveChat(Exception):
 Copy = Callable[[str], None]  # copies to the clipboard, and confirms it
 
 
-def copied_line(text: str) -> str:
+def copy_message(text: str) -> str:
     return f"copied {len(text)} {'character' if len(text) == 1 else 'characters'}"
 
 
-def no_clipboard(text: str) -> None:
+def refuse_to_copy(text: str) -> None:
     """Raise UsageError: the `Copy` of a terminal without a clipboard."""
     raise UsageError("there is no clipboard here", hint="/export writes the conversation to a file")
 
@@ -50,7 +50,7 @@ class ActionContext:
     session: Session
     voice: MessageOutput
     conversations: Path
-    copy: Copy = no_clipboard
+    copy: Copy = refuse_to_copy
     keys: Mapping[str, str] = field(default_factory=lambda: LINE_KEYS)  # the keys that /help lists
 
     def say(self, *lines: str) -> None:
@@ -61,7 +61,7 @@ class ActionContext:
 Action = Callable[[ActionContext, str], str | None]
 
 
-def act(desk: ActionContext, command: Command) -> str | None:
+def run_command(desk: ActionContext, command: Command) -> str | None:
     """Run a command and return a question to ask next, or None. Raises EagleLocalError, and Leave on /exit."""
     return ACTIONS[command.name](desk, command.argument)
 
@@ -120,8 +120,8 @@ def _set(desk: ActionContext, argument: str) -> None:
     if argument:
         name, value = (*argument.removeprefix("parameter ").split(maxsplit=1), "", "")[:2]
         session.params = changed(session.params, name, value)
-    params = as_recommended(session.params, session.model.info.sampling)
-    desk.say(*(f"{field.name:<16}{text_of(params, field) or field.unset}" for field in FIELDS))
+    params = fill_recommended(session.params, session.model.info.sampling)
+    desk.say(*(f"{field.name:<16}{format_field(params, field) or field.unset}" for field in FIELDS))
 
 
 def _system(desk: ActionContext, argument: str) -> None:
@@ -186,9 +186,9 @@ def _save(desk: ActionContext, argument: str) -> None:
 
 def _load_conversation(desk: ActionContext, argument: str) -> None:
     if not argument:
-        known = conversation_file.names(desk.conversations)
+        known = conversation_file.list_names(desk.conversations)
         return desk.say(*known or ("nothing is saved yet",))
-    conversation = conversation_file.load(desk.conversations, argument)
+    conversation = conversation_file.load_conversation(desk.conversations, argument)
     desk.session.conversation = conversation
     turns = len(conversation.turns)
     desk.say(f"loaded {conversation.name}, {turns} {'turn' if turns == 1 else 'turns'}")
@@ -219,7 +219,7 @@ def _delete(desk: ActionContext, argument: str) -> None:
 def _export(desk: ActionContext, argument: str) -> None:
     conversation = desk.session.conversation
     name = argument or f"{conversation.name or 'conversation'}.md"
-    path = export(conversation, name, target=desk.session.model.info.target)
+    path = export_markdown(conversation, name, target=desk.session.model.info.target)
     desk.say(f"written to {path}")
 
 

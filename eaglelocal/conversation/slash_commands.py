@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from eaglelocal.conversation.spelling import nearest
+from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.errors import UsageError
 
 HELP_COLUMN = 31
@@ -77,12 +77,12 @@ def is_command(text: str) -> bool:
     return text.startswith("/") and ("\n" not in text or text.split()[0] in COMMANDS)
 
 
-def parse(line: str) -> Command:
+def parse_command(line: str) -> Command:
     """Parse `/spec 4` into Command("/spec", "4"). Raises UsageError with the nearest name."""
     typed, argument = (*line.strip().split(maxsplit=1), "", "")[:2]
     name = OTHER_NAMES.get(typed, typed)
     if name not in COMMANDS:
-        close = nearest(name, COMMANDS)
+        close = closest_word(name, COMMANDS)
         near = f"{close}, or " if close else ""
         raise UsageError(f"no command {name}", hint=f"{near}/help; to send it as text, begin with a blank")
     if argument and not COMMANDS[name].takes:

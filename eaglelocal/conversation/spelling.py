@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def closest_word(word: str, known: Iterable[str]) -> str | None:
     """Return the known word most similar to `word`, or None if none is similar.
 
     A unique prefix counts as similar: nearest("/st", ["/stats", "/spec"]) is "/stats".

@@ -20,7 +20,7 @@ OWN_FILE = 0o600  # some of these files hold keys
 OTHERS_WRITE = 0o022
 
 
-def write_whole(path: Path, content: str | bytes, *, mode: int = OWN_FILE, scratch: Path | None = None) -> None:
+def write_atomically(path: Path, content: str | bytes, *, mode: int = OWN_FILE, scratch: Path | None = None) -> None:
     """Write a temporary file, flush it to disk, and move it to its place; creates the folder.
 
     mode     the permissions of the file, whatever the umask is
@@ -46,7 +46,7 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = OWN_FILE, scrat
     sync_folder(path.parent)
 
 
-def put_in_place(made: Path, path: Path) -> None:
+def flush_and_rename(made: Path, path: Path) -> None:
     """Flush a complete file to disk and rename it to `path`. Raises OSError.
 
     Only its owner may write it, whatever the umask is.

@@ -48,7 +48,7 @@ class PlacedImage:
         return self.rows.num_rows - self.rows.num_positions
 
 
-def stand_ins(rows: ImageRows) -> tuple[int, ...]:
+def placeholder_ids(rows: ImageRows) -> tuple[int, ...]:
     """Return the stand-in id of each position of the image."""
     numbers = array("I", hashlib.shake_256(rows.key).digest(4 * rows.num_positions))
     return tuple(LEAST - number % SPAN for number in numbers)

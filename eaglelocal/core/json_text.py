@@ -36,7 +36,7 @@ def read_json(text: str | bytes, max_depth: int = MAX_DEPTH, *, is_finite: bool 
         raise ValueError("it is not UTF-8") from None
     except ValueError as error:
         raise ValueError("a number has too many digits" if "digits" in str(error) else str(error)) from None
-    if is_deeper(value, max_depth):
+    if is_nested_deeper(value, max_depth):
         raise NestedTooDeep(max_depth)
     return value
 
@@ -49,14 +49,14 @@ def read_object(text: str | bytes, max_depth: int = MAX_DEPTH) -> dict[str, obje
     return value
 
 
-def is_deeper(value: object, levels: int) -> bool:
+def is_nested_deeper(value: object, levels: int) -> bool:
     """Return whether lists and dictionaries are nested in more than `levels` levels. Descends no further than that."""
     if levels < 0:
         return True
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if not levels:
         return len(inside) > 0
-    return any(is_deeper(one, levels - 1) for one in inside if isinstance(one, (dict, list)))
+    return any(is_nested_deeper(one, levels - 1) for one in inside if isinstance(one, (dict, list)))
 
 
 def _refuse(name: str) -> object:

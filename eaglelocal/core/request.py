@@ -45,7 +45,7 @@ class Spec:
 AUTO, OFF, PID = Spec(), Spec(DraftPolicy.OFF), Spec(DraftPolicy.PID)
 
 
-def fixed(num_draft_tokens: int) -> Spec:
+def fixed_spec(num_draft_tokens: int) -> Spec:
     return Spec(DraftPolicy.FIXED, num_draft_tokens) if num_draft_tokens else OFF
 
 
@@ -60,7 +60,7 @@ def parse_spec(text: str | int) -> Spec:
         length = -1
     if not 0 <= length <= MAX_DRAFT_TOKENS:
         raise UsageError(f"--spec must be auto, off, pid or a number from 0 to {MAX_DRAFT_TOKENS}, not {text!r}")
-    return fixed(length)
+    return fixed_spec(length)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,13 +78,13 @@ class SamplingParams:
         return (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) != (1.0, 0.0, 0.0)
 
 
-def is_possible(name: str, value: float) -> bool:
+def is_valid_value(name: str, value: float) -> bool:
     """Return whether this is a valid value of a field in RANGES."""
     low, high = RANGES[name]
     return low <= value <= high and not (name == "temperature" and 0 < value < MIN_TEMPERATURE)
 
 
-def as_recommended(params: SamplingParams, recommended: Mapping[str, float]) -> SamplingParams:
+def fill_recommended(params: SamplingParams, recommended: Mapping[str, float]) -> SamplingParams:
     """Return the parameters with unset fields as the model's makers recommend them.
 
     recommended  values by field name, all of them valid

@@ -7,8 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from eaglelocal.core.json_text import MAX_DEPTH, is_deeper
-from eaglelocal.core.utf8_text import FaultInLine, place_of, read_text_file
+from eaglelocal.core.json_text import MAX_DEPTH, is_nested_deeper
+from eaglelocal.core.utf8_text import FaultInLine, format_place, read_text_file
 
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 # Strings and comments are skipped, because brackets in them open nothing. Unterminated strings too: else each quote
@@ -32,7 +32,7 @@ def read_toml(text: str) -> dict[str, Any]:
         raise
     except ValueError as error:
         raise ValueError("a number has too many digits" if "digits" in str(error) else str(error)) from None
-    if is_deeper(content, MAX_DEPTH):
+    if is_nested_deeper(content, MAX_DEPTH):
         line = _deep_line(text)
         raise FaultInLine(TOO_DEEP if line else f"{_deep_key(content)} is {TOO_DEEP}", line)
     return content
@@ -43,7 +43,7 @@ def read_toml_file(path: Path) -> dict[str, Any]:
     try:
         return read_toml(read_text_file(path))
     except FaultInLine as error:
-        raise ValueError(f"{place_of(path, error)}: {error}") from error
+        raise ValueError(f"{format_place(path, error)}: {error}") from error
     except ValueError as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
 
@@ -60,4 +60,4 @@ def _deep_line(text: str) -> int:
 
 def _deep_key(content: dict[str, Any]) -> str:
     """Return the first name of the dotted keys or tables that nest too deep."""
-    return next(key for key, value in content.items() if is_deeper(value, MAX_DEPTH - 1))
+    return next(key for key, value in content.items() if is_nested_deeper(value, MAX_DEPTH - 1))

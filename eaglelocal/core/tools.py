@@ -36,7 +36,7 @@ class CallPart:
     name: str = ""
 
 
-def joined(parts: Iterable[CallPart]) -> list[ToolCall]:
+def join_calls(parts: Iterable[CallPart]) -> list[ToolCall]:
     """Return the calls that the parts make up, in order. A call that was cut short has the arguments written so far."""
     calls: dict[int, ToolCall] = {}
     arguments: dict[int, list[str]] = {}

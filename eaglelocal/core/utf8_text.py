@@ -28,6 +28,6 @@ def read_text_file(path: Path) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def place_of(path: Path, error: Exception) -> str:
+def format_place(path: Path, error: Exception) -> str:
     """Return `FILE, line N` for a FaultInLine with a line, else the file alone."""
     return f"{path}, line {error.line}" if isinstance(error, FaultInLine) and error.line else str(path)

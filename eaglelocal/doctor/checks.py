@@ -41,6 +41,6 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def examine(facts: Installation) -> list[Finding]:
+def run_checks(facts: Installation) -> list[Finding]:
     """Return the findings of all checks, in their order."""
     return [finding for check in CHECKS if (finding := check(facts)) is not None]

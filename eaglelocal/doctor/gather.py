@@ -20,7 +20,7 @@ from typing import TypeVar
 from eaglelocal import locations
 from eaglelocal.backend.llama_library import BUILD, CHECKED_VERSION
 from eaglelocal.backend.native_step import FILE as NATIVE_LIBRARY
-from eaglelocal.client.running_servers import running_servers, stale_files
+from eaglelocal.client.running_servers import find_running_servers, find_stale_files
 from eaglelocal.doctor.gpu_parts import device_files, missing_of_vulkan
 from eaglelocal.doctor.installation import Disk, Hub, Installation, NativePart, Port, Tools
 from eaglelocal.doctor.llama_trial import try_library
@@ -28,7 +28,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.hub.client_settings import check_settings
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe.machine import Machine
-from eaglelocal.probe.port_owner import is_taken, listener
+from eaglelocal.probe.port_owner import is_taken, port_listener
 from eaglelocal.probe.probe import free_bytes
 from eaglelocal.settings import Settings
 
@@ -46,7 +46,7 @@ _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 TOLD_EXTRAS = ("train",)  # those that are reported to users
 
 
-def gather(machine: Machine, environ: Mapping[str, str] = os.environ) -> Installation:
+def gather_facts(machine: Machine, environ: Mapping[str, str] = os.environ) -> Installation:
     """Collect all facts. Takes a second or two, most of it for loading llama.cpp in another process."""
     found, settings_problem, settings_hint = _settings(environ)
     missing, extras = _packages()
@@ -69,7 +69,7 @@ def gather(machine: Machine, environ: Mapping[str, str] = os.environ) -> Install
         settings_hint=settings_hint,
         stale_calibrations=_attempt(lambda: tuple(calibration_store.stale_files(machine, BUILD)), ()),
         current_build=calibration_store.build_of(BUILD, machine),
-        stale_announcements=_attempt(lambda: tuple(stale_files()), ()),
+        stale_announcements=_attempt(lambda: tuple(find_stale_files()), ()),
         environ=environ,
     )
 
@@ -242,11 +242,11 @@ def _abandoned_bytes(path: Path) -> int:
 # ---- server and settings
 def port(settings: Settings) -> Port:
     number = settings.port
-    if number in [server.port for server in running_servers(remove_stale=False)]:
+    if number in [server.port for server in find_running_servers(remove_stale=False)]:
         return Port(number=number)
     if not is_taken(settings.host, number):
         return Port(number=number)
-    return Port(number=number, taken_by=listener(number) or "another program")
+    return Port(number=number, taken_by=port_listener(number) or "another program")
 
 
 def _settings(environ: Mapping[str, str]) -> tuple[Settings, str, str]:

@@ -71,10 +71,10 @@ def main() -> None:
 
 
 def devices_of(library: LlamaLibrary) -> list[str]:
-    from eaglelocal.backend.device_memory import rooms
+    from eaglelocal.backend.device_memory import free_memory
     from eaglelocal.memory.budget import RAM
 
-    return [room.device for room in rooms(library, ram_bytes=None, unified=False) if room.device != RAM]
+    return [room.device for room in free_memory(library, ram_bytes=None, unified=False) if room.device != RAM]
 
 
 def why_blind(library: LlamaLibrary) -> str:

@@ -14,8 +14,8 @@ from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.ports import Constraints
 from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
 from eaglelocal.errors import RequestError, TooComplexError
-from eaglelocal.text.tool_calls.bindable_schemas import looser, ways_to_bind, with_any_arguments
-from eaglelocal.text.tool_calls.tool_grammar import constraint_of
+from eaglelocal.text.tool_calls.bindable_schemas import allow_any_arguments, loosen_constraint, loosen_tool
+from eaglelocal.text.tool_calls.tool_grammar import make_constraint
 
 MAX_KNOWN = 512  # tools that were loosened
 MAX_COSTLY = 2  # schemas per request that may be found too complex; finding that out takes seconds
@@ -35,12 +35,12 @@ class ConstraintSpec:
     def bound(self, tools: tuple[Tool, ...]) -> Constraint | None:
         """Return the constraint of an answer that may call these tools; None if it needs none."""
         split = replace(self.split, tools=tools)
-        return constraint_of(split, self.choice, self.wanted, tokens=self.tokens, is_split=self.is_split)
+        return make_constraint(split, self.choice, self.wanted, tokens=self.tokens, is_split=self.is_split)
 
     def calling(self, tool: Tool) -> Constraint | None:
         """Return the constraint of an answer that is one call of this tool."""
         split = replace(self.split, tools=(tool,))
-        return constraint_of(split, A_CALL, None, tokens=self.tokens, is_split=True)
+        return make_constraint(split, A_CALL, None, tokens=self.tokens, is_split=True)
 
 
 class AnswerConstraint:
@@ -57,7 +57,7 @@ class AnswerConstraint:
         """
         if wanted is None:
             return None
-        for way in ways_to_bind(wanted):
+        for way in loosen_constraint(wanted):
             refusal = self._refusal(way)
             if refusal is None:
                 return way
@@ -93,7 +93,7 @@ class AnswerConstraint:
         alone = self._bindable_each(tools, wish)
         if alone != known:
             yield alone
-        free = tuple(map(with_any_arguments, tools))
+        free = tuple(map(allow_any_arguments, tools))
         if free != alone:
             yield free
 
@@ -115,7 +115,7 @@ class AnswerConstraint:
         num_costly = 0
         for tool in tools:
             if num_costly == MAX_COSTLY:
-                found.append(with_any_arguments(tool))
+                found.append(allow_any_arguments(tool))
                 continue
             bindable, is_costly = self._bindable(tool, wish)
             num_costly += is_costly
@@ -125,12 +125,12 @@ class AnswerConstraint:
     def _bindable(self, tool: Tool, wish: ConstraintSpec) -> tuple[Tool, bool]:
         """Return the tightest form of this tool that compiles, else the loosest, and if it was too complex."""
         found, is_costly = tool, False
-        for found in (tool, *looser(tool)):
+        for found in (tool, *loosen_tool(tool)):
             refusal = self._refusal(wish.calling(found))
             if refusal is None:
                 break
             if isinstance(refusal, TooComplexError):
-                found, is_costly = with_any_arguments(tool), True
+                found, is_costly = allow_any_arguments(tool), True
                 break
         if found is not tool:
             self._loosened[tool] = found

@@ -26,7 +26,7 @@ from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, embed_lane
 from eaglelocal.engine.running_answer import never_started
 from eaglelocal.engine.step_timing import peak_rss_bytes
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
-from eaglelocal.text.templates.rerank_pairs import Pairs, fitting
+from eaglelocal.text.templates.rerank_pairs import Pairs, truncate_pair
 
 NO_DRAFTS = SpeculationStats(reason="embeddings are not drafted")
 
@@ -184,7 +184,7 @@ class EmbeddingEngine:
 
     def _tokens(self, given: str | tuple[int, ...], ranking: Ranking | None) -> list[int]:
         if ranking is not None and self._pairs is not None and isinstance(given, str):
-            return fitting(self._pairs, ranking, given, self._embedder.n_batch)
+            return truncate_pair(self._pairs, ranking, given, self._embedder.n_batch)
         if isinstance(given, str):
             self._check_length(len(given))
             tokens = self._vocabulary.tokenize(given, add_special=True, parse_special=False)

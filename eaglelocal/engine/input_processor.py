@@ -12,16 +12,16 @@ from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.ports import Constraints, ImageReader, TextPart, Vocabulary
 from eaglelocal.core.request import ChatRequest, Image, Mixed, Request
-from eaglelocal.core.sampling import SamplingParams, as_recommended
+from eaglelocal.core.sampling import SamplingParams, fill_recommended
 from eaglelocal.core.tools import Split, ToolUse
 from eaglelocal.engine.answer_constraint import AnswerConstraint, ConstraintSpec
 from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, PromptCache, num_raw_chars
 from eaglelocal.engine.prompt_tokens import PromptTokens, infill_prompt, mixed_tokens, placed, starts_with_bos
 from eaglelocal.errors import NOT_SUPPORTED, RequestError
-from eaglelocal.text.reasoning.model_families import markers_of
+from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.templates.chat_template import ChatTemplate, chat_template
 from eaglelocal.text.templates.literal_text import HiddenSpellings, Span, Spellings
-from eaglelocal.text.templates.prefilled_answer import Beginning, beginning_of, within_thought
+from eaglelocal.text.templates.prefilled_answer import Beginning, read_beginning, reopen_thought
 from eaglelocal.text.tool_calls.tool_grammar import callable_tools
 
 IMAGE_TEXT = "<__media__>"  # stands for an image in a prompt's text, as in llama-server
@@ -100,14 +100,14 @@ class InputProcessor:
             owner=asked.owner,
             constraint=constraint,
             compiled=None if constraint is None else self._constraints.hold(constraint),
-            split=split if asked.is_split and split and markers_of(split) else None,
+            split=split if asked.is_split and split and list_markers(split) else None,
             reuses_cache=asked.reuses_cache,
             line_limit_s=asked.line_limit_s,
         )
 
     def _params(self, asked: ChatRequest, num_prompt: int) -> SamplingParams:
         """Return the sampling parameters, with recommended values filled in and token counts limited to the context."""
-        params = as_recommended(asked.params, self._sampling)
+        params = fill_recommended(asked.params, self._sampling)
         max_tokens = None if params.max_tokens is None else min(params.max_tokens, self._n_ctx - num_prompt)
         looked_at = min(params.repeat_last_n, self._n_ctx)
         return dataclasses.replace(params, stop=self.stops(asked), max_tokens=max_tokens, repeat_last_n=looked_at)
@@ -164,7 +164,7 @@ class InputProcessor:
             continues=beginning.is_said,
         )
         if beginning.thought:
-            text = within_thought(self.template.family, text) + literals.hide(beginning.thought)
+            text = reopen_thought(self.template.family, text) + literals.hide(beginning.thought)
         in_thought = bool(beginning.thought) or (not beginning.is_said and self.template.family.has_begun(text))
         if not asked.is_counted:
             self._check_length(len(text), is_chat=True)
@@ -181,7 +181,7 @@ class InputProcessor:
         is_bound = asked.constraint is not None or asked.tool_choice.use is ToolUse.REQUIRED
         if not asked.continues_last or is_bound or last.role != "assistant" or last.tool_calls:
             return Beginning(asked.messages)
-        return beginning_of(asked.messages, self.template.family)
+        return read_beginning(asked.messages, self.template.family)
 
     def _read(self, pieces: Sequence[Span | Image]) -> PromptTokens:
         add_special = not starts_with_bos(first_text(pieces), self._vocabulary)
@@ -245,7 +245,7 @@ class InputProcessor:
     def _marker_tokens(self, split: Split) -> dict[str, int]:
         """Return the tokens of those markers that are a single token."""
         found = {
-            name: self._vocabulary.tokenize(name, add_special=False, parse_special=True) for name in markers_of(split)
+            name: self._vocabulary.tokenize(name, add_special=False, parse_special=True) for name in list_markers(split)
         }
         return {name: tokens[0] for name, tokens in found.items() if len(tokens) == 1}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from eaglelocal.core.image import ImageRows, PlacedImage, stand_ins
+from eaglelocal.core.image import ImageRows, PlacedImage, placeholder_ids
 from eaglelocal.core.ports import FillTokens, Vocabulary
 from eaglelocal.core.request import Infill, Mixed, Parts
 from eaglelocal.errors import NOT_SUPPORTED, RequestError
@@ -43,7 +43,7 @@ def placed(pieces: Iterable[int | ImageRows]) -> PromptTokens:
             tokens.append(piece)
         else:
             images.append(PlacedImage(len(tokens), piece))
-            tokens += stand_ins(piece)
+            tokens += placeholder_ids(piece)
     return PromptTokens(tuple(tokens), tuple(images))
 
 

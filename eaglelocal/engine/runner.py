@@ -14,7 +14,7 @@ from eaglelocal.core.sequence import Sequence
 from eaglelocal.engine.padding_rows import PaddingRow
 from eaglelocal.engine.sequence_ids import SequenceIds
 from eaglelocal.scheduler.scheduler import Chunk, StepPlan
-from eaglelocal.speculation.costs.ubatch_split import passes
+from eaglelocal.speculation.costs.ubatch_split import split_rows
 
 BY_SLOT = attrgetter("slot")
 
@@ -59,7 +59,7 @@ class Runner:
         return decoded
 
     def _num_passes(self, rows: Mapping[int, int]) -> int:
-        return 1 if self._context.is_unified else len(passes(rows, self._context.undivided))
+        return 1 if self._context.is_unified else len(split_rows(rows, self._context.undivided))
 
     def _add_draft(self, batch: Batch, sequence: Sequence, draft: Draft) -> list[int]:
         """Add the rows of the root and of every node, positioned by depth; return their indices."""

@@ -13,7 +13,7 @@ from eaglelocal.core.draft import Draft
 from eaglelocal.scheduler.prefill import PrefillPace
 from eaglelocal.scheduler.scheduler import Chunk
 from eaglelocal.speculation.costs.step_costs import StepCosts
-from eaglelocal.speculation.costs.ubatch_split import passes
+from eaglelocal.speculation.costs.ubatch_split import split_rows
 
 MEMORY = 8.0  # steps over which the length of a slot's drafts is averaged
 PROMPT_MEMORY = 4.0  # the same for the cost of prompt rows, which rises with every chunk
@@ -47,7 +47,7 @@ class StepEstimate:
         if self._is_unified:
             return self._costs.seconds(sum(rows.values()), sum(held.values()))
         attended = sum(rows[slot] * held[slot] for slot in rows) // max(sum(rows.values()), 1)  # on average
-        return sum(self._costs.seconds(num_rows, attended) for num_rows in passes(rows, self._undivided))
+        return sum(self._costs.seconds(num_rows, attended) for num_rows in split_rows(rows, self._undivided))
 
     def saw(self, drafts: Mapping[int, Draft], chunks: tuple[Chunk, ...], decode_s: float) -> None:
         """Learn from a step: drafts of the decoding slots, prompt chunks, and seconds of the target's decode."""

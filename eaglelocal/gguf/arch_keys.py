@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eaglelocal.errors import ModelFileError
-from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.values import ArrayValue
 
@@ -28,7 +28,7 @@ class ArchitectureKeys:
         return f"{self.prefix}.{key}"
 
     def error(self, problem: str) -> ModelFileError:
-        return refuse(self.header.path.name, problem)
+        return malformed_error(self.header.path.name, problem)
 
     def count(self, key: str) -> int:
         """Return a count. Raises ModelFileError where it is missing or no count."""

@@ -20,7 +20,7 @@ _U64 = struct.Struct("<Q")
 _GET_AGAIN = "fetch or build the file again"
 
 
-def refuse(name: str, problem: str, *, hint: str = _GET_AGAIN) -> ModelFileError:
+def malformed_error(name: str, problem: str, *, hint: str = _GET_AGAIN) -> ModelFileError:
     """Return the error for a file called `name`."""
     return ModelFileError(f"{name}: {problem}", hint=hint)
 
@@ -59,13 +59,13 @@ class HeaderCursor:
         end = self._at + num_bytes
         taken = self._window[self._at : end]
         if len(taken) != num_bytes:  # the file shrank after it was measured
-            raise refuse(self.name, f"the file ends inside {what} at byte {self.position}")
+            raise malformed_error(self.name, f"the file ends inside {what} at byte {self.position}")
         self._at = end
         return taken
 
     def require(self, num_bytes: int, what: str) -> None:
         if num_bytes > self.remaining_bytes:
-            raise refuse(
+            raise malformed_error(
                 self.name,
                 f"{what} at byte {self.position} takes {num_bytes} bytes, but {self.remaining_bytes} remain",
             )
@@ -87,7 +87,7 @@ class HeaderCursor:
     def string(self, what: str, *, max_bytes: int) -> bytes:
         length = self.u64(f"the length of {what}")
         if length > max_bytes:
-            raise refuse(self.name, f"{what} claims {length} bytes, more than the limit of {max_bytes}")
+            raise malformed_error(self.name, f"{what} claims {length} bytes, more than the limit of {max_bytes}")
         return self.take(length, what)
 
     def skip_strings(self, count: int, what: str) -> None:

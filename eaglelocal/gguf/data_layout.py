@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.ggml_types import GGML_TYPES, REMOVED_TYPES, GgmlType
 from eaglelocal.gguf.header import TensorInfo
 
@@ -23,7 +23,9 @@ def tensor_type(type_id: int, *, file: str, tensor: str) -> GgmlType:
     kind = GGML_TYPES.get(type_id)
     if kind is None:
         why = f"removed type {REMOVED_TYPES[type_id]}" if type_id in REMOVED_TYPES else f"unknown type {type_id}"
-        raise refuse(file, f"tensor {tensor} has {why}", hint="convert the model again with a current llama.cpp")
+        raise malformed_error(
+            file, f"tensor {tensor} has {why}", hint="convert the model again with a current llama.cpp"
+        )
     return kind
 
 
@@ -33,10 +35,10 @@ def tensor_bytes(shape: tuple[int, ...], kind: GgmlType, *, file: str, tensor: s
     for size in shape:
         num_elements *= size
         if not 0 < num_elements <= MAX_ELEMENTS:
-            raise refuse(file, f"tensor {tensor} has the impossible shape {shape}")
+            raise malformed_error(file, f"tensor {tensor} has the impossible shape {shape}")
     columns = shape[0] if shape else 1
     if columns % kind.block_elements:
-        raise refuse(
+        raise malformed_error(
             file, f"tensor {tensor} has rows of {columns}, not a multiple of {kind.name}'s block {kind.block_elements}"
         )
     return kind.row_bytes(columns) * (num_elements // columns)
@@ -51,13 +53,15 @@ def check_layout(tensors: Sequence[TensorInfo], *, alignment: int, data_bytes: i
     for tensor in tensors:
         end = tensor.offset + tensor.nbytes
         if tensor.offset % alignment:
-            raise refuse(file, f"tensor {tensor.name} has offset {tensor.offset}, not a multiple of {alignment}")
+            raise malformed_error(
+                file, f"tensor {tensor.name} has offset {tensor.offset}, not a multiple of {alignment}"
+            )
         if end > data_bytes:
-            raise refuse(
+            raise malformed_error(
                 file, f"cut short: tensor {tensor.name} ends at byte {end} of the data, but it has {data_bytes}"
             )
         if tensor.offset < expected:
-            raise refuse(file, f"tensor {tensor.name} at offset {tensor.offset} overlaps {previous}")
+            raise malformed_error(file, f"tensor {tensor.name} at offset {tensor.offset} overlaps {previous}")
         if tensor.offset > expected:
-            raise refuse(file, f"tensor {tensor.name} has offset {tensor.offset} where {expected} was due")
+            raise malformed_error(file, f"tensor {tensor.name} has offset {tensor.offset} where {expected} was due")
         expected, previous = padded(end, alignment), tensor.name

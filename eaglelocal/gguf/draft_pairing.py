@@ -50,7 +50,7 @@ def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str |
     Raises IncompatibleError with the figures where it cannot draft for the target, ModelFileError on a bad file.
     """
     check_rolls_back(target)
-    match kind or kind_of(header):
+    match kind or draft_kind_of(header):
         case "eagle3":
             head = EagleInfo.from_header(header)
             check_pair(head, target)
@@ -74,7 +74,7 @@ def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str |
     return draft
 
 
-def kind_of(header: Header) -> str:
+def draft_kind_of(header: Header) -> str:
     """Return how a file drafts unless a kind is given: eagle3, dflash, mtp or draft_model."""
     if (architecture := architecture_of(header)) in HEAD_ARCHITECTURES:
         return architecture
@@ -91,7 +91,7 @@ def check_rolls_back(target: ModelInfo) -> None:
         raise IncompatibleError(f"cannot draft for {target.name}: {problem}", hint=HINT)
 
 
-def head_obstacle(target: ModelInfo) -> str:
+def head_problem(target: ModelInfo) -> str:
     """Return why no head at all can draft for this target; empty where one could."""
     return state_problem(target) or taps_problem(target)
 

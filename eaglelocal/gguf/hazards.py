@@ -18,7 +18,7 @@ from eaglelocal.gguf.architectures import (
     WHOLE_ROPE_ARCHITECTURES,
 )
 from eaglelocal.gguf.header import Header, TensorInfo
-from eaglelocal.gguf.pooling import task_of
+from eaglelocal.gguf.pooling import read_task
 
 TENSOR_ALIGNMENT = 32  # of ggml-impl.h
 MAX_EXPERTS = 1024  # LLAMA_MAX_EXPERTS
@@ -109,7 +109,7 @@ def _output_problems(keys: ArchitectureKeys) -> Iterator[str]:
     They are read with this width, so a wrong one reads beyond what was computed. States of other targets are not read
     with it; mtp.py checks whether their MTP layer can draft.
     """
-    if keys.prefix not in HEADS and task_of(keys.header) is ModelTask.TEXT:
+    if keys.prefix not in HEADS and read_task(keys.header) is ModelTask.TEXT:
         return
     width, told = keys.optional_count("embedding_length"), keys.optional_count("embedding_length_out")
     projects = any(name.startswith(OUTPUT_PROJECTION) for name in keys.header.tensors)

@@ -21,12 +21,12 @@ EMBEDDING = "token_embd.weight"  # one row is read per token, so its bits cost m
 EMBEDDING_TYPE = GGML_TYPES_BY_NAME["Q8_0"]
 
 
-def light_type(asked: str) -> str:
+def requantized_type(asked: str) -> str:
     """Return the quantization that a setting means: `auto` is BEST_TYPE, anything else is itself."""
     return BEST_TYPE if asked == "auto" else asked
 
 
-def lighter_types(header: Header, kind: str) -> Mapping[str, GgmlType]:
+def requantized_types(header: Header, kind: str) -> Mapping[str, GgmlType]:
     """Return the new types, by tensor name, of a copy quantized to `kind`; empty if there should be no copy."""
     if (
         kind == AS_IN_FILE
@@ -42,9 +42,9 @@ def lighter_types(header: Header, kind: str) -> Mapping[str, GgmlType]:
     return lighter if gained >= LEAST_GAIN * sum(tensor.nbytes for tensor in read.values()) else {}
 
 
-def lightened(header: Header, kind: str) -> Header:
+def requantize_header(header: Header, kind: str) -> Header:
     """Return the header that such a copy has, except for the offsets of its tensors."""
-    types = lighter_types(header, kind)
+    types = requantized_types(header, kind)
     return replace(header, tensors={name: _as(tensor, types.get(name)) for name, tensor in header.tensors.items()})
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.ggml_types import GgmlType
 from eaglelocal.gguf.values import ArrayValue, Scalar, Value, ValueType, decode_array, split_strings
 
@@ -90,7 +90,7 @@ class Header:
         try:
             return decode_array(value, self._raw(value))
         except (OSError, ValueError) as error:
-            raise refuse(self.path.name, f"cannot read {key}: {error}") from error
+            raise malformed_error(self.path.name, f"cannot read {key}: {error}") from error
 
     def string_bytes(self, key: str) -> list[bytes] | None:
         """Read the elements of an array of strings, undecoded; None where there is no such array."""
@@ -100,7 +100,7 @@ class Header:
         try:
             return split_strings(self._raw(value), value.count)
         except (OSError, ValueError) as error:
-            raise refuse(self.path.name, f"cannot read {key}: {error}") from error
+            raise malformed_error(self.path.name, f"cannot read {key}: {error}") from error
 
     def array_bytes(self, key: str) -> bytes:
         """Read an array's raw bytes, to compare or hash them; empty where there is no such array."""
@@ -110,7 +110,7 @@ class Header:
         try:
             return self._raw(value)
         except OSError as error:
-            raise refuse(self.path.name, f"cannot read {key}: {error}") from error
+            raise malformed_error(self.path.name, f"cannot read {key}: {error}") from error
 
     def _raw(self, array: ArrayValue) -> bytes:
         with self.path.open("rb") as file:

@@ -10,14 +10,14 @@ import os
 from collections.abc import Mapping
 
 from eaglelocal.errors import ResourceError
-from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.values import ArrayValue, ValueType, encode_scalars, width_bytes
 
 Number = int | float | bool
 
 
-def amend(header: Header, changes: Mapping[str, Number | tuple[Number, ...]]) -> None:
+def patch_header(header: Header, changes: Mapping[str, Number | tuple[Number, ...]]) -> None:
     """Write the new values into the first file and flush it; read the header again afterwards.
 
     Raises ModelFileError where a key is missing or the new value has another kind or length, ResourceError where the
@@ -39,10 +39,10 @@ def _piece(header: Header, key: str, value: Number | tuple[Number, ...]) -> tupl
     there = header.metadata.get(key)
     if isinstance(there, ArrayValue):
         if not isinstance(value, tuple) or len(value) != there.count or width_bytes(there.type) is None:
-            raise refuse(header.path.name, f"{key} is an array of {there.count}, which {value} cannot replace")
+            raise malformed_error(header.path.name, f"{key} is an array of {there.count}, which {value} cannot replace")
         return there.offset, _encoded(header, key, there.type, value)
     if there is None or isinstance(there, str) or isinstance(value, tuple):
-        raise refuse(header.path.name, f"{key} is no number that {value} could replace")
+        raise malformed_error(header.path.name, f"{key} is no number that {value} could replace")
     return header.value_offsets[key], _encoded(header, key, header.value_types[key], (value,))
 
 
@@ -50,4 +50,4 @@ def _encoded(header: Header, key: str, kind: ValueType, values: tuple[Number, ..
     try:
         return encode_scalars(kind, values)
     except ValueError as error:
-        raise refuse(header.path.name, f"{key}: {error}") from error
+        raise malformed_error(header.path.name, f"{key}: {error}") from error

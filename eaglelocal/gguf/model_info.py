@@ -18,7 +18,7 @@ from eaglelocal.gguf.architectures import (
     ROLLBACK_ARCHITECTURES,
     FinalState,
 )
-from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.header import Header
 
@@ -110,7 +110,7 @@ class ModelInfo:
 def architecture_of(header: Header) -> str:
     architecture = header.metadata.get("general.architecture")
     if not isinstance(architecture, str) or not architecture:
-        raise refuse(header.path.name, "lacks the key general.architecture")
+        raise malformed_error(header.path.name, "lacks the key general.architecture")
     return architecture
 
 

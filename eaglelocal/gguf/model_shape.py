@@ -310,7 +310,7 @@ def _assistant_shape(header: Header, info: MtpInfo) -> ModelShape:
     )
 
 
-def shape_as(header: Header, kind: str) -> ModelShape:
+def read_draft_shape(header: Header, kind: str) -> ModelShape:
     """Return the shape of a file that drafts as `kind`; for `mtp` the file may be the target's own."""
     return mtp_shape_of(header) if kind == MTP else shape_of(header)
 

@@ -14,6 +14,6 @@ def pooling_of(header: Header) -> object:
     return header.metadata.get(f"{header.metadata.get('general.architecture')}.pooling_type")
 
 
-def task_of(header: Header) -> ModelTask:
+def read_task(header: Header) -> ModelTask:
     pooling = pooling_of(header)
     return ModelTask.RANK if pooling == RANKS else ModelTask.EMBEDDING if pooling in POOLINGS else ModelTask.TEXT

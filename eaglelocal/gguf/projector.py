@@ -121,11 +121,11 @@ def check_sees(header: Header) -> None:
     if architecture != ARCHITECTURE:
         message = f"{header.path.name} is no projector, which makes pictures readable: it is of architecture"
         raise ModelFileError(f"{message} {architecture}", hint="give an mmproj-*.gguf")
-    if is_for_sounds(header):
+    if is_audio_only(header):
         raise ModelFileError(f"{header.path.name} makes no pictures readable, only sounds", hint="give another mmproj")
 
 
-def is_for_sounds(header: Header) -> bool:
+def is_audio_only(header: Header) -> bool:
     """Return whether the file is a projector for audio only."""
     return architecture_of(header) == ARCHITECTURE and header.metadata.get("clip.has_vision_encoder") is not True
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
-from eaglelocal.gguf.cursor import HeaderCursor, refuse
+from eaglelocal.gguf.cursor import HeaderCursor, malformed_error
 from eaglelocal.gguf.data_layout import check_layout, padded, tensor_bytes, tensor_type
 from eaglelocal.gguf.header import Header, Shard, TensorInfo
 from eaglelocal.gguf.split_files import following_paths, split_place
@@ -73,10 +73,10 @@ def _merged_tensors(parts: list[_Part]) -> dict[str, TensorInfo]:
     for number, part in enumerate(parts):
         index, _ = split_place(part.shard.path, part.metadata)
         if index != number:
-            raise refuse(part.shard.path.name, f"says it is part {index + 1} where part {number + 1} was due")
+            raise malformed_error(part.shard.path.name, f"says it is part {index + 1} where part {number + 1} was due")
         for tensor in part.tensors:
             if tensor.name in merged:
-                raise refuse(part.shard.path.name, f"tensor {tensor.name} is there twice")
+                raise malformed_error(part.shard.path.name, f"tensor {tensor.name} is there twice")
             merged[tensor.name] = replace(tensor, shard=number)
     return merged
 
@@ -88,16 +88,16 @@ def _read_part(path: Path, keys: Collection[str] | None) -> _Part:
             return _parse(file, path, file_bytes, keys)
     except OSError as error:
         why = error.strerror or str(error)
-        raise refuse(path.name, f"cannot be read: {why}", hint="check the path and its permissions") from error
+        raise malformed_error(path.name, f"cannot be read: {why}", hint="check the path and its permissions") from error
 
 
 def _regular_file_bytes(path: Path) -> int:
     try:
         found = os.stat(path)
     except ValueError as error:
-        raise refuse(repr(path.name), f"is no path: {error}", hint="give the path of a .gguf file") from error
+        raise malformed_error(repr(path.name), f"is no path: {error}", hint="give the path of a .gguf file") from error
     if not stat.S_ISREG(found.st_mode):  # a pipe would block for ever
-        raise refuse(path.name, "is not a regular file", hint="give the path of a .gguf file")
+        raise malformed_error(path.name, "is not a regular file", hint="give the path of a .gguf file")
     return found.st_size
 
 
@@ -113,7 +113,7 @@ def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | 
     tensors = _read_tensors(cursor, num_tensors)
     data_offset = padded(cursor.position, alignment) if tensors else cursor.position
     if data_offset > file_bytes:
-        raise refuse(path.name, f"cut short: its data starts at byte {data_offset}, but it has {file_bytes}")
+        raise malformed_error(path.name, f"cut short: its data starts at byte {data_offset}, but it has {file_bytes}")
     check_layout(tensors, alignment=alignment, data_bytes=file_bytes - data_offset, file=path.name)
     return _Part(version, metadata, value_types, entries.offsets, tensors, Shard(path, file_bytes, data_offset))
 
@@ -121,19 +121,21 @@ def _parse(file: BinaryIO, path: Path, file_bytes: int, keys: Collection[str] | 
 def _read_version(cursor: HeaderCursor) -> int:
     magic = cursor.take(min(4, cursor.remaining_bytes), "the magic")
     if magic != b"GGUF":
-        raise refuse(cursor.name, f"no GGUF file: it starts with {magic!r}", hint="give the path of a .gguf file")
+        raise malformed_error(
+            cursor.name, f"no GGUF file: it starts with {magic!r}", hint="give the path of a .gguf file"
+        )
     version = cursor.u32("the version")
     if version and not version & 0xFFFF:
-        raise refuse(cursor.name, "a big-endian GGUF", hint="fetch the little-endian file")
+        raise malformed_error(cursor.name, "a big-endian GGUF", hint="fetch the little-endian file")
     if version not in (2, 3):
-        raise refuse(cursor.name, f"GGUF version {version}, versions 2 and 3 are known")
+        raise malformed_error(cursor.name, f"GGUF version {version}, versions 2 and 3 are known")
     return version
 
 
 def _read_count(cursor: HeaderCursor, what: str, limit: int, min_bytes: int) -> int:
     count = cursor.u64(f"the number of {what}")
     if count > limit:
-        raise refuse(cursor.name, f"claims {count} {what}, more than the limit of {limit}")
+        raise malformed_error(cursor.name, f"claims {count} {what}, more than the limit of {limit}")
     cursor.require(count * min_bytes, f"the list of {count} {what}")
     return count
 
@@ -143,9 +145,9 @@ def _read_name(cursor: HeaderCursor, what: str, max_bytes: int) -> str:
     try:
         name = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise refuse(cursor.name, f"{what} is not UTF-8: {raw[:32]!r}") from error
+        raise malformed_error(cursor.name, f"{what} is not UTF-8: {raw[:32]!r}") from error
     if not name or "\0" in name:
-        raise refuse(cursor.name, f"{what} is {name!r}")
+        raise malformed_error(cursor.name, f"{what} is {name!r}")
     return name
 
 
@@ -165,7 +167,7 @@ class _MetadataReader:
         for number in range(num_keys):
             key = _read_name(self._cursor, f"key {number}", MAX_KEY_BYTES)
             if key in seen:
-                raise refuse(self._cursor.name, f"key {key} is there twice")
+                raise malformed_error(self._cursor.name, f"key {key} is there twice")
             seen.add(key)
             self._read_entry(key)
 
@@ -180,7 +182,7 @@ class _MetadataReader:
         try:
             return ValueType(number)
         except ValueError:
-            raise refuse(self._cursor.name, f"{key} has the unknown value type {number}") from None
+            raise malformed_error(self._cursor.name, f"{key} has the unknown value type {number}") from None
 
     def _read_scalar(self, key: str, kind: ValueType) -> Scalar:
         if kind is ValueType.STRING:
@@ -189,12 +191,12 @@ class _MetadataReader:
         try:
             return decode_scalar(kind, raw)
         except ValueError as error:
-            raise refuse(self._cursor.name, f"{key}: {error}") from None
+            raise malformed_error(self._cursor.name, f"{key}: {error}") from None
 
     def _read_array(self, key: str) -> ArrayValue:
         kind = self._value_type(key)
         if kind is ValueType.ARRAY:  # llama.cpp has no nested arrays either
-            raise refuse(self._cursor.name, f"{key} is an array of arrays")
+            raise malformed_error(self._cursor.name, f"{key} is an array of arrays")
         count = self._cursor.u64(f"the length of {key}")
         start, width = self._cursor.position, width_bytes(kind)
         if width is None:
@@ -205,7 +207,9 @@ class _MetadataReader:
 
     def _skip_strings(self, key: str, count: int) -> None:
         if count > self._strings_left:
-            raise refuse(self._cursor.name, f"{key} claims {count} strings, more than the limit of {MAX_STRINGS}")
+            raise malformed_error(
+                self._cursor.name, f"{key} claims {count} strings, more than the limit of {MAX_STRINGS}"
+            )
         self._strings_left -= count
         self._cursor.skip_strings(count, key)
 
@@ -215,9 +219,9 @@ def _alignment(cursor: HeaderCursor, metadata: Mapping[str, Value], types: Mappi
         return DEFAULT_ALIGNMENT
     value = metadata["general.alignment"]
     if types["general.alignment"] is not ValueType.UINT32 or not isinstance(value, int):
-        raise refuse(cursor.name, "general.alignment is not a 32-bit count")
+        raise malformed_error(cursor.name, "general.alignment is not a 32-bit count")
     if value < 1 or value & (value - 1):
-        raise refuse(cursor.name, f"general.alignment is {value}, not a power of two")
+        raise malformed_error(cursor.name, f"general.alignment is {value}, not a power of two")
     return value
 
 
@@ -226,7 +230,7 @@ def _read_tensors(cursor: HeaderCursor, num_tensors: int) -> tuple[TensorInfo, .
     for number in range(num_tensors):
         tensor = _read_tensor_info(cursor, number)
         if tensor.name in tensors:
-            raise refuse(cursor.name, f"tensor {tensor.name} is there twice")
+            raise malformed_error(cursor.name, f"tensor {tensor.name} is there twice")
         tensors[tensor.name] = tensor
     return tuple(tensors.values())
 
@@ -235,7 +239,9 @@ def _read_tensor_info(cursor: HeaderCursor, number: int) -> TensorInfo:
     name = _read_name(cursor, f"the name of tensor {number}", MAX_TENSOR_NAME_BYTES)
     num_dimensions = cursor.u32(f"the dimensions of {name}")
     if num_dimensions > MAX_DIMENSIONS:
-        raise refuse(cursor.name, f"tensor {name} has {num_dimensions} dimensions, at most {MAX_DIMENSIONS} are known")
+        raise malformed_error(
+            cursor.name, f"tensor {name} has {num_dimensions} dimensions, at most {MAX_DIMENSIONS} are known"
+        )
     shape = tuple(cursor.u64(f"the shape of {name}") for _ in range(num_dimensions))
     kind = tensor_type(cursor.u32(f"the type of {name}"), file=cursor.name, tensor=name)
     offset = cursor.u64(f"the offset of {name}")

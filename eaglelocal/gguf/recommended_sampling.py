@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eaglelocal.core.sampling import is_possible
+from eaglelocal.core.sampling import is_valid_value
 from eaglelocal.gguf.header import Header
 
 KEYS = {
@@ -19,7 +19,7 @@ WHOLE = frozenset({"top_k", "repeat_last_n"})
 def recommended_sampling(header: Header) -> dict[str, float]:
     """Return the recommended values by field name of SamplingParams, without non-numbers and values out of range."""
     found = {name: _number(header.metadata.get(key), is_whole=name in WHOLE) for key, name in KEYS.items()}
-    return {name: value for name, value in found.items() if value is not None and is_possible(name, value)}
+    return {name: value for name, value in found.items() if value is not None and is_valid_value(name, value)}
 
 
 def _number(value: object, *, is_whole: bool) -> float | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.values import Value
 
 MAX_SHARDS = 1024
@@ -25,16 +25,16 @@ def split_place(path: Path, metadata: Mapping[str, Value]) -> tuple[int, int]:
     count = _count(path, metadata, "split.count", default=1)
     index = _count(path, metadata, "split.no", default=0)
     if count > MAX_SHARDS:
-        raise refuse(path.name, f"claims to be one of {count} parts, more than the limit of {MAX_SHARDS}")
+        raise malformed_error(path.name, f"claims to be one of {count} parts, more than the limit of {MAX_SHARDS}")
     if index >= max(count, 1):
-        raise refuse(path.name, f"says it is part {index + 1} of {count}")
+        raise malformed_error(path.name, f"says it is part {index + 1} of {count}")
     return index, max(count, 1)
 
 
 def _count(path: Path, metadata: Mapping[str, Value], key: str, *, default: int) -> int:
     value = metadata.get(key, default)
     if not isinstance(value, int) or value < 0:
-        raise refuse(path.name, f"{key} is {value!r}, not a count")
+        raise malformed_error(path.name, f"{key} is {value!r}, not a count")
     return value
 
 
@@ -45,13 +45,13 @@ def following_paths(path: Path, metadata: Mapping[str, Value]) -> tuple[Path, ..
         return ()
     named = _NAME.fullmatch(path.name)
     if named is None or int(named["count"]) != count or int(named["number"]) != index + 1:
-        raise refuse(
+        raise malformed_error(
             path.name,
             f"is part {index + 1} of {count}, but its name does not say so",
             hint=f"name the parts NAME-00001-of-{count:05}.gguf and so on",
         )
     if index:
-        raise refuse(
+        raise malformed_error(
             path.name, f"is part {index + 1} of {count}", hint=f"give the first: {_part(path, named['stem'], 1, count)}"
         )
     return tuple(_part(path, named["stem"], number, count) for number in range(2, count + 1))

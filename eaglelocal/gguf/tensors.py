@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.header import Header, TensorInfo
 
 Floats = npt.NDArray[np.float32]
@@ -36,7 +36,7 @@ def read_rows(path: Path, header: Header, name: str, rows: Sequence[int]) -> Flo
     """Read some rows of a matrix as float32 [rows, columns], without reading the others. Raises as read_tensor does."""
     tensor = _find(path, header, name)
     if len(tensor.shape) != 2 or not all(0 <= row < tensor.shape[1] for row in rows):
-        raise refuse(path.name, f"tensor {name} {tensor.shape} has no rows {list(rows)[:8]}")
+        raise malformed_error(path.name, f"tensor {name} {tensor.shape} has no rows {list(rows)[:8]}")
     row_bytes = tensor.type.row_bytes(tensor.shape[0])
     raw = _raw_parts(path, header, tensor, [row * row_bytes for row in rows], row_bytes)
     return _decode(path, tensor, raw).reshape(len(rows), tensor.shape[0])
@@ -46,7 +46,7 @@ def read_indices(path: Path, header: Header, name: str) -> Ints:
     """Read an integer tensor (I64 or I32), such as `d2t`. Raises ModelFileError on any other type."""
     tensor = _find(path, header, name)
     if tensor.type.name not in ("I64", "I32"):
-        raise refuse(path.name, f"tensor {name} is {tensor.type.name}, not integers")
+        raise malformed_error(path.name, f"tensor {name} is {tensor.type.name}, not integers")
     raw = _raw(path, header, tensor)
     numbers = np.frombuffer(raw, "<i8" if tensor.type.name == "I64" else "<i4")
     return numbers.astype(np.int64).reshape(tensor.shape[::-1])
@@ -60,7 +60,7 @@ def read_span(header: Header, name: str, first: int, end: int) -> Floats:
     return _decode(header.path, place, _raw(header.path, header, place)).reshape(end - first, tensor.shape[0])
 
 
-def raw_pieces(header: Header, name: str, piece_bytes: int) -> Iterator[Bytes]:
+def read_raw_pieces(header: Header, name: str, piece_bytes: int) -> Iterator[Bytes]:
     """Yield the tensor's bytes undecoded, `piece_bytes` at a time. Raises as read_tensor does."""
     tensor = _find(header.path, header, name)
     for start in range(0, tensor.nbytes, piece_bytes):
@@ -71,7 +71,7 @@ def raw_pieces(header: Header, name: str, piece_bytes: int) -> Iterator[Bytes]:
 
 def _find(path: Path, header: Header, name: str) -> TensorInfo:
     if name not in header.tensors:
-        raise refuse(path.name, f"has no tensor {name}")
+        raise malformed_error(path.name, f"has no tensor {name}")
     return header.tensors[name]
 
 
@@ -87,9 +87,11 @@ def _raw_parts(path: Path, header: Header, tensor: TensorInfo, starts: Sequence[
         with source.open("rb") as file:
             raw = b"".join(_read(file, shard.data_offset + tensor.offset + start, num_bytes) for start in starts)
     except OSError as error:
-        raise refuse(source.name, f"cannot be read: {error.strerror}") from error
+        raise malformed_error(source.name, f"cannot be read: {error.strerror}") from error
     if len(raw) != len(starts) * num_bytes:
-        raise refuse(source.name, f"cut short: tensor {tensor.name} has {len(raw)} of {len(starts) * num_bytes} bytes")
+        raise malformed_error(
+            source.name, f"cut short: tensor {tensor.name} has {len(raw)} of {len(starts) * num_bytes} bytes"
+        )
     return raw
 
 
@@ -115,7 +117,7 @@ def _decode_quantized(path: Path, tensor: TensorInfo, raw: bytes, type_name: str
     from gguf.constants import GGMLQuantizationType  # slow to import
     from gguf.quants import dequantize
 
-    unreadable = refuse(path.name, f"tensor {tensor.name}: no way to decode {type_name}", hint="")
+    unreadable = malformed_error(path.name, f"tensor {tensor.name}: no way to decode {type_name}", hint="")
     if type_name not in GGMLQuantizationType.__members__:  # llama.cpp has types that the package lacks
         raise unreadable
     try:

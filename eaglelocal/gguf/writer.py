@@ -53,7 +53,7 @@ class StreamedTensor:
         return self.type.row_bytes(self.shape[0]) * (self.num_elements // self.shape[0])
 
 
-def copied_entries(header: Header, *, without: frozenset[str]) -> list[KeyValue]:
+def copy_entries(header: Header, *, without: frozenset[str]) -> list[KeyValue]:
     """Return the keys of a file unchanged, arrays included, except those in LAYOUT_KEYS and `without`."""
     entries = []
     for key, value in header.metadata.items():
@@ -66,7 +66,7 @@ def copied_entries(header: Header, *, without: frozenset[str]) -> list[KeyValue]
     return entries
 
 
-def file_bytes_at_most(entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor]) -> int:
+def max_file_bytes(entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor]) -> int:
     """Return an upper bound of the file's size in bytes."""
     texts = sum(len(str(entry.value)) + 8 * _length(entry.value) + 64 for entry in entries)
     return 4 * texts + sum(padded(tensor.nbytes, ALIGNMENT) + 256 for tensor in tensors)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.errors import ModelFileError, UsageError
-from eaglelocal.hub.hub_cache import CachedModel, models_of, partials_of, repos_in
+from eaglelocal.hub.hub_cache import CachedModel, find_repo_partials, list_repo_models, repos_in
 from eaglelocal.hub.name_lists import listed
 from eaglelocal.hub.repo_builds import RepoBuild, choose
 
@@ -29,7 +29,7 @@ class HubReference:
 
 def find_cached(cache: Path, reference: HubReference) -> CachedModel:
     """Return the model in the cache. Raises ModelFileError where it is not whole there, UsageError if ambiguous."""
-    there = [model for repo in reference.repos for model in models_of(cache, repo)]
+    there = [model for repo in reference.repos for model in list_repo_models(cache, repo)]
     if not there:
         raise _missing(cache, reference)
     for repo in reference.repos:
@@ -53,7 +53,7 @@ def _chosen(builds: Sequence[RepoBuild], reference: HubReference, repo: str) -> 
 
 
 def _missing(cache: Path, reference: HubReference, there: Sequence[CachedModel] = ()) -> ModelFileError:
-    came = sum(partial.size_bytes for repo in reference.repos for partial in partials_of(cache, repo))
+    came = sum(partial.size_bytes for repo in reference.repos for partial in find_repo_partials(cache, repo))
     state = f"is not on disk whole: {came / 1e9:.2f} GB of its download are" if came else "is not on disk"
     size = f" ({reference.size_bytes / 1e9:.1f} GB)" if reference.size_bytes else ""
     hint = f"eaglelocal pull {reference.text}{size}"

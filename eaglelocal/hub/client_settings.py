@@ -63,7 +63,7 @@ def check_settings(environ: Environ, *, connects: bool = True) -> None:
         check(environ)
 
 
-def idle_settings(environ: Environ = os.environ) -> list[str]:
+def unused_settings(environ: Environ = os.environ) -> list[str]:
     """Return a line for each variable that is set and has no effect; the client's own words about it are not shown."""
     found = []
     if environ.get(TRANSFER, "").upper() in ("1", "ON", "YES", "TRUE"):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from huggingface_hub.utils import WeakFileLock
 
-from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import SHARED, make_folder, sync_folder
 from eaglelocal.errors import DownloadError, ResourceError
 from eaglelocal.hub.disk_error import disk_trouble
@@ -114,7 +114,7 @@ def check_names(orders: Sequence[DownloadOrder], cache: Path) -> None:
     """Raise DownloadError on a file whose name or path is longer than the system takes."""
     for order in orders:
         for file in order.files:
-            path = os.fsencode(pointer(order, file, cache).absolute())
+            path = os.fsencode(snapshot_link(order, file, cache).absolute())
             longest = max(map(len, path.split(b"/")))
             if longest > MAX_NAME_BYTES or len(path) > MAX_PATH_BYTES:
                 many, most = (longest, MAX_NAME_BYTES) if longest > MAX_NAME_BYTES else (len(path), MAX_PATH_BYTES)
@@ -128,7 +128,7 @@ def missing_bytes(orders: Sequence[DownloadOrder], cache: Path) -> int:
     for order in orders:
         for file in order.files:
             blob = blob_of(order, file, cache)
-            if not _is_whole(pointer(order, file, cache), file):  # on a disk without links it has no blob
+            if not _is_whole(snapshot_link(order, file, cache), file):  # on a disk without links it has no blob
                 missing[blob] = max(0, file.size_bytes - _there_bytes(blob))
     return sum(missing.values())
 
@@ -161,7 +161,7 @@ def _amount(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
-def fetch(
+def download_files(
     orders: Sequence[DownloadOrder],
     cache: Path,
     *,
@@ -184,11 +184,11 @@ def fetch(
         except OSError as problem:  # of the disk: those of the connection were converted before
             place = str(problem.filename or cache)
             raise ResourceError(disk_trouble(problem, place), hint="HF_HUB_CACHE names another folder") from problem
-    return [pointer(order, order.files[0], cache) for order in orders]
+    return [snapshot_link(order, order.files[0], cache) for order in orders]
 
 
 def _fetch_file(order: DownloadOrder, file: RemoteFile, cache: Path, patience: RetryPolicy, tally: ByteCount) -> None:
-    blob, place = blob_of(order, file, cache), pointer(order, file, cache)
+    blob, place = blob_of(order, file, cache), snapshot_link(order, file, cache)
     with _locked(order, file, cache, tally):
         if _is_whole(place, file):
             return tally.found(file.size_bytes)
@@ -201,9 +201,9 @@ def _fetch_file(order: DownloadOrder, file: RemoteFile, cache: Path, patience: R
         return _link(blob, place)
 
 
-def whole_files(order: DownloadOrder, cache: Path) -> list[tuple[RemoteFile, PromisedFile]]:
+def find_complete_files(order: DownloadOrder, cache: Path) -> list[tuple[RemoteFile, PromisedFile]]:
     """Return the files of an order that are here, with the hashes that the hub promised."""
-    places = [(file, pointer(order, file, cache)) for file in order.files]
+    places = [(file, snapshot_link(order, file, cache)) for file in order.files]
     return [
         (file, PromisedFile(file.name, place, file.etag, file.size_bytes))
         for file, place in places
@@ -211,11 +211,11 @@ def whole_files(order: DownloadOrder, cache: Path) -> list[tuple[RemoteFile, Pro
     ]
 
 
-def discard(order: DownloadOrder, file: RemoteFile, cache: Path) -> None:
+def discard_file(order: DownloadOrder, file: RemoteFile, cache: Path) -> None:
     """Delete a damaged file and its partial download. Raises ResourceError."""
     blob = blob_of(order, file, cache)
     with _locked(order, file, cache, ByteCount(0, lambda progress: None)):
-        for path in (pointer(order, file, cache), blob, partial_of(blob)):
+        for path in (snapshot_link(order, file, cache), blob, partial_of(blob)):
             try:
                 path.unlink(missing_ok=True)
             except OSError as problem:
@@ -270,19 +270,19 @@ def is_being_fetched(cache: Path, repo: str, etag: str) -> bool:
         return True
 
 
-def pointer(order: DownloadOrder, file: RemoteFile, cache: Path) -> Path:
+def snapshot_link(order: DownloadOrder, file: RemoteFile, cache: Path) -> Path:
     return repo_folder(cache, order.repo.id) / "snapshots" / order.repo.commit / file.name
 
 
-def _link(blob: Path, pointer: Path) -> None:
+def _link(blob: Path, link: Path) -> None:
     """Link the blob under its name in the snapshot; on a disk without links move it there, as the client does."""
-    make_folder(pointer.parent, SHARED)  # somebody may have removed the rest of the snapshot meanwhile
-    pointer.unlink(missing_ok=True)  # a dangling link, or one to other bytes
+    make_folder(link.parent, SHARED)  # somebody may have removed the rest of the snapshot meanwhile
+    link.unlink(missing_ok=True)  # a dangling link, or one to other bytes
     try:
-        os.symlink(os.path.relpath(blob, pointer.parent), pointer)
+        os.symlink(os.path.relpath(blob, link.parent), link)
     except OSError:
-        os.replace(blob, pointer)
-    sync_folder(pointer.parent)
+        os.replace(blob, link)
+    sync_folder(link.parent)
 
 
 def _write_ref(order: DownloadOrder, cache: Path) -> None:
@@ -290,4 +290,4 @@ def _write_ref(order: DownloadOrder, cache: Path) -> None:
     folder = repo_folder(cache, order.repo.id)
     make_folder(folder / "refs", SHARED)
     # other programs take any file in `refs` for a reference, so the temporary file is beside that folder
-    write_whole(folder / "refs" / MAIN, order.repo.commit, mode=READABLE, scratch=folder)
+    write_atomically(folder / "refs" / MAIN, order.repo.commit, mode=READABLE, scratch=folder)

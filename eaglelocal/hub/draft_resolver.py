@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.reference import File, parse_reference
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.block_info import BlockInfo
-from eaglelocal.gguf.draft_pairing import check_rolls_back, head_obstacle, read_draft, state_problem
-from eaglelocal.gguf.head_requantization import light_type
+from eaglelocal.gguf.draft_pairing import check_rolls_back, head_problem, read_draft, state_problem
+from eaglelocal.gguf.head_requantization import requantized_type
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
 from eaglelocal.gguf.mtp import MtpInfo, has_mtp
 from eaglelocal.gguf.projector import ARCHITECTURE as PROJECTOR
@@ -26,7 +26,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
 from eaglelocal.hub.heads.head_store import all_heads, heads_for
 from eaglelocal.hub.heads.requantized_copy import light_copy
-from eaglelocal.hub.hub_references import draft_reference
+from eaglelocal.hub.hub_references import resolve_draft_reference
 from eaglelocal.hub.inflation.inflate import Progress
 from eaglelocal.hub.pulled_drafts import pulled_draft
 from eaglelocal.hub.target_resolver import FoundTarget, label_of
@@ -62,21 +62,21 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
         case "auto":
             return _chosen(target)
         case "ngram":
-            return lookup(target, reason="")
+            return lookup_draft(target, reason="")
         case "mtp":
             return _pulled_layer(target) or own_layer(target)
-    entry = load().drafts.get(reference.lower())
-    return own_layer(target) if entry and entry.is_in_target else draft_at(_path_of(reference), target)
+    entry = load_catalog().drafts.get(reference.lower())
+    return own_layer(target) if entry and entry.is_in_target else read_draft_file(_path_of(reference), target)
 
 
 def _path_of(reference: str) -> Path:
     """Return a draft's file. Raises ModelFileError with the command that fetches it, UsageError on an unknown draft."""
-    catalog = load()
+    catalog = load_catalog()
     try:
         parsed = parse_reference(reference)
         if isinstance(parsed, File):
             return existing_file(reference, hint="`--draft auto` takes what is there")
-        wanted = draft_reference(reference, catalog)
+        wanted = resolve_draft_reference(reference, catalog)
     except UsageError:
         near = difflib.get_close_matches(reference, [*WORDS, *catalog.drafts, *catalog.targets], n=1)
         guess = f"did you mean `{near[0]}`? " if near else ""
@@ -84,7 +84,7 @@ def _path_of(reference: str) -> Path:
     return find_cached(locations.hub_cache_dir(), wanted).path
 
 
-def draft_at(path: Path, target: FoundTarget) -> FoundDraft:
+def read_draft_file(path: Path, target: FoundTarget) -> FoundDraft:
     """Return the draft in a file, of the kind that its architecture states."""
     if path == target.path and has_mtp(target.header):
         return own_layer(target)
@@ -109,7 +109,7 @@ def own_layer(target: FoundTarget) -> FoundDraft:
     return FoundDraft("mtp", target.path, "its own MTP layer")
 
 
-def lightened(draft: FoundDraft, asked: str, *, on_progress: Progress) -> FoundDraft:
+def requantize_draft(draft: FoundDraft, asked: str, *, on_progress: Progress) -> FoundDraft:
     """Return an EAGLE head with its copy in fewer bits, written now if it is not there; other drafts as they are.
 
     Raises ResourceError where a copy that was asked for by its type cannot be written.
@@ -118,7 +118,7 @@ def lightened(draft: FoundDraft, asked: str, *, on_progress: Progress) -> FoundD
         return dataclasses.replace(draft, note="only EAGLE heads are copied in other bits: this one drafts as it is")
     if draft.kind != "eagle3" or draft.path is None:
         return draft
-    kind = light_type(asked)
+    kind = requantized_type(asked)
     try:
         copy = light_copy(draft.path, kind, on_progress=lambda share: on_progress(share, f"the head in {kind}, once"))
     except ResourceError as error:
@@ -130,7 +130,7 @@ def lightened(draft: FoundDraft, asked: str, *, on_progress: Progress) -> FoundD
     return dataclasses.replace(draft, path=copy, origin=draft.path, label=f"{draft.label} ({kind})")
 
 
-def lookup(target: FoundTarget, reason: str) -> FoundDraft:
+def lookup_draft(target: FoundTarget, reason: str) -> FoundDraft:
     """Return a lookup in the text so far, which needs no model. Raises IncompatibleError where no draft can run."""
     check_rolls_back(target.info)
     return FoundDraft("ngram", label="lookup in the text so far", reason=reason)
@@ -158,16 +158,16 @@ def _chosen(target: FoundTarget) -> FoundDraft:
 
 def _imported(target: FoundTarget) -> FoundDraft | None:
     """Return a head that was tried with this model, or with one of its kind; None if none. Raises as draft_at."""
-    if head_obstacle(target.info):
+    if head_problem(target.info):
         return None
     heads = [head.path for head in heads_for(target.header, target.info)] or all_heads(target.header, target.info)
-    return draft_at(heads[0], target) if heads else None
+    return read_draft_file(heads[0], target) if heads else None
 
 
 def _pulled_with(target: FoundTarget) -> FoundDraft | None:
     """Return the draft that was pulled with the target; None if none was. Raises as draft_at."""
     path = pulled_draft(locations.pulled_drafts_file(), locations.hub_cache_dir(), target.repo)
-    return None if path is None else draft_at(path, target)
+    return None if path is None else read_draft_file(path, target)
 
 
 def _pulled_layer(target: FoundTarget) -> FoundDraft | None:
@@ -184,8 +184,8 @@ def _automatic(target: FoundTarget) -> FoundDraft:
         return FoundDraft(reason=problem)
     if has_mtp(target.header):
         return own_layer(target)
-    if problem := head_obstacle(target.info):
-        return lookup(target, reason=problem)
+    if problem := head_problem(target.info):
+        return lookup_draft(target, reason=problem)
     if target.head is not None:
-        return dataclasses.replace(draft_at(target.head, target), label="its own EAGLE-3.1 head")
-    return lookup(target, reason=NOTHING_KNOWN)
+        return dataclasses.replace(read_draft_file(target.head, target), label="its own EAGLE-3.1 head")
+    return lookup_draft(target, reason=NOTHING_KNOWN)

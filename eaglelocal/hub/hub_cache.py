@@ -63,12 +63,12 @@ def repos_in(cache: Path) -> list[str]:
     return sorted(entry.name.removeprefix(PREFIX).replace("--", "/") for entry in _folders(cache, PREFIX))
 
 
-def all_models(cache: Path) -> list[CachedModel]:
+def list_models(cache: Path) -> list[CachedModel]:
     """Return every model once, in the newest snapshot that has it complete; sorted by reference."""
-    return [model for repo in repos_in(cache) for model in models_of(cache, repo)]
+    return [model for repo in repos_in(cache) for model in list_repo_models(cache, repo)]
 
 
-def models_of(cache: Path, repo: str) -> list[CachedModel]:
+def list_repo_models(cache: Path, repo: str) -> list[CachedModel]:
     """Return the models of one repository: of `main` where it has them, else of the newest commit."""
     newest: dict[str, CachedModel] = {}
     for model in snapshots_of(cache, repo):
@@ -107,11 +107,11 @@ def main_commit(folder: Path) -> str:
         return ""
 
 
-def partials_in(cache: Path) -> list[Partial]:
-    return [partial for repo in repos_in(cache) for partial in partials_of(cache, repo)]
+def find_partials(cache: Path) -> list[Partial]:
+    return [partial for repo in repos_in(cache) for partial in find_repo_partials(cache, repo)]
 
 
-def partials_of(cache: Path, repo: str) -> list[Partial]:
+def find_repo_partials(cache: Path, repo: str) -> list[Partial]:
     """Return the downloads that began and did not end, with at least a byte."""
     found = []
     for path in _files(repo_folder(cache, repo) / "blobs", PARTIAL):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.draft_entries import DRAFT_MODEL, EAGLE, MTP, DraftEntry
 from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Reference, Repo, parse_reference
 from eaglelocal.catalog.target_entries import TargetEntry
-from eaglelocal.catalog.unsupported_drafts import obstacle
+from eaglelocal.catalog.unsupported_drafts import unsupported_reason
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.cached_files import HubReference
 from eaglelocal.hub.repo_builds import SUFFIX, canonical, quant_of
@@ -35,7 +35,7 @@ class PullPlan:
     layer_is_asked_for: bool = False
 
 
-def wanted(target: str, *, draft: str = AUTO, quant: str | None = None) -> PullPlan | None:
+def plan_pull(target: str, *, draft: str = AUTO, quant: str | None = None) -> PullPlan | None:
     """Return what to fetch for these references; None: the embedded model, which nobody fetches. Raises UsageError."""
     parsed = parse_reference(target)
     match parsed:
@@ -43,7 +43,7 @@ def wanted(target: str, *, draft: str = AUTO, quant: str | None = None) -> PullP
             return None
         case File(path):
             raise UsageError(f"{target} is the path of a file", hint=f"eaglelocal chat --target {path}")
-    catalog = load()
+    catalog = load_catalog()
     reference = hub_reference(_with_quant(parsed, quant), catalog)
     if draft == NO_DRAFT:
         return PullPlan(reference)
@@ -52,7 +52,7 @@ def wanted(target: str, *, draft: str = AUTO, quant: str | None = None) -> PullP
         draft = layers_of(known, catalog) if draft.lower() == MTP else draft
         if names_layer(draft, known, catalog):
             return PullPlan(reference, layer_is_asked_for=True)
-        return PullPlan(reference, draft_reference(draft, catalog), draft_is_asked_for=True)
+        return PullPlan(reference, resolve_draft_reference(draft, catalog), draft_is_asked_for=True)
     return PullPlan(reference) if known is None else _with_catalogued_draft(reference, known, catalog)
 
 
@@ -85,7 +85,7 @@ def hub_reference(parsed: Profile | Repo, catalog: Catalog, *, drafts: bool = Fa
     return HubReference(text, target.repos, parsed.quant, size_bytes, drafts)
 
 
-def draft_reference(text: str, catalog: Catalog) -> HubReference:
+def resolve_draft_reference(text: str, catalog: Catalog) -> HubReference:
     """Resolve `user/repo[:quant]`, a draft of the catalogue, or a target of it that drafts for a larger one."""
     entry = catalog.drafts.get(text.lower())
     if entry is not None:
@@ -101,14 +101,14 @@ def known_target(parsed: Reference, catalog: Catalog) -> TargetEntry | None:
     if isinstance(parsed, Profile):
         return catalog.target(parsed.id)
     if isinstance(parsed, Repo):
-        wanted = parsed.name.lower()
-        return next((t for t in catalog.targets.values() if wanted in (repo.lower() for repo in t.repos)), None)
+        name = parsed.name.lower()
+        return next((t for t in catalog.targets.values() if name in (repo.lower() for repo in t.repos)), None)
     return None
 
 
 def nearest_repo(name: str) -> str | None:
     """Return the repository of the catalogue that a mistyped name may have meant; None if none is near."""
-    repos = [repo for target in load().targets.values() for repo in target.repos if repo != name]
+    repos = [repo for target in load_catalog().targets.values() for repo in target.repos if repo != name]
     near = difflib.get_close_matches(name, repos, n=1, cutoff=0.8)
     return near[0] if near else None
 
@@ -127,7 +127,7 @@ def _with_catalogued_draft(reference: HubReference, target: TargetEntry, catalog
     Small models that could draft are only mentioned, for they cost memory.
     """
     entries = catalog.drafts_for(target)
-    problems = {entry.id: obstacle(entry, target.outline) for entry in entries}
+    problems = {entry.id: unsupported_reason(entry, target.outline) for entry in entries}
     able = [entry for entry in entries if not problems[entry.id]]
     repos = [repo.lower() for repo in reference.repos]
     layers = [entry.gguf_repo for entry in able if entry.is_in_target and entry.gguf_repo]
@@ -161,11 +161,11 @@ def _of_entry(entry: DraftEntry) -> HubReference:
     return HubReference(f"{repo}:{quant}" if quant else repo, (repo,), quant or None, size, drafts=True)
 
 
-def any_reference(text: str) -> HubReference:
+def resolve_hub_reference(text: str) -> HubReference:
     """Resolve a model of a hub, target or draft. Raises UsageError on what is none."""
-    catalog = load()
+    catalog = load_catalog()
     if text.lower() in catalog.drafts:
-        return draft_reference(text, catalog)
+        return resolve_draft_reference(text, catalog)
     parsed = parse_reference(text)
     if isinstance(parsed, Repo | Profile):
         return hub_reference(parsed, catalog)

@@ -16,11 +16,11 @@ from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.draft_pairing import HEAD_ARCHITECTURES
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import is_mtp_alone
-from eaglelocal.gguf.pooling import task_of
+from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.file_quantization import quantization_of
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
-from eaglelocal.hub.hub_cache import CachedModel, all_models
+from eaglelocal.hub.hub_cache import CachedModel, list_models
 from eaglelocal.hub.inflation.demo_sizes import TYPES
 from eaglelocal.hub.inflation.inflate import DEFAULT_SIZE, DemoSize, inflated_paths
 from eaglelocal.hub.projector_resolver import projector_of_hub
@@ -54,7 +54,7 @@ class InventoryEntry:
     paths: tuple[Path, ...]
     size_bytes: int
     modified_at: float  # seconds since 1970
-    described: Described
+    description: Described
     repo: str = ""
     commit: str = ""
     projector: Path | None = None  # the image encoder that belongs to it
@@ -65,16 +65,16 @@ class InventoryEntry:
         return self.paths[0]
 
 
-def inventory(cache: Path) -> list[InventoryEntry]:
+def list_all_models(cache: Path) -> list[InventoryEntry]:
     """Return all models: embedded, generated, imported, then the hub's by reference."""
-    return [*embedded(), *generated(), *imported(), *(of_hub(model) for model in all_models(cache))]
+    return [*embedded(), *list_inflated(), *list_imported(), *(of_hub(model) for model in list_models(cache))]
 
 
 def embedded() -> list[InventoryEntry]:
     return [_entry(NATIVE, EMBEDDED, demo_sources())]
 
 
-def generated() -> list[InventoryEntry]:
+def list_inflated() -> list[InventoryEntry]:
     """Return the pairs that inflation has written, by file name; the head's bytes count as the target's."""
     found = []
     for target in sorted(locations.generated_models_dir().glob("demo-*.gguf")):
@@ -85,11 +85,11 @@ def generated() -> list[InventoryEntry]:
     return found
 
 
-def imported() -> list[InventoryEntry]:
+def list_imported() -> list[InventoryEntry]:
     """Return the heads that `import` and `train` made, under their paths, which `--draft` takes."""
     paths = sorted(locations.heads_dir().glob("*/*.gguf"))
     entries = [_entry(str(path), IMPORTED, (path,)) for path in paths if path.is_file()]
-    return [replace(one, origin=TRAINED) if one.described.name.endswith(TRAINED_HERE) else one for one in entries]
+    return [replace(one, origin=TRAINED) if one.description.name.endswith(TRAINED_HERE) else one for one in entries]
 
 
 def reference_of(size: DemoSize) -> str:
@@ -98,21 +98,21 @@ def reference_of(size: DemoSize) -> str:
 
 
 def of_hub(model: CachedModel) -> InventoryEntry:
-    about = described(model.path)
+    about = describe_file(model.path)
     return InventoryEntry(
         reference=model.reference,
         origin=HUB,
         paths=model.paths,
         size_bytes=model.size_bytes,
         modified_at=model.modified_at,
-        described=about,
+        description=about,
         repo=model.repo,
         commit=model.commit,
         projector=projector_of_hub(model.path) if about.kind == "model" and not model.build.is_draft else None,
     )
 
 
-def described(path: Path) -> Described:
+def describe_file(path: Path) -> Described:
     """Describe a file from its header. Never raises: if it cannot be read, `problem` says why."""
     try:
         header = read_header(path)
@@ -138,7 +138,7 @@ def _kind(header: Header, architecture: str) -> str:
         return HEAD
     if architecture == "clip":
         return "image encoder"
-    return KINDS[task_of(header)]
+    return KINDS[read_task(header)]
 
 
 def _entry(reference: str, origin: str, paths: Sequence[Path], *, current: Path | None = None) -> InventoryEntry:
@@ -149,7 +149,7 @@ def _entry(reference: str, origin: str, paths: Sequence[Path], *, current: Path 
         paths=tuple(paths),
         size_bytes=sum(status.st_size for status in statuses),
         modified_at=max(status.st_mtime for status in statuses),
-        described=described(paths[0]),
+        description=describe_file(paths[0]),
         is_outdated=current is not None and current != paths[0],
     )
 

@@ -6,22 +6,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo, parse_reference
-from eaglelocal.catalog.unsupported_drafts import obstacle
+from eaglelocal.catalog.unsupported_drafts import unsupported_reason
 from eaglelocal.errors import IncompatibleError, ModelFileError
-from eaglelocal.gguf.draft_pairing import kind_of
+from eaglelocal.gguf.draft_pairing import draft_kind_of
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import ModelShape, shape_of
 from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
-from eaglelocal.hub.hub_cache import models_of
-from eaglelocal.hub.hub_references import any_reference, draft_reference, known_target
-from eaglelocal.hub.inflation.demo_shape import sketch
+from eaglelocal.hub.hub_cache import list_repo_models
+from eaglelocal.hub.hub_references import known_target, resolve_draft_reference, resolve_hub_reference
+from eaglelocal.hub.inflation.demo_shape import plan_demo
 from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
-from eaglelocal.hub.inventory import Described, InventoryEntry, describe, embedded, generated, reference_of
-from eaglelocal.hub.projector_resolver import FoundProjector, projector_beside
+from eaglelocal.hub.inventory import Described, InventoryEntry, describe, embedded, list_inflated, reference_of
+from eaglelocal.hub.projector_resolver import FoundProjector, find_projector_beside
 from eaglelocal.hub.pulled_drafts import pulled_draft, pulled_reference
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources
 from eaglelocal.hub.typed_path import existing_file
@@ -86,7 +86,7 @@ class ModelDetails:
         return None if self.shape is None else cache_bytes(self.shape, CacheParams(n_ctx=n_ctx))
 
 
-def look_at(reference: str) -> ModelDetails:
+def describe_model(reference: str) -> ModelDetails:
     """Describe a reference's model. Raises UsageError, and ModelFileError where it is not on disk or unreadable."""
     parsed = parse_reference(reference)
     match parsed:
@@ -96,8 +96,8 @@ def look_at(reference: str) -> ModelDetails:
         case File():
             return _look(reference, (existing_file(reference),))
         case Profile() | Repo():
-            found = find_cached(locations.hub_cache_dir(), any_reference(reference))
-            drafts = (*_pulled(found.repo), *_known_drafts(Repo(found.repo), load()))
+            found = find_cached(locations.hub_cache_dir(), resolve_hub_reference(reference))
+            drafts = (*_pulled(found.repo), *_known_drafts(Repo(found.repo), load_catalog()))
             return _look(found.reference, found.paths, drafts=drafts, repo=found.repo, commit=found.commit)
 
 
@@ -106,14 +106,14 @@ def _own(reference: str) -> InventoryEntry | None:
     if reference == NATIVE:
         return embedded()[0]
     wanted = reference_of(parse_demo_reference(reference))
-    return next((entry for entry in generated() if entry.reference == wanted and not entry.is_outdated), None)
+    return next((entry for entry in list_inflated() if entry.reference == wanted and not entry.is_outdated), None)
 
 
 def _sketched(reference: str) -> ModelDetails:
     """Describe an inflated model that is not written yet."""
     size, (target, head) = parse_demo_reference(reference), demo_sources()
     paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
-    shape, header = sketch(size, target, head).target, read_header(target)
+    shape, header = plan_demo(size, target, head).target, read_header(target)
     name = f"embedded guide at the cost of a {size.label} model"
     about = replace(describe(header), name=name, quant=size.type.upper())
     return ModelDetails(
@@ -133,7 +133,7 @@ def _look(
     header = read_header(paths[0])
     shards = tuple(shard.path for shard in header.shards)
     about = describe(header)
-    eyes = projector_beside(paths[0], header, is_of_hub=bool(repo)) if about.kind == "model" else BLIND
+    eyes = find_projector_beside(paths[0], header, is_of_hub=bool(repo)) if about.kind == "model" else BLIND
     return ModelDetails(reference, shards, header, about, own_head, drafts, _shape(header), repo, commit, eyes=eyes)
 
 
@@ -151,7 +151,7 @@ def _pulled(repo: str) -> tuple[KnownDraft, ...]:
     if path is None:
         return ()
     try:
-        kind = kind_of(read_header(path))
+        kind = draft_kind_of(read_header(path))
     except ModelFileError:
         return ()
     return (KnownDraft(pulled_reference(file, repo), kind, is_on_disk=True, needs_import=False, is_pulled_with=True),)
@@ -169,8 +169,8 @@ def _known_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
         if entry.is_in_target:
             found.append(KnownDraft(entry.id, entry.kind, False, False, f"in the files of {entry.gguf_repo}"))
             continue
-        reference = draft_reference(entry.id, catalog)
-        problem = obstacle(entry, target.outline)
-        is_here = not entry.needs_import and bool(models_of(cache, reference.repos[0]))
+        reference = resolve_draft_reference(entry.id, catalog)
+        problem = unsupported_reason(entry, target.outline)
+        is_here = not entry.needs_import and bool(list_repo_models(cache, reference.repos[0]))
         found.append(KnownDraft(reference.text, entry.kind, is_here, entry.needs_import, problem))
     return tuple(found)

@@ -15,8 +15,8 @@ from pathlib import Path
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, UsageError
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.pooling import task_of
-from eaglelocal.gguf.projector import Projector, check_projector, is_for_sounds
+from eaglelocal.gguf.pooling import read_task
+from eaglelocal.gguf.projector import Projector, check_projector, is_audio_only
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.file_quantization import quantization_of
 from eaglelocal.hub.hub_cache import names_in, snapshot_of
@@ -42,27 +42,27 @@ def find_projector(reference: str, target: FoundTarget) -> FoundProjector:
     """Resolve a projector reference. Raises UsageError, ModelFileError, or IncompatibleError with the widths."""
     if reference == NONE:
         return FoundProjector()
-    task = task_of(target.header)
+    task = read_task(target.header)
     if reference == AUTO:
         return (
             FoundProjector()
             if task is not ModelTask.TEXT
-            else projector_beside(target.path, target.header, is_of_hub=bool(target.repo))
+            else find_projector_beside(target.path, target.header, is_of_hub=bool(target.repo))
         )
     if task is not ModelTask.TEXT:
         raise UsageError(f"--mmproj {reference}: {target.label} reads text alone", hint="--mmproj none")
     path = existing_file(reference, hint=AUTO_HINT)
-    return FoundProjector(path, projector_at(path, target.header))
+    return FoundProjector(path, read_projector_file(path, target.header))
 
 
-def projector_at(path: Path, target: Header) -> Projector:
+def read_projector_file(path: Path, target: Header) -> Projector:
     """Read a projector that fits the target. Raises ModelFileError, or IncompatibleError with the widths."""
     projector = Projector.from_header(read_header(path))
     check_projector(projector, target, name=path.name)
     return projector
 
 
-def projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> FoundProjector:
+def find_projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> FoundProjector:
     """Find the projector of a target at `path`. Never raises: one that cannot be read, or does not fit, is a note."""
     folder, names = (snapshot_of(path), names_in(snapshot_of(path))) if is_of_hub else (path.parent, [])
     names = names or gguf_names(folder)
@@ -70,7 +70,7 @@ def projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> FoundPro
     for name in projectors_in(names):
         try:
             header = read_header(folder / name)
-            if is_for_sounds(header):
+            if is_audio_only(header):
                 continue
             one, projector = _fitted(name, header, target)
             found.append((one.of_size(projector.weights_bytes), projector))
@@ -101,5 +101,5 @@ def projector_of_hub(path: Path) -> Path | None:
     if not projectors_in(names_in(snapshot_of(path))):
         return None
     with suppress(EagleLocalError):
-        return projector_beside(path, read_header(path), is_of_hub=True).path
+        return find_projector_beside(path, read_header(path), is_of_hub=True).path
     return None

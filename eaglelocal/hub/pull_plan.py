@@ -64,7 +64,7 @@ def order_draft(reference: HubReference, patience: RetryPolicy) -> DownloadOrder
             raise problem from None
 
 
-def with_projector(order: DownloadOrder, mmproj: str) -> DownloadOrder:
+def add_projector(order: DownloadOrder, mmproj: str) -> DownloadOrder:
     """Add to an order the image projector that is named, or for `auto` the best that its repository has for the model.
 
     Raises UsageError where it has none of that name.

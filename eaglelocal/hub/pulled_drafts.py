@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_json
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.cached_files import HubReference, find_cached
@@ -19,7 +19,7 @@ from eaglelocal.hub.cached_files import HubReference, find_cached
 def remember_draft(file: Path, *, target_repo: str, draft_repo: str, draft_tag: str) -> None:
     """Record a target's draft; `draft_tag` follows the colon. Raises OSError where the file cannot be written."""
     known = {**_read(file), target_repo: f"{draft_repo}:{draft_tag}"}
-    write_whole(file, json.dumps(known, indent=1, sort_keys=True))
+    write_atomically(file, json.dumps(known, indent=1, sort_keys=True))
 
 
 def forget_draft(file: Path, target_repo: str) -> None:
@@ -27,7 +27,7 @@ def forget_draft(file: Path, target_repo: str) -> None:
     known = _read(file)
     if target_repo in known:
         rest = {repo: draft for repo, draft in known.items() if repo != target_repo}
-        write_whole(file, json.dumps(rest, indent=1, sort_keys=True))
+        write_atomically(file, json.dumps(rest, indent=1, sort_keys=True))
 
 
 def pulled_reference(file: Path, target_repo: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.reference import UNDERSTOOD, EmbeddedModel, File, Profile, Repo, parse_reference
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.draft_pairing import read_model
@@ -95,7 +95,7 @@ def unknown_reference(reference: str, known: Iterable[str] = ()) -> UsageError:
 
 def _in_hub_cache(parsed: Profile | Repo) -> CachedModel:
     """Return a model in the hub's cache. Raises ModelFileError with the command that would fetch it."""
-    catalog = load()
+    catalog = load_catalog()
     if isinstance(parsed, Profile) and parsed.id.lower() not in catalog.targets:
         raise unknown_reference(parsed.id, catalog.targets)
     return find_cached(locations.hub_cache_dir(), hub_reference(parsed, catalog))

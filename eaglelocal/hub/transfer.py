@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from eaglelocal.core.atomic_file import put_in_place
+from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import SHARED, make_folder
 from eaglelocal.errors import DownloadError, ResourceError
 from eaglelocal.hub.disk_error import disk_trouble
@@ -102,7 +102,7 @@ def transfer(repo: RemoteRepo, file: RemoteFile, blob: Path, *, patience: RetryP
             incoming.read_back()
             _complete(repo, file, incoming, patience)
             out.flush()
-        put_in_place(partial, blob)
+        flush_and_rename(partial, blob)
     except _WrongBytes:
         partial.unlink(missing_ok=True)
         raise DownloadError(

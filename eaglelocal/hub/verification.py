@@ -38,7 +38,7 @@ def new_hash(promised: str, size_bytes: int) -> hashlib._Hash:
     return hashlib.sha1(b"blob %d\0" % size_bytes)
 
 
-def of_cache(model: CachedModel) -> list[PromisedFile]:
+def promised_files(model: CachedModel) -> list[PromisedFile]:
     """Return a model's files with the hashes in their blobs' names; on a disk without links there are none."""
     files = []
     for path, size_bytes in ((path, path.stat().st_size) for path in model.paths):
@@ -47,7 +47,7 @@ def of_cache(model: CachedModel) -> list[PromisedFile]:
     return files
 
 
-def damaged(files: Sequence[PromisedFile], on_bytes: OnBytes) -> list[PromisedFile]:
+def find_damaged(files: Sequence[PromisedFile], on_bytes: OnBytes) -> list[PromisedFile]:
     """Return the files whose bytes have another hash. Raises ResourceError where one cannot be read."""
     return [file for file in files if not _is_right(file, on_bytes)]
 

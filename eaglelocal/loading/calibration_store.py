@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.header import Header
@@ -201,7 +201,7 @@ def save(key: CostKey | AcceptanceKey, state: object) -> bool:
     path = folder() / file_name_of(key)
     content = {"format": FORMAT, "key": dataclasses.asdict(key), "state": state}
     try:
-        write_whole(path, json.dumps(content, indent=1))
+        write_atomically(path, json.dumps(content, indent=1))
         _drop_oldest(path.parent)
     except OSError:
         return False

@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from eaglelocal.backend.device_memory import rooms
+from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.embedding_context import EmbeddingContext, EmbeddingParams
 from eaglelocal.backend.llama_library import LlamaLibrary, load_library
 from eaglelocal.backend.model import LlamaModel
@@ -26,10 +26,10 @@ from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import shape_of
-from eaglelocal.gguf.pooling import task_of
+from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.fit import check_experts, placement_of
-from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, MemoryKind, at_least, check_fits, joined
+from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, MemoryKind, check_fits, join_devices, minimum_buffers
 from eaglelocal.memory.cache_bytes import CacheParams
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
@@ -50,7 +50,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
     header = read_header(plan.target)
     info = read_model(header)
     check_pools(header, info)
-    task = task_of(header)
+    task = read_task(header)
     check_experts(plan, shape_of(header))
     n_ctx = min(plan.n_ctx, info.context_length)  # further positions may have no embedding
     library = load_library()
@@ -102,7 +102,7 @@ def pairs_of(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
 
 def check_pools(header: Header, info: ModelInfo) -> None:
     """Raise IncompatibleError for a model that makes neither embeddings nor scores."""
-    task, name = task_of(header), header.path.name
+    task, name = read_task(header), header.path.name
     if info.has_state:
         raise IncompatibleError(f"{name} keeps recurrent state and cannot make embeddings")
     if task is ModelTask.TEXT:
@@ -124,12 +124,12 @@ def needs(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> list[Buffe
     is_encoder = header.metadata.get(f"{info.architecture}.attention.causal") is False
     logits_bytes = 0 if is_encoder else n_ctx * info.n_vocab * 4
     sizes = CacheParams(n_ctx=n_ctx, n_batch=n_ctx, kv_type=plan.kv_type)
-    return [*at_least(shape_of(header), sizes), Buffer(RAM, MemoryKind.BUFFERS, logits_bytes)]
+    return [*minimum_buffers(shape_of(header), sizes), Buffer(RAM, MemoryKind.BUFFERS, logits_bytes)]
 
 
 def check_memory(library: LlamaLibrary, machine: Machine, needed: list[Buffer], plan: Plan, n_ctx: int) -> None:
-    there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
-    check_fits(needed, [joined(there)], AdjustableSizes(n_ctx=n_ctx, gpu_layers=plan.gpu_layers))
+    there = free_memory(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
+    check_fits(needed, [join_devices(there)], AdjustableSizes(n_ctx=n_ctx, gpu_layers=plan.gpu_layers))
 
 
 def _model(library: LlamaLibrary, plan: Plan, report: Report) -> LlamaModel:

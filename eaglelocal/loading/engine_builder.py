@@ -49,7 +49,7 @@ from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.loading.calibration_store import acceptance_key_of, key_of
 from eaglelocal.loading.calibration_store import load as load_learned
 from eaglelocal.loading.calibration_store import save as save_learned
-from eaglelocal.loading.fit import FittedPlan, fitted
+from eaglelocal.loading.fit import FittedPlan, fit_plan
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.thread_count import usable_threads
@@ -97,7 +97,7 @@ class EngineBuilder:
         renderer = self._start_renderer()
         library = load_library()
         self._plan = with_draft_there(self._plan)
-        parts = fitted(self._plan, self._machine, library, threads=self._threads)
+        parts = fit_plan(self._plan, self._machine, library, threads=self._threads)
         plan, target, draft = parts.plan, parts.target, parts.draft
         info = read_model(target.header)
         self._plan = plan

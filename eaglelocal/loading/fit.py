@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from eaglelocal.backend.context import ContextParams
-from eaglelocal.backend.device_memory import rooms
-from eaglelocal.backend.dry_run import DryRunPart, rehearse
-from eaglelocal.backend.flash_attention import scores_bytes, settled
+from eaglelocal.backend.device_memory import free_memory
+from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
+from eaglelocal.backend.flash_attention import resolve_flash_attn, scores_bytes
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import IDS, Placement
-from eaglelocal.backend.weight_loading import has_room, types_to_read
+from eaglelocal.backend.weight_loading import should_read_weights, types_to_read
 from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
 from eaglelocal.core.request import DraftPolicy
@@ -28,14 +28,23 @@ from eaglelocal.gguf.draft_pairing import DraftInfo, branch_problem, check_rolls
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_shape import ModelShape, shape_as, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape, shape_of
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.projector import Projector, check_projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, FreeMemory, MemoryKind, at_least, check_fits, joined
-from eaglelocal.memory.contexts import ROLLBACKS, ContextJob, jobs_of, rollback_of
-from eaglelocal.memory.estimate import safe_rooms
-from eaglelocal.memory.placement import places_of, shares_on, used_gpus
+from eaglelocal.memory.budget import (
+    RAM,
+    AdjustableSizes,
+    Buffer,
+    FreeMemory,
+    MemoryKind,
+    check_fits,
+    join_devices,
+    minimum_buffers,
+)
+from eaglelocal.memory.contexts import ROLLBACKS, ContextJob, contexts_of, planned_rollback
+from eaglelocal.memory.estimate import subtract_margins
+from eaglelocal.memory.placement import layer_devices, single_device_shares, used_gpus
 from eaglelocal.memory.projector_bytes import image_buffers
 from eaglelocal.probe.machine import Machine
 
@@ -108,22 +117,22 @@ class FittedPlan:
         return not self.shape.has_state and not self.spares_windows
 
 
-def fitted(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: int) -> FittedPlan:
+def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: int) -> FittedPlan:
     """Return the plan as it fits this machine.
 
     Raises ResourceError with the sum if it does not fit, and the errors of `read_draft` and llama.cpp.
     """
-    there = rooms(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
+    there = free_memory(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
     check_shares(plan, there)
-    sources = sources_of(plan)
+    sources = read_sources(plan)
     check_experts(plan, sources[0].shape)
-    plan = with_attention(with_caches(plan, sources, there), sources[0], there)
+    plan = decide_flash_attn(decide_unified_cache(plan, sources, there), sources[0], there)
     check_graph(plan, sources[0].shape)
     placements = placements_of(plan, machine, library, sources, there)
 
     def attempt(candidate: Plan) -> FittedPlan:
         parts = parts_of(candidate, sources, placements, threads=threads)
-        check_memory(candidate, sources, parts, library, safe_rooms(there) if is_greedy(candidate) else there)
+        check_memory(candidate, sources, parts, library, subtract_margins(there) if is_greedy(candidate) else there)
         draft = parts[1] if len(parts) > 1 else None
         used = used_gpus(there, device=candidate.device, split=candidate.split)
         return FittedPlan(
@@ -167,7 +176,7 @@ def check_shares(plan: Plan, there: Sequence[FreeMemory]) -> None:
         raise UsageError(message, hint="a share for each of them" if len(gpus) > 1 else "leave --split out")
 
 
-def sources_of(plan: Plan) -> tuple[ModelSource, ...]:
+def read_sources(plan: Plan) -> tuple[ModelSource, ...]:
     """Return the target's source, and the draft's if there is one, checked against the target."""
     header = read_header(plan.target)
     target = ModelSource(header, read_model(header), shape_of(header))
@@ -189,10 +198,10 @@ def draft_source(plan: Plan, target: ModelSource) -> ModelSource | None:
         raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
     header = target.header if plan.draft == plan.target else read_header(plan.draft)
     draft = read_draft(header, beside=target.header, target=info, kind=plan.draft_kind)
-    return ModelSource(header, draft, shape_as(header, plan.draft_kind))
+    return ModelSource(header, draft, read_draft_shape(header, plan.draft_kind))
 
 
-def with_caches(plan: Plan, sources: Sequence[ModelSource], there: Sequence[FreeMemory]) -> Plan:
+def decide_unified_cache(plan: Plan, sources: Sequence[ModelSource], there: Sequence[FreeMemory]) -> Plan:
     """Return the plan with `unified` decided: one cache for all slots if that allows trees, else one for each.
 
     With sliding windows, llama.cpp lets a slot reuse cells outside another slot's window, although that slot may return
@@ -210,10 +219,10 @@ def is_on_gpu(plan: Plan, there: Sequence[FreeMemory]) -> bool:
     return plan.gpu_layers != 0 and bool(used_gpus(there, device=plan.device, split=plan.split))
 
 
-def with_attention(plan: Plan, target: ModelSource, there: Sequence[FreeMemory]) -> Plan:
+def decide_flash_attn(plan: Plan, target: ModelSource, there: Sequence[FreeMemory]) -> Plan:
     """Return the plan with `--flash-attn auto` decided."""
     num_cells = plan.n_ctx * (plan.num_slots if plan.is_unified else 1)
-    chosen = settled(
+    chosen = resolve_flash_attn(
         plan.flash_attn,
         on_gpu=is_on_gpu(plan, there),
         kv_type=plan.kv_type,
@@ -256,7 +265,7 @@ def rollback_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
 
 def is_greedy(plan: Plan) -> bool:
     """Return whether this is more states than the planner counts on: they must leave its reserve free."""
-    return plan.rollback is not None and plan.rollback > rollback_of(plan.draft_kind)
+    return plan.rollback is not None and plan.rollback > planned_rollback(plan.draft_kind)
 
 
 def window_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
@@ -277,7 +286,7 @@ def placements_of(
         lays_out=library.can_repack and machine.cpu.has_avx2,
         is_brief=plan.is_brief,
     )
-    plenty = has_room(sum(source.shape.weights_bytes for source in sources), there, plan.gpu_layers)
+    plenty = should_read_weights(sum(source.shape.weights_bytes for source in sources), there, plan.gpu_layers)
     gpus = used_gpus(there, device=plan.device, split=plan.split)
     shares = plan.shares or shares_beside_full(plan, there)
     placements = [
@@ -285,7 +294,7 @@ def placements_of(
         for index, source in enumerate(sources)
     ]
     if len(sources) > 1 and sources[1].shape.is_head:
-        output = places_of(sources[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
+        output = layer_devices(sources[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
         placements[1] = with_head_there(placements[1], sources[1], gpus, output)
     return placements
 
@@ -293,14 +302,14 @@ def placements_of(
 def with_head_there(placement: Placement, head: ModelSource, gpus: Sequence[FreeMemory], output: str) -> Placement:
     """Return a head's placement, all of it on the device of its target's output."""
     if len(gpus) > 1:
-        placement = dataclasses.replace(placement, shares=shares_on(gpus, output) or placement.shares)
-    own = places_of(head.shape, gpus, placement.shares, gpu_layers=placement.gpu_layers)[-1]
+        placement = dataclasses.replace(placement, shares=single_device_shares(gpus, output) or placement.shares)
+    own = layer_devices(head.shape, gpus, placement.shares, gpu_layers=placement.gpu_layers)[-1]
     return dataclasses.replace(placement, ids_on=own if own != RAM and IDS in head.header.tensors else None)
 
 
 def shares_beside_full(plan: Plan, there: Sequence[FreeMemory]) -> tuple[float, ...]:
     """Return shares with 0 for GPUs that are full, to which llama.cpp would give layers; empty if none is full."""
-    free = [room.free_bytes for room in safe_rooms(used_gpus(there, device=plan.device, split=plan.split))]
+    free = [room.free_bytes for room in subtract_margins(used_gpus(there, device=plan.device, split=plan.split))]
     if None in free or all(free) or not any(free):
         return ()
     return tuple(float(num_bytes or 0) for num_bytes in free)
@@ -325,7 +334,7 @@ def parts_of(
     """Return the model, context and placement of the target, and of the draft if there is one."""
     draft = sources[-1].info
     is_mtp = isinstance(draft, MtpInfo)
-    jobs = jobs_of(plan, *(source.shape for source in sources))
+    jobs = contexts_of(plan, *(source.shape for source in sources))
     return tuple(
         DryRunPart(
             header=source.header,
@@ -382,12 +391,12 @@ def check_memory(
     asked = AdjustableSizes(
         n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers, movable_experts=spare
     )
-    jobs = jobs_of(plan, *(source.shape for source in sources))
+    jobs = contexts_of(plan, *(source.shape for source in sources))
     images = list(images_of(plan, sources[0].header, there))
-    least = [buffer for job in jobs for buffer in at_least(job.shape, job.sizes)]
-    check_fits([*least, *images], [joined(there)], asked)
+    least = [buffer for job in jobs for buffer in minimum_buffers(job.shape, job.sizes)]
+    check_fits([*least, *images], [join_devices(there)], asked)
     devices = [room.device for room in there if room.device != RAM]
-    held = [*rehearse(library, parts, devices=devices), *images]
+    held = [*plan_buffers(library, parts, devices=devices), *images]
     check_fits([*held, *while_computing(held, there)], there, asked)
 
 

@@ -1,8 +1,8 @@
-"""Checks memory: what a plan needs on each device against what is free there. An error gives the sum and hints.
+"""Check that what a plan needs on each device is free there. An error gives the sum and hints.
 
-On Linux an allocation succeeds and the process is killed later, so llama.cpp cannot tell. Pure arithmetic: needs
-come from dry_run.py (exact) or `at_least` (immediate), free memory from device_memory.py. Neither includes what a GPU's
-own library allocates while it computes: fit.py and memory/estimate.py add that.
+On Linux an allocation succeeds and the process is killed later, so llama.cpp cannot tell. Pure arithmetic: needs come
+from dry_run.py (exact) or `minimum_buffers` (immediate), free memory from device_memory.py. Neither includes what a
+GPU's own library allocates while it computes: fit.py and memory/estimate.py add that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 
 RAM = "RAM"
 CTX_STEP = 256  # a --ctx in a hint is a multiple of this, and at least this
-HINTED_SHARE = 0.9  # of what would just fit: free memory varies, and `at_least` leaves out buffers
+HINTED_SHARE = 0.9  # of what would just fit: free memory varies, and `minimum_buffers` leaves out buffers
 
 
 class MemoryKind(StrEnum):
@@ -89,7 +89,7 @@ class DeviceLoad:
         return max(spare, 0) / self.cache if self.cache else 0.0
 
 
-def at_least(shape: ModelShape, sizes: CacheParams, *, of_draft: bool = False) -> Iterator[Buffer]:
+def minimum_buffers(shape: ModelShape, sizes: CacheParams, *, of_draft: bool = False) -> Iterator[Buffer]:
     """Yield the exact sizes of weights and cache, as if on one device.
 
     A check before llama.cpp plans, because planning itself takes 48 bytes per position.
@@ -98,7 +98,7 @@ def at_least(shape: ModelShape, sizes: CacheParams, *, of_draft: bool = False) -
     yield Buffer(RAM, MemoryKind.CACHE, cache_bytes(shape, sizes), of_draft)
 
 
-def joined(rooms: Iterable[FreeMemory]) -> FreeMemory:
+def join_devices(rooms: Iterable[FreeMemory]) -> FreeMemory:
     """Return all memory as if it were one device's."""
     free = [room.free_bytes for room in rooms if not room.in_ram]
     known = [num_bytes for num_bytes in free if num_bytes is not None]
@@ -107,23 +107,22 @@ def joined(rooms: Iterable[FreeMemory]) -> FreeMemory:
 
 def check_fits(buffers: Sequence[Buffer], rooms: Sequence[FreeMemory], asked: AdjustableSizes) -> None:
     """Raise ResourceError, with the sum of the device that lacks most, if the buffers do not fit."""
-    loads = [load_of(room, buffers, rooms) for room in rooms]
+    loads = [device_load(room, buffers, rooms) for room in rooms]
     worst = max(loads, key=lambda load: load.missing_bytes, default=None)
     if worst is None or worst.missing_bytes <= 0:
         return
-    what = [f"{size(worst.weights)} of weights", f"{size(worst.cache)} of cache for {asked.tokens}"]
+    what = [f"{format_size(worst.weights)} of weights", f"{format_size(worst.cache)} of cache for {asked.tokens}"]
     if worst.images:
-        what.append(f"{size(worst.images)} for images")
+        what.append(f"{format_size(worst.images)} for images")
     if worst.buffers:
-        what.append(f"{size(worst.buffers)} of buffers")
+        what.append(f"{format_size(worst.buffers)} of buffers")
     place = f" {'in' if worst.room.device == RAM else 'on'} {worst.room.device}" if len(rooms) > 1 else ""
-    message = (
-        f"{', '.join(what[:-1])} and {what[-1]} do not fit the {size(worst.room.free_bytes or 0)} that are free{place}"
-    )
+    free = format_size(worst.room.free_bytes or 0)
+    message = f"{', '.join(what[:-1])} and {what[-1]} do not fit the {free} that are free{place}"
     raise ResourceError(message, hint=" or ".join(ways_out(worst, loads, asked)))
 
 
-def load_of(room: FreeMemory, buffers: Sequence[Buffer], rooms: Sequence[FreeMemory]) -> DeviceLoad:
+def device_load(room: FreeMemory, buffers: Sequence[Buffer], rooms: Sequence[FreeMemory]) -> DeviceLoad:
     """Return what the buffers require of a device; RAM includes devices that share it."""
     held = {room.device} | ({other.device for other in rooms if other.in_ram} if room.device == RAM else set())
     sums = dict.fromkeys(MemoryKind, 0)
@@ -157,5 +156,5 @@ def ways_out(short: DeviceLoad, loads: Sequence[DeviceLoad], asked: AdjustableSi
         yield "a smaller model or quantization"
 
 
-def size(num_bytes: int) -> str:
+def format_size(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"

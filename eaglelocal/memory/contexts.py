@@ -38,13 +38,13 @@ class ContextJob:
     of_draft: bool = False
 
 
-def jobs_of(plan: Plan, target: ModelShape, draft: ModelShape | None = None) -> tuple[ContextJob, ...]:
+def contexts_of(plan: Plan, target: ModelShape, draft: ModelShape | None = None) -> tuple[ContextJob, ...]:
     """Return the job of the target, then that of the draft if there is one."""
-    first = target_job(plan, target, num_taps=draft.num_taps if draft is not None else 0)
+    first = target_context(plan, target, num_taps=draft.num_taps if draft is not None else 0)
     return (first,) if draft is None else (first, draft_job(plan, draft))
 
 
-def target_job(plan: Plan, target: ModelShape, *, num_taps: int = 0) -> ContextJob:
+def target_context(plan: Plan, target: ModelShape, *, num_taps: int = 0) -> ContextJob:
     sizes = CacheParams(
         n_ctx=plan.n_ctx,
         num_slots=plan.num_slots,
@@ -110,10 +110,10 @@ def num_snapshots(plan: Plan, target: ModelShape) -> int:
     """Return how many earlier recurrent states are kept: one for each drafted row that can be rolled back."""
     if not (target.has_state and target.keeps_snapshots):
         return 0
-    return min(plan.max_draft, rollback_of(plan.draft_kind) if plan.rollback is None else plan.rollback)
+    return min(plan.max_draft, planned_rollback(plan.draft_kind) if plan.rollback is None else plan.rollback)
 
 
-def rollback_of(draft_kind: str) -> int:
+def planned_rollback(draft_kind: str) -> int:
     """Return the drafted rows that a plan assumes can be rolled back; the engine allows more if they fit."""
     planned = {"ngram": PLANNED_LOOKUP_ROLLBACK, BLOCK: PLANNED_BLOCK_ROLLBACK}
     return planned.get(draft_kind, PLANNED_ROLLBACK)

@@ -23,8 +23,8 @@ from eaglelocal.memory.compute_buffers import (
     inputs_bytes,
     layers_bytes,
 )
-from eaglelocal.memory.contexts import ContextJob, jobs_of
-from eaglelocal.memory.placement import expert_places, places_of, shares_on, used_gpus
+from eaglelocal.memory.contexts import ContextJob, contexts_of
+from eaglelocal.memory.placement import expert_places, layer_devices, single_device_shares, used_gpus
 from eaglelocal.memory.projector_bytes import image_buffers
 
 GIB = 2**30
@@ -70,11 +70,11 @@ def estimate(
     Raises UsageError on an unknown KV type.
     """
     gpus = used_gpus(rooms, device=plan.device, split=plan.split)
-    jobs = jobs_of(plan, target, draft)
-    output = places_of(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)[-1]
+    jobs = contexts_of(plan, target, draft)
+    output = layer_devices(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)[-1]
     held: list[Buffer] = []
     for job in jobs:
-        with_output = shares_on(gpus, output) if job.shape.is_head else ()
+        with_output = single_device_shares(gpus, output) if job.shape.is_head else ()
         held += buffers_of(job, gpus, with_output or plan.shares)
     held += image_buffers(projector, plan, gpus)
     return (*held, *runtimes(held))
@@ -83,7 +83,7 @@ def estimate(
 def buffers_of(job: ContextJob, gpus: Sequence[FreeMemory], shares: Sequence[float]) -> Iterator[Buffer]:
     """Yield the buffers of one model, without those of runtimes."""
     shape = job.shape
-    where = places_of(shape, gpus, shares, gpu_layers=job.gpu_layers)
+    where = layer_devices(shape, gpus, shares, gpu_layers=job.gpu_layers)
     experts = expert_places(where[: shape.n_layer], job.n_cpu_moe)
     held = (
         *weights(shape, where, experts),
@@ -178,7 +178,7 @@ def runtime_bytes(device: str) -> int:
     return RUNTIME_BYTES.get(stem, max(RUNTIME_BYTES.values()))
 
 
-def safe_rooms(rooms: Iterable[FreeMemory]) -> tuple[FreeMemory, ...]:
+def subtract_margins(rooms: Iterable[FreeMemory]) -> tuple[FreeMemory, ...]:
     """Return the rooms without the margin to keep free: other processes' use varies, and libraries allocate more."""
     return tuple(
         room if room.free_bytes is None else replace(room, free_bytes=max(room.free_bytes - margin_bytes(room), 0))
@@ -195,7 +195,7 @@ def margin_bytes(room: FreeMemory) -> int:
     return GPU_MARGIN_BYTES
 
 
-def summed(buffers: Iterable[Buffer]) -> MemorySummary:
+def sum_by_purpose(buffers: Iterable[Buffer]) -> MemorySummary:
     """Return the bytes of the buffers by purpose."""
     sums: dict[tuple[MemoryKind, bool], int] = {}
     for buffer in buffers:

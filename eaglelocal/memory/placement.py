@@ -45,7 +45,7 @@ def places(num_blocks: int, gpus: Sequence[str], shares: Sequence[float], *, gpu
     return (RAM,) * (total - wanted) + tuple(gpus[min(gpu, len(gpus) - 1)] for gpu in chosen)
 
 
-def places_of(
+def layer_devices(
     shape: ModelShape, gpus: Sequence[FreeMemory], shares: Sequence[float], *, gpu_layers: int | None
 ) -> tuple[str, ...]:
     """Return the device of each layer and of the output. MTP layers count too, though they are not loaded.
@@ -72,7 +72,7 @@ def used_gpus(rooms: Sequence[FreeMemory], *, device: str | None, split: str) ->
     return tuple(gpus[:1] if split == "none" else gpus)
 
 
-def shares_on(gpus: Sequence[FreeMemory], device: str) -> tuple[float, ...]:
+def single_device_shares(gpus: Sequence[FreeMemory], device: str) -> tuple[float, ...]:
     """Return shares that put all on one device; empty if that is RAM.
 
     A head lies on the device of its target's output, which it may borrow: split over two GPUs, its few rows would cross

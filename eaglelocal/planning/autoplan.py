@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.reference import EmbeddedModel, parse_reference
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import AUTO, RunOptions
@@ -19,14 +19,14 @@ from eaglelocal.hub.target_resolver import NATIVE, find_target
 from eaglelocal.planning.candidate import Candidate
 from eaglelocal.planning.decision import DEFAULT_CTX, EMBEDDED, Decision
 from eaglelocal.planning.disk_choice import best_on_disk, why_without
-from eaglelocal.planning.eviction import Needs, rig_beside
-from eaglelocal.planning.gpu_selection import rig_with
+from eaglelocal.planning.eviction import Needs, subtract_other_models
+from eaglelocal.planning.gpu_selection import select_gpus
 from eaglelocal.planning.local_models import demo_option, option_of_files, pulled_models
-from eaglelocal.planning.machine_spec import MachineSpec, rig_of
+from eaglelocal.planning.machine_spec import MachineSpec, make_machine_spec
 from eaglelocal.planning.measured_costs import measured_costs
 from eaglelocal.planning.model_files import ModelFiles, find_files
 from eaglelocal.planning.options import ModelOption
-from eaglelocal.planning.plan_search import scale_for
+from eaglelocal.planning.plan_search import make_evaluator
 from eaglelocal.probe.probe import probe
 
 # What a model may lose to make room for a projector that nobody asked for, or for other models: a tenth of its speed,
@@ -77,8 +77,8 @@ def _plan_files(options: RunOptions, files: ModelFiles, reference: str, beside: 
     if files.task is not ModelTask.TEXT:  # an embedding model has its own sizes: nothing is to decide
         return found
     try:
-        catalog = load()
-        rig = rig_beside(this_rig(catalog), beside)
+        catalog = load_catalog()
+        rig = subtract_other_models(this_machine(catalog), beside)
         best = best_of([option_of_files(files, reference, options, catalog)], rig, options)
     except EagleLocalError:
         return found
@@ -86,10 +86,10 @@ def _plan_files(options: RunOptions, files: ModelFiles, reference: str, beside: 
 
 
 def _choose_target(options: RunOptions, beside: Needs) -> Decision:
-    catalog = load()
+    catalog = load_catalog()
     models = {option.reference: (option, files) for option, files in pulled_models(options, catalog)}
     candidates = [option for option, _ in models.values()]
-    best = best_of(candidates, rig_beside(this_rig(catalog), beside), options) if candidates else None
+    best = best_of(candidates, subtract_other_models(this_machine(catalog), beside), options) if candidates else None
     if best is None:
         why = "none of the models on disk fits this machine as it is asked" if candidates else ""
         return Decision(options, chosen=EMBEDDED, intro=why, fits=not candidates)
@@ -105,8 +105,8 @@ def _plan_embedded(options: RunOptions, reference: str, beside: Needs) -> Decisi
     if reference == NATIVE:
         return found
     try:
-        catalog = load()
-        rig = rig_beside(this_rig(catalog), beside)
+        catalog = load_catalog()
+        rig = subtract_other_models(this_machine(catalog), beside)
         if not rig.gpus:
             return found
         option = with_max_context(demo_option(reference, options, catalog), options, DEFAULT_CTX)
@@ -115,8 +115,8 @@ def _plan_embedded(options: RunOptions, reference: str, beside: Needs) -> Decisi
         return found
 
 
-def this_rig(catalog: Catalog) -> MachineSpec:
-    return rig_of(probe(), catalog.machines)
+def this_machine(catalog: Catalog) -> MachineSpec:
+    return make_machine_spec(probe(), catalog.machines)
 
 
 def with_best(decision: Decision, best: BestCandidate | None) -> Decision:
@@ -153,12 +153,12 @@ def costs_little(less: Candidate, most: Candidate) -> bool:
 
 def _best_of(candidates: Sequence[ModelOption], rig: MachineSpec, options: RunOptions) -> BestCandidate | None:
     # On a CPU long contexts are for those who ask: each drafted row attends more slowly after them.
-    if not rig_with(rig, options).gpus or options.gpu_layers == 0:
+    if not select_gpus(rig, options).gpus or options.gpu_layers == 0:
         candidates = [with_max_context(option, options, DEFAULT_CTX) for option in candidates]
     way = best_on_disk(candidates, rig, options, measured=measured_costs(candidates, rig))
     if way is None:
         return None
-    needs = scale_for(rig, options).weigh(way.option, way.draft, way.setup, way.offload).buffers
+    needs = make_evaluator(rig, options).weigh(way.option, way.draft, way.setup, way.offload).buffers
     return BestCandidate(way, needs, why_without(way, rig, options))
 
 

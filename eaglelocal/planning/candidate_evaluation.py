@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
-from eaglelocal.backend.flash_attention import scores_bytes, settled
+from eaglelocal.backend.flash_attention import resolve_flash_attn, scores_bytes
 from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.gguf.model_shape import ModelShape
-from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, FreeMemory, load_of
+from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, FreeMemory, device_load
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
-from eaglelocal.memory.contexts import rollback_of, target_job
-from eaglelocal.memory.estimate import MemorySummary, estimate, safe_rooms, summed
-from eaglelocal.memory.placement import WHOLE, Offload, places_of, used_gpus
+from eaglelocal.memory.contexts import planned_rollback, target_context
+from eaglelocal.memory.estimate import MemorySummary, estimate, subtract_margins, sum_by_purpose
+from eaglelocal.memory.placement import WHOLE, Offload, layer_devices, used_gpus
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.speed import MAX_DRAFT, Prediction, curve_of, predict
@@ -63,7 +63,7 @@ class CandidateMemory:
 
     @property
     def sum(self) -> MemorySummary:
-        return summed(self.buffers)
+        return sum_by_purpose(self.buffers)
 
     @property
     def budget_bytes(self) -> int:
@@ -92,7 +92,7 @@ class CandidateEvaluator:
         self._attention = flash_attn
         self._num_slots = num_slots
         self._measured = measured
-        self.rooms: tuple[FreeMemory, ...] = safe_rooms(rig.rooms)
+        self.rooms: tuple[FreeMemory, ...] = subtract_margins(rig.rooms)
         self._gpus = used_gpus(self.rooms, device=None, split="layer")
 
     @property
@@ -122,7 +122,9 @@ class CandidateEvaluator:
         """Return the memory of a way to run on each device."""
         plan = self.plan_of(option, way, setup, offload)
         buffers = estimate(plan, option.shape, way.shape, self.rooms, option.projector)
-        return CandidateMemory(buffers=buffers, loads=tuple(load_of(room, buffers, self.rooms) for room in self.rooms))
+        return CandidateMemory(
+            buffers=buffers, loads=tuple(device_load(room, buffers, self.rooms) for room in self.rooms)
+        )
 
     def predict(self, option: ModelOption, way: DraftOption, offload: Offload = WHOLE) -> Prediction:
         """Return the predicted speed, and the draft length for it."""
@@ -135,7 +137,7 @@ class CandidateEvaluator:
             kv_type=SPEED_KV_TYPE,
             measured=self._measured.get(option.reference) if offload.is_whole else None,  # measured without a split
         )
-        most = rollback_of(way.kind) if option.shape.has_state else MAX_DRAFT
+        most = planned_rollback(way.kind) if option.shape.has_state else MAX_DRAFT
         return predict(curve, way.acceptance, looks_up=way.kind == NGRAM, most=most)
 
     def layers_at_best(self, option: ModelOption, draft: DraftOption, n_cpu_moe: int = 0) -> Offload:
@@ -167,12 +169,12 @@ class CandidateEvaluator:
         """
         alone = Offload(1, n_cpu_moe)
         held = sum(load.total for load in self.weigh(option, way, setup, alone).loads if load.room.device != RAM)
-        shape, sizes = option.shape, target_job(self.plan_of(option, way, setup, alone), option.shape).sizes
+        shape, sizes = option.shape, target_context(self.plan_of(option, way, setup, alone), option.shape).sizes
         weights = weights_of_layers(shape, n_cpu_moe)
         each = [size + cache_bytes_of_layer(shape, layer, sizes) for layer, size in enumerate(weights)]
         guess = replace(alone, gpu_layers=1 + fitting(each, self._gpu_bytes - held))
-        settled = self._settled(option, way, setup, guess)
-        return settled, self.weigh(option, way, setup, settled)
+        chosen = self._settled(option, way, setup, guess)
+        return chosen, self.weigh(option, way, setup, chosen)
 
     def _settled(self, option: ModelOption, way: DraftOption, setup: CacheSetup, guess: Offload) -> Offload:
         """Return the most layers that fit the GPUs, searched down and up from a guess."""
@@ -197,8 +199,8 @@ class CandidateEvaluator:
         def fits(offload: Offload) -> bool:
             return fits_gpus(self.weigh(option, way, setup, offload))
 
-        settled = offloads[min(bisect_left(offloads, True, key=fits), len(offloads) - 1)]
-        return settled, self.weigh(option, way, setup, settled)
+        chosen = offloads[min(bisect_left(offloads, True, key=fits), len(offloads) - 1)]
+        return chosen, self.weigh(option, way, setup, chosen)
 
     def plan_of(self, option: ModelOption, way: DraftOption, setup: CacheSetup, offload: Offload = WHOLE) -> Plan:
         """Return a plan with the sizes of a way to run, but no files."""
@@ -221,7 +223,7 @@ class CandidateEvaluator:
     def _flash_attn(self, option: ModelOption, setup: CacheSetup, gpu_layers: int | None) -> str:
         """Return the setting of flash attention, `auto` resolved."""
         cells = setup.n_ctx * (self._num_slots if self._shares_cache(option, gpu_layers) else 1)
-        return settled(
+        return resolve_flash_attn(
             self._attention,
             on_gpu=self._is_on_gpu(gpu_layers),
             kv_type=setup.kv_type,
@@ -236,7 +238,7 @@ class CandidateEvaluator:
         return self.has_gpus and gpu_layers != 0
 
     def _where(self, option: ModelOption, gpu_layers: int | None) -> Sequence[str]:
-        return places_of(option.shape, self._gpus, self._shares, gpu_layers=gpu_layers)
+        return layer_devices(option.shape, self._gpus, self._shares, gpu_layers=gpu_layers)
 
 
 def weights_of_layers(shape: ModelShape, n_cpu_moe: int) -> list[int]:

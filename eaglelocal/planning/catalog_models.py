@@ -16,15 +16,15 @@ from eaglelocal.catalog.draft_entries import MTP
 from eaglelocal.catalog.reference import Profile
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.gguf.head_requantization import BEST_TYPE, lightened
+from eaglelocal.gguf.head_requantization import BEST_TYPE, requantize_header
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_shape import shape_as
+from eaglelocal.gguf.model_shape import read_draft_shape
 from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
-from eaglelocal.hub.draft_resolver import draft_at, find_draft
-from eaglelocal.hub.hub_cache import models_of, repo_folder
-from eaglelocal.hub.hub_references import draft_reference, hub_reference
+from eaglelocal.hub.draft_resolver import find_draft, read_draft_file
+from eaglelocal.hub.hub_cache import list_repo_models, repo_folder
+from eaglelocal.hub.hub_references import hub_reference, resolve_draft_reference
 from eaglelocal.hub.projector_resolver import find_projector
 from eaglelocal.hub.repo_builds import canonical
 from eaglelocal.hub.target_resolver import FoundTarget, read_target
@@ -89,7 +89,7 @@ def _unlisted(target: TargetEntry, names: Sequence[str], quant: str | None) -> l
 
 
 def _quants_on_disk(target: TargetEntry, cache: Path) -> list[str]:
-    models = (model for repo in target.repos for model in models_of(cache, repo))
+    models = (model for repo in target.repos for model in list_repo_models(cache, repo))
     return sorted({model.build.quant for model in models if model.build.quant and not model.build.is_draft})
 
 
@@ -116,7 +116,7 @@ def _drafts(option: ModelOption, found: FoundTarget, catalog: Catalog) -> Iterat
 
 
 def _exact(way: DraftOption, header: Header) -> DraftOption:
-    return replace(way, shape=shape_as(header, way.kind), is_here=True, import_from="", notes=())
+    return replace(way, shape=read_draft_shape(header, way.kind), is_here=True, import_from="", notes=())
 
 
 def _auto_draft(found: FoundTarget) -> DraftOnDisk | None:
@@ -124,7 +124,7 @@ def _auto_draft(found: FoundTarget) -> DraftOnDisk | None:
         draft = find_draft(AUTO, found)
         if draft.path is None:
             return None
-        return DraftOnDisk(draft.label, lightened(read_header(draft.path), BEST_TYPE), kind=draft.kind)
+        return DraftOnDisk(draft.label, requantize_header(read_header(draft.path), BEST_TYPE), kind=draft.kind)
     except EagleLocalError:
         return None
 
@@ -137,9 +137,9 @@ def _draft_header(way: DraftOption, found: FoundTarget, catalog: Catalog) -> Hea
     if way.import_from:
         return None
     try:
-        path = find_cached(locations.hub_cache_dir(), draft_reference(way.id, catalog)).path
-        draft_at(path, found)
-        return lightened(read_header(path), BEST_TYPE)
+        path = find_cached(locations.hub_cache_dir(), resolve_draft_reference(way.id, catalog)).path
+        read_draft_file(path, found)
+        return requantize_header(read_header(path), BEST_TYPE)
     except EagleLocalError:
         return None
 

@@ -8,27 +8,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.fit import sources_of, with_attention, with_caches
+from eaglelocal.loading.fit import decide_flash_attn, decide_unified_cache, read_sources
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
-from eaglelocal.memory.estimate import estimate, safe_rooms
+from eaglelocal.memory.estimate import estimate, subtract_margins
 from eaglelocal.memory.placement import used_gpus
-from eaglelocal.planning.autoplan import CTX_KEPT, costs_little, replan, this_rig
+from eaglelocal.planning.autoplan import CTX_KEPT, costs_little, replan, this_machine
 from eaglelocal.planning.decision import Decision
-from eaglelocal.planning.eviction import Needs, leavers
+from eaglelocal.planning.eviction import Needs, choose_victims
 from eaglelocal.planning.resolve import context_size
 
 LOGIT_BYTES = 4
 
 
 # ---- before anything is loaded
-def side_by_side(
+def plan_together(
     first: Decision, others: Mapping[str, Decision], *, most: int | None = None
 ) -> tuple[Decision, dict[str, Decision]]:
     """Return what is decided for the first model and for the others, each planned as if it were alone before.
@@ -40,7 +40,7 @@ def side_by_side(
     """
     if not others:
         return first, {}
-    rooms = this_rig(load()).rooms
+    rooms = this_machine(load_catalog()).rooms
     least = {name: needs for name, other in others.items() if (needs := least_needs(other, rooms))}
     chosen = first
     kept: dict[str, Needs] = {}  # the needs of others that fit beside the first
@@ -115,23 +115,23 @@ class EvictionPolicy:
 
         plans  by the reference of the model
         """
-        rooms = this_rig(load()).rooms
-        self._rooms = safe_rooms(rooms)
+        rooms = this_machine(load_catalog()).rooms
+        self._rooms = subtract_margins(rooms)
         self._needs = {name: needs_of(plan, rooms) for name, plan in plans.items()}
 
-    def leavers(self, name: str, others: Sequence[str]) -> list[str]:
+    def victims(self, name: str, others: Sequence[str]) -> list[str]:
         """Return the models to unload before `name` is loaded. `others`: the loaded ones, first to unload in front."""
         num_over = 0 if self._most is None else max(len(others) + 1 - self._most, 0)
         over, stay = list(others[:num_over]), others[num_over:]
-        return over + leavers(self._needs[name], {other: self._needs[other] for other in stay}, self._rooms)
+        return over + choose_victims(self._needs[name], {other: self._needs[other] for other in stay}, self._rooms)
 
 
 def needs_of(plan: Plan, rooms: Sequence[FreeMemory]) -> Needs:
     """Return the buffers of a plan with its files on disk. Raises ModelFileError and IncompatibleError."""
     if plan.task is not ModelTask.TEXT:
         return embedding_needs(read_header(plan.target), plan.n_ctx, rooms, gpu_layers=plan.gpu_layers)
-    target, *draft = sources_of(plan)
-    plan = with_attention(with_caches(plan, (target, *draft), rooms), target, rooms)
+    target, *draft = read_sources(plan)
+    plan = decide_flash_attn(decide_unified_cache(plan, (target, *draft), rooms), target, rooms)
     projector = None if plan.projector is None else Projector.from_header(read_header(plan.projector))
     return estimate(plan, target.shape, draft[0].shape if draft else None, rooms, projector)
 

@@ -15,7 +15,7 @@ from eaglelocal.planning.candidate_evaluation import CacheSetup
 from eaglelocal.planning.goals import COMFORTABLE_CTX
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.plan_search import kv_types_for, plan, scale_for
+from eaglelocal.planning.plan_search import kv_types_for, make_evaluator, search_plan
 
 AS_USUAL = RunOptions()
 
@@ -32,7 +32,7 @@ def best_on_disk(
     measured  costs of decodes measured on this machine, by the reference of an option
     """
     here = [option for option in candidates if option.is_here]
-    chosen = plan(here, rig, options, measured=measured).chosen
+    chosen = search_plan(here, rig, options, measured=measured).chosen
     return None if chosen is None else with_plain_cache(with_its_draft(chosen.way, rig, options), rig, options)
 
 
@@ -51,7 +51,7 @@ def with_its_draft(way: Candidate, rig: MachineSpec, options: RunOptions) -> Can
         alike = dataclasses.replace(
             options, kv_type=kv_type, gpu_layers=layers, n_cpu_moe=way.n_cpu_moe, draft=draft.id
         )
-        chosen = plan([alone], rig, alike).chosen
+        chosen = search_plan([alone], rig, alike).chosen
         if chosen is not None and is_comfortable(chosen.way, way):
             return dataclasses.replace(chosen.way, option=way.option)
     return way
@@ -72,7 +72,7 @@ def with_plain_cache(way: Candidate, rig: MachineSpec, options: RunOptions) -> C
     if options.kv_type is not None:
         return way
     plain = dataclasses.replace(way.setup, kv_type="f16")
-    fits = scale_for(rig, options).weigh(way.option, way.draft, plain, way.offload).fits
+    fits = make_evaluator(rig, options).weigh(way.option, way.draft, plain, way.offload).fits
     return dataclasses.replace(way, setup=plain) if fits else way
 
 
@@ -82,7 +82,7 @@ def why_without(way: Candidate, rig: MachineSpec, options: RunOptions) -> str:
     if way.draft.shape is not None or draft is None:
         return ""
     setup = comfortable(way)
-    worst = scale_for(rig, options).weigh(way.option, draft, setup, way.offload).worst
+    worst = make_evaluator(rig, options).weigh(way.option, draft, setup, way.offload).worst
     beside = offload_text(way) or f"{setup.n_ctx} tokens"
     lacks = f"{gib(worst.missing_bytes)} on {worst.room.device}"
     return f"a lookup in place of {draft.id}, which lacks {lacks} beside {beside}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from eaglelocal.memory.budget import Buffer, FreeMemory, load_of
+from eaglelocal.memory.budget import Buffer, FreeMemory, device_load
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 
 Needs = Sequence[Buffer]
@@ -18,10 +18,10 @@ Needs = Sequence[Buffer]
 def fit(needs: Iterable[Needs], rooms: Sequence[FreeMemory]) -> bool:
     """Return whether these models fit into the rooms together."""
     buffers = [buffer for each in needs for buffer in each]
-    return all(load_of(room, buffers, rooms).missing_bytes <= 0 for room in rooms)
+    return all(device_load(room, buffers, rooms).missing_bytes <= 0 for room in rooms)
 
 
-def leavers(needed: Needs, held: Mapping[str, Needs], rooms: Sequence[FreeMemory]) -> list[str]:
+def choose_victims(needed: Needs, held: Mapping[str, Needs], rooms: Sequence[FreeMemory]) -> list[str]:
     """Return the loaded models to unload so that `needed` fits, none without need; all, if even that is not enough.
 
     held  what each loaded model needs, by name, the one to unload first at the front
@@ -38,13 +38,13 @@ def leavers(needed: Needs, held: Mapping[str, Needs], rooms: Sequence[FreeMemory
     return gone
 
 
-def rig_beside(rig: MachineSpec, held: Needs) -> MachineSpec:
+def subtract_other_models(rig: MachineSpec, held: Needs) -> MachineSpec:
     """Return the machine with its free memory reduced by what is held."""
 
     def left(device: DeviceSpec, room: FreeMemory) -> DeviceSpec:
         if device.free_bytes is None:
             return device
-        return replace(device, free_bytes=max(device.free_bytes - load_of(room, held, rig.rooms).total, 0))
+        return replace(device, free_bytes=max(device.free_bytes - device_load(room, held, rig.rooms).total, 0))
 
     host, *gpus = map(left, (rig.host, *rig.gpus), rig.rooms)
     return replace(rig, host=host, gpus=tuple(gpus))

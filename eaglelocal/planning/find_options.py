@@ -23,7 +23,7 @@ from eaglelocal.planning.options import ModelOption
 SHOWN_DRAFTS = 4
 
 
-def candidates(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...]:
+def find_options(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...]:
     """Return the models that the target means; without one, the whole catalogue.
 
     Raises UsageError, ModelFileError or IncompatibleError.

@@ -12,7 +12,7 @@ from eaglelocal.planning.machine_spec import MachineSpec
 PROCESSOR = "CPU"  # as llama.cpp names it
 
 
-def rig_with(rig: MachineSpec, options: RunOptions) -> MachineSpec:
+def select_gpus(rig: MachineSpec, options: RunOptions) -> MachineSpec:
     """Return the machine with no more GPUs than the options allow. Raises UsageError where it does not have them."""
     gpus = {gpu.name: gpu for gpu in rig.gpus}
     for name in [] if options.device is None else [part.strip() for part in options.device.split(",")]:

@@ -13,16 +13,16 @@ from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.gguf.head_requantization import light_type, lightened
+from eaglelocal.gguf.head_requantization import requantize_header, requantized_type
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.hub_cache import all_models
-from eaglelocal.hub.inflation.demo_shape import sketch
+from eaglelocal.hub.hub_cache import list_models
+from eaglelocal.hub.inflation.demo_shape import plan_demo
 from eaglelocal.hub.inflation.demo_sizes import DemoSize
 from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
-from eaglelocal.hub.inventory import described
-from eaglelocal.hub.projector_resolver import AUTO_HINT, projector_at
+from eaglelocal.hub.inventory import describe_file
+from eaglelocal.hub.projector_resolver import AUTO_HINT, read_projector_file
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources, find_target
 from eaglelocal.hub.typed_path import existing_file
 from eaglelocal.planning.model_files import ModelFiles, find_files
@@ -43,8 +43,8 @@ NO_DRAFT = DraftOption(id=NONE, kind=NONE)
 
 def pulled_models(options: RunOptions, catalog: Catalog) -> Iterator[tuple[ModelOption, ModelFiles]]:
     """Yield the models in the hub cache that write text. Unreadable files are skipped; `eaglelocal ls` names them."""
-    for model in all_models(locations.hub_cache_dir()):
-        if described(model.path).kind != "model":
+    for model in list_models(locations.hub_cache_dir()):
+        if describe_file(model.path).kind != "model":
             continue
         try:
             target = find_target(model.reference, on_progress=lambda fraction, what: None)
@@ -65,7 +65,7 @@ def option_of_files(files: ModelFiles, reference: str, options: RunOptions, cata
 
 def head_header(path: Path, options: RunOptions) -> Header:
     """Return the header of a draft as it will be loaded: heads are copied in fewer bits."""
-    return lightened(read_header(path), light_type(options.draft_type))
+    return requantize_header(read_header(path), requantized_type(options.draft_type))
 
 
 def with_drafts_of(option: ModelOption, options: RunOptions) -> ModelOption:
@@ -88,7 +88,7 @@ def with_projector_of(option: ModelOption, options: RunOptions) -> ModelOption:
     if options.mmproj == NONE:
         return dataclasses.replace(option, projector=None)
     path = existing_file(options.mmproj, hint=AUTO_HINT)
-    named = projector_at(path, option.header) if option.header else Projector.from_header(read_header(path))
+    named = read_projector_file(path, option.header) if option.header else Projector.from_header(read_header(path))
     return dataclasses.replace(option, projector=named)
 
 
@@ -111,7 +111,7 @@ def demo_option(reference: str, options: RunOptions, catalog: Catalog) -> ModelO
 
 
 def _sketched(reference: str, size: DemoSize, target: Path, head: Path) -> TargetOnDisk:
-    drawn = sketch(size, target, head)
+    drawn = plan_demo(size, target, head)
     return TargetOnDisk(
         reference=reference,
         label=reference,

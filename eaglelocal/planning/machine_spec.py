@@ -76,7 +76,7 @@ class MachineSpec:
 
 
 # ---- from the catalogue
-def rig_of_known(machine: KnownMachine) -> MachineSpec:
+def known_machine_spec(machine: KnownMachine) -> MachineSpec:
     """Return a catalogue machine with nothing but its operating system running."""
     host = DeviceSpec(
         name=RAM,
@@ -138,7 +138,7 @@ def system_bytes(total: int) -> int:
 
 
 # ---- from what was probed
-def rig_of(machine: Machine, known: Mapping[str, KnownMachine]) -> MachineSpec:
+def make_machine_spec(machine: Machine, known: Mapping[str, KnownMachine]) -> MachineSpec:
     """Return this machine as it was probed. `known`: the catalogue, for the bandwidth and arithmetic of its GPUs."""
     host, notes = _host(machine)
     gpus: list[DeviceSpec] = []

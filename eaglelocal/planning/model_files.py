@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.gguf.pooling import task_of
+from eaglelocal.gguf.pooling import read_task
 from eaglelocal.hub.draft_resolver import FoundDraft, find_draft
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector
 from eaglelocal.hub.target_resolver import FoundTarget
@@ -22,7 +22,7 @@ class ModelFiles:
 
     @property
     def task(self) -> ModelTask:
-        return task_of(self.target.header)
+        return read_task(self.target.header)
 
 
 def find_files(target: FoundTarget, options: RunOptions) -> ModelFiles:
@@ -32,6 +32,6 @@ def find_files(target: FoundTarget, options: RunOptions) -> ModelFiles:
 
 
 def _find_draft(target: FoundTarget, options: RunOptions) -> FoundDraft:
-    if task_of(target.header) is not ModelTask.TEXT:
+    if read_task(target.header) is not ModelTask.TEXT:
         return FoundDraft(reason="a model that writes no text drafts nothing")
     return find_draft(options.draft, target) if options.drafts else FoundDraft(reason="switched off")

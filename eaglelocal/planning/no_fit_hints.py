@@ -14,14 +14,14 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.memory.budget import RAM, DeviceLoad
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected, gib
 from eaglelocal.planning.machine_spec import MachineSpec, with_ram
-from eaglelocal.planning.plan_search import KV_TYPES, SearchOutcome, is_too_long, plan
+from eaglelocal.planning.plan_search import KV_TYPES, SearchOutcome, is_too_long, search_plan
 from eaglelocal.planning.rejections import lies_text
 
 RAM_GIB = (32, 48, 64, 96, 128, 192, 256)  # usual sizes of RAM
 CTX_STEP = 256  # a hinted --ctx is a multiple of it
 
 
-def nothing_fits(outcome: SearchOutcome) -> tuple[str, str]:
+def explain_no_fit(outcome: SearchOutcome) -> tuple[str, str]:
     """Return (message: what lacks least and how much, hint: what would make it fit)."""
     miss = outcome.nearest
     if miss is None:
@@ -79,7 +79,9 @@ def _more_memory(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:
     """Yield the least --ram that fits, for a catalogue machine whose RAM was assumed."""
     held = outcome.rig.host.total_bytes or 0
     sizes = (size for size in RAM_GIB if outcome.rig.assumed and size * GIB > held)
-    fits = (size for size in sizes if plan([miss.option], with_ram(outcome.rig, size * GIB), outcome.options).chosen)
+    fits = (
+        size for size in sizes if search_plan([miss.option], with_ram(outcome.rig, size * GIB), outcome.options).chosen
+    )
     yield from (f"--ram {size}, if you have it" for size in islice(fits, 1))
 
 
@@ -88,7 +90,7 @@ def _other_asks(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:
     options = outcome.options
 
     def planned(other: RunOptions) -> Chosen | None:
-        return plan([miss.option], outcome.rig, other).chosen
+        return search_plan([miss.option], outcome.rig, other).chosen
 
     if options.gpu_layers is not None and (chosen := planned(replace(options, gpu_layers=None))):
         layers = chosen.way.gpu_layers

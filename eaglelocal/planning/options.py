@@ -13,7 +13,7 @@ from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import BLOCKS, DRAFT_MODEL, EAGLE, MTP, NGRAM, DraftEntry
 from eaglelocal.catalog.estimated_shapes import planned_type, shape_of_draft, shape_of_mtp, shape_of_target
 from eaglelocal.catalog.target_entries import EntryShape, Quantization, TargetEntry
-from eaglelocal.catalog.unsupported_drafts import obstacle
+from eaglelocal.catalog.unsupported_drafts import unsupported_reason
 from eaglelocal.gguf.architectures import (
     HYBRID_ARCHITECTURES,
     LAYER_INPUT_ARCHITECTURES,
@@ -22,7 +22,7 @@ from eaglelocal.gguf.architectures import (
 )
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.loaded_tensors import TOKEN_EMBEDDING, is_expert, is_input, loaded_tensors
-from eaglelocal.gguf.model_shape import BLOCK, ModelShape, shape_as, shape_of
+from eaglelocal.gguf.model_shape import BLOCK, ModelShape, read_draft_shape, shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.hub.file_quantization import quantization_of
 from eaglelocal.planning.model_age import Age, age_of, age_of_file
@@ -159,11 +159,11 @@ def lookups(architecture: str, *, has_state: bool) -> tuple[DraftOption, ...]:
 
     The states that a lookup's rollback needs may be worth more as free memory.
     """
-    way = lookup(architecture, has_state=has_state)
+    way = lookup_option(architecture, has_state=has_state)
     return (way, DraftOption(id="none", kind="none")) if has_state and way.kind == NGRAM else (way,)
 
 
-def lookup(architecture: str, *, has_state: bool) -> DraftOption:
+def lookup_option(architecture: str, *, has_state: bool) -> DraftOption:
     """Return the model-free way to draft: an n-gram lookup; none if rejected tokens cannot be rolled back."""
     keeps_state = has_state or architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
     if keeps_state and architecture not in ROLLBACK_ARCHITECTURES:
@@ -173,7 +173,7 @@ def lookup(architecture: str, *, has_state: bool) -> DraftOption:
 
 def _problem(draft: DraftEntry, target: EntryShape) -> str:
     """Return the reason why this draft cannot be planned for this target; empty if it can."""
-    if found := obstacle(draft, target):
+    if found := unsupported_reason(draft, target):
         return found
     is_known = draft.is_in_target or shape_of_draft(draft, target) is not None
     how = " before it is fetched" if draft.kind in BLOCKS else "; `eaglelocal import` tells"
@@ -239,7 +239,7 @@ class DraftOnDisk:
     @property
     def shape(self) -> ModelShape:
         """Return the draft's shape. Raises ModelFileError on senseless keys."""
-        return shape_as(self.header, self.kind)
+        return read_draft_shape(self.header, self.kind)
 
     @property
     def way(self) -> DraftOption:

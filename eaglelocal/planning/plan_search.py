@@ -20,7 +20,7 @@ from eaglelocal.memory.placement import WHOLE, Offload
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected, gib
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator, CandidateMemory, fits_gpus
 from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS, Comfort, terms
-from eaglelocal.planning.gpu_selection import rig_with
+from eaglelocal.planning.gpu_selection import select_gpus
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.rejections import why_lower, why_not_fits
@@ -45,7 +45,7 @@ class SearchOutcome:
         return min(missed, key=lambda each: each.missing_bytes or 0, default=None) if self.chosen is None else None
 
 
-def plan(
+def search_plan(
     candidates: Sequence[ModelOption],
     rig: MachineSpec,
     options: RunOptions,
@@ -61,15 +61,15 @@ def plan(
     search = _Search(rig, options, measured or {})
     chosen = search.run(candidates)
     rejected = [*search.rejected, *(search.outdone(chosen) if chosen else ()), *unusable(candidates)]
-    return SearchOutcome(rig=rig_with(rig, options), options=options, chosen=chosen, rejected=tuple(rejected))
+    return SearchOutcome(rig=select_gpus(rig, options), options=options, chosen=chosen, rejected=tuple(rejected))
 
 
-def scale_for(
+def make_evaluator(
     rig: MachineSpec, options: RunOptions, measured: Mapping[str, MeasuredCosts] | None = None
 ) -> CandidateEvaluator:
     """Return what weighs ways to run on this machine. Raises UsageError if the options name GPUs that it lacks."""
     return CandidateEvaluator(
-        rig_with(rig, options),
+        select_gpus(rig, options),
         num_slots=options.parallel,
         measured=measured or {},
         shares=options.shares,
@@ -135,7 +135,7 @@ class _HeapEntry:
 
 class _Search:
     def __init__(self, rig: MachineSpec, options: RunOptions, measured: Mapping[str, MeasuredCosts]) -> None:
-        self._scale = scale_for(rig, options, measured)
+        self._scale = make_evaluator(rig, options, measured)
         self._options, self._goal = options, GOALS[options.goal]
         self._heap: list[_HeapEntry] = []
         self._order = 0

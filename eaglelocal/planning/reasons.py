@@ -11,7 +11,7 @@ from eaglelocal.planning.model_age import Age
 from eaglelocal.planning.plan_search import SearchOutcome
 
 
-def reasons(outcome: SearchOutcome, chosen: Chosen) -> tuple[str, ...]:
+def explain_choice(outcome: SearchOutcome, chosen: Chosen) -> tuple[str, ...]:
     """Return the reasons for the chosen plan, the most important first."""
     way = chosen.way
     return (

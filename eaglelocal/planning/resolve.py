@@ -10,7 +10,7 @@ from eaglelocal.core.plan import MAX_SLOTS, Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.draft_resolver import FoundDraft, lightened, lookup
+from eaglelocal.hub.draft_resolver import FoundDraft, lookup_draft, requantize_draft
 from eaglelocal.hub.inflation.inflate import Progress
 from eaglelocal.hub.projector_resolver import FoundProjector
 from eaglelocal.hub.target_resolver import FoundTarget, find_target
@@ -35,7 +35,7 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     n_ctx = context_size(decision.ctx, files.target)
     split, shares = options.split_mode, options.shares
     projector = FoundProjector() if decision.is_blind else files.projector
-    draft = lightened(_draft(decision, files), options.draft_type, on_progress=on_progress)
+    draft = requantize_draft(_draft(decision, files), options.draft_type, on_progress=on_progress)
     return Plan(
         target=files.target.path,
         target_label=files.target.label,
@@ -82,7 +82,7 @@ def context_size(ctx: int | None, target: FoundTarget) -> int:
 
 
 def _draft(decision: Decision, files: ModelFiles) -> FoundDraft:
-    return lookup(files.target, decision.without_draft) if decision.without_draft else files.draft
+    return lookup_draft(files.target, decision.without_draft) if decision.without_draft else files.draft
 
 
 def _check_slots(num_slots: int) -> None:

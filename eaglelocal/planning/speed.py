@@ -24,7 +24,7 @@ from eaglelocal.memory.cache_bytes import row_bytes
 from eaglelocal.memory.placement import expert_places
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
-from eaglelocal.speculation.costs.cost_curve import lines
+from eaglelocal.speculation.costs.cost_curve import interpolate_costs
 
 EFFICIENCY: Mapping[str, float] = MappingProxyType({CUDA: 0.88, METAL: 0.75, CPU: 1.0})  # of a device's bytes_s
 CPU_EXPERTS = 0.6  # of the bandwidth, when a CPU reads scattered experts
@@ -218,7 +218,7 @@ def curve_of(
     if measured is None or not measured.decodes:
         return Curve(readings, model.shape, model.arithmetic, draft_s, at_once)
     steps = [cost.seconds for _, cost in measured.draft_steps if cost.num_rows == 1]
-    table = lines({cost.num_rows: cost.seconds for cost in measured.decodes}, MAX_DRAFT + 1)
+    table = interpolate_costs({cost.num_rows: cost.seconds for cost in measured.decodes}, MAX_DRAFT + 1)
     draft_s = max(steps) if steps and draft else draft_s
     return Curve(readings, model.shape, model.arithmetic, draft_s, at_once, measured, table)
 

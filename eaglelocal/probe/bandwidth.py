@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
-from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_json
 from eaglelocal.probe.machine import Bandwidth, Machine
 
@@ -66,7 +66,7 @@ def bandwidth_of(machine: Machine, *, again: bool = False) -> Bandwidth | None:
     return best
 
 
-def with_bandwidth(machine: Machine, *, again: bool = False) -> Machine:
+def add_bandwidth(machine: Machine, *, again: bool = False) -> Machine:
     """Return the machine with its bandwidth in `cpu.bandwidth`."""
     cpu = dataclasses.replace(machine.cpu, bandwidth=bandwidth_of(machine, again=again))
     return dataclasses.replace(machine, cpu=cpu)
@@ -229,7 +229,7 @@ def keep(machine: Machine, measured: Bandwidth) -> bool:
     """Store a measurement. Returns False if writing failed."""
     content = {"format": FORMAT, "key": _key_of(machine), "measured": dataclasses.asdict(measured)}
     try:
-        write_whole(_path_of(machine), json.dumps(content, indent=1))
+        write_atomically(_path_of(machine), json.dumps(content, indent=1))
     except OSError:
         return False
     return True

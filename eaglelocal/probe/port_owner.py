@@ -19,7 +19,7 @@ def is_taken(host: str, port: int) -> bool:
     return False
 
 
-def listener(port: int) -> str | None:
+def port_listener(port: int) -> str | None:
     """Return name and pid of the process that listens there; None where the system does not tell this user."""
     import psutil
 

@@ -12,7 +12,7 @@ _STATE, _BIRTH_TICKS = 0, 19  # fields of /proc/PID/stat, counted after the name
 _PROC = Path("/proc/self/stat")
 
 
-def birth_of(pid: int) -> str | None:
+def start_mark(pid: int) -> str | None:
     """Return a mark of the process's start, which the pid's next owner will not have; None where it has ended."""
     fields = _stat(pid)
     if fields is not None:  # ticks since the machine started: setting the clock does not move them
@@ -22,7 +22,7 @@ def birth_of(pid: int) -> str | None:
 
 def is_alive(pid: int, birth: str) -> bool:
     """Return whether the process that had this mark still runs."""
-    return birth_of(pid) == birth
+    return start_mark(pid) == birth
 
 
 def cpu_s(pid: int) -> float | None:

@@ -143,7 +143,7 @@ def read_keys(path: Path | None, environ: Mapping[str, str]) -> ApiKeys:
     return ApiKeys(tuple(found))
 
 
-def with_own_key(keys: ApiKeys) -> tuple[ApiKeys, str]:
+def add_chat_key(keys: ApiKeys) -> tuple[ApiKeys, str]:
     """Return the keys plus a new one for `chat` on this machine, and that key; "" if no keys are used."""
     if not keys:
         return keys, ""
@@ -250,7 +250,7 @@ def host_refusal(header: str) -> str:
     return f"this server does not answer to the Host {name!r}; `--allowed-hosts {shlex.quote(name)}` admits it"
 
 
-def origins_of(origins: Iterable[str]) -> tuple[str, ...]:
+def parse_origins(origins: Iterable[str]) -> tuple[str, ...]:
     """Return the origins as browsers send them. Raises UsageError for one that no page can have."""
     found = tuple(re.sub("(?<!:/)/$", "", origin) for origin in origins)
     for origin in found:
@@ -270,5 +270,5 @@ def origin_refusal(origin: str) -> str:
     return f"{told}, or {shlex.quote(f'{scheme}://*')} where it changes"
 
 
-def names_of(names: Iterable[str]) -> frozenset[str]:
+def parse_host_names(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.strip().lower().rstrip(".") for name in names if name.strip())

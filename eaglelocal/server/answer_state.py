@@ -20,7 +20,7 @@ from eaglelocal.core.events import (
 )
 from eaglelocal.core.request import AnyRequest, ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
-from eaglelocal.core.tools import CallPart, ToolCall, joined
+from eaglelocal.core.tools import CallPart, ToolCall, join_calls
 from eaglelocal.errors import EagleLocalError
 
 
@@ -91,7 +91,7 @@ class Delta:
     @property
     def calls(self) -> list[ToolCall]:
         """Return the tool calls, for a Delta that holds the whole answer."""
-        return joined(part for part in self.parts if isinstance(part, CallPart))
+        return join_calls(part for part in self.parts if isinstance(part, CallPart))
 
     @property
     def sampled(self) -> list[Sampled]:

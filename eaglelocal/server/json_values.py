@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from eaglelocal.core.json_text import MAX_DEPTH, NestedTooDeep, is_deeper
+from eaglelocal.core.json_text import MAX_DEPTH, NestedTooDeep, is_nested_deeper
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.json_body import place_of_infinity
 
 
 def as_json(value: object, place: str) -> str:
     """Return the JSON text. Raises Problem, as the caller's error, for deep nesting, infinity or a lone surrogate."""
-    if is_deeper(value, MAX_DEPTH):
+    if is_nested_deeper(value, MAX_DEPTH):
         raise Problem(400, f"{place} is {NestedTooDeep(MAX_DEPTH)}", parameter=place)
     if (found := place_of_infinity(value)) is not None:
         at = ".".join([place, *found])

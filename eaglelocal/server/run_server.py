@@ -48,7 +48,7 @@ class Runtime:
     drain_s: float = 30.0
 
 
-def bound(host: str, port: int, *, flag: str = "--port") -> socket.socket:
+def bind_socket(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     """Return a listening socket; `flag` is the option that chose the port, for the hint.
 
     Raises ResourceError for a port in use, UsageError for an invalid address.
@@ -73,7 +73,7 @@ def bound(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     return listening
 
 
-def run(app: ASGIApp, serving: ServerState, listening: socket.socket, runtime: Runtime) -> None:
+def run_until_stopped(app: ASGIApp, serving: ServerState, listening: socket.socket, runtime: Runtime) -> None:
     """Serve until a signal comes.
 
     Raises the EagleLocalError that prevents loading the first model, and EngineError when every engine has failed for

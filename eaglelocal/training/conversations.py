@@ -35,7 +35,7 @@ OpenClient = Callable[[], AbstractContextManager[Client]]
 class TrainingConversation:
     """A conversation in which the target generated `tokens[num_prompt:]`."""
 
-    key: str  # of the question, by `key_of`
+    key: str  # of the question, by `question_key`
     tokens: tuple[int, ...]
     num_prompt: int
 
@@ -60,7 +60,7 @@ class Collected:
     num_short: int  # answers too short to learn from
 
 
-def key_of(request: ChatRequest) -> str:
+def question_key(request: ChatRequest) -> str:
     """Return a key that is the same for equal questions, in whatever order they are asked."""
     asked = repr((request.messages, request.text, request.tokens))
     return hashlib.blake2b(asked.encode(), digest_size=12).hexdigest()
@@ -91,7 +91,7 @@ def _lines(path: Path) -> list[str]:
         raise ResourceError(f"cannot read {path}: {error.strerror}", hint="`--work` elsewhere") from error
 
 
-def collect(
+def gather_answers(
     requests: Sequence[ChatRequest],
     path: Path,
     open_client: OpenClient,
@@ -105,7 +105,7 @@ def collect(
     They are in the order of the requests, whichever ended first, so the next run gets the same. The client is opened
     only if something is to be asked. Raises what ends the engine, and ResourceError where answers cannot be written.
     """
-    known, asked = read(path), {key_of(request): request for request in requests}
+    known, asked = read(path), {question_key(request): request for request in requests}
     unknown = [replace(request, id=key) for key, request in asked.items() if key not in known]
     num_tokens, num_refused = sum(known[key].num_said for key in asked if key in known), 0
     on_tokens(num_tokens)

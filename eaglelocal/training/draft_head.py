@@ -26,10 +26,10 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_indices, read_rows, read_span, read_tensor
 from eaglelocal.gguf.values import ValueType
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copied_entries
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
 from eaglelocal.hub.heads.convert import FILE_TYPES, tokenizer_entries
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
-from eaglelocal.hub.heads.weight_conversion import indices, matrix, vector
+from eaglelocal.hub.heads.weight_conversion import convert_indices, convert_matrix, convert_vector
 from eaglelocal.training.eagle_head import EagleHead, HeadShape
 from eaglelocal.training.gguf_export import HEAD_NAMES, folded_fc
 from eaglelocal.training.precision import quick_type
@@ -191,7 +191,7 @@ def frequent_tokens(counts: Ints, most: int = NEW_VOCABULARY) -> Ints | None:
     return np.sort(np.argsort(-counts, kind="stable")[:most]).astype(np.int64)
 
 
-def words_of(school: HeadSource, new_tokens: Ints | None) -> DraftVocabulary:
+def choose_vocabulary(school: HeadSource, new_tokens: Ints | None) -> DraftVocabulary:
     """Return the vocabulary of the initial head, or of a new one that predicts `new_tokens`."""
     target, start, info = school.target, school.start, school.start_info
     lent = Matrix(target, "output.weight" if "output.weight" in target.tensors else "token_embd.weight")
@@ -218,7 +218,7 @@ def head_shape(school: HeadSource, *, max_context: int) -> HeadShape:
     return shape_of(school.start_info, school.start, max_context=max_context)
 
 
-def pupil_of(school: HeadSource, words: DraftVocabulary, *, max_context: int) -> DraftHead:
+def make_draft_head(school: HeadSource, words: DraftVocabulary, *, max_context: int) -> DraftHead:
     """Return the head at the beginning of training: the file's, or a new one."""
     head = EagleHead(head_shape(school, max_context=max_context))
     if school.start is None:
@@ -251,14 +251,14 @@ def fill_head(head: EagleHead, header: Header) -> None:
         head.get_parameter(inner).copy_(weights(outer))
 
 
-def name_of(school: HeadSource) -> str:
+def head_name(school: HeadSource) -> str:
     """Return the name of the trained head."""
     if school.start_info is None:
         return f"{school.info.name} EAGLE-3.1 head{TRAINED_HERE}"
     return school.start_info.name.removesuffix(TRAINED_HERE) + TRAINED_HERE
 
 
-def entries_of(head: EagleHead, school: HeadSource, *, name: str, kind: str) -> list[KeyValue]:
+def head_entries(head: EagleHead, school: HeadSource, *, name: str, kind: str) -> list[KeyValue]:
     """Return the keys of the trained head's file."""
     shape, start = head.shape, school.start
     changed = [
@@ -268,7 +268,7 @@ def entries_of(head: EagleHead, school: HeadSource, *, name: str, kind: str) -> 
         KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it is measured
     ]
     if start is not None:
-        return [*changed, *copied_entries(start, without=frozenset(entry.key for entry in changed))]
+        return [*changed, *copy_entries(start, without=frozenset(entry.key for entry in changed))]
     counts = {
         "eagle3.context_length": school.info.context_length,
         "eagle3.embedding_length": shape.width,
@@ -300,7 +300,7 @@ def entries_of(head: EagleHead, school: HeadSource, *, name: str, kind: str) -> 
 
 
 @torch.no_grad()
-def tensors_of(pupil: DraftHead, words: DraftVocabulary, kind: str) -> list[StreamedTensor]:
+def head_tensors(pupil: DraftHead, words: DraftVocabulary, kind: str) -> list[StreamedTensor]:
     head = pupil.head
     fc = folded_fc(head) if head.shape.fc_norm else head.fc.weight
     weights = {"fc": fc, **{outer: head.get_parameter(inner) for inner, outer in HEAD_NAMES.items()}}
@@ -313,18 +313,20 @@ def tensors_of(pupil: DraftHead, words: DraftVocabulary, kind: str) -> list[Stre
         source = words.embeddings
         shape = (source.num_rows, head.shape.width)
         written.append(
-            matrix(source.name, lambda first, end: read_span(source.header, source.name, first, end), shape, kind)
+            convert_matrix(
+                source.name, lambda first, end: read_span(source.header, source.name, first, end), shape, kind
+            )
         )
     if words.tokens is not None:
-        written.append(indices("d2t", words.tokens))
+        written.append(convert_indices("d2t", words.tokens))
     if head.shape.rope_factors:
-        written.append(vector("rope_freqs.weight", np.array(head.shape.rope_factors, np.float32)))
+        written.append(convert_vector("rope_freqs.weight", np.array(head.shape.rope_factors, np.float32)))
     return written
 
 
 def _tensor(name: str, weight: Tensor, kind: str) -> StreamedTensor:
     values: Floats = weight.detach().float().cpu().numpy()
     if values.ndim == 1:
-        return vector(name, values)
+        return convert_vector(name, values)
     rows, columns = values.shape
-    return matrix(name, lambda first, end: values[first:end], (rows, columns), kind)
+    return convert_matrix(name, lambda first, end: values[first:end], (rows, columns), kind)

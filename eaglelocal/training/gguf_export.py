@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from eaglelocal.core.atomic_file import put_in_place
+from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import SHARED, make_folder
 from eaglelocal.training.eagle_head import EagleHead, HeadShape
 from eaglelocal.training.llama_target import LlamaTarget, TargetShape
@@ -137,4 +137,4 @@ def _written(path: Path, architecture: str) -> Iterator[gguf.GGUFWriter]:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    put_in_place(partial, path)
+    flush_and_rename(partial, path)

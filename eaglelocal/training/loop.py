@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from eaglelocal.core.atomic_file import put_in_place
+from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.training.muon import Muon
@@ -239,7 +239,7 @@ def save(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer],
     try:
         make_folder(path.parent, PRIVATE)
         torch.save(state, partial)
-        put_in_place(partial, path)
+        flush_and_rename(partial, path)
     except (OSError, RuntimeError) as error:  # torch's writer reports a full disk as a RuntimeError
         reason = (isinstance(error, OSError) and error.strerror) or "the disk is full, or was taken away"
         hint = "free some space; the same command then goes on"

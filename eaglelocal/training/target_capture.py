@@ -22,7 +22,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.errors import EngineError
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.draft_pairing import read_model
-from eaglelocal.loading.fit import fitted
+from eaglelocal.loading.fit import fit_plan
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.thread_count import usable_threads
 
@@ -61,7 +61,7 @@ class TargetCapture:
         self._opened = contextlib.ExitStack()
         threads = plan.threads or usable_threads()
         library = load_library()
-        part = fitted(replace(plan, n_batch=CAPTURE_ROWS), probe(), library, threads=threads).target
+        part = fit_plan(replace(plan, n_batch=CAPTURE_ROWS), probe(), library, threads=threads).target
         with contextlib.ExitStack() as opened:
             model = LlamaModel(library, part.header.path, part.placement)
             opened.callback(model.close)

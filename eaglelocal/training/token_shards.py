@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eaglelocal.backend.parent_watch import end_with_parent
-from eaglelocal.core.atomic_file import put_in_place
+from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import SHARED, make_folder
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.training.document_packing import PackedBatch, PackedDocument, Pieces, encode_document, pack, score
@@ -108,7 +108,7 @@ def _write(path: Path, rows: Iterable[PackedDocument]) -> None:
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
         np.save(file, stacked)
-    put_in_place(partial, path)
+    flush_and_rename(partial, path)
 
 
 class ShardWriter:

@@ -20,7 +20,14 @@ from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.probe.thread_count import usable_threads
 from eaglelocal.training.batches import Accepted, BatchSchedule, HeadBatch, Imitation, Reader, Unrolling
 from eaglelocal.training.conversations import TrainingConversation
-from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, HeadSource, frequent_tokens, pupil_of, words_of
+from eaglelocal.training.draft_head import (
+    DraftHead,
+    DraftVocabulary,
+    HeadSource,
+    choose_vocabulary,
+    frequent_tokens,
+    make_draft_head,
+)
 from eaglelocal.training.loop import Recipe, TrainingRun, train
 from eaglelocal.training.precision import autocast
 from eaglelocal.training.progress import TrainingProgress
@@ -64,7 +71,7 @@ class TrainedHead:
     after: Accepted
 
 
-def learn(study: HeadTraining) -> TrainedHead:
+def train_head(study: HeadTraining) -> TrainedHead:
     """Train a head. What torch holds on the device is freed afterwards.
 
     Raises UsageError where the context holds no answer, ResourceError where memory does not suffice, what loading
@@ -120,8 +127,8 @@ def _learned(study: HeadTraining) -> TrainedHead:
     torch.set_num_threads(study.plan.threads or usable_threads())
     torch.manual_seed(study.seed)
     new_tokens = frequent_tokens(_counts(study)) if study.school.start is None else None
-    words = words_of(study.school, new_tokens)
-    pupil = pupil_of(study.school, words, max_context=study.plan.n_ctx).to_learn_on(study.device)
+    words = choose_vocabulary(study.school, new_tokens)
+    pupil = make_draft_head(study.school, words, max_context=study.plan.n_ctx).to_learn_on(study.device)
     with (
         TargetCapture(study.plan, pupil.head.shape.taps, words.tokens) as capture,
         TrainingProgress("head") as progress,

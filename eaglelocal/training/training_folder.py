@@ -35,7 +35,7 @@ class TrainingFolder:
 
 
 @contextmanager
-def entered(folder: Path, target: str) -> Iterator[None]:
+def enter_folder(folder: Path, target: str) -> Iterator[None]:
     """Create the folder and lock it for this run alone.
 
     Raises ResourceError where it cannot be written, or another run uses it; UsageError where its answers are another
@@ -70,7 +70,7 @@ def _name(folder: Path, lock: TextIO, target: str) -> None:
             lock.flush()
 
 
-def workplaces() -> list[TrainingFolder]:
+def list_folders() -> list[TrainingFolder]:
     """Return the folders in the place where `train` works by default."""
     found = []
     for folder in sorted(locations.training_dir().glob("*/")):

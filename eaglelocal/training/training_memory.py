@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from eaglelocal.errors import ResourceError
-from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, load_of, size
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, device_load, format_size
 from eaglelocal.training.batches import Unrolling
-from eaglelocal.training.draft_head import DraftHead, HeadSource, frequent_tokens, head_shape, words_of
+from eaglelocal.training.draft_head import DraftHead, HeadSource, choose_vocabulary, frequent_tokens, head_shape
 from eaglelocal.training.eagle_head import EagleHead, HeadShape
 from eaglelocal.training.loop import is_table, makes_scores
 from eaglelocal.training.precision import quick_type
@@ -43,9 +43,9 @@ class MemoryNeed:
         return self.state_bytes + self.step_bytes
 
 
-def need_of(school: HeadSource, plan: Unrolling, *, max_tokens: int, device: str) -> MemoryNeed:
+def estimate_need(school: HeadSource, plan: Unrolling, *, max_tokens: int, device: str) -> MemoryNeed:
     """Return the memory needed. A new head's tokens are not chosen yet, but their number is known."""
-    words = words_of(school, frequent_tokens(np.zeros(school.info.n_vocab, np.int64)))
+    words = choose_vocabulary(school, frequent_tokens(np.zeros(school.info.n_vocab, np.int64)))
     shape = head_shape(school, max_context=max_tokens)
     with torch.device("meta"):  # shapes only
         pupil = DraftHead(EagleHead(shape), torch.empty(words.output_shape), owns_output=words.owns_output)
@@ -91,7 +91,7 @@ def token_bytes(shape: HeadShape, plan: Unrolling) -> int:
     return reading + shape.num_heads * plan.chains * (6 * plan.num_steps + 20)
 
 
-def check_room(need: MemoryNeed, held: Sequence[Buffer], rooms: Sequence[FreeMemory], device: str) -> None:
+def check_memory(need: MemoryNeed, held: Sequence[Buffer], rooms: Sequence[FreeMemory], device: str) -> None:
     """Check that training fits in memory. Raises ResourceError with the sum.
 
     `held`: the target, which is loaded too; `device`: torch's device type.
@@ -99,14 +99,15 @@ def check_room(need: MemoryNeed, held: Sequence[Buffer], rooms: Sequence[FreeMem
     room = room_of(device, rooms)
     if room is None or room.free_bytes is None:
         return
-    target_bytes = load_of(room, held, rooms).total
+    target_bytes = device_load(room, held, rooms).total
     missing = need.total_bytes + target_bytes - room.free_bytes
     if missing <= 0:
         return
+    state, step = format_size(need.state_bytes), format_size(need.step_bytes)
     message = (
-        f"learning takes {size(need.total_bytes)} ({size(need.state_bytes)} for the head, its gradients and moments, "
-        f"{size(need.step_bytes)} for a conversation of {need.max_tokens} tokens) beside {size(target_bytes)} of the "
-        f"target, and {size(room.free_bytes)} may be used {'in' if room.device == RAM else 'on'} {room.device}"
+        f"learning takes {format_size(need.total_bytes)} ({state} for the head, its gradients and moments, "
+        f"{step} for a conversation of {need.max_tokens} tokens) beside {format_size(target_bytes)} of the "
+        f"target, and {format_size(room.free_bytes)} may be used {'in' if room.device == RAM else 'on'} {room.device}"
     )
     raise ResourceError(message, hint=" or ".join(ways_out(need, missing, device)))
 
@@ -135,5 +136,7 @@ def check_disk(need: MemoryNeed, folder: Path, free_bytes: int) -> None:
     """Check the space for one checkpoint besides the previous one. Raises ResourceError."""
     wanted = 2 * need.checkpoint_bytes
     if wanted > free_bytes:
-        message = f"the state of learning takes {size(wanted)}, and {size(free_bytes)} are free in {folder}"
+        message = (
+            f"the state of learning takes {format_size(wanted)}, and {format_size(free_bytes)} are free in {folder}"
+        )
         raise ResourceError(message, hint="free some space, or `--work` elsewhere")

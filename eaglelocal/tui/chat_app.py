@@ -25,9 +25,9 @@ from textual.widgets import Footer
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.conversation import Turn
-from eaglelocal.conversation.pictures import dropped_pictures
+from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.conversation.slash_actions import copied_line
+from eaglelocal.conversation.slash_actions import copy_message
 from eaglelocal.conversation.slash_commands import is_command
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import EagleLocalError
@@ -271,10 +271,10 @@ class ChatApp(EagleApp[int]):
         if self._edited is not None:
             self.partner.ask_instead(text.strip(), self._edited)
             self._end_editing()
-        elif dropped_pictures(text):
-            self.partner.act(f"/image {text}")
+        elif find_dropped_pictures(text):
+            self.partner.run_command(f"/image {text}")
         elif is_command(text):
-            self.partner.act(text)
+            self.partner.run_command(text)
         else:
             self.partner.ask(text.strip())
         self._tick(time.monotonic())
@@ -282,7 +282,7 @@ class ChatApp(EagleApp[int]):
     def on_prompt_dropped(self, message: PromptInput.Dropped) -> None:
         """Attach dropped pictures. If the model reads no images, insert their paths as text."""
         if self._model is None or self._model.model.info.sees_images:
-            self.partner.act(f"/image {message.text}")
+            self.partner.run_command(f"/image {message.text}")
         else:
             self.prompt.take_text(message.text)
 
@@ -319,13 +319,13 @@ class ChatApp(EagleApp[int]):
             self.notify("ctrl+c again, ctrl+d or ctrl+q leaves", timeout=LEAVE_WITHIN_S)
 
     def action_help(self) -> None:
-        self.partner.act("/help")
+        self.partner.run_command("/help")
 
     def action_retry(self) -> None:
-        self.partner.act("/retry")
+        self.partner.run_command("/retry")
 
     def action_new(self) -> None:
-        self.partner.act("/clear")
+        self.partner.run_command("/clear")
 
     def action_edit(self) -> None:
         if self.partner.is_busy or self.partner.waiting:
@@ -372,7 +372,7 @@ class ChatApp(EagleApp[int]):
         self.copy_to_clipboard(text)
         clipboard.fill(text)
         self.screen.clear_selection()
-        self.notify(copied_line(text))
+        self.notify(copy_message(text))
 
     def action_editor(self) -> None:
         try:

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal.client.server_reading import reading_of
+from eaglelocal.client.server_reading import make_reading
 from eaglelocal.conversation import conversation_file
-from eaglelocal.conversation.ask import AskResult, ask, listen
+from eaglelocal.conversation.ask import AskResult, ask, follow_answer
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.markdown_export import export
+from eaglelocal.conversation.markdown_export import export_markdown
 from eaglelocal.conversation.message_output import MessageOutput
-from eaglelocal.conversation.pictures import shown
+from eaglelocal.conversation.pictures import describe_question
 from eaglelocal.conversation.session import ActiveModel, AnswerEvents, ModelChoice, RequestOutcome, Session
-from eaglelocal.conversation.slash_actions import ActionContext, LeaveChat, act
-from eaglelocal.conversation.slash_commands import Command, parse
+from eaglelocal.conversation.slash_actions import ActionContext, LeaveChat, run_command
+from eaglelocal.conversation.slash_commands import Command, parse_command
 from eaglelocal.core.events import Finished, LoadProgress, RequestEvent, TextPiece, Tokens
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, UsageError
@@ -215,7 +215,7 @@ class ChatController:
         """Ask in place of the question `last`, if that is still the last one."""
         self._errands.send(lambda: self._ask_instead(question, last), question=question)
 
-    def act(self, line: str) -> None:
+    def run_command(self, line: str) -> None:
         """Run a slash command."""
         self._errands.send(lambda: self._act(line), question=line)
 
@@ -226,9 +226,9 @@ class ChatController:
         self._errands.send(lambda: self._rename(old, new))
 
     def delete(self, name: str) -> None:
-        self.act(f"/delete {name}")
+        self.run_command(f"/delete {name}")
 
-    def export(self, name: str) -> None:
+    def export_markdown(self, name: str) -> None:
         """Write a saved conversation as Markdown into the current folder."""
         self._errands.send(lambda: self._export(name))
 
@@ -317,7 +317,7 @@ class ChatController:
         self._tell_attached(session)
         self._live = LiveAnswer()
         self._shown_at = time.monotonic() if pictures else None
-        self._tell(QuestionSent(shown(question, pictures), self._live))
+        self._tell(QuestionSent(describe_question(question, pictures), self._live))
         asked = ask(session, question, self._follow, pictures)
         self._keep(session)
         self._tell(AnswerEnded(asked, session.model.info.n_ctx, session.conversation.name))
@@ -327,7 +327,7 @@ class ChatController:
         if self._ended.is_set():
             answer.cancel()
         try:
-            return listen(answer, self._hear)
+            return follow_answer(answer, self._hear)
         finally:
             self._answer = None
             self._is_over.set()
@@ -358,7 +358,7 @@ class ChatController:
         self._ask(question)
 
     def _act(self, line: str) -> None:
-        command = parse(line)
+        command = parse_command(line)
         if self._session is None and command.name == "/exit":
             self._tell(Left())
         elif self._session is None and command.name == "/model" and command.argument:
@@ -370,7 +370,7 @@ class ChatController:
         told = (session.model, session.conversation.system, session.params)
         before = (session.conversation, len(session.conversation.turns), told)
         try:
-            question = act(ActionContext(session, self._voice, self._folder, self._copy, CHAT_KEYS), command)
+            question = run_command(ActionContext(session, self._voice, self._folder, self._copy, CHAT_KEYS), command)
         except LeaveChat:
             self._tell(Left())
             return
@@ -409,8 +409,8 @@ class ChatController:
         self._tell(NoteWritten(f"renamed {old} to {name}"))
 
     def _export(self, name: str) -> None:
-        conversation = conversation_file.load(self._folder, name)
-        path = export(conversation, f"{name}.md", target=self._opened().model.info.target)
+        conversation = conversation_file.load_conversation(self._folder, name)
+        path = export_markdown(conversation, f"{name}.md", target=self._opened().model.info.target)
         self._tell(NoteWritten(f"written to {path}"))
 
     def _keep(self, session: Session) -> None:
@@ -441,7 +441,7 @@ class ChatController:
             client, now = session.model.client, time.monotonic()
             if answers or is_due or (_is_our_server(session.model) and now - looked_at >= SIGN_OF_LIFE_S):
                 looked_at = now
-                reading = reading_of(client.snapshot(), state=client.state, n_ctx=session.model.info.n_ctx)
+                reading = make_reading(client.snapshot(), state=client.state, n_ctx=session.model.info.n_ctx)
                 self._feed.read(reading, time.monotonic())
                 is_due = False
             self._note_state(client.state, client.restarts)

@@ -17,9 +17,9 @@ from textual.widgets import Footer, Input, Label, OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from eaglelocal.conversation import conversation_file
-from eaglelocal.conversation.sampling_form import FIELDS, params_of, text_of
+from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fields
 from eaglelocal.core.request import parse_spec
-from eaglelocal.core.sampling import as_recommended
+from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.chat_controller import ChatController, ModelChanged
 from eaglelocal.tui.text_rows import harmless
@@ -100,7 +100,7 @@ class TalksDialog(Dialog):
         return "" if index is None else self._names[index]
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self._partner.act(f"/load {self._names[event.option_index]}")
+        self._partner.run_command(f"/load {self._names[event.option_index]}")
         self.dismiss(None)
 
     def on_option_list_option_highlighted(self) -> None:
@@ -134,7 +134,7 @@ class TalksDialog(Dialog):
 
     def action_export(self) -> None:
         if self._chosen:
-            self._partner.export(self._chosen)
+            self._partner.export_markdown(self._chosen)
             self.dismiss(None)
 
 
@@ -154,7 +154,7 @@ class SettingsDialog(Dialog):
     def __init__(self, model: ModelChanged, partner: ChatController) -> None:
         super().__init__()
         self._params, self._system, self._partner = model.params, model.system, partner
-        self._shown = as_recommended(model.params, model.model.info.sampling)
+        self._shown = fill_recommended(model.params, model.model.info.sampling)
 
     def compose_box(self) -> ComposeResult:
         system = TextArea(self._system, id="system", tab_behavior="focus")
@@ -163,7 +163,9 @@ class SettingsDialog(Dialog):
         for field in FIELDS:
             with Horizontal(classes="row"):
                 yield Label(field.label)
-                yield Input(text_of(self._shown, field), placeholder=field.unset, id=field.name, select_on_focus=False)
+                yield Input(
+                    format_field(self._shown, field), placeholder=field.unset, id=field.name, select_on_focus=False
+                )
 
     def on_input_submitted(self) -> None:
         self.action_save()
@@ -171,7 +173,7 @@ class SettingsDialog(Dialog):
     def action_save(self) -> None:
         said = {field.name: self.query_one(f"#{field.name}", Input).value for field in FIELDS}
         try:
-            params = params_of(self._params, said, self._shown)
+            params = parse_fields(self._params, said, self._shown)
         except EagleLocalError as error:
             self.say_wrong(error)
             return
@@ -219,5 +221,5 @@ class ModelDialog(Dialog):
         commands = {"target": "/model", "draft": "/draft", "spec": "/spec"}
         for name, value in said.items():
             if value and value != known[name]:
-                self._partner.act(f"{commands[name]} {value}")
+                self._partner.run_command(f"{commands[name]} {value}")
         self.dismiss(None)

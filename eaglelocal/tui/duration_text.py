@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration as `12 s`, `5 min`, `3 h 20 min` or `2 d 4 h`."""
     minutes, days = int(seconds // 60), int(seconds // 86400)
     if minutes < 1:

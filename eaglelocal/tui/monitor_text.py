@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
-from eaglelocal.tui.duration_text import span
+from eaglelocal.tui.duration_text import format_duration
 from eaglelocal.tui.feed import PanelFrame
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel_text import NOT_TOLD, count, panel_lines, percent
@@ -50,7 +50,7 @@ def where_line(scene: Scene, glyphs: Glyphs) -> Line:
         ("paused" if scene.is_paused else "", "warn"),
         (reading.state, state),
         (reading.detail if reading.state not in WELL else "", "text"),
-        (f"up {span(reading.uptime_s)}" if reading.uptime_s is not None else "", "quiet"),
+        (f"up {format_duration(reading.uptime_s)}" if reading.uptime_s is not None else "", "quiet"),
         (reading.model + f" +{len(reading.beside)}" * bool(reading.beside), "text"),
     ):
         if text:
@@ -125,7 +125,7 @@ def missing_line(reading: ServerReading) -> Line:
     return line((f"started with {' '.join(reading.missing)}, {reading.kind} would tell more", "quiet"))
 
 
-def once_text(scene: Scene, width: int, glyphs: Glyphs, *, max_rows: int = 20) -> str:
+def frame_text(scene: Scene, width: int, glyphs: Glyphs, *, max_rows: int = 20) -> str:
     """Return one frame of the monitor as plain text."""
     reading = scene.frame.reading
     lines = [*header_lines(scene, width, glyphs), EMPTY, *panel_lines(scene.frame, width, 14, glyphs), EMPTY]

@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import Edit, EditResult, Selection
 
-from eaglelocal.conversation.pictures import completions, dropped_pictures
+from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS
 from eaglelocal.tui.folding import Folding
@@ -143,7 +143,7 @@ class PromptInput(TextArea):
         if self._search is not None:
             self._search.extend(text.partition("\n")[0])
             self._show_search(self._search)
-        elif not self.text.startswith("/") and dropped_pictures(text):  # after a command a path is text
+        elif not self.text.startswith("/") and find_dropped_pictures(text):  # after a command a path is text
             self.post_message(self.Dropped(text.strip()))
         else:
             self.take_text(text)
@@ -261,7 +261,7 @@ class PromptInput(TextArea):
             self.insert(os.path.commonprefix(matches)[typed:])  # noqa: RUF071 # no paths: characters are meant
 
     def _complete_path(self, begun: str) -> None:
-        found = completions(begun)
+        found = complete_path(begun)
         self.insert(os.path.commonprefix(found)[len(begun) :])  # noqa: RUF071 # characters are meant
         self._tell(" ".join(name.removesuffix("/").rpartition("/")[2] for name in found) if len(found) > 1 else "")
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from eaglelocal.errors import EagleLocalError, as_bug
+from eaglelocal.errors import EagleLocalError, bug_error
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class TaskQueue:
                 self._on_failure(error)
             except Exception as problem:
                 _log.exception("an errand failed")
-                self._on_failure(as_bug(problem))
+                self._on_failure(bug_error(problem))
             finally:
                 self._current = None
 

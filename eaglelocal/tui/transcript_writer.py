@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from eaglelocal.conversation.answer_stats import honest_line
-from eaglelocal.conversation.ask import AskResult, forgotten_line
+from eaglelocal.conversation.answer_stats import statistics_line
+from eaglelocal.conversation.ask import AskResult, left_out_line
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.entries import EntryKind, TranscriptEntry, entries_of_turns, error_entry
@@ -55,9 +55,9 @@ class TranscriptWriter:
         self._transcript.grow(False)
         outcome = asked.outcome
         if asked.num_left_out:
-            self.note(forgotten_line(asked.num_left_out, n_ctx))
+            self.note(left_out_line(asked.num_left_out, n_ctx))
         if outcome.finished is not None:
-            self._add(TranscriptEntry(EntryKind.FIGURES, honest_line(outcome.finished), has_gap=False))
+            self._add(TranscriptEntry(EntryKind.FIGURES, statistics_line(outcome.finished), has_gap=False))
         elif outcome.text:
             self._add(TranscriptEntry(EntryKind.FIGURES, "the answer above is cut off", has_gap=False))
         if outcome.error is not None:

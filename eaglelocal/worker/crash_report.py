@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglelocal import __version__, locations
-from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.worker.exit_reason import ExitReason
@@ -85,7 +85,7 @@ def write_report(crash: Crash, at: float | None = None) -> Path | None:
     path = folder / f"{stamp}-{crash.pid}.txt"
     try:
         make_folder(folder, PRIVATE)
-        write_whole(path, report_text(crash, stamp).encode()[:MAX_REPORT_BYTES])
+        write_atomically(path, report_text(crash, stamp).encode()[:MAX_REPORT_BYTES])
         for old in sorted(folder.glob("*.txt"))[:-MAX_REPORTS]:
             old.unlink(missing_ok=True)
     except OSError as error:

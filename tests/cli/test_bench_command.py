@@ -22,7 +22,7 @@ from doubles.scripted_client import ScriptedClient
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.prompt_run import Side
-from eaglelocal.bench.run_order import tasks
+from eaglelocal.bench.run_order import order_prompts
 from eaglelocal.bench.text_identity import TextComparer
 from eaglelocal.cli.bench import ChosenPrompts, duration, measure, patience, prompts_of, read_key, tasks_of
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, MIN_ANSWER
@@ -214,7 +214,7 @@ def stopped_after(
     sides = [Side("plain", client, OFF), Side("auto", client, AUTO)]
     prompts = {"x": [BenchPrompt("x", tokens=(n,)) for n in range(4)]}
     written, wanted = Written(), BenchOptions((AUTO,), (1,), GREEDY, limit_s)
-    planned = tasks(prompts, [1], repeats=1, warm_up=())
+    planned = order_prompts(prompts, [1], repeats=1, warm_up=())
     examiner = TextComparer(sides[0], bound=0.05)
     result = measure(sides, planned, wanted, examiner=examiner, output=written.output)
     belongings = Belongings(ScriptedClient(()).info, wanted, None, "auto", 0.05)
@@ -255,7 +255,7 @@ def test_when_the_time_is_over_two_prompts_of_each_kind_are_measured_all_the_sam
 def test_what_no_time_limit_leaves_out() -> None:
     is_needed = patience(0.0)
     prompts = {"x": [BenchPrompt("x", tokens=(n,)) for n in range(4)]}
-    planned = tasks(prompts, [1, 2], repeats=1, warm_up=prompts["x"])
+    planned = order_prompts(prompts, [1, 2], repeats=1, warm_up=prompts["x"])
     kept = [(task.concurrency, task.unit) for task in planned if task.counts and is_needed(task)]
     assert kept == [(1, 0), (1, 1), (2, 0), (2, 1)]
     assert all(is_needed(task) for task in planned if not task.counts)

@@ -21,7 +21,7 @@ from eaglelocal.conversation.conversation import Turn
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
 from eaglelocal.conversation.slash_actions import ActionContext
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import AUTO, OFF, Spec, fixed, parse_spec
+from eaglelocal.core.request import AUTO, OFF, Spec, fixed_spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, ModelFileError, UsageError
 
@@ -176,7 +176,7 @@ def test_a_blank_makes_it_text_and_so_does_a_second_line(talk: Start) -> None:
 def test_spec_off_and_on_again_without_loading(talk: Start) -> None:
     chat = talk("/spec off", "a", "/spec on", "b", "/spec 2", "c", "/spec 0", "d")
     chat.run()
-    assert [request.spec for request in chat.client.requests] == [OFF, AUTO, fixed(2), OFF]
+    assert [request.spec for request in chat.client.requests] == [OFF, AUTO, fixed_spec(2), OFF]
     assert "speculation off: switched off" in chat.stderr.getvalue()
     assert "speculation on: 2 tokens ahead" in chat.stderr.getvalue()
     assert chat.loaded == []

@@ -20,7 +20,7 @@ from eaglelocal.client.http_stream import StreamedAnswer, refusal
 from eaglelocal.client.servers.connection import HttpReply
 from eaglelocal.conversation import conversation_file, question_history
 from eaglelocal.core.json_text import read_json
-from eaglelocal.core.tools import Split, Tool, joined
+from eaglelocal.core.tools import Split, Tool, join_calls
 from eaglelocal.errors import EngineError, ModelFileError, UsageError
 from eaglelocal.hub import pulled_drafts
 from eaglelocal.hub.heads import head_folder as head_folder
@@ -64,7 +64,7 @@ def load_settings(text: str, folder: Path) -> object:
 
 def load_conversation(text: str, folder: Path) -> object:
     write(folder, text, "talk.json")
-    return conversation_file.load(folder, "talk")
+    return conversation_file.load_conversation(folder, "talk")
 
 
 BEFORE = [
@@ -118,7 +118,7 @@ def test_nothing_is_told_of_a_deep_text(text: str) -> None:
 def test_a_deep_line_of_a_prompts_file_is_told_with_its_number(name: str, tmp_path: Path) -> None:
     path = write(tmp_path, f"What is an owl?\n{DEEP[name]}\n", "prompts.jsonl")
     with pytest.raises(UsageError, match=r"prompts\.jsonl, line 2: nested deeper than 64 levels"):
-        bench_prompts.from_file(path)
+        bench_prompts.read_prompts(path)
 
 
 @pytest.mark.parametrize("levels", [64, 500, 3000])
@@ -144,10 +144,10 @@ def test_a_deep_dotted_setting_is_told_with_its_first_name(tmp_path: Path) -> No
     [
         lambda path: Settings.load({}, {}, path),
         TomlTable.of_file,
-        bench_prompts.from_file,
+        bench_prompts.read_prompts,
         bench.read_key,
         keys_of,
-        lambda path: conversation_file.load(path.parent, path.stem),
+        lambda path: conversation_file.load_conversation(path.parent, path.stem),
     ],
 )
 @pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
@@ -160,7 +160,7 @@ def test_a_latin_1_letter_is_told_with_its_line(mark: bytes, read: Callable[[Pat
 
 def test_a_line_of_brackets_is_still_a_text(tmp_path: Path) -> None:
     path = write(tmp_path, "[[ what is this?\n[1, 2, NaN]\n")
-    assert [one.messages[0].content for one in bench_prompts.from_file(path)] == ["[[ what is this?", "[1, 2, NaN]"]
+    assert [one.messages[0].content for one in bench_prompts.read_prompts(path)] == ["[[ what is this?", "[1, 2, NaN]"]
 
 
 @pytest.mark.parametrize("text", [DEEP["lists"], DEEP["open lists"], DEEP["objects"]], ids=["lists", "open", "objects"])
@@ -173,7 +173,7 @@ def test_arguments_of_any_depth_end_an_answer_well(form: object, text: str, piec
     answer = written.replace('"QQ"', text).replace("QQ", text)
     told = [split.push(answer[at : at + piece]) for at in range(0, len(answer), piece)]
     told.append(split.finish(""))
-    for call in joined(part for one in told for part in one.calls):
+    for call in join_calls(part for one in told for part in one.calls):
         if call.arguments.endswith("}"):
             try:
                 read_json(call.arguments)

@@ -18,7 +18,7 @@ from eaglelocal.cli import main
 from eaglelocal.doctor.llama_trial import try_library
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe import nvml_child
-from eaglelocal.probe.port_owner import is_taken, listener
+from eaglelocal.probe.port_owner import is_taken, port_listener
 from eaglelocal.probe.probe import probe
 
 ROOT = Path(__file__).parents[2]
@@ -254,7 +254,7 @@ def test_ports() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert is_taken("127.0.0.1", port)
-        assert not LINUX or (listener(port) or "").endswith(f"(pid {os.getpid()})")
+        assert not LINUX or (port_listener(port) or "").endswith(f"(pid {os.getpid()})")
     assert not is_taken("127.0.0.1", port)
     assert not is_taken("no.such.host.invalid", port)
-    assert listener(port) is None
+    assert port_listener(port) is None

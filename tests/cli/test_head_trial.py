@@ -15,7 +15,7 @@ from eaglelocal.cli import head_trial
 from eaglelocal.cli.head_trial import NUM_TOKENS, HeadTrial, TrialOutcome
 from eaglelocal.cli.reports.import_head import trial_lines
 from eaglelocal.core.events import EngineSnapshot, Failed, Finished, RequestEvent, TextPiece, Tokens
-from eaglelocal.core.request import ChatRequest, fixed
+from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError, IncompatibleError
 from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, EagleInfo
@@ -160,7 +160,7 @@ def test_all_readings_answer_the_same_prompts(target: Path, tmp_path: Path) -> N
     texts = [[(request.id, request.text) for request in answers] for answers in rounds]
     assert texts[0] == texts[1] == texts[2]
     assert (len(texts[0]) - 1) * TOKENS < NUM_TOKENS <= len(texts[0]) * TOKENS
-    assert all(request.params.temperature == 0 and request.spec == fixed(5) for request in engines.asked)
+    assert all(request.params.temperature == 0 and request.spec == fixed_spec(5) for request in engines.asked)
 
 
 def test_a_slow_machine_answers_fewer_prompts(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from doubles.patience import PATIENCE_S, wait_until
 from doubles.programs import ending
 from doubles.projectors import projector_bytes
 
-from eaglelocal.hub.hub_cache import all_models
+from eaglelocal.hub.hub_cache import list_models
 
 ROOT = Path(__file__).parents[2]
 GUIDE, HEAD = "someone/guide-GGUF", "someone/guide-EAGLE3-GGUF"
@@ -75,7 +75,7 @@ class Person:
     @property
     def models(self) -> list[str]:
         """What `ls` lists of the hub, without a process for it."""
-        return [model.reference for model in all_models(self.cache)]
+        return [model.reference for model in list_models(self.cache)]
 
     @property
     def partial_bytes(self) -> int:
@@ -420,7 +420,7 @@ def flip_a_byte(path: Path) -> None:
 
 def test_a_damaged_file_is_named_and_fetched_anew(person: Person) -> None:
     person.runs("pull", GUIDE, "--yes", "--draft", "none")
-    (model,) = all_models(person.cache)
+    (model,) = list_models(person.cache)
     sound = model.path.read_bytes()
     done = person.runs("pull", GUIDE, "--draft", "none", "--verify")
     assert done.returncode == 0 and "verified 11.9 MB: its hash is what the hub promised" in done.stderr
@@ -446,7 +446,7 @@ def test_only_what_is_damaged_of_a_model_in_parts_is_fetched_anew(person: Person
     files = {name: HubFile(model_bytes(split=(number, 2)), is_lfs=not number) for number, name in enumerate(names)}
     person.hub.repos["someone/parts-GGUF"] = HubRepo(files)
     assert person.runs("pull", "someone/parts-GGUF", "--yes").returncode == 0
-    (model,) = all_models(person.cache)
+    (model,) = list_models(person.cache)
     flip_a_byte(model.blobs[1])
     person.hub.asked.clear()
     done = person.runs("pull", "someone/parts-GGUF", "--verify", "--yes")

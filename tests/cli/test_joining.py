@@ -20,14 +20,14 @@ from doubles.scripted_client import ScriptedClient, says, scripted_plan
 from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.chat_connection import engine_flags, joined_model, key_of, ready_of, settled_state, spec_of
 from eaglelocal.cli.output import Output
-from eaglelocal.client.running_servers import RunningServer, announced, this_server
+from eaglelocal.client.running_servers import RunningServer, describe_this_server, keep_announced
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.conversation.session import ActiveModel, ModelLoader, RequestOutcome, Session
-from eaglelocal.conversation.slash_actions import ActionContext, act
-from eaglelocal.conversation.slash_commands import parse
+from eaglelocal.conversation.slash_actions import ActionContext, run_command
+from eaglelocal.conversation.slash_commands import parse_command
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import OFF, fixed
+from eaglelocal.core.request import OFF, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
 from eaglelocal.settings import Settings
@@ -63,7 +63,7 @@ def ended(program: subprocess.Popen[bytes]) -> tuple[int, str, str]:
 @contextmanager
 def announcing(url: str) -> Iterator[None]:
     port = int(url.rpartition(":")[2])
-    with announced(this_server("127.0.0.1", port, target="demo", api_key="secret")):
+    with keep_announced(describe_this_server("127.0.0.1", port, target="demo", api_key="secret")):
         yield
 
 
@@ -184,7 +184,7 @@ def test_an_engine_of_its_own_when_nothing_runs_or_a_target_is_named(
 
 
 def test_a_server_that_is_not_ready_is_named_and_not_joined(lines: Lines, output: Output) -> None:
-    one, other = (this_server("127.0.0.1", port, target="demo") for port in (1, 2))
+    one, other = (describe_this_server("127.0.0.1", port, target="demo") for port in (1, 2))
     assert next(ready_of([(one, "loading"), (other, "ready")], output)) is other
     assert lines.text == "not joining http://127.0.0.1:1: loading\n"
     assert list(ready_of([(one, "no answer")], output)) == []
@@ -207,19 +207,19 @@ def test_a_server_that_makes_embeddings_is_not_joined(chat: Chat, tmp_path: Path
         with pytest.raises(UsageError, match=f"{url} writes no text") as caught:
             joined_model(settings(tmp_path, url=url), output)
         assert "--url none" in caught.value.hint
-        with serving(Script(models=OUR_MODELS)) as older, announced(longer_there(older)):
+        with serving(Script(models=OUR_MODELS)) as older, keep_announced(longer_there(older)):
             joined = joined_model(settings(tmp_path), output)
     assert joined is not None and joined.info.library == older
 
 
 def longer_there(url: str) -> RunningServer:
-    server = this_server("127.0.0.1", int(url.rpartition(":")[2]), target="demo")
+    server = describe_this_server("127.0.0.1", int(url.rpartition(":")[2]), target="demo")
     return replace(server, started_at=server.started_at - 60)
 
 
 def test_which_key_is_sent(chat: Chat) -> None:
     ours, openai = {"EAGLELOCAL_API_KEY": "ours"}, {"OPENAI_API_KEY": "theirs"}
-    with announced(this_server("127.0.0.1", 8421, target="demo", api_key="announced")):
+    with keep_announced(describe_this_server("127.0.0.1", 8421, target="demo", api_key="announced")):
         assert key_of("http://127.0.0.1:8421", {}) == "announced"
         assert key_of("localhost:8421/v1", openai) == "announced"
         assert key_of("https://127.0.0.1:8421", {}) == ""
@@ -241,7 +241,7 @@ def test_what_requests_say_about_drafting(tmp_path: Path, chat: Chat, output: Ou
     assert spec_of(settings(tmp_path), model) is None
     assert spec_of(settings(tmp_path, {"EAGLELOCAL_SPEC": "2"}), model) is None
     assert spec_of(settings(tmp_path, spec="off"), model) == OFF
-    assert spec_of(settings(tmp_path, spec="4"), model) == fixed(4)
+    assert spec_of(settings(tmp_path, spec="4"), model) == fixed_spec(4)
     other = replace(model, takes_spec=False)
     assert spec_of(settings(tmp_path), other) is None
     with pytest.raises(UsageError, match="servers of ours"):
@@ -268,7 +268,7 @@ def joined_session(
 def test_spec_is_for_the_requests_to_a_server_of_ours(tmp_path: Path, lines: Lines, output: Output) -> None:
     desk, _, own = joined_session(tmp_path, output, takes_spec=True)
     for words_typed in ("/spec", "/spec 3", "/spec off"):
-        act(desk, parse(words_typed))
+        run_command(desk, parse_command(words_typed))
     assert lines.text.splitlines() == [
         "speculation: as the server does",
         "speculation asked of the server: 3 tokens ahead",
@@ -278,7 +278,7 @@ def test_spec_is_for_the_requests_to_a_server_of_ours(tmp_path: Path, lines: Lin
     assert desk.session.model.plan is None and own.requests == []
     other, _, _ = joined_session(tmp_path, output, takes_spec=False)
     with pytest.raises(UsageError, match="does not take a wish"):
-        act(other, parse("/spec 3"))
+        run_command(other, parse_command("/spec 3"))
 
 
 def test_a_model_of_ones_own_leaves_the_server_and_a_failure_stays(
@@ -286,15 +286,15 @@ def test_a_model_of_ones_own_leaves_the_server_and_a_failure_stays(
 ) -> None:
     desk, server, own = joined_session(tmp_path, output, takes_spec=True)
     with pytest.raises(EngineError):
-        act(desk, parse("/model broken"))
+        run_command(desk, parse_command("/model broken"))
     assert (desk.session.model.client, server.num_closed) == (server, 0)
-    act(desk, parse("/model own"))
+    run_command(desk, parse_command("/model own"))
     assert (desk.session.model.client, server.num_closed, own.num_closed) == (own, 1, 0)
 
 
 def test_who_answers_is_told_of_a_server(tmp_path: Path, lines: Lines, output: Output) -> None:
     desk, server, _ = joined_session(tmp_path, output, takes_spec=True)
-    act(desk, parse("/model"))
+    run_command(desk, parse_command("/model"))
     assert lines.text.splitlines() == ["target   scripted model", "draft    scripted head", "server   no llama.cpp"]
     untold = replace(server.info, draft="none", draft_reason="not told by the server", n_ctx=512)
     assert model_lines(untold, None)[1:3] == ["draft    not told by the server", "context  512 tokens"]

@@ -83,7 +83,7 @@ def test_a_name_that_no_file_may_have_is_refused(talk: Start) -> None:  # noqa: 
     chat = talk("hi", "/save " + "\U00020000" * 80, "/save " + "\u00e9" * 80)
     chat.run()
     assert "error: the name is too long: 320 bytes, of 250 that a file name may have" in chat.stderr.getvalue()
-    assert conversation_file.names(chat.folder) == ("\u00e9" * 80,)
+    assert conversation_file.list_names(chat.folder) == ("\u00e9" * 80,)
 
 
 def test_an_export_under_a_name_that_cannot_be_is_told_as_that(talk: Start) -> None:  # noqa: F811
@@ -111,11 +111,11 @@ def test_an_export_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
 
 
 def _exports(folder: Path) -> int:
-    from eaglelocal.conversation.markdown_export import export
+    from eaglelocal.conversation.markdown_export import export_markdown
     from eaglelocal.errors import ResourceError
 
     try:
-        export(Conversation(turns=[Turn("q", "a" * 100_000)]), str(folder / "x.md"), target="t")
+        export_markdown(Conversation(turns=[Turn("q", "a" * 100_000)]), str(folder / "x.md"), target="t")
     except ResourceError as error:
         return 0 if "File too large" in error.message else 2
     return 3
@@ -228,17 +228,17 @@ def test_a_talk_that_is_saved_or_left_is_not_kept_twice(tmp_path: Path) -> None:
     talk_of_two = Conversation(turns=[Turn("one", "1"), Turn("two", "2")])
     conversation_file.save(talk_of_two, conversation_file.path_of(folder, "mine"), target="t")
     assert conversation_file.rescue(talk_of_two, folder, target="t") is None
-    assert conversation_file.rescue(conversation_file.load(folder, "mine"), folder, target="t") is None
+    assert conversation_file.rescue(conversation_file.load_conversation(folder, "mine"), folder, target="t") is None
     talk_of_two.take_last_question()
     talk_of_two.add(Turn("two", "another answer"))
     kept = conversation_file.rescue(talk_of_two, folder, target="t")
-    assert kept is not None and conversation_file.load(folder, kept.stem).turns == talk_of_two.turns
+    assert kept is not None and conversation_file.load_conversation(folder, kept.stem).turns == talk_of_two.turns
 
 
 def test_surrogates_in_a_saved_file_are_joined(tmp_path: Path) -> None:
     turns = [{"question": "\ud83e\udd85", "answer": "half \ud83e", "reasoning": "\udd85"}]
     (tmp_path / "x.json").write_text(json.dumps({"version": 1, "system": "\ud83e", "turns": turns}))
-    loaded = conversation_file.load(tmp_path, "x")
+    loaded = conversation_file.load_conversation(tmp_path, "x")
     assert loaded.turns == [Turn("\U0001f985", "half \ufffd", reasoning="\ufffd")]
     conversation_file.save(loaded, tmp_path / "y.json", target="caf\udce9")
 
@@ -255,4 +255,4 @@ def test_half_an_emoji_in_an_answer_is_shown_and_saved(talk: Start) -> None:  # 
     chat = talk("hi", "/save x", scripts=(Script(("an ", "\ud83e")), says("more")))
     chat.run()
     assert "saved as x" in chat.stderr.getvalue()
-    assert conversation_file.load(chat.folder, "x").turns[0].answer == "an \ufffd"
+    assert conversation_file.load_conversation(chat.folder, "x").turns[0].answer == "an \ufffd"

@@ -11,7 +11,7 @@ import pytest
 from doubles.projectors import projector_bytes
 from doubles.sketched_models import REAL, write_sketch
 
-from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.cli import main
 from eaglelocal.cli.reports.plan import WIDTH
 from eaglelocal.errors import EagleLocalError, ModelFileError, ResourceError, UsageError
@@ -73,7 +73,7 @@ def test_everything_that_was_rejected(capsys: pytest.CaptureFixture[str]) -> Non
     words = " ".join(every.split())
     assert "its size is not known before it is fetched" in words
     assert all(len(line) <= WIDTH for line in every.splitlines())
-    for target in load().targets:
+    for target in load_catalog().targets:
         assert target in every
 
 
@@ -94,7 +94,7 @@ def test_commands_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> N
     chosen = told(capsys, "qwen3-32b", "--machine", "rtx-3090")["chosen"]
     reference = f"{chosen['target']}:{chosen['quant']}"
     assert chosen["commands"]["pull"] == f"eaglelocal pull {reference} --draft {chosen['draft']}"
-    repo = load().drafts[chosen["draft"]].repo
+    repo = load_catalog().drafts[chosen["draft"]].repo
     assert chosen["commands"]["import"] == f"eaglelocal import {repo} --target {reference}"
     assert f"--target {reference} --ctx {chosen['ctx']} --kv-type {chosen['kv_type']}" in chosen["commands"]["run"]
 

@@ -11,7 +11,7 @@ from eaglelocal.cli.chat import chat
 from eaglelocal.cli.chat_once import joined
 from eaglelocal.cli.line_editor import MORE, PROMPT, LineDiscarded, read_question
 from eaglelocal.cli.load_model import NOT_SETTINGS
-from eaglelocal.conversation.spelling import nearest
+from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import READERS
 
@@ -82,7 +82,7 @@ def test_nothing_asked_is_a_usage_error() -> None:
 
 @pytest.mark.parametrize(("word", "found"), [("/hlep", "/help"), ("/st", "/stats"), ("/zzzzz", None), ("", None)])
 def test_nearest(word: str, found: str | None) -> None:
-    assert nearest(word, ["/help", "/stats", "/spec", "/system"]) == found
+    assert closest_word(word, ["/help", "/stats", "/spec", "/system"]) == found
 
 
 def test_every_flag_with_a_value_is_a_setting_and_so_has_a_variable() -> None:

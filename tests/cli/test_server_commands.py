@@ -17,9 +17,9 @@ from doubles.patience import wait_until
 from eaglelocal.cli import main
 from eaglelocal.cli.ps import server_lines
 from eaglelocal.cli.stop import chosen_of, wait_for_end
-from eaglelocal.client.running_servers import RunningServer, announced, running_servers, this_server
+from eaglelocal.client.running_servers import RunningServer, describe_this_server, find_running_servers, keep_announced
 from eaglelocal.errors import EngineError, UsageError
-from eaglelocal.tui.duration_text import span
+from eaglelocal.tui.duration_text import format_duration
 
 ROOT = Path(__file__).parents[2]
 SERVER = """
@@ -45,7 +45,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     def run(port: int, *how: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen([sys.executable, "-c", SERVER, str(port), *how])
         started.append(process)
-        wait_until(lambda: port in [server.port for server in running_servers()], "the server announces itself")
+        wait_until(lambda: port in [server.port for server in find_running_servers()], "the server announces itself")
         return process
 
     yield run
@@ -79,7 +79,7 @@ def test_stop_ends_it_and_says_so(start: Start, which: list[str], capsys: pytest
     process = start(1)
     assert main.run(["stop", *which]) == 0
     assert process.wait(0) == 0  # it has ended by now
-    assert running_servers() == []
+    assert find_running_servers() == []
     assert f"stopped http://127.0.0.1:1 (demo, pid {process.pid})" in capsys.readouterr().err
 
 
@@ -94,7 +94,7 @@ def test_stop_all_ends_all_and_is_content_with_none(start: Start, capsys: pytest
 def test_a_stubborn_server_is_named_with_a_way_out(start: Start) -> None:
     process = start(1, "stubborn")
     os.kill(process.pid, signal.SIGTERM)
-    (server,) = running_servers()
+    (server,) = find_running_servers()
     with pytest.raises(EngineError, match=r"still runs after 0\.1 s") as caught:
         wait_for_end(server, 0.1)
     assert str(process.pid) in caught.value.hint
@@ -103,7 +103,7 @@ def test_a_stubborn_server_is_named_with_a_way_out(start: Start) -> None:
 def test_another_process_with_its_pid_is_left_alone(start: Start) -> None:
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
-        with announced(replace(this_server("127.0.0.1", 1, target="demo"), pid=bystander.pid)):
+        with keep_announced(replace(describe_this_server("127.0.0.1", 1, target="demo"), pid=bystander.pid)):
             with pytest.raises(EngineError, match="no server of ours is running at 1"):
                 main.run(["stop", "1"])
             assert bystander.poll() is None
@@ -113,7 +113,7 @@ def test_another_process_with_its_pid_is_left_alone(start: Start) -> None:
 
 
 def server(port: int) -> RunningServer:
-    return this_server("127.0.0.1", port, target="demo")
+    return describe_this_server("127.0.0.1", port, target="demo")
 
 
 def test_which_one_is_meant() -> None:
@@ -129,7 +129,7 @@ def test_which_one_is_meant() -> None:
 
 def test_lines_of_servers_fit_the_terminal() -> None:
     label = "embedded guide at the cost of a 300 M model (bf16)"
-    found = [(replace(this_server("127.0.0.1", port, target=label), pid=7), "ready") for port in (8421, 1)]
+    found = [(replace(describe_this_server("127.0.0.1", port, target=label), pid=7), "ready") for port in (8421, 1)]
     at = found[0][0].started_at
     whole = server_lines(found, now=at + 60, width=None)
     assert whole[0] == f"http://127.0.0.1:8421  ready  pid 7  up 1 min  {label}"
@@ -144,4 +144,4 @@ def test_lines_of_servers_fit_the_terminal() -> None:
     [(-1, "0 s"), (59.9, "59 s"), (60, "1 min"), (3 * 3600 + 120, "3 h 2 min"), (90_000, "1 d 1 h")],
 )
 def test_spans(seconds: float, said: str) -> None:
-    assert span(seconds) == said
+    assert format_duration(seconds) == said

@@ -20,7 +20,7 @@ from doubles.random_models import TargetShape, write_head, write_target
 pytest.importorskip("torch")
 
 from eaglelocal.hub.target_resolver import demo_sources
-from eaglelocal.training.training_folder import ANSWERS, TARGET, entered
+from eaglelocal.training.training_folder import ANSWERS, TARGET, enter_folder
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300.0
@@ -128,7 +128,7 @@ def test_stopped_while_asking_it_ends_as_other_commands_do(
 
 
 def test_one_at_a_time_in_a_folder(environ: dict[str, str], target: Path, tmp_path: Path) -> None:
-    with entered(tmp_path / "work", "guide"):
+    with enter_folder(tmp_path / "work", "guide"):
         done = run(environ, "train", "--target", str(target), *SMALL, "--work", str(tmp_path / "work"))
     assert (done.returncode, "another `train` works in" in done.stderr) == (1, True)
     assert max(len(line) for line in done.stdout.splitlines() if str(tmp_path) not in line) <= 80

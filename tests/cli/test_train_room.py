@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from doubles.random_models import TargetShape, write_target
 
-from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.cli import train_options
 from eaglelocal.cli.import_head import find
 from eaglelocal.cli.load_model import settings_of
@@ -35,15 +35,15 @@ def lessons_of(folder: Path) -> train_options.TrainOptions:
 
 
 def rig_with(free_bytes: int) -> MachineSpec:
-    here = autoplan.this_rig(load())
+    here = autoplan.this_machine(load_catalog())
     return replace(here, host=replace(here.host, free_bytes=free_bytes))
 
 
 def test_too_little_memory_is_said_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lessons = lessons_of(tmp_path)
     little, plenty = rig_with(700 * MIB), rig_with(4000 * MIB)
-    monkeypatch.setattr(autoplan, "this_rig", lambda catalog: plenty)
+    monkeypatch.setattr(autoplan, "this_machine", lambda catalog: plenty)
     train_options.check_there_is_room(lessons)
-    monkeypatch.setattr(autoplan, "this_rig", lambda catalog: little)
+    monkeypatch.setattr(autoplan, "this_machine", lambda catalog: little)
     with pytest.raises(ResourceError, match=r"learning takes .* of the target, and 188 MiB may be used in RAM"):
         train_options.check_there_is_room(lessons)

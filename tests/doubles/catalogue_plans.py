@@ -5,17 +5,17 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.memory.budget import RAM, load_of
-from eaglelocal.memory.estimate import estimate, safe_rooms
+from eaglelocal.memory.budget import RAM, device_load
+from eaglelocal.memory.estimate import estimate, subtract_margins
 from eaglelocal.memory.placement import WHOLE, Offload
 from eaglelocal.planning.candidate import Chosen
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
 from eaglelocal.planning.goals import GOALS, Comfort, score
-from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec, rig_of_known
+from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec, known_machine_spec
 from eaglelocal.planning.options import DraftOption, ModelOption, options_of
-from eaglelocal.planning.plan_search import SearchOutcome, plan, scale_for
+from eaglelocal.planning.plan_search import SearchOutcome, make_evaluator, search_plan
 
 GIB = 2**30
 SOME = ("qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "qwen3.6-27b", "gemma-4-31b", "llama-3.3-70b")
@@ -23,7 +23,7 @@ SOME = ("qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "qwen3.6-27b", "gemma-4-31b",
 
 @cache
 def catalog() -> Catalog:
-    return load(user_folder=Path("/nonexistent"))
+    return load_catalog(user_folder=Path("/nonexistent"))
 
 
 @cache
@@ -36,24 +36,24 @@ def option(target: str, quant: str) -> ModelOption:
 
 
 def rig(name: str) -> MachineSpec:
-    return rig_of_known(catalog().machine(name))
+    return known_machine_spec(catalog().machine(name))
 
 
 @cache
 def planned(machine: str, goal: str = "balanced") -> SearchOutcome:
-    return plan(every_option(), rig(machine), RunOptions(goal=goal))
+    return search_plan(every_option(), rig(machine), RunOptions(goal=goal))
 
 
 def check_fits(outcome: SearchOutcome) -> None:
     """Assert that the chosen plan fits, by the arithmetic of memory alone."""
     assert outcome.chosen is not None
     way = outcome.chosen.way
-    scale = scale_for(outcome.rig, outcome.options)
+    scale = make_evaluator(outcome.rig, outcome.options)
     settled = scale.plan_of(way.option, way.draft, way.setup, way.offload)
-    rooms = safe_rooms(outcome.rig.rooms)
+    rooms = subtract_margins(outcome.rig.rooms)
     buffers = estimate(settled, way.option.shape, way.draft.shape, rooms)
     for room in rooms:
-        assert load_of(room, buffers, rooms).missing_bytes <= 0, room
+        assert device_load(room, buffers, rooms).missing_bytes <= 0, room
     assert outcome.chosen.weighed.sum.total_bytes <= outcome.chosen.weighed.budget_bytes
 
 

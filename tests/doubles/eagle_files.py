@@ -12,9 +12,9 @@ from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.tensors import raw_pieces
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copied_entries
-from eaglelocal.hub.heads.head_store import written
+from eaglelocal.gguf.tensors import read_raw_pieces
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
+from eaglelocal.hub.heads.head_store import write_head_file
 from eaglelocal.training.draft_head import HeadSource
 
 from .eagle_checkpoints import Kind, random_checkpoint, write_checkpoint
@@ -71,15 +71,15 @@ def rewritten(path: Path, to: Path, form: Form) -> Path:
     if form.d2t is not None:
         ids = np.array(form.d2t, np.int64).view(np.uint8)
         tensors = [replace(t, pieces=lambda: iter([ids])) if t.name == "d2t" else t for t in tensors]
-    entries = [*copied_entries(header, without=replaced), *form.entries]
-    with written(to, entries, tensors, on_progress=lambda fraction: None):
+    entries = [*copy_entries(header, without=replaced), *form.entries]
+    with write_head_file(to, entries, tensors, on_progress=lambda fraction: None):
         pass
     return to
 
 
 def _as_it_is(header: Header, name: str) -> StreamedTensor:
     tensor = header.tensors[name]
-    return StreamedTensor(name, tensor.shape, tensor.type, lambda: raw_pieces(header, name, 1 << 20))
+    return StreamedTensor(name, tensor.shape, tensor.type, lambda: read_raw_pieces(header, name, 1 << 20))
 
 
 def school_beside(target: Path, head: Path | None = None) -> HeadSource:

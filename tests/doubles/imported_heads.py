@@ -9,7 +9,7 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads.convert import HeadReading, ReadHead, entries_of, read_head, tensors_of
 from eaglelocal.hub.heads.head_folder import read_published
-from eaglelocal.hub.heads.head_store import written
+from eaglelocal.hub.heads.head_store import write_head_file
 
 
 def understood(folder: Path, target: Path) -> ReadHead:
@@ -23,6 +23,6 @@ def imported(folder: Path, target: Path, path: Path, *, kind: str = "f32", readi
     info = ModelInfo.from_header(header)
     head = understood(folder, target)
     entries = entries_of(head, reading or head.stated, header, info, kind)
-    with written(path, entries, tensors_of(head, info, kind), on_progress=lambda fraction: None) as partial:
+    with write_head_file(path, entries, tensors_of(head, info, kind), on_progress=lambda fraction: None) as partial:
         read_draft(read_header(partial), beside=header, target=info)
     return path

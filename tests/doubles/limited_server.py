@@ -83,7 +83,7 @@ def main(soft: int, hard: int, max_crashes: int) -> None:
     from eaglelocal.cli.output import standard_output
     from eaglelocal.cli.serve_log import log_to
     from eaglelocal.server.app import create_app
-    from eaglelocal.server.run_server import Runtime, bound, run
+    from eaglelocal.server.run_server import Runtime, bind_socket, run_until_stopped
     from eaglelocal.worker.supervisor import RestartPolicy
 
     from .running_server import directed, loader_of, serving_of
@@ -91,10 +91,10 @@ def main(soft: int, hard: int, max_crashes: int) -> None:
     setup = directed(restart=RestartPolicy(first_delay_s=0.05, max_crashes=max_crashes))
     serving = serving_of(setup, loader_of(setup, []))
     log_to(standard_output(colour="never"), None, as_json=False)
-    listening = bound("127.0.0.1", 0)
+    listening = bind_socket("127.0.0.1", 0)
     print(listening.getsockname()[1], flush=True)
     runtime = Runtime(on_ready=lambda loaded: print("ready", flush=True), drain_s=1.0)
-    run(create_app(serving, setup.access), serving, listening, runtime)
+    run_until_stopped(create_app(serving, setup.access), serving, listening, runtime)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest, fixed
+from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.step_estimate import StepEstimate
@@ -29,7 +29,7 @@ def real_engine(target: Path, kind: str = "none", draft: Path | None = None, **c
     """
     length = changes.pop("num_draft_tokens", 4)
     assert isinstance(length, int)
-    fields: dict[str, object] = {"n_ctx": 256, "n_batch": 128, "threads": 1, "spec": fixed(length)}
+    fields: dict[str, object] = {"n_ctx": 256, "n_batch": 128, "threads": 1, "spec": fixed_spec(length)}
     fields |= {"draft_kind": kind, "draft": draft, "draft_label": kind} | changes
     engine = build(Plan(target=target, target_label=target.stem, **fields), lambda _: None)  # type: ignore[arg-type]
     engine._pacing = StepEstimate(StepCosts(), engine._scheduler.num_cached, is_unified=engine._context.is_unified)

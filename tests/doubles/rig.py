@@ -11,8 +11,8 @@ import numpy as np
 
 from eaglelocal.core.events import EngineInfo, Failed, Finished, RequestEvent, Started, Tokens
 from eaglelocal.core.ports import ImageReader
-from eaglelocal.core.request import OFF, ChatRequest, Spec, fixed
-from eaglelocal.core.tools import CallPart, ToolCall, joined
+from eaglelocal.core.request import OFF, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.tools import CallPart, ToolCall, join_calls
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.engine.engine import Engine, Inputs
 from eaglelocal.engine.input_queue import INLINE
@@ -43,7 +43,7 @@ class Told:
 
     @property
     def calls(self) -> list[ToolCall]:
-        return joined(self.parts)
+        return join_calls(self.parts)
 
     def hear(self, event: RequestEvent) -> None:
         match event:
@@ -90,7 +90,7 @@ class Rig:
         branches: of each slot's trees; if there are any, the cache is a unified one, and rows cost nothing.
         """
         drafters = tuple(drafter) if isinstance(drafter, Sequence) else (drafter,)
-        spec = fixed(num_draft_tokens) if spec is None else spec
+        spec = fixed_spec(num_draft_tokens) if spec is None else spec
         self.context = context_kind(
             table, n_ctx=n_ctx, n_batch=n_batch, num_slots=num_slots, num_branches=num_slots * branches
         )
@@ -114,7 +114,7 @@ class Rig:
 
 
 def fixed_controller(drafter: Drafter, num_draft_tokens: int) -> Controller:
-    return controller_of((drafter,), fixed(num_draft_tokens))
+    return controller_of((drafter,), fixed_spec(num_draft_tokens))
 
 
 def controller_of(drafters: Sequence[Drafter], spec: Spec, *, branches: int = 0) -> Controller:

@@ -29,7 +29,7 @@ from eaglelocal.server.dependencies import ServerLimits, ServerState
 from eaglelocal.server.loaded_models import Opened
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import MakeRoom, ModelManager, all_leave
-from eaglelocal.server.run_server import bound, config_of
+from eaglelocal.server.run_server import bind_socket, config_of
 from eaglelocal.worker.supervisor import DEFAULT_POLICY, RestartPolicy
 
 from . import directed_server_engine, server_engine
@@ -116,7 +116,7 @@ async def _count_tasks() -> int:
 def served(setup: Setup) -> Iterator[Server]:
     clients: list[EngineClient] = []
     serving = serving_of(setup, loader_of(setup, clients))
-    listening = bound("127.0.0.1", 0)
+    listening = bind_socket("127.0.0.1", 0)
     port = listening.getsockname()[1]
     running = Server(setup, serving, port)
     running.clients = clients

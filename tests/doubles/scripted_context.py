@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from eaglelocal.core.batch import NO_FURTHER, Batch, Bytes, ExtraLevels, Features, Floats, PairBatch, Proposals, State
 from eaglelocal.core.constraint import Constraint, Syntax
-from eaglelocal.core.image import ImageRows, stand_ins
+from eaglelocal.core.image import ImageRows, placeholder_ids
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.errors import RequestError, ResourceError
 
@@ -277,7 +277,7 @@ class ScriptedContext:
     def look(self, sequence: int, position: int, rows: ImageRows) -> None:
         """Append an image as the tokens that stand for it, all at once, to one sequence."""
         self._states = {}
-        for place, token in enumerate(stand_ins(rows), position):
+        for place, token in enumerate(placeholder_ids(rows), position):
             before = self.cells.value_before((sequence,), place)
             self.cells.append((sequence,), next_state(START if before is None else before, token))
         self.looks.append((sequence, rows.key))

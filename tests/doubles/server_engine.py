@@ -14,7 +14,7 @@ import numpy as np
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import fixed
+from eaglelocal.core.request import fixed_spec
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.worker.process import EngineLoop
@@ -30,7 +30,7 @@ NUM_SLOTS = 4
 
 
 def plan(label: str = "typist") -> Plan:
-    return Plan(target=Path("none"), target_label=label, n_ctx=N_CTX, num_slots=NUM_SLOTS, spec=fixed(4))
+    return Plan(target=Path("none"), target_label=label, n_ctx=N_CTX, num_slots=NUM_SLOTS, spec=fixed_spec(4))
 
 
 def token_of(character: str) -> int:

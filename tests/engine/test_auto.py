@@ -8,7 +8,7 @@ from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.core.request import AUTO, OFF, PID, ChatRequest, Spec, fixed
+from eaglelocal.core.request import AUTO, OFF, PID, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
@@ -17,7 +17,7 @@ from eaglelocal.drafters.ngram import Ngram
 
 TABLE = Table(seed=1)
 WORST = Table(seed=1, end_bias=3.0, sharpness=-2.0)
-SPECS = [AUTO, PID, OFF, fixed(3)]
+SPECS = [AUTO, PID, OFF, fixed_spec(3)]
 
 
 def drafters_of(kind: str) -> tuple[Drafter, ...]:
@@ -78,7 +78,7 @@ def test_a_right_head_is_used_to_the_full() -> None:
 
 def test_specs_of_requests_are_obeyed() -> None:
     rig = Rig(TABLE, drafters_of("right head"), spec=AUTO)
-    answers = rig.run([request(str(spec), (5, 6, 7), spec, max_tokens=33) for spec in (OFF, fixed(3))])
+    answers = rig.run([request(str(spec), (5, 6, 7), spec, max_tokens=33) for spec in (OFF, fixed_spec(3))])
     plain, drafted = answers["off"].finished, answers["3"].finished
     assert plain is not None and drafted is not None
     assert (plain.speculation.draft_tokens, plain.speculation.state) == (0, "off")

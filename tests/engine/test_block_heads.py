@@ -22,7 +22,7 @@ from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import FeatureRows, Roots
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import fixed
+from eaglelocal.core.request import fixed_spec
 from eaglelocal.errors import EngineError, IncompatibleError, ModelFileError
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices
@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_refused_with_figures(
 ) -> None:
     target = write_target(tmp_path / "target.gguf", TargetShape())
     draft = write_block_head(tmp_path / "head.gguf", head, made_for)
-    plan = Plan(target=target, target_label="t", draft_kind="dflash", draft=draft, spec=fixed(4), n_ctx=256)
+    plan = Plan(target=target, target_label="t", draft_kind="dflash", draft=draft, spec=fixed_spec(4), n_ctx=256)
     with pytest.raises((IncompatibleError, ModelFileError)) as caught:
         build(plan, lambda _: None)
     assert says in caught.value.message

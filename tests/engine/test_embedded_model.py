@@ -16,7 +16,7 @@ from doubles.margin import margin_differences
 from doubles.rig import drive
 
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest, Message, fixed
+from eaglelocal.core.request import ChatRequest, Message, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.corpus.mixture import KINDS, render_prompt, tasks_of
@@ -83,7 +83,7 @@ def asked(engine: Engine, seed: int) -> list[ChatRequest]:
 def check(plain: Engine, drafter: str, length: int, slots: int) -> int:
     """Draft as told, with random cancels; the number of near-ties at which the text differs from the plain one."""
     same = {"draft_kind": "draft_model", "draft": plan_of().target} if drafter == "same model" else {}
-    engine = opened(spec=fixed(length), num_slots=slots, **same)
+    engine = opened(spec=fixed_spec(length), num_slots=slots, **same)
     rng = random.Random(length * 10 + slots)
     requests = asked(engine, seed=length * 10 + slots)
     told = drive(engine, requests, cancel_at={r.id: rng.randrange(25) for r in requests if rng.random() < 0.3})

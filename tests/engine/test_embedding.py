@@ -23,7 +23,7 @@ from eaglelocal.core.request import ChatRequest, EmbedRequest
 from eaglelocal.engine.embedding_engine import EmbeddingEngine
 from eaglelocal.errors import IncompatibleError, RequestError, UsageError
 from eaglelocal.gguf.draft_pairing import read_model
-from eaglelocal.gguf.pooling import task_of
+from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.embedding_builder import build, needs
 
@@ -82,7 +82,7 @@ def test_poolings_differ_except_for_a_single_token(tmp_path: Path) -> None:
 )
 def test_what_makes_no_vectors_is_refused(tmp_path: Path, pooling: int | None, said: str) -> None:
     path = write_bert(tmp_path / "bert.gguf", pooling=pooling)
-    assert task_of(read_header(path)) is not ModelTask.EMBEDDING
+    assert read_task(read_header(path)) is not ModelTask.EMBEDDING
     with pytest.raises(IncompatibleError, match=said):
         engine_of(path)
 
@@ -120,7 +120,7 @@ def asked(client: EngineClient, request: EmbedRequest | ChatRequest) -> list[Req
 
 def test_in_a_process_of_its_own_that_is_replaced_when_it_dies(tmp_path: Path) -> None:
     path = write_bert(tmp_path / "bert.gguf")
-    assert task_of(read_header(path)) is ModelTask.EMBEDDING
+    assert read_task(read_header(path)) is ModelTask.EMBEDDING
     with EngineClient(plan(path), builder="eaglelocal.loading.embedding_builder:build") as client:
         assert client.start().embedding_size == 64
         request = EmbedRequest(id="r", inputs=TEXTS)

@@ -14,7 +14,7 @@ from eaglelocal.backend.dry_run import transcript_of
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest, fixed
+from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import UsageError
 from eaglelocal.loading.engine_builder import build
@@ -51,7 +51,7 @@ def test_llama_cpp_takes_the_experts_of_so_many_layers_apart(moe: Plan, count: i
 def test_texts_are_the_same_drafted_or_not(moe: Plan) -> None:
     apart = replace(moe, n_cpu_moe=SKETCHES[moe.target_label].n_layer)
     plain = drive(build(moe, lambda _: None), ASKED)
-    for plan in (apart, replace(apart, draft_kind="ngram", spec=fixed(3), num_slots=2)):
+    for plan in (apart, replace(apart, draft_kind="ngram", spec=fixed_spec(3), num_slots=2)):
         answers = drive(build(plan, lambda _: None), ASKED)
         assert {name: answer.tokens for name, answer in answers.items()} == {
             name: answer.tokens for name, answer in plain.items()

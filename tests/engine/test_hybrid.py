@@ -26,7 +26,7 @@ from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import NO_FURTHER, Batch, ExtraLevels
-from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
+from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
 from eaglelocal.drafters.drafter import Continuation, Drafter, Node
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError
@@ -146,7 +146,7 @@ def living(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return write_living(tmp_path_factory.mktemp(request.param) / f"{request.param}.gguf", request.param)
 
 
-@pytest.mark.parametrize("spec", [fixed(1), fixed(4), fixed(16), AUTO], ids=str)
+@pytest.mark.parametrize("spec", [fixed_spec(1), fixed_spec(4), fixed_spec(16), AUTO], ids=str)
 @pytest.mark.parametrize("num_slots", [1, 3])
 def test_drafted_texts_are_the_plain_ones(living: Path, num_slots: int, spec: Spec) -> None:
     requests = [ask(f"r{i}", (*PROMPT, *range(40 + i, 50)), max_tokens=40 + 10 * i) for i in range(num_slots)]
@@ -164,7 +164,7 @@ def test_drafted_texts_are_the_plain_ones(living: Path, num_slots: int, spec: Sp
 def test_a_conversation_goes_on_behind_a_draft_that_was_taken_back(living: Path) -> None:
     request = ask("first", PROMPT, max_tokens=30)
     first = fresh_text(living, request)
-    engine = drafting(living, [request], {"first": first}, spec=fixed(8))
+    engine = drafting(living, [request], {"first": first}, spec=fixed_spec(8))
     said, _ = say(engine, request)
     assert said == first
     onward = ask("onward", (*PROMPT, *said, 7, 8, 9))
@@ -182,7 +182,7 @@ def test_a_conversation_goes_on_behind_a_draft_that_was_taken_back(living: Path)
 def test_no_more_is_drafted_than_there_are_states_to_go_back_to(living: Path) -> None:
     request = ask("a", PROMPT, max_tokens=30)
     plain = {"a": fresh_text(living, request)}
-    engine = drafting(living, [request], plain, spec=fixed(16), rollback=2)
+    engine = drafting(living, [request], plain, spec=fixed_spec(16), rollback=2)
     assert texts_of(engine, [request]) == plain
     assert "at most 2 tokens are drafted: each needs a copy of this model's state" in engine.info.notes
     assert engine.info.max_draft == 2

@@ -21,7 +21,7 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
 
 from eaglelocal.backend.context import ContextParams, create_context
-from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, rehearse, transcript_of
+from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, plan_buffers, transcript_of
 from eaglelocal.backend.kv_cells import buffer_bytes
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
@@ -31,12 +31,12 @@ from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, ModelShape, shape_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.fit import context_params, parts_of, sources_of
+from eaglelocal.loading.fit import context_params, parts_of, read_sources
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 from eaglelocal.memory.compute_buffers import SLACK_BYTES, compute_bytes
-from eaglelocal.memory.contexts import ContextJob, jobs_of
-from eaglelocal.memory.estimate import buffers_of, estimate, summed
+from eaglelocal.memory.contexts import ContextJob, contexts_of
+from eaglelocal.memory.estimate import buffers_of, estimate, sum_by_purpose
 
 MIB = 2**20
 LOG_STEP = 2**15  # the log's figures are rounded to 0.01 MiB, of each cache
@@ -116,7 +116,7 @@ def part_of(path: Path, job: ContextJob, taps: tuple[int, ...] = (), *, flash: s
 def planned(part: DryRunPart) -> Told:
     library = load_library()
     sums = {MemoryKind.CACHE: 0, MemoryKind.BUFFERS: -part.output_bytes}
-    for buffer in rehearse(library, [part], devices=()):
+    for buffer in plan_buffers(library, [part], devices=()):
         if buffer.kind in sums:
             sums[buffer.kind] += buffer.num_bytes
     model = PlannedModel(library, part.header.path, PLACEMENT)
@@ -137,7 +137,7 @@ def loaded(path: Path, params: ContextParams) -> Told:
 
 
 def job_of(path: Path, case: Case) -> ContextJob:
-    return jobs_of(case.plan, shape_of(read_header(path)))[0]
+    return contexts_of(case.plan, shape_of(read_header(path)))[0]
 
 
 def agrees(predicted: ContextJob, told: Told) -> None:
@@ -242,9 +242,9 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def rehearsed(plan: Plan, pair: tuple[Path, Path]) -> Iterator[Buffer]:
-    jobs = jobs_of(plan, *(shape_of(read_header(path)) for path in pair))
+    jobs = contexts_of(plan, *(shape_of(read_header(path)) for path in pair))
     parts = [part_of(pair[0], jobs[0], taps=(1, 2, 3)), part_of(pair[1], jobs[1])]
-    return iter(rehearse(load_library(), parts, devices=()))
+    return iter(plan_buffers(load_library(), parts, devices=()))
 
 
 @pytest.mark.parametrize(
@@ -253,10 +253,10 @@ def rehearsed(plan: Plan, pair: tuple[Path, Path]) -> Iterator[Buffer]:
 def test_target_and_head_together(pair: tuple[Path, Path], slots: int, unified: bool | None, num_branches: int) -> None:
     plan = replace(Case(2048, slots=slots, unified=unified).plan, draft_kind="eagle3", draft=pair[1])
     shapes = [shape_of(read_header(path)) for path in pair]
-    jobs = jobs_of(plan, *shapes)
+    jobs = contexts_of(plan, *shapes)
     assert jobs[0].sizes.num_branches == num_branches
-    predicted = summed(buffer for job in jobs for buffer in buffers_of(job, (), ()))
-    told = summed(rehearsed(plan, pair))
+    predicted = sum_by_purpose(buffer for job in jobs for buffer in buffers_of(job, (), ()))
+    told = sum_by_purpose(rehearsed(plan, pair))
     for name in ("weights_bytes", "kv_bytes", "draft_bytes", "draft_kv_bytes"):
         assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=2 * LOG_STEP), name
     assert told.compute_bytes <= predicted.compute_bytes < MAX_RATIO * told.compute_bytes + len(jobs) * SLACK_BYTES
@@ -266,9 +266,9 @@ def test_a_head_keeps_logits_of_fewer_rows_than_its_target(pair: tuple[Path, Pat
     """Of 152 000 tokens, 512 rows would be 300 MB, twice."""
     target, head = (shape_of(read_header(path)) for path in pair)
     plan = replace(Case(2048).plan, draft_kind="eagle3", draft=pair[1])
-    rows = {slots: jobs_of(replace(plan, num_slots=slots), target, head)[1].max_outputs for slots in (1, 4, 8, 16)}
+    rows = {slots: contexts_of(replace(plan, num_slots=slots), target, head)[1].max_outputs for slots in (1, 4, 8, 16)}
     assert rows == {1: 128, 4: 128, 8: 256, 16: 512}
-    assert jobs_of(replace(plan, n_batch=64), target, head)[1].sizes.n_batch == 64
+    assert contexts_of(replace(plan, n_batch=64), target, head)[1].sizes.n_batch == 64
 
 
 @pytest.mark.parametrize("name", ["qwen35", "qwen35moe", "qwen3.6-27b"])
@@ -280,11 +280,11 @@ def test_target_and_its_mtp_layer(tmp_path: Path, name: str, slots: int) -> None
         tmp_path / "m.gguf", replace(plain, n_layer=plain.n_layer + 1, keys=plain.keys | {"nextn_predict_layers": 1})
     )
     plan = replace(Case(8192, slots=slots).plan, target=path, draft_kind="mtp", draft=path, rollback=4)
-    sources = sources_of(plan)
-    jobs = jobs_of(plan, *(source.shape for source in sources))
-    predicted = summed(buffer for job in jobs for buffer in buffers_of(job, (), ()))
+    sources = read_sources(plan)
+    jobs = contexts_of(plan, *(source.shape for source in sources))
+    predicted = sum_by_purpose(buffer for job in jobs for buffer in buffers_of(job, (), ()))
     parts = parts_of(plan, sources, [PLACEMENT, PLACEMENT], threads=1)
-    told = summed(rehearse(load_library(), parts, devices=()))
+    told = sum_by_purpose(plan_buffers(load_library(), parts, devices=()))
     assert predicted.draft_bytes > 0 and told.draft_bytes == 0
     weights = predicted.weights_bytes + predicted.draft_bytes
     assert weights == pytest.approx(told.weights_bytes, rel=0.001) == read_header(path).tensor_bytes
@@ -298,10 +298,12 @@ def test_target_and_an_assistant_that_reads_its_cache(tmp_path: Path, slots: int
     target = write_gemma(tmp_path / "gemma.gguf")
     assistant = write_assistant(tmp_path / "assistant.gguf", target)
     plan = replace(Case(2048, slots=slots).plan, target=target, draft_kind="mtp", draft=assistant)
-    sources = sources_of(plan)
-    jobs = jobs_of(plan, *(source.shape for source in sources))
-    predicted = summed(buffer for job in jobs for buffer in buffers_of(job, (), ()))
-    told = summed(rehearse(load_library(), parts_of(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=()))
+    sources = read_sources(plan)
+    jobs = contexts_of(plan, *(source.shape for source in sources))
+    predicted = sum_by_purpose(buffer for job in jobs for buffer in buffers_of(job, (), ()))
+    told = sum_by_purpose(
+        plan_buffers(load_library(), parts_of(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
+    )
     assert predicted.draft_bytes == read_header(assistant).tensor_bytes
     for name in ("weights_bytes", "draft_bytes", "kv_bytes"):
         assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=2 * LOG_STEP), name
@@ -321,10 +323,12 @@ def test_target_and_a_head_that_fills_blocks(tmp_path: Path, head: BlockShape, s
     target = write_target(tmp_path / "target.gguf", shape)
     draft = write_block_head(tmp_path / "head.gguf", head, shape)
     plan = replace(Case(4096, slots=slots).plan, target=target, draft_kind="dflash", draft=draft)
-    sources = sources_of(plan)
-    jobs = jobs_of(plan, *(source.shape for source in sources))
-    predicted = summed(buffer for job in jobs for buffer in buffers_of(job, (), ()))
-    told = summed(rehearse(load_library(), parts_of(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=()))
+    sources = read_sources(plan)
+    jobs = contexts_of(plan, *(source.shape for source in sources))
+    predicted = sum_by_purpose(buffer for job in jobs for buffer in buffers_of(job, (), ()))
+    told = sum_by_purpose(
+        plan_buffers(load_library(), parts_of(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
+    )
     for name in ("weights_bytes", "draft_bytes", "kv_bytes", "draft_kv_bytes"):
         assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=4 * LOG_STEP), name
     assert told.compute_bytes <= predicted.compute_bytes < MAX_RATIO * told.compute_bytes + len(jobs) * SLACK_BYTES
@@ -334,8 +338,8 @@ def test_an_estimate_counts_the_process_too(pair: tuple[Path, Path]) -> None:
     shapes = [shape_of(read_header(path)) for path in pair]
     plan = replace(Case(2048).plan, draft_kind="eagle3", draft=pair[1])
     room = FreeMemory(RAM, 8 * 2**30)
-    whole = summed(estimate(plan, shapes[0], shapes[1], [room]))
-    told = summed(rehearsed(plan, pair))
+    whole = sum_by_purpose(estimate(plan, shapes[0], shapes[1], [room]))
+    told = sum_by_purpose(rehearsed(plan, pair))
     assert whole.total_bytes > told.total_bytes + 100 * MIB
 
 

@@ -21,7 +21,7 @@ from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.draft import ROOT
-from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
+from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
 from eaglelocal.drafters.drafter import Committed, Node
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.target_cache import TargetCacheDrafter
@@ -54,7 +54,7 @@ def plain_texts(target: Path, requests: list[ChatRequest], **changes: object) ->
 def test_a_layer_that_knows_the_target_is_always_right(tmp_path: Path, architecture: str) -> None:
     target = write_mtp(tmp_path / "right.gguf", architecture, gain=0.0)
     request = ask("a", PROMPT, max_tokens=41)
-    engine = real_engine(target, "mtp", target, spec=fixed(4))
+    engine = real_engine(target, "mtp", target, spec=fixed_spec(4))
     assert texts_of(engine, [request]) == plain_texts(target, [request])
     stats = engine.snapshot().speculation
     assert stats.draft_tokens == stats.accepted_tokens == 32  # the first token is the prompt's, the others come by five
@@ -87,7 +87,7 @@ def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, archit
     model.close()
 
 
-@pytest.mark.parametrize("spec", [fixed(1), fixed(4), fixed(16), AUTO], ids=str)
+@pytest.mark.parametrize("spec", [fixed_spec(1), fixed_spec(4), fixed_spec(16), AUTO], ids=str)
 @pytest.mark.parametrize("num_slots", [1, 3])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_drafted_texts_are_the_plain_ones(tmp_path: Path, architecture: str, num_slots: int, spec: Spec) -> None:
@@ -230,7 +230,7 @@ def test_sixteen_slots_and_small_batches(tmp_path: Path) -> None:
     target = write_mtp(tmp_path / "model.gguf", gain=0.03)
     requests = [ask(f"r{i}", PROMPT[i:], max_tokens=12) for i in range(16)]
     changes = {"num_slots": 16, "n_batch": 48}
-    engine = real_engine(target, "mtp", target, spec=fixed(2), **changes)
+    engine = real_engine(target, "mtp", target, spec=fixed_spec(2), **changes)
     assert texts_of(engine, requests) == plain_texts(target, requests, **changes)
     assert engine.snapshot().speculation.accepted_tokens > 0
     engine.close()
@@ -244,7 +244,7 @@ def test_a_layer_in_a_file_of_its_own_drafts(tmp_path: Path) -> None:
     assert [has_mtp(read_header(path)) for path in (whole, trunk, alone)] == [True, False, True]
     assert [is_mtp_alone(read_header(path)) for path in (whole, trunk, alone)] == [False, False, True]
     request = ask("a", PROMPT, max_tokens=41)
-    engine = real_engine(trunk, "mtp", alone, spec=fixed(4))
+    engine = real_engine(trunk, "mtp", alone, spec=fixed_spec(4))
     assert texts_of(engine, [request]) == plain_texts(whole, [request])
     stats = engine.snapshot().speculation
     assert stats.draft_tokens == stats.accepted_tokens == 32
@@ -278,7 +278,7 @@ def test_layers_that_know_the_target_are_always_right(tmp_path: Path, swa_full: 
     target = write_gemma(tmp_path / "right.gguf", gain=0.0)
     assistant = write_assistant(tmp_path / "assistant.gguf", target)
     request = ask("a", PROMPT, max_tokens=41)
-    engine = real_engine(target, "mtp", assistant, spec=fixed(4), swa_full=swa_full)
+    engine = real_engine(target, "mtp", assistant, spec=fixed_spec(4), swa_full=swa_full)
     assert texts_of(engine, [request]) == plain_texts(target, [request])
     stats = engine.snapshot().speculation
     assert stats.draft_tokens == stats.accepted_tokens == 32
@@ -288,7 +288,7 @@ def test_layers_that_know_the_target_are_always_right(tmp_path: Path, swa_full: 
     engine.close()
 
 
-@pytest.mark.parametrize("spec", [fixed(1), fixed(4), fixed(16), AUTO], ids=str)
+@pytest.mark.parametrize("spec", [fixed_spec(1), fixed_spec(4), fixed_spec(16), AUTO], ids=str)
 @pytest.mark.parametrize("num_slots", [1, 3])
 @pytest.mark.parametrize("swa_full", [True, False])
 def test_texts_are_the_plain_ones(tmp_path: Path, gemma: Path, num_slots: int, spec: Spec, swa_full: bool) -> None:

@@ -23,7 +23,7 @@ from eaglelocal.client.answer_stream import RequestStream
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Submit, Tokens
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest, Message, fixed
+from eaglelocal.core.request import ChatRequest, Message, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, ModelFileError
 from eaglelocal.worker.child import EngineChild
@@ -39,7 +39,7 @@ EMBEDDED = Plan(
     draft_kind="eagle3",
     draft=DEMO / "guide-head.gguf",
     draft_label="its own head",
-    spec=fixed(4),
+    spec=fixed_spec(4),
     threads=1,
 )
 

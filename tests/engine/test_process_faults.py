@@ -17,7 +17,7 @@ from eaglelocal import locations
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Failed, Finished, RequestEvent, Tokens
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest, Message, fixed
+from eaglelocal.core.request import ChatRequest, Message, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.worker.supervisor import RestartPolicy
 from eaglelocal.worker.watchdog import SilenceLimits
@@ -29,7 +29,7 @@ PLAN = Plan(
     draft_kind="eagle3",
     draft=DEMO / "guide-head.gguf",
     draft_label="its own head",
-    spec=fixed(4),
+    spec=fixed_spec(4),
     num_slots=2,
     threads=1,
 )

@@ -19,10 +19,10 @@ from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.events import Failed, Finished, Tokens
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import OFF, ChatRequest, Message, fixed
+from eaglelocal.core.request import OFF, ChatRequest, Message, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.core.tools import Tool, ToolChoice, ToolUse, joined
+from eaglelocal.core.tools import Tool, ToolChoice, ToolUse, join_calls
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import RequestError
 from eaglelocal.loading.engine_builder import build
@@ -79,7 +79,7 @@ def say(engine: Engine, request: ChatRequest) -> Told:
 
 
 def bound(constraint: Constraint | None = BY_SCHEMA, **fields: object) -> ChatRequest:
-    known: dict[str, object] = {"params": PARAMS["greedy"], "spec": fixed(4)} | fields
+    known: dict[str, object] = {"params": PARAMS["greedy"], "spec": fixed_spec(4)} | fields
     return ChatRequest(id="a", messages=QUESTION, constraint=constraint, **known)  # type: ignore[arg-type]
 
 
@@ -92,7 +92,7 @@ def check_fits(value: object) -> None:
 @pytest.mark.parametrize("name", PARAMS)
 def test_an_answer_fits_its_schema_drafted_and_plain(demo: Engine, name: str) -> None:
     """Near-ties of the demo's rounded weights may fall otherwise when drafted; equality is the next test's."""
-    for spec in (OFF, fixed(4)):
+    for spec in (OFF, fixed_spec(4)):
         told = say(demo, bound(params=PARAMS[name], spec=spec))
         check_fits(json.loads(told.text))
         assert told.finished is not None and told.finished.reason == "stop"
@@ -156,7 +156,7 @@ def test_a_bound_answer_is_the_same_at_any_draft_length(files: tuple[Path, Path]
 @pytest.mark.parametrize("is_split", [False, True])
 def test_other_forms(demo: Engine, constraint: Constraint, pattern: str, is_split: bool) -> None:
     """Split, as a chat's answer is: what it is bound to stands in a frame then."""
-    for spec in (OFF, fixed(4)):
+    for spec in (OFF, fixed_spec(4)):
         assert re.fullmatch(pattern, say(demo, bound(constraint, spec=spec, is_split=is_split)).text)
 
 
@@ -281,7 +281,7 @@ def test_calls_and_refusals_cross_the_pipe() -> None:
         asked = bound(None, tools=(LOOK,), tool_choice=choice, is_split=True)
         events = list(client.stream(asked))
         pieces = [piece for event in events if isinstance(event, Tokens) for piece in event.pieces]
-        (call,) = joined(part for piece in pieces for part in piece.calls)
+        (call,) = join_calls(part for piece in pieces for part in piece.calls)
         check_fits(json.loads(call.arguments))
         assert isinstance(events[-1], Finished) and events[-1].reason == "tool_calls"
         failed = list(client.stream(bound(REFUSED["bad expression"])))[-1]

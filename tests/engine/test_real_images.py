@@ -20,7 +20,7 @@ from llama_cpp import mtmd_cpp
 from eaglelocal.backend import image_encoder
 from eaglelocal.backend.image_encoder import LlamaImageReader, mend
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message, Spec, fixed
+from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.doctor.llama_trial import why_blind
 from eaglelocal.engine.engine import Engine
@@ -34,9 +34,9 @@ WITH_HEADS = ("phi4", "idefics3", "gemma4", "gemma4e", "qwen35")  # whose layer 
 DRAFTS: dict[str, tuple[str, Spec]] = {
     "plain": ("none", OFF),
     "lookup": ("ngram", AUTO),
-    "head": ("eagle3", fixed(4)),
+    "head": ("eagle3", fixed_spec(4)),
     "auto": ("eagle3", AUTO),
-    "model": ("draft_model", fixed(3)),
+    "model": ("draft_model", fixed_spec(3)),
     "mtp": ("mtp", AUTO),
 }
 

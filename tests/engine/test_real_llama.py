@@ -10,7 +10,7 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from doubles.rig import drive
 
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest, Infill, fixed
+from eaglelocal.core.request import ChatRequest, Infill, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.loading.engine_builder import build
 
@@ -32,7 +32,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan_of(target: Path, head: Path | None = None, **changes: object) -> Plan:
     fields: dict[str, object] = {"n_ctx": 256, "n_batch": 64, "threads": 1}
     if head is not None:
-        fields |= {"draft_kind": "eagle3", "draft": head, "spec": fixed(4)}
+        fields |= {"draft_kind": "eagle3", "draft": head, "spec": fixed_spec(4)}
     return Plan(target=target, target_label="random", **(fields | changes))  # type: ignore[arg-type]
 
 

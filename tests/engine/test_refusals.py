@@ -15,7 +15,7 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from eaglelocal.backend.llama_library import CHECKED_VERSION, bind, check_version, load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import fixed
+from eaglelocal.core.request import fixed_spec
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import (
     EagleLocalError,
@@ -43,7 +43,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def plan_of(target: Path, kind: str = "none", draft: Path | None = None, **changes: object) -> Plan:
-    fields: dict[str, object] = {"n_ctx": 256, "n_batch": 64, "threads": 1, "spec": fixed(4)}
+    fields: dict[str, object] = {"n_ctx": 256, "n_batch": 64, "threads": 1, "spec": fixed_spec(4)}
     fields |= {"draft_kind": kind, "draft": draft, "draft_label": draft.stem if draft else "none"} | changes
     return Plan(target=target, target_label=target.stem, **fields)  # type: ignore[arg-type]
 

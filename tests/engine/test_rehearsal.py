@@ -18,8 +18,8 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from doubles.sketched_models import REAL, write_sketch
 
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.device_memory import rooms
-from eaglelocal.backend.dry_run import DryRunPart, rehearse, transcript_of
+from eaglelocal.backend.device_memory import free_memory
+from eaglelocal.backend.dry_run import DryRunPart, plan_buffers, transcript_of
 from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.kv_cells import buffer_bytes
 from eaglelocal.backend.llama_library import load_library
@@ -53,7 +53,7 @@ def sums(buffers: Iterable[Buffer]) -> dict[MemoryKind, int]:
 
 
 def planned(parts: Sequence[DryRunPart]) -> dict[MemoryKind, int]:
-    return sums(rehearse(load_library(), parts, devices=()))
+    return sums(plan_buffers(load_library(), parts, devices=()))
 
 
 def really_taken(parts: Sequence[DryRunPart]) -> dict[str, int]:
@@ -175,4 +175,4 @@ def test_a_model_that_cannot_be_planned_is_refused_in_llama_cpps_words(tmp_path:
 
 
 def test_main_memory_is_the_first_room() -> None:
-    assert rooms(load_library(), ram_bytes=123, unified=False)[0] == FreeMemory(RAM, 123)
+    assert free_memory(load_library(), ram_bytes=123, unified=False)[0] == FreeMemory(RAM, 123)

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.core.events import Finished, SpeculationChanged, Started, Tokens
-from eaglelocal.core.request import AUTO, OFF, PID, ChatRequest, Spec, fixed
+from eaglelocal.core.request import AUTO, OFF, PID, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
 
 TABLE = Table(seed=1)
-SPECS = [AUTO, PID, OFF, fixed(3), fixed(7)]
+SPECS = [AUTO, PID, OFF, fixed_spec(3), fixed_spec(7)]
 PARAMS = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
 
 
@@ -58,12 +58,12 @@ def test_no_switch_changes_a_text(data: st.DataObject) -> None:
 
 
 def test_off_is_one_token_a_step_and_on_is_more_again() -> None:
-    rigged = rig(1, fixed(4))
+    rigged = rig(1, fixed_spec(4))
     rigged.engine.submit(asked("a", (1, 2, 3)))
     sizes: list[int] = []
     while rigged.engine.has_work:
         if len(sizes) in (4, 14):
-            rigged.engine.set_spec(OFF if len(sizes) == 4 else fixed(4))
+            rigged.engine.set_spec(OFF if len(sizes) == 4 else fixed_spec(4))
         sizes.append(sum(len(event.pieces) for event in rigged.engine.step() if isinstance(event, Tokens)))
     assert max(sizes[:4]) > 1 and max(sizes[14:]) > 1
     assert sizes[4:14] == [1] * 10
@@ -111,12 +111,12 @@ def states(rigged: Rig, request_id: str, switches: dict[int, Spec]) -> list[tupl
 
 
 def test_a_switch_is_told_to_every_answer_that_it_changes() -> None:
-    rigged = rig(2, fixed(4))
+    rigged = rig(2, fixed_spec(4))
     rigged.engine.submit(asked("wishless", (1, 2, 3)))
-    rigged.engine.submit(asked("wishes", (4, 5, 6), fixed(3)))
-    told = states(rigged, "wishless", {3: OFF, 6: fixed(2), 9: fixed(7)})
+    rigged.engine.submit(asked("wishes", (4, 5, 6), fixed_spec(3)))
+    told = states(rigged, "wishless", {3: OFF, 6: fixed_spec(2), 9: fixed_spec(7)})
     assert told == [("on", "begun"), ("off", "switched off"), ("on", "2 tokens"), ("on", "finished")]
-    rigged.engine.submit(asked("again", (4, 5, 6), fixed(3)))
+    rigged.engine.submit(asked("again", (4, 5, 6), fixed_spec(3)))
     assert states(rigged, "again", {3: OFF}) == [("on", "begun"), ("on", "finished")]
 
 
@@ -134,7 +134,7 @@ def test_an_answer_that_begins_without_drafting_says_so_at_once() -> None:
     rigged.engine.set_spec(OFF)
     rigged.engine.submit(asked("off", (1, 2, 3)))
     assert states(rigged, "off", {}) == [("on", "begun"), ("off", "switched off"), ("off", "finished")]
-    rigged.engine.submit(asked("wishes", (1, 2, 3), fixed(3)))
+    rigged.engine.submit(asked("wishes", (1, 2, 3), fixed_spec(3)))
     assert states(rigged, "wishes", {}) == [("on", "begun"), ("on", "finished")]
 
 

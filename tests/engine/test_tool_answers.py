@@ -10,7 +10,7 @@ from doubles.scripted_context import LetterConstraints, ScriptedContext, Scripte
 
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.events import Finished, RequestEvent, Tokens
-from eaglelocal.core.request import ChatRequest, Message, fixed
+from eaglelocal.core.request import ChatRequest, Message, fixed_spec
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.drafters.eagle3 import Eagle3
@@ -69,7 +69,7 @@ class WordVocabulary:
 
 def engine_of(num_draft_tokens: int = 4, template_end: str = "") -> Engine:
     drafter = Eagle3(ScriptedHead(TABLE), (0,))
-    spec = fixed(num_draft_tokens)
+    spec = fixed_spec(num_draft_tokens)
     return Engine(
         context=ScriptedContext(TABLE, num_slots=1),
         vocabulary=WordVocabulary(template_end),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.draft import ROOT, Draft
-from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
+from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
@@ -94,7 +94,7 @@ def test_cancels_and_reuse_change_nothing(data: st.DataObject) -> None:
     for i in range(data.draw(st.integers(1, 7))):
         cut = data.draw(st.integers(0, len(stem)))
         tail = data.draw(st.lists(st.integers(1, 23), min_size=1, max_size=6))
-        spec = data.draw(st.sampled_from([AUTO, AUTO, AUTO, fixed(3)]))
+        spec = data.draw(st.sampled_from([AUTO, AUTO, AUTO, fixed_spec(3)]))
         prompt = (*stem[:cut], *tail)
         room = min(data.draw(st.sampled_from([1, 2, 5, 30, 128])), rig.context.n_ctx - len(prompt))
         asked.append(request(str(i), prompt, spec, max_tokens=room, ignore_eos=data.draw(st.booleans())))
@@ -142,7 +142,7 @@ def test_second_choices_are_accepted_and_counted() -> None:
 
 def test_fixed_lengths_and_lookups_stay_chains() -> None:
     rig = rig_of("second")
-    finished = rig.run([request("a", (5, 6, 7), fixed(3), max_tokens=30, ignore_eos=True)])["a"].finished
+    finished = rig.run([request("a", (5, 6, 7), fixed_spec(3), max_tokens=30, ignore_eos=True)])["a"].finished
     assert finished is not None and finished.speculation.draft_tokens > 0
     assert rig.context.tree_rows == 0
     lookup = Rig(TABLE, Ngram(128), spec=AUTO, branches=BRANCHES)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from eaglelocal.bench.bench_prompts import built_in
+from eaglelocal.bench.bench_prompts import builtin_prompts
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
@@ -46,7 +46,7 @@ class Noted(AcceptanceModel):
 def note(engine: Engine, num_prompts: int, temperature: float) -> Noted:
     """Ask the six kinds in turn, one answer after the other, with a controller that begins knowing nothing."""
     noted = engine._controller.acceptance = Noted()
-    by_kind = [built_in([kind], num_prompts) for kind in SIX_KINDS]
+    by_kind = [builtin_prompts([kind], num_prompts) for kind in SIX_KINDS]
     for at, prompts in enumerate(zip(*by_kind, strict=True)):
         for prompt in prompts:
             params = SamplingParams(temperature=temperature, seed=at, max_tokens=256)

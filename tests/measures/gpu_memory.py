@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from doubles.sketched_models import REAL, SKETCHES, write_sketch
 
-from eaglelocal.backend.device_memory import rooms
-from eaglelocal.backend.dry_run import DryRunPart, rehearse
+from eaglelocal.backend.device_memory import free_memory
+from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
 from eaglelocal.backend.llama_library import LlamaLibrary, load_library
 from eaglelocal.backend.model import Placement
 from eaglelocal.core.plan import Plan
@@ -33,7 +33,7 @@ from eaglelocal.gguf.model_shape import ModelShape, shape_of
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.fit import context_params
 from eaglelocal.memory.budget import Buffer, FreeMemory, MemoryKind
-from eaglelocal.memory.contexts import jobs_of
+from eaglelocal.memory.contexts import contexts_of
 from eaglelocal.memory.estimate import buffers_of
 from eaglelocal.memory.placement import used_gpus
 
@@ -52,14 +52,14 @@ def summed(buffers: Iterable[Buffer]) -> Sums:
 def compared(plan: Plan, library: LlamaLibrary, gpus: tuple[FreeMemory, ...]) -> tuple[Sums, Sums]:
     """Estimated, and as llama.cpp plans it."""
     header = read_header(plan.target)
-    (job,) = jobs_of(plan, shape_of(header))
+    (job,) = contexts_of(plan, shape_of(header))
     part = DryRunPart(
         header=header,
         info=ModelInfo.from_header(header),
         context=context_params(job, flash_attn="on", threads=1),
         placement=Placement(gpu_layers=plan.gpu_layers, n_cpu_moe=plan.n_cpu_moe),
     )
-    told = rehearse(library, [part], devices=[gpu.device for gpu in gpus])
+    told = plan_buffers(library, [part], devices=[gpu.device for gpu in gpus])
     return summed(buffers_of(job, gpus, plan.shares)), summed(told)
 
 
@@ -92,7 +92,7 @@ def main(asked: list[str]) -> int:
     layers = [int(number) for number in asked[0].split(",")] if asked else [3, 12]
     sketches = SKETCHES | REAL
     library = load_library()
-    gpus = used_gpus(rooms(library, ram_bytes=2**40, unified=False), device=None, split="layer")
+    gpus = used_gpus(free_memory(library, ram_bytes=2**40, unified=False), device=None, split="layer")
     if not gpus:
         sys.stdout.write("llama.cpp sees no GPU\n")
         return 2

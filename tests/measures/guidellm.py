@@ -21,7 +21,7 @@ import httpx
 from doubles.serve_process import ServeProcess, serve
 from prometheus_client.parser import text_string_to_metric_families
 
-from eaglelocal.bench.bench_prompts import built_in
+from eaglelocal.bench.bench_prompts import builtin_prompts
 
 MAX_TOKENS = 48
 MAX_CHARS = 1200  # of a prompt
@@ -36,7 +36,7 @@ PROFILES = (
 def write_prompts(path: Path) -> None:
     rows = [
         {"prompt": prompt.messages[-1].content, "output_tokens_count": MAX_TOKENS}
-        for prompt in built_in((), 12)
+        for prompt in builtin_prompts((), 12)
         if len(prompt.messages[-1].content) < MAX_CHARS
     ]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFReader
 
-from eaglelocal.bench.bench_prompts import built_in
+from eaglelocal.bench.bench_prompts import builtin_prompts
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.resolve import resolve
 
@@ -57,7 +57,7 @@ def question(rng: random.Random) -> dict[str, object]:
     return {"messages": [{"role": "user", "content": message.content}]}
 
 
-QUESTIONS = built_in(["chat", "math", "translate"], 100)
+QUESTIONS = builtin_prompts(["chat", "math", "translate"], 100)
 CASES = {
     "random": Case(random_tokens, temperature=1.0),
     "other": Case(passage, temperature=1.0),

@@ -17,7 +17,7 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import ChatRequest, fixed
+from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 
 NUM_TOKENS = 400
@@ -48,7 +48,7 @@ def measure(folder: Path, n_vocab: int, draft_vocab: int | None) -> bool:
     within = True
     for num_slots in (1, 2, 4, 8):
         plan = Plan(
-            target=target_file, target_label="random", draft_kind="eagle3", draft=head_file, spec=fixed(4),
+            target=target_file, target_label="random", draft_kind="eagle3", draft=head_file, spec=fixed_spec(4),
             n_ctx=1024, num_slots=num_slots,
         )  # fmt: skip
         with EngineClient(plan) as client:

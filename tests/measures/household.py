@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # the doubles
 from doubles.serve_process import ServeProcess, serve
 from doubles.streaming import Json, Streamed, ask, connections
 
-from eaglelocal.bench.bench_prompts import built_in
+from eaglelocal.bench.bench_prompts import builtin_prompts
 
 NUM_CLIENTS = 16
 TIE = 0.1  # of two log-probabilities
@@ -35,7 +35,7 @@ KEYS = {"heavy": "heavy-key-0123456789", "light": "light-key-0123456789"}
 def questions(count: int) -> list[Json]:
     """Every second one greedy, the others with a seed and a temperature."""
     asked = []
-    for i, prompt in enumerate(built_in((), 8)[:: max(56 // count, 1)][:count]):
+    for i, prompt in enumerate(builtin_prompts((), 8)[:: max(56 // count, 1)][:count]):
         messages = [{"role": m.role, "content": m.content} for m in prompt.messages]
         sampling = {"temperature": 0} if i % 2 == 0 else {"temperature": 0.8, "top_p": 0.95, "seed": i}
         asked.append({"messages": messages, "max_tokens": MAX_TOKENS, **sampling})

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from doubles.simulated_machine import BF16, CLIFF, GPU, Q4_0, Q8_0, SimulatedMachine
 from doubles.simulation import LOOKUP, DraftCosts, curve
 
-from eaglelocal.bench.bench_prompts import BenchPrompt, built_in
-from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed
+from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts
+from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.demo.evaluate import SIX_KINDS
@@ -110,16 +110,16 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=3, help="of each kind")
     parser.add_argument("--max-tokens", type=int, default=128)
     asked = parser.parse_args()
-    prompts = built_in(SIX_KINDS, asked.prompts)
+    prompts = builtin_prompts(SIX_KINDS, asked.prompts)
     random.Random(1).shuffle(prompts)
     plan = resolve(RunOptions(target="demo@native", threads=1), on_progress=lambda fraction, what: None)
     engine = build(plan, lambda _: None)
     trial = Trial(engine, prompts, asked.max_tokens)
-    sys.stdout.write(f"{'':<14}{'fixed':>10}{'auto':>8}{'share':>8}{'noisy':>8}{'kept':>8}\n")
+    sys.stdout.write(f"{'':<14}{'fixed_spec':>10}{'auto':>8}{'share':>8}{'noisy':>8}{'kept':>8}\n")
     for name in asked.curves or CURVES:
         for of, costs in COSTS.items():
             ratios = CURVES[name]
-            fixeds = {n: trial.run(fixed(n), ratios, costs) for n in LENGTHS}
+            fixeds = {n: trial.run(fixed_spec(n), ratios, costs) for n in LENGTHS}
             best, length = max((run.speed, n) for n, run in fixeds.items())
             auto, noisy = trial.run(AUTO, ratios, costs), trial.run(AUTO, ratios, costs, noise=0.2)
             kept = trial.run(AUTO, ratios, costs, kept=auto.acceptance.state())

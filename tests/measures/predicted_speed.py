@@ -17,7 +17,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
@@ -26,7 +26,7 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM
-from eaglelocal.planning.machine_spec import rig_of
+from eaglelocal.planning.machine_spec import make_machine_spec
 from eaglelocal.planning.options import option_of_file
 from eaglelocal.planning.resolve import resolve
 from eaglelocal.planning.speed import curve_of, predict
@@ -93,9 +93,9 @@ def one_round(client: EngineClient, path: Path, number: int, machine: Machine) -
 
 
 def predicted(path: Path, machine: Machine) -> float:
-    catalog = load()
+    catalog = load_catalog()
     option = option_of_file(read_header(path), reference=str(path), label=path.stem, catalog=catalog)
-    rig = rig_of(machine, catalog.machines)
+    rig = make_machine_spec(machine, catalog.machines)
     where = (RAM,) * (option.shape.n_layer + 1)
     curve = curve_of(option.model, where, rig, None, kv_type="f16", measured=None)
     return predict(curve, None).plain_tok_s

@@ -15,7 +15,7 @@ import itertools
 import sys
 from dataclasses import replace
 
-from eaglelocal.bench.bench_prompts import BenchPrompt, built_in
+from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts
 from eaglelocal.bench.prompt_run import Side, ask
 from eaglelocal.bench.statistics import bounded_mean
 from eaglelocal.client.engine_client import EngineClient
@@ -38,8 +38,8 @@ def compare(reference: str, names: list[str], num_slots: int, num_pairs: int) ->
     plan = resolve(RunOptions(target=reference), on_progress=lambda share, what: None)
     plan = replace(plan, num_slots=num_slots, n_ctx=CONTEXT)
     trees, chains = (EngineClient(replace(plan, unified=unified)) for unified in (True, False))
-    kinds = len({prompt.category for prompt in built_in([], 1)})
-    prompts = built_in([], num_slots * -(-num_pairs // kinds))
+    kinds = len({prompt.category for prompt in builtin_prompts([], 1)})
+    prompts = builtin_prompts([], num_slots * -(-num_pairs // kinds))
     with trees, chains:
         trees.start()
         chains.start()

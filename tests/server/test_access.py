@@ -25,9 +25,9 @@ from eaglelocal.server.access import (
     host_refusal,
     key_in,
     key_warnings,
-    names_of,
     origin_refusal,
-    origins_of,
+    parse_host_names,
+    parse_origins,
     read_keys,
 )
 from eaglelocal.server.dependencies import ServerLimits
@@ -95,7 +95,7 @@ PAGE = "http://localhost:3000"
     ],
 )
 def test_hosts_that_are_ours(header: str, is_ours: bool) -> None:
-    assert Access(names=names_of([" Box.LAN. ", ""])).admits_host(header) is is_ours
+    assert Access(names=parse_host_names([" Box.LAN. ", ""])).admits_host(header) is is_ours
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_listed_pages_may_ask_with_a_key(guarded: Server) -> None:
     ],
 )
 def test_origins_that_may_ask(listed: str, origin: str, may: bool) -> None:
-    assert Access(origins=origins_of([listed])).admits_origin(origin, "box:8421") is may
+    assert Access(origins=parse_origins([listed])).admits_origin(origin, "box:8421") is may
 
 
 def test_pages_of_a_listed_scheme_are_answered_and_may_read_it() -> None:
@@ -252,12 +252,12 @@ def test_an_origin_that_is_refused_is_told_what_would_admit_it(actor: Server, or
     message = actor.http.get("/v1/models", headers={"Origin": origin}).json()["error"]["message"]
     assert told in message
     assert ("://*" in message) is ("webview" in origin)
-    assert origins_of([message.split("`")[1].split()[1]]) == (origin,)  # what is said is understood
+    assert parse_origins([message.split("`")[1].split()[1]]) == (origin,)  # what is said is understood
 
 
 def test_origins_are_those_that_browsers_send() -> None:
     listed = (f"{PAGE}/", "app://obsidian.md", "null", "file://", "file:///", "moz-extension://*")
-    assert origins_of(listed) == (PAGE, "app://obsidian.md", "null", "file://", "file://", "moz-extension://*")
+    assert parse_origins(listed) == (PAGE, "app://obsidian.md", "null", "file://", "file://", "moz-extension://*")
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_origins_are_those_that_browsers_send() -> None:
 )
 def test_what_is_no_origin_is_refused(origin: str) -> None:
     with pytest.raises(UsageError, match="is not the origin of a page") as caught:
-        origins_of((PAGE, origin))
+        parse_origins((PAGE, origin))
     assert "one by one" in caught.value.hint
 
 

@@ -12,7 +12,7 @@ import pytest
 from doubles.patience import PATIENCE_S
 
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.server.run_server import bound, notify_service_manager
+from eaglelocal.server.run_server import bind_socket, notify_service_manager
 
 # a first model that is never there, as far as anyone can wait
 LOADING = """
@@ -50,19 +50,19 @@ def test_a_signal_ends_it_while_a_model_loads(number: int) -> None:
 
 
 def test_the_socket_is_bound_before_anything_else() -> None:
-    with bound("127.0.0.1", 0) as listening:
+    with bind_socket("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)), pytest.raises(ResourceError, match="is taken") as caught:
-            bound("127.0.0.1", port)
+            bind_socket("127.0.0.1", port)
         assert f"--port {port + 1}" in caught.value.hint
-    with bound("::1", 0) as listening:
+    with bind_socket("::1", 0) as listening:
         assert listening.family is socket.AF_INET6
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "999.1.1.1", "192.0.2.1"])
 def test_addresses_that_are_none_of_ours_are_a_usage_error(host: str) -> None:
     with pytest.raises(UsageError, match="cannot be listened on"):
-        bound(host, 0)
+        bind_socket(host, 0)
 
 
 def test_the_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

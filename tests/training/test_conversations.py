@@ -27,8 +27,8 @@ from eaglelocal.training.conversations import (
     Collected,
     TrainingConversation,
     answers,
-    collect,
-    key_of,
+    gather_answers,
+    question_key,
     read,
 )
 
@@ -63,15 +63,15 @@ class Asking:
     clients: list[QuestionedClient] = field(default_factory=list)
     told: list[int] = field(default_factory=list)
 
-    def collect(self, numbers: range | list[int], most_tokens: int = PLENTY) -> Collected:
+    def gather_answers(self, numbers: range | list[int], most_tokens: int = PLENTY) -> Collected:
         requests = [question(number) for number in numbers]
 
         def open_client() -> AbstractContextManager[Client]:
-            new = {key_of(request) for request in requests} - read(self.path).keys()
+            new = {question_key(request) for request in requests} - read(self.path).keys()
             self.clients.append(QuestionedClient(self.answer, AT_ONCE, len(new)))
             return self.clients[-1].opened()
 
-        return collect(
+        return gather_answers(
             requests, self.path, open_client, at_once=AT_ONCE, most_tokens=most_tokens, on_tokens=self.told.append
         )
 
@@ -222,8 +222,10 @@ def test_keys_tell_questions_apart() -> None:
         ChatRequest(id="", messages=(Message("system", "a"),)),
         ChatRequest(id="", messages=(Message("user", "a"), Message("assistant", "b"), Message("user", "a"))),
     ]
-    assert len({key_of(request) for request in requests}) == len(requests)
-    assert key_of(requests[0]) == key_of(replace(requests[0], id="other", params=SamplingParams(temperature=0.3)))
+    assert len({question_key(request) for request in requests}) == len(requests)
+    assert question_key(requests[0]) == question_key(
+        replace(requests[0], id="other", params=SamplingParams(temperature=0.3))
+    )
 
 
 @dataclass

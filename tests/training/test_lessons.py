@@ -33,7 +33,7 @@ from eaglelocal.training.batches import (  # noqa: E402
     draw_chains,
 )
 from eaglelocal.training.conversations import TrainingConversation  # noqa: E402
-from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, pupil_of, words_of  # noqa: E402
+from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, choose_vocabulary, make_draft_head  # noqa: E402
 from eaglelocal.training.target_capture import Captured  # noqa: E402
 
 WORDS = np.array([250, 7, 19, 4])  # that the head can say, in no order
@@ -74,9 +74,9 @@ class Room:
 def room(tmp_path_factory: pytest.TempPathFactory) -> Room:
     path = write_small_target(tmp_path_factory.mktemp("target") / "target.gguf", "llama", tied=False)
     school = school_beside(path)
-    words = words_of(school, WORDS)
+    words = choose_vocabulary(school, WORDS)
     torch.manual_seed(3)
-    return Room(pupil_of(school, words, max_context=128), words)
+    return Room(make_draft_head(school, words, max_context=128), words)
 
 
 # ---- the slow reading

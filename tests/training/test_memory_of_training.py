@@ -26,12 +26,12 @@ from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind  # noqa
 from eaglelocal.training import loop, precision, trainer  # noqa: E402
 from eaglelocal.training.batches import HeadBatch, Imitation, Unrolling  # noqa: E402
 from eaglelocal.training.conversations import TrainingConversation  # noqa: E402
-from eaglelocal.training.draft_head import HeadSource, pupil_of, words_of  # noqa: E402
+from eaglelocal.training.draft_head import HeadSource, choose_vocabulary, make_draft_head  # noqa: E402
 from eaglelocal.training.loop import Recipe, TrainingRun, loss_of, optimizers_for, restore, save, train, update  # noqa: E402
 from eaglelocal.training.muon import orthogonalised  # noqa: E402
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402
-from eaglelocal.training.trainer import HeadTraining, TrainedHead, learn  # noqa: E402
-from eaglelocal.training.training_memory import MemoryNeed, check_disk, check_room, need_of, token_bytes  # noqa: E402
+from eaglelocal.training.trainer import HeadTraining, TrainedHead, train_head  # noqa: E402
+from eaglelocal.training.training_memory import MemoryNeed, check_disk, check_memory, estimate_need, token_bytes  # noqa: E402
 
 GIB = 2**30
 SHAPE = TargetShape(n_layer=5, n_embd=128, n_vocab=600)
@@ -189,12 +189,12 @@ def test_decoding_takes_little_more_than_what_comes_out(tmp_path: Path) -> None:
 
 
 def test_a_lent_output_never_is_float32_as_a_whole(school: HeadSource) -> None:
-    words = words_of(school, None)
+    words = choose_vocabulary(school, None)
     first = words.first_output()
     header = school.target
     assert first.dtype is torch.bfloat16
     assert torch.equal(first, torch.from_numpy(read_tensor(header.path, header, "output.weight")).bfloat16())
-    own = words_of(school, np.array([5, 17, 599])).first_output()
+    own = choose_vocabulary(school, np.array([5, 17, 599])).first_output()
     assert own.dtype is torch.float32 and own.shape == (3, 128)
 
 
@@ -215,8 +215,8 @@ def going_on(school: HeadSource, tmp_path_factory: pytest.TempPathFactory) -> He
 @pytest.mark.parametrize("which", ["school", "going_on"])
 def test_the_checkpoint_is_as_large_as_was_reckoned(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     school: HeadSource = request.getfixturevalue(which)
-    need = need_of(school, Unrolling(), max_tokens=64, device="cpu")
-    pupil = pupil_of(school, words_of(school, None), max_context=64)
+    need = estimate_need(school, Unrolling(), max_tokens=64, device="cpu")
+    pupil = make_draft_head(school, choose_vocabulary(school, None), max_context=64)
     optimizers = optimizers_for(pupil, Recipe())
     for weight in pupil.parameters():
         weight.grad = torch.ones_like(weight)
@@ -229,7 +229,7 @@ def test_the_checkpoint_is_as_large_as_was_reckoned(which: str, request: pytest.
 @pytest.mark.parametrize(("tokens", "chains"), [(200, 8), (1200, 96)])
 def test_a_step_keeps_no_more_than_was_reckoned(school: HeadSource, tokens: int, chains: int) -> None:
     plan = Unrolling(chains=chains)
-    pupil = pupil_of(school, words_of(school, None), max_context=tokens).to_learn_on("cpu")
+    pupil = make_draft_head(school, choose_vocabulary(school, None), max_context=tokens).to_learn_on("cpu")
     kept: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -243,7 +243,7 @@ def test_a_step_keeps_no_more_than_was_reckoned(school: HeadSource, tokens: int,
         Imitation(pupil, plan).loss(lesson)
     weights = sum(weight.untyped_storage().nbytes() for weight in pupil.parameters())
     learned = sum(kept.values()) - weights
-    need = need_of(school, plan, max_tokens=tokens, device="cpu")
+    need = estimate_need(school, plan, max_tokens=tokens, device="cpu")
     assert 0.15 * need.step_bytes < learned < need.step_bytes
     assert need.step_bytes > tokens * token_bytes(pupil.head.shape, plan)
 
@@ -279,10 +279,10 @@ HELD = (Buffer("CUDA0", MemoryKind.WEIGHTS, 5 * GIB), Buffer(RAM, MemoryKind.WEI
 def test_what_does_not_fit_is_said_with_the_sum(device: str, card: int | None, ram: int, missing: str | None) -> None:
     rooms = (FreeMemory(RAM, ram), FreeMemory("CUDA0", card))
     if missing is None:
-        check_room(NEED, HELD, rooms, device)
+        check_memory(NEED, HELD, rooms, device)
     else:
         with pytest.raises(ResourceError, match=missing) as raised:
-            check_room(NEED, HELD, rooms, device)
+            check_memory(NEED, HELD, rooms, device)
         assert "--ctx 768" in raised.value.hint
         assert ("--torch-device cpu" in raised.value.hint) == (device == "cuda")
 
@@ -290,8 +290,8 @@ def test_what_does_not_fit_is_said_with_the_sum(device: str, card: int | None, r
 def test_memory_that_a_gpu_shares_is_counted_once_for_both() -> None:
     rooms = (FreeMemory(RAM, 13 * GIB), FreeMemory("CUDA0", 13 * GIB, in_ram=True))
     with pytest.raises(ResourceError, match=r"beside 6.0 GiB of the target"):
-        check_room(NEED, HELD, rooms, "cuda")
-    check_room(NEED, HELD, (FreeMemory(RAM, 15 * GIB), FreeMemory("CUDA0", 15 * GIB, in_ram=True)), "cuda")
+        check_memory(NEED, HELD, rooms, "cuda")
+    check_memory(NEED, HELD, (FreeMemory(RAM, 15 * GIB), FreeMemory("CUDA0", 15 * GIB, in_ram=True)), "cuda")
 
 
 def test_the_disk_holds_a_state_beside_the_one_before(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def conversations(num: int, first: int = 0) -> tuple[TrainingConversation, ...]:
 def learned(school: HeadSource, folder: Path) -> TrainedHead:
     plan = Plan(target=school.target.path, target_label="t", n_ctx=256, threads=1)
     recipe = Recipe(warmup_steps=1)
-    return learn(
+    return train_head(
         HeadTraining(
             plan=plan,
             school=school,
@@ -385,7 +385,7 @@ def test_shares_weigh_losses_in_either_type(
     has_bfloat16: bool, school: HeadSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision, "_cpu_has_bfloat16", lambda: has_bfloat16)
-    pupil = pupil_of(school, words_of(school, None), max_context=64).to_learn_on("cpu")
+    pupil = make_draft_head(school, choose_vocabulary(school, None), max_context=64).to_learn_on("cpu")
     lesson = made_up(40, 20)
     with precision.autocast("cpu"):
         whole, quarter = (Imitation(pupil, Unrolling()).loss(replace(lesson, share=s)).item() for s in (1.0, 0.25))

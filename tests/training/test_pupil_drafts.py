@@ -33,7 +33,7 @@ from eaglelocal.loading.engine_builder import head_norms
 
 torch = pytest.importorskip("torch")
 
-from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, pupil_of, shape_of, words_of  # noqa: E402
+from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, choose_vocabulary, make_draft_head, shape_of  # noqa: E402
 from eaglelocal.training.eagle_head import EagleHead  # noqa: E402
 
 PARAMS = ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attn="off")
@@ -173,8 +173,8 @@ def test_a_rotation_that_is_not_computed_is_refused(
 
 def opened(path: Path, target: Path) -> tuple[DraftHead, DraftVocabulary]:
     school = school_beside(target, path)
-    words = words_of(school, None)
-    pupil = pupil_of(school, words, max_context=64)
+    words = choose_vocabulary(school, None)
+    pupil = make_draft_head(school, words, max_context=64)
     rows = list(range(words.output.num_rows))
     pupil.output = torch.nn.Parameter(torch.from_numpy(words.output.rows(rows)))  # a lent one is kept in bfloat16
     return pupil, words

@@ -19,20 +19,20 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
 from eaglelocal.gguf.values import ValueType
-from eaglelocal.gguf.writer import KeyValue, copied_entries
-from eaglelocal.hub.heads.head_store import written
+from eaglelocal.gguf.writer import KeyValue, copy_entries
+from eaglelocal.hub.heads.head_store import write_head_file
 
 torch = pytest.importorskip("torch")
 
 from eaglelocal.training import draft_head as pupils  # noqa: E402
 from eaglelocal.training.draft_head import (  # noqa: E402
     HeadSource,
-    entries_of,
+    choose_vocabulary,
     frequent_tokens,
-    name_of,
-    pupil_of,
-    tensors_of,
-    words_of,
+    head_entries,
+    head_name,
+    head_tensors,
+    make_draft_head,
 )
 
 LLAMA3 = {
@@ -86,7 +86,7 @@ def aligned(path: Path, to: Path, alignment: int) -> Path:
     writer.add_custom_alignment(alignment)
     writer.add_uint16("split.no", 0)
     writer.add_uint16("split.count", 1)
-    for entry in copied_entries(header, without=frozenset()):
+    for entry in copy_entries(header, without=frozenset()):
         element = None if entry.element_type is None else gguf.GGUFValueType(entry.element_type)
         writer.add_key_value(entry.key, entry.value, gguf.GGUFValueType(entry.type), sub_type=element)
     for name, values in tensors_in(header).items():
@@ -100,10 +100,10 @@ def aligned(path: Path, to: Path, alignment: int) -> Path:
 
 def through_torch(school: HeadSource, path: Path, new_tokens: np.ndarray | None = None, *, kind: str = "f32") -> Header:
     """Checked as the engine would."""
-    words = words_of(school, new_tokens)
-    pupil = pupil_of(school, words, max_context=64)
-    entries = entries_of(pupil.head, school, name=name_of(school), kind=kind)
-    with written(path, entries, tensors_of(pupil, words, kind), on_progress=lambda fraction: None):
+    words = choose_vocabulary(school, new_tokens)
+    pupil = make_draft_head(school, words, max_context=64)
+    entries = head_entries(pupil.head, school, name=head_name(school), kind=kind)
+    with write_head_file(path, entries, head_tensors(pupil, words, kind), on_progress=lambda fraction: None):
         pass
     header = read_header(path)
     read_draft(header, beside=school.target, target=school.info)
@@ -190,4 +190,4 @@ def test_embeddings_are_those_of_the_tokens(target: Path, tmp_path: Path) -> Non
     tokens = [7, 3, 7, 299, 0]
     for path, school in ((target, school_beside(target)), (own, school_beside(target, own))):
         table = read_tensor(path, read_header(path), "token_embd.weight")
-        np.testing.assert_array_equal(words_of(school, None).embedded(tokens), table[tokens])
+        np.testing.assert_array_equal(choose_vocabulary(school, None).embedded(tokens), table[tokens])

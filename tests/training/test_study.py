@@ -16,17 +16,17 @@ from doubles.rig import drive
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.heads.head_store import written
+from eaglelocal.hub.heads.head_store import write_head_file
 from eaglelocal.training.conversations import TrainingConversation
 
 torch = pytest.importorskip("torch")
 
 from eaglelocal.training import draft_head, loop  # noqa: E402
 from eaglelocal.training.batches import HeadBatch, Imitation, Unrolling  # noqa: E402
-from eaglelocal.training.draft_head import entries_of, tensors_of  # noqa: E402
+from eaglelocal.training.draft_head import head_entries, head_tensors  # noqa: E402
 from eaglelocal.training.loop import Recipe, TrainingRun, train  # noqa: E402
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402
-from eaglelocal.training.trainer import HeadTraining, TrainedHead, learn, within_context  # noqa: E402
+from eaglelocal.training.trainer import HeadTraining, TrainedHead, train_head, within_context  # noqa: E402
 
 SHAPE = replace(TINY, layer_gain=0.1)
 QUESTIONS = [ask(str(number), [3, number, 7 * number % 290], max_tokens=24) for number in range(5, 45)]
@@ -80,11 +80,11 @@ def classroom(tmp_path_factory: pytest.TempPathFactory) -> Classroom:
 def test_a_head_foresees_more_than_before(classroom: Classroom, tmp_path: Path) -> None:
     """Held out, and in the engine: from a new head, nothing is right before."""
     study = classroom.study(tmp_path / "state", epochs=8)
-    learned = learn(study)
+    learned = train_head(study)
     assert learned.before.drafts == learned.after.drafts == 8 * 21
     assert learned.before.length < 1.2
     assert learned.after.length > learned.before.length + 0.5
-    new = draft_head.pupil_of(study.school, learned.words, max_context=64)
+    new = draft_head.make_draft_head(study.school, learned.words, max_context=64)
     accepted = [
         accepted_with(classroom, replace(learned, pupil=each), study, tmp_path / f"{number}.gguf")
         for number, each in enumerate((new, learned.pupil))
@@ -94,8 +94,10 @@ def test_a_head_foresees_more_than_before(classroom: Classroom, tmp_path: Path) 
 
 def accepted_with(classroom: Classroom, learned: TrainedHead, study: HeadTraining, path: Path) -> int:
     """Drafted tokens that the target took, in answers to what was held out."""
-    entries = entries_of(learned.pupil.head, study.school, name="head", kind="f32")
-    with written(path, entries, tensors_of(learned.pupil, learned.words, "f32"), on_progress=lambda fraction: None):
+    entries = head_entries(learned.pupil.head, study.school, name="head", kind="f32")
+    with write_head_file(
+        path, entries, head_tensors(learned.pupil, learned.words, "f32"), on_progress=lambda fraction: None
+    ):
         pass
     engine = real_engine(classroom.target, "eagle3", path, num_draft_tokens=3)
     told = drive(engine, QUESTIONS[:8])
@@ -109,17 +111,17 @@ def test_a_stopped_study_goes_on_as_if_it_had_not_been(
     begins_with: str, classroom: Classroom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = head_of(begins_with, tmp_path)
-    whole = learn(classroom.study(tmp_path / "whole", epochs=2, head=head))
+    whole = train_head(classroom.study(tmp_path / "whole", epochs=2, head=head))
     halves = classroom.study(tmp_path / "halves", epochs=2, head=head)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         stop_before(patch, NUM_STEPS // 2 + 1)
-        learn(halves)
+        train_head(halves)
     resumed = counted(monkeypatch)
-    again = learn(halves)
+    again = train_head(halves)
     assert len(resumed) == NUM_STEPS - NUM_STEPS // 2
     assert again.after == whole.after
     check_equal(again, whole)
-    check_equal(learn(halves), whole)  # it has ended: nothing is left to be done
+    check_equal(train_head(halves), whole)  # it has ended: nothing is left to be done
     assert len(resumed) == NUM_STEPS - NUM_STEPS // 2
 
 
@@ -169,12 +171,12 @@ def test_of_longer_conversations_the_end_is_left_out(classroom: Classroom, tmp_p
     assert [(one.num_prompt, one.num_said) for one in fits.taught] == [(10, 40), (10, 54), (60, 4)]
     assert fits.held_out == fits.taught
     with pytest.raises(UsageError, match="within 64 tokens"):
-        learn(replace(study, taught=taught[3:]))
+        train_head(replace(study, taught=taught[3:]))
 
 
 def test_a_study_whose_context_shrank(classroom: Classroom, tmp_path: Path) -> None:
     study = classroom.study(tmp_path / "state", epochs=1)
-    short = learn(replace(study, plan=replace(study.plan, n_ctx=16)))
+    short = train_head(replace(study, plan=replace(study.plan, n_ctx=16)))
     assert short.after.drafts == 8 * (16 - 3 - 3)
 
 
@@ -188,7 +190,7 @@ def test_a_new_head_says_what_was_said_most(
         "eaglelocal.training.trainer.frequent_tokens", lambda counts: draft_head.frequent_tokens(counts, 60)
     )
     study = classroom.study(tmp_path / "state", epochs=1)
-    words = learn(study).words
+    words = train_head(study).words
     said = [token for one in study.taught for token in one.tokens[one.num_prompt :]]
     counts = np.bincount(said, minlength=SHAPE.n_vocab)
     assert words.tokens is not None

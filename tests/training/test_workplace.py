@@ -15,8 +15,8 @@ from eaglelocal import locations
 from eaglelocal.cli import main
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
-from eaglelocal.training.conversations import collect, read
-from eaglelocal.training.training_folder import ANSWERS, TARGET, entered, workplaces
+from eaglelocal.training.conversations import gather_answers, read
+from eaglelocal.training.training_folder import ANSWERS, TARGET, enter_folder, list_folders
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +32,12 @@ def folder() -> Path:
 
 
 def test_one_run_works_in_a_folder_and_the_next_may_when_it_has_ended(folder: Path) -> None:
-    with entered(folder, "a model"):
-        assert workplaces()[0].is_in_use
-        with pytest.raises(ResourceError, match="another `train` works in"), entered(folder, "a model"):
+    with enter_folder(folder, "a model"):
+        assert list_folders()[0].is_in_use
+        with pytest.raises(ResourceError, match="another `train` works in"), enter_folder(folder, "a model"):
             pass
-    assert not workplaces()[0].is_in_use
-    with entered(folder, "a model"):
+    assert not list_folders()[0].is_in_use
+    with enter_folder(folder, "a model"):
         assert (folder / TARGET).read_text() == "a model\n"
     assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -46,12 +46,12 @@ def test_what_a_killed_run_was_writing_goes_and_what_it_had_written_stays(folder
     folder.mkdir(parents=True)
     for name in ("a.partial", "a.checkpoint", ANSWERS):
         (folder / name).write_text("x")
-    with entered(folder, "a model"):
+    with enter_folder(folder, "a model"):
         assert sorted(path.name for path in folder.iterdir()) == ["a.checkpoint", ANSWERS, TARGET]
 
 
 def other_target(folder: Path) -> None:
-    with entered(folder, "another model"):
+    with enter_folder(folder, "another model"):
         pass
 
 
@@ -76,12 +76,12 @@ def test_a_folder_that_cannot_be_used_is_told(
     made: Callable[[Path], None], kind: type[EagleLocalError], says: str, folder: Path
 ) -> None:
     made(folder)
-    with pytest.raises(kind, match=says), entered(folder, "a model"):
+    with pytest.raises(kind, match=says), enter_folder(folder, "a model"):
         pass
 
 
 def test_ls_tells_what_is_kept_and_rm_takes_it_away(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with entered(folder, "a model"):
+    with enter_folder(folder, "a model"):
         (folder / ANSWERS).write_text("x" * 992)
         with pytest.raises(ResourceError, match="another process learns in"):
             main.run(["rm", str(folder), "--yes"])
@@ -95,7 +95,7 @@ def test_ls_tells_what_is_kept_and_rm_takes_it_away(folder: Path, capsys: pytest
 
 
 def test_rm_leaves_what_people_put_there(folder: Path) -> None:
-    with entered(folder, "a model"):
+    with enter_folder(folder, "a model"):
         (folder / "mine.txt").write_text("x")
     assert main.run(["rm", str(folder), "--yes"]) == 0
     assert [path.name for path in folder.iterdir()] == ["mine.txt"]
@@ -109,7 +109,9 @@ def test_an_answer_that_the_disk_does_not_hold_is_told_and_those_before_are_whol
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         with pytest.raises(ResourceError, match="cannot write") as told:
-            collect(requests, folder / ANSWERS, client.opened, at_once=1, most_tokens=9999, on_tokens=lambda num: None)
+            gather_answers(
+                requests, folder / ANSWERS, client.opened, at_once=1, most_tokens=9999, on_tokens=lambda num: None
+            )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert told.value.hint

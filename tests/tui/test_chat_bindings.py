@@ -19,7 +19,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.tui.chat_app import ChatApp
 from eaglelocal.tui.chat_dialogs import Dialog, ModelDialog, SettingsDialog, TalksDialog
 from eaglelocal.tui.display_options import DisplayOptions
-from eaglelocal.tui.key_bindings import CHAT_ACTIONS, CHAT_KEYS, MONITOR_ACTIONS, check_look
+from eaglelocal.tui.key_bindings import CHAT_ACTIONS, CHAT_KEYS, MONITOR_ACTIONS, check_display_options
 from eaglelocal.tui.monitor import Monitor
 from eaglelocal.tui.prompt_input import PromptInput
 from eaglelocal.tui.request_table import RequestTable
@@ -489,7 +489,7 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
     async def choose(person: Spectator, name: str) -> None:
         await person.pilot.press("ctrl+o")
         await person.until(lambda: isinstance(person.app.screen, TalksDialog), "the dialog")
-        person.app.screen.query_one(OptionList).highlighted = conversation_file.names(folder).index(name)
+        person.app.screen.query_one(OptionList).highlighted = conversation_file.list_names(folder).index(name)
         await person.pilot.pause()
 
     async def scenario(person: Spectator) -> None:
@@ -502,7 +502,7 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
         await choose(person, "three")
         await person.pilot.press("delete")
         await person.sees("d again deletes 'three' for good")
-        assert "three" in conversation_file.names(folder)
+        assert "three" in conversation_file.list_names(folder)
         await person.pilot.press("d")
         await person.sees("deleted three")
         await choose(person, "one")
@@ -517,7 +517,7 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
         assert isinstance(person.app.focused, PromptInput)
 
     play(stage, scenario)
-    assert sorted(conversation_file.names(folder)) == ["one", "twox"]
+    assert sorted(conversation_file.list_names(folder)) == ["one", "twox"]
     assert "> one?" in (tmp_path / "one.md").read_text()
 
 
@@ -630,9 +630,9 @@ def test_every_action_can_be_bound_by_its_name() -> None:
     for known, places in screens.items():
         bindings = [each for place in places for each in place.BINDINGS if isinstance(each, Binding)]
         assert {binding.id for binding in bindings} == known
-    check_look(DisplayOptions(keys=(("panel", "ctrl+b"), ("pause", "p"))))
+    check_display_options(DisplayOptions(keys=(("panel", "ctrl+b"), ("pause", "p"))))
     with pytest.raises(UsageError, match="no action 'pannel'"):
-        check_look(DisplayOptions(keys=(("pannel", "p"),)))
+        check_display_options(DisplayOptions(keys=(("pannel", "p"),)))
 
 
 def test_ascii_draws_with_ascii_alone(tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ def test_an_edit_does_not_reach_another_conversation(tmp_path: Path) -> None:
         await person.sees("41.2 tok/s")
         await person.idle()
         await person.pilot.press("f3")
-        person.app.partner.act("/load eagles")  # as the list of conversations does
+        person.app.partner.run_command("/load eagles")  # as the list of conversations does
         await person.sees("who?")
         await person.pilot.press("backspace", "y", "enter")
         await person.sees("error: the question that was edited is not the last one any more", "who?", "eagles")

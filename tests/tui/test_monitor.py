@@ -14,12 +14,12 @@ from textual.widgets import Input
 from tui.monitor_app import monitor
 
 from eaglelocal.client.server_reading import ServerReading
-from eaglelocal.core.request import OFF, fixed
+from eaglelocal.core.request import OFF, fixed_spec
 from eaglelocal.errors import RequestError, UsageError
 from eaglelocal.tui.base_screen import THEMES
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.key_bindings import check_look
+from eaglelocal.tui.key_bindings import check_display_options
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.log_tail import LogTail
 from eaglelocal.tui.monitor import Monitor
@@ -186,7 +186,7 @@ def test_what_a_server_refuses_is_said() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("key", "spec"), [("o", OFF), ("4", fixed(4))])
+@pytest.mark.parametrize(("key", "spec"), [("o", OFF), ("4", fixed_spec(4))])
 def test_drafting_is_switched(key: str, spec: object) -> None:
     async def run() -> None:
         app, watch = monitor()
@@ -277,7 +277,7 @@ def test_the_user_s_own_keys() -> None:
 
 def test_keys_of_actions_that_there_are_not_are_an_error() -> None:
     with pytest.raises(UsageError, match="no action 'paus'") as raised:
-        check_look(DisplayOptions(keys=(("paus", "p"),)))
+        check_display_options(DisplayOptions(keys=(("paus", "p"),)))
     assert "pause" in raised.value.hint
 
 

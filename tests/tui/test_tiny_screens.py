@@ -22,7 +22,7 @@ from tui.monitor_app import monitor
 from eaglelocal.tui.entries import EntryKind, RenderOptions, TranscriptEntry, estimated_height, rows_of
 from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.glyphs import ASCII, UNICODE
-from eaglelocal.tui.monitor_text import Scene, header_lines, once_text, table_lines
+from eaglelocal.tui.monitor_text import Scene, frame_text, header_lines, table_lines
 from eaglelocal.tui.panel_text import panel_lines
 from eaglelocal.tui.screen_size import LEAST, at_least, is_enough, too_small
 from eaglelocal.tui.styled_lines import width_of
@@ -70,7 +70,7 @@ def test_panels_and_tables_fit_any_size(glyphs: object) -> None:
         head = header_lines(scene, width, glyphs)  # type: ignore[arg-type]
         assert all(width_of(line) <= width for line in (*panel, *table, *head)), (width, height)
         assert len(panel) <= max(height, 0) and len(table) <= max(height, 0), (width, height)
-        once_text(scene, max(width, 1), glyphs)  # type: ignore[arg-type]
+        frame_text(scene, max(width, 1), glyphs)  # type: ignore[arg-type]
 
 
 def test_what_a_tiny_terminal_is_told_fits_it() -> None:

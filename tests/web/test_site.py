@@ -26,7 +26,7 @@ from eaglelocal.cli.output import Output
 from eaglelocal.errors import ResourceError
 from eaglelocal.server import descriptors
 from eaglelocal.server.access import Access, ApiKeys
-from eaglelocal.server.run_server import bound
+from eaglelocal.server.run_server import bind_socket
 from eaglelocal.settings import Settings
 from eaglelocal.web import connection_limit
 from eaglelocal.web import site as site_module
@@ -40,7 +40,7 @@ PATIENCE_S = 10.0
 @contextlib.asynccontextmanager
 async def opened(watched: MonitoredServer, access: Access) -> AsyncIterator[str]:
     """The address of a site."""
-    listening = bound("127.0.0.1", 0)
+    listening = bind_socket("127.0.0.1", 0)
     async with MonitorSite(watched, access).open(listening):
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
@@ -391,7 +391,7 @@ BLOCKED = "import sys; sys.modules['textual_serve'] = None; from eaglelocal.cli.
     ],
 )
 def test_what_goes_wrong_has_a_hint(program: tuple[str, ...], arguments: tuple[str, ...], code: int, said: str) -> None:
-    with bound("127.0.0.1", 0) as taken:
+    with bind_socket("127.0.0.1", 0) as taken:
         port = str(taken.getsockname()[1])
         given = [port if each == "TAKEN" else each for each in arguments]
         command = [sys.executable, *program, "top", "http://127.0.0.1:9", *given]

@@ -72,9 +72,9 @@ def finish(result: BenchResult, told: BenchSubject, output: Output, *, svg: Path
 
 def tell(result: BenchResult, told: BenchSubject, output: Output, *, svg: Path | None, as_json: bool) -> None:
     """Print the report and the JSON object, and write the chart, of the laps so far."""
-    from eaglelocal.bench.evaluation import findings_of
+    from eaglelocal.bench.evaluation import evaluate
     from eaglelocal.bench.json_object import result_object
-    from eaglelocal.bench.report import report
+    from eaglelocal.bench.report import report_text
 
     num_laps = len(result.laps)
     if result.too_long and num_laps:
@@ -86,9 +86,9 @@ def tell(result: BenchResult, told: BenchSubject, output: Output, *, svg: Path |
         output.message(f"enough after {num_laps} of {result.num_tasks} comparisons; --pairs {DEFAULT_PAIRS} makes all")
     if not num_laps:
         return
-    findings = findings_of(result.laps, told.wanted.modes, server=SERVER_SIDE if told.server else None)
+    findings = evaluate(result.laps, told.wanted.modes, server=SERVER_SIDE if told.server else None)
     output.data("\n".join(head_lines(told)))
-    output.data(f"\n{report(findings, flash_attn=told.flash_attn)}")
+    output.data(f"\n{report_text(findings, flash_attn=told.flash_attn)}")
     with contextlib.ExitStack() as last:
         if as_json:  # also if the chart cannot be written
             told_all = {
@@ -137,9 +137,9 @@ def head_object(told: BenchSubject) -> dict[str, object]:
 
 
 def write_chart(file: Path, runs: Sequence[CategoryResult], told: BenchSubject) -> None:
-    from eaglelocal.bench.chart import chart
+    from eaglelocal.bench.chart import draw_chart
 
-    drawn = chart(
+    drawn = draw_chart(
         runs, title=f"{told.info.target}: speed over plain decoding", subtitle=f"{told.info.draft}, {machine_name()}"
     )
     try:

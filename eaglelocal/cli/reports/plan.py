@@ -10,9 +10,9 @@ from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.memory.budget import DeviceLoad
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
-from eaglelocal.planning.options import lookup
+from eaglelocal.planning.options import lookup_option
 from eaglelocal.planning.plan_search import SearchOutcome
-from eaglelocal.planning.reasons import reasons
+from eaglelocal.planning.reasons import explain_choice
 
 WIDTH = 79
 BAR_CELLS = 30
@@ -35,7 +35,7 @@ def report_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) -> l
         *(bar_line(load, outcome) for load in chosen.weighed.used),
         *wrapped("         ", sum_text(chosen)),
         "",
-        *reason_lines(reasons(outcome, chosen), show_all=show_all),
+        *reason_lines(explain_choice(outcome, chosen), show_all=show_all),
         "",
         *rejected_lines(outcome, chosen, show_all=show_all),
         *command_lines(outcome, chosen),
@@ -185,7 +185,7 @@ def draft_flag(options: RunOptions, way: Candidate) -> str:
         return way.draft.id
     if way.draft.shape is not None:
         return options.draft if options.names_draft and way.option.is_here else ""
-    return way.draft.kind if lookup(shape.architecture, has_state=shape.has_state).kind == NGRAM else ""
+    return way.draft.kind if lookup_option(shape.architecture, has_state=shape.has_state).kind == NGRAM else ""
 
 
 def continued(begin: str, command: str) -> list[str]:
@@ -267,7 +267,7 @@ def chosen_object(outcome: SearchOutcome, chosen: Chosen) -> dict[str, object]:
         "released": way.option.age.released or None,
         "score": way.score,
         "terms": {term.value: worth for term, worth in way.terms.items()},
-        "reasons": list(reasons(outcome, chosen)),
+        "reasons": list(explain_choice(outcome, chosen)),
         "commands": commands(outcome.options, chosen),
     }
 

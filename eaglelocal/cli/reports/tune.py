@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.events import EngineInfo
-from eaglelocal.speculation.costs.cost_curve import lines
+from eaglelocal.speculation.costs.cost_curve import interpolate_costs
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 CLIFF = 0.3  # of a plain decode: one more row that costs more than this is a cliff
@@ -43,7 +43,7 @@ class Implications:
     @classmethod
     def of(cls, costs: MeasuredCosts) -> Implications:
         sizes = {cost.num_rows: cost.seconds for cost in costs.decodes}
-        decodes = lines(sizes, max(sizes))[1:]
+        decodes = interpolate_costs(sizes, max(sizes))[1:]
         if costs.at_once > 1:
             decodes = decodes[: costs.at_once + 1]
         draft_s = draft_step_s(costs)

@@ -25,13 +25,19 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_rows
 from eaglelocal.gguf.values import ValueType
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copied_entries
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
 from eaglelocal.hub.heads.head_config import OTHER, HeadConfig, Readings, read_config, readings_of
 from eaglelocal.hub.heads.head_folder import PublishedHead
 from eaglelocal.hub.heads.safetensors_files import Floats, Ints, StoredTensor
 from eaglelocal.hub.heads.tensor_names import HeadTensors, head_tensors
 from eaglelocal.hub.heads.vocabulary_map import target_tokens
-from eaglelocal.hub.heads.weight_conversion import indices, interleaved, matrix, scaled_columns, vector
+from eaglelocal.hub.heads.weight_conversion import (
+    convert_indices,
+    convert_matrix,
+    convert_vector,
+    interleaved,
+    scaled_columns,
+)
 
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # general.file_type, for programs that show it
 VECTORS = {
@@ -219,7 +225,7 @@ def entries_of(head: ReadHead, reading: HeadReading, beside: Header, target: Mod
         NORM_OUTPUT_KEY: reading.norm_output,
     }
     texts = {"general.name": head.name, TARGET_NAME_KEY: target.name, VERIFIER_KEY: config.verifier}
-    taps = padded_taps(reading.taps, target.n_layer)
+    taps = pad_taps(reading.taps, target.n_layer)
     return [
         *(KeyValue(key, ValueType.STRING, text) for key, text in texts.items() if text),
         *(KeyValue(key, ValueType.UINT32, count) for key, count in counts.items()),
@@ -232,7 +238,7 @@ def entries_of(head: ReadHead, reading: HeadReading, beside: Header, target: Mod
     ]
 
 
-def padded_taps(taps: tuple[int, ...], n_layer: int) -> tuple[int, ...]:
+def pad_taps(taps: tuple[int, ...], n_layer: int) -> tuple[int, ...]:
     """Return the three taps that llama.cpp needs: fc reads the added layers with columns of zeros."""
     spare = (layer for layer in range(n_layer) if layer not in taps)
     return taps + tuple(next(spare, 0) for _ in range(NUM_TAPS - len(taps)))
@@ -241,7 +247,7 @@ def padded_taps(taps: tuple[int, ...], n_layer: int) -> tuple[int, ...]:
 def tokenizer_entries(beside: Header) -> list[KeyValue]:
     """Return the target's tokenizer keys, which the head's file needs, too."""
     others = frozenset(key for key in beside.metadata if not key.startswith("tokenizer."))
-    return copied_entries(beside, without=others)
+    return copy_entries(beside, without=others)
 
 
 def tensors_of(head: ReadHead, target: ModelInfo, kind: str) -> list[StreamedTensor]:
@@ -249,17 +255,17 @@ def tensors_of(head: ReadHead, target: ModelInfo, kind: str) -> list[StreamedTen
     tensors, config = head.tensors, head.config
     written = [_fc(head, target, kind)]
     if head.norm_before_fc:
-        written.append(vector("enc.output_norm.weight", tensors["input_norm.weight"].floats()))
-    written += [vector(name, tensors[source].floats()) for source, name in VECTORS.items()]
+        written.append(convert_vector("enc.output_norm.weight", tensors["input_norm.weight"].floats()))
+    written += [convert_vector(name, tensors[source].floats()) for source, name in VECTORS.items()]
     for part in "qk":
         source = tensors[f"layer.self_attn.{part}_proj.weight"]
         shape = _shape(source, multiple_of=config.head_dim)
         rows = interleaved(source, config.head_dim)
-        written.append(matrix(f"blk.0.attn_{part}.weight", rows, shape, kind, block=config.head_dim))
+        written.append(convert_matrix(f"blk.0.attn_{part}.weight", rows, shape, kind, block=config.head_dim))
     written += [_plain(name, tensors[source], kind) for source, name in MATRICES.items()]
     factors = config.rope.factors(config.head_dim)
     if factors is not None:
-        written.append(vector("rope_freqs.weight", factors))
+        written.append(convert_vector("rope_freqs.weight", factors))
     return [*written, *_vocabulary_tensors(head, target, kind)]
 
 
@@ -269,7 +275,7 @@ def _fc(head: ReadHead, target: ModelInfo, kind: str) -> StreamedTensor:
     fc, columns = head.tensors["fc.weight"], NUM_TAPS * target.n_embd
     if gains is not None and gains.shape != (fc.shape[1],):
         raise ModelFileError(f"the gains of fc_norm are {len(gains)} numbers, fc reads {fc.shape[1]}")
-    return matrix("fc.weight", scaled_columns(fc, gains, num_columns=columns), (fc.shape[0], columns), kind)
+    return convert_matrix("fc.weight", scaled_columns(fc, gains, num_columns=columns), (fc.shape[0], columns), kind)
 
 
 def _vocabulary_tensors(head: ReadHead, target: ModelInfo, kind: str) -> Iterator[StreamedTensor]:
@@ -280,12 +286,12 @@ def _vocabulary_tensors(head: ReadHead, target: ModelInfo, kind: str) -> Iterato
     if output is not None:
         yield _plain("output.weight", output, kind, most_rows=target.n_vocab)
     if head.target_tokens is not None:
-        yield indices("d2t", head.target_tokens)
+        yield convert_indices("d2t", head.target_tokens)
 
 
 def _plain(name: str, source: StoredTensor, kind: str, *, most_rows: int | None = None) -> StreamedTensor:
     num_rows, columns = _shape(source)
-    return matrix(name, source.rows, (min(num_rows, most_rows or num_rows), columns), kind)
+    return convert_matrix(name, source.rows, (min(num_rows, most_rows or num_rows), columns), kind)
 
 
 def _shape(source: StoredTensor, *, multiple_of: int = 1) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.reference import SUFFIX
-from eaglelocal.core.atomic_file import put_in_place
+from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import PRIVATE, SHARED, make_folder
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.gguf.arch_keys import TOKENS_KEY
@@ -27,8 +27,8 @@ from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor, file_bytes_at_most, write_streamed
-from eaglelocal.probe.process_info import birth_of, is_alive
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, max_file_bytes, write_streamed
+from eaglelocal.probe.process_info import is_alive, start_mark
 
 MAX_HEADS = 64  # of one kind of target, the newest, that are read
 SPARE_DISK_BYTES = 200_000_000
@@ -54,7 +54,7 @@ def folder_of(beside: Header, target: ModelInfo) -> Path:
     return locations.heads_dir() / digest.hexdigest()
 
 
-def place_of(beside: Header, target: ModelInfo, name: str, kind: str) -> Path:
+def head_path(beside: Header, target: ModelInfo, name: str, kind: str) -> Path:
     """Return the path for a head of this name, in the type `kind`."""
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "head"
     return folder_of(beside, target) / f"{slug}-{kind}.gguf"
@@ -101,7 +101,7 @@ class UnfinishedHead:
     is_being_written: bool
 
 
-def unfinished_heads() -> list[UnfinishedHead]:
+def find_unfinished_heads() -> list[UnfinishedHead]:
     """Return the partial files in the folders where `--draft auto` looks."""
     found = []
     for path in sorted(locations.heads_dir().glob(f"*/*{PARTIAL}")):
@@ -112,7 +112,7 @@ def unfinished_heads() -> list[UnfinishedHead]:
 
 def _partial_of(path: Path) -> Path:
     """Return the path of a partial file, which names the writing process, so that others know when it has ended."""
-    return path.with_name(f"{path.name}.{os.getpid()}-{birth_of(os.getpid())}{PARTIAL}")
+    return path.with_name(f"{path.name}.{os.getpid()}-{start_mark(os.getpid())}{PARTIAL}")
 
 
 def _has_writer(partial: Path) -> bool:
@@ -133,7 +133,7 @@ def drop_leftovers(folder: Path) -> int:
 
 
 @contextmanager
-def written(
+def write_head_file(
     path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor], *, on_progress: Progress
 ) -> Iterator[Path]:
     """Write a complete head beside `path`; it becomes `path` when the block ends well, else it is deleted.
@@ -172,7 +172,7 @@ def _unwritable(place: Path, error: OSError) -> ResourceError:
 
 def _appear(partial: Path, path: Path) -> None:
     try:
-        put_in_place(partial, path)
+        flush_and_rename(partial, path)
     except OSError as error:
         raise _unwritable(path, error) from error
 
@@ -187,7 +187,7 @@ def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTe
 
     try:
         _make_folder(path.parent)
-        _check_disk(path.parent, file_bytes_at_most(entries, tensors))
+        _check_disk(path.parent, max_file_bytes(entries, tensors))
         write_streamed(path, "eagle3", entries=entries, tensors=tensors, on_bytes=count)
     except OSError as error:
         raise _unwritable(path.parent, error) from error

@@ -18,13 +18,13 @@ from eaglelocal import locations
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.gguf.arch_keys import TOKENS_KEY
 from eaglelocal.gguf.ggml_types import GgmlType
-from eaglelocal.gguf.head_requantization import lightened, lighter_types
+from eaglelocal.gguf.head_requantization import requantize_header, requantized_types
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.tensors import raw_pieces, read_span
+from eaglelocal.gguf.tensors import read_raw_pieces, read_span
 from eaglelocal.gguf.values import ValueType
-from eaglelocal.gguf.writer import Bytes, KeyValue, StreamedTensor, copied_entries
-from eaglelocal.hub.heads.head_store import drop_leftovers, written
+from eaglelocal.gguf.writer import Bytes, KeyValue, StreamedTensor, copy_entries
+from eaglelocal.hub.heads.head_store import drop_leftovers, write_head_file
 from eaglelocal.hub.heads.weight_conversion import PIECE_BYTES, encode
 
 METHOD = "1"  # part of every name: raise it when the same original would give another copy
@@ -42,13 +42,13 @@ def light_copy(path: Path, kind: str, *, on_progress: Progress) -> Path:
     Raises ModelFileError where the head cannot be read, ResourceError where the copy cannot be written.
     """
     header = read_header(path)
-    types = lighter_types(header, kind)
+    types = requantized_types(header, kind)
     if not types:
         return path
     try:
         copy = place_of(path, kind)
         if not is_current(copy):  # or it is damaged
-            drop_stale(copy.parent)
+            delete_stale_copies(copy.parent)
             _write(copy, header, types, kind, on_progress)
         return copy
     except (OSError, ValueError) as error:
@@ -71,7 +71,7 @@ def place_of(path: Path, kind: str) -> Path:
     return locations.light_heads_dir() / f"{path.stem[:MAX_STEM]}-{told.hexdigest()[:12]}-{kind}.gguf"
 
 
-def all_copies() -> list[Path]:
+def list_copies() -> list[Path]:
     """Return the copies of all heads, also outdated ones."""
     return sorted(locations.light_heads_dir().glob("*.gguf"))
 
@@ -83,7 +83,7 @@ def copies_of(path: Path) -> list[Path]:
     return []
 
 
-def drop_stale(folder: Path) -> int:
+def delete_stale_copies(folder: Path) -> int:
     """Delete outdated copies, and what killed writers left; return the bytes that this freed."""
     freed = 0
     for copy in folder.glob("*.gguf"):
@@ -108,25 +108,27 @@ def is_current(copy: Path) -> bool:
 
 def _write(copy: Path, header: Header, types: Mapping[str, GgmlType], kind: str, on_progress: Progress) -> None:
     entries = [
-        *copied_entries(header, without=frozenset({FILE_TYPE_KEY, ORIGIN_KEY})),
+        *copy_entries(header, without=frozenset({FILE_TYPE_KEY, ORIGIN_KEY})),
         KeyValue(FILE_TYPE_KEY, ValueType.UINT32, FILE_TYPES[kind]),
         KeyValue(ORIGIN_KEY, ValueType.STRING, header.path.absolute().as_uri()),
     ]
     tensors = [_tensor(header, tensor, types.get(name)) for name, tensor in header.tensors.items()]
-    with written(copy, entries, tensors, on_progress=on_progress) as made:
+    with write_head_file(copy, entries, tensors, on_progress=on_progress) as made:
         _check(read_header(made), header, kind)
 
 
 def _check(copy: Header, original: Header, kind: str) -> None:
     """Raise ResourceError where the copy differs from the one that was asked for, in its tensors or its tokens."""
-    kept = [[(t.name, t.shape, t.type) for t in head.tensors.values()] for head in (copy, lightened(original, kind))]
+    kept = [
+        [(t.name, t.shape, t.type) for t in head.tensors.values()] for head in (copy, requantize_header(original, kind))
+    ]
     if kept[0] != kept[1] or copy.array_bytes(TOKENS_KEY) != original.array_bytes(TOKENS_KEY):
         raise ResourceError(f"{original.path.name} came out otherwise than it should")
 
 
 def _tensor(header: Header, tensor: TensorInfo, light: GgmlType | None) -> StreamedTensor:
     if light is None:
-        as_it_is = partial(raw_pieces, header, tensor.name, PIECE_BYTES)
+        as_it_is = partial(read_raw_pieces, header, tensor.name, PIECE_BYTES)
         return StreamedTensor(tensor.name, tensor.shape, tensor.type, as_it_is)
     return StreamedTensor(tensor.name, tensor.shape, light, partial(_encoded, header, tensor, light))
 

@@ -20,7 +20,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.cursor import malformed_error
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -68,20 +68,22 @@ class StoredTensor:
     def integers(self) -> Ints:
         """Return the whole tensor as int64. Raises ModelFileError where it holds no integers."""
         if self.dtype not in INTS:
-            raise refuse(self.path.name, f"tensor {self.name} is {self.dtype} where integers are due")
+            raise malformed_error(self.path.name, f"tensor {self.name} is {self.dtype} where integers are due")
         return np.frombuffer(self._read(0, self.nbytes), INTS[self.dtype]).astype(np.int64).reshape(self.shape)
 
     def _as_floats(self, raw: bytes) -> Floats:
         if not self.is_float:
             known = ", ".join(FLOATS)
-            raise refuse(self.path.name, f"tensor {self.name} is {self.dtype}; weights are read as {known}", hint="")
+            raise malformed_error(
+                self.path.name, f"tensor {self.name} is {self.dtype}; weights are read as {known}", hint=""
+            )
         numbers = np.frombuffer(raw, FLOATS[self.dtype])
         if self.dtype == "BF16":
             floats = (numbers.astype(np.uint32) << 16).view(np.float32)
         else:
             floats = numbers.astype(np.float32)
         if not np.isfinite(floats).all():
-            raise refuse(self.path.name, f"tensor {self.name} holds numbers that are not finite")
+            raise malformed_error(self.path.name, f"tensor {self.name} holds numbers that are not finite")
         return floats
 
     def _read(self, start: int, num_bytes: int) -> bytes:
@@ -90,9 +92,9 @@ class StoredTensor:
                 file.seek(self.offset + start)
                 raw = file.read(num_bytes)
         except OSError as error:
-            raise refuse(self.path.name, f"cannot be read: {error.strerror}") from error
+            raise malformed_error(self.path.name, f"cannot be read: {error.strerror}") from error
         if len(raw) != num_bytes:
-            raise refuse(self.path.name, f"cut short inside tensor {self.name}")
+            raise malformed_error(self.path.name, f"cut short inside tensor {self.name}")
         return raw
 
 
@@ -101,11 +103,11 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise refuse(path.name, "is not a regular file", hint="")
+            raise malformed_error(path.name, "is not a regular file", hint="")
         with path.open("rb") as file:
             header, data_offset = _read_header(file, path, found.st_size)
     except OSError as error:
-        raise refuse(path.name, f"cannot be read: {error.strerror}") from error
+        raise malformed_error(path.name, f"cannot be read: {error.strerror}") from error
     check_count(path, len(header))
     tensors = [
         _tensor(path, name, entry, data_offset, found.st_size - data_offset)
@@ -119,25 +121,27 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
 def check_count(path: Path, num_tensors: int) -> None:
     """Raise ModelFileError on more tensors than any head has."""
     if num_tensors > MAX_TENSORS:
-        raise refuse(path.name, f"{num_tensors} tensors, more than the limit of {MAX_TENSORS} for a head", hint="")
+        raise malformed_error(
+            path.name, f"{num_tensors} tensors, more than the limit of {MAX_TENSORS} for a head", hint=""
+        )
 
 
 def _read_header(file: BinaryIO, path: Path, file_bytes: int) -> tuple[dict[str, object], int]:
     prefix = file.read(8)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or not 2 <= length <= min(MAX_HEADER_BYTES, file_bytes - 8):
-        raise refuse(path.name, f"no safetensors file: a header of {length} bytes in a file of {file_bytes}")
+        raise malformed_error(path.name, f"no safetensors file: a header of {length} bytes in a file of {file_bytes}")
     raw = file.read(length)
     try:
         header = json.loads(raw, object_pairs_hook=_Objects())
     except RecursionError:
-        raise refuse(path.name, "its header is nested too deeply") from None
+        raise malformed_error(path.name, "its header is nested too deeply") from None
     except _TooManyObjects:
-        raise refuse(path.name, f"more than {MAX_TENSORS} tensors, the limit for a head", hint="") from None
+        raise malformed_error(path.name, f"more than {MAX_TENSORS} tensors, the limit for a head", hint="") from None
     except ValueError as error:
-        raise refuse(path.name, f"its header is no JSON: {error}") from error
+        raise malformed_error(path.name, f"its header is no JSON: {error}") from error
     if not isinstance(header, dict):
-        raise refuse(path.name, "its header is no JSON object")
+        raise malformed_error(path.name, "its header is no JSON object")
     return header, 8 + length
 
 
@@ -163,29 +167,31 @@ class _Objects:
 
 def _tensor(path: Path, name: str, entry: object, data_offset: int, data_bytes: int) -> StoredTensor:
     if not isinstance(entry, dict):
-        raise refuse(path.name, f"tensor {name}: no entry but {str(entry)[:40]}")
+        raise malformed_error(path.name, f"tensor {name}: no entry but {str(entry)[:40]}")
     dtype, shape, begin, end = _dtype(path, name, entry), _counts(entry, "shape"), *_bounds(path, name, entry)
     if shape is None or len(shape) > MAX_DIMENSIONS:
-        raise refuse(path.name, f"tensor {name} has the shape {str(entry.get('shape'))[:80]}")
+        raise malformed_error(path.name, f"tensor {name} has the shape {str(entry.get('shape'))[:80]}")
     tensor = StoredTensor(name, dtype, shape, path, data_offset + begin, end - begin)
     if not 0 < tensor.num_elements * ITEM_BYTES[dtype] == tensor.nbytes:
-        raise refuse(path.name, f"tensor {name} {shape} of {dtype} lies in {tensor.nbytes} bytes")
+        raise malformed_error(path.name, f"tensor {name} {shape} of {dtype} lies in {tensor.nbytes} bytes")
     if end > data_bytes:
-        raise refuse(path.name, f"cut short: tensor {name} ends at byte {end} of the data, but it has {data_bytes}")
+        raise malformed_error(
+            path.name, f"cut short: tensor {name} ends at byte {end} of the data, but it has {data_bytes}"
+        )
     return tensor
 
 
 def _dtype(path: Path, name: str, entry: Mapping[str, object]) -> str:
     dtype = entry.get("dtype")
     if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
-        raise refuse(path.name, f"tensor {name} has the unknown type {str(dtype)[:40]}")
+        raise malformed_error(path.name, f"tensor {name} has the unknown type {str(dtype)[:40]}")
     return dtype
 
 
 def _bounds(path: Path, name: str, entry: Mapping[str, object]) -> tuple[int, int]:
     bounds = _counts(entry, "data_offsets")
     if bounds is None or len(bounds) != 2 or bounds[0] > bounds[1]:
-        raise refuse(path.name, f"tensor {name} has the offsets {str(entry.get('data_offsets'))[:80]}")
+        raise malformed_error(path.name, f"tensor {name} has the offsets {str(entry.get('data_offsets'))[:80]}")
     return bounds[0], bounds[1]
 
 
@@ -201,4 +207,4 @@ def _check_no_overlap(path: Path, tensors: list[StoredTensor]) -> None:
     ordered = sorted(tensors, key=lambda tensor: tensor.offset)
     for before, after in itertools.pairwise(ordered):
         if before.offset + before.nbytes > after.offset:
-            raise refuse(path.name, f"tensor {after.name} overlaps {before.name}")
+            raise malformed_error(path.name, f"tensor {after.name} overlaps {before.name}")

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import IO
 
 from eaglelocal.errors import ModelFileError
-from eaglelocal.gguf.cursor import refuse
+from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.hub.heads.pickle_interpreter import PickleInterpreter
 from eaglelocal.hub.heads.safetensors_files import ITEM_BYTES, MAX_DIMENSIONS, StoredTensor, check_count
 
@@ -50,7 +50,7 @@ class _View:
 def read_pickled(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of one file by name. Raises ModelFileError on whatever is no plain dictionary of tensors."""
     if not path.is_file():
-        raise refuse(path.name, "is not a regular file", hint="")
+        raise malformed_error(path.name, "is not a regular file", hint="")
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
             entries = {info.filename.partition("/")[2]: info for info in archive.infolist()}
@@ -58,24 +58,24 @@ def read_pickled(path: Path) -> dict[str, StoredTensor]:
             check_count(path, len(views))
             return {name: _located(path, file, name, view, entries) for name, view in views.items()}
     except DAMAGED as error:
-        raise refuse(path.name, f"not in torch's present format: {error}", hint=CONVERT) from error
+        raise malformed_error(path.name, f"not in torch's present format: {error}", hint=CONVERT) from error
     except OSError as error:
-        raise refuse(path.name, f"cannot be read: {error.strerror}") from error
+        raise malformed_error(path.name, f"cannot be read: {error.strerror}") from error
 
 
 def _views(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo | None) -> dict[str, _View]:
     if entry is None or not _is_stored(entry) or entry.file_size > MAX_PICKLE_BYTES:
-        raise refuse(path.name, "no archive of torch: it has no data.pkl of a sane size", hint=CONVERT)
+        raise malformed_error(path.name, "no archive of torch: it has no data.pkl of a sane size", hint=CONVERT)
     try:
         found = PickleInterpreter(_known, _storage).run(archive.read(entry))
     except ModelFileError as error:
-        raise refuse(path.name, error.message, hint=CONVERT) from error
+        raise malformed_error(path.name, error.message, hint=CONVERT) from error
     except Exception as error:  # a damaged pickle fails in many ways
-        raise refuse(path.name, f"its pickle is damaged: {type(error).__name__}: {error}") from error
+        raise malformed_error(path.name, f"its pickle is damaged: {type(error).__name__}: {error}") from error
     if not isinstance(found, dict) or not all(
         isinstance(name, str) and isinstance(view, _View) for name, view in found.items()
     ):
-        raise refuse(path.name, "no plain dictionary of tensors", hint=CONVERT)
+        raise malformed_error(path.name, "no plain dictionary of tensors", hint=CONVERT)
     return dict(found)
 
 
@@ -137,20 +137,20 @@ def _located(
     """Return a tensor with the place of its bytes, which must be in order and uncompressed, as torch writes them."""
     entry = entries.get(f"data/{view.storage.key}")
     if entry is None or not _is_stored(entry):
-        raise refuse(path.name, f"tensor {name} has no bytes of its own", hint=CONVERT)
+        raise malformed_error(path.name, f"tensor {name} has no bytes of its own", hint=CONVERT)
     item, count = ITEM_BYTES[view.storage.dtype], _elements(view.shape)
     if not view.shape or len(view.shape) > MAX_DIMENSIONS or not count or not _is_contiguous(view):
-        raise refuse(path.name, f"tensor {name} {view.shape} does not lie in order", hint=CONVERT)
+        raise malformed_error(path.name, f"tensor {name} {view.shape} does not lie in order", hint=CONVERT)
     if (view.first + count) * item > entry.file_size:
-        raise refuse(path.name, f"cut short: tensor {name} {view.shape} in {entry.file_size} bytes")
+        raise malformed_error(path.name, f"cut short: tensor {name} {view.shape} in {entry.file_size} bytes")
     file.seek(entry.header_offset)
     raw = file.read(LOCAL_HEADER.size)
     if len(raw) != LOCAL_HEADER.size or raw[:4] != b"PK\3\4":
-        raise refuse(path.name, f"damaged before tensor {name}")
+        raise malformed_error(path.name, f"damaged before tensor {name}")
     _, name_bytes, extra_bytes = LOCAL_HEADER.unpack(raw)
     start = entry.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes + view.first * item
     if start + count * item > os.fstat(file.fileno()).st_size:  # the archive's directory may state anything
-        raise refuse(path.name, f"cut short: tensor {name} {view.shape} ends behind the file")
+        raise malformed_error(path.name, f"cut short: tensor {name} {view.shape} ends behind the file")
     return StoredTensor(name, view.storage.dtype, view.shape, path, start, count * item)
 
 

@@ -60,7 +60,7 @@ class TrialAcceptance:
         return there[0] / self.drafts if there and self.drafts else 0.0
 
 
-def figures_of(counts: Iterable[tuple[int, Sequence[int]]], tokens: Iterable[int]) -> TrialAcceptance:
+def sum_acceptance(counts: Iterable[tuple[int, Sequence[int]]], tokens: Iterable[int]) -> TrialAcceptance:
     """Sum up answers: (drafts, accepted tokens per position) of each, and all tokens that were emitted."""
     drafts, accepted = 0, Counter[int]()
     for num_drafts, per_position in counts:
@@ -72,11 +72,11 @@ def figures_of(counts: Iterable[tuple[int, Sequence[int]]], tokens: Iterable[int
     return TrialAcceptance(drafts, tuple(accepted[i] for i in range(depth)), said.total(), most / max(said.total(), 1))
 
 
-def starts_better(other: TrialAcceptance, stated: TrialAcceptance) -> bool:
+def has_better_first_token(other: TrialAcceptance, stated: TrialAcceptance) -> bool:
     """Return whether this reading's first drafted token is accepted significantly more often."""
     return other.first - stated.first > SURE * math.hypot(other.first_error, stated.first_error)
 
 
-def goes_on_better(other: TrialAcceptance, stated: TrialAcceptance) -> bool:
+def has_longer_acceptance(other: TrialAcceptance, stated: TrialAcceptance) -> bool:
     """Return whether this reading's acceptance length is significantly higher."""
     return other.length - stated.length > SURE * math.hypot(other.length_error, stated.length_error)

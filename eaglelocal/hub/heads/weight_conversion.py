@@ -23,7 +23,7 @@ F32 = GGML_TYPES_BY_NAME["F32"]
 Rows = Callable[[int, int], Floats]  # first, end -> [end - first, columns]
 
 
-def matrix(name: str, rows: Rows, shape: tuple[int, int], kind: str, *, block: int = 1) -> StreamedTensor:
+def convert_matrix(name: str, rows: Rows, shape: tuple[int, int], kind: str, *, block: int = 1) -> StreamedTensor:
     """Return a matrix [rows, columns] of the type `kind`, read in pieces of whole blocks of rows.
 
     Where a row does not divide into the type's blocks, F16 stands in.
@@ -40,13 +40,13 @@ def matrix(name: str, rows: Rows, shape: tuple[int, int], kind: str, *, block: i
     return StreamedTensor(name, (columns, num_rows), encoded, pieces)
 
 
-def vector(name: str, values: Floats) -> StreamedTensor:
+def convert_vector(name: str, values: Floats) -> StreamedTensor:
     """Return a norm, or factors, in F32, as llama.cpp needs them."""
     flat = np.ascontiguousarray(values.reshape(-1), np.float32)
     return StreamedTensor(name, flat.shape, F32, lambda: iter([flat.view(np.uint8)]))
 
 
-def indices(name: str, values: Ints) -> StreamedTensor:
+def convert_indices(name: str, values: Ints) -> StreamedTensor:
     flat = np.ascontiguousarray(values, np.int64)
     return StreamedTensor(name, flat.shape, GGML_TYPES_BY_NAME["I64"], lambda: iter([flat.view(np.uint8)]))
 

@@ -20,7 +20,7 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
 from eaglelocal.gguf.values import Scalar, ValueType
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copied_entries, file_bytes_at_most
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries, max_file_bytes
 from eaglelocal.hub.inflation.demo_sizes import HEAD_DIM, DemoShape, DemoSize, choose_head, choose_target
 from eaglelocal.hub.inflation.ggml_blocks import Floats, RandomPool
 from eaglelocal.hub.inflation.patch_matrix import Patch, Patchwork, filled, vector, zeros
@@ -59,7 +59,7 @@ class FilePlan:
 
     @property
     def disk_bytes(self) -> int:
-        return file_bytes_at_most(self.entries, self.tensors)
+        return max_file_bytes(self.entries, self.tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def _label_entries(source: EmbeddedSource, reference: DemoSize, name: str) -> li
 
 
 def _with_copies(source: EmbeddedSource, changed: list[KeyValue]) -> list[KeyValue]:
-    return [*changed, *copied_entries(source.header, without=frozenset(entry.key for entry in changed))]
+    return [*changed, *copy_entries(source.header, without=frozenset(entry.key for entry in changed))]
 
 
 def _scalar(source: EmbeddedSource, key: str) -> float:

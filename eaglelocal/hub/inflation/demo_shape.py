@@ -28,7 +28,7 @@ class PlannedDemo:
     num_parameters: int
 
 
-def sketch(size: DemoSize, source_target: Path, source_head: Path) -> PlannedDemo:
+def plan_demo(size: DemoSize, source_target: Path, source_head: Path) -> PlannedDemo:
     """Return the pair's shapes. Raises ModelFileError or IncompatibleError where the sources cannot be inflated."""
     model = ModelInfo.from_header(read_header(source_target))
     eagle = EagleInfo.from_header(read_header(source_head))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from eaglelocal.core.atomic_file import put_in_place
+from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import SHARED, make_folder
 from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
@@ -148,8 +148,8 @@ def _write_pair(blueprint: Blueprint, paths: InflatedPaths, tally: _Tally) -> No
     _write(blueprint.head, partial.head, tally)
     _write(blueprint.target, partial.target, tally)
     check_pair(EagleInfo.from_header(read_header(partial.head)), ModelInfo.from_header(read_header(partial.target)))
-    put_in_place(partial.head, paths.head)
-    put_in_place(partial.target, paths.target)
+    flush_and_rename(partial.head, paths.head)
+    flush_and_rename(partial.target, paths.target)
 
 
 def _partial(path: Path) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from eaglelocal.core.events import EngineInfo
-from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob, as_recommended
+from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob, fill_recommended
 from eaglelocal.server.answer_encoder import PING, data
 from eaglelocal.server.answer_state import AnswerState, Delta
 from eaglelocal.server.http_errors import Problem
@@ -125,7 +125,7 @@ def value_at(value: object, path: Sequence[str]) -> object:
 
 def settings_of(params: SamplingParams, info: EngineInfo) -> dict[str, object]:
     """Return the sampling settings in llama.cpp's format. Samplers that do not exist here are left out."""
-    params = as_recommended(params, info.sampling)
+    params = fill_recommended(params, info.sampling)
     limit = -1 if params.max_tokens is None else params.max_tokens
     return {
         "n_ctx": info.n_ctx,

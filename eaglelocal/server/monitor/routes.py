@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from eaglelocal.core.events import EngineSnapshot
-from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, as_recommended
+from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, fill_recommended
 from eaglelocal.server.answer_encoder import data
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.dependencies import ServerState
@@ -116,7 +116,7 @@ def resident_row(one: LoadedModel, engine: EngineSnapshot, defaults: SamplingPar
 
 def model_of(loaded: Loaded, defaults: SamplingParams) -> dict[str, object]:
     """Return a loaded model's info. `sampling`: the defaults for requests that do not set them."""
-    params = as_recommended(defaults, loaded.info.sampling)
+    params = fill_recommended(defaults, loaded.info.sampling)
     sampling = {name: getattr(params, name) for name in sorted(RECOMMENDED)}
     told = {name: value for name, value in asdict(loaded.info).items() if name not in UNTOLD}
     return {"name": loaded.name, **told, "sampling": sampling}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from eaglelocal.core.tools import CallPart, ToolCall, joined
+from eaglelocal.core.tools import CallPart, ToolCall, join_calls
 from eaglelocal.server.answer_encoder import compact, is_object
 from eaglelocal.server.answer_state import AnswerState, Delta, News, ReasoningRun, TextRun
 from eaglelocal.server.anthropic.encoder import input_of
@@ -66,7 +66,7 @@ class OllamaEncoder:
         return self._line(self._shape(part.text, "", ()) | logprobs(choice, part)) if part.text or part.sampled else ""
 
     def ending(self, choice: AnswerState) -> str:
-        calls = whole_calls(choice, joined(self._calls))
+        calls = whole_calls(choice, join_calls(self._calls))
         return self._line(self._shape("", "", calls)) if calls else ""
 
     def closing(self, choices: Sequence[AnswerState]) -> str:

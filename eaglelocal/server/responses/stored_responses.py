@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eaglelocal.core.json_text import MAX_DEPTH, is_deeper, read_json
+from eaglelocal.core.json_text import MAX_DEPTH, is_nested_deeper, read_json
 from eaglelocal.server.answer_encoder import compact
 
 MAX_ENTRIES = 4096
@@ -35,7 +35,7 @@ class RecentItems:
 
     def keep(self, id: str, value: object) -> None:
         """Store a value and drop the oldest ones; a value that is too large or too deeply nested is not stored."""
-        if is_deeper(value, MAX_KEPT_DEPTH):
+        if is_nested_deeper(value, MAX_KEPT_DEPTH):
             return
         told = compact(value).encode("utf-8", "surrogatepass")  # half surrogates, which JSON can escape
         if len(told) > self.max_bytes:

@@ -17,7 +17,7 @@ SETTLED = 0.05  # deviation up to which a size is not tried again
 REACH, BEYOND = 2, 0.25  # times the largest known size that are tried; cost there, at least: as rows ** 0.25
 
 
-def lines(points: Mapping[int, float], most: int) -> list[float]:
+def interpolate_costs(points: Mapping[int, float], most: int) -> list[float]:
     """Return the costs of 0 .. most rows from those of some sizes: on lines between them, steeper beyond.
 
     >>> lines({1: 1.0, 3: 2.0}, 5)
@@ -63,7 +63,7 @@ def hoped(points: Mapping[int, float], deviations: Mapping[int, float], most: in
     sizes = list(points)
     costs = [cost * math.exp(-CURIOSITY * max(deviations[rows] - settled, 0.0)) for rows, cost in points.items()]
     last, cost = sizes[-1], costs[-1]
-    table = np.array(lines(dict(zip(sizes, costs, strict=True)), most))
+    table = np.array(interpolate_costs(dict(zip(sizes, costs, strict=True)), most))
     rows = np.arange(most + 1)
     behind = np.minimum(np.searchsorted(sizes, rows), len(sizes) - 1)  # index of the first known size >= rows
     cheaper = np.minimum(np.take(costs, behind), np.take(costs, np.maximum(behind - 1, 0)))

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
-from eaglelocal.speculation.costs.cost_curve import GUESSED_DEVIATION, hoped, lines, smoothed
+from eaglelocal.speculation.costs.cost_curve import GUESSED_DEVIATION, hoped, interpolate_costs, smoothed
 from eaglelocal.speculation.costs.cost_filter import NOISE, SLOPE_DEVIATION, CostFilter
 from eaglelocal.speculation.costs.kernel_warmup import KernelWarmup
 from eaglelocal.speculation.costs.saved_costs import FORMAT, MAX_ROWS, SavedCosts
@@ -138,7 +138,9 @@ class StepCosts:
             return 0.0
         if num_rows in steps:
             return self._unit_s * steps[num_rows].median
-        return self._unit_s * lines({rows: steps[rows].median for rows in sorted(steps)}, num_rows)[num_rows]
+        return (
+            self._unit_s * interpolate_costs({rows: steps[rows].median for rows in sorted(steps)}, num_rows)[num_rows]
+        )
 
     def overhead(self, drafted: bool) -> float:
         """Return the seconds of a step outside decode and draft steps.
@@ -327,7 +329,7 @@ class StepCosts:
             measured = self._filter.ratios
             deviations = {rows: self._filter.deviation(rows) for rows in measured}
             believed = smoothed(measured, deviations)
-            self._ratios = lines(believed, self._most)
+            self._ratios = interpolate_costs(believed, self._most)
             self._hoped = hoped(believed, deviations, self._most, noise=self._filter.noise)
         self._floored = {}
         self._slopes = self._filter.slopes

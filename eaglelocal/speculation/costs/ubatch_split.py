@@ -16,7 +16,7 @@ from itertools import takewhile
 Seconds = Callable[[int], float]  # of a pass, by its rows
 
 
-def passes(rows: Mapping[int, int], undivided: int = 0) -> list[int]:
+def split_rows(rows: Mapping[int, int], undivided: int = 0) -> list[int]:
     """Return the rows of each pass, as llama_batch_allocr::split_equal makes them of sequential sequences.
 
     undivided  last rows of a slot that must be in one pass, where recurrent states are kept for them; 0: none
@@ -67,7 +67,7 @@ def fillers(decoding: Mapping[int, int], idle: Sequence[int], seconds: Seconds, 
     decoding  rows of the slots that decode
     idle      slots that have none
     """
-    if len(passes(decoding, undivided)) <= 1:
+    if len(split_rows(decoding, undivided)) <= 1:
         return {}
     shortest, longest = min(decoding.values()), max(decoding.values())
     gaps = [slot for slot in idle if min(decoding) < slot < max(decoding)]
@@ -78,7 +78,7 @@ def fillers(decoding: Mapping[int, int], idle: Sequence[int], seconds: Seconds, 
         levelled | dict.fromkeys(gaps, longest),
         dict.fromkeys(gaps, shortest),
     ]
-    best = min(choices, key=lambda filler: sum(map(seconds, passes(joined(decoding, filler), undivided))))
+    best = min(choices, key=lambda filler: sum(map(seconds, split_rows(joined(decoding, filler), undivided))))
     return {slot: count for slot, count in best.items() if count}
 
 

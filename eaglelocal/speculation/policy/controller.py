@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.draft import Draft, Verdict
-from eaglelocal.core.request import MAX_DRAFT_TOKENS, OFF, DraftPolicy, Spec, fixed
+from eaglelocal.core.request import MAX_DRAFT_TOKENS, OFF, DraftPolicy, Spec, fixed_spec
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.costs.ubatch_split import fillers
@@ -163,7 +163,7 @@ class Controller:
         if not self._drafters.names:
             return OFF
         most = self._max_draft
-        return spec if most is None or spec.num_draft_tokens <= most else fixed(most)
+        return spec if most is None or spec.num_draft_tokens <= most else fixed_spec(most)
 
     def respec(self, spec: Spec) -> None:
         """Set the spec of requests that set none; those that run start over, with what others taught."""

@@ -137,7 +137,7 @@ def _thoughts_of(template: str) -> Thoughts | None:
     return Thoughts(rows[0].begin, rows[0].end, rows[0].label) if rows else None
 
 
-def markers_of(split: Split) -> tuple[str, ...]:
+def list_markers(split: Split) -> tuple[str, ...]:
     """Return the markers of a split, in the order of their control characters."""
     if is_harmony(split):
         return harmony.MARKERS

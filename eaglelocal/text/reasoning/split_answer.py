@@ -13,7 +13,7 @@ from eaglelocal.core.tools import Notation, Split
 from eaglelocal.text.detokenizer import Detokenizer, Pieces
 from eaglelocal.text.reasoning.harmony import HarmonyKind, HarmonyParser
 from eaglelocal.text.reasoning.markers import MarkReader, control_char
-from eaglelocal.text.reasoning.model_families import is_harmony, is_spelled, markers_of
+from eaglelocal.text.reasoning.model_families import is_harmony, is_spelled, list_markers
 from eaglelocal.text.reasoning.think_parser import ThoughtParser, ThoughtTail
 from eaglelocal.text.reasoning.turn_parser import TurnParser
 from eaglelocal.text.stops.answer_text import AnswerPiece, AnswerText
@@ -30,7 +30,7 @@ class SplitText:
     def __init__(self, split: Split, new_id: NewId) -> None:
         self._found = AnswerCollector(new_id, split.parallel)
         self._parser = parser_of(split, self._found)
-        self._reader = MarkReader([*markers_of(split), *openings_of(split)], spelled=is_spelled(split))
+        self._reader = MarkReader([*list_markers(split), *openings_of(split)], spelled=is_spelled(split))
 
     def push(self, text: str) -> AnswerPiece:
         for item in self._reader.push(text):
@@ -59,7 +59,7 @@ class SplitAnswerText:
     __slots__ = ("_chars", "_detokenizer", "_has_stopped", "_split", "_stops")
 
     def __init__(self, pieces: Pieces, stops: Sequence[str], split: Split, *, new_id: NewId) -> None:
-        markers = markers_of(split)
+        markers = list_markers(split)
         self._chars = {token: control_char(markers.index(name)) for token, name in split.marks}
         self._detokenizer, self._stops = Detokenizer(pieces), StopMatcher(stops)
         self._split = SplitText(split, new_id)

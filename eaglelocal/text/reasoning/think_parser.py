@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from eaglelocal.core.tools import Split, joined
+from eaglelocal.core.tools import Split, join_calls
 from eaglelocal.text.reasoning.markers import Item, Mark
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
 from eaglelocal.text.tool_calls.call_parser import CallParser, tell_all
@@ -51,7 +51,7 @@ class ThoughtTail:
             return
         aside, parser = self._reading
         parser.finish(is_cut=False)
-        calls = joined(aside.take_calls())
+        calls = join_calls(aside.take_calls())
         if not aside.has_text:
             found.thought.trim()
             tell_all(found, calls)

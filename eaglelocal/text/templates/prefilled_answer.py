@@ -30,7 +30,7 @@ class Beginning:
     is_said: bool = False
 
 
-def beginning_of(messages: Sequence[Message], family: Family) -> Beginning:
+def read_beginning(messages: Sequence[Message], family: Family) -> Beginning:
     """Return the beginning that the last message, which has no calls, gives the answer. An empty one gives nothing."""
     *before, last = messages
     thought, said = _parts(last, family)
@@ -40,7 +40,7 @@ def beginning_of(messages: Sequence[Message], family: Family) -> Beginning:
     return Beginning(tuple(before) or tuple(messages), thought if can_think else "")
 
 
-def within_thought(family: Family, rendered: str) -> str:
+def reopen_thought(family: Family, rendered: str) -> str:
     """Return the rendered prompt, ending inside a thought: one that it closes is left open, else one is begun."""
     thoughts, turns = family.thoughts, family.form.turns
     if turns is not None:

@@ -90,7 +90,7 @@ def _filled(part: str, texts: dict[str, str]) -> str:
     return PLACES.sub(lambda found: texts[found[1]], part)
 
 
-def fitting(pairs: Pairs, ranking: Ranking, document: str, most: int) -> list[int]:
+def truncate_pair(pairs: Pairs, ranking: Ranking, document: str, most: int) -> list[int]:
     """Return a pair of at most `most` tokens, with at most `ranking.max_document_tokens` of the document.
 
     Raises RequestError if it is empty, or longer even when truncated, where the request allows that.

@@ -62,20 +62,20 @@ def _is_composed(one: Schema) -> bool:
 
 
 # ---- looser schemas
-def looser(tool: Tool) -> Iterator[Tool]:
+def loosen_tool(tool: Tool) -> Iterator[Tool]:
     """Yield the tool with less and less of its schema, finally with any arguments; nothing for a strict tool."""
     if tool.is_strict:
         return
     for schema in _looser(schema_of(tool)):
         yield replace(tool, parameters=_json(schema))
-    yield with_any_arguments(tool)
+    yield allow_any_arguments(tool)
 
 
-def with_any_arguments(tool: Tool) -> Tool:
+def allow_any_arguments(tool: Tool) -> Tool:
     return tool if tool.is_strict else replace(tool, parameters='{"type": "object"}')
 
 
-def ways_to_bind(wanted: Constraint) -> Iterator[Constraint]:
+def loosen_constraint(wanted: Constraint) -> Iterator[Constraint]:
     """Yield the constraint as wanted, then, if it is not strict, with less and less of its schema."""
     schema = _schema_of(wanted)
     if schema is None:

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from eaglelocal.core.json_text import MAX_DEPTH, is_deeper
+from eaglelocal.core.json_text import MAX_DEPTH, is_nested_deeper
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.text.tool_calls.tagged_text import TEXT, value_of
 from eaglelocal.text.tool_calls.tool_schemas import parameter_schemas
@@ -63,7 +63,7 @@ class PythonCalls:
             # some models quote every value
             schema = schemas.get(key, TEXT)
             arguments[key] = value_of(value, schema) if isinstance(value, str) else value
-        if is_deeper(arguments, MAX_DEPTH):
+        if is_nested_deeper(arguments, MAX_DEPTH):
             raise ValueError("nested too deep")
         return ToolCall("", name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))
 

@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from eaglelocal.core.json_text import MAX_DEPTH, is_deeper, read_json
+from eaglelocal.core.json_text import MAX_DEPTH, is_nested_deeper, read_json
 from eaglelocal.core.tools import CallForm, Tool, ToolCall
 from eaglelocal.text.tool_calls.call_forms import IS_TEXT, KEY, NAME, VALUE
 from eaglelocal.text.tool_calls.schema_parts import Schema
@@ -258,7 +258,7 @@ def python_value(text: str) -> object:
         return text
     try:
         value = ast.literal_eval(text.strip())
-        if is_deeper(value, MAX_DEPTH):
+        if is_nested_deeper(value, MAX_DEPTH):
             return text
         return read_json(json.dumps(value, allow_nan=False))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

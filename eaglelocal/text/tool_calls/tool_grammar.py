@@ -24,7 +24,7 @@ from eaglelocal.core.json_text import read_object
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse, Turns
 from eaglelocal.errors import RequestError
 from eaglelocal.text.reasoning.harmony import CHANNEL, CONSTRAIN, MESSAGE
-from eaglelocal.text.reasoning.model_families import is_harmony, markers_of
+from eaglelocal.text.reasoning.model_families import is_harmony, list_markers
 from eaglelocal.text.tool_calls.argument_rules import argument_rules, json_rule, quoted, shared_rules
 from eaglelocal.text.tool_calls.call_forms import ARGS, ID, INDEX, MAYBE_ID, NAME, SHORT_ID
 from eaglelocal.text.tool_calls.tool_schemas import bound_schema, definitions_of, without_definitions
@@ -48,7 +48,7 @@ class Beside(Enum):
     TEXT = "text"  # any text, also before calls
 
 
-def constraint_of(
+def make_constraint(
     split: Split, choice: ToolChoice, wanted: Constraint | None, *, tokens: Mapping[str, int], is_split: bool
 ) -> Constraint | None:
     """Return the constraint that binds the answer; None: nothing does.
@@ -84,7 +84,7 @@ def opening_of(split: Split) -> str:
     """Return the marker that calls begin with; "" where there is none."""
     assert split.form is not None
     first = split.form.around[0] or split.form.call
-    return max((name for name in markers_of(split) if first.startswith(name)), key=len, default="")
+    return max((name for name in list_markers(split) if first.startswith(name)), key=len, default="")
 
 
 def turns_of(split: Split) -> Turns | None:
@@ -112,7 +112,7 @@ class _Frame:
         self._has_calls, self._beside = bool(split.tools) and split.form is not None, beside
         self._turns = turns_of(split)
         self._opening = opening_of(split) if beside is Beside.TEXT and self._turns is None else ""
-        names = sorted(markers_of(split), key=len, reverse=True)
+        names = sorted(list_markers(split), key=len, reverse=True)
         self._markers = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else re.compile("(?!)")
 
     def text(self) -> str:

@@ -15,7 +15,7 @@ from eaglelocal.errors import RequestError
 from eaglelocal.text.tool_calls import call_forms as forms
 from eaglelocal.text.tool_calls.argument_rules import json_rule
 from eaglelocal.text.tool_calls.call_writer import written_calls
-from eaglelocal.text.tool_calls.tool_grammar import constraint_of
+from eaglelocal.text.tool_calls.tool_grammar import make_constraint
 
 BYTES = LLTokenizer("byte")
 REQUIRED = ToolChoice(use=ToolUse.REQUIRED)
@@ -38,7 +38,7 @@ def fits(matcher: LLMatcher, text: str) -> bool:
 def grammar_of(form: CallForm, *schemas: Values, is_strict: bool = False) -> str:
     """Of a call of f0, f1 and so on."""
     tools = tuple(Tool(f"f{i}", "", json.dumps(one), is_strict=is_strict) for i, one in enumerate(schemas))
-    made = constraint_of(Split(form=form, tools=tools), REQUIRED, None, tokens={}, is_split=True)
+    made = make_constraint(Split(form=form, tools=tools), REQUIRED, None, tokens={}, is_split=True)
     assert made is not None
     return made.source
 

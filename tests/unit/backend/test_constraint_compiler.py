@@ -16,14 +16,14 @@ from eaglelocal.backend.constraint_compiler import MAX_KEPT, LlamaConstraints, _
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.constraint import Constraint, Syntax
-from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse, joined
+from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse, join_calls
 from eaglelocal.engine.answer_constraint import AnswerConstraint
 from eaglelocal.errors import RequestError
-from eaglelocal.text.reasoning.model_families import markers_of
+from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
 from eaglelocal.text.tool_calls.call_writer import written_calls
-from eaglelocal.text.tool_calls.tool_grammar import callable_tools, constraint_of
+from eaglelocal.text.tool_calls.tool_grammar import callable_tools, make_constraint
 
 DEMO = Path(__file__).parents[3] / "profiles" / "demo" / "guide-target.gguf"
 TOOLS = (Tool("f", "", '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'), Tool("g.h"))
@@ -103,7 +103,7 @@ def test_a_frame_counts_and_holds_its_answer() -> None:
 def test_every_kind_of_answer_has_room_in_a_frame(judge: Judge, wanted: Constraint, right: str, wrong: str) -> None:
     """Behind a thought, and beside calls."""
     split = Split(form=forms.HERMES, thought=THINK, tools=TOOLS)
-    framed = constraint_of(split, ToolChoice(), wanted, tokens={}, is_split=True)
+    framed = make_constraint(split, ToolChoice(), wanted, tokens={}, is_split=True)
     assert framed is not None and framed.frame
     for thought in ("", "<think>hm</think>\n"):
         assert judge.accepts(framed, f"{thought}{right}") and not judge.accepts(framed, f"{thought}{wrong}")
@@ -145,7 +145,7 @@ def written(form: CallForm, *calls: dict[str, object]) -> str:
 @pytest.mark.parametrize("parallel", [True, False])
 def test_a_required_call_is_bound_in_the_form_that_is_read(judge: Judge, form: CallForm, parallel: bool) -> None:
     split = Split(form=form, tools=TOOLS, parallel=parallel)
-    bound = constraint_of(split, replace(REQUIRED, parallel=parallel), None, tokens={}, is_split=True)
+    bound = make_constraint(split, replace(REQUIRED, parallel=parallel), None, tokens={}, is_split=True)
     one, two = written(form, {"n": 3}), written(form, {"n": 3}, {"n": 4})
     assert judge.accepts(bound, one)
     assert judge.accepts(bound, two) is (parallel and not form.is_one_call)
@@ -161,7 +161,7 @@ def test_a_required_call_is_bound_in_the_form_that_is_read(judge: Judge, form: C
     ):
         assert not judge.accepts(bound, wrong)
     parser = SplitText(split, lambda: "id")
-    (call,) = joined((*parser.push(one).calls, *parser.finish("").calls))
+    (call,) = join_calls((*parser.push(one).calls, *parser.finish("").calls))
     assert (call.name, json.loads(call.arguments)) == ("f", {"n": 3})
 
 
@@ -199,19 +199,19 @@ def test_what_a_family_writes_is_admitted_and_read(judge: Judge, form: CallForm,
     tool = RICH
     split = Split(form=form, tools=(tool,))
     text = written_calls(form, [(tool.name, arguments)])
-    assert judge.accepts(constraint_of(split, REQUIRED, None, tokens={}, is_split=True), text), text
+    assert judge.accepts(make_constraint(split, REQUIRED, None, tokens={}, is_split=True), text), text
     parser = SplitText(split, lambda: "id")
     told = [*(parser.push(char) for char in text), parser.finish("")]
-    assert [(call.name, json.loads(call.arguments)) for call in joined(part for one in told for part in one.calls)] == [
-        (tool.name, arguments)
-    ]
+    assert [
+        (call.name, json.loads(call.arguments)) for call in join_calls(part for one in told for part in one.calls)
+    ] == [(tool.name, arguments)]
     assert not "".join(one.text for one in told)
 
 
 @pytest.mark.parametrize("form", [forms.CODER, forms.GLM, forms.GEMMA, forms.LFM], ids=lambda form: form.label)
 def test_arguments_that_are_no_json_are_bound_by_the_schema_too(judge: Judge, form: CallForm) -> None:
     tool = replace(RICH, name="f")
-    bound = constraint_of(Split(form=form, tools=(tool,)), REQUIRED, None, tokens={}, is_split=True)
+    bound = make_constraint(Split(form=form, tools=(tool,)), REQUIRED, None, tokens={}, is_split=True)
     right: dict[str, object] = {"word": "a", "kind": "bird", "limit": 1, "where": {}}
     assert judge.accepts(bound, written(form, right))
     for key, value in (("kind", "tree"), ("limit", "many"), ("limit", 1.5), ("where", 3), ("exact", "perhaps")):
@@ -225,12 +225,12 @@ def test_a_thought_may_stand_before(judge: Judge, in_thought: bool, tokens: dict
     split = Split(form=forms.HERMES, thought=THINK, in_thought=in_thought, tools=TOOLS)
     opening: list[str | int] = [] if in_thought else ["<think>"]
     thought = [*opening, 'hm {"n": <b>', tokens.get("</think>", "</think>"), "\n\n"]
-    calls = constraint_of(split, REQUIRED, None, tokens=tokens, is_split=True)
+    calls = make_constraint(split, REQUIRED, None, tokens=tokens, is_split=True)
     call = written(forms.HERMES, {"n": 3})
     assert judge.accepts(calls, *thought, call)
     assert judge.accepts(calls, call) is not in_thought
     wanted = schema(type="object", properties={"a": {"type": "integer"}}, required=["a"])
-    answer = constraint_of(split, ToolChoice(), wanted, tokens=tokens, is_split=True)
+    answer = make_constraint(split, ToolChoice(), wanted, tokens=tokens, is_split=True)
     assert judge.accepts(answer, *thought, '{"a": 1}')
     assert judge.accepts(answer, *thought, call)
     assert not judge.accepts(answer, *thought, '{"a": "x"}')
@@ -239,22 +239,22 @@ def test_a_thought_may_stand_before(judge: Judge, in_thought: bool, tokens: dict
 def test_a_marker_that_is_a_token_is_asked_for_as_one(judge: Judge) -> None:
     split = Split(form=forms.MISTRAL_ARGS, tools=TOOLS)
     for token in (A_CONTROL, NORMAL):
-        bound = constraint_of(split, REQUIRED, None, tokens={"[TOOL_CALLS]": token}, is_split=True)
+        bound = make_constraint(split, REQUIRED, None, tokens={"[TOOL_CALLS]": token}, is_split=True)
         assert judge.accepts(bound, token, 'f[ARGS]{"n": 3}')
         assert not judge.accepts(bound, '[TOOL_CALLS]f[ARGS]{"n": 3}')
 
 
 def test_harmony_binds_channels(judge: Judge) -> None:
     split = Split(form=forms.HARMONY, tools=TOOLS)
-    tokens = {name: 400 + index for index, name in enumerate(markers_of(split))}
-    start, channel, message, constrain, end = (tokens[name] for name in markers_of(split)[:5])
+    tokens = {name: 400 + index for index, name in enumerate(list_markers(split))}
+    start, channel, message, constrain, end = (tokens[name] for name in list_markers(split)[:5])
     thought = (channel, "analysis", message, "hm", end, start, "assistant")
     call = (channel, "commentary to=functions.f ", constrain, "json", message, '{"n": 3}')
-    bound = constraint_of(split, REQUIRED, None, tokens=tokens, is_split=True)
+    bound = make_constraint(split, REQUIRED, None, tokens=tokens, is_split=True)
     before = (" to=functions.f", channel, "commentary json", message, '{"n": 3}')
     for one in (call, before):
         assert judge.accepts(bound, *one) and judge.accepts(bound, *thought, *one)
-    wanted = constraint_of(split, ToolChoice(), Constraint(Syntax.JSON_OBJECT), tokens=tokens, is_split=True)
+    wanted = make_constraint(split, ToolChoice(), Constraint(Syntax.JSON_OBJECT), tokens=tokens, is_split=True)
     assert judge.accepts(wanted, *thought, channel, "final", message, "{}") and judge.accepts(wanted, *call)
     assert not judge.accepts(wanted, "{}")
 
@@ -263,9 +263,9 @@ def test_what_is_bound_when(judge: Judge) -> None:
     wanted = Constraint(Syntax.JSON_OBJECT)
     for form, is_split in itertools.product(forms.FORMS, (True, False)):
         split = Split(form=form, tools=TOOLS)
-        assert constraint_of(split, ToolChoice(), None, tokens={}, is_split=is_split) is None
+        assert make_constraint(split, ToolChoice(), None, tokens={}, is_split=is_split) is None
         if not is_split:
-            assert constraint_of(split, ToolChoice(), wanted, tokens={}, is_split=False) is wanted
+            assert make_constraint(split, ToolChoice(), wanted, tokens={}, is_split=False) is wanted
 
 
 def test_which_tools_may_be_called() -> None:
@@ -284,7 +284,7 @@ def test_an_answer_in_json_or_a_call_that_nothing_marks(judge: Judge, form: Call
     wanted = schema(
         type="object", properties={"name": {"type": "string"}, "parameters": {"type": "string"}}, required=["name"]
     )
-    bound = constraint_of(Split(form=form, tools=TOOLS), ToolChoice(), wanted, tokens={}, is_split=True)
+    bound = make_constraint(Split(form=form, tools=TOOLS), ToolChoice(), wanted, tokens={}, is_split=True)
     for fits in ('{"name": "f"}', '{"name": "fox"}', '{"name": "f", "parameters": "n"}', written(form, {"n": 3})):
         assert judge.accepts(bound, fits), fits
     for wrong in ('{"parameters": "n"}', written(form, {"n": "x"}), "hello"):
@@ -294,7 +294,7 @@ def test_an_answer_in_json_or_a_call_that_nothing_marks(judge: Judge, form: Call
 def test_definitions_are_found_from_within_a_whole_call(judge: Judge) -> None:
     said = {"type": "object", "properties": {"n": {"$ref": "#/$defs/one"}}, "required": ["n"]}
     tool = Tool("f", "", json.dumps({**said, "$defs": {"one": {"enum": [1, 2]}}}))
-    bound = constraint_of(Split(form=forms.LLAMA, tools=(tool,)), REQUIRED, None, tokens={}, is_split=True)
+    bound = make_constraint(Split(form=forms.LLAMA, tools=(tool,)), REQUIRED, None, tokens={}, is_split=True)
     assert judge.accepts(bound, written(forms.LLAMA, {"n": 2}))
     assert not judge.accepts(bound, written(forms.LLAMA, {"n": 3}))
 
@@ -309,7 +309,7 @@ def test_calls_of_strict_tools_are_bound_wherever_they_come(
     judge: Judge, form: CallForm, thought: tuple[str, str] | None
 ) -> None:
     split = Split(form=form, tools=STRICT, thought=thought)
-    bound = constraint_of(split, ToolChoice(), None, tokens={}, is_split=True)
+    bound = make_constraint(split, ToolChoice(), None, tokens={}, is_split=True)
     right, wrong = written(form, {"n": 3}), written(form, {"n": "x"})
     before = ["", "Let me see.\n\n", *(["<think>hm {</think>\n\n"] if thought else [])]
     for text in before:
@@ -323,7 +323,7 @@ def test_calls_of_strict_tools_are_bound_wherever_they_come(
 @pytest.mark.parametrize("marker", [A_CONTROL, NORMAL])
 def test_a_marker_that_is_a_token_ends_free_text(judge: Judge, marker: int) -> None:
     split = Split(form=forms.HERMES, tools=STRICT)
-    bound = constraint_of(split, ToolChoice(), None, tokens={"<tool_call>": marker}, is_split=True)
+    bound = make_constraint(split, ToolChoice(), None, tokens={"<tool_call>": marker}, is_split=True)
     assert judge.accepts(bound, "Well. ", marker, '\n{"name": "f", "arguments": {"n": 3}}\n</tool_call>')
     assert not judge.accepts(bound, "Well. ", marker, '\n{"name": "f", "arguments": {"n": "x"}}\n</tool_call>')
     assert not judge.accepts(bound, 'Well. <tool_call>\n{"name": "f", "arguments": {"n": "x"}}\n</tool_call>')
@@ -332,9 +332,9 @@ def test_a_marker_that_is_a_token_ends_free_text(judge: Judge, marker: int) -> N
 
 def test_strict_calls_on_harmony_s_channels(judge: Judge) -> None:
     split = Split(form=forms.HARMONY, tools=STRICT)
-    tokens = {name: 400 + index for index, name in enumerate(markers_of(split))}
-    start, channel, message, constrain, end = (tokens[name] for name in markers_of(split)[:5])
-    bound = constraint_of(split, ToolChoice(), None, tokens=tokens, is_split=True)
+    tokens = {name: 400 + index for index, name in enumerate(list_markers(split))}
+    start, channel, message, constrain, end = (tokens[name] for name in list_markers(split)[:5])
+    bound = make_constraint(split, ToolChoice(), None, tokens=tokens, is_split=True)
     thought = (channel, "analysis", message, "hm", end, start, "assistant")
     said = (channel, "commentary", message, "Let me see.", end, start, "assistant")
     call = (channel, "commentary to=functions.f ", constrain, "json", message)
@@ -342,14 +342,14 @@ def test_strict_calls_on_harmony_s_channels(judge: Judge) -> None:
         assert judge.accepts(bound, *before, *call, '{"n": 3}')
         assert not judge.accepts(bound, *before, *call, '{"n": "x"}')
     assert judge.accepts(bound, *thought, channel, "final", message, 'Any {"text"}.')
-    assert constraint_of(replace(split, in_said=True), ToolChoice(), None, tokens=tokens, is_split=True) is None
+    assert make_constraint(replace(split, in_said=True), ToolChoice(), None, tokens=tokens, is_split=True) is None
 
 
 @pytest.mark.parametrize("form", [forms.MUSE, forms.SOLAR], ids=lambda form: form.label)
 def test_strict_calls_in_messages_of_their_own(judge: Judge, form: CallForm) -> None:
     split, turns = Split(form=form, tools=STRICT), form.turns
     assert turns is not None
-    tokens = {name: 400 + index for index, name in enumerate(markers_of(split)) if name.startswith("<|")}
+    tokens = {name: 400 + index for index, name in enumerate(list_markers(split)) if name.startswith("<|")}
     names = re.compile(f"({'|'.join(map(re.escape, sorted(tokens, key=len, reverse=True)))})")
 
     def accepts(bound: Constraint | None, text: str) -> bool:
@@ -358,14 +358,14 @@ def test_strict_calls_in_messages_of_their_own(judge: Judge, form: CallForm) -> 
     thought, said = turns.thought + "hm" + turns.onward, turns.aside + "Let me see." + turns.onward
     right, wrong = written(form, {"n": 3}), written(form, {"n": "x"})
     for choice in (ToolChoice(), REQUIRED):
-        bound = constraint_of(split, choice, None, tokens=tokens, is_split=True)
+        bound = make_constraint(split, choice, None, tokens=tokens, is_split=True)
         befores = ["", thought] if choice is REQUIRED else ["", thought, said, thought + said]
         for before in befores:
             assert accepts(bound, before + right) and accepts(bound, before + written(form, {"n": 3}, {"n": 4}))
             assert not accepts(bound, before + wrong)
         assert accepts(bound, f'{thought}{turns.said}Any {{"text"}}.') is (choice is not REQUIRED)
-    assert constraint_of(replace(split, in_said=True), ToolChoice(), None, tokens=tokens, is_split=True) is None
-    wanted = constraint_of(split, ToolChoice(), Constraint(Syntax.JSON_OBJECT), tokens=tokens, is_split=True)
+    assert make_constraint(replace(split, in_said=True), ToolChoice(), None, tokens=tokens, is_split=True) is None
+    wanted = make_constraint(split, ToolChoice(), Constraint(Syntax.JSON_OBJECT), tokens=tokens, is_split=True)
     assert accepts(wanted, f"{thought}{turns.said}{{}}") and accepts(wanted, right)
     assert not accepts(wanted, "{}") and not accepts(wanted, turns.said + "no")
 
@@ -373,7 +373,7 @@ def test_strict_calls_in_messages_of_their_own(judge: Judge, form: CallForm) -> 
 def test_what_is_framed_as_said_may_be_framed(judge: Judge) -> None:
     split = Split(form=forms.COMMAND, tools=STRICT, thought=THINK, said=("<r>", "</r>"))
     tokens = {"<r>": A_CONTROL, "</r>": NORMAL, "<|START_ACTION|>": NORMAL + 1}
-    bound = constraint_of(split, ToolChoice(), None, tokens=tokens, is_split=True)
+    bound = make_constraint(split, ToolChoice(), None, tokens=tokens, is_split=True)
     call = written(forms.COMMAND, {"n": 3}).removeprefix("<|START_ACTION|>")
     assert judge.accepts(bound, "<think>hm</think>", A_CONTROL, "Yes.", NORMAL)
     assert judge.accepts(bound, A_CONTROL, "Yes.", NORMAL, NORMAL + 1, call)
@@ -381,8 +381,10 @@ def test_what_is_framed_as_said_may_be_framed(judge: Judge) -> None:
 
 def test_strict_tools_bind_nothing_where_nothing_marks_calls_or_none_is_read() -> None:
     for form in (forms.LLAMA, forms.LLAMA_4, forms.LLAMA_4_PYTHON):
-        assert constraint_of(Split(form=form, tools=STRICT), ToolChoice(), None, tokens={}, is_split=True) is None
-    assert constraint_of(Split(form=forms.HERMES, tools=STRICT), ToolChoice(), None, tokens={}, is_split=False) is None
+        assert make_constraint(Split(form=form, tools=STRICT), ToolChoice(), None, tokens={}, is_split=True) is None
+    assert (
+        make_constraint(Split(form=forms.HERMES, tools=STRICT), ToolChoice(), None, tokens={}, is_split=False) is None
+    )
 
 
 ODD = {
@@ -397,11 +399,11 @@ ODD = {
 @pytest.mark.parametrize("name", ODD)
 def test_what_a_schema_says_that_cannot_be_bound_binds_nothing(model: LlamaModel, form: CallForm, name: str) -> None:
     tool = Tool("f", "", json.dumps({"type": "object", "properties": {"a": ODD[name]}, "required": ["a"]}))
-    bound = constraint_of(Split(form=form, tools=(tool,)), REQUIRED, None, tokens={}, is_split=True)
+    bound = make_constraint(Split(form=form, tools=(tool,)), REQUIRED, None, tokens={}, is_split=True)
     assert bound is not None
     model.constraints.check(bound)
     strict = Split(form=forms.HERMES, tools=(replace(tool, is_strict=True),))
-    refused = constraint_of(strict, REQUIRED, None, tokens={}, is_split=True)
+    refused = make_constraint(strict, REQUIRED, None, tokens={}, is_split=True)
     assert refused is not None
     with pytest.raises(RequestError):
         model.constraints.check(refused)
@@ -474,7 +476,7 @@ def test_what_says_nothing_is_never_in_the_way(model: LlamaModel, judge: Judge, 
     assert judge.accepts(bound, '{"sure": "ab", "odd": [{"k": "v"}]}')
     assert not judge.accepts(bound, '{"sure": "ab", "odd": [{"k": 1}]}')
     tool = Tool("f", "", wanted.source, is_strict=is_strict)
-    call = constraint_of(Split(form=forms.HERMES, tools=(tool,)), REQUIRED, None, tokens={}, is_split=True)
+    call = make_constraint(Split(form=forms.HERMES, tools=(tool,)), REQUIRED, None, tokens={}, is_split=True)
     assert judge.accepts(call, written(forms.HERMES, {"sure": "ab", "odd": [{"k": "v"}]}))
 
 
@@ -485,7 +487,7 @@ def test_a_tool_of_a_server_is_called_by_its_whole_name(judge: Judge, form: Call
         pytest.skip("no name of Python's has these characters")
     split = Split(form=form, tools=(replace(TOOLS[0], name=name),))
     text = written_calls(form, [(name, {"n": 3})])
-    assert judge.accepts(constraint_of(split, REQUIRED, None, tokens={}, is_split=True), text)
+    assert judge.accepts(make_constraint(split, REQUIRED, None, tokens={}, is_split=True), text)
     parser = SplitText(split, lambda: "id")
     parts = [part for one in (*map(parser.push, text), parser.finish("")) for part in one.calls]
-    assert [(call.name, json.loads(call.arguments)) for call in joined(parts)] == [(name, {"n": 3})]
+    assert [(call.name, json.loads(call.arguments)) for call in join_calls(parts)] == [(name, {"n": 3})]

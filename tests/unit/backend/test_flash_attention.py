@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.backend.flash_attention import MAX_SCORES_BYTES, scores_bytes, settled
+from eaglelocal.backend.flash_attention import MAX_SCORES_BYTES, resolve_flash_attn, scores_bytes
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from eaglelocal.backend.flash_attention import MAX_SCORES_BYTES, scores_bytes, s
     ],
 )
 def test_what_auto_means(asked: str, on_gpu: bool, kv_type: str, scores: int, expected: str) -> None:
-    assert settled(asked, on_gpu=on_gpu, kv_type=kv_type, scores_bytes=scores) == expected
+    assert resolve_flash_attn(asked, on_gpu=on_gpu, kv_type=kv_type, scores_bytes=scores) == expected
 
 
 def test_scores_of_a_batch() -> None:

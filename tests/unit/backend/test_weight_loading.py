@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.backend.weight_loading import LAID_OUT, WIDE, has_room, types_to_read
+from eaglelocal.backend.weight_loading import LAID_OUT, WIDE, should_read_weights, types_to_read
 from eaglelocal.memory.budget import RAM, FreeMemory
 
 
@@ -35,4 +35,4 @@ def test_types(huge_pages: bool, lays_out: bool, is_brief: bool, types: set[str]
 )
 def test_room(free: int | None, gpus: tuple[str, ...], gpu_layers: int | None, fits: bool) -> None:
     rooms = [FreeMemory(RAM, free), *(FreeMemory(gpu, 100) for gpu in gpus)]
-    assert has_room(4, rooms, gpu_layers) is fits
+    assert should_read_weights(4, rooms, gpu_layers) is fits

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.bench.chart import WIDTH, axis_for, chart
+from eaglelocal.bench.chart import WIDTH, axis_for, draw_chart
 from eaglelocal.bench.results import CategoryResult
 from eaglelocal.bench.statistics import Bound
 
@@ -48,7 +48,7 @@ RUNS = [
 
 
 def drawn(runs: list[CategoryResult]) -> ElementTree.Element:
-    return ElementTree.fromstring(chart(runs, title="a <model> & more", subtitle="a head"))
+    return ElementTree.fromstring(draw_chart(runs, title="a <model> & more", subtitle="a head"))
 
 
 def test_it_is_well_formed_and_says_everything_in_words() -> None:
@@ -76,7 +76,7 @@ def test_bars_are_to_scale_and_whiskers_only_where_an_interval_is_known() -> Non
 
 
 def test_it_has_colours_for_dark_pages_and_needs_nothing_from_outside() -> None:
-    text = chart(RUNS, title="t", subtitle="s")
+    text = draw_chart(RUNS, title="t", subtitle="s")
     assert "prefers-color-scheme: dark" in text
     assert text.count("http") == 1  # the name space
 

@@ -19,8 +19,8 @@ from eaglelocal.bench.text_identity import (
     TextComparer,
     first_difference,
     judge,
+    plan_tie_bound,
     tie_bound,
-    tie_bound_of,
     weight_type,
 )
 from eaglelocal.core.events import TextPiece
@@ -147,4 +147,4 @@ def test_bounds_by_weights_and_cache(weights: str, kv_type: str, bound: float) -
 def test_the_weights_of_the_embedded_model() -> None:
     assert weight_type(read_header(demo_sources()[0])) == "BF16"
     plan = resolve(RunOptions(target="demo@native"), on_progress=lambda fraction, what: None)
-    assert tie_bound_of(plan) == 0.05
+    assert plan_tie_bound(plan) == 0.05

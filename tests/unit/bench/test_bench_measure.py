@@ -9,14 +9,14 @@ import pytest
 from doubles.measured_client import MeasuredClient, Told
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
-from eaglelocal.bench.evaluation import Evaluation, findings_of
+from eaglelocal.bench.evaluation import Evaluation, evaluate
 from eaglelocal.bench.json_object import result_object
 from eaglelocal.bench.measure import PLAIN, Measurement, TaskResult
 from eaglelocal.bench.prompt_run import Side
-from eaglelocal.bench.report import SAME_TEXT_HINT, report
-from eaglelocal.bench.run_order import PromptGroup, tasks
+from eaglelocal.bench.report import SAME_TEXT_HINT, report_text
+from eaglelocal.bench.run_order import PromptGroup, order_prompts
 from eaglelocal.bench.text_identity import DifferenceVerdict, TextComparer
-from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec, fixed
+from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.errors import EngineError
 
@@ -63,16 +63,16 @@ def measured(
 
 
 SPEEDS = {"off": (10.0, 10.0), "auto": (20.0, 9.0), "2": (16.0, 9.5), "8": (22.0, 4.0)}
-MODES = (AUTO, fixed(2), fixed(8))
+MODES = (AUTO, fixed_spec(2), fixed_spec(8))
 
 
 def found(num: int = 3) -> Evaluation:
-    laps, _ = measured(paced(SPEEDS), MODES, tasks(prompts(num), [1], repeats=1, warm_up=()))
-    return findings_of(laps, MODES, server=None)
+    laps, _ = measured(paced(SPEEDS), MODES, order_prompts(prompts(num), [1], repeats=1, warm_up=()))
+    return evaluate(laps, MODES, server=None)
 
 
 def test_every_side_answers_every_prompt_in_turning_order() -> None:
-    _, client = measured(paced(SPEEDS), MODES, tasks(prompts(2), [1], repeats=2, warm_up=()))
+    _, client = measured(paced(SPEEDS), MODES, order_prompts(prompts(2), [1], repeats=2, warm_up=()))
     asked = [(request.tokens, str(request.spec)) for request in client.requests]
     assert len(asked) == 2 * 2 * 2 * 4
     laps = [asked[i : i + 4] for i in range(0, len(asked), 4)]
@@ -82,7 +82,7 @@ def test_every_side_answers_every_prompt_in_turning_order() -> None:
 
 
 def test_warm_up_is_asked_and_does_not_count() -> None:
-    planned = tasks(prompts(1), [1], repeats=1, warm_up=[BenchPrompt("w", tokens=(0, 7))])
+    planned = order_prompts(prompts(1), [1], repeats=1, warm_up=[BenchPrompt("w", tokens=(0, 7))])
     laps, client = measured(paced(SPEEDS), (AUTO,), planned)
     assert len(laps) == 2
     assert [request.tokens for request in client.requests[:2]] == [(0, 7)] * 2
@@ -110,21 +110,21 @@ def test_modes_against_the_best_fixed_length_in_each_category_and_over_all() -> 
 
 
 def test_repeats_of_a_prompt_are_one_unit() -> None:
-    planned = tasks(prompts(2), [1], repeats=3, warm_up=())
+    planned = order_prompts(prompts(2), [1], repeats=3, warm_up=())
     laps, _ = measured(paced(SPEEDS), (AUTO,), planned)
-    (easy, _) = findings_of(laps, (AUTO,), server=None).runs
+    (easy, _) = evaluate(laps, (AUTO,), server=None).runs
     assert easy.num_pairs == 6
-    once = findings_of(laps[: len(laps) // 3], (AUTO,), server=None).runs[0]
+    once = evaluate(laps[: len(laps) // 3], (AUTO,), server=None).runs[0]
     assert easy.speedup == once.speedup
 
 
 def test_repeats_of_one_prompt_a_category_make_nobody_surer_of_others() -> None:
     """The spread between the prompts decides, not that of the same prompt asked again."""
-    many = findings_of(
-        measured(paced(SPEEDS), (AUTO,), tasks(prompts(1), [1], repeats=9, warm_up=()))[0], (AUTO,), server=None
+    many = evaluate(
+        measured(paced(SPEEDS), (AUTO,), order_prompts(prompts(1), [1], repeats=9, warm_up=()))[0], (AUTO,), server=None
     )
-    once = findings_of(
-        measured(paced(SPEEDS), (AUTO,), tasks(prompts(1), [1], repeats=1, warm_up=()))[0], (AUTO,), server=None
+    once = evaluate(
+        measured(paced(SPEEDS), (AUTO,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))[0], (AUTO,), server=None
     )
     (nine,), (one,) = many.summaries, once.summaries
     assert nine.speedup.high - nine.speedup.low == pytest.approx(one.speedup.high - one.speedup.low, rel=0.2)
@@ -135,23 +135,23 @@ def test_answers_too_short_are_counted_and_told() -> None:
         kind, number = request.tokens
         return Told(range(3 if number == 0 or kind == 1 else 20))
 
-    laps, _ = measured(told, (AUTO,), tasks(prompts(3), [1], repeats=1, warm_up=()))
-    findings = findings_of(laps, (AUTO,), server=None)
+    laps, _ = measured(told, (AUTO,), order_prompts(prompts(3), [1], repeats=1, warm_up=()))
+    findings = evaluate(laps, (AUTO,), server=None)
     easy, hard = findings.runs
     assert (easy.num_pairs, easy.num_short) == (2, 1)
     assert (hard.num_pairs, hard.num_short, hard.speedup) == (0, 3, None)
-    assert "(fewer than 8 tokens that count, or all at once): to 4 prompts" in report(findings)
-    assert "answers too short" in report(findings)
+    assert "(fewer than 8 tokens that count, or all at once): to 4 prompts" in report_text(findings)
+    assert "answers too short" in report_text(findings)
     told_hard = result_object(findings)["runs"][1]  # type: ignore[index]
     assert (told_hard["speedup"], told_hard["too_short"], told_hard["identical"]) == (None, 3, True)
 
 
 def test_nothing_long_enough_is_a_report_all_the_same() -> None:
-    laps, _ = measured(paced(SPEEDS, num_tokens=2), (AUTO,), tasks(prompts(1), [1], repeats=1, warm_up=()))
-    findings = findings_of(laps, (AUTO,), server=None)
+    laps, _ = measured(paced(SPEEDS, num_tokens=2), (AUTO,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))
+    findings = evaluate(laps, (AUTO,), server=None)
     told = result_object(findings)
     assert (told["spec"], told["geomean_speedup"], told["summaries"]) == (None, None, [])
-    assert "fewer than 8 tokens" in report(findings) and SAME_TEXT_HINT not in report(findings)
+    assert "fewer than 8 tokens" in report_text(findings) and SAME_TEXT_HINT not in report_text(findings)
 
 
 def test_a_text_that_differs_is_examined_and_named() -> None:
@@ -162,24 +162,26 @@ def test_a_text_that_differs_is_examined_and_named() -> None:
         gap = 0.01 if request.tokens[0] == 0 else 1.0
         return Told(tokens[len(request.tokens) - 2 :], gaps={0: (99, gap)})
 
-    laps, _ = measured(told, (AUTO,), tasks(prompts(1), [1], repeats=1, warm_up=()))
-    findings = findings_of(laps, (AUTO,), server=None)
+    laps, _ = measured(told, (AUTO,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))
+    findings = evaluate(laps, (AUTO,), server=None)
     assert [d.finding for run in findings.runs for d in run.differences] == [
         DifferenceVerdict.NEAR_TIE,
         DifferenceVerdict.DIFFERENT,
     ]
-    lines = report(findings).splitlines()
+    lines = report_text(findings).splitlines()
     (wrong,) = [i for i, line in enumerate(lines) if "in hard at token 6: DIFFERENT (gap 1)" in line]
     assert "in easy at token 6: near-tie (gap 0.01)" in lines[wrong + 1]
     assert SAME_TEXT_HINT in lines and "--flash-attn on" in SAME_TEXT_HINT
-    assert SAME_TEXT_HINT not in report(findings, flash_attn="on")
+    assert SAME_TEXT_HINT not in report_text(findings, flash_attn="on")
     runs = result_object(findings)["runs"]
     assert [(r["identical"], r["near_ties"], r["different"]) for r in runs] == [(False, 1, 0), (False, 0, 1)]  # type: ignore[attr-defined]
 
 
 def test_drawn_answers_share_a_seed_across_the_sides_and_no_other() -> None:
     params = SamplingParams(temperature=0.7, seed=5)
-    _, client = measured(paced(SPEEDS), (AUTO,), tasks(prompts(3), [1, 2], repeats=2, warm_up=()), params=params)
+    _, client = measured(
+        paced(SPEEDS), (AUTO,), order_prompts(prompts(3), [1, 2], repeats=2, warm_up=()), params=params
+    )
     by_mode = {spec: [(r.tokens, r.params.seed) for r in client.requests if r.spec == spec] for spec in (OFF, AUTO)}
     assert by_mode[OFF] == by_mode[AUTO]
     easy = [seed for tokens, seed in by_mode[OFF][: 2 * 6] if tokens[0] == 0]
@@ -187,8 +189,8 @@ def test_drawn_answers_share_a_seed_across_the_sides_and_no_other() -> None:
 
 
 def test_several_at_once_are_a_category_of_their_own() -> None:
-    laps, _ = measured(paced(SPEEDS), (AUTO,), tasks(prompts(2), [1, 4], repeats=1, warm_up=()))
-    findings = findings_of(laps, (AUTO,), server=None)
+    laps, _ = measured(paced(SPEEDS), (AUTO,), order_prompts(prompts(2), [1, 4], repeats=1, warm_up=()))
+    findings = evaluate(laps, (AUTO,), server=None)
     assert [(run.category, run.concurrency) for run in findings.runs] == [("easy", 1), ("hard", 1), ("mixed", 4)]
     assert findings.runs[2].num_answers == 4
     assert {summary.concurrency for summary in findings.summaries} == {1, 4}
@@ -199,16 +201,16 @@ def test_a_server_is_compared_and_stands_apart() -> None:
     def theirs(request: ChatRequest) -> Told:
         return Told(range(21), decode_s=20 / 12.5, prompt_tokens=11)
 
-    planned = tasks(prompts(2), [1], repeats=1, warm_up=())
+    planned = order_prompts(prompts(2), [1], repeats=1, warm_up=())
     laps, _ = measured(paced(SPEEDS), (AUTO,), planned, server=theirs)
-    findings = findings_of(laps, (AUTO,), server="server")
+    findings = evaluate(laps, (AUTO,), server="server")
     told = result_object(findings)
     assert {run["spec"] for run in told["runs"]} == {"auto"}  # type: ignore[attr-defined]
     assert {run["spec"] for run in told["server_runs"]} == {"server"}  # type: ignore[attr-defined]
     ratio = {one.category: one.ratio.mean for one in findings.comparisons}
     assert ratio["easy"] == pytest.approx(20 * math.sqrt(1.02) / 12.5)
     assert findings.num_other_prompts == 4
-    assert "another chat template" in report(findings)
+    assert "another chat template" in report_text(findings)
 
 
 def test_a_failure_leaves_what_was_measured() -> None:
@@ -222,14 +224,14 @@ def test_a_failure_leaves_what_was_measured() -> None:
     sides = [Side(PLAIN, client, OFF), Side("auto", client, AUTO)]
     measuring = Measurement(sides, GREEDY, examiner=TextComparer(sides[0], bound=0.1), on_ask=lambda task, done: None)
     with pytest.raises(EngineError, match="gone"):
-        measuring.run(tasks(prompts(3), [1], repeats=1, warm_up=()), laps, is_needed=lambda task: True)
+        measuring.run(order_prompts(prompts(3), [1], repeats=1, warm_up=()), laps, is_needed=lambda task: True)
     assert [lap.task.category for lap in laps] == ["easy", "hard"]
-    assert len(findings_of(laps, (AUTO,), server=None).runs) == 2
+    assert len(evaluate(laps, (AUTO,), server=None).runs) == 2
 
 
 @pytest.mark.parametrize("num", [1, 3, 12])
 def test_the_report_fits_eighty_columns(num: int) -> None:
-    assert max(map(len, report(found(num)).splitlines())) <= COLUMNS
+    assert max(map(len, report_text(found(num)).splitlines())) <= COLUMNS
 
 
 def test_a_claim_within_the_noise_is_warned_of() -> None:
@@ -237,10 +239,10 @@ def test_a_claim_within_the_noise_is_warned_of() -> None:
         _, number = request.tokens
         return Told(range(21), decode_s=1.0 if request.spec == OFF else (0.8, 1.2, 1.0, 0.9)[number % 4])
 
-    laps, _ = measured(told, (AUTO,), tasks(prompts(4), [1], repeats=1, warm_up=()))
-    findings = findings_of(laps, (AUTO,), server=None)
-    assert "auto: 1.04x plain, 95 %: " in report(findings)
-    assert report(findings).endswith("\n  warning: not distinguishable from plain")
+    laps, _ = measured(told, (AUTO,), order_prompts(prompts(4), [1], repeats=1, warm_up=()))
+    findings = evaluate(laps, (AUTO,), server=None)
+    assert "auto: 1.04x plain, 95 %: " in report_text(findings)
+    assert report_text(findings).endswith("\n  warning: not distinguishable from plain")
     assert result_object(findings)["summaries"][0]["distinguishable"] is False  # type: ignore[index]
 
 

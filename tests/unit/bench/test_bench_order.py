@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.modes import parse_levels, parse_modes
-from eaglelocal.bench.run_order import MIXED, rotated, tasks
-from eaglelocal.core.request import AUTO, PID, fixed
+from eaglelocal.bench.run_order import MIXED, order_prompts, rotated
+from eaglelocal.core.request import AUTO, PID, fixed_spec
 from eaglelocal.errors import UsageError
 
 
@@ -34,7 +34,7 @@ def test_two_sides_alternate_so_that_a_bent_drift_cancels_too() -> None:
 
 
 def test_categories_take_turns_and_repeats_come_later() -> None:
-    planned = tasks(prompts(x=2, y=1), [1], repeats=2, warm_up=())
+    planned = order_prompts(prompts(x=2, y=1), [1], repeats=2, warm_up=())
     assert [(t.category, t.unit, t.repeat) for t in planned] == [
         ("x", 0, 0), ("y", 0, 0), ("x", 1, 0), ("x", 0, 1), ("y", 0, 1), ("x", 1, 1),
     ]  # fmt: skip
@@ -44,7 +44,7 @@ def test_categories_take_turns_and_repeats_come_later() -> None:
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(2, 16), st.integers(1, 3))
 def test_waves_hold_every_prompt_and_are_full(x: int, y: int, level: int, repeats: int) -> None:
-    planned = tasks(prompts(x=x, y=y), [level], repeats=repeats, warm_up=())
+    planned = order_prompts(prompts(x=x, y=y), [level], repeats=repeats, warm_up=())
     assert all(len(t.prompts) == t.concurrency == level and t.category == MIXED for t in planned)
     assert len(planned) == repeats * -(-(x + y) // level)
     once = [prompt for t in planned if t.repeat == 0 for prompt in t.prompts]
@@ -54,7 +54,7 @@ def test_waves_hold_every_prompt_and_are_full(x: int, y: int, level: int, repeat
 
 def test_each_level_warms_up_before_it_counts() -> None:
     warm = [BenchPrompt("w", tokens=(1,)), BenchPrompt("w", tokens=(2,))]
-    planned = tasks(prompts(x=3), [3, 1], repeats=1, warm_up=warm)
+    planned = order_prompts(prompts(x=3), [3, 1], repeats=1, warm_up=warm)
     assert [(t.concurrency, t.counts, len(t.prompts)) for t in planned] == [
         (1, False, 1), (1, False, 1), (1, True, 1), (1, True, 1), (1, True, 1), (3, False, 3), (3, True, 3),
     ]  # fmt: skip
@@ -62,7 +62,7 @@ def test_each_level_warms_up_before_it_counts() -> None:
 
 
 def test_modes() -> None:
-    assert parse_modes("auto,pid, 2,8,2") == (AUTO, PID, fixed(2), fixed(8))
+    assert parse_modes("auto,pid, 2,8,2") == (AUTO, PID, fixed_spec(2), fixed_spec(8))
 
 
 @pytest.mark.parametrize("text", ["", "auto,", "2,x", "17", "-1", "off", "2,0"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.bench.bench_prompts import BenchPrompt, built_in, by_category, from_file, parse_line
+from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts, group_by_category, parse_line, read_prompts
 from eaglelocal.core.request import Image, Message
 from eaglelocal.errors import UsageError
 
@@ -80,51 +80,51 @@ def test_what_is_no_prompt_is_said_with_its_line(line: str, what: str, tmp_path:
     file = tmp_path / "prompts"
     file.write_text(f"fine\n\n{line}\n")
     with pytest.raises(UsageError, match=what) as told:
-        from_file(file)
+        read_prompts(file)
     assert "line 3" in told.value.message
 
 
 def test_a_missing_an_empty_and_a_binary_file_are_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
-        from_file(tmp_path / "none")
+        read_prompts(tmp_path / "none")
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(UsageError, match="no prompt"):
-        from_file(tmp_path / "empty")
+        read_prompts(tmp_path / "empty")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="cannot read"):
-        from_file(tmp_path / "binary")
+        read_prompts(tmp_path / "binary")
 
 
 def test_a_file_of_windows_and_separators_within_a_line(tmp_path: Path) -> None:
     file = tmp_path / "prompts"
     file.write_bytes('\ufeff{"prompt": "a\u2028b\x85c"}\r\nd\r\n'.encode())
-    assert from_file(file) == [said("a\u2028b\x85c"), said("d")]
+    assert read_prompts(file) == [said("a\u2028b\x85c"), said("d")]
 
 
 def test_categories_of_a_file_are_chosen_by_name(tmp_path: Path) -> None:
     file = tmp_path / "prompts"
     file.write_text('{"prompt": "a", "category": "x"}\nb\n')
-    assert from_file(file, ["x"]) == [said("a", "x")]
+    assert read_prompts(file, ["x"]) == [said("a", "x")]
     with pytest.raises(UsageError, match="poetry"):
-        from_file(file, ["poetry"])
+        read_prompts(file, ["poetry"])
 
 
 def test_an_unknown_category_is_said() -> None:
     with pytest.raises(UsageError, match="poetry"):
-        built_in(["poetry"], 1)
+        builtin_prompts(["poetry"], 1)
 
 
 def test_the_built_in_kinds_are_the_six_and_copying() -> None:
-    sorted_in = by_category(built_in([], 3))
+    sorted_in = group_by_category(builtin_prompts([], 3))
     assert set(sorted_in) == {"chat", "summarise", "passage", "math", "translate", "python", "copy"}
     assert all(len(set(prompts)) == 3 for prompts in sorted_in.values())
     assert all(prompt.messages[-1].role == "user" for prompts in sorted_in.values() for prompt in prompts)
 
 
 def test_a_category_named_twice_is_asked_once() -> None:
-    assert len(built_in(["math", "math"], 2)) == 2
+    assert len(builtin_prompts(["math", "math"], 2)) == 2
 
 
 def test_so_many_of_each_category() -> None:
     prompts = [said("a", "x"), said("b", "y"), said("c", "x")]
-    assert by_category(prompts, 1) == {"x": [prompts[0]], "y": [prompts[1]]}
+    assert group_by_category(prompts, 1) == {"x": [prompts[0]], "y": [prompts[1]]}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eaglelocal import locations
-from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.errors import UsageError
 
 NOWHERE = Path("/nonexistent")
@@ -16,7 +16,7 @@ NOWHERE = Path("/nonexistent")
 
 @pytest.fixture(scope="module")
 def catalog() -> Catalog:
-    return load(user_folder=NOWHERE)
+    return load_catalog(user_folder=NOWHERE)
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -81,7 +81,7 @@ def test_every_target_tells_when_it_came_out(catalog: Catalog, tmp_path: Path) -
     assert catalog.usual_release == "2025-08"
     text = (locations.profiles_dir() / "targets" / "qwen3-8b.toml").read_text(encoding="utf-8")
     write(tmp_path, "targets/mine.toml", text.replace('released = "2025-04"\n', ""))
-    assert load(user_folder=tmp_path).target("mine").released == ""  # a person need not know it
+    assert load_catalog(user_folder=tmp_path).target("mine").released == ""  # a person need not know it
 
 
 def test_every_figure_has_a_source(catalog: Catalog) -> None:
@@ -122,7 +122,7 @@ def test_a_wrong_name_gets_the_nearest(catalog: Catalog) -> None:
 def test_ours_and_yours(tmp_path: Path) -> None:
     write(tmp_path, "machines/box.toml", MACHINE)
     write(tmp_path, "machines/worn.toml", MACHINE.replace("[mine]", "[rtx-3090]").replace("900", "800"))
-    machines = load(user_folder=tmp_path).machines
+    machines = load_catalog(user_folder=tmp_path).machines
     assert (machines["mine"].ram_bytes, machines["mine"].num_gpus) == (64 * 2**30, 1)
     assert machines["rtx-3090"].bandwidth_gb_s == 800.0
     assert "rtx-4090" in machines
@@ -158,7 +158,7 @@ def test_ours_and_yours(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(tmp_path: Path, line: str, instead: str, words: tuple[str, ...]) -> None:
     path = write(tmp_path, "machines/box.toml", MACHINE.replace(line, instead))
     with pytest.raises(UsageError) as wrong:
-        load(user_folder=tmp_path)
+        load_catalog(user_folder=tmp_path)
     said = f"{wrong.value.message} {wrong.value.hint}"
     assert str(path) in said
     assert all(word in said for word in words), said
@@ -191,7 +191,7 @@ def test_senseless_figures_of_a_target_are_refused(tmp_path: Path, line: str, in
     assert line in text
     write(tmp_path, "targets/mine.toml", text.replace(line, instead, 1))
     with pytest.raises(UsageError) as wrong:
-        load(user_folder=tmp_path)
+        load_catalog(user_folder=tmp_path)
     assert words in wrong.value.message
 
 
@@ -210,7 +210,7 @@ def test_senseless_figures_of_experts_and_latent_caches_are_refused(
     assert line in text
     write(tmp_path, "targets/mine.toml", text.replace(line, instead, 1))
     with pytest.raises(UsageError, match=words):
-        load(user_folder=tmp_path)
+        load_catalog(user_folder=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["demo", "my model", "a b", "x.gguf", "None", "-x"])
@@ -218,14 +218,14 @@ def test_ids_that_no_reference_can_name_are_refused(tmp_path: Path, name: str) -
     text = (locations.profiles_dir() / "targets" / "qwen3-8b.toml").read_text(encoding="utf-8")
     write(tmp_path, f"targets/{name}.toml", text)
     with pytest.raises(UsageError, match="cannot be the name of an entry"):
-        load(user_folder=tmp_path)
+        load_catalog(user_folder=tmp_path)
 
 
 def test_capitals_are_no_other_name(tmp_path: Path) -> None:
     text = (locations.profiles_dir() / "targets" / "qwen3-8b.toml").read_text(encoding="utf-8")
     write(tmp_path, "targets/My-Qwen.toml", text.replace("e3-qwen3-8b-angelslim", "E3-Qwen3-8B-AngelSlim"))
     write(tmp_path, "machines/box.toml", MACHINE.replace("[mine]", "[My_Box]"))
-    catalog = load(user_folder=tmp_path)
+    catalog = load_catalog(user_folder=tmp_path)
     assert catalog.target("My-Qwen") is catalog.target("my-qwen")
     assert "e3-qwen3-8b-angelslim" in catalog.target("my-qwen").drafts
     assert catalog.machine("My_Box") is catalog.machine("my box")
@@ -234,7 +234,7 @@ def test_capitals_are_no_other_name(tmp_path: Path) -> None:
 def test_a_draft_for_a_target_that_there_is_not(tmp_path: Path) -> None:
     write(tmp_path, "drafts/mine.toml", DRAFT.replace("qwen3-8b", "qwen3-8bb").replace("3.5", "2.5"))
     with pytest.raises(UsageError) as wrong:
-        load(user_folder=tmp_path)
+        load_catalog(user_folder=tmp_path)
     assert "names the target 'qwen3-8bb', which there is not" in wrong.value.message
     assert "qwen3-8b" in wrong.value.hint
 
@@ -242,20 +242,20 @@ def test_a_draft_for_a_target_that_there_is_not(tmp_path: Path) -> None:
 def test_a_report_of_millions_of_drafted_tokens_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "drafts/mine.toml", DRAFT.replace("[2, 3.5]", "[900000000, 3.0]"))
     with pytest.raises(UsageError, match="900000000 drafted tokens, at most 64"):
-        load(user_folder=tmp_path)
+        load_catalog(user_folder=tmp_path)
 
 
 def test_a_draft_cannot_give_more_than_it_drafts(tmp_path: Path) -> None:
     write(tmp_path, "drafts/mine.toml", DRAFT)
     with pytest.raises(UsageError, match=r"2 drafted tokens cannot give 3\.5 a step"):
-        load(user_folder=tmp_path)
+        load_catalog(user_folder=tmp_path)
 
 
 def test_nested_keys_are_named_whole(tmp_path: Path, catalog: Catalog) -> None:
     text = (locations.profiles_dir() / "targets" / "qwen3-8b.toml").read_text(encoding="utf-8")
     write(tmp_path, "targets/mine.toml", text.replace("head_dim = 128", "head_dims = 128"))
     with pytest.raises(UsageError, match=r"lacks the key shape\.full_attention\.head_dim"):
-        load(user_folder=tmp_path)
+        load_catalog(user_folder=tmp_path)
     write(tmp_path, "targets/mine.toml", text.replace("layers = 36", "layers = 37"))
     with pytest.raises(UsageError, match="37 of 36 layers"):
-        load(user_folder=tmp_path)
+        load_catalog(user_folder=tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.estimated_shapes import expert_share, shape_of_draft, shape_of_mtp, shape_of_target
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
@@ -16,7 +16,7 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def catalog() -> Catalog:
-    return load(user_folder=Path("/nonexistent"))
+    return load_catalog(user_folder=Path("/nonexistent"))
 
 
 def shape(catalog: Catalog, target: str, quant: str) -> ModelShape:

@@ -15,7 +15,7 @@ from eaglelocal.client.http_client import HttpClient, parse_url
 from eaglelocal.client.http_server import chosen_model, info_of
 from eaglelocal.client.http_stream import NO_ID, Dialect, StreamedAnswer, chat_body, data_lines, refusal
 from eaglelocal.core.events import Tokens
-from eaglelocal.core.request import ChatRequest, Image, Message, fixed, parse_spec
+from eaglelocal.core.request import ChatRequest, Image, Message, fixed_spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
 
@@ -300,7 +300,7 @@ def test_all_sampling_is_passed_on_and_only_where_it_is_not_the_default() -> Non
 
 def test_a_server_of_ours_tells_all_figures() -> None:
     script = Script(our_words("one", " two", " three", drafted={1: True}), models=OUR_MODELS)
-    reply = asked(script, question(spec=fixed(3)))
+    reply = asked(script, question(spec=fixed_spec(3)))
     assert [piece.drafted for piece in reply.pieces] == [False, True, False]
     timings, told = reply.finished.timings, reply.finished.speculation
     assert (timings.draft_s, timings.verify_s, timings.host_s, timings.decode_s) == (0.1, 0.3, 0.01, 0.5)

@@ -21,10 +21,10 @@ from eaglelocal.client.running_servers import (
     NO_ANSWER,
     RunningServer,
     announce,
-    announced,
-    running_servers,
-    state_of,
-    this_server,
+    describe_this_server,
+    find_running_servers,
+    keep_announced,
+    request_state,
 )
 from eaglelocal.errors import EngineError
 
@@ -36,7 +36,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def server(port: int = 8421) -> RunningServer:
-    return this_server("127.0.0.1", port, target="demo", api_key="secret")
+    return describe_this_server("127.0.0.1", port, target="demo", api_key="secret")
 
 
 def write(text: str | bytes, name: str = "here-1-8421.json") -> Path:
@@ -47,8 +47,8 @@ def write(text: str | bytes, name: str = "here-1-8421.json") -> Path:
 
 
 def test_a_server_is_found_while_it_runs_and_only_by_its_owner() -> None:
-    with announced(server()) as path:
-        (found,) = running_servers()
+    with keep_announced(server()) as path:
+        (found,) = find_running_servers()
         assert (found.url, found.pid, found.target, found.api_key) == (
             "http://127.0.0.1:8421",
             os.getpid(),
@@ -57,7 +57,7 @@ def test_a_server_is_found_while_it_runs_and_only_by_its_owner() -> None:
         )
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert list(path.parent.iterdir()) == [path]
-    assert running_servers() == []
+    assert find_running_servers() == []
     assert not path.exists()
 
 
@@ -67,24 +67,24 @@ def test_the_key_is_not_in_what_a_log_would_show() -> None:
 
 def test_the_newest_comes_first() -> None:
     old = dataclasses.replace(server(1000), started_at=1.0)
-    with announced(old), announced(server(2000)):
-        assert [each.port for each in running_servers()] == [2000, 1000]
+    with keep_announced(old), keep_announced(server(2000)):
+        assert [each.port for each in find_running_servers()] == [2000, 1000]
 
 
 def test_what_is_said_anew_goes_with_the_server() -> None:
     own = server()
-    with announced(own) as path:
+    with keep_announced(own) as path:
         announce(dataclasses.replace(own, target="loaded by now"))
-        assert [each.target for each in running_servers()] == ["loaded by now"]
+        assert [each.target for each in find_running_servers()] == ["loaded by now"]
     assert not path.exists()
 
 
 def test_what_took_over_the_file_keeps_it() -> None:
-    with announced(server()) as path:
+    with keep_announced(server()) as path:
         successor = dataclasses.replace(server(), started_at=1.0)
         write(json.dumps(dataclasses.asdict(successor)), path.name)
     assert path.exists()
-    assert running_servers() == [successor]
+    assert find_running_servers() == [successor]
 
 
 def test_a_process_that_has_ended_and_its_pids_next_owner_are_stale() -> None:
@@ -92,14 +92,14 @@ def test_a_process_that_has_ended_and_its_pids_next_owner_are_stale() -> None:
     process.wait()
     ended = dataclasses.replace(server(1000), pid=process.pid)
     reborn = dataclasses.replace(server(2000), birth="1")
-    with announced(ended) as first, announced(reborn) as second:
-        assert running_servers() == []
+    with keep_announced(ended) as first, keep_announced(reborn) as second:
+        assert find_running_servers() == []
         assert not first.exists() and not second.exists()
 
 
 def test_another_machines_server_is_neither_joined_nor_removed() -> None:
-    with announced(dataclasses.replace(server(), machine="elsewhere", birth="1")) as path:
-        assert running_servers() == []
+    with keep_announced(dataclasses.replace(server(), machine="elsewhere", birth="1")) as path:
+        assert find_running_servers() == []
         assert path.exists()
 
 
@@ -122,13 +122,13 @@ GARBAGE = [
 @pytest.mark.parametrize("text", GARBAGE, ids=range(len(GARBAGE)))
 def test_garbage_is_passed_over(text: str | bytes) -> None:
     path = write(text)
-    assert running_servers() == []
+    assert find_running_servers() == []
     assert path.exists()  # it may be another version's
 
 
 def test_a_folder_in_place_of_a_file_is_passed_over() -> None:
     (locations.servers_dir() / "here-1-1.json").mkdir(parents=True)
-    assert running_servers() == []
+    assert find_running_servers() == []
 
 
 @given(
@@ -139,13 +139,13 @@ def test_a_folder_in_place_of_a_file_is_passed_over() -> None:
 )
 def test_no_value_raises(values: dict[str, object]) -> None:
     write(json.dumps(dataclasses.asdict(server()) | values))
-    for found in running_servers():
+    for found in find_running_servers():
         assert found.pid == os.getpid()
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_with_a_way_out(state: Path) -> None:
     (state / "eaglelocal").write_text("a file where the folder should be")
-    with pytest.raises(EngineError, match="cannot be written") as caught, announced(server()):
+    with pytest.raises(EngineError, match="cannot be written") as caught, keep_announced(server()):
         pass
     assert "XDG_STATE_HOME" in caught.value.hint
 
@@ -160,13 +160,13 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_a_way_out(state: Path)
     ],
 )
 def test_every_address_is_reached_over_the_loopback(host: str, url: str) -> None:
-    assert this_server(host, 80, target="demo").url == url
+    assert describe_this_server(host, 80, target="demo").url == url
 
 
 def test_the_state_is_asked_for() -> None:
     def asked(script: Script) -> str:
         with serving(script) as url:
-            return state_of(dataclasses.replace(server(), url=url))
+            return request_state(dataclasses.replace(server(), url=url))
 
     assert asked(Script()) == "ready"
     assert asked(Script(health=(503, {"state": "loading"}))) == "loading"
@@ -175,4 +175,4 @@ def test_the_state_is_asked_for() -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert state_of(dataclasses.replace(server(), url=url), timeout_s=0.1) == NO_ANSWER
+        assert request_state(dataclasses.replace(server(), url=url), timeout_s=0.1) == NO_ANSWER

@@ -18,7 +18,7 @@ from eaglelocal.client.servers.llama_server import TokenCount, reading_of_llama
 from eaglelocal.client.servers.prometheus import Samples
 from eaglelocal.client.servers.server_watch import ServerWatch
 from eaglelocal.client.servers.vllm_server import reading_of_vllm
-from eaglelocal.core.request import OFF, fixed
+from eaglelocal.core.request import OFF, fixed_spec
 from eaglelocal.errors import RequestError, UsageError
 
 
@@ -197,7 +197,7 @@ def test_what_can_be_done_is_asked_over_http() -> None:
         watch = ServerWatch(pages.url + "/v1", nobody)
         watch.cancel("a/b c")
         watch.switch(OFF)
-        watch.switch(fixed(3))
+        watch.switch(fixed_spec(3))
         pages.by_path["/v1/speculation"] = Page({"error": {"message": "nothing to switch", "code": "no_draft"}}, 400)
         with pytest.raises(RequestError, match="nothing to switch"):
             watch.switch(OFF)

@@ -6,7 +6,7 @@ import json
 
 from doubles.scripted_client import ScriptedClient, says, scripted_plan
 
-from eaglelocal.conversation.answer_stats import answer_object, honest_line, model_lines, total_lines
+from eaglelocal.conversation.answer_stats import answer_object, model_lines, statistics_line, total_lines
 from eaglelocal.core.events import EngineSnapshot, Finished
 from eaglelocal.core.request import OFF
 from eaglelocal.core.stats import SpeculationStats, Timings
@@ -22,24 +22,24 @@ def finished(speculation: SpeculationStats, *, tokens: int = 110, reason: str = 
 
 
 def test_the_line_of_a_drafted_answer() -> None:
-    assert honest_line(finished(ON)) == (
+    assert statistics_line(finished(ON)) == (
         "41.2 tok/s · acceptance length 3.11 · 74/118 drafted accepted · first token 0.21 s · 1.64x plain (estimated)"
     )
 
 
 def test_a_gain_that_was_not_measured_is_not_invented() -> None:
-    assert honest_line(finished(SpeculationStats("on", "", 1, 2, 1, (1,), emitted_tokens=2))).endswith(
+    assert statistics_line(finished(SpeculationStats("on", "", 1, 2, 1, (1,), emitted_tokens=2))).endswith(
         "gain not measured"
     )
 
 
 def test_off_says_why() -> None:
-    line = honest_line(finished(SpeculationStats("off", "switched off")))
+    line = statistics_line(finished(SpeculationStats("off", "switched off")))
     assert line == "41.2 tok/s · first token 0.21 s · speculation off: switched off"
 
 
 def test_asleep_after_some_drafts_shows_both() -> None:
-    line = honest_line(
+    line = statistics_line(
         finished(SpeculationStats("asleep", "0.94x over 256 tokens", 3, 9, 1, (1,), 0.94, emitted_tokens=4))
     )
     assert "1/9 drafted accepted" in line
@@ -47,12 +47,12 @@ def test_asleep_after_some_drafts_shows_both() -> None:
 
 
 def test_one_token_has_no_rate() -> None:
-    assert "tok/s" not in honest_line(finished(SpeculationStats("off", "x"), tokens=1))
+    assert "tok/s" not in statistics_line(finished(SpeculationStats("off", "x"), tokens=1))
 
 
 def test_a_cut_answer_says_so() -> None:
-    assert honest_line(finished(ON, reason="length")).endswith("cut at 110 tokens")
-    assert honest_line(finished(ON, reason="cancelled")).endswith("stopped")
+    assert statistics_line(finished(ON, reason="length")).endswith("cut at 110 tokens")
+    assert statistics_line(finished(ON, reason="cancelled")).endswith("stopped")
 
 
 def test_the_object_has_exactly_the_keys_of_the_contract() -> None:

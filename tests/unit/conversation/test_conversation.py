@@ -45,7 +45,7 @@ def test_what_is_saved_is_what_is_loaded(
 ) -> None:
     folder = tmp_path_factory.mktemp("talks")
     conversation_file.save(Conversation(system, turns), folder / "talk.json", target="m")
-    loaded = conversation_file.load(folder, "talk")
+    loaded = conversation_file.load_conversation(folder, "talk")
     assert (loaded.system, loaded.turns, loaded.name) == (system, turns, "talk")
 
 
@@ -111,7 +111,7 @@ def test_every_name_stays_in_the_folder(name: str) -> None:
 def test_a_broken_file_says_what_is_wrong(tmp_path: Path, content: str, complaint: str) -> None:
     (tmp_path / "talk.json").write_text(content)
     with pytest.raises(UsageError, match=complaint):
-        conversation_file.load(tmp_path, "talk")
+        conversation_file.load_conversation(tmp_path, "talk")
 
 
 @given(
@@ -123,19 +123,19 @@ def test_any_json_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory, 
     folder = tmp_path_factory.mktemp("talks")
     (folder / "talk.json").write_text(json.dumps({"version": 1, "turns": [content]}))
     with pytest.raises(EagleLocalError, match="turn 1"):
-        conversation_file.load(folder, "talk")
+        conversation_file.load_conversation(folder, "talk")
 
 
 def test_binary_rubbish_is_refused(tmp_path: Path) -> None:
     (tmp_path / "talk.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="not a conversation"):
-        conversation_file.load(tmp_path, "talk")
+        conversation_file.load_conversation(tmp_path, "talk")
 
 
 def test_a_mistyped_name_gets_the_nearest(tmp_path: Path) -> None:
     conversation_file.save(Conversation(turns=[Turn("a", "b")]), tmp_path / "holiday.json", target="m")
     with pytest.raises(UsageError) as caught:
-        conversation_file.load(tmp_path, "holliday")
+        conversation_file.load_conversation(tmp_path, "holliday")
     assert caught.value.hint == "/load holiday"
 
 

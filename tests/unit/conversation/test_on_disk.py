@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.markdown_export import as_markdown, export
+from eaglelocal.conversation.markdown_export import as_markdown, export_markdown
 from eaglelocal.conversation.question_history import MAX_ENTRIES, MAX_FILE_BYTES, QuestionHistory
 from eaglelocal.errors import ResourceError, UsageError
 
@@ -65,25 +65,25 @@ def test_renaming_keeps_what_was_said_and_nothing_is_written_over(tmp_path: Path
     with pytest.raises(UsageError, match="no conversation named 'tow'"):
         conversation_file.rename(tmp_path, "tow", "three")
     assert conversation_file.rename(tmp_path, "one", "three.json") == "three"
-    assert conversation_file.load(tmp_path, "three").turns == [Turn("a", "b")]
+    assert conversation_file.load_conversation(tmp_path, "three").turns == [Turn("a", "b")]
     conversation_file.delete(tmp_path, "three")
-    assert conversation_file.names(tmp_path) == ("two",)
+    assert conversation_file.list_names(tmp_path) == ("two",)
 
 
 def test_a_link_to_nothing_is_no_conversation(tmp_path: Path) -> None:
     save(tmp_path, "one", Turn("a", "b"))
     (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
-    assert conversation_file.names(tmp_path) == ("one",)
+    assert conversation_file.list_names(tmp_path) == ("one",)
 
 
 def test_thoughts_are_kept_and_older_files_have_none(tmp_path: Path) -> None:
     save(tmp_path, "new", Turn("a", "b", reasoning="c"), Turn("d", "e"))
-    assert conversation_file.load(tmp_path, "new").turns == [Turn("a", "b", reasoning="c"), Turn("d", "e")]
+    assert conversation_file.load_conversation(tmp_path, "new").turns == [Turn("a", "b", reasoning="c"), Turn("d", "e")]
     (tmp_path / "old.json").write_text('{"version": 1, "turns": [{"question": "a", "answer": "b"}]}')
-    assert conversation_file.load(tmp_path, "old").turns == [Turn("a", "b")]
+    assert conversation_file.load_conversation(tmp_path, "old").turns == [Turn("a", "b")]
     (tmp_path / "odd.json").write_text('{"version": 1, "turns": [{"question": "a", "answer": "b", "reasoning": 3}]}')
     with pytest.raises(UsageError, match="turn 1"):
-        conversation_file.load(tmp_path, "odd")
+        conversation_file.load_conversation(tmp_path, "odd")
 
 
 # ---- documents
@@ -97,15 +97,15 @@ def test_a_document_has_everything_in_order() -> None:
 
 def test_a_document_is_not_written_over(tmp_path: Path) -> None:
     talk, path = Conversation(turns=[Turn("a", "b")]), tmp_path / "talk.md"
-    export(talk, path, target="m")
+    export_markdown(talk, path, target="m")
     before = path.read_text()
     with pytest.raises(UsageError, match="is there already"):
-        export(Conversation(turns=[Turn("c", "d")]), path, target="m")
+        export_markdown(Conversation(turns=[Turn("c", "d")]), path, target="m")
     assert path.read_text() == before
     with pytest.raises(ResourceError, match="cannot write"):
-        export(talk, tmp_path / "nowhere" / "talk.md", target="m")
+        export_markdown(talk, tmp_path / "nowhere" / "talk.md", target="m")
     with pytest.raises(UsageError, match="nothing to export"):
-        export(Conversation(), tmp_path / "other.md", target="m")
+        export_markdown(Conversation(), tmp_path / "other.md", target="m")
 
 
 # ---- questions

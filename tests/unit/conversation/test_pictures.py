@@ -15,8 +15,8 @@ from eaglelocal.conversation.context_window import TokenEstimate
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.markdown_export import as_markdown
 from eaglelocal.conversation.pictures import (
-    completions,
-    dropped_pictures,
+    complete_path,
+    find_dropped_pictures,
     joined,
     message_of,
     paths_in,
@@ -112,14 +112,14 @@ def test_paths_as_people_paste_and_drop_them(
         write_picture(tmp_path / name)
     (tmp_path / "notes.txt").write_text("no picture")
     text = typed.replace("{0}", str(tmp_path))
-    assert [path.name for path in dropped_pictures(text)] == names
+    assert [path.name for path in find_dropped_pictures(text)] == names
     if names:
         assert [path.name for path in paths_in(text)] == names
 
 
 @given(st.text() | st.text().map("file://{}".format) | st.text("'\"\\ ~/[]:#?%ab\0").map("file://[{}".format))
 def test_no_text_is_too_odd_to_be_looked_at(text: str) -> None:
-    assert dropped_pictures(text) == ()
+    assert find_dropped_pictures(text) == ()
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP"])
@@ -141,9 +141,9 @@ def test_paths_are_completed_to_folders_and_pictures(tmp_path: Path) -> None:
     (tmp_path / "cats").mkdir()
     for name in ("cat.png", "cat.txt", ".hidden.png"):
         (tmp_path / name).touch()
-    assert completions(f"{tmp_path}/ca") == [f"{tmp_path}/cat.png", f"{tmp_path}/cats/"]
-    assert completions(f"{tmp_path}/") == [f"{tmp_path}/cat.png", f"{tmp_path}/cats/"]
-    assert completions(f"{tmp_path}/nowhere/") == []
+    assert complete_path(f"{tmp_path}/ca") == [f"{tmp_path}/cat.png", f"{tmp_path}/cats/"]
+    assert complete_path(f"{tmp_path}/") == [f"{tmp_path}/cat.png", f"{tmp_path}/cats/"]
+    assert complete_path(f"{tmp_path}/nowhere/") == []
 
 
 def test_a_question_has_at_most_so_many() -> None:
@@ -174,10 +174,10 @@ def test_pictures_of_a_conversation_are_kept_once_and_go_with_the_last_that_show
     kept = sorted(path.name for path in (tmp_path / "pictures").iterdir())
     assert kept == sorted([CAT.digest, dog.digest])
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "pictures").iterdir())
-    assert conversation_file.load(tmp_path, "two").turns == talk.turns
-    assert conversation_file.names(tmp_path) in (("one", "two"), ("two", "one"))
+    assert conversation_file.load_conversation(tmp_path, "two").turns == talk.turns
+    assert conversation_file.list_names(tmp_path) in (("one", "two"), ("two", "one"))
     conversation_file.delete(tmp_path, "one")
-    assert conversation_file.load(tmp_path, "two").turns == talk.turns
+    assert conversation_file.load_conversation(tmp_path, "two").turns == talk.turns
     conversation_file.delete(tmp_path, "two")
     assert not list((tmp_path / "pictures").iterdir())
 
@@ -187,10 +187,10 @@ def test_a_picture_that_has_gone_keeps_no_conversation_from_being_read(data: byt
     conversation_file.save(Conversation(turns=[Turn("a", "b", pictures=(CAT,))]), tmp_path / "t.json", target="m")
     path = tmp_path / "pictures" / CAT.digest
     path.unlink() if data is None else path.write_bytes(data)
-    [turn] = conversation_file.load(tmp_path, "t").turns
+    [turn] = conversation_file.load_conversation(tmp_path, "t").turns
     assert turn.shown_question == "[image: cat.png, gone]\na"
     conversation_file.save(Conversation(turns=[turn]), tmp_path / "t.json", target="m")
-    assert conversation_file.load(tmp_path, "t").turns == [turn]
+    assert conversation_file.load_conversation(tmp_path, "t").turns == [turn]
 
 
 @pytest.mark.parametrize(
@@ -200,12 +200,12 @@ def test_pictures_that_are_none_are_an_error_with_the_place(pictures: object, tm
     turn = {"question": "a", "answer": "b", "pictures": pictures}
     (tmp_path / "t.json").write_text(json.dumps({"version": 1, "turns": [turn]}))
     with pytest.raises(UsageError, match="turn 1 has pictures that are none"):
-        conversation_file.load(tmp_path, "t")
+        conversation_file.load_conversation(tmp_path, "t")
 
 
 def test_files_of_before_there_were_pictures_are_read(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps({"version": 1, "turns": [{"question": "a", "answer": "b"}]}))
-    assert conversation_file.load(tmp_path, "t").turns == [Turn("a", "b")]
+    assert conversation_file.load_conversation(tmp_path, "t").turns == [Turn("a", "b")]
 
 
 def test_a_document_names_them() -> None:

@@ -15,7 +15,7 @@ import pytest
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.core import atomic_file
-from eaglelocal.core.atomic_file import drop_abandoned, put_in_place, write_whole
+from eaglelocal.core.atomic_file import drop_abandoned, flush_and_rename, write_atomically
 from eaglelocal.core.folders import PRIVATE, SHARED, make_folder
 from eaglelocal.hub import download
 
@@ -72,10 +72,10 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("open_umask")
 def test_only_the_owner_writes_what_is_put_in_place(tmp_path: Path) -> None:
-    write_whole(tmp_path / "keys" / "own", "secret")
-    write_whole(tmp_path / "keys" / "told", "public", mode=0o644)
+    write_atomically(tmp_path / "keys" / "own", "secret")
+    write_atomically(tmp_path / "keys" / "told", "public", mode=0o644)
     (tmp_path / "made").write_text("model")
-    put_in_place(tmp_path / "made", tmp_path / "model")
+    flush_and_rename(tmp_path / "made", tmp_path / "model")
     assert rights(tmp_path / "keys") == 0o700
     names = [tmp_path / "keys" / "own", tmp_path / "keys" / "told", tmp_path / "model"]
     assert [rights(path) for path in names] == [0o600, 0o644, 0o644]
@@ -100,16 +100,16 @@ def test_the_bytes_reach_the_disk_before_the_name_and_the_name_after(
 
     monkeypatch.setattr(os, "replace", seen_replace)
     monkeypatch.setattr(os, "fsync", seen_fsync)
-    write_whole(tmp_path / "one", "12345")
+    write_atomically(tmp_path / "one", "12345")
     (tmp_path / "made").write_text("123")
-    put_in_place(tmp_path / "made", tmp_path / "two")
+    flush_and_rename(tmp_path / "made", tmp_path / "two")
     assert done == ["5 bytes synced", "renamed", "folder synced", "3 bytes synced", "renamed", "folder synced"]
 
 
 def test_what_fails_leaves_nothing_and_the_old_file(tmp_path: Path) -> None:
-    write_whole(tmp_path / "x", "old")
+    write_atomically(tmp_path / "x", "old")
     with pytest.raises(UnicodeEncodeError):
-        write_whole(tmp_path / "x", "\udc80")
+        write_atomically(tmp_path / "x", "\udc80")
     assert [path.name for path in tmp_path.iterdir()] == ["x"] and (tmp_path / "x").read_text() == "old"
 
 
@@ -131,7 +131,7 @@ def test_the_files_of_killed_writers_go_and_those_of_living_ones_stay(tmp_path: 
         killed.kill()
         killed.wait()
         assert len(list(tmp_path.glob(".*.part"))) == 2
-        write_whole(tmp_path / "mine", "whole")
+        write_atomically(tmp_path / "mine", "whole")
         (left,) = tmp_path.glob(".*.part")
         assert left.read_text() == "half" and (tmp_path / ".gitkeep").exists()
     finally:
@@ -148,7 +148,7 @@ def test_many_who_write_the_same_file_do_not_take_each_others(tmp_path: Path) ->
     def write(number: int) -> None:
         try:
             for _ in range(50):
-                write_whole(path, str(number) * 1000)
+                write_atomically(path, str(number) * 1000)
         except OSError as problem:
             failed.append(problem)
 
@@ -173,7 +173,7 @@ def test_a_file_that_was_taken_for_abandoned_is_made_again(tmp_path: Path, monke
         return handle, name
 
     monkeypatch.setattr(atomic_file.tempfile, "mkstemp", swept_once)
-    write_whole(tmp_path / "x", "whole")
+    write_atomically(tmp_path / "x", "whole")
     assert len(made) == 2 and (tmp_path / "x").read_text() == "whole"
 
 
@@ -183,7 +183,7 @@ def test_files_of_others_stay_whatever_their_suffix(tmp_path: Path) -> None:
     (tmp_path / ".eaglelocal-link.part").symlink_to(".mine.part")
     (tmp_path / ".eaglelocal-folder.part").mkdir()
     before = set(os.listdir(tmp_path))
-    write_whole(tmp_path / "x", "whole")
+    write_atomically(tmp_path / "x", "whole")
     assert set(os.listdir(tmp_path)) == before | {"x"}
 
 

@@ -13,9 +13,9 @@ import pytest
 import eaglelocal
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.markdown_export import export
+from eaglelocal.conversation.markdown_export import export_markdown
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.core.atomic_file import write_whole
+from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.server.access import write_key
 
@@ -41,7 +41,7 @@ def conversation() -> Conversation:
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "a key file": write_key,
-    "a whole file": lambda path: write_whole(path, "x"),
+    "a whole file": lambda path: write_atomically(path, "x"),
     "a history": lambda path: QuestionHistory(path).add("a question"),
     "a conversation": lambda path: conversation_file.save(conversation(), path, target="demo"),
 }
@@ -57,7 +57,7 @@ def test_what_is_written_is_private_with_all_its_folders(tmp_path: Path, write: 
 
 
 def test_an_export_is_as_private_as_its_conversation(tmp_path: Path) -> None:
-    export(conversation(), tmp_path / "it.md", target="demo")
+    export_markdown(conversation(), tmp_path / "it.md", target="demo")
     assert mode_of(tmp_path / "it.md") == 0o600
 
 

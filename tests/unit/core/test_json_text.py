@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.core.json_text import MAX_DEPTH, is_deeper, read_json
+from eaglelocal.core.json_text import MAX_DEPTH, is_nested_deeper, read_json
 
 
 @pytest.mark.parametrize("levels", [1, 5, 64])
@@ -12,7 +12,7 @@ def test_depth(levels: int) -> None:
     value: object = 1
     for _ in range(levels):
         value = [value]
-    assert is_deeper(value, levels - 1) and not is_deeper(value, levels)
+    assert is_nested_deeper(value, levels - 1) and not is_nested_deeper(value, levels)
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 900, 990, 1000, 100_000])

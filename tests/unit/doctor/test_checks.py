@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.cli.doctor import WIDTH, findings_lines, findings_object, summary
-from eaglelocal.doctor.checks import CHECKS, examine
+from eaglelocal.doctor.checks import CHECKS, run_checks
 from eaglelocal.doctor.finding import Finding
 from eaglelocal.doctor.gather import gated_of
 from eaglelocal.doctor.gpu_parts import NEWER_HEADERS
@@ -59,17 +59,17 @@ def changed(facts: Installation, **changes: object) -> Installation:
 
 
 def found(facts: Installation, check: str) -> Finding:
-    (finding,) = [finding for finding in examine(facts) if finding.check == check]
+    (finding,) = [finding for finding in run_checks(facts) if finding.check == check]
     return finding
 
 
 def levels(facts: Installation) -> dict[str, str]:
-    return {finding.check: finding.level for finding in examine(facts) if finding.level != "ok"}
+    return {finding.check: finding.level for finding in run_checks(facts) if finding.level != "ok"}
 
 
 def test_nothing_is_wrong_where_nothing_is_wrong() -> None:
     assert levels(WELL) == {}
-    assert summary(examine(WELL)) == "nothing is wrong"
+    assert summary(run_checks(WELL)) == "nothing is wrong"
 
 
 # ---- GPUs and their backends
@@ -107,7 +107,7 @@ def test_nothing_is_wrong_where_nothing_is_wrong() -> None:
 def test_a_gpu_without_its_backend_is_said_first(
     name: str, tools: Tools, text: str, command: str, machine_of: MachineOf
 ) -> None:
-    first = examine(on(machine_of(name), tools=tools))[0]
+    first = run_checks(on(machine_of(name), tools=tools))[0]
     assert (first.check, first.level, first.text, first.command) == ("gpu_backend", "problem", text, command)
 
 
@@ -254,7 +254,7 @@ def test_a_variable_that_hides_every_gpu(value: str, machine_of: MachineOf) -> N
     facts = on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": value}), trial=LlamaTrial())
     assert found(facts, "hidden_gpus").command == "unset CUDA_VISIBLE_DEVICES"
     assert f"CUDA_VISIBLE_DEVICES={value!r}" in found(facts, "hidden_gpus").text
-    assert not any("reinstall" in finding.command for finding in examine(facts))  # another build would see as little
+    assert not any("reinstall" in finding.command for finding in run_checks(facts))  # another build would see as little
     assert "gpu_devices" not in levels(facts)
     assert "hidden_gpus" not in levels(on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": "0"})))
 
@@ -473,7 +473,7 @@ def test_little_memory_fewer_processors_and_swap() -> None:
 # ---- how it is shown
 @pytest.mark.parametrize("name", NAMES)
 def test_every_machine_can_be_examined_and_shown(name: str, machine_of: MachineOf) -> None:
-    findings = examine(on(machine_of(name), tools=Tools()))
+    findings = run_checks(on(machine_of(name), tools=Tools()))
     lines = findings_lines(findings)
     assert [line for line in lines if len(line) > WIDTH and "$ " not in line] == []
     assert len(findings_object(findings)["findings"]) == len(findings)  # type: ignore[arg-type]
@@ -524,4 +524,4 @@ def test_no_check_fails_on_a_machine_of_which_little_is_known(data: st.DataObjec
         ),
     )
     assert CHECKS
-    assert findings_lines(examine(on(machine, tools=data.draw(st.sampled_from([BUILT, Tools()])))))
+    assert findings_lines(run_checks(on(machine, tools=data.draw(st.sampled_from([BUILT, Tools()])))))

@@ -14,7 +14,7 @@ from eaglelocal.gguf.draft_pairing import (
     DraftInfo,
     branch_problem,
     draft_warnings,
-    head_obstacle,
+    head_problem,
     is_same_model,
     read_draft,
     read_model,
@@ -77,11 +77,11 @@ def test_what_stands_in_the_way_of_any_head(tmp_path: Path) -> None:
         arch: ModelInfo.from_header(read_header(write_target(tmp_path / f"{arch}.gguf", replace(SHAPE, arch=arch))))
         for arch in ("llama", "qwen2", "lfm2", "jamba", "kimi-k3")
     }
-    assert head_obstacle(described["llama"]) == ""
-    assert "no layer inputs for the architecture qwen2" in head_obstacle(described["qwen2"])
-    assert head_obstacle(described["lfm2"]) == ""
-    assert "jamba keeps recurrent state, whose rollback llama.cpp does not know" in head_obstacle(described["jamba"])
-    assert "kimi-k3 keeps recurrent state, whose rollback was never tried" in head_obstacle(described["kimi-k3"])
+    assert head_problem(described["llama"]) == ""
+    assert "no layer inputs for the architecture qwen2" in head_problem(described["qwen2"])
+    assert head_problem(described["lfm2"]) == ""
+    assert "jamba keeps recurrent state, whose rollback llama.cpp does not know" in head_problem(described["jamba"])
+    assert "kimi-k3 keeps recurrent state, whose rollback was never tried" in head_problem(described["kimi-k3"])
 
 
 def test_what_stands_in_the_way_of_trees(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from doubles.random_models import HeadShape, TargetShape, write_head
 
 from eaglelocal.errors import ModelFileError, ResourceError
-from eaglelocal.gguf.header_patch import amend
+from eaglelocal.gguf.header_patch import patch_header
 from eaglelocal.gguf.reader import read_header
 
 SHAPE = TargetShape(n_embd=64, n_layer=4, n_ff=64)
@@ -32,10 +32,10 @@ def test_flags_numbers_and_lists_change_and_nothing_else(head: Path) -> None:
         "eagle3.attention.layer_norm_rms_epsilon": 0.5,
         "eagle3.block_count": 7,
     }
-    amend(read_header(head), changes)
+    patch_header(read_header(head), changes)
     assert told(head) == before | changes
     assert head.stat().st_size == size
-    amend(read_header(head), {key: before[key] for key in changes})  # type: ignore[misc]
+    patch_header(read_header(head), {key: before[key] for key in changes})  # type: ignore[misc]
     assert told(head) == before
 
 
@@ -55,7 +55,7 @@ def test_flags_numbers_and_lists_change_and_nothing_else(head: Path) -> None:
 def test_what_does_not_fit_changes_nothing(changes: dict[str, object], says: str, head: Path) -> None:
     before = head.read_bytes()
     with pytest.raises(ModelFileError, match=says):
-        amend(read_header(head), {"eaglelocal.norm_output": True, **changes})  # type: ignore[dict-item]
+        patch_header(read_header(head), {"eaglelocal.norm_output": True, **changes})  # type: ignore[dict-item]
     assert head.read_bytes() == before
 
 
@@ -63,4 +63,4 @@ def test_a_file_that_is_gone(head: Path) -> None:
     header = read_header(head)
     head.unlink()
     with pytest.raises(ResourceError, match="cannot write"):
-        amend(header, {"eaglelocal.norm_output": True})
+        patch_header(header, {"eaglelocal.norm_output": True})

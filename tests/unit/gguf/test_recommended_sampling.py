@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from doubles.gguf_bytes import BOOL, F32, I32, STRING, U32, GgufBytes
 
-from eaglelocal.core.sampling import SamplingParams, as_recommended, sampling_text
+from eaglelocal.core.sampling import SamplingParams, fill_recommended, sampling_text
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.recommended_sampling import recommended_sampling
 
@@ -52,6 +52,6 @@ def test_what_cannot_be_meant_is_passed_over(tmp_path: Path, key: str, kind: int
 
 def test_only_what_was_left_open_follows_the_makers() -> None:
     params = SamplingParams(temperature=0.2, top_k=40, top_p=0.9, left_open=frozenset({"top_k", "min_p"}))
-    found = as_recommended(params, {"temperature": 0.6, "top_k": 20})
+    found = fill_recommended(params, {"temperature": 0.6, "top_k": 20})
     assert (found.temperature, found.top_k, found.top_p, found.min_p) == (0.2, 20, 0.9, 0.0)
-    assert as_recommended(SamplingParams(), {"temperature": 0.6}) == SamplingParams()
+    assert fill_recommended(SamplingParams(), {"temperature": 0.6}) == SamplingParams()

@@ -12,7 +12,7 @@ import pytest
 
 from eaglelocal.errors import UsageError
 from eaglelocal.hub import client_settings
-from eaglelocal.hub.client_settings import check_settings, idle_settings
+from eaglelocal.hub.client_settings import check_settings, unused_settings
 
 UNUSABLE = [
     ("HF_ENDPOINT", "", "unset HF_ENDPOINT"),
@@ -114,9 +114,9 @@ def test_a_pipe_is_no_key_log_and_nobody_waits_for_its_reader(tmp_path: Path) ->
 
 
 def test_what_is_set_and_does_nothing_is_named() -> None:
-    assert idle_settings({}) == []
-    assert idle_settings({"HF_HUB_VERBOSITY": "debug", "HF_HUB_ENABLE_HF_TRANSFER": "0"}) == []
-    transfer, level = idle_settings({"HF_HUB_VERBOSITY": "loud", "HF_HUB_ENABLE_HF_TRANSFER": "1"})
+    assert unused_settings({}) == []
+    assert unused_settings({"HF_HUB_VERBOSITY": "debug", "HF_HUB_ENABLE_HF_TRANSFER": "0"}) == []
+    transfer, level = unused_settings({"HF_HUB_VERBOSITY": "loud", "HF_HUB_ENABLE_HF_TRANSFER": "1"})
     assert transfer.startswith("HF_HUB_ENABLE_HF_TRANSFER does nothing: ")
     assert level.startswith("HF_HUB_VERBOSITY is 'loud' and does nothing: ")
 

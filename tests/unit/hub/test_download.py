@@ -20,9 +20,9 @@ from eaglelocal.core.folders import make_folder
 from eaglelocal.errors import DownloadError, EagleLocalError, ResourceError, UsageError
 from eaglelocal.hub import download, hub_api
 from eaglelocal.hub.cached_files import HubReference
-from eaglelocal.hub.download import ByteCount, DownloadOrder, DownloadProgress, fetch, missing_bytes
+from eaglelocal.hub.download import ByteCount, DownloadOrder, DownloadProgress, download_files, missing_bytes
 from eaglelocal.hub.hub_api import look_up
-from eaglelocal.hub.hub_cache import PARTIAL, all_models, partials_in, repo_folder
+from eaglelocal.hub.hub_cache import PARTIAL, find_partials, list_models, repo_folder
 from eaglelocal.hub.hub_errors import RetryPolicy
 from eaglelocal.hub.pull_plan import order_model
 
@@ -68,7 +68,7 @@ def order_of(patience: RetryPolicy, repo: str = REPO, wanted: str | None = None)
 
 def fetched(cache: Path, waits: Waits, repo: str = REPO, wanted: str | None = None) -> Path:
     order = order_of(waits.patience, repo, wanted)
-    (path,) = fetch([order], cache, patience=waits.patience, on_progress=lambda progress: None)
+    (path,) = download_files([order], cache, patience=waits.patience, on_progress=lambda progress: None)
     return path
 
 
@@ -85,7 +85,7 @@ def refusal(cache: Path, waits: Waits, repo: str = REPO) -> EagleLocalError:
     with pytest.raises(EagleLocalError) as refused:
         fetched(cache, waits, repo)
     assert "\n" not in refused.value.message and refused.value.hint
-    assert all_models(cache) == []  # whatever is there, it is no model
+    assert list_models(cache) == []  # whatever is there, it is no model
     return refused.value
 
 
@@ -98,7 +98,7 @@ def test_what_is_fetched_is_found_by_every_program_that_uses_the_cache(
     assert Path(found) == path
     scanned = scan_cache_dir(tmp_path)
     assert [repo.repo_id for repo in scanned.repos] == [REPO] and not scanned.warnings
-    (model,) = all_models(tmp_path)
+    (model,) = list_models(tmp_path)
     assert (model.reference, model.path, model.size_bytes) == (f"{REPO}:Q8_0", path, len(CONTENT))
     assert not waits.said
 
@@ -106,7 +106,7 @@ def test_what_is_fetched_is_found_by_every_program_that_uses_the_cache(
 def test_what_the_client_has_fetched_is_found_by_us(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
     hf_hub_download(REPO, "tiny-Q8_0.gguf", cache_dir=tmp_path)
     sent = hub.sent_bytes
-    (model,) = all_models(tmp_path)
+    (model,) = list_models(tmp_path)
     assert model.path.read_bytes() == CONTENT
     assert fetched(tmp_path, waits) == model.path
     assert hub.sent_bytes == sent
@@ -143,13 +143,13 @@ def test_what_came_stays_for_the_next_call(hub: LoopbackHub, tmp_path: Path, wai
     hub.faults.drops = [1_000_000, 0, 0, 0, 0]
     error = refusal(tmp_path, waits)
     assert "connection" in error.message and "goes on" in error.hint
-    (partial,) = partials_in(tmp_path)
+    (partial,) = find_partials(tmp_path)
     assert 800_000 < partial.size_bytes <= 1_000_000
     hub.faults.drops = []
     sent = hub.sent_bytes
     assert fetched(tmp_path, waits).read_bytes() == CONTENT
     assert hub.sent_bytes - sent == len(CONTENT) - partial.size_bytes
-    assert partials_in(tmp_path) == []
+    assert find_partials(tmp_path) == []
 
 
 def test_a_server_that_cannot_resume_sends_all_again(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
@@ -176,7 +176,7 @@ def test_bytes_that_are_not_those_promised_are_deleted(hub: LoopbackHub, tmp_pat
     hub.repos[REPO].files["tiny-Q8_0.gguf"] = HubFile(CONTENT, promised_sha256="0" * 64)
     error = refusal(tmp_path, waits)
     assert "SHA-256 is wrong" in error.message
-    assert partials_in(tmp_path) == [] and list((repo_folder(tmp_path, REPO) / "blobs").iterdir()) == []
+    assert find_partials(tmp_path) == [] and list((repo_folder(tmp_path, REPO) / "blobs").iterdir()) == []
     assert hub.sent_bytes == len(CONTENT)  # once was enough
 
 
@@ -360,9 +360,9 @@ def test_a_disk_without_room_is_asked_first(hub: LoopbackHub, tmp_path: Path, wa
     leave_partial(tmp_path, CONTENT[:1_000_000])
     needed = len(CONTENT) - 1_000_000 + (64 << 20)
     with pytest.raises(ResourceError, match="MB left"):
-        fetch([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=needed - 1)
+        download_files([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=needed - 1)
     assert not hub.asked_of_storage()
-    fetch([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=needed)
+    download_files([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=needed)
 
 
 def test_a_disk_that_becomes_full_keeps_what_came(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
@@ -374,7 +374,7 @@ def test_a_disk_that_becomes_full_keeps_what_came(hub: LoopbackHub, tmp_path: Pa
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert isinstance(error, ResourceError) and "goes on from there" in error.hint
     assert str(partial_path(tmp_path)) in error.message
-    assert 0 < partials_in(tmp_path)[0].size_bytes <= 1_000_000
+    assert 0 < find_partials(tmp_path)[0].size_bytes <= 1_000_000
     assert fetched(tmp_path, waits).read_bytes() == CONTENT
 
 
@@ -391,10 +391,10 @@ def test_parts_of_a_model_count_only_together(hub: LoopbackHub, tmp_path: Path, 
     hub.faults.drops = [1 << 30, 100, 0, 0, 0]  # the second part breaks off for good
     with pytest.raises(DownloadError):
         fetched(tmp_path, waits, "someone/big-GGUF")
-    assert all_models(tmp_path) == []
+    assert list_models(tmp_path) == []
     hub.faults.drops = []
     path = fetched(tmp_path, waits, "someone/big-GGUF")
-    (model,) = all_models(tmp_path)
+    (model,) = list_models(tmp_path)
     assert model.path == path and model.reference == "someone/big-GGUF:Q8_0"
     assert [part.read_bytes() for part in model.paths] == [files[name].content for name in names]
 
@@ -404,7 +404,7 @@ def test_progress_is_of_all_files_together(hub: LoopbackHub, tmp_path: Path, wai
     hub.faults.drops = [500_000]
     orders = [order_of(waits.patience), order_of(waits.patience, "someone/more-GGUF")]
     told: list[DownloadProgress] = []
-    fetch(orders, tmp_path, patience=waits.patience, on_progress=told.append)
+    download_files(orders, tmp_path, patience=waits.patience, on_progress=told.append)
     total = sum(order.size_bytes for order in orders)
     assert {progress.total_bytes for progress in told} == {total}
     done = [progress.done_bytes for progress in told]
@@ -426,7 +426,9 @@ def test_on_a_disk_without_links_nothing_is_wanted_twice(
     path = fetched(tmp_path, waits)
     assert path.read_bytes() == CONTENT and not path.is_symlink()
     assert missing_bytes([order], tmp_path) == 0
-    fetch([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=0)  # needs no room
+    download_files(
+        [order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=0
+    )  # needs no room
 
 
 def test_nobody_else_may_write_what_was_fetched_whatever_the_umask(
@@ -471,7 +473,7 @@ def test_two_who_want_the_same_file_fetch_it_once(hub: LoopbackHub, tmp_path: Pa
 
     def one(order: DownloadOrder) -> None:
         paths.extend(
-            fetch([order], tmp_path, patience=RetryPolicy(), on_progress=lambda p: waiting.append(p.waits_for))
+            download_files([order], tmp_path, patience=RetryPolicy(), on_progress=lambda p: waiting.append(p.waits_for))
         )
 
     threads = [threading.Thread(target=one, args=(order,)) for order in orders]
@@ -489,5 +491,5 @@ def test_a_new_commit_with_the_same_bytes_needs_no_bytes(hub: LoopbackHub, tmp_p
     hub.repos[REPO].commit = "f" * 40
     after = fetched(tmp_path, waits)
     assert after != before and after.read_bytes() == CONTENT and hub.sent_bytes == len(CONTENT)
-    (model,) = all_models(tmp_path)
+    (model,) = list_models(tmp_path)
     assert model.commit == "f" * 40

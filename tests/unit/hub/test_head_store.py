@@ -21,7 +21,7 @@ from eaglelocal.hub.draft_resolver import find_draft
 from eaglelocal.hub.heads import head_store
 from eaglelocal.hub.heads.convert import entries_of, tensors_of
 from eaglelocal.hub.heads.head_source import head_folder
-from eaglelocal.hub.heads.head_store import heads_for, place_of, unfinished_heads, written
+from eaglelocal.hub.heads.head_store import find_unfinished_heads, head_path, heads_for, write_head_file
 from eaglelocal.hub.target_resolver import read_target
 
 SHAPE = TargetShape(n_embd=128, n_layer=4, n_ff=128)
@@ -41,7 +41,7 @@ def target(tmp_path: Path) -> Path:
 def keep(name: str, target: Path, folder: Path, kind: Kind | None = None) -> Path:
     header = read_header(target)
     published = write_checkpoint(folder / name, random_checkpoint(kind or Kind()), "SpecForge")
-    return imported(published, target, place_of(header, ModelInfo.from_header(header), name, "bf16"), kind="bf16")
+    return imported(published, target, head_path(header, ModelInfo.from_header(header), name, "bf16"), kind="bf16")
 
 
 def names(target: Path) -> list[str]:
@@ -108,7 +108,7 @@ def test_a_head_appears_complete_or_not_at_all(target: Path, tmp_path: Path) -> 
     shares: list[float] = []
     with (
         pytest.raises(RuntimeError),
-        written(
+        write_head_file(
             path,
             entries_of(head, head.stated, header, info, "f16"),
             tensors_of(head, info, "f16"),
@@ -133,7 +133,7 @@ def test_no_room_on_the_disk(target: Path, tmp_path: Path, monkeypatch: pytest.M
 def test_names_stay_in_their_folder(name: str, target: Path) -> None:
     header = read_header(target)
     info = ModelInfo.from_header(header)
-    path = place_of(header, info, name, "bf16")
+    path = head_path(header, info, name, "bf16")
     assert path.parent == head_store.folder_of(header, info)
     assert not path.name.startswith(".") and len(path.name) < 100
 
@@ -192,13 +192,13 @@ def test_what_is_being_written_is_left_alone(target: Path, tmp_path: Path) -> No
     read = understood(write_checkpoint(tmp_path / "one", random_checkpoint(Kind()), "SpecForge"), target)
     info = ModelInfo.from_header(header)
     entries, tensors = entries_of(read, read.stated, header, info, "bf16"), tensors_of(read, info, "bf16")
-    place = place_of(header, info, "one", "bf16")
-    with written(place, entries, tensors, on_progress=lambda fraction: None) as partial:
-        (head,) = unfinished_heads()
+    place = head_path(header, info, "one", "bf16")
+    with write_head_file(place, entries, tensors, on_progress=lambda fraction: None) as partial:
+        (head,) = find_unfinished_heads()
         assert (head.path, head.is_being_written) == (partial, True)
         with pytest.raises(ResourceError, match="another process is writing"):
             main.run(["rm", str(partial), "--yes"])
-    assert unfinished_heads() == []
+    assert find_unfinished_heads() == []
 
 
 def test_the_next_import_takes_the_leftovers_away(target: Path, tmp_path: Path) -> None:

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.hub.heads.trial_verdict import TrialAcceptance, figures_of, goes_on_better, starts_better
+from eaglelocal.hub.heads.trial_verdict import (
+    TrialAcceptance,
+    has_better_first_token,
+    has_longer_acceptance,
+    sum_acceptance,
+)
 
 COMMON = 0.05
 
@@ -17,14 +22,14 @@ def figures(drafts: int, *shares: float, common: float = COMMON) -> TrialAccepta
 
 
 def test_answers_are_summed_up() -> None:
-    summed = figures_of([(4, (3, 2)), (0, ()), (2, (2, 1, 1))], [7, 7, 8, 9])
+    summed = sum_acceptance([(4, (3, 2)), (0, ()), (2, (2, 1, 1))], [7, 7, 8, 9])
     assert summed == TrialAcceptance(6, (5, 3, 1), 4, 0.5)
     assert summed.first == 5 / 6
     assert summed.length == 1 + 9 / 6
 
 
 def test_nothing_drafted_is_no_knowledge() -> None:
-    nothing = figures_of([], [])
+    nothing = sum_acceptance([], [])
     assert (nothing.first, nothing.length, nothing.knows_target) == (0.0, 1.0, False)
 
 
@@ -40,15 +45,15 @@ def test_the_error_is_that_of_the_mean(seed: int, accepted: list[int]) -> None:
 def test_the_wrong_recurrence_is_seen_from_the_second_token_on() -> None:
     """Shares as they were measured: a head for post-norm, and the same run with the pre-norm state."""
     right, wrong = figures(300, 0.70, 0.52, 0.37, 0.26, 0.18), figures(480, 0.70, 0.25, 0.08, 0.02, 0.01)
-    assert goes_on_better(right, wrong)
-    assert not goes_on_better(wrong, right)
-    assert not starts_better(right, wrong)
+    assert has_longer_acceptance(right, wrong)
+    assert not has_longer_acceptance(wrong, right)
+    assert not has_better_first_token(right, wrong)
 
 
 def test_what_is_alike_stays_as_stated() -> None:
     one, other = figures(300, 0.70, 0.50), figures(300, 0.71, 0.51)
-    assert not goes_on_better(one, other)
-    assert not goes_on_better(other, one)
+    assert not has_longer_acceptance(one, other)
+    assert not has_longer_acceptance(other, one)
 
 
 @pytest.mark.parametrize(

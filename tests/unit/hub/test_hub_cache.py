@@ -13,7 +13,7 @@ from doubles.hub_models import model_bytes
 from huggingface_hub import scan_cache_dir
 
 from eaglelocal import locations
-from eaglelocal.hub.hub_cache import all_models, partials_of, repo_folder, repos_in
+from eaglelocal.hub.hub_cache import find_repo_partials, list_models, repo_folder, repos_in
 from eaglelocal.hub.removal import plan_file_removal, plan_removal, remove
 
 REPO = "someone/tiny-GGUF"
@@ -53,7 +53,7 @@ class CacheFolder:
 
     def removed(self, reference: str) -> int:
         """Remove what the reference names; the bytes that this was said to free."""
-        models = [model for model in all_models(self.path) if model.reference == reference]
+        models = [model for model in list_models(self.path) if model.reference == reference]
         removal = plan_removal(self.path, models)
         remove(removal)
         return removal.freed_bytes
@@ -100,7 +100,7 @@ def test_models_are_listed_once_and_by_reference(cache: CacheFolder) -> None:
     cache.file("other-F16.gguf", b"16", repo="org/other")
     cache.file("tiny-Q8_0.gguf", b"8" * 81, commit=NEW)
     cache.ref(NEW)
-    found = {model.reference: model for model in all_models(cache.path)}
+    found = {model.reference: model for model in list_models(cache.path)}
     assert sorted(found) == ["org/other:F16", f"{REPO}:Q4_K_M", f"{REPO}:Q8_0"]
     assert (found[f"{REPO}:Q8_0"].size_bytes, found[f"{REPO}:Q8_0"].commit) == (81, NEW)
     assert found[f"{REPO}:Q4_K_M"].commit == OLD  # main does not have it (any more)
@@ -113,13 +113,13 @@ def test_what_is_not_whole_is_no_model(tmp_path: Path) -> None:
     pointer.resolve().unlink()  # a link to nothing
     cache.partial(b"some")
     cache.partial(b"", name="d" * 64)
-    assert all_models(tmp_path) == []
-    assert [partial.size_bytes for partial in partials_of(tmp_path, REPO)] == [4]
+    assert list_models(tmp_path) == []
+    assert [partial.size_bytes for partial in find_repo_partials(tmp_path, REPO)] == [4]
     assert repos_in(tmp_path) == [REPO]
 
 
 def test_an_empty_or_missing_cache_has_nothing(tmp_path: Path) -> None:
-    assert all_models(tmp_path) == [] and all_models(tmp_path / "no") == []
+    assert list_models(tmp_path) == [] and list_models(tmp_path / "no") == []
 
 
 def test_what_is_removed_is_gone_and_the_rest_is_sound(cache: CacheFolder) -> None:
@@ -127,7 +127,7 @@ def test_what_is_removed_is_gone_and_the_rest_is_sound(cache: CacheFolder) -> No
     kept = cache.file("tiny-Q4_K_M.gguf", b"4" * 40)
     cache.ref(OLD)
     assert cache.removed(f"{REPO}:Q8_0") == 80
-    assert [model.reference for model in all_models(cache.path)] == [f"{REPO}:Q4_K_M"]
+    assert [model.reference for model in list_models(cache.path)] == [f"{REPO}:Q4_K_M"]
     assert kept.read_bytes() == b"4" * 40
     assert cache.check() == [REPO]
     assert cache.removed(f"{REPO}:Q4_K_M") == 40
@@ -140,11 +140,11 @@ def test_every_revision_loses_it(tmp_path: Path) -> None:
     cache.file("tiny-Q8_0.gguf", b"8" * 90, commit=NEW)
     cache.file("README.md", b"read me", commit=OLD)
     cache.ref(NEW)
-    removal = plan_removal(tmp_path, all_models(tmp_path))
+    removal = plan_removal(tmp_path, list_models(tmp_path))
     assert removal.freed_bytes == 170
     assert removal.revisions == ("bbbbbbb (main)", "aaaaaaa")
     remove(removal)
-    assert all_models(tmp_path) == []
+    assert list_models(tmp_path) == []
     assert cache.check() == [REPO]  # somebody's README is still there
     assert not (repo_folder(tmp_path, REPO) / "refs" / "main").exists()
 
@@ -153,7 +153,7 @@ def test_bytes_that_another_name_uses_stay(tmp_path: Path) -> None:
     cache = CacheFolder(tmp_path)
     cache.file("tiny-Q8_0.gguf", b"8" * 80, blob="e" * 64)
     other = cache.file("renamed.gguf", b"8" * 80, commit=NEW, blob="e" * 64)
-    models = [model for model in all_models(tmp_path) if model.reference.endswith("Q8_0")]
+    models = [model for model in list_models(tmp_path) if model.reference.endswith("Q8_0")]
     removal = plan_removal(tmp_path, models)
     assert removal.freed_bytes == 0
     assert list(removal.kept.values()) == [("renamed.gguf in bbbbbbb",)]
@@ -168,7 +168,7 @@ def test_a_file_elsewhere_that_a_person_linked_to_stays(tmp_path: Path) -> None:
     precious.write_bytes(b"8" * 80)
     link.unlink()
     link.symlink_to(precious)
-    removal = plan_removal(tmp_path / "hub", all_models(tmp_path / "hub"))
+    removal = plan_removal(tmp_path / "hub", list_models(tmp_path / "hub"))
     assert precious not in removal.paths and removal.freed_bytes == 0
     remove(removal)
     assert precious.exists() and not link.is_symlink()
@@ -178,14 +178,14 @@ def test_an_unfinished_download_keeps_its_snapshot(tmp_path: Path) -> None:
     cache = CacheFolder(tmp_path)
     link = cache.file("tiny-Q8_0.gguf", b"8" * 80)
     cache.partial(b"half")
-    remove(plan_removal(tmp_path, all_models(tmp_path)))
+    remove(plan_removal(tmp_path, list_models(tmp_path)))
     assert not link.exists() and link.parent.is_dir()
 
 
 def test_an_unfinished_download_is_freed(tmp_path: Path) -> None:
     cache = CacheFolder(tmp_path)
     path = cache.partial(b"half")
-    removal = plan_removal(tmp_path, [], partials_of(tmp_path, REPO))
+    removal = plan_removal(tmp_path, [], find_repo_partials(tmp_path, REPO))
     assert removal.freed_bytes == 4
     remove(removal)
     assert not path.exists() and repos_in(tmp_path) == []

@@ -13,8 +13,8 @@ from eaglelocal.cli.rm import removal_of
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.cached_files import HubReference, find_cached
 from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
-from eaglelocal.hub.inventory import described, embedded, generated, imported, inventory
-from eaglelocal.hub.model_details import look_at
+from eaglelocal.hub.inventory import describe_file, embedded, list_all_models, list_imported, list_inflated
+from eaglelocal.hub.model_details import describe_model
 from eaglelocal.hub.pulled_drafts import pulled_draft, remember_draft
 from eaglelocal.hub.removal import remove
 from eaglelocal.hub.target_resolver import demo_sources
@@ -51,7 +51,7 @@ def write_cached(repo: str, name: str, content: bytes = b"") -> Path:
 def test_generated_models_are_found_under_their_references() -> None:
     for reference in ("demo", "demo@1b:q4_0", "demo@1.5b", "demo@700m:q8_0"):
         write_generated(reference)
-    found = {entry.reference: entry for entry in generated()}
+    found = {entry.reference: entry for entry in list_inflated()}
     assert sorted(found) == ["demo", "demo@1.5b:bf16", "demo@1b:q4_0", "demo@700m:q8_0"]
     assert {entry.size_bytes for entry in found.values()} == {2 * len(model_bytes())}
     assert not any(entry.is_outdated for entry in found.values())
@@ -62,35 +62,39 @@ def test_unfinished_and_foreign_files_are_not_listed() -> None:
     place.with_name(f"{place.stem}-head.gguf").unlink()
     (place.parent / "mine.gguf").write_bytes(model_bytes())
     (place.parent / f"{place.name}.partial").write_bytes(b"")
-    assert generated() == []
+    assert list_inflated() == []
 
 
 def test_a_model_of_an_older_version_is_told_and_removed_with_the_present_one() -> None:
     now, old = write_generated("demo@1b"), write_generated("demo@1b", outdated=True)
-    assert {entry.path: entry.is_outdated for entry in generated()} == {now: False, old: True}
-    assert look_at("demo@1b").paths == (now,)
+    assert {entry.path: entry.is_outdated for entry in list_inflated()} == {now: False, old: True}
+    assert describe_model("demo@1b").paths == (now,)
     removal = removal_of("demo@1B:BF16")
     assert removal.freed_bytes == 4 * len(model_bytes())
     remove(removal)
-    assert generated() == []
+    assert list_inflated() == []
 
 
 def test_the_embedded_model_is_always_there() -> None:
     (entry,) = embedded()
-    assert (entry.reference, entry.described.architecture, entry.described.context) == ("demo@native", "llama", 2048)
+    assert (entry.reference, entry.description.architecture, entry.description.context) == (
+        "demo@native",
+        "llama",
+        2048,
+    )
 
 
 def test_a_damaged_file_is_a_line_that_says_so(tmp_path: Path) -> None:
     path = tmp_path / "x-Q4_0.gguf"
     path.write_bytes(model_bytes()[:300])
-    about = described(path)
+    about = describe_file(path)
     assert about.problem and about.quant == "Q4_0"
     with pytest.raises(ModelFileError):
-        look_at(str(path))
+        describe_model(str(path))
 
 
 def test_the_memory_of_a_model_is_that_of_its_shape() -> None:
-    look = look_at("demo@native")
+    look = describe_model("demo@native")
     assert look.cache_bytes(2048) == 2 * 6 * 2048 * 256 * 2  # keys and values, layers, tokens, width, f16
     assert look.own_head is not None
 
@@ -141,18 +145,18 @@ def test_a_file_that_cannot_be_read_remembers_nothing(tmp_path: Path, content: s
 
 
 def test_imported_heads_are_listed_and_removed_other_files_are_not(tmp_path: Path) -> None:
-    assert imported() == []
+    assert list_imported() == []
     head = locations.heads_dir() / "0123456789abcdef" / "somebody-f16.gguf"
     head.parent.mkdir(parents=True)
     head.write_bytes(demo_sources()[1].read_bytes())
-    (entry,) = imported()
-    assert entry in inventory(locations.hub_cache_dir())
-    assert (entry.reference, entry.described.kind) == (str(head), "head")
-    assert look_at(entry.reference).about.kind == "head"
+    (entry,) = list_imported()
+    assert entry in list_all_models(locations.hub_cache_dir())
+    assert (entry.reference, entry.description.kind) == (str(head), "head")
+    assert describe_model(entry.reference).about.kind == "head"
     removal = removal_of(entry.reference)
     assert removal.freed_bytes == entry.size_bytes
     remove(removal)
-    assert imported() == [] and not head.exists()
+    assert list_imported() == [] and not head.exists()
     foreign = tmp_path / "mine.gguf"
     foreign.write_bytes(model_bytes())
     with pytest.raises(UsageError, match="a file of yours"):

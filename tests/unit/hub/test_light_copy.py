@@ -21,12 +21,12 @@ from eaglelocal.errors import ModelFileError, ResourceError
 from eaglelocal.gguf import head_requantization
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
-from eaglelocal.gguf.head_requantization import light_type, lightened, lighter_types
+from eaglelocal.gguf.head_requantization import requantize_header, requantized_type, requantized_types
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
 from eaglelocal.hub.draft_resolver import FoundDraft
-from eaglelocal.hub.draft_resolver import lightened as lightened_draft
-from eaglelocal.hub.heads.requantized_copy import ORIGIN_KEY, copies_of, drop_stale, light_copy, place_of
+from eaglelocal.hub.draft_resolver import requantize_header as lightened_draft
+from eaglelocal.hub.heads.requantized_copy import ORIGIN_KEY, copies_of, delete_stale_copies, light_copy, place_of
 
 OWN = HeadShape(own_embeddings=True, own_output=True, draft_vocab=160, fc_norm=True, norm_output=True)
 # of a block's largest value: what rounding to 4 bits moves a weight by, at most; llama.cpp's q4_0 has 16 steps
@@ -145,7 +145,7 @@ def test_its_keys_stay_and_say_whose_copy_it_is(head: Path) -> None:
 def test_what_is_planned_with_is_what_is_written(tmp_path: Path, shape: HeadShape, kind: str) -> None:
     """Whatever dialect, also with rows that do not divide into blocks."""
     path = write_head(tmp_path / f"{abs(hash((shape, kind)))}.gguf", shape)
-    planned, there = lightened(read_header(path), kind), read_header(copied(path, kind))
+    planned, there = requantize_header(read_header(path), kind), read_header(copied(path, kind))
     kept = [(tensor.name, tensor.shape, tensor.type, tensor.nbytes) for tensor in there.tensors.values()]
     assert [(tensor.name, tensor.shape, tensor.type, tensor.nbytes) for tensor in planned.tensors.values()] == kept
 
@@ -162,12 +162,12 @@ def test_what_gets_no_lighter(head: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_8_bits_become_4(head: Path) -> None:
     eight = copied(head, "q8_0")
-    names = lighter_types(read_header(eight), "q4_0")
+    names = requantized_types(read_header(eight), "q4_0")
     assert "fc.weight" in names and "token_embd.weight" not in names
 
 
 def test_auto_is_the_type_that_was_measured_best() -> None:
-    assert [light_type(asked) for asked in ("auto", "q8_0", "file")] == ["q4_0", "q8_0", "file"]
+    assert [requantized_type(asked) for asked in ("auto", "q8_0", "file")] == ["q4_0", "q8_0", "file"]
 
 
 def test_a_copy_is_written_once(head: Path) -> None:
@@ -209,7 +209,7 @@ def test_copies_of_heads_that_are_gone_go(head: Path, tmp_path: Path) -> None:
     other.unlink()
     damaged = locations.light_heads_dir() / "damaged.gguf"
     damaged.write_bytes(b"GGUF")
-    drop_stale(locations.light_heads_dir())
+    delete_stale_copies(locations.light_heads_dir())
     assert not gone.exists() and not damaged.exists() and stays.is_file()
 
 
@@ -219,7 +219,7 @@ def test_a_link_and_what_it_leads_to_share_a_copy(head: Path, tmp_path: Path) ->
     link.symlink_to(head)
     assert place_of(link, "q4_0").name.split("-")[-2] == place_of(head, "q4_0").name.split("-")[-2]
     copy = copied(link)
-    drop_stale(copy.parent)
+    delete_stale_copies(copy.parent)
     assert copy.is_file(), "its name is the link's, and it is current all the same"
 
 
@@ -263,7 +263,7 @@ def test_what_killed_writers_left_goes(head: Path) -> None:
     folder = copied(head).parent
     left = folder / "other-0123456789ab-q4_0.gguf.999999999-1.partial"
     left.write_bytes(b"x" * 1000)
-    assert drop_stale(folder) == 1000 and not left.exists() and copied(head).is_file()
+    assert delete_stale_copies(folder) == 1000 and not left.exists() and copied(head).is_file()
 
 
 def test_a_path_that_is_no_text(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_path_that_is_no_text(tmp_path: Path) -> None:
     head = head.rename(folder / os.fsdecode(b"k\xf6pf" + b"\xe4\xb8\xad" * 60 + b".gguf"))
     copy = copied(head)
     assert copy != head and copies_of(head) == [copy]
-    drop_stale(copy.parent)
+    delete_stale_copies(copy.parent)
     assert copy.is_file()
 
 
@@ -284,7 +284,7 @@ def test_embeddings_alone_are_no_reason_for_a_copy(head: Path) -> None:
     embedding = header.tensors["token_embd.weight"]
     heavy = dataclasses.replace(embedding, type=GGML_TYPES_BY_NAME["F16"], nbytes=2 * embedding.num_elements)
     tensors = {**header.tensors, embedding.name: heavy}
-    assert not lighter_types(dataclasses.replace(header, tensors=tensors), "q4_0")
+    assert not requantized_types(dataclasses.replace(header, tensors=tensors), "q4_0")
 
 
 def test_a_head_that_is_cut_short_is_told_as_such_and_leaves_nothing(head: Path) -> None:

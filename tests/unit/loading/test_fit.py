@@ -23,16 +23,16 @@ from eaglelocal.loading.fit import (
     check_graph,
     check_memory,
     check_shares,
-    fitted,
+    decide_unified_cache,
+    fit_plan,
     image_choices,
     parts_of,
     placement_of,
     placements_of,
+    read_sources,
     rollback_choices,
     shares_beside_full,
-    sources_of,
     window_choices,
-    with_caches,
 )
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.probe.machine import MainMemory
@@ -50,7 +50,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def test_a_head_gets_an_output_a_row_and_the_target_one_a_drafted_row(plan: Plan) -> None:
-    target, head = parts_of(plan, sources_of(plan), [placement_of(plan)] * 2, threads=3)
+    target, head = parts_of(plan, read_sources(plan), [placement_of(plan)] * 2, threads=3)
     assert (target.context.num_sequences, target.context.num_branches) == (2, 2 * MAX_BRANCHES)
     assert target.context.max_outputs == 2 * (1 + MAX_DRAFT_TOKENS)
     assert (head.context.max_outputs, head.context.num_branches, head.context.unified) == (128, 0, True)
@@ -74,7 +74,7 @@ def test_a_gpu_that_others_have_filled_gets_no_layers_and_a_head_lies_with_the_o
 ) -> None:
     rooms = [FreeMemory(f"CUDA{i}", None if gib is None else int(gib * 2**30)) for i, gib in enumerate(free)]
     assert shares_beside_full(plan, (FreeMemory(RAM, None), *rooms)) == shares
-    placed = placements_of(plan, probe(), load_library(), sources_of(plan), (FreeMemory(RAM, None), *rooms))
+    placed = placements_of(plan, probe(), load_library(), read_sources(plan), (FreeMemory(RAM, None), *rooms))
     assert [placement.shares for placement in placed] == [shares, of_head]
 
 
@@ -97,9 +97,9 @@ def test_a_heads_own_table_of_tokens_lies_where_it_computes(
 ) -> None:
     shape = HeadShape(width=64, n_ff=64, draft_vocab=64, own_output=True)
     asked = replace(plan, draft=write_head(tmp_path / "few.gguf", shape, SHAPE), **wish)  # type: ignore[arg-type]
-    _, head = placements_of(asked, probe(), load_library(), sources_of(asked), there)
+    _, head = placements_of(asked, probe(), load_library(), read_sources(asked), there)
     assert head.ids_on == on
-    _, whole = placements_of(replace(plan, **wish), probe(), load_library(), sources_of(plan), there)  # type: ignore[arg-type]
+    _, whole = placements_of(replace(plan, **wish), probe(), load_library(), read_sources(plan), there)  # type: ignore[arg-type]
     assert whole.ids_on is None, "it has the target's tokens"
 
 
@@ -119,9 +119,9 @@ def test_a_card_keeps_room_for_what_its_library_takes(
         Buffer("Vulkan0", MemoryKind.CACHE, 2**30),  # in main memory, which has its own margin
     ]
     monkeypatch.setattr("eaglelocal.loading.fit.rehearse", lambda *_, **__: held)
-    parts = parts_of(plan, sources_of(plan), [placement_of(plan)] * 2, threads=1)
+    parts = parts_of(plan, read_sources(plan), [placement_of(plan)] * 2, threads=1)
     with contextlib.nullcontext() if fits else pytest.raises(ResourceError, match="on CUDA0"):
-        check_memory(plan, sources_of(plan), parts, load_library(), there)
+        check_memory(plan, read_sources(plan), parts, load_library(), there)
 
 
 def test_what_reads_images_is_counted_before_anything_is_loaded(
@@ -131,15 +131,15 @@ def test_what_reads_images_is_counted_before_anything_is_loaded(
     eyes.write_bytes(projector_bytes(width=64, kind="qwen3vl_merger", tensor="mm.2.bias", shape=(64,)))
     monkeypatch.setattr("eaglelocal.loading.fit.rehearse", lambda *_, **__: [])
     plan = replace(plan, n_ctx=8192)
-    parts = parts_of(plan, sources_of(plan), [placement_of(plan)] * 2, threads=1)
-    check_memory(plan, sources_of(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
+    parts = parts_of(plan, read_sources(plan), [placement_of(plan)] * 2, threads=1)
+    check_memory(plan, read_sources(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
     seeing = replace(plan, projector=eyes)
     with pytest.raises(ResourceError, match="for images") as error:
-        check_memory(seeing, sources_of(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
+        check_memory(seeing, read_sources(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
     assert "--mmproj none" in error.value.hint
     eyes.write_bytes(projector_bytes(width=32))
     with pytest.raises(IncompatibleError, match="rows of width 32"):
-        check_memory(seeing, sources_of(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
+        check_memory(seeing, read_sources(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
 
 
 @pytest.mark.parametrize(("is_asked", "wanted"), [(True, [True]), (False, [True, False])])
@@ -153,7 +153,7 @@ def test_images_go_before_a_model_does_not_load(plan: Plan, is_asked: bool, want
 
 def test_four_slots_have_caches_of_their_own_but_for_the_head(plan: Plan) -> None:
     four = replace(plan, num_slots=4, unified=None)
-    target, head = parts_of(four, sources_of(four), [placement_of(four)] * 2, threads=1)
+    target, head = parts_of(four, read_sources(four), [placement_of(four)] * 2, threads=1)
     assert (target.context.unified, head.context.unified) == (False, True)
     assert target.context.num_branches == 0
 
@@ -174,16 +174,16 @@ def test_two_slots_share_a_cache_on_a_gpu_only(
     plan: Plan, num_slots: int, there: tuple[FreeMemory, ...], gpu_layers: int | None, device: str | None, unified: bool
 ) -> None:
     asked = replace(plan, num_slots=num_slots, gpu_layers=gpu_layers, device=device, unified=None)
-    target, head = sources_of(asked)
-    assert with_caches(asked, [target, head], there).is_unified is unified
-    assert not with_caches(replace(asked, unified=False), [target, head], there).is_unified
+    target, head = read_sources(asked)
+    assert decide_unified_cache(asked, [target, head], there).is_unified is unified
+    assert not decide_unified_cache(replace(asked, unified=False), [target, head], there).is_unified
     alone = num_slots == 1
     for other in ({"architecture": "lfm2"}, {"windows": (512,) * target.shape.n_layer}):
         odd = replace(target, shape=replace(target.shape, **other))
-        assert with_caches(asked, [odd, head], there).is_unified is alone
-        assert with_caches(asked, [target, odd], there).is_unified is unified  # a head's window is no cache's
+        assert decide_unified_cache(asked, [odd, head], there).is_unified is alone
+        assert decide_unified_cache(asked, [target, odd], there).is_unified is unified  # a head's window is no cache's
         drafting = replace(asked, draft_kind="draft_model")
-        assert with_caches(drafting, [target, odd], there).is_unified is alone
+        assert decide_unified_cache(drafting, [target, odd], there).is_unified is alone
 
 
 def test_states_to_go_back_to_are_as_many_as_fit(plan: Plan) -> None:
@@ -232,7 +232,7 @@ def test_which_weights_are_read(
         cpu=replace(machine.cpu, vector_extensions=("avx2",)),
         memory=MainMemory(available_bytes=2**30, huge_pages=huge_pages),
     )
-    target, draft = sources_of(plan)
+    target, draft = read_sources(plan)
     of_type = {name: replace(target, header=of_main_type(target.header, name)) for name in ("F32", "Q4_0", "Q8_0")}
     there = [FreeMemory(RAM, 2**30)]
     asked = replace(plan, is_brief=is_brief)
@@ -277,7 +277,7 @@ def test_swa_full_are_tried_first(tmp_path: Path, plan: Plan) -> None:
 def test_what_llama_cpp_would_abort_on_is_refused(
     plan: Plan, architecture: str, kv_type: str, num_slots: int, aborts: bool
 ) -> None:
-    shape = replace(sources_of(plan)[0].shape, architecture=architecture)
+    shape = replace(read_sources(plan)[0].shape, architecture=architecture)
     asked = replace(plan, kv_type=kv_type, num_slots=num_slots, unified=num_slots == 1)
     if not aborts:
         check_graph(asked, shape)
@@ -317,6 +317,6 @@ def test_experts_of_the_target_alone_lie_apart(plan: Plan) -> None:
 def test_values_that_lie_transposed_on_a_gpu_are_not_swapped(
     plan: Plan, flash: str, gpu_layers: int | None, uses_gpu: bool, can: bool
 ) -> None:
-    parts = fitted(plan, probe(), load_library(), threads=1)
+    parts = fit_plan(plan, probe(), load_library(), threads=1)
     asked = replace(parts.plan, flash_attn=flash, gpu_layers=gpu_layers)
     assert replace(parts, plan=asked, uses_gpu=uses_gpu).can_swap is can

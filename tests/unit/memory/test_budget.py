@@ -7,7 +7,16 @@ from collections.abc import Sequence
 import pytest
 
 from eaglelocal.errors import ResourceError
-from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, FreeMemory, MemoryKind, check_fits, joined, load_of
+from eaglelocal.memory.budget import (
+    RAM,
+    AdjustableSizes,
+    Buffer,
+    FreeMemory,
+    MemoryKind,
+    check_fits,
+    device_load,
+    join_devices,
+)
 
 GIB = 2**30
 ASKED = AdjustableSizes(n_ctx=8192)
@@ -132,7 +141,7 @@ def test_the_hint_names_what_would_help(
 def test_shared_memory_is_taken_from_both() -> None:
     there = [FreeMemory(RAM, 16 * GIB), FreeMemory("MTL0", 12 * GIB, in_ram=True)]
     held = buffers(RAM=(5, 0, 1), MTL0=(8, 2, 1))
-    assert load_of(there[0], held, there).total == 17 * GIB
+    assert device_load(there[0], held, there).total == 17 * GIB
     assert "free in RAM" in refused(held, there).message
     assert "free on MTL0" in refused(buffers(MTL0=(12, 1, 1)), there).message
     check_fits(buffers(MTL0=(8, 2, 1)), there, ASKED)
@@ -147,4 +156,4 @@ def test_shared_memory_is_taken_from_both() -> None:
     ],
 )
 def test_all_memory_as_one(there: list[FreeMemory], free: int | None) -> None:
-    assert joined(there) == FreeMemory(RAM, free)
+    assert join_devices(there) == FreeMemory(RAM, free)

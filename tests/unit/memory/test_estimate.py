@@ -12,7 +12,7 @@ from doubles.sketched_models import REAL, write_sketch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.image_limits import RESERVED
@@ -22,8 +22,8 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, FreeMemory, MemoryKind, check_fits
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes, kv_bytes_of_layer, row_bytes
 from eaglelocal.memory.compute_buffers import inputs_bytes, widened_bytes
-from eaglelocal.memory.contexts import jobs_of
-from eaglelocal.memory.estimate import RUNTIME_BYTES, estimate, runtime_bytes, safe_rooms, summed
+from eaglelocal.memory.contexts import contexts_of
+from eaglelocal.memory.estimate import RUNTIME_BYTES, estimate, runtime_bytes, subtract_margins, sum_by_purpose
 from eaglelocal.memory.projector_bytes import encoding_bytes
 from eaglelocal.planning.options import options_of
 
@@ -101,7 +101,9 @@ def test_tied_embeddings_lie_on_the_card_once_more() -> None:
     tied = replace(EIGHT_B, tied_output_bytes=EIGHT_B.embedding_bytes, output_bytes=16384)
     assert on(estimate(PLAN, tied, None, ONE), "CUDA0", MemoryKind.WEIGHTS) == tied.weights_bytes
     assert on(estimate(PLAN, tied, None, ONE), RAM, MemoryKind.WEIGHTS) == tied.embedding_bytes
-    assert summed(estimate(PLAN, tied, None, CPU)).weights_bytes == tied.weights_bytes  # and once where there is none
+    assert (
+        sum_by_purpose(estimate(PLAN, tied, None, CPU)).weights_bytes == tied.weights_bytes
+    )  # and once where there is none
 
 
 @pytest.mark.parametrize("gpu_layers", [0, 1, 10, 32, 33, None])
@@ -110,7 +112,7 @@ def test_layers_on_the_host(gpu_layers: int | None) -> None:
     offloaded = 32 if gpu_layers is None else max(min(gpu_layers, 33) - 1, 0)  # the output goes first
     assert on(held, "CUDA0", MemoryKind.CACHE) == offloaded * 32 * MIB
     assert on(held, RAM, MemoryKind.CACHE) == (32 - offloaded) * 32 * MIB
-    assert summed(held).weights_bytes == pytest.approx(EIGHT_B.weights_bytes, abs=32)
+    assert sum_by_purpose(held).weights_bytes == pytest.approx(EIGHT_B.weights_bytes, abs=32)
     assert (on(held, "CUDA0") == 0) == (gpu_layers == 0)
 
 
@@ -139,7 +141,7 @@ def test_flash_attention_keeps_a_layer_in_f16_where_it_widens_it(
     device: str, kv_type: str, attention: str, mib: int
 ) -> None:
     asked = replace(PLAN, kv_type=kv_type, flash_attn=attention, n_ctx=131072)
-    sizes = jobs_of(asked, EIGHT_B)[0].sizes
+    sizes = contexts_of(asked, EIGHT_B)[0].sizes
     assert widened_bytes(EIGHT_B, sizes, device) == mib * MIB
     there = (FreeMemory(RAM, 64 * GIB), FreeMemory(device, 64 * GIB))
     with_it, without = (
@@ -166,7 +168,7 @@ def test_the_first_card_has_room_for_what_it_computes_of_the_others_layers(n_ctx
 
 def test_with_two_cards_inputs_are_there_four_times_more() -> None:
     two, one = (estimate(PLAN, EIGHT_B, None, rooms) for rooms in (TWO, ONE))
-    (job,) = jobs_of(PLAN, EIGHT_B)
+    (job,) = contexts_of(PLAN, EIGHT_B)
     copies = 4 * inputs_bytes(job.shape, job.sizes)
     assert on(two, RAM, MemoryKind.BUFFERS) - on(one, RAM, MemoryKind.BUFFERS) == copies
     assert on(two, "CUDA1", MemoryKind.BUFFERS) - on(one, "CUDA0", MemoryKind.BUFFERS) == copies  # each has the output
@@ -174,7 +176,7 @@ def test_with_two_cards_inputs_are_there_four_times_more() -> None:
 
 def test_a_head_and_its_taps() -> None:
     held, alone = (estimate(plan, EIGHT_B, draft, ONE) for plan, draft in ((WITH_HEAD, HEAD), (PLAN, None)))
-    sums, plain = summed(held), summed(alone)
+    sums, plain = sum_by_purpose(held), sum_by_purpose(alone)
     assert (sums.draft_bytes, sums.draft_kv_bytes) == (HEAD.weights_bytes, 32 * MIB)
     assert (plain.draft_bytes, plain.draft_kv_bytes) == (0, 0)
     assert sums.weights_bytes == plain.weights_bytes
@@ -191,26 +193,26 @@ def test_a_draft_may_stay_off_the_card() -> None:
 
 def test_a_second_slot_and_its_trees_cost_cells_once() -> None:
     two = replace(WITH_HEAD, num_slots=2, unified=True)
-    assert jobs_of(two, EIGHT_B, HEAD)[0].sizes.num_branches == 4
-    assert summed(estimate(two, EIGHT_B, HEAD, CPU)).kv_bytes == 2 * GIB
+    assert contexts_of(two, EIGHT_B, HEAD)[0].sizes.num_branches == 4
+    assert sum_by_purpose(estimate(two, EIGHT_B, HEAD, CPU)).kv_bytes == 2 * GIB
 
 
 def test_states_are_kept_for_every_row_that_may_be_taken_back() -> None:
     drafting = replace(PLAN, draft_kind="ngram")
-    states = summed(estimate(PLAN, HYBRID, None, CPU)).kv_bytes - GIB // 4
+    states = sum_by_purpose(estimate(PLAN, HYBRID, None, CPU)).kv_bytes - GIB // 4
     assert states == 24 * 3 * MIB
     for rollback, kept in ((None, 2), (8, 8), (20, 16)):
         plan = replace(drafting, rollback=rollback)
-        assert summed(estimate(plan, HYBRID, None, CPU)).kv_bytes - GIB // 4 == states * (1 + kept)
+        assert sum_by_purpose(estimate(plan, HYBRID, None, CPU)).kv_bytes - GIB // 4 == states * (1 + kept)
     with_head = replace(drafting, draft_kind="eagle3")
-    assert jobs_of(with_head, HYBRID)[0].sizes.num_snapshots == 4
-    assert jobs_of(drafting, HYBRID)[0].sizes.num_branches == 0
+    assert contexts_of(with_head, HYBRID)[0].sizes.num_snapshots == 4
+    assert contexts_of(drafting, HYBRID)[0].sizes.num_branches == 0
 
 
 def test_windows_are_kept_whole_unless_the_plan_says_otherwise() -> None:
     narrow = replace(EIGHT_B, windows=(1024, None) * 16)
     whole, spared = (
-        summed(estimate(replace(PLAN, swa_full=wish), narrow, None, CPU)).kv_bytes for wish in (True, False)
+        sum_by_purpose(estimate(replace(PLAN, swa_full=wish), narrow, None, CPU)).kv_bytes for wish in (True, False)
     )
     assert whole == GIB
     assert spared == GIB // 2 + 16 * 1536 * 4096
@@ -218,7 +220,7 @@ def test_windows_are_kept_whole_unless_the_plan_says_otherwise() -> None:
 
 def test_the_gpu_of_an_apple_chip_works_in_main_memory() -> None:
     there = (FreeMemory(RAM, 20 * GIB), FreeMemory("MTL0", 21 * GIB, in_ram=True))
-    check_fits(estimate(PLAN, EIGHT_B, None, there), safe_rooms(there), AdjustableSizes(n_ctx=8192))
+    check_fits(estimate(PLAN, EIGHT_B, None, there), subtract_margins(there), AdjustableSizes(n_ctx=8192))
     with pytest.raises(ResourceError, match="in RAM"):
         check_fits(
             estimate(PLAN, EIGHT_B, None, there), (FreeMemory(RAM, 6 * GIB), there[1]), AdjustableSizes(n_ctx=8192)
@@ -232,7 +234,7 @@ def test_margins_leave_unknown_rooms_unknown() -> None:
         FreeMemory("CUDA1", None),
         FreeMemory("CUDA2", 100 * MIB),
     )
-    assert [room.free_bytes for room in safe_rooms(there)] == [int(16 * GIB * 0.95) + 1, 7 * GIB, None, 0]
+    assert [room.free_bytes for room in subtract_margins(there)] == [int(16 * GIB * 0.95) + 1, 7 * GIB, None, 0]
 
 
 def test_an_unknown_device_is_taken_for_the_largest() -> None:
@@ -289,7 +291,7 @@ def test_what_is_looked_up_for_each_layer_stays_in_main_memory(tmp_path: Path) -
 
 
 def test_the_catalogue_counts_it_alike() -> None:
-    catalog = load(user_folder=Path("/nonexistent"))
+    catalog = load_catalog(user_folder=Path("/nonexistent"))
     known = next(options_of(catalog.target("gemma-4-e4b"), catalog, quant="Q8_0")).shape
     assert known.n_layer_embd == pytest.approx(42 * 256, rel=0.02)
     assert known.embedding_bytes - known.tied_output_bytes == pytest.approx(2688 * MIB * 34 // 32, rel=0.05)
@@ -308,7 +310,7 @@ def test_experts_in_main_memory_are_all_that_leaves_the_card(n_cpu_moe: int, gpu
     assert on(whole, "CUDA0", MemoryKind.WEIGHTS) - on(parted, "CUDA0", MemoryKind.WEIGHTS) == moved
     assert on(parted, RAM, MemoryKind.WEIGHTS) - on(whole, RAM, MemoryKind.WEIGHTS) == moved
     assert on(parted, "CUDA0", MemoryKind.CACHE) == on(whole, "CUDA0", MemoryKind.CACHE)
-    assert summed(parted).weights_bytes == summed(whole).weights_bytes
+    assert sum_by_purpose(parted).weights_bytes == sum_by_purpose(whole).weights_bytes
     if on_host < n_cpu_moe:  # the card reads long prompts with them: a matrix at a time; the processor has buffers
         more = on(parted, "CUDA0", MemoryKind.BUFFERS) - on(whole, "CUDA0", MemoryKind.BUFFERS)
         assert on_host or more >= 66 * MIB
@@ -320,7 +322,7 @@ def test_a_catalogue_knows_experts_by_their_parameters_and_a_file_to_the_byte(tm
     exact = shape_of(header)
     names = [f"blk.7.ffn_{part}_exps.weight" for part in ("gate", "up", "down")]
     assert exact.expert_bytes == (sum(header.tensors[name].nbytes for name in names),) * 48
-    catalog = load(user_folder=Path("/nonexistent"))
+    catalog = load_catalog(user_folder=Path("/nonexistent"))
     (about,) = options_of(catalog.targets["qwen3-30b-a3b"], catalog, quant="Q8_0")
     assert sum(about.shape.expert_bytes) == pytest.approx(sum(exact.expert_bytes), rel=0.02)
     assert not EIGHT_B.expert_bytes
@@ -347,8 +349,8 @@ def test_images_are_read_where_the_target_lies(
 ) -> None:
     held = estimate(replace(PLAN, gpu_layers=gpu_layers), EIGHT_B, None, rooms, EYES)
     assert on(held, where, MemoryKind.IMAGES) == EYES.weights_bytes + encoding_bytes(EYES.within(RESERVED))
-    without = summed(estimate(replace(PLAN, gpu_layers=gpu_layers), EIGHT_B, None, rooms))
-    assert summed(held).images_bytes + without.total_bytes == summed(held).total_bytes
+    without = sum_by_purpose(estimate(replace(PLAN, gpu_layers=gpu_layers), EIGHT_B, None, rooms))
+    assert sum_by_purpose(held).images_bytes + without.total_bytes == sum_by_purpose(held).total_bytes
     assert without.images_bytes == 0
 
 

@@ -18,8 +18,8 @@ from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.pulled_drafts import remember_draft
-from eaglelocal.memory.budget import RAM, load_of
-from eaglelocal.memory.estimate import estimate, safe_rooms
+from eaglelocal.memory.budget import RAM, device_load
+from eaglelocal.memory.estimate import estimate, subtract_margins
 from eaglelocal.planning import autoplan as module
 from eaglelocal.planning.autoplan import autoplan
 from eaglelocal.planning.decision import Decision
@@ -79,7 +79,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def on(rig: MachineSpec, monkeypatch: pytest.MonkeyPatch, options: RunOptions) -> Decision:
-    monkeypatch.setattr(module, "this_rig", lambda catalog: rig)
+    monkeypatch.setattr(module, "this_machine", lambda catalog: rig)
     return autoplan(options)
 
 
@@ -211,10 +211,10 @@ def check_it_fits(settled: Decision, rig: MachineSpec) -> str:
     found = make_plan(settled, on_progress=lambda fraction, what: None)
     shapes = [shape_of(read_header(path)) for path in (found.target, found.draft) if path is not None]
     sized = dataclasses.replace(found, swa_full=True, flash_attn="on")
-    rooms = safe_rooms(rig.rooms)
+    rooms = subtract_margins(rig.rooms)
     buffers = estimate(sized, shapes[0], shapes[1] if len(shapes) > 1 else None, rooms)
     for room in rooms:
-        assert load_of(room, buffers, rooms).missing_bytes <= 0, (settled, room)
+        assert device_load(room, buffers, rooms).missing_bytes <= 0, (settled, room)
     return found.draft_kind
 
 
@@ -304,7 +304,7 @@ def test_without_a_target_everything_is_asked_once(hub: Path, monkeypatch: pytes
         asked.append(SMALL_CARD)
         return SMALL_CARD
 
-    monkeypatch.setattr(module, "this_rig", probed)
+    monkeypatch.setattr(module, "this_machine", probed)
     found = autoplan(RunOptions())
     assert len(asked) == 1
     assert found.gpu_layers is not None and "layers on the GPU" in found.note

@@ -10,7 +10,7 @@ from doubles.sketched_models import REAL, Sketch, write_sketch
 
 from eaglelocal import locations
 from eaglelocal.backend.llama_library import BUILD
-from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.known_machines import CPU
 from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.model_shape import mtp_shape_of, shape_of
@@ -51,7 +51,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def catalog() -> Catalog:
-    return load(user_folder=Path("/nonexistent"))
+    return load_catalog(user_folder=Path("/nonexistent"))
 
 
 def pulled(hub: Path, repo: str, stem: str, sketch: Sketch) -> Path:

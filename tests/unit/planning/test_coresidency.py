@@ -18,11 +18,11 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import ModelFileError
 from eaglelocal.memory.budget import RAM
-from eaglelocal.memory.estimate import safe_rooms
+from eaglelocal.memory.estimate import subtract_margins
 from eaglelocal.planning import autoplan as autoplan_module
 from eaglelocal.planning import coresidency
 from eaglelocal.planning.autoplan import CTX_KEPT, autoplan
-from eaglelocal.planning.coresidency import EvictionPolicy, needs_of, side_by_side
+from eaglelocal.planning.coresidency import EvictionPolicy, needs_of, plan_together
 from eaglelocal.planning.decision import Decision
 from eaglelocal.planning.eviction import fit
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
@@ -77,7 +77,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> On:
 def settled(first: str, *others: str, most: int | None = None) -> tuple[Decision, Decision, dict[str, Decision]]:
     """The first one alone, beside the others, and the others."""
     alone = autoplan(RunOptions(target=first, parallel=1))
-    return alone, *side_by_side(
+    return alone, *plan_together(
         alone, {name: autoplan(RunOptions(target=name, parallel=1)) for name in others}, most=most
     )
 
@@ -100,15 +100,15 @@ def test_a_model_leaves_room_for_an_embedding_model_and_loses_little(files: dict
     assert CTX_KEPT <= first.ctx <= alone.ctx
     assert (first.gpu_layers, others[files["pools"]].ctx) == (alone.gpu_layers, None)
     made = household(first, *others.values())
-    assert made.leavers(files["pools"], [files["qwen3-8b"]]) == []
-    assert made.leavers(files["qwen3-8b"], [files["pools"]]) == []
+    assert made.victims(files["pools"], [files["qwen3-8b"]]) == []
+    assert made.victims(files["qwen3-8b"], [files["pools"]]) == []
 
 
 def test_without_that_it_would_have_taken_all(files: dict[str, str], on: On) -> None:
     """The test above would show nothing if both fitted anyway."""
     on(rig_with(13))
     alone, _, others = settled(files["qwen3-8b"], files["pools"])
-    assert household(alone, *others.values()).leavers(files["pools"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
+    assert household(alone, *others.values()).victims(files["pools"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
 
 
 def test_two_that_talk_stay_where_both_fit_as_they_are(files: dict[str, str], on: On) -> None:
@@ -117,8 +117,8 @@ def test_two_that_talk_stay_where_both_fit_as_they_are(files: dict[str, str], on
     second = others[files["qwen3-0.6b"]]
     assert first.gpu_layers is None and second.gpu_layers is None
     assert (first.ctx, second.ctx) >= (CTX_KEPT, CTX_KEPT)
-    assert fit([first.needs, second.needs], safe_rooms(rig_with(24).rooms))
-    assert household(first, second).leavers(files["qwen3-0.6b"], [files["qwen3-8b"]]) == []
+    assert fit([first.needs, second.needs], subtract_margins(rig_with(24).rooms))
+    assert household(first, second).victims(files["qwen3-0.6b"], [files["qwen3-8b"]]) == []
 
 
 def test_what_would_cost_the_first_one_much_takes_turns_with_it(files: dict[str, str], on: On) -> None:
@@ -127,7 +127,7 @@ def test_what_would_cost_the_first_one_much_takes_turns_with_it(files: dict[str,
     second = others[files["qwen3-0.6b"]]
     assert first == alone
     assert second == autoplan(RunOptions(target=files["qwen3-0.6b"], parallel=1))
-    assert household(first, second).leavers(files["qwen3-0.6b"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
+    assert household(first, second).victims(files["qwen3-0.6b"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_a_model_does_not_lose_its_sight_for_another(
     on(rig_with(card))
     alone, first, others = settled(seeing, files["qwen3-0.6b"])
     assert not (alone.is_blind or first.is_blind)
-    leaving = household(first, *others.values()).leavers(files["qwen3-0.6b"], [seeing])
+    leaving = household(first, *others.values()).victims(files["qwen3-0.6b"], [seeing])
     assert leaving == ([] if stays else [seeing])
 
 
@@ -159,14 +159,14 @@ def test_windows_stay_as_small_as_they_were_planned(
     on(rig_with(card, 128))
     alone, first, others = settled(gemma, files[beside])
     assert (plans_of(alone)[gemma].swa_full, plans_of(first)[gemma].swa_full) == (None, False)
-    assert household(first, *others.values()).leavers(files[beside], [gemma]) == []
+    assert household(first, *others.values()).victims(files[beside], [gemma]) == []
 
 
 def test_an_embedding_model_that_comes_first_has_its_room_too(files: dict[str, str], on: On) -> None:
     on(rig_with(13))
     _, first, others = settled(files["pools"], files["qwen3-8b"])
     made = household(first, *others.values())
-    assert made.leavers(files["qwen3-8b"], [files["pools"]]) == []
+    assert made.victims(files["qwen3-8b"], [files["pools"]]) == []
     assert (others[files["qwen3-8b"]].ctx or 0) >= CTX_KEPT
 
 
@@ -183,15 +183,15 @@ def test_one_at_a_time_is_planned_as_if_it_were_alone(files: dict[str, str], on:
     assert first == alone
     assert others[files["qwen3-0.6b"]] == autoplan(RunOptions(target=files["qwen3-0.6b"], parallel=1))
     made = household(first, *others.values(), most=1)
-    assert made.leavers(files["pools"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
+    assert made.victims(files["pools"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
 
 
 def test_more_than_wanted_leave_even_where_there_is_room(files: dict[str, str], on: On) -> None:
     on(rig_with(0))
     names = [files["qwen3-0.6b"], files["bert"]]
     made = household(*(Decision(RunOptions(target=name, parallel=1)) for name in (*names, files["pools"])), most=2)
-    assert made.leavers(files["pools"], names) == names[:1]
-    assert made.leavers(files["pools"], names[:1]) == []
+    assert made.victims(files["pools"], names) == names[:1]
+    assert made.victims(files["pools"], names[:1]) == []
 
 
 @pytest.mark.parametrize("name", ["bad.gguf", "none.gguf"])

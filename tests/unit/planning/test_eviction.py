@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
-from eaglelocal.planning.eviction import fit, leavers, rig_beside
-from eaglelocal.planning.machine_spec import rig_of_known
+from eaglelocal.planning.eviction import choose_victims, fit, subtract_other_models
+from eaglelocal.planning.machine_spec import known_machine_spec
 
 CARD = "CUDA0"
 
@@ -38,17 +38,17 @@ SHARED = (FreeMemory(RAM, 100), FreeMemory(CARD, 60, in_ram=True))
     ],
 )
 def test_as_few_as_make_room(needed: tuple[Buffer, ...], held: dict[str, tuple[Buffer, ...]], gone: list[str]) -> None:
-    assert leavers(needed, held, ROOMS) == gone
+    assert choose_victims(needed, held, ROOMS) == gone
 
 
 def test_memory_that_is_shared_counts_once_for_both() -> None:
     assert fit([needs(40, 60)], SHARED)
     assert not fit([needs(41, 60)], SHARED)
-    assert leavers(needs(0, 30), {"a": needs(80, 0)}, SHARED) == ["a"]
+    assert choose_victims(needs(0, 30), {"a": needs(80, 0)}, SHARED) == ["a"]
 
 
 def test_what_is_not_known_to_be_full_makes_nobody_leave() -> None:
-    assert leavers(needs(10**9), {"a": needs(10**9)}, (FreeMemory(RAM, None),)) == []
+    assert choose_victims(needs(10**9), {"a": needs(10**9)}, (FreeMemory(RAM, None),)) == []
 
 
 models = st.tuples(st.integers(0, 60), st.integers(0, 15)).map(lambda pair: needs(*pair))
@@ -58,7 +58,7 @@ models = st.tuples(st.integers(0, 60), st.integers(0, 15)).map(lambda pair: need
 def test_nobody_leaves_in_vain(
     needed: tuple[Buffer, ...], held: dict[str, tuple[Buffer, ...]], rooms: tuple[FreeMemory, ...]
 ) -> None:
-    gone = leavers(needed, held, rooms)
+    gone = choose_victims(needed, held, rooms)
     stay = [held[name] for name in held if name not in gone]
     if not fit([needed], rooms):
         assert len(gone) == len(held)
@@ -69,19 +69,19 @@ def test_nobody_leaves_in_vain(
 
 @pytest.mark.parametrize("name", ["rtx-3090", "2x-rtx-3090", "m2-max-32gb", "strix-halo-64gb", "cpu-ddr5-6000-32gb"])
 def test_a_rig_beside_a_model_has_what_that_leaves(name: str) -> None:
-    rig = rig_of_known(load().machines[name])
+    rig = known_machine_spec(load_catalog().machines[name])
     first = rig.gpus[0].name if rig.gpus else RAM
     held = (Buffer(RAM, MemoryKind.WEIGHTS, 10**9), Buffer(first, MemoryKind.CACHE, 2 * 10**9))
-    left = rig_beside(rig, held)
+    left = subtract_other_models(rig, held)
     for before, after in zip(rig.devices, left.devices, strict=True):
         own = sum(one.num_bytes for one in held if one.device == before.name)
         lent = 0 if before.name != RAM else sum(2 * 10**9 for gpu in rig.gpus[:1] if gpu.shares_ram)
         assert before.free_bytes is not None
         assert after.free_bytes == before.free_bytes - own - lent
-    too_much = rig_beside(rig, [Buffer(device.name, MemoryKind.WEIGHTS, 10**15) for device in rig.devices])
+    too_much = subtract_other_models(rig, [Buffer(device.name, MemoryKind.WEIGHTS, 10**15) for device in rig.devices])
     assert {device.free_bytes for device in too_much.devices} == {0}
 
 
 def test_what_is_beside_nothing_is_as_it_was() -> None:
-    for rig in itertools.islice(map(rig_of_known, load().machines.values()), 60):
-        assert rig_beside(rig, ()) == rig
+    for rig in itertools.islice(map(known_machine_spec, load_catalog().machines.values()), 60):
+        assert subtract_other_models(rig, ()) == rig

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.catalog.catalog import load
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.quantizations import QuantLoss
 from eaglelocal.planning.goals import GOALS, Comfort, score
 from eaglelocal.planning.quality import divergence_of_bits, effective_b
@@ -62,7 +62,7 @@ def test_comfort() -> None:
 
 @cache
 def quants() -> Mapping[str, QuantLoss]:
-    return load(user_folder=Path("/nonexistent")).quants
+    return load_catalog(user_folder=Path("/nonexistent")).quants
 
 
 def worth(quant: str, *, bits: float, parameters_b: float = 8, active_b: float = 8) -> float:

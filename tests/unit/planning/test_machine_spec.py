@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from doubles.recorded_machines import recorded_machine
 
-from eaglelocal.catalog.catalog import load
-from eaglelocal.memory.budget import RAM, Buffer, MemoryKind, load_of
-from eaglelocal.planning.machine_spec import UNKNOWN_GPU_BYTES_S, MachineSpec, rig_of, rig_of_known
+from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.memory.budget import RAM, Buffer, MemoryKind, device_load
+from eaglelocal.planning.machine_spec import UNKNOWN_GPU_BYTES_S, MachineSpec, known_machine_spec, make_machine_spec
 from eaglelocal.probe.apple import usual_working_set
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, Unified
 from eaglelocal.probe.visible_gpus import as_seen
@@ -37,7 +37,7 @@ RADEON = Gpu(
 
 
 def rig(machine: Machine, **environ: str) -> MachineSpec:
-    return rig_of(as_seen(machine, environ), load(user_folder=Path("/nonexistent")).machines)
+    return make_machine_spec(as_seen(machine, environ), load_catalog(user_folder=Path("/nonexistent")).machines)
 
 
 def names(machine: Machine, **environ: str) -> list[str]:
@@ -75,7 +75,7 @@ def test_a_card_that_works_in_main_memory_is_planned_there(told: int | None) -> 
     (device,) = found.gpus
     assert (device.name, device.shares_ram, device.free_bytes) == ("CUDA0", True, 50 * GIB)
     held = [Buffer("CUDA0", MemoryKind.WEIGHTS, 30 * GIB), Buffer(RAM, MemoryKind.WEIGHTS, 30 * GIB)]
-    assert load_of(found.rooms[0], held, found.rooms).missing_bytes == 10 * GIB  # the same memory
+    assert device_load(found.rooms[0], held, found.rooms).missing_bytes == 10 * GIB  # the same memory
 
 
 def test_what_is_sold_of_a_card_is_known_by_the_name_that_its_driver_tells(tmp_path: Path) -> None:
@@ -89,21 +89,21 @@ def test_what_is_sold_of_a_card_is_known_by_the_name_that_its_driver_tells(tmp_p
 
 
 def test_a_known_machine_with_one_memory_shares_it() -> None:
-    known = load(user_folder=Path("/nonexistent"))
+    known = load_catalog(user_folder=Path("/nonexistent"))
     for name, device, kind in (
         ("strix-halo", "Vulkan0", "cuda"),
         ("dgx-spark", "CUDA0", "cuda"),
         ("m2-16gb", "MTL0", "metal"),
     ):
-        (gpu,) = rig_of_known(known.machine(name)).gpus
+        (gpu,) = known_machine_spec(known.machine(name)).gpus
         assert (gpu.name, gpu.kind, gpu.shares_ram) == (device, kind, True)
         assert gpu.free_bytes == known.machine(name).gpu_limit_bytes
-    (card,) = rig_of_known(known.machine("rx-7900-xtx")).gpus
+    (card,) = known_machine_spec(known.machine("rx-7900-xtx")).gpus
     assert (card.name, card.shares_ram) == ("Vulkan0", False)
 
 
 def test_apples_limits_are_those_that_the_probe_expects() -> None:
-    for machine in load(user_folder=Path("/nonexistent")).machines.values():
+    for machine in load_catalog(user_folder=Path("/nonexistent")).machines.values():
         if machine.kind == "metal":
             assert machine.gpu_limit_bytes == pytest.approx(usual_working_set(machine.memory_bytes), rel=0.001), (
                 machine.id

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.machine_spec import MachineSpec, with_ram
-from eaglelocal.planning.no_fit_hints import CTX_STEP, most_that, nothing_fits
+from eaglelocal.planning.no_fit_hints import CTX_STEP, explain_no_fit, most_that
 from eaglelocal.planning.options import ModelOption
-from eaglelocal.planning.plan_search import SearchOutcome, plan
+from eaglelocal.planning.plan_search import SearchOutcome, search_plan
 
 BALANCED = RunOptions(goal="balanced")
 FLAG = re.compile(r"--(ctx|parallel|gpu-layers|kv-type) (\S+)")
 
 
 def missed(options: tuple[ModelOption, ...], machine: MachineSpec, asked: RunOptions) -> SearchOutcome:
-    outcome = plan(options, machine, asked)
+    outcome = search_plan(options, machine, asked)
     assert outcome.chosen is None
     return outcome
 
@@ -51,15 +51,15 @@ def test_each_way_out_fits_and_no_more_would(
     machine: str, target: str, quant: str, asked: RunOptions, least: int
 ) -> None:
     alone = (option(target, quant),)
-    _, hint = nothing_fits(missed(alone, rig(machine), asked))
+    _, hint = explain_no_fit(missed(alone, rig(machine), asked))
     asks = taken(asked, hint)
     assert len(asks) >= least, hint
     for other in asks:
-        assert plan(alone, rig(machine), other).chosen is not None, hint
+        assert search_plan(alone, rig(machine), other).chosen is not None, hint
         if other.ctx != asked.ctx and other.ctx is not None:
-            assert plan(alone, rig(machine), replace(other, ctx=other.ctx + CTX_STEP)).chosen is None
+            assert search_plan(alone, rig(machine), replace(other, ctx=other.ctx + CTX_STEP)).chosen is None
         if other.parallel != asked.parallel:
-            assert plan(alone, rig(machine), replace(other, parallel=other.parallel + 1)).chosen is None
+            assert search_plan(alone, rig(machine), replace(other, parallel=other.parallel + 1)).chosen is None
 
 
 @settings(max_examples=10, deadline=None)
@@ -67,16 +67,16 @@ def test_each_way_out_fits_and_no_more_would(
 def test_ways_out_fit_on_any_machine(ram_gib: float, gpus: tuple[float, ...], slots: int) -> None:
     asked, machine = replace(BALANCED, ctx=32768, parallel=slots), machine_of(ram_gib, gpus)
     large = tuple(each for each in some_options() if each.quant == "Q8_0" and each.shape.weights_bytes > 8 * GIB)
-    outcome = plan(large, machine, asked)
+    outcome = search_plan(large, machine, asked)
     if outcome.chosen is None:
-        message, hint = nothing_fits(outcome)
+        message, hint = explain_no_fit(outcome)
         assert message.startswith("nothing fits random: the nearest, ") and hint
-        assert all(plan(large, machine, other).chosen is not None for other in taken(asked, hint))
+        assert all(search_plan(large, machine, other).chosen is not None for other in taken(asked, hint))
 
 
 def test_the_miss_is_that_of_the_best_division() -> None:
     """With as many layers on the card as it takes, main memory is what lacks; whole, the card would lack far more."""
-    message, hint = nothing_fits(missed((option("llama-3.3-70b", "Q8_0"),), rig("cuda-8gb"), BALANCED))
+    message, hint = explain_no_fit(missed((option("llama-3.3-70b", "Q8_0"),), rig("cuda-8gb"), BALANCED))
     found = re.search(r"needs ([\d.]+) GiB on RAM with 4096 tokens in q4_0 and (\d+) of 81 layers on the GPU", message)
     assert found is not None, message
     assert float(found[1]) < option("llama-3.3-70b", "Q8_0").shape.weights_bytes / GIB
@@ -87,11 +87,11 @@ def test_the_miss_is_that_of_the_best_division() -> None:
 def test_more_memory_than_was_assumed_beside_a_card_is_a_way_out() -> None:
     machine = rig("rtx-3090")
     alone = tuple(each for each in every_option() if each.target == "gpt-oss-120b")
-    message, hint = nothing_fits(missed(alone, machine, BALANCED))
+    message, hint = explain_no_fit(missed(alone, machine, BALANCED))
     assert "(32 GiB at 51 GB/s, as assumed)" in message and hint == "--ram 48, if you have it"
-    assert plan(alone, with_ram(machine, 48 * GIB), BALANCED).chosen is not None
+    assert search_plan(alone, with_ram(machine, 48 * GIB), BALANCED).chosen is not None
     missed(alone, with_ram(machine, 40 * GIB), BALANCED)
-    assert "--ram" not in nothing_fits(missed(alone, rig("cpu-16gb"), BALANCED))[1]
+    assert "--ram" not in explain_no_fit(missed(alone, rig("cpu-16gb"), BALANCED))[1]
 
 
 def test_less_context_than_was_tried_may_fit() -> None:
@@ -99,9 +99,11 @@ def test_less_context_than_was_tried_may_fit() -> None:
     tight = next(
         machine
         for tenth in range(60, 120)
-        if plan((option("qwen3-8b", "Q4_K_M"),), machine := machine_of(tenth / 10, ()), replace(asked, ctx=512)).chosen
+        if search_plan(
+            (option("qwen3-8b", "Q4_K_M"),), machine := machine_of(tenth / 10, ()), replace(asked, ctx=512)
+        ).chosen
     )
-    _, hint = nothing_fits(missed((option("qwen3-8b", "Q4_K_M"),), tight, asked))
+    _, hint = explain_no_fit(missed((option("qwen3-8b", "Q4_K_M"),), tight, asked))
     assert FLAG.search(hint)
 
 
@@ -116,14 +118,14 @@ def with_others(machine: MachineSpec, held_gib: float, *, is_here: bool) -> Mach
 def test_only_what_others_hold_can_be_freed(held_gib: float, is_here: bool, says: bool) -> None:
     """14B in Q8_0 needs some 17 GiB: of 20, others hold 8; of 14, no more than 2 could come free."""
     machine = with_others(machine_of(20 if held_gib == 8 else 14, ()), held_gib, is_here=is_here)
-    _, hint = nothing_fits(missed((option("qwen3-14b", "Q8_0"),), machine, replace(BALANCED, ctx=4096)))
+    _, hint = explain_no_fit(missed((option("qwen3-14b", "Q8_0"),), machine, replace(BALANCED, ctx=4096)))
     assert ("free " in hint and " on RAM" in hint) == says, hint
     assert "a smaller model or quantization" in hint or says
 
 
 def test_nothing_of_a_target_fits() -> None:
     every = tuple(each for each in every_option() if each.target == "llama-3.3-70b")
-    message, hint = nothing_fits(missed(every, rig("m1-8gb"), BALANCED))
+    message, hint = explain_no_fit(missed(every, rig("m1-8gb"), BALANCED))
     assert "llama-3.3-70b Q3_K_M" in message and hint == "a smaller model"
 
 
@@ -131,15 +133,15 @@ def test_more_context_than_it_was_trained_for() -> None:
     asked = replace(BALANCED, ctx=50_000)
     outcome = missed((option("qwen3-8b", "Q4_K_M"),), rig("a6000"), asked)
     assert outcome.rejected[0].reason == "it was trained for 40960 tokens, --ctx asks for 50000"
-    message, hint = nothing_fits(outcome)
+    message, hint = explain_no_fit(outcome)
     assert (message, hint) == ("--ctx 50000 is too much: qwen3-8b was trained for 40960 tokens", "--ctx 40960")
 
 
 def test_more_context_than_any_was_trained_for() -> None:
-    message, hint = nothing_fits(missed(every_option(), rig("a6000"), replace(BALANCED, ctx=10**8)))
+    message, hint = explain_no_fit(missed(every_option(), rig("a6000"), replace(BALANCED, ctx=10**8)))
     most = max(each.max_context for each in every_option())
     assert f"{most} tokens, the most of all" in message and hint == f"--ctx {most}"
-    assert plan(every_option(), rig("m3-ultra-512gb"), replace(BALANCED, ctx=most)).chosen is not None
+    assert search_plan(every_option(), rig("m3-ultra-512gb"), replace(BALANCED, ctx=most)).chosen is not None
 
 
 @given(st.integers(0, 300), st.integers(0, 300))

@@ -23,7 +23,7 @@ from doubles.catalogue_plans import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.catalog.unsupported_drafts import obstacle
+from eaglelocal.catalog.unsupported_drafts import unsupported_reason
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.memory.budget import RAM
@@ -31,10 +31,10 @@ from eaglelocal.memory.contexts import PLANNED_ROLLBACK
 from eaglelocal.memory.placement import WHOLE, Offload
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator, fits_gpus
 from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS
-from eaglelocal.planning.no_fit_hints import nothing_fits
+from eaglelocal.planning.no_fit_hints import explain_no_fit
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.plan_search import DOES_NOT_PAY, plan, setups_for
-from eaglelocal.planning.reasons import reasons
+from eaglelocal.planning.plan_search import DOES_NOT_PAY, search_plan, setups_for
+from eaglelocal.planning.reasons import explain_choice
 
 memory = st.floats(0.5, 100.0)
 cards = st.lists(st.floats(0.5, 90.0), max_size=3).map(tuple)
@@ -46,12 +46,12 @@ goals = st.sampled_from(sorted(GOALS))
 def test_what_is_chosen_always_fits(
     ram_gib: float, gpus: tuple[float, ...], goal: str, ctx: int | None, num_slots: int
 ) -> None:
-    outcome = plan(some_options(), machine_of(ram_gib, gpus), RunOptions(goal=goal, ctx=ctx, parallel=num_slots))
+    outcome = search_plan(some_options(), machine_of(ram_gib, gpus), RunOptions(goal=goal, ctx=ctx, parallel=num_slots))
     if outcome.chosen is not None:
         check_fits(outcome)
         assert ctx is None or outcome.chosen.way.setup.n_ctx == ctx
     else:
-        message, hint = nothing_fits(outcome)
+        message, hint = explain_no_fit(outcome)
         assert "nothing fits" in message and hint
     for each in outcome.rejected:
         assert each.reason
@@ -61,8 +61,8 @@ def test_what_is_chosen_always_fits(
 @given(memory, st.floats(0.5, 90.0), goals, st.floats(0.0, 40.0), st.booleans())
 def test_more_memory_is_never_worse(ram_gib: float, gpu_gib: float, goal: str, more: float, on_card: bool) -> None:
     asked = RunOptions(goal=goal)
-    small = plan(some_options(), machine_of(ram_gib, (gpu_gib,)), asked)
-    large = plan(some_options(), machine_of(ram_gib + more * (not on_card), (gpu_gib + more * on_card,)), asked)
+    small = search_plan(some_options(), machine_of(ram_gib, (gpu_gib,)), asked)
+    large = search_plan(some_options(), machine_of(ram_gib + more * (not on_card), (gpu_gib + more * on_card,)), asked)
     if small.chosen is not None:
         assert large.chosen is not None
         assert large.chosen.way.score >= small.chosen.way.score - 1e-9
@@ -82,7 +82,7 @@ def test_best_first_finds_what_weighing_everything_finds(ram_gib: float, gpus: t
         value = score_of(scale, each, draft, setup, offload)
         if value > best and scale.weigh(each, draft, setup, offload).fits:
             best = value
-    assert chosen_of(plan(options, machine, asked)).way.score == pytest.approx(best, abs=1e-9)
+    assert chosen_of(search_plan(options, machine, asked)).way.score == pytest.approx(best, abs=1e-9)
 
 
 def everything(
@@ -149,7 +149,7 @@ def test_only_what_the_engine_runs_is_picked() -> None:
 
 
 def test_hybrid_targets_have_short_drafts_and_keep_states_for_them() -> None:
-    outcome = plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced"))
+    outcome = search_plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced"))
     chosen = chosen_of(outcome)
     assert chosen.way.draft.id == "mtp-qwen3.6-27b"
     assert 0 < chosen.way.prediction.num_draft_tokens <= PLANNED_ROLLBACK
@@ -157,7 +157,7 @@ def test_hybrid_targets_have_short_drafts_and_keep_states_for_them() -> None:
 
 
 def test_states_for_a_lookup_are_not_kept_where_they_cost_layers_on_the_gpu() -> None:
-    many = plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced", parallel=16))
+    many = search_plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced", parallel=16))
     way = chosen_of(many).way
     assert (way.draft.kind, way.gpu_layers) == ("none", None)
     check_fits(many)
@@ -166,21 +166,23 @@ def test_states_for_a_lookup_are_not_kept_where_they_cost_layers_on_the_gpu() ->
 def test_a_draft_with_states_of_its_own_is_no_way() -> None:
     target = catalog().targets["qwen3.6-27b"]
     (entry,) = [draft for draft in catalog().drafts_for(target) if draft.id == "plain-qwen3.5-0.8b"]
-    assert "keeps recurrent state itself" in obstacle(entry, target.outline)
+    assert "keeps recurrent state itself" in unsupported_reason(entry, target.outline)
     assert entry.id not in [way.id for way in option("qwen3.6-27b", "Q4_K_M").drafts]
 
 
 def test_layers_on_the_host_are_said_and_slow() -> None:
-    large = plan((option("qwen3-32b", "Q4_K_M"),), rig("cuda-16gb"), RunOptions(goal="balanced", ctx=8192))
+    large = search_plan((option("qwen3-32b", "Q4_K_M"),), rig("cuda-16gb"), RunOptions(goal="balanced", ctx=8192))
     way = chosen_of(large).way
     assert way.gpu_layers is not None and 0 < way.gpu_layers < 65
     assert way.prediction.plain_tok_s < 10
-    assert any(reason.startswith(f"{way.gpu_layers} of 65 layers fit") for reason in reasons(large, chosen_of(large)))
+    assert any(
+        reason.startswith(f"{way.gpu_layers} of 65 layers fit") for reason in explain_choice(large, chosen_of(large))
+    )
     check_fits(large)
 
 
 def test_two_cards_hold_what_one_cannot() -> None:
-    one, two = (plan((option("llama-3.3-70b", "IQ4_XS"),), rig(name), RunOptions(goal="balanced")) for name in
+    one, two = (search_plan((option("llama-3.3-70b", "IQ4_XS"),), rig(name), RunOptions(goal="balanced")) for name in
                 ("rtx-3090", "2x-rtx-3090"))  # fmt: skip
     assert chosen_of(one).way.gpu_layers is not None and chosen_of(two).way.gpu_layers is None
     cards = [load for load in chosen_of(two).weighed.used if load.room.device != RAM]
@@ -191,7 +193,8 @@ def test_two_cards_hold_what_one_cannot() -> None:
 def test_slots_take_memory() -> None:
     asked = RunOptions(goal="quality", ctx=8192)
     one, four = (
-        plan((option("qwen3-8b", "Q4_K_M"),), rig("rtx-3090"), replace(asked, parallel=slots)) for slots in (1, 4)
+        search_plan((option("qwen3-8b", "Q4_K_M"),), rig("rtx-3090"), replace(asked, parallel=slots))
+        for slots in (1, 4)
     )
     alone, shared = (chosen_of(each).weighed.sum.kv_bytes for each in (one, four))
     assert shared == 4 * alone
@@ -202,13 +205,13 @@ def test_slots_take_memory() -> None:
 def test_nothing_drafts_no_tokens(machine: str, slots: int) -> None:
     """A draft that pays with all layers on the GPU may not with some on the host; then neither it nor a lookup is."""
     for each in every_option():
-        chosen = plan((each,), rig(machine), RunOptions(goal="balanced", parallel=slots)).chosen
+        chosen = search_plan((each,), rig(machine), RunOptions(goal="balanced", parallel=slots)).chosen
         if chosen is not None:
             assert (chosen.way.draft.kind == "none") == (chosen.way.prediction.num_draft_tokens == 0), each.reference
 
 
 def test_a_head_that_does_not_pay_from_the_host_is_left_out_with_that_reason() -> None:
-    outcome = plan((option("gpt-oss-120b", "F16"),), rig("2x-rtx-3090"), RunOptions(goal="balanced"))
+    outcome = search_plan((option("gpt-oss-120b", "F16"),), rig("2x-rtx-3090"), RunOptions(goal="balanced"))
     way = chosen_of(outcome).way
     assert way.gpu_layers is not None and way.draft.kind == "none"
     drafts = {each.draft: each.reason for each in outcome.rejected if each.way is not None}
@@ -219,9 +222,9 @@ def test_a_draft_that_was_named_is_planned_though_it_does_not_pay() -> None:
     chosen = option("gpt-oss-120b", "F16")
     head = next(draft for draft in chosen.drafts if draft.id == "e3-gpt-oss-120b-lmsys")
     asked = RunOptions(goal="balanced", draft=head.id)
-    outcome = plan((replace(chosen, drafts=(head,)),), rig("2x-rtx-3090"), asked)
+    outcome = search_plan((replace(chosen, drafts=(head,)),), rig("2x-rtx-3090"), asked)
     assert chosen_of(outcome).way.draft is head
-    assert "the draft is predicted not to pay, and taken as asked" in reasons(outcome, chosen_of(outcome))
+    assert "the draft is predicted not to pay, and taken as asked" in explain_choice(outcome, chosen_of(outcome))
     check_fits(outcome)
 
 
@@ -231,7 +234,7 @@ def test_no_cache_is_planned_that_llama_cpp_aborts_on() -> None:
     kinds = {setup.kv_type for each in phi for setup in setups_for(each, replace(asked, parallel=4))}
     assert kinds == {"f16"}
     assert {setup.kv_type for setup in setups_for(phi[0], replace(asked, parallel=1))} == {"f16", "q8_0", "q4_0"}
-    refused = plan(phi, machine, replace(asked, parallel=4, kv_type="q8_0"))
+    refused = search_plan(phi, machine, replace(asked, parallel=4, kv_type="q8_0"))
     assert refused.chosen is None
     assert [each.reason for each in refused.rejected] == [
         "llama.cpp cannot give 4 slots of a phi3 model caches of q8_0; --kv-type f16 goes, or --parallel 1"

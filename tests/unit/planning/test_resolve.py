@@ -13,7 +13,7 @@ import pytest
 
 from eaglelocal import locations
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import AUTO, PID, Spec, fixed
+from eaglelocal.core.request import AUTO, PID, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
@@ -271,7 +271,7 @@ def test_a_context_that_the_model_does_not_know(target: str, ctx: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "meant"), [("auto", AUTO), ("pid", PID), (1, fixed(1)), ("4", fixed(4)), (16, fixed(16))]
+    ("spec", "meant"), [("auto", AUTO), ("pid", PID), (1, fixed_spec(1)), ("4", fixed_spec(4)), (16, fixed_spec(16))]
 )
 def test_draft_length(shipped: Path, spec: str | int, meant: Spec) -> None:
     assert plan(target="demo@native", spec=spec).spec == meant
@@ -308,7 +308,7 @@ def test_switched_off_does_not_look_at_the_draft(target: str) -> None:
 def test_a_head_by_path(tmp_path: Path, target: str, modern: bool, label: str) -> None:
     path = Head(modern=modern).write(tmp_path / "head.gguf")
     found = plan(target=target, draft=str(path), spec=2)
-    assert (found.draft_kind, found.draft, found.spec) == ("eagle3", path, fixed(2))
+    assert (found.draft_kind, found.draft, found.spec) == ("eagle3", path, fixed_spec(2))
     assert found.draft_label.startswith(label + " ")
     assert found.draft_reason == ""
 

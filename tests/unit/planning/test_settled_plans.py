@@ -18,27 +18,29 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
 from eaglelocal.memory.budget import RAM
 from eaglelocal.memory.placement import WHOLE
-from eaglelocal.planning.gpu_selection import rig_with
+from eaglelocal.planning.gpu_selection import select_gpus
 from eaglelocal.planning.machine_spec import MachineSpec, with_ram
-from eaglelocal.planning.no_fit_hints import nothing_fits
-from eaglelocal.planning.plan_search import plan
-from eaglelocal.planning.reasons import reasons
+from eaglelocal.planning.no_fit_hints import explain_no_fit
+from eaglelocal.planning.plan_search import search_plan
+from eaglelocal.planning.reasons import explain_choice
 
 
 def test_a_cache_that_was_asked_for_decides_over_the_context() -> None:
     alone = (option("qwen3-32b", "Q4_K_M"),)
-    free = chosen_of(plan(alone, rig("rtx-3090"), RunOptions(goal="balanced")))
-    outcome = plan(alone, rig("rtx-3090"), RunOptions(goal="balanced", kv_type="f16"))
+    free = chosen_of(search_plan(alone, rig("rtx-3090"), RunOptions(goal="balanced")))
+    outcome = search_plan(alone, rig("rtx-3090"), RunOptions(goal="balanced", kv_type="f16"))
     check_fits(outcome)
     said = chosen_of(outcome)
     assert (free.way.setup.kv_type, said.way.setup.kv_type) == ("q8_0", "f16")
     assert said.way.setup.n_ctx < free.way.setup.n_ctx
-    assert "the cache is f16, as asked" in reasons(outcome, said)
+    assert "the cache is f16, as asked" in explain_choice(outcome, said)
 
 
 @pytest.mark.parametrize("layers", [0, 10, 64, 65, 999])
 def test_layers_that_were_asked_for_stay_on_the_gpu(layers: int) -> None:
-    outcome = plan((option("qwen3-32b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced", gpu_layers=layers))
+    outcome = search_plan(
+        (option("qwen3-32b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced", gpu_layers=layers)
+    )
     check_fits(outcome)
     assert chosen_of(outcome).way.gpu_layers == (layers if layers < 65 else None)
 
@@ -46,14 +48,14 @@ def test_layers_that_were_asked_for_stay_on_the_gpu(layers: int) -> None:
 def test_without_layers_on_the_gpu_it_is_as_fast_as_the_processor() -> None:
     asked, name = RunOptions(goal="balanced", ctx=8192), ("qwen3-8b", "Q4_K_M")
     machine = rig("rtx-3090")
-    on_card = chosen_of(plan((option(*name),), machine, replace(asked, gpu_layers=0)))
-    no_card = chosen_of(plan((option(*name),), replace(machine, gpus=()), asked))
+    on_card = chosen_of(search_plan((option(*name),), machine, replace(asked, gpu_layers=0)))
+    no_card = chosen_of(search_plan((option(*name),), replace(machine, gpus=()), asked))
     assert on_card.way.prediction == no_card.way.prediction
     assert all(load.total == 0 for load in on_card.weighed.loads if load.room.device != RAM)
 
 
 def test_more_layers_than_fit_are_refused_with_the_number_that_does() -> None:
-    outcome = plan(
+    outcome = search_plan(
         (option("llama-3.3-70b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced", gpu_layers=60, ctx=4096)
     )
     assert outcome.chosen is None
@@ -62,21 +64,21 @@ def test_more_layers_than_fit_are_refused_with_the_number_that_does() -> None:
 
 def test_only_the_named_card_is_used() -> None:
     asked = RunOptions(goal="balanced", device="CUDA1")
-    outcome = plan((option("qwen3-32b", "Q4_K_M"),), rig("2x-rtx-3090"), asked)
+    outcome = search_plan((option("qwen3-32b", "Q4_K_M"),), rig("2x-rtx-3090"), asked)
     check_fits(outcome)
     assert [load.room.device for load in chosen_of(outcome).weighed.used] == [RAM, "CUDA1"]
-    same = plan((option("qwen3-32b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced"))
+    same = search_plan((option("qwen3-32b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced"))
     assert chosen_of(outcome).way.score == pytest.approx(chosen_of(same).way.score)
 
 
 @pytest.mark.parametrize("device", ["CPU", "CUDA0", "CUDA0,CUDA1"])
 def test_devices_by_name(device: str) -> None:
-    used = rig_with(rig("2x-rtx-3090"), RunOptions(goal="balanced", device=device))
+    used = select_gpus(rig("2x-rtx-3090"), RunOptions(goal="balanced", device=device))
     assert ",".join(gpu.name for gpu in used.gpus) == device.replace("CPU", "")
 
 
 def test_one_card_where_nothing_is_split() -> None:
-    used = rig_with(rig("2x-rtx-3090"), RunOptions(goal="balanced", split="none"))
+    used = select_gpus(rig("2x-rtx-3090"), RunOptions(goal="balanced", split="none"))
     assert [gpu.name for gpu in used.gpus] == ["CUDA0"]
 
 
@@ -90,13 +92,13 @@ def test_one_card_where_nothing_is_split() -> None:
 )
 def test_cards_that_there_are_not(asked: RunOptions, words: str) -> None:
     with pytest.raises(UsageError) as wrong:
-        plan(some_options(), rig("2x-rtx-3090"), asked)
+        search_plan(some_options(), rig("2x-rtx-3090"), asked)
     assert words in f"{wrong.value.message} {wrong.value.hint}"
 
 
 def test_shares_decide_what_lies_where() -> None:
     asked = RunOptions(goal="balanced", ctx=8192, split="3,1")
-    outcome = plan((option("qwen3-14b", "Q8_0"),), rig("2x-rtx-3090"), asked)
+    outcome = search_plan((option("qwen3-14b", "Q8_0"),), rig("2x-rtx-3090"), asked)
     check_fits(outcome)
     loads = {load.room.device: load.weights for load in chosen_of(outcome).weighed.used}
     assert 2.4 < loads["CUDA0"] / loads["CUDA1"] < 4.2
@@ -104,13 +106,13 @@ def test_shares_decide_what_lies_where() -> None:
 
 def test_without_flash_attention_the_cache_is_not_quantized() -> None:
     asked = RunOptions(goal="balanced", flash_attn="off")
-    outcome = plan((option("qwen3-32b", "Q4_K_M"),), rig("rtx-3090"), asked)
+    outcome = search_plan((option("qwen3-32b", "Q4_K_M"),), rig("rtx-3090"), asked)
     assert chosen_of(outcome).way.setup.kv_type == "f16"
 
 
 def test_a_long_context_is_not_taken_where_it_is_not_wanted() -> None:
     short = replace(option("qwen3-8b", "Q4_K_M"), max_context=4096)
-    outcome = plan((short,), rig("a6000"), RunOptions(goal="balanced"))
+    outcome = search_plan((short,), rig("a6000"), RunOptions(goal="balanced"))
     assert chosen_of(outcome).way.setup.n_ctx == 4096
 
 
@@ -124,19 +126,19 @@ def with_64_gib(name: str) -> MachineSpec:
 
 def test_experts_leave_the_card_before_layers_do() -> None:
     """The roofline of whole layers gives 12.3 tokens/s there."""
-    outcome = plan((option(*MOE),), with_64_gib("rtx-3090"), RunOptions(goal="balanced"))
+    outcome = search_plan((option(*MOE),), with_64_gib("rtx-3090"), RunOptions(goal="balanced"))
     check_fits(outcome)
     way = chosen_of(outcome).way
     assert way.gpu_layers is None and 20 <= way.n_cpu_moe <= 28
     assert way.prediction.plain_tok_s > 15
     told = f"the experts of {way.n_cpu_moe} of 36 layers run from main memory (64 GiB at 51 GB/s, as assumed), prompts"
-    assert any(reason.startswith(told) for reason in reasons(outcome, chosen_of(outcome)))
+    assert any(reason.startswith(told) for reason in explain_choice(outcome, chosen_of(outcome)))
 
 
 def test_layers_follow_where_the_card_cannot_hold_them_without_experts() -> None:
     machine = with_ram(rig("cuda-8gb"), 128 * GIB)
     tiny = replace(machine, gpus=(replace(machine.gpus[0], free_bytes=int(3.8 * GIB)),))
-    outcome = plan((option(*MOE),), tiny, RunOptions(goal="balanced", ctx=4096))
+    outcome = search_plan((option(*MOE),), tiny, RunOptions(goal="balanced", ctx=4096))
     check_fits(outcome)
     way = chosen_of(outcome).way
     assert way.n_cpu_moe == 36 and way.gpu_layers is not None and 0 < way.gpu_layers < 36
@@ -154,13 +156,13 @@ def test_layers_follow_where_the_card_cannot_hold_them_without_experts() -> None
 )
 def test_experts_stay_as_asked(asked: dict[str, int], expected: tuple[int | None, int]) -> None:
     machine = with_ram(rig("rtx-3090"), 128 * GIB)
-    outcome = plan((option(*MOE),), machine, RunOptions(goal="balanced", ctx=8192, **asked))
+    outcome = search_plan((option(*MOE),), machine, RunOptions(goal="balanced", ctx=8192, **asked))
     check_fits(outcome)
     assert (chosen_of(outcome).way.gpu_layers, chosen_of(outcome).way.n_cpu_moe) == expected
 
 
 def test_whole_layers_where_no_experts_are_to_move() -> None:
-    way = chosen_of(plan((option(*MOE),), with_64_gib("rtx-3090"), RunOptions(goal="balanced", n_cpu_moe=0))).way
+    way = chosen_of(search_plan((option(*MOE),), with_64_gib("rtx-3090"), RunOptions(goal="balanced", n_cpu_moe=0))).way
     assert way.n_cpu_moe == 0 and way.gpu_layers is not None
 
 
@@ -172,17 +174,17 @@ def test_whole_layers_where_no_experts_are_to_move() -> None:
     ],
 )
 def test_experts_that_there_are_not_are_refused(name: tuple[str, str], count: int, says: str) -> None:
-    outcome = plan((option(*name),), with_64_gib("rtx-3090"), RunOptions(goal="balanced", n_cpu_moe=count))
-    assert outcome.chosen is None and says in nothing_fits(outcome)[0]
+    outcome = search_plan((option(*name),), with_64_gib("rtx-3090"), RunOptions(goal="balanced", n_cpu_moe=count))
+    assert outcome.chosen is None and says in explain_no_fit(outcome)[0]
 
 
 def test_fewer_experts_apart_than_fit_are_refused_with_the_number_that_does() -> None:
     asked = RunOptions(goal="balanced", n_cpu_moe=4, gpu_layers=37, ctx=4096)
-    message, hint = nothing_fits(plan((option(*MOE),), with_64_gib("rtx-3090"), asked))
+    message, hint = explain_no_fit(search_plan((option(*MOE),), with_64_gib("rtx-3090"), asked))
     assert "experts of 4 of 36 layers in main memory" in message and "--n-cpu-moe 2" in hint
 
 
 def test_without_a_card_all_is_in_main_memory_anyway() -> None:
     asked = RunOptions(goal="balanced", n_cpu_moe=5)
-    way = chosen_of(plan((option("qwen3-30b-a3b", "Q4_K_M"),), rig("cpu-32gb"), asked)).way
+    way = chosen_of(search_plan((option("qwen3-30b-a3b", "Q4_K_M"),), rig("cpu-32gb"), asked)).way
     assert way.offload == WHOLE

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.catalog.catalog import Catalog, load
+from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.estimated_shapes import shape_of_draft
 from eaglelocal.core.costs import MeasuredCosts, SizeCost
 from eaglelocal.memory.placement import places
-from eaglelocal.planning.machine_spec import MachineSpec, rig_of, rig_of_known
+from eaglelocal.planning.machine_spec import MachineSpec, known_machine_spec, make_machine_spec
 from eaglelocal.planning.options import ModelOption, options_of
 from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
 from eaglelocal.planning.speed import Curve, Prediction, arithmetic_of, curve_of, distinct_experts, predict
@@ -23,7 +23,7 @@ from eaglelocal.probe.machine import Bandwidth, Cpu, LlamaCpp, Machine, MainMemo
 
 @pytest.fixture(scope="module")
 def catalog() -> Catalog:
-    return load(user_folder=Path("/nonexistent"))
+    return load_catalog(user_folder=Path("/nonexistent"))
 
 
 def option(catalog: Catalog, target: str, quant: str) -> ModelOption:
@@ -31,7 +31,7 @@ def option(catalog: Catalog, target: str, quant: str) -> ModelOption:
 
 
 def curve(catalog: Catalog, machine: str, target: str, quant: str, *, gpu_layers: int | None = None) -> Curve:
-    rig = rig_of_known(catalog.machine(machine))
+    rig = known_machine_spec(catalog.machine(machine))
     return curve_on(rig, option(catalog, target, quant), gpu_layers)
 
 
@@ -99,7 +99,7 @@ def test_layers_on_the_host_cost_what_the_host_reads(catalog: Catalog) -> None:
 
 def test_experts_on_the_host_cost_what_a_token_reads_of_them(catalog: Catalog) -> None:
     """The card keeps what every token reads: quicker than as many bytes in whole layers, the same for all of them."""
-    rig, chosen = rig_of_known(catalog.machine("rtx-3090")), option(catalog, "qwen3-30b-a3b", "Q4_K_M")
+    rig, chosen = known_machine_spec(catalog.machine("rtx-3090")), option(catalog, "qwen3-30b-a3b", "Q4_K_M")
     shape = chosen.shape
 
     def decode_s(num_rows: int, n_cpu_moe: int, gpu_layers: int | None = None) -> float:
@@ -120,7 +120,7 @@ def test_experts_on_the_host_cost_what_a_token_reads_of_them(catalog: Catalog) -
 
 @cache
 def curves() -> tuple[Curve, ...]:
-    known = load(user_folder=Path("/nonexistent"))
+    known = load_catalog(user_folder=Path("/nonexistent"))
     machines = (("rtx-3090", "qwen3-30b-a3b"), ("cpu-16gb", "qwen3-8b"), ("m2-max-32gb", "qwen3-14b"))
     return tuple(curve(known, machine, target, "Q4_K_M") for machine, target in machines)
 
@@ -172,7 +172,7 @@ def test_what_was_measured_takes_the_place_of_the_arithmetic(catalog: Catalog) -
         plain_overhead_s=0.001,
         drafted_overhead_s=0.003,
     )
-    rig = rig_of_known(catalog.machine("rtx-3090"))
+    rig = known_machine_spec(catalog.machine("rtx-3090"))
     chosen = curve_on(rig, option(catalog, "qwen3-8b", "Q4_K_M"), None, measured)
     found = predict(chosen, PredictedAcceptance.of([(3, 3.4)], default=0.5))
     assert found.is_measured
@@ -182,7 +182,7 @@ def test_what_was_measured_takes_the_place_of_the_arithmetic(catalog: Catalog) -
 
 
 def test_a_heavier_draft_is_slower(catalog: Catalog) -> None:
-    rig, chosen = rig_of_known(catalog.machine("rtx-3090")), option(catalog, "qwen3-8b", "Q4_K_M")
+    rig, chosen = known_machine_spec(catalog.machine("rtx-3090")), option(catalog, "qwen3-8b", "Q4_K_M")
     head = shape_of_draft(catalog.drafts["e3-qwen3-8b-angelslim"], catalog.target("qwen3-8b").outline)
     assert head is not None
     heavy = replace(head, active_bytes=10 * head.active_bytes)
@@ -223,4 +223,4 @@ def two_cores(*, clock_mhz: float | None, extensions: tuple[str, ...] = ("avx", 
         cache_free_bytes=None,
         llama_cpp=LlamaCpp(),
     )
-    return rig_of(machine, {})
+    return make_machine_spec(machine, {})

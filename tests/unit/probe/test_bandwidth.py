@@ -14,6 +14,7 @@ from eaglelocal import locations
 from eaglelocal.probe.bandwidth import (
     MAX_BYTES,
     MIN_BYTES_A_THREAD,
+    add_bandwidth,
     bandwidth_of,
     buffer_bytes,
     keep,
@@ -21,7 +22,6 @@ from eaglelocal.probe.bandwidth import (
     quartiles,
     stored_bandwidth,
     window_rates,
-    with_bandwidth,
 )
 from eaglelocal.probe.machine import Bandwidth, Cpu, LlamaCpp, Machine, MainMemory
 
@@ -110,7 +110,7 @@ def test_this_machine_has_a_bandwidth() -> None:
 
 # ---- keeping
 def test_measured_once_and_then_read() -> None:
-    first = with_bandwidth(MACHINE)
+    first = add_bandwidth(MACHINE)
     assert first.cpu.bandwidth is not None
     assert stored_bandwidth(MACHINE) == first.cpu.bandwidth
     again = dataclasses.replace(first, cpu=dataclasses.replace(first.cpu, bandwidth=dataclasses.replace(FIGURE)))

@@ -9,28 +9,28 @@ import sys
 import pytest
 from doubles.patience import wait_until
 
-from eaglelocal.probe.process_info import birth_of, cpu_s, is_alive
+from eaglelocal.probe.process_info import cpu_s, is_alive, start_mark
 
 NOBODY = 2**22 + 12345  # above the largest pid that Linux gives
 
 
 def test_a_process_keeps_its_mark_and_another_has_another() -> None:
-    mine = birth_of(os.getpid())
-    assert mine is not None and mine == birth_of(os.getpid())
+    mine = start_mark(os.getpid())
+    assert mine is not None and mine == start_mark(os.getpid())
     assert is_alive(os.getpid(), mine)
     assert not is_alive(os.getpid(), mine + "0")
 
 
 def test_an_ended_process_has_none_even_before_it_is_reaped() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
-    wait_until(lambda: birth_of(process.pid) is None, "the process ends")
+    wait_until(lambda: start_mark(process.pid) is None, "the process ends")
     process.wait()
-    assert birth_of(process.pid) is None
+    assert start_mark(process.pid) is None
 
 
 @pytest.mark.parametrize("pid", [NOBODY, -1, 0])
 def test_no_process_is_no_error(pid: int) -> None:
-    assert birth_of(pid) is None
+    assert start_mark(pid) is None
     assert cpu_s(NOBODY) is None
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.scheduler.common_prefix import common_prefix
 from eaglelocal.scheduler.prefill import MIN_ROWS, SLOWDOWN, PrefillPace, affordable_rows, prompt_rows, shares
-from eaglelocal.speculation.costs.ubatch_split import passes
+from eaglelocal.speculation.costs.ubatch_split import split_rows
 
 STEPS = {1: 1.0, 2: 1.02, 4: 1.2, 8: 1.5, 16: 2.15, 17: 2.9, 32: 3.5, 64: 6.0}  # a curve with cliffs
 
@@ -23,7 +23,7 @@ def together(rows: Mapping[int, int]) -> float:
 
 
 def in_passes(rows: Mapping[int, int]) -> float:
-    return sum(map(cliffs, passes(rows)))
+    return sum(map(cliffs, split_rows(rows)))
 
 
 def test_the_last_size_before_a_cliff_is_taken() -> None:

@@ -8,7 +8,7 @@ import pytest
 from doubles.drafts import chain
 
 from eaglelocal.core.draft import Draft, Verdict
-from eaglelocal.core.request import AUTO, Spec, fixed
+from eaglelocal.core.request import AUTO, Spec, fixed_spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.baseline_probe import FIRST, MOST, NUM_WITNESSES, BaselineProbe
@@ -109,5 +109,5 @@ def test_one_plain_step_is_one_whatever_it_was_filled_up_with(num_filler: int, n
 
 
 def test_a_length_that_is_a_matter_of_rule_stays_one() -> None:
-    brain = controller(AUTO, fixed(2))
+    brain = controller(AUTO, fixed_spec(2))
     assert all(step(brain, num_drafted=2) for _ in range(3 * FIRST))

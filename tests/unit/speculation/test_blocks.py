@@ -6,7 +6,7 @@ import pytest
 from doubles.simulated_machine import BF16, Q4_0, SimulatedMachine
 from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, beyond, curve, plain_text, rate, speed
 
-from eaglelocal.core.request import AUTO, Spec, fixed
+from eaglelocal.core.request import AUTO, Spec, fixed_spec
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 LENGTHS = (0, 2, 3, 7, 15)
@@ -32,7 +32,7 @@ def run(name: str, rates: tuple[float, ...], step_s: float, spec: Spec, *, block
 @pytest.mark.parametrize("name", CURVES)
 def test_auto_is_near_the_best_length(name: str, text: str, block: int, step_s: float) -> None:
     lengths = [length for length in LENGTHS if length <= block]
-    best = max(rate(run(name, TEXTS[text], step_s, fixed(length), block=block).steps) for length in lengths)
+    best = max(rate(run(name, TEXTS[text], step_s, fixed_spec(length), block=block).steps) for length in lengths)
     mine = run(name, TEXTS[text], step_s, AUTO, block=block)
     assert rate(beyond(mine.steps, 64)) >= 0.95 * best
     assert speed(beyond(mine.steps, 64)) >= 0.95

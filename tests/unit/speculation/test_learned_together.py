@@ -8,7 +8,7 @@ import pytest
 from doubles.drafts import chain
 
 from eaglelocal.core.draft import Draft, Verdict
-from eaglelocal.core.request import AUTO, fixed
+from eaglelocal.core.request import AUTO, fixed_spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import AT_ONCE, EARLY_STEPS, LATER_AT_ONCE, Controller, StepReport
@@ -26,7 +26,7 @@ def test_a_short_text_behind_a_long_one_teaches_of_its_own_context(num_steps: in
     chance = random.Random(num_steps)
     costs = StepCosts()
     costs.calibrate({1: [ONE_S] * 3, ROWS: [1.4 * ONE_S] * 3})
-    controller = Controller(fixed(ROWS - 1), DrafterSet(primary="eagle3"), costs)
+    controller = Controller(fixed_spec(ROWS - 1), DrafterSet(primary="eagle3"), costs)
     found = []
     for number in range(1200 // num_steps):
         controller.begin(0, None)

@@ -28,7 +28,7 @@ from doubles.simulation import (
     speed,
 )
 
-from eaglelocal.core.request import OFF, PID, fixed
+from eaglelocal.core.request import OFF, PID, fixed_spec
 from eaglelocal.speculation.policy.draft_gate import GateState
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
@@ -241,7 +241,7 @@ def test_a_lookup_that_was_wrong_for_long_is_trusted_again() -> None:
 
 
 def test_fixed_pid_and_off_are_told_and_not_priced() -> None:
-    for spec, lengths in [(OFF, {0}), (fixed(5), {5})]:
+    for spec, lengths in [(OFF, {0}), (fixed_spec(5), {5})]:
         run = simulation("q8_0", plain_text(HOPELESS), spec=spec)
         assert {step.drafted[0] for step in run.run(200)} == lengths
     run = simulation("q8_0", plain_text(Profile((0.95,))), spec=PID)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.core.request import AUTO, OFF, Spec, fixed
+from eaglelocal.core.request import AUTO, OFF, Spec, fixed_spec
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
@@ -14,11 +14,11 @@ def controller(spec: Spec) -> Controller:
     return Controller(spec, DrafterSet("head"), StepCosts())
 
 
-@pytest.mark.parametrize(("before", "after"), [(AUTO, OFF), (OFF, AUTO), (AUTO, fixed(3)), (fixed(3), OFF)])
+@pytest.mark.parametrize(("before", "after"), [(AUTO, OFF), (OFF, AUTO), (AUTO, fixed_spec(3)), (fixed_spec(3), OFF)])
 def test_slots_without_a_wish_follow(before: Spec, after: Spec) -> None:
     brain = controller(before)
     brain.begin(0, None)
-    brain.begin(1, fixed(5))
+    brain.begin(1, fixed_spec(5))
     brain.respec(after)
     assert brain.spec == after
     assert (brain.max_draft(0), brain.max_draft(1)) == (after.max_draft, 5)
@@ -27,11 +27,11 @@ def test_slots_without_a_wish_follow(before: Spec, after: Spec) -> None:
 
 def test_a_wish_is_of_a_request_and_not_of_its_slot() -> None:
     brain = controller(AUTO)
-    brain.begin(0, fixed(5))
+    brain.begin(0, fixed_spec(5))
     brain.begin(0, None)
     brain.respec(OFF)
     assert brain.max_draft(0) == 0
-    brain.begin(0, fixed(5))
+    brain.begin(0, fixed_spec(5))
     brain.respec(AUTO)
     assert brain.max_draft(0) == 5
 
@@ -43,7 +43,7 @@ def test_what_comes_later_follows_too() -> None:
     assert brain.state(0) == (None, "switched off")
 
 
-@pytest.mark.parametrize("spec", [AUTO, fixed(4)])
+@pytest.mark.parametrize("spec", [AUTO, fixed_spec(4)])
 def test_without_drafters_nothing_is_decided(spec: Spec) -> None:
     brain = Controller(spec, DrafterSet(), StepCosts())
     brain.begin(0, None)

@@ -13,7 +13,7 @@ from doubles.simulated_machine import BF16, Q4_0, Q8_0, SimulatedMachine, drifti
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.costs.cost_curve import BEYOND, CURIOSITY, REACH, SETTLED, hoped, lines
+from eaglelocal.speculation.costs.cost_curve import BEYOND, CURIOSITY, REACH, SETTLED, hoped, interpolate_costs
 from eaglelocal.speculation.costs.saved_costs import MAX_ROWS
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
@@ -84,14 +84,14 @@ def test_medians_where_measured_lines_between_shares_beyond(rows: int, ratio: fl
 
 
 def test_beyond_a_cliff_it_goes_on_rising() -> None:
-    assert lines({1: 1.0, 2: 1.1, 3: 3.0}, 5) == pytest.approx([0, 1, 1.1, 3, 4.9, 6.8])
+    assert interpolate_costs({1: 1.0, 2: 1.1, 3: 3.0}, 5) == pytest.approx([0, 1, 1.1, 3, 4.9, 6.8])
 
 
 @given(st.dictionaries(st.integers(1, 64), st.floats(0.1, 100), min_size=1), st.integers(1, 100))
 def test_no_size_looks_free(points: dict[int, float], rows: int) -> None:
     points = dict(sorted(points.items()))
     last = max(points)
-    table = lines(points, max(rows, last))
+    table = interpolate_costs(points, max(rows, last))
     assert all(table[size] == pytest.approx(cost) for size, cost in points.items())
     if rows > last:
         assert table[rows] >= 0.999 * points[last] * rows / last
@@ -406,7 +406,7 @@ def test_a_size_of_which_little_is_known_may_be_cheaper(
 )
 def test_hope_is_never_less_than_doubt_allows(known: dict[int, tuple[float, float]], most: int) -> None:
     points = dict(sorted(({1: (1.0, 0.0)} | known).items()))
-    believed = lines({rows: cost for rows, (cost, _) in points.items()}, most)
+    believed = interpolate_costs({rows: cost for rows, (cost, _) in points.items()}, most)
     found = hope_of(points, most)
     assert len(found) == most + 1 and found[0] == 0.0 and found[1:2] == believed[1:2]
     for rows, cost in enumerate(found):

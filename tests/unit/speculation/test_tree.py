@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.draft import ROOT, Draft
-from eaglelocal.core.request import AUTO, fixed
+from eaglelocal.core.request import AUTO, fixed_spec
 from eaglelocal.speculation.policy.draft_gate import DraftGate
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, SlotPolicy
 from eaglelocal.speculation.policy.step_policy import StepPolicy
@@ -197,5 +197,5 @@ def test_trees_beat_the_best_chains_in_hindsight_where_rows_are_free() -> None:
 
 def test_fixed_lengths_are_chains() -> None:
     machine = SimulatedMachine(seed=1, ratios=curve(FLAT_TO_8))
-    run = Simulation(machine, {0: plain_text(FAIR)}, spec=fixed(3), max_seconds=4)
+    run = Simulation(machine, {0: plain_text(FAIR)}, spec=fixed_spec(3), max_seconds=4)
     assert {step.drafted[0] for step in run.run(300)} == {3}

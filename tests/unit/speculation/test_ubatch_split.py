@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.costs.ubatch_split import fillers, joined, passes
+from eaglelocal.speculation.costs.ubatch_split import fillers, joined, split_rows
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from eaglelocal.speculation.costs.ubatch_split import fillers, joined, passes
     ],
 )
 def test_passes(rows: dict[int, int], expected: list[int]) -> None:
-    assert passes(rows) == expected
+    assert split_rows(rows) == expected
 
 
 @pytest.mark.parametrize(
@@ -39,15 +39,15 @@ def test_passes(rows: dict[int, int], expected: list[int]) -> None:
 )
 def test_rows_behind_which_states_are_kept_stay_together(rows: dict[int, int], expected: list[int]) -> None:
     """As llama.cpp's split_equal with n_keep_tail 9 makes them."""
-    assert passes(rows, 9) == expected
+    assert split_rows(rows, 9) == expected
 
 
 @given(st.dictionaries(st.integers(0, 15), st.integers(0, 3), max_size=8))
 def test_slots_that_are_level_are_one_pass_and_no_others(rows: dict[int, int]) -> None:
     whole = {slot: count for slot, count in rows.items() if count}
     is_one = bool(whole) and len({*whole.values()}) == 1 and sorted(whole) == list(range(min(whole), max(whole) + 1))
-    assert (len(passes(rows)) == 1) is is_one
-    assert sum(passes(rows)) == sum(rows.values())
+    assert (len(split_rows(rows)) == 1) is is_one
+    assert sum(split_rows(rows)) == sum(rows.values())
 
 
 def dear_passes(num_rows: int) -> float:
@@ -70,7 +70,7 @@ def dear_rows(num_rows: int) -> float:
 )
 def test_rows_that_spare_a_pass(decoding: dict[int, int], idle: list[int], expected: dict[int, int]) -> None:
     found = fillers(decoding, idle, dear_passes)
-    before, after = passes(decoding), passes(joined(decoding, found))
+    before, after = split_rows(decoding), split_rows(joined(decoding, found))
     assert sum(map(dear_passes, after)) <= sum(map(dear_passes, before))
     if sum(map(dear_passes, after)) < sum(map(dear_passes, before)):
         assert found == expected
@@ -90,6 +90,6 @@ def test_filling_never_makes_a_step_dearer(decoding: dict[int, int], seconds: ob
     assert callable(seconds)
     idle = [slot for slot in range(8) if slot not in decoding]
     found = fillers(decoding, idle, seconds)
-    assert sum(map(seconds, passes(joined(decoding, found)))) <= sum(map(seconds, passes(decoding)))
+    assert sum(map(seconds, split_rows(joined(decoding, found)))) <= sum(map(seconds, split_rows(decoding)))
     assert all(count > 0 for count in found.values())
-    assert sum(passes(decoding)) == sum(decoding.values())
+    assert sum(split_rows(decoding)) == sum(decoding.values())

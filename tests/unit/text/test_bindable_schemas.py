@@ -8,7 +8,7 @@ import pytest
 
 from eaglelocal.core.constraint import MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.tools import Tool
-from eaglelocal.text.tool_calls.bindable_schemas import looser, tidied, ways_to_bind
+from eaglelocal.text.tool_calls.bindable_schemas import loosen_constraint, loosen_tool, tidied
 
 TEXT = {"type": "string"}
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -81,7 +81,7 @@ def test_what_says_nothing_is_left_out(said: dict[str, object], left: dict[str, 
 
 def ways(schema: object, *, is_strict: bool = False) -> list[object]:
     wanted = Constraint(Syntax.JSON_SCHEMA, json.dumps(schema), is_strict=is_strict)
-    return [json.loads(way.source) for way in ways_to_bind(wanted)]
+    return [json.loads(way.source) for way in loosen_constraint(wanted)]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_format_loses_foreign_patterns_and_then_all(schema: dict[str, object],
 @pytest.mark.parametrize("source", ["{", "[]", "[" * 99 + "]" * 99])
 def test_what_is_no_schema_stays_what_it_is(source: str) -> None:
     wanted = Constraint(Syntax.JSON_SCHEMA, source)
-    assert list(ways_to_bind(wanted)) == [wanted]
+    assert list(loosen_constraint(wanted)) == [wanted]
 
 
 @pytest.mark.parametrize(("extra", "num_ways"), [(0, 2), (1, 1)])
@@ -126,7 +126,7 @@ def test_what_is_too_large_is_not_read(letter: str, extra: int, num_ways: int) -
     source = json.dumps({"description": text + "x" * (room - len(text.encode())), "pattern": PLAIN}, ensure_ascii=False)
     assert len(source.encode()) == MAX_SOURCE_BYTES + extra
     wanted = Constraint(Syntax.JSON_SCHEMA, source)
-    found = list(ways_to_bind(wanted))
+    found = list(loosen_constraint(wanted))
     assert found[0] is wanted and len(found) == num_ways
 
 
@@ -134,15 +134,15 @@ def test_letters_of_any_language_stay_as_short_as_they_are() -> None:
     said = {"description": "城市", "pattern": FOREIGN, "uniqueItems": False}
     wanted = Constraint(Syntax.JSON_SCHEMA, json.dumps(said))
     tool = Tool("f", "", wanted.source)
-    assert all("城市" in way.source for way in ways_to_bind(wanted))
-    assert "城市" in next(looser(tool)).parameters
+    assert all("城市" in way.source for way in loosen_constraint(wanted))
+    assert "城市" in next(loosen_tool(tool)).parameters
 
 
 def test_a_tool_takes_any_arguments_at_last() -> None:
     tool = Tool("f", "", json.dumps({"items": [{"pattern": FOREIGN}, {"pattern": PLAIN}]}))
-    assert [json.loads(one.parameters) for one in looser(tool)] == [
+    assert [json.loads(one.parameters) for one in loosen_tool(tool)] == [
         {"items": [{}, {"pattern": PLAIN}]},
         {"items": [{}, {}]},
         {"type": "object"},
     ]
-    assert not list(looser(Tool("f", "", tool.parameters, is_strict=True)))
+    assert not list(loosen_tool(Tool("f", "", tool.parameters, is_strict=True)))

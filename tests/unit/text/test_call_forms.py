@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.tools import CallForm, Notation, Split, Tool, joined
+from eaglelocal.core.tools import CallForm, Notation, Split, Tool, join_calls
 from eaglelocal.text.reasoning.markers import control_char
-from eaglelocal.text.reasoning.model_families import markers_of
+from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
 from eaglelocal.text.tool_calls.call_writer import written_calls
@@ -45,13 +45,13 @@ def read(split: Split, text: str) -> tuple[str, str, Calls]:
     ids = map(str, itertools.count())
     parser = SplitText(split, lambda: next(ids))
     told = [*(parser.push(char) for char in text), parser.finish("")]
-    calls = [(call.name, json.loads(call.arguments)) for call in joined(part for one in told for part in one.calls)]
+    calls = [(call.name, json.loads(call.arguments)) for call in join_calls(part for one in told for part in one.calls)]
     return "".join(one.text for one in told), "".join(one.reasoning for one in told), calls
 
 
 def coded(split: Split, text: str) -> str:
     """Where all markers are control tokens."""
-    for index, name in sorted(enumerate(markers_of(split)), key=lambda found: -len(found[1])):
+    for index, name in sorted(enumerate(list_markers(split)), key=lambda found: -len(found[1])):
         text = text.replace(name, control_char(index))
     return text
 
@@ -223,7 +223,7 @@ def test_ids_that_a_model_writes_are_kept() -> None:
         (forms.MISTRAL, '[TOOL_CALLS][{"name": "add", "id": "abcdefghi", "arguments": {}}]', "abcdefghi"),
         (forms.MISTRAL, '[TOOL_CALLS][{"name": "add", "arguments": {}, "id": "abcdefghi"}]', "made"),  # too late
     ):
-        (call,) = joined(SplitText(Split(form=form, tools=TOOLS), lambda: "made").finish(answer).calls)
+        (call,) = join_calls(SplitText(Split(form=form, tools=TOOLS), lambda: "made").finish(answer).calls)
         assert call.id == call_id
 
 

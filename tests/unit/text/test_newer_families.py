@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.core.request import Message
-from eaglelocal.core.tools import CallForm, Split, Tool, ToolCall, joined
+from eaglelocal.core.tools import CallForm, Split, Tool, ToolCall, join_calls
 from eaglelocal.text.reasoning.markers import control_char
-from eaglelocal.text.reasoning.model_families import family_of, markers_of
+from eaglelocal.text.reasoning.model_families import family_of, list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText
-from eaglelocal.text.templates.prefilled_answer import beginning_of, within_thought
+from eaglelocal.text.templates.prefilled_answer import read_beginning, reopen_thought
 from eaglelocal.text.tool_calls import call_forms as forms
 
 WRITE = {"type": "object", "properties": {"path": {"type": "string"}, "times": {"type": "integer"}}}
@@ -49,7 +49,7 @@ def split_of(name: str, **fields: object) -> Split:
 def read(split: Split, answer: str, *, is_coded: bool = True) -> Found:
     """`is_coded`: markers are control tokens, if they can be. Letter by letter, and at once."""
     if is_coded:
-        for index, name in sorted(enumerate(markers_of(split)), key=lambda found: -len(found[1])):
+        for index, name in sorted(enumerate(list_markers(split)), key=lambda found: -len(found[1])):
             answer = answer if name.startswith(TAGS) else answer.replace(name, control_char(index))
     found = [_read(split, parts) for parts in ([answer], list(answer))]
     assert found[0] == found[1]
@@ -61,7 +61,7 @@ def _read(split: Split, parts: list[str], *, loads: Callable[[str], object] = js
     ids = map(str, itertools.count())
     parser = SplitText(split, lambda: next(ids))
     told = [*(parser.push(part) for part in parts), parser.finish("")]
-    calls = joined(part for one in told for part in one.calls)
+    calls = join_calls(part for one in told for part in one.calls)
     texts = "".join(one.reasoning for one in told), "".join(one.text for one in told)
     return *texts, [(call.name, loads(call.arguments)) for call in calls]
 
@@ -199,7 +199,7 @@ WORDS = (" to=", "self", "user", "write", "hm", "So.", " ", "\n", "<", "</", "{}
 def pieces_of(name: str) -> tuple[Split, st.SearchStrategy[list[str]]]:
     """Words, markers as they are spelled and as tokens, headers, whole calls."""
     split = split_of(name)
-    codes = {marker: control_char(index) for index, marker in enumerate(markers_of(split))}
+    codes = {marker: control_char(index) for index, marker in enumerate(list_markers(split))}
     turns = split.form.turns if split.form else None
     written = [answer_of(name, tool_calls=CALLS), *((turns.thought, turns.said, turns.onward) if turns else ())]
     coded = [reduce(lambda text, code: text.replace(*code), codes.items(), text) for text in written]
@@ -218,14 +218,14 @@ def test_no_answer_depends_on_how_it_is_cut(name: str, data: st.DataObject) -> N
 def test_what_a_person_is_told_of_markers_is_text() -> None:
     """Control tokens mark; what is spelled beside them does not."""
     split = split_of("muse")
-    message, spelled = control_char(markers_of(split).index("<|message|>")), "Write <|eom|> and <|start|>."
+    message, spelled = control_char(list_markers(split).index("<|message|>")), "Write <|eom|> and <|start|>."
     assert read(split, f" to=user{message}{spelled}", is_coded=False) == ("", spelled, [])
 
 
 @pytest.mark.parametrize(("name", "spelled"), [("muse", "Write <|eom|> so."), ("solar", "Write <|content|> so.")])
 def test_it_is_text_before_any_control_token_has_come(name: str, spelled: str) -> None:
     split = split_of(name)
-    tokens = replace(split, marks=tuple(enumerate(markers_of(split))))
+    tokens = replace(split, marks=tuple(enumerate(list_markers(split))))
     assert read(tokens, spelled, is_coded=False) == ("", spelled, [])
     assert read(replace(tokens, in_said=True), spelled, is_coded=False) == ("", spelled, [])
 
@@ -258,9 +258,9 @@ def test_an_answer_goes_on_within_its_message() -> None:
 
 def test_a_thought_goes_on_within_its_message() -> None:
     family = family_of(templates.MUSE)
-    beginning = beginning_of((QUESTION, Message("assistant", "", reasoning="so")), family)
+    beginning = read_beginning((QUESTION, Message("assistant", "", reasoning="so")), family)
     assert beginning.thought == "so"
-    assert within_thought(family, "<|start|>assistant") == "<|start|>assistant to=self<|message|>"
+    assert reopen_thought(family, "<|start|>assistant") == "<|start|>assistant to=self<|message|>"
     assert read(split_of("muse", in_thought=True), f" far.{NEXT} to=user<|message|>Yes.") == ("far.", "Yes.", [])
 
 

@@ -13,7 +13,7 @@ from eaglelocal.text.reasoning.markers import control_char
 from eaglelocal.text.reasoning.model_families import family_of
 from eaglelocal.text.reasoning.split_answer import SplitText, markers_of
 from eaglelocal.text.templates.literal_text import HERE, HiddenSpellings, Spellings
-from eaglelocal.text.templates.prefilled_answer import Beginning, beginning_of, within_thought
+from eaglelocal.text.templates.prefilled_answer import Beginning, read_beginning, reopen_thought
 from eaglelocal.text.tool_calls import call_forms as forms
 
 ASKED = Message("user", "Why?")
@@ -80,18 +80,18 @@ def test_a_template_that_does_not_show_the_message_is_no_use() -> None:
     ],
 )
 def test_what_a_last_message_begins(message: Message, expected: Beginning) -> None:
-    assert beginning_of((ASKED, message), family_of(THOUGHT)) == expected
+    assert read_beginning((ASKED, message), family_of(THOUGHT)) == expected
 
 
 def test_a_model_that_does_not_think_goes_on_with_no_thought() -> None:
-    assert beginning_of((ASKED, Message("assistant", "", reasoning="hm")), family_of("")) == Beginning((ASKED,))
+    assert read_beginning((ASKED, Message("assistant", "", reasoning="hm")), family_of("")) == Beginning((ASKED,))
     said = Message("assistant", "<think>hm")
-    assert beginning_of((ASKED, said), family_of("")) == Beginning((ASKED, said), is_said=True)
+    assert read_beginning((ASKED, said), family_of("")) == Beginning((ASKED, said), is_said=True)
 
 
 def test_an_empty_message_that_is_alone_stays() -> None:
     alone = (Message("assistant", ""),)
-    assert beginning_of(alone, family_of("")) == Beginning(alone)
+    assert read_beginning(alone, family_of("")) == Beginning(alone)
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_an_empty_message_that_is_alone_stays() -> None:
     ["assistant\n", "assistant\n<think>", "assistant\n<think>\n\n</think>\n\n", "assistant\n</think>\n"],
 )
 def test_a_thought_is_open_however_the_generation_prompt_ends(prompt: str) -> None:
-    assert within_thought(family_of(THOUGHT), prompt) == "assistant\n<think>\n"
+    assert reopen_thought(family_of(THOUGHT), prompt) == "assistant\n<think>\n"
 
 
 def test_harmony_opens_a_thought_on_its_channel() -> None:
-    opened = within_thought(family_of(templates.HARMONY), "<|start|>assistant")
+    opened = reopen_thought(family_of(templates.HARMONY), "<|start|>assistant")
     assert opened == "<|start|>assistant<|channel|>analysis<|message|>"
 
 

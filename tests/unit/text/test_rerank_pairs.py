@@ -14,7 +14,7 @@ from eaglelocal.text.templates.rerank_pairs import (
     FramedPairs,
     PairFrame,
     WrittenPairs,
-    fitting,
+    truncate_pair,
 )
 
 CONTROLS = ("<|im|>", "<|im|>end", "<s>")
@@ -81,7 +81,7 @@ FRAMED = FramedPairs(Letters(), PairFrame([1], [2], []))
 
 @pytest.mark.parametrize("most", [3, 4, 10, 50, 200])
 def test_a_document_loses_as_much_of_its_end_as_it_must(most: int) -> None:
-    tokens = fitting(FRAMED, Ranking(query="q", truncates=True), "d" * 150, most)
+    tokens = truncate_pair(FRAMED, Ranking(query="q", truncates=True), "d" * 150, most)
     assert len(tokens) == min(most, 153)
     assert tokens[:3] == [1, ord("q"), 2]
 
@@ -97,22 +97,22 @@ def test_a_document_loses_as_much_of_its_end_as_it_must(most: int) -> None:
 )
 def test_what_stands_around_a_document_stays(template: str, most: int, said: str) -> None:
     pairs = WrittenPairs(Letters(), template)
-    assert spelled(fitting(pairs, Ranking(query="q", truncates=True), "123456789", most)) == said
+    assert spelled(truncate_pair(pairs, Ranking(query="q", truncates=True), "123456789", most)) == said
 
 
 @pytest.mark.parametrize(("most", "said"), [(None, "q12345"), (3, "q123"), (5, "q12345"), (7, "q12345")])
 def test_a_limit_holds_for_the_document_alone(most: int | None, said: str) -> None:
     limit = Ranking(query="q", max_document_tokens=most)
-    assert fitting(FRAMED, limit, "12345", 100) == [1, ord("q"), 2, *map(ord, said[1:])]
+    assert truncate_pair(FRAMED, limit, "12345", 100) == [1, ord("q"), 2, *map(ord, said[1:])]
     written = WrittenPairs(Letters(), "{query}{document}<s>")
-    assert spelled(fitting(written, limit, "12345", 100)) == f"{said}<s>"
+    assert spelled(truncate_pair(written, limit, "12345", 100)) == f"{said}<s>"
 
 
 def test_what_is_limited_may_still_be_too_long() -> None:
     limit = Ranking(query="q", max_document_tokens=20)
     with pytest.raises(RequestError, match="a query and a document of 23 tokens exceed the context of 10"):
-        fitting(FRAMED, limit, "d" * 50, 10)
-    assert len(fitting(FRAMED, replace(limit, truncates=True), "d" * 50, 10)) == 10
+        truncate_pair(FRAMED, limit, "d" * 50, 10)
+    assert len(truncate_pair(FRAMED, replace(limit, truncates=True), "d" * 50, 10)) == 10
 
 
 def test_a_long_query_takes_no_more_rounds() -> None:
@@ -122,17 +122,17 @@ def test_a_long_query_takes_no_more_rounds() -> None:
         read.append(document)
         return FRAMED(query, document, most)
 
-    assert len(fitting(counted, Ranking(query="q" * 480, truncates=True), "d" * 5000, 500)) == 500
+    assert len(truncate_pair(counted, Ranking(query="q" * 480, truncates=True), "d" * 5000, 500)) == 500
     assert len(read) == 3
 
 
 def test_nothing_cannot_be_read() -> None:
     with pytest.raises(RequestError, match="a query and a document are empty"):
-        fitting(FramedPairs(Letters(), PairFrame([], [], [])), Ranking(query=""), "", 10)
+        truncate_pair(FramedPairs(Letters(), PairFrame([], [], [])), Ranking(query=""), "", 10)
 
 
 def test_what_does_not_fit_is_refused() -> None:
     for query, document, truncates in (("q", "d" * 9, False), ("q" * 9, "d", True)):
         with pytest.raises(RequestError, match=r"tokens exceed the context of 10") as caught:
-            fitting(FRAMED, Ranking(query=query, truncates=truncates, given_as="texts"), document, 10)
+            truncate_pair(FRAMED, Ranking(query=query, truncates=truncates, given_as="texts"), document, 10)
         assert caught.value.parameter == "texts"

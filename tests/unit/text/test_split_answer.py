@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.request import Request
 from eaglelocal.core.sampling import GREEDY
-from eaglelocal.core.tools import Split, Tool, joined
+from eaglelocal.core.tools import Split, Tool, join_calls
 from eaglelocal.text.detokenizer import Pieces
 from eaglelocal.text.reasoning.markers import control_char
-from eaglelocal.text.reasoning.model_families import markers_of
+from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.reasoning.split_answer import SplitAnswerText, SplitText, answer_text
 from eaglelocal.text.stops.answer_text import AnswerText
 from eaglelocal.text.tool_calls import call_forms as forms
@@ -52,7 +52,7 @@ class Read:
 
 def coded(split: Split, text: str) -> str:
     """The text as the detokenizer gives it where all of the family's markers are control tokens."""
-    for index, name in enumerate(markers_of(split)):
+    for index, name in enumerate(list_markers(split)):
         text = text.replace(name, control_char(index))
     return text
 
@@ -61,7 +61,7 @@ def read(split: Split, pieces: Sequence[str]) -> Read:
     ids = map(str, itertools.count())
     parser = SplitText(split, lambda: next(ids))
     told = [*(parser.push(piece) for piece in pieces), parser.finish("")]
-    calls = tuple((call.name, call.arguments) for call in joined(part for one in told for part in one.calls))
+    calls = tuple((call.name, call.arguments) for call in join_calls(part for one in told for part in one.calls))
     return Read("".join(one.text for one in told), "".join(one.reasoning for one in told), calls)
 
 
@@ -254,7 +254,7 @@ TAGS = [
     "</function>",
 ]
 JSON = ['{"name": "add", "arguments": {"a": 1}}', '{"name": "add"', *'{}[]",:;\\']
-HEADERS = [*markers_of(Split(form=forms.MUSE)), *markers_of(Split(form=forms.SOLAR)), " to=", "self", "user"]
+HEADERS = [*list_markers(Split(form=forms.MUSE)), *list_markers(Split(form=forms.SOLAR)), " to=", "self", "user"]
 fragments = st.sampled_from(
     [*MARKERS, *TAGS, *HEADERS, *JSON, " ", "\n", "add", "word", "<", "é", *(control_char(index) for index in range(8))]
 )
@@ -331,7 +331,7 @@ def answered(split: Split, words: list[str], controls: tuple[str, ...], stops: t
         if told[-1].stopped:
             break
     told.append(text.finish())
-    calls = tuple((call.name, call.arguments) for call in joined(part for one in told for part in one.calls))
+    calls = tuple((call.name, call.arguments) for call in join_calls(part for one in told for part in one.calls))
     return Read("".join(one.text for one in told), "".join(one.reasoning for one in told), calls)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolCall, joined
+from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolCall, join_calls
 from eaglelocal.text.reasoning.markers import SURE_CHARS
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
@@ -60,7 +60,7 @@ class Reader:
 
     @property
     def calls(self) -> list[ToolCall]:
-        return joined(part for one in self._told for part in one.calls)
+        return join_calls(part for one in self._told for part in one.calls)
 
     @property
     def told(self) -> list[tuple[str, str]]:
@@ -317,7 +317,7 @@ def test_no_number_becomes_infinite(number: str) -> None:
     coder = f"<tool_call>\n<function=f>\n<parameter=x>\n{number}\n</parameter>\n</function>\n</tool_call>"
     for form, text in ((forms.CODER, coder), (forms.GEMMA, f"<|tool_call>call:f{{x:{number}}}<tool_call|>")):
         parser = SplitText(Split(form=form, tools=(tool,)), lambda: "id")
-        for call in joined(parser.finish(text).calls):
+        for call in join_calls(parser.finish(text).calls):
             assert "Infinity" not in call.arguments and "1e999" in call.arguments
             json.loads(call.arguments)
 
@@ -374,7 +374,7 @@ def by_cuts(form: CallForm, text: str, cuts: Sequence[int], *, is_cut: bool) -> 
     parser = SplitText(Split(form=form, tools=TOOLS), lambda: next(ids))
     borders = [0, *sorted(at % (len(text) + 1) for at in cuts), len(text)]
     told = [parser.push(text[a:b]) for a, b in itertools.pairwise(borders)] + [parser.finish("", is_cut=is_cut)]
-    return "".join(one.text for one in told), joined(part for one in told for part in one.calls)
+    return "".join(one.text for one in told), join_calls(part for one in told for part in one.calls)
 
 
 @settings(max_examples=300)

@@ -10,7 +10,7 @@ from doubles.scenes import EMPTY, GONE, RESTARTING, busy, totals
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.client.server_reading import DraftingState, ServerReading, ServerTotals, reading_of
+from eaglelocal.client.server_reading import DraftingState, ServerReading, ServerTotals, make_reading
 from eaglelocal.core.events import (
     EngineSnapshot,
     Failed,
@@ -197,7 +197,7 @@ def test_an_engine_that_begins_anew_is_not_compared_with_its_past() -> None:
 def test_answers_of_an_engine_that_tells_no_totals_count_when_they_end() -> None:
     feed = Feed(by_events=True)
     stats = SpeculationStats("on", "", 10, 30, 18, (9, 6, 3), 1.5, 28)
-    feed.read(reading_of(NOTHING_TOLD), 0.0)
+    feed.read(make_reading(NOTHING_TOLD), 0.0)
     feed.take(finished(stats), 1.0)
     feed.take(finished(SpeculationStats("on", "", 10, 30, 0, (), 1.0, 10)), 2.0)
     frame = feed.frame(2.0)

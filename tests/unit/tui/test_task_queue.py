@@ -13,10 +13,10 @@ from doubles.patience import wait_until
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 from eaglelocal.conversation.message_output import MessageOutput
-from eaglelocal.conversation.sampling_form import FIELDS, params_of, text_of
+from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fields
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.sampling import SamplingParams, as_recommended
+from eaglelocal.core.sampling import SamplingParams, fill_recommended
 from eaglelocal.errors import EagleLocalError, RequestError, UsageError
 from eaglelocal.tui.chat_controller import AnswerEnded, ChatController, ErrorShown, News, QuestionSent
 from eaglelocal.tui.feed import Feed
@@ -109,7 +109,7 @@ def test_closing_ends_an_answer_that_hangs(tmp_path: Path) -> None:
 
 def test_a_mistyped_command_changes_nothing(tmp_path: Path) -> None:
     rig = Rig(tmp_path, says("x"))
-    rig.partner.act("/spek 3")
+    rig.partner.run_command("/spek 3")
     wrong = rig.next(ErrorShown)
     assert isinstance(wrong, ErrorShown)
     assert wrong.error.hint.startswith("/spec")
@@ -137,15 +137,15 @@ def test_steps_of_a_server_of_ours_are_not_taken_for_tokens(tmp_path: Path, is_s
 # ---- the form of sampling
 def test_a_form_that_nobody_changed_changes_nothing() -> None:
     params = SamplingParams(temperature=0.7, top_k=40, top_p=0.95, min_p=0.05, seed=None, max_tokens=12)
-    assert params_of(params, {field.name: text_of(params, field) for field in FIELDS}, params) == params
+    assert parse_fields(params, {field.name: format_field(params, field) for field in FIELDS}, params) == params
 
 
 def test_only_a_field_that_was_changed_is_said() -> None:
     params = SamplingParams(temperature=0.7, top_k=40, left_open=frozenset({"temperature", "top_k"}))
-    shown = as_recommended(params, {"temperature": 0.6, "top_k": 20})
-    said = {field.name: text_of(shown, field) for field in FIELDS}
-    assert params_of(params, said, shown) == params
-    changed = params_of(params, said | {"temperature": "0.7"}, shown)
+    shown = fill_recommended(params, {"temperature": 0.6, "top_k": 20})
+    said = {field.name: format_field(shown, field) for field in FIELDS}
+    assert parse_fields(params, said, shown) == params
+    changed = parse_fields(params, said | {"temperature": "0.7"}, shown)
     assert (changed.temperature, changed.top_k, changed.left_open) == (0.7, 40, {"top_k"})
 
 
@@ -161,4 +161,4 @@ def test_only_a_field_that_was_changed_is_said() -> None:
 def test_a_form_says_what_is_wrong(name: str, said: str, error: type[EagleLocalError]) -> None:
     params = SamplingParams()
     with pytest.raises(error):
-        params_of(params, {field.name: text_of(params, field) for field in FIELDS} | {name: said}, params)
+        parse_fields(params, {field.name: format_field(params, field) for field in FIELDS} | {name: said}, params)

@@ -17,7 +17,7 @@ from eaglelocal.tui.frame_rate import FASTEST_S, IDLE_S, LONGEST_S, SHARE, SLOWE
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 from eaglelocal.tui.log_changes import noticed
 from eaglelocal.tui.log_tail import KEPT_LINES, LogTail
-from eaglelocal.tui.monitor_text import Scene, header_lines, once_text, prefix_share, table_lines
+from eaglelocal.tui.monitor_text import Scene, frame_text, header_lines, prefix_share, table_lines
 from eaglelocal.tui.panel_text import count, panel_lines, state_line
 from eaglelocal.tui.styled_lines import beside, fitted, line, plain, width_of
 from eaglelocal.tui.table_text import COLUMNS, TableView, ordered, seconds
@@ -78,12 +78,12 @@ def test_nothing_is_wider_or_higher_than_its_place(
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("width", [80, 200])
 def test_ascii_is_ascii(reading: ServerReading, width: int) -> None:
-    assert once_text(scene_of(reading), width, ASCII).isascii()
+    assert frame_text(scene_of(reading), width, ASCII).isascii()
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_everything_that_the_issue_names_is_there(width: int) -> None:
-    text = once_text(scene_of(busy()), width, UNICODE)
+    text = frame_text(scene_of(busy()), width, UNICODE)
     for word in ("tok/s", "gain over plain", "position 1", "acceptance length", "step: draft", "verify", "host"):
         assert word in text
     for word in ("running 2 of 4", "waiting 1", "prefix cache 60 %", "KV 32 %", "restarts 0", "CPU 42 %", "anna"):
@@ -91,31 +91,31 @@ def test_everything_that_the_issue_names_is_there(width: int) -> None:
 
 
 def test_the_gpu_is_told_with_units() -> None:
-    text = once_text(scene_of(busy()), 80, UNICODE)
+    text = frame_text(scene_of(busy()), 80, UNICODE)
     two_gpus = replace(MACHINE, gpus=(MACHINE.gpus[0], replace(MACHINE.gpus[0], index=1)))
     assert "GPU0 87 %, 18.0/24.0 GiB, 312 W, 66 °C" in text
-    assert "GPU0 87 %  GPU1" in once_text(scene_of(busy(), two_gpus), 80, UNICODE)
+    assert "GPU0 87 %  GPU1" in frame_text(scene_of(busy(), two_gpus), 80, UNICODE)
 
 
 def test_conversations_in_main_memory_are_told_where_there_are_some() -> None:
-    assert "chats in it" not in once_text(scene_of(busy()), 140, UNICODE)
+    assert "chats in it" not in frame_text(scene_of(busy()), 140, UNICODE)
     waiting = replace(busy(), memory_bytes=6 * 2**30, swapped_bytes=300.0 * 2**20)
-    assert "engine's memory 6.0 GiB  chats in it 300 MiB" in once_text(scene_of(waiting), 140, UNICODE)
+    assert "engine's memory 6.0 GiB  chats in it 300 MiB" in frame_text(scene_of(waiting), 140, UNICODE)
 
 
 def test_what_is_not_told_is_a_dash() -> None:
     bare = scene_of(ServerReading(kind="vLLM", state="ready"), MachineGauge(gpus=(GpuGauge(index=0),)))
-    text = once_text(bare, 100, UNICODE).replace(URL, "")
+    text = frame_text(bare, 100, UNICODE).replace(URL, "")
     assert "running -" in text and "prefix cache -" in text and "GPU0 -, -, -, -" in text
     assert "0 %" not in text and "0.0" not in text
 
 
 def test_a_server_elsewhere_does_not_show_this_machine() -> None:
-    assert "another one" in once_text(scene_of(busy(), None), 100, UNICODE)
+    assert "another one" in frame_text(scene_of(busy(), None), 100, UNICODE)
 
 
 def test_what_could_be_switched_on_is_said() -> None:
-    assert "--metrics" in once_text(scene_of(LLAMA), 80, UNICODE)
+    assert "--metrics" in frame_text(scene_of(LLAMA), 80, UNICODE)
 
 
 def test_names_from_elsewhere_do_not_steer_the_terminal() -> None:
@@ -128,7 +128,7 @@ def test_names_from_elsewhere_do_not_steer_the_terminal() -> None:
         drafting=DraftingState(state="asleep", reason=evil),
         requests=(RequestRow(id="1", owner=evil, state=evil),),
     )
-    text = once_text(replace(scene_of(reading), url=f"http://{evil}"), 200, UNICODE)
+    text = frame_text(replace(scene_of(reading), url=f"http://{evil}"), 200, UNICODE)
     assert not {"\x1b", "\r", "\x9b"} & set(text)
 
 
