@@ -245,7 +245,7 @@ def _block_shape(draft: DraftEntry, target: EntryShape, num_bytes: int) -> Model
     return ModelShape(
         architecture=BLOCK,
         num_taps=num_layers,
-        at_once=draft.num_draft_tokens,
+        block_size=draft.num_draft_tokens,
         n_layer=num_layers,
         n_embd=target.n_embd,
         n_vocab=target.n_vocab,

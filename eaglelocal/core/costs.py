@@ -28,7 +28,7 @@ class MeasuredCosts:
 
     decodes: tuple[SizeCost, ...] = ()
     draft_steps: tuple[tuple[str, SizeCost], ...] = ()  # (drafter, cost)
-    at_once: int = 1  # tokens per draft step
+    block_size: int = 1  # tokens per draft step
     noise: float = 0.0  # relative spread of single decodes: 0.05 is about 5 %
     context: ContextCost | None = None  # None: only short contexts have been measured
     plain_overhead_s: float = 0.0  # of a step without drafts, besides its decode

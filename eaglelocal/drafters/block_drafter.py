@@ -55,20 +55,20 @@ class BlockDrafter(ContextDrafter):
     name = "dflash"
     reuse_margin = 0  # a reused prefix has its features in the cache, and nothing else is needed
 
-    def __init__(self, head: BlockContext, taps: tuple[int, ...], *, at_once: int, branches: int = 1) -> None:
+    def __init__(self, head: BlockContext, taps: tuple[int, ...], *, block_size: int, branches: int = 1) -> None:
         super().__init__(head)
         self._head, self._branches = head, branches
         self._slots: defaultdict[int, BlockSlot] = defaultdict(BlockSlot)
-        self.taps, self.at_once = taps, at_once
+        self.taps, self.block_size = taps, block_size
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         """Return a block after each root, and nothing after other nodes: a block's last token has no continuation."""
         self._wake([node.slot for node in nodes if node.is_root])
         asked = [node for node in nodes if node.is_root and self._is_shown(node)]
         if not asked:
             return [NOTHING for _ in nodes]
         roots = Roots([n.token for n in asked], [n.position for n in asked], [n.slot for n in asked])
-        said = continuations(self._head.fill(roots, min(depth, self.at_once), self._branches), len(asked))
+        said = continuations(self._head.fill(roots, min(depth, self.block_size), self._branches), len(asked))
         found = dict(zip(roots.sequences, said, strict=True))
         return [found.get(node.slot, NOTHING) for node in nodes]
 
@@ -77,7 +77,7 @@ class BlockDrafter(ContextDrafter):
         slot = self._slots[root.slot]
         return not slot.is_empty and slot.end == root.position
 
-    def observe(self, committed: Sequence[Committed]) -> None:
+    def commit(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             slot = self._slots[rows.slot]
             if slot.remembered and slot.remembered.end < rows.first_position:
@@ -103,7 +103,7 @@ class BlockDrafter(ContextDrafter):
         slot.end = rows.first_position + len(rows.tokens)
         return FeatureRows(rows.slot, rows.first_position + known, behind(features, known))
 
-    def doze(self, committed: Sequence[Committed]) -> None:
+    def buffer(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             slot = self._slots[rows.slot]
             if slot.remembered is None:

@@ -49,7 +49,7 @@ class DraftModel(ContextDrafter):
         self._context, self._branches = context, branches
         self._slots: defaultdict[int, DraftModelSlot] = defaultdict(DraftModelSlot)
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         self._write_long_queues([node.slot for node in nodes])  # of slots that have slept
         rows = Batch([], [], [], [])
         sighted = [node for node in nodes if self._slots[node.slot].image is None]
@@ -80,11 +80,11 @@ class DraftModel(ContextDrafter):
             slot.num_written += 1
         slot.waiting = []
 
-    def observe(self, committed: Sequence[Committed]) -> None:
-        self.doze(committed)
+    def commit(self, committed: Sequence[Committed]) -> None:
+        self.buffer(committed)
         self._write_long_queues([rows.slot for rows in committed])
 
-    def doze(self, committed: Sequence[Committed]) -> None:
+    def buffer(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             self._commit(rows)
 

@@ -36,7 +36,7 @@ class Continuation(NamedTuple):
 
     tokens: Sequence[int] = ()
     confidences: Sequence[float] = ()  # how sure it is of each, see backend/top_tokens.py; NaN where it reports none
-    seconds: Sequence[tuple[int, float]] = ()  # sibling (second choice) of each and its confidence; or nothing at all
+    siblings: Sequence[tuple[int, float]] = ()  # sibling (second choice) of each and its confidence; or nothing at all
 
 
 NOTHING = Continuation()
@@ -52,18 +52,18 @@ class Committed(NamedTuple):
 
 
 class Drafter(Protocol):
-    """A source of drafts, batched over slots. Slots that sleep get `doze`; `expand` and `observe` wake them."""
+    """A source of drafts, batched over slots. Slots that sleep get `buffer`; `draft` and `commit` wake them."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """Layer inputs of the target that `observe` needs; empty: none."""
+        """Layer inputs of the target that `commit` needs; empty: none."""
 
     @property
-    def at_once(self) -> int:
-        """Tokens that `expand` proposes in one pass, and none after them (a block). 1: each takes a pass of its own."""
+    def block_size(self) -> int:
+        """Tokens that `draft` proposes in one pass, and none after them (a block). 1: each takes a pass of its own."""
 
     @property
     def reuse_margin(self) -> int:
@@ -79,19 +79,19 @@ class Drafter(Protocol):
     def end(self, slot: int) -> None:
         """End the slot's request; its rows may be reused."""
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         """Return at most `depth` tokens after each node; none where there is nothing to propose, or no state to do so.
 
         further  more levels, as long as each token is that confident; for drafters that know this at once
 
-        A slot is expanded from its root first, and then from the last token that came of it, until `observe` shows how
+        A slot is expanded from its root first, and then from the last token that came of it, until `commit` shows how
         the text went on.
         """
 
-    def observe(self, committed: Sequence[Committed]) -> None:
+    def commit(self, committed: Sequence[Committed]) -> None:
         """Learn what was committed. Rows of a slot arrive in order and without holes."""
 
-    def doze(self, committed: Sequence[Committed]) -> None:
+    def buffer(self, committed: Sequence[Committed]) -> None:
         """Remember the newest rows of slots that sleep, and do no other work."""
 
     def skip(self, image: Committed) -> None:
@@ -141,7 +141,7 @@ class NativeContext(Protocol):
 class ContextDrafter:
     """The common part of drafters over a context, to which owners and ends of requests make no difference."""
 
-    at_once = 1
+    block_size = 1
 
     def __init__(self, context: NativeContext) -> None:
         self._native = context
@@ -171,5 +171,5 @@ def continuations(said: Proposals, num_rows: int) -> list[Continuation]:
     """Return one continuation per row, from proposals that are listed level by level."""
     tokens, *other_tokens = zip(*said.tokens, strict=True)  # by rank
     confidences, *other_confidences = zip(*said.confidences, strict=True)
-    seconds = list(zip(other_tokens[0], other_confidences[0], strict=True)) if other_tokens else []
-    return [Continuation(tokens[i::num_rows], confidences[i::num_rows], seconds[i::num_rows]) for i in range(num_rows)]
+    siblings = list(zip(other_tokens[0], other_confidences[0], strict=True)) if other_tokens else []
+    return [Continuation(tokens[i::num_rows], confidences[i::num_rows], siblings[i::num_rows]) for i in range(num_rows)]

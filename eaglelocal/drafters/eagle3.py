@@ -8,7 +8,7 @@ it, so a cycle costs one encode, and one decode per drafted token.
 
     target rows   0   1   2   3          g[3] waits for token 4
     pairs         (t1,g0) (t2,g1) (t3,g2)
-    expand root   (t4,g3) -> s3 -> child c5;   expand c5: (c5, s3) -> s4 -> c6 ...
+    draft root   (t4,g3) -> s3 -> child c5;   draft c5: (c5, s3) -> s4 -> c6 ...
 
 A head that was trained with a sliding window sees no further back: pairs that have left it are removed before each
 draft. The window does not move within a draft, so the later rows of a draft see a few cells more.
@@ -100,7 +100,7 @@ class Eagle3(ContextDrafter):
         self._slots: defaultdict[int, EagleSlot] = defaultdict(EagleSlot)
         self.taps, self.name = taps, name
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         self._wake([node.slot for node in nodes if node.is_root])
         rows = HeadRows()
         for node in nodes:
@@ -139,7 +139,7 @@ class Eagle3(ContextDrafter):
             slot.num_written += 1
         slot.waiting_tokens, slot.waiting_states = [], []
 
-    def observe(self, committed: Sequence[Committed]) -> None:
+    def commit(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             slot = self._slots.get(rows.slot)
             if slot is not None and slot.remembered and slot.remembered.end < rows.first_position:
@@ -155,7 +155,7 @@ class Eagle3(ContextDrafter):
             start += len(rows.tokens)
         self._write_long_queues()
 
-    def doze(self, committed: Sequence[Committed]) -> None:
+    def buffer(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             slot = self._slots[rows.slot]
             if slot.remembered is None:

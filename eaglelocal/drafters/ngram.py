@@ -161,7 +161,7 @@ class Ngram:
 
     name = "ngram"
     taps: tuple[int, ...] = ()
-    at_once = 1
+    block_size = 1
     reuse_margin = 0
     native_s = 0.0
 
@@ -199,7 +199,7 @@ class Ngram:
             del self._pools[next(iter(self._pools))]
         return pool
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         return [self._expand(node, depth) for node in nodes]
 
     def _expand(self, node: Node, depth: int) -> Continuation:
@@ -229,14 +229,14 @@ class Ngram:
         state.watch([source for source in others if source is not None])
         return own.young
 
-    def observe(self, committed: Sequence[Committed]) -> None:
+    def commit(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             state = self._slots[rows.slot]
             check_hole(rows.slot, state, rows.first_position, is_hole=rows.first_position > state.end)
             self._commit(state, rows)
 
-    def doze(self, committed: Sequence[Committed]) -> None:
-        """Commit the rows as `observe` does, which costs no more asleep; after a hole the text starts over."""
+    def buffer(self, committed: Sequence[Committed]) -> None:
+        """Commit the rows as `commit` does, which costs no more asleep; after a hole the text starts over."""
         for rows in committed:
             state = self._slots[rows.slot]
             if rows.first_position > state.end:
@@ -246,7 +246,7 @@ class Ngram:
 
     def skip(self, image: Committed) -> None:
         """Commit the image's negative tokens, which are breaks, but match where the same image occurs again."""
-        self.doze([image])
+        self.buffer([image])
 
     def _commit(self, state: NgramSlot, rows: Committed) -> None:
         state.text.extend(rows.tokens[state.end - rows.first_position :])

@@ -1,7 +1,7 @@
 """Draft by MTP layers that keep no cache and read the target's (Gemma 4's "assistant").
 
     target rows   0   1   2   3          h[3] waits for token 4
-    expand root   (t4,h3) -> s -> child c5;   expand c5: (c5, s) -> s' -> c6 ...
+    draft root   (t4,h3) -> s -> child c5;   draft c5: (c5, s) -> s' -> c6 ...
 
 All rows of a draft have the position of its root, and attend to what the target has committed before it; drafted tokens
 leave no cells. Of a slot only the state of its newest row is kept, asleep or awake.
@@ -41,7 +41,7 @@ class TargetCacheDrafter(ContextDrafter):
         self._slots: defaultdict[int, TargetCacheSlot] = defaultdict(TargetCacheSlot)
         self.taps = taps
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         rows = HeadRows()
         for node in nodes:
             self._add_row(node, rows)
@@ -57,7 +57,7 @@ class TargetCacheDrafter(ContextDrafter):
         rows.add(node.slot, slot.root, node.token, slot.state)
         rows.ask()
 
-    def observe(self, committed: Sequence[Committed]) -> None:
+    def commit(self, committed: Sequence[Committed]) -> None:
         states = self._head.encode(
             [behind(rows.features, len(rows.tokens) - 1) for rows in committed if rows.features is not None]
         )
@@ -65,8 +65,8 @@ class TargetCacheDrafter(ContextDrafter):
             slot = self._slots[rows.slot]
             slot.tail, slot.end = state, rows.first_position + len(rows.tokens)
 
-    def doze(self, committed: Sequence[Committed]) -> None:
-        self.observe(committed)
+    def buffer(self, committed: Sequence[Committed]) -> None:
+        self.commit(committed)
 
     def skip(self, image: Committed) -> None:
         """Forget the slot: drafting starts over after the image."""

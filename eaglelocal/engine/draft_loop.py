@@ -41,7 +41,7 @@ def grow(
             nodes = [frontier[slot] for slot in slots]
             depth, further = choice.levels(name, slots)
             started_at = time.perf_counter()
-            proposed = drafter.expand(nodes, depth, further)
+            proposed = drafter.draft(nodes, depth, further)
             levels = max([len(more.tokens) for more in proposed])
             calls.append(DraftCall(name, len(nodes), time.perf_counter() - started_at, max(levels, 1)))
             for node, more in zip(nodes, proposed, strict=True):
@@ -49,8 +49,8 @@ def grow(
                 ends = [] if slot in goes_on else [n for n, token in enumerate(tokens, start=1) if is_end(token)]
                 if ends:
                     tokens = tokens[: ends[0]]
-                choice.add(slot, name, tokens, more.confidences, more.seconds)
-                if ends or not tokens or drafter.at_once > 1:
+                choice.add(slot, name, tokens, more.confidences, more.siblings)
+                if ends or not tokens or drafter.block_size > 1:
                     choice.end(slot, name)
                 else:
                     frontier[slot] = behind(node, tokens)

@@ -154,9 +154,9 @@ class SlotCaches:
             (awake if is_awake(rows.slot) else asleep).append(rows)
         for drafter in self._drafters:
             if awake:
-                drafter.observe(awake)
+                drafter.commit(awake)
             if asleep:
-                drafter.doze(asleep)
+                drafter.buffer(asleep)
 
     def look(self, sequence: Sequence, image: PlacedImage) -> None:
         """Decode an image of the prompt into the slot. Raises ResourceError."""

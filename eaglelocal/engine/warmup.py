@@ -60,16 +60,16 @@ class Warmup:
         rows = Committed(SLOT, 0, [TOKEN] * num_rows, self._decode(num_rows).features(list(range(num_rows))))
         for drafter in self._drafters:
             drafter.begin(SLOT, "", num_rows)
-            drafter.observe([rows])
-            if num_rows + max(DRAFT_LEVELS, drafter.at_once) <= self._context.n_ctx:
+            drafter.commit([rows])
+            if num_rows + max(DRAFT_LEVELS, drafter.block_size) <= self._context.n_ctx:
                 self._draft(drafter, Node(SLOT, ROOT, TOKEN, num_rows))
             drafter.drop(SLOT, 0)
         self._context.remove(SLOT, 0)
 
     def _draft(self, drafter: Drafter, root: Node) -> None:
-        (first,) = drafter.expand([root], drafter.at_once)
-        if first.tokens and drafter.at_once == 1:
-            drafter.expand([behind(root, first.tokens)])
+        (first,) = drafter.draft([root], drafter.block_size)
+        if first.tokens and drafter.block_size == 1:
+            drafter.draft([behind(root, first.tokens)])
 
     def _decode(self, num_rows: int) -> Outputs:
         rows = list(range(num_rows))

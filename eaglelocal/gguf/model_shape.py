@@ -89,7 +89,7 @@ class ModelShape:
     window_key_dim: int | None = None  # of layers with a window; None: as in the others
     window_value_dim: int | None = None
     num_taps: int = 0  # layers of the target that a head reads
-    at_once: int = 1  # tokens that one pass of it drafts
+    block_size: int = 1  # tokens that one pass of it drafts
     n_inner: int = 0  # width inside a recurrent layer; 0 where there is none or it is not known
 
     def __post_init__(self) -> None:
@@ -196,7 +196,7 @@ def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> ModelShape:
         max_context=ArchitectureKeys(header, architecture_of(header)).optional_count("context_length") or 0,
         layer_bytes=weights.layer_bytes,
         num_taps=len(info.target_layers),
-        at_once=info.max_draft if isinstance(info, BlockInfo) else 1,
+        block_size=info.max_draft if isinstance(info, BlockInfo) else 1,
     )
 
 

@@ -115,7 +115,7 @@ class EngineBuilder:
         if parts.uses_gpu and target.taps:
             context.run_once()  # allocate tap buffers before the draft is loaded: a later decode could not
         drafters = self._drafters(library, context, draft, model)
-        controller = controller_of(plan, drafters, max_seconds=self._num_branches, makes_kernels=parts.uses_gpu)
+        controller = controller_of(plan, drafters, max_siblings=self._num_branches, makes_kernels=parts.uses_gpu)
         images, no_images = self._image_reader(library, model, on_gpu=parts.uses_gpu)
         notes = (
             *filter(None, [no_images, plan.draft_note]),
@@ -236,7 +236,7 @@ class EngineBuilder:
             block = BlockFormat(info.mask, info.skips_root, info.is_causal, lattice)
             block_context = LlamaBlockContext(draft, part.context, block, target=context)
             self._opened.callback(block_context.close)
-            return BlockDrafter(block_context, info.target_layers, at_once=info.max_draft, branches=branches)
+            return BlockDrafter(block_context, info.target_layers, block_size=info.max_draft, branches=branches)
         draft_context = LlamaContext(draft, part.context)
         self._opened.callback(draft_context.close)
         return DraftModel(draft_context, branches=branches)
@@ -372,19 +372,19 @@ def num_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int:
 
 
 def controller_of(
-    plan: Plan, drafters: tuple[Drafter, ...], *, max_seconds: int = 0, makes_kernels: bool = False
+    plan: Plan, drafters: tuple[Drafter, ...], *, max_siblings: int = 0, makes_kernels: bool = False
 ) -> Controller:
     """Return the controller of these drafters. A lookup is the primary drafter only if it is the only one."""
     names = [drafter.name for drafter in drafters]
     primary = names[-1] if names else None
     lookups = tuple(name for name in names if name != primary)
-    at_once = drafters[-1].at_once if drafters else 1
+    block_size = drafters[-1].block_size if drafters else 1
     return Controller(
         plan.spec,
-        DrafterSet(primary, lookups, at_once),
+        DrafterSet(primary, lookups, block_size),
         StepCosts(makes_kernels=makes_kernels),
         leveled=not plan.is_unified,
-        max_seconds=max_seconds,
+        max_siblings=max_siblings,
         max_draft=plan.max_draft or None,
     )
 

@@ -81,7 +81,7 @@ def draft_job(plan: Plan, draft: ModelShape) -> ContextJob:
     fills_blocks = draft.architecture == BLOCK
     n_batch = head_rows(plan, draft) if draft.is_head else plan.n_batch
     sizes = CacheParams(
-        n_ctx=plan.n_ctx + (draft.at_once if fills_blocks else 0),
+        n_ctx=plan.n_ctx + (draft.block_size if fills_blocks else 0),
         num_slots=plan.num_slots,
         unified=plan.is_unified or (draft.is_head and not draft.reads_cache),
         n_batch=n_batch,

@@ -103,7 +103,7 @@ class Curve:
     shape: ModelShape
     arithmetic: Arithmetic
     draft_s: float = 0.0
-    at_once: int = 1  # tokens drafted by one draft step
+    block_size: int = 1  # tokens drafted by one draft step
     measured: MeasuredCosts | None = None
     _table: list[float] = field(default_factory=list)  # [rows], measured seconds of a decode; empty: computed
 
@@ -121,7 +121,7 @@ class Curve:
         """Return the seconds of a step that drafts this many tokens and verifies them."""
         rest = self.measured.drafted_overhead_s if self.measured else DRAFTED_HOST_S
         encode = ENCODE_STEPS if self.draft_s else 0.0
-        steps = -(-num_drafted // self.at_once) + encode
+        steps = -(-num_drafted // self.block_size) + encode
         return self.decode_s(num_drafted + 1) + steps * self.draft_s + rest
 
     def _device_s(self, reading: DeviceWork, num_rows: int) -> float:
@@ -213,14 +213,14 @@ def curve_of(
 ) -> Curve:
     """Return the cost curve of a model and its draft: measured on this machine if it was, else computed."""
     device = rig.device(where[-1])  # the draft lies on the device of the output
-    draft_s, at_once = (draft_step_s(draft, device), draft.at_once) if draft else (0.0, 1)
+    draft_s, block_size = (draft_step_s(draft, device), draft.block_size) if draft else (0.0, 1)
     readings = readings_of(model, where, rig, n_cpu_moe=n_cpu_moe, kv_type=kv_type, num_cells=TYPICAL_CELLS)
     if measured is None or not measured.decodes:
-        return Curve(readings, model.shape, model.arithmetic, draft_s, at_once)
+        return Curve(readings, model.shape, model.arithmetic, draft_s, block_size)
     steps = [cost.seconds for _, cost in measured.draft_steps if cost.num_rows == 1]
     table = interpolate_costs({cost.num_rows: cost.seconds for cost in measured.decodes}, MAX_DRAFT + 1)
     draft_s = max(steps) if steps and draft else draft_s
-    return Curve(readings, model.shape, model.arithmetic, draft_s, at_once, measured, table)
+    return Curve(readings, model.shape, model.arithmetic, draft_s, block_size, measured, table)
 
 
 def predict(
@@ -235,8 +235,8 @@ def predict(
     best, length = plain, 0
     if acceptance is None and looks_up:
         length = max(k for k in range(most + 1) if curve.decode_s(k + 1) <= MOST_WASTE * curve.decode_s(1))
-    if curve.at_once > 1:
-        most = min(most, curve.at_once)
+    if curve.block_size > 1:
+        most = min(most, curve.block_size)
     if acceptance is not None:
         for num_drafted in range(1, most + 1):
             speed = acceptance.tokens(num_drafted) / curve.drafted_s(num_drafted)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from eaglelocal.core.draft import Draft
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
-from eaglelocal.speculation.policy.pending_drafts import Second
+from eaglelocal.speculation.policy.pending_drafts import Sibling
 
 MIN_REACH = 0.02  # a token less likely to be reached is not worth a draft step or a row on any machine
 EMPTY = Draft()
@@ -33,14 +33,14 @@ class DraftChain:
     tokens: list[int] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)
     gains: list[float] = field(default_factory=list)  # probability that the answer gets as far as each token
-    seconds: list[Second] = field(default_factory=list)  # sibling of each token; empty where drafts must be chains
+    siblings: list[Sibling] = field(default_factory=list)  # sibling of each token; empty where drafts must be chains
     ended: bool = False  # the drafter has nothing more to propose
 
     def misses(self) -> list[tuple[float, int]]:
         """Return pairs (how likely the sibling is asked for, its depth), without those less likely than MIN_REACH."""
         found, reach = [], 1.0
         for depth, gain in enumerate(self.gains, start=1):
-            if reach - gain > MIN_REACH and depth <= len(self.seconds):
+            if reach - gain > MIN_REACH and depth <= len(self.siblings):
                 found.append((reach - gain, depth))
             reach = gain
         return found
@@ -52,7 +52,7 @@ class DraftChain:
         tokens, confidences = tuple(self.tokens[:length]), tuple(self.confidences[:length])
         parents = CHAIN_PARENTS[length]
         for depth in second_depths:
-            token, confidence = self.seconds[depth - 1]
+            token, confidence = self.siblings[depth - 1]
             tokens += (token,)
             confidences += (confidence,)
             parents += (depth - 2,)  # the chain's token at a depth is node depth - 1
@@ -77,6 +77,6 @@ def likeliest(chain: DraftChain, hit: Callable[[int, float], float], most: int) 
 
     No gain exceeds that of the parent, so that the likeliest nodes of chain and siblings always form a tree.
     """
-    losses = [(-missed * hit(depth, chain.seconds[depth - 1][1]), depth) for missed, depth in chain.misses()]
+    losses = [(-missed * hit(depth, chain.siblings[depth - 1][1]), depth) for missed, depth in chain.misses()]
     found = sorted(losses)[:most]
     return Siblings([-loss for loss, _ in found], [depth for _, depth in found])

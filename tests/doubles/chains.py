@@ -22,7 +22,7 @@ def draft_chain(drafter: Drafter, slot: int, text: list[int], length: int) -> li
     """Return `length` tokens that the drafter drafts after `text`, one call for each."""
     node, drafted = root(slot, text), list[int]()
     for _ in range(length):
-        (more,) = drafter.expand([node])
+        (more,) = drafter.draft([node])
         drafted += more.tokens
         node = Node(slot, len(drafted) - 1, drafted[-1], node.position + 1)
     return drafted

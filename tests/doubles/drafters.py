@@ -14,7 +14,7 @@ class NoDrafter:
 
     name = "none"
     taps: tuple[int, ...] = ()
-    at_once = 1
+    block_size = 1
     reuse_margin = 0
     native_s = 0.0
 
@@ -27,13 +27,13 @@ class NoDrafter:
     def end(self, slot: int) -> None:
         pass
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         return [NOTHING for _ in nodes]
 
-    def observe(self, committed: Sequence[Committed]) -> None:
+    def commit(self, committed: Sequence[Committed]) -> None:
         pass
 
-    def doze(self, committed: Sequence[Committed]) -> None:
+    def buffer(self, committed: Sequence[Committed]) -> None:
         pass
 
     def drop(self, slot: int, position: int) -> None:
@@ -61,7 +61,7 @@ class FlakyDrafter(NoDrafter):
     def __init__(self, n_vocab: int, seed: int = 0) -> None:
         self._random, self._n_vocab = random.Random(seed), n_vocab
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         return [self._continuation(depth) for _ in nodes]
 
     def _continuation(self, depth: int) -> Continuation:

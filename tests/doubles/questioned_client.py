@@ -20,10 +20,10 @@ Answer = tuple[tuple[int, ...], tuple[int, ...]] | EagleLocalError  # prompt and
 
 @dataclass(slots=True)
 class QuestionedClient:
-    """A client that answers the newest request when `at_once` wait, and all of them after `num_questions`."""
+    """A client that answers the newest request when `block_size` wait, and all of them after `num_questions`."""
 
     answer: Callable[[ChatRequest], Answer]
-    at_once: int
+    block_size: int
     num_questions: int
     asked: list[ChatRequest] = field(default_factory=list)
     state: str = "ready"
@@ -35,9 +35,9 @@ class QuestionedClient:
         assert request.id not in [other.id for other in self.asked]
         self.asked.append(request)
         self._waiting.append((request, on_event))
-        assert len(self._waiting) <= self.at_once
+        assert len(self._waiting) <= self.block_size
         is_last = len(self.asked) == self.num_questions
-        while self._waiting and (is_last or len(self._waiting) == self.at_once):
+        while self._waiting and (is_last or len(self._waiting) == self.block_size):
             self._tell(*self._waiting.pop())
 
     def _tell(self, request: ChatRequest, on_event: OnEvent) -> None:

@@ -122,7 +122,7 @@ def controller_of(drafters: Sequence[Drafter], spec: Spec, *, branches: int = 0)
     *lookups, primary = [drafter.name for drafter in drafters]
     names = DrafterSet(primary, tuple(lookups))
     if branches:
-        return FreeController(spec, names, FreeRows(), max_seconds=branches)
+        return FreeController(spec, names, FreeRows(), max_siblings=branches)
     return SteadyController(spec, names, StepCosts(), leveled=True)
 
 

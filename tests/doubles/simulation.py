@@ -138,7 +138,7 @@ class Simulation:
     answer_tokens: int = 256  # then the slot begins another
     answers: Sequence[Answer] = ()  # instead: what slots answer in turn, over and over
     leveled: bool = False
-    max_seconds: int = 0
+    max_siblings: int = 0
     seed: int = 0
     waking: float = 0.7  # share of its chances that a drafter has in the first step after a sleep
     kept: object | None = None  # what an earlier controller had learned of acceptance
@@ -155,7 +155,7 @@ class Simulation:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.controller = Controller(
-            self.spec, self.drafters, self._calibrated(), leveled=self.leveled, max_seconds=self.max_seconds
+            self.spec, self.drafters, self._calibrated(), leveled=self.leveled, max_siblings=self.max_siblings
         )
         if self.kept is not None:
             assert self.controller.acceptance.restore(self.kept)

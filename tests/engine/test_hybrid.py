@@ -117,7 +117,7 @@ class Knowing:
     def __getattr__(self, name: str) -> object:
         return getattr(self._lookup, name)
 
-    def expand(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
         return [self._continuation(self._texts[node.slot][node.position + 1 :][:depth]) for node in nodes]
 
     def _continuation(self, coming: list[int]) -> Continuation:

@@ -77,9 +77,9 @@ def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, archit
         outputs = target.decode(
             Batch(rows, list(range(first, len(tokens))), [(0,)] * len(rows), [False] * (len(rows) - 1) + [True])
         )
-        drafter.observe([Committed(0, first, rows, outputs.features(list(range(len(rows)))))])
+        drafter.commit([Committed(0, first, rows, outputs.features(list(range(len(rows)))))])
         said = target._best(len(rows) - 1)
-        (drafted,) = drafter.expand([Node(0, ROOT, said, len(tokens))], depth=3)
+        (drafted,) = drafter.draft([Node(0, ROOT, said, len(tokens))], depth=3)
         assert list(drafted.tokens) == [said] * 3
         tokens.append(said)
     layer.close()
@@ -149,7 +149,7 @@ class Feeding:
         n = len(rows)
         outputs = self.target.decode(Batch(rows, list(range(first, first + n)), [(0,)] * n, [True] * n))
         committed = [Committed(0, first, rows, outputs.features(list(range(n))))]
-        (self.drafter.doze if asleep else self.drafter.observe)(committed)
+        (self.drafter.buffer if asleep else self.drafter.commit)(committed)
         self.end += n
 
     def swap(self) -> None:
@@ -158,7 +158,7 @@ class Feeding:
         self.drafter.swap_in(0, known, [])
 
     def draft(self, depth: int) -> tuple[list[int], list[float]]:
-        (said,) = self.drafter.expand([Node(0, ROOT, self.text[self.end], self.end)], depth=depth)
+        (said,) = self.drafter.draft([Node(0, ROOT, self.text[self.end], self.end)], depth=depth)
         return list(said.tokens), list(said.confidences)
 
     def close(self) -> None:
@@ -326,7 +326,7 @@ class Reading:
         n = len(tokens)
         kept = n if kept is None else kept
         outputs = self.target.decode(Batch(tokens, list(range(first, first + n)), [(slot,)] * n, [True] * n))
-        self.drafter.observe([Committed(slot, first, tokens[:kept], outputs.features(list(range(kept))))])
+        self.drafter.commit([Committed(slot, first, tokens[:kept], outputs.features(list(range(kept))))])
         said = self.target._best(kept - 1)
         self.target.remove(slot, first + kept)
         return said
@@ -350,7 +350,7 @@ def test_a_draft_sees_nothing_of_what_was_rejected_before_it(tmp_path: Path, gem
             reading.read(slot, 0, text)
             said = reading.read(slot, len(text), [5, 6, *rejected], kept=2)
             nodes.append(Node(slot, ROOT, said, len(text) + 2))
-        found.append(reading.drafter.expand(nodes, depth=3))
+        found.append(reading.drafter.draft(nodes, depth=3))
         reading.close()
     assert [each.tokens for each in found[0]] == [each.tokens for each in found[1]]
     assert found[0][0].tokens != found[0][1].tokens

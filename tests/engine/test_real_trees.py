@@ -174,7 +174,7 @@ def tree_engine(files: Path, name: str, kind: str = "eagle3", **changes: object)
     """Every row is free, so that every second choice is sent."""
     draft = files / ("other.gguf" if kind == "draft_model" else f"{name}-head.gguf")
     engine = real_engine(files / f"{name}.gguf", kind, draft, spec=AUTO, unified=True, **changes)
-    engine._controller = FreeController(AUTO, DrafterSet(kind, ("ngram",)), FreeRows(), max_seconds=MAX_BRANCHES)
+    engine._controller = FreeController(AUTO, DrafterSet(kind, ("ngram",)), FreeRows(), max_siblings=MAX_BRANCHES)
     return engine
 
 

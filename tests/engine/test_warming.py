@@ -136,7 +136,7 @@ def test_drafts_are_made_before_the_first_request_where_a_gpu_computes(
     files: Path, monkeypatch: pytest.MonkeyPatch, uses_gpu: bool
 ) -> None:
     fit = engine_builder.fitted
-    monkeypatch.setattr(engine_builder, "fitted", lambda *a, **how: replace(fit(*a, **how), uses_gpu=uses_gpu))
+    monkeypatch.setattr(engine_builder, "fit_plan", lambda *a, **how: replace(fit(*a, **how), uses_gpu=uses_gpu))
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO)
     assert (engine._drafters[-1].native_s > 0.0) is uses_gpu
     costs = engine._controller.costs

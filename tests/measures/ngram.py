@@ -49,7 +49,7 @@ def periodic(count: int) -> list[int]:
 def filled(text: list[int], rows: int) -> Ngram:
     drafter = Ngram(len(text))
     for first in range(0, len(text), rows):
-        drafter.observe([Committed(0, first, text[first : first + rows], None)])
+        drafter.commit([Committed(0, first, text[first : first + rows], None)])
     return drafter
 
 
@@ -63,7 +63,7 @@ def index_of(text: list[int]) -> tuple[float, float]:
     """Microseconds a token when the text is first looked into, and bytes a token that its index takes."""
     drafter = filled(text, CHUNK)
     started_at = time.perf_counter()
-    drafter.expand([Node(0, ROOT, text[0], len(text))])
+    drafter.draft([Node(0, ROOT, text[0], len(text))])
     took_us = (time.perf_counter() - started_at) * 1e6
     own = drafter._slots[0].index(len(text))
     size = own.young.num_bytes + (own.old.num_bytes if own.old else 0)
@@ -79,13 +79,13 @@ def expand_us(text: list[int]) -> tuple[float, float, float]:
         node, is_root = Node(0, ROOT, text[position], position), True
         for index in range(LENGTH):
             started_at = time.perf_counter()
-            (more,) = drafter.expand([node])
+            (more,) = drafter.draft([node])
             spent[not is_root] += time.perf_counter() - started_at
             calls[not is_root] += 1
             if not more.tokens:
                 break
             node, is_root = Node(0, index, more.tokens[0], node.position + 1), False
-        drafter.observe([Committed(0, position, [text[position]], None)])
+        drafter.commit([Committed(0, position, [text[position]], None)])
     return spent[0] / calls[0] * 1e6, spent[1] / max(calls[1], 1) * 1e6, calls[1] / calls[0]
 
 

@@ -225,8 +225,8 @@ def said_by_llama(path: Path, target: Path) -> Said:
 
 def drafted(head: LlamaHeadContext, info: EagleInfo, features: np.ndarray) -> list[int]:
     drafter = Eagle3(head, info.target_layers, window=info.window)
-    drafter.observe([Committed(0, 0, TEXT, features)])
-    [said] = drafter.expand([Node(0, ROOT, ROOT_TOKEN, len(TEXT))], DEPTH)
+    drafter.commit([Committed(0, 0, TEXT, features)])
+    [said] = drafter.draft([Node(0, ROOT, ROOT_TOKEN, len(TEXT))], DEPTH)
     return list(said.tokens)
 
 

@@ -44,11 +44,11 @@ class Implications:
     def of(cls, costs: MeasuredCosts) -> Implications:
         sizes = {cost.num_rows: cost.seconds for cost in costs.decodes}
         decodes = interpolate_costs(sizes, max(sizes))[1:]
-        if costs.at_once > 1:
-            decodes = decodes[: costs.at_once + 1]
+        if costs.block_size > 1:
+            decodes = decodes[: costs.block_size + 1]
         draft_s = draft_step_s(costs)
         drafted = [
-            decode + -(-k // costs.at_once) * draft_s + costs.drafted_overhead_s for k, decode in enumerate(decodes)
+            decode + -(-k // costs.block_size) * draft_s + costs.drafted_overhead_s for k, decode in enumerate(decodes)
         ]
         return cls([decodes[0] + costs.plain_overhead_s, *drafted[1:]])
 
@@ -123,7 +123,7 @@ def curve_lines(costs: MeasuredCosts) -> list[str]:
 def beside_lines(costs: MeasuredCosts) -> list[str]:
     """Return lines on draft steps, the rest of a step, and the cost of context."""
     steps = [
-        f"draft step   {drafter}: {cost.seconds * MS:.2f} ms{_of_nodes(cost.num_rows, costs.at_once)}"
+        f"draft step   {drafter}: {cost.seconds * MS:.2f} ms{_of_nodes(cost.num_rows, costs.block_size)}"
         for drafter, cost in costs.draft_steps
     ]
     plain, drafted = costs.plain_overhead_s * MS, costs.drafted_overhead_s * MS
@@ -141,8 +141,8 @@ def _context_text(costs: MeasuredCosts) -> str:
     return f"1000 tokens add about {once:.1f} ms, and {each:.1f} ms for each row"
 
 
-def _of_nodes(number: int, at_once: int) -> str:
-    tokens = f" for {at_once} tokens" if at_once > 1 else ""
+def _of_nodes(number: int, block_size: int) -> str:
+    tokens = f" for {block_size} tokens" if block_size > 1 else ""
     return tokens if number == 1 else f"{tokens} for {number} nodes"
 
 
@@ -199,7 +199,7 @@ def report_object(costs: MeasuredCosts, info: EngineInfo, machine: str) -> dict[
         "draft_steps": [
             {"drafter": drafter, "rows": c.num_rows, "seconds": c.seconds} for drafter, c in costs.draft_steps
         ],
-        "tokens_a_draft_step": costs.at_once,
+        "tokens_a_draft_step": costs.block_size,
         "rest_s": {"plain": costs.plain_overhead_s, "drafted": costs.drafted_overhead_s},
         "noise": costs.noise,
         "context_s": costs.context

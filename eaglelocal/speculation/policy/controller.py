@@ -125,11 +125,11 @@ class Controller:
         costs: StepCosts,
         *,
         leveled: bool = False,
-        max_seconds: int = 0,
+        max_siblings: int = 0,
         max_draft: int | None = None,
     ) -> None:
         self.costs, self.acceptance = costs, AcceptanceModel()
-        self._spec, self._drafters, self._leveled, self._max_seconds = spec, drafters, leveled, max_seconds
+        self._spec, self._drafters, self._leveled, self._max_siblings = spec, drafters, leveled, max_siblings
         self._max_draft = max_draft
         self._minds: dict[int, SlotPolicy] = {}
         self._wishless: set[int] = set()  # slots whose requests set no spec
@@ -207,7 +207,7 @@ class Controller:
             self.acceptance,
             prices,
             leveled=self._leveled,
-            max_seconds=self._max_seconds,
+            max_siblings=self._max_siblings,
         )
         return self._choice
 
@@ -235,8 +235,8 @@ class Controller:
         overhead_s, step_s = costs.overhead(drafted=True), costs.draft_seconds(drafter, num_seats)
         speed, reach, tokens = 1.0, 1.0, 1.0
         most = MAX_DRAFT_TOKENS if self._max_draft is None else min(self._max_draft, MAX_DRAFT_TOKENS)
-        if self._drafters.at_once > 1:
-            most = min(most, self._drafters.at_once)
+        if self._drafters.block_size > 1:
+            most = min(most, self._drafters.block_size)
         for length in range(1, most + 1):
             reach *= hope
             tokens += reach
@@ -313,7 +313,7 @@ class Controller:
 
     def measured_costs(self) -> MeasuredCosts:
         """Return the costs of what really ran, to be shown."""
-        return replace(self.costs.measured(), at_once=self._drafters.at_once)
+        return replace(self.costs.measured(), block_size=self._drafters.block_size)
 
     def learn_costs(self) -> None:
         """Learn the costs of the last steps, all at once.

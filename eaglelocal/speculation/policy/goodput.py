@@ -32,7 +32,7 @@ def best_size(gains: Sequence[float], prices: Sequence[float]) -> tuple[int, flo
 
 
 def pays_to_grow(
-    gains: Sequence[float], prices: Sequence[float], outlook: Outlook, step_price: float, *, at_once: int = 1
+    gains: Sequence[float], prices: Sequence[float], outlook: Outlook, step_price: float, *, block_size: int = 1
 ) -> bool:
     """Return whether another token of the only chain is expected to be worth its draft step; others may follow it.
 
@@ -44,7 +44,7 @@ def pays_to_grow(
     """
     _, worth = best_size(gains, prices)
     reach = gains[-1] if gains else 1.0
-    return pays_to_look(prices[len(gains) + 1 :], worth, sum(gains), reach, outlook, step_price, at_once=at_once)
+    return pays_to_look(prices[len(gains) + 1 :], worth, sum(gains), reach, outlook, step_price, block_size=block_size)
 
 
 def num_paying(
@@ -90,7 +90,7 @@ def pays_to_look(
     outlook: Outlook,
     step_price: float,
     *,
-    at_once: int = 1,
+    block_size: int = 1,
 ) -> bool:
     """Return whether another level is expected to be worth its draft step.
 
@@ -102,8 +102,8 @@ def pays_to_look(
     total   tokens expected of all that is drafted; reach: how likely the answer gets to its end
     """
     needed, mean = worth - total, outlook.mean
-    is_block = at_once > 1
-    ahead, a_level = (ahead[:at_once], 0.0) if is_block else (ahead, step_price)
+    is_block = block_size > 1
+    ahead, a_level = (ahead[:block_size], 0.0) if is_block else (ahead, step_price)
     if is_looked_over(ahead, needed + step_price, reach * mean, mean, a_level):
         return True
     sums = []
@@ -129,7 +129,7 @@ def pays_to_grow_all(
     step_price: float,
     leveled: bool,
     *,
-    at_once: int = 1,
+    block_size: int = 1,
 ) -> bool:
     """Return `pays_to_grow` for another level of several chains; those without an outlook do not grow."""
     worth = best_size(*units(chains, prices, leveled))[1]
@@ -141,7 +141,7 @@ def pays_to_grow_all(
     ahead = prices[num_rows + rows_a_level :: rows_a_level]
     reaches = [chain[-1] if chain else 1.0 for chain, _ in growing]
     outlook = joint([outlook for _, outlook in growing], reaches)
-    return pays_to_look(ahead, worth, sum(map(sum, chains)), sum(reaches), outlook, step_price, at_once=at_once)
+    return pays_to_look(ahead, worth, sum(map(sum, chains)), sum(reaches), outlook, step_price, block_size=block_size)
 
 
 def joint(outlooks: Sequence[Outlook], reaches: Sequence[float]) -> Outlook:
@@ -169,12 +169,12 @@ def units(
     return [sum(chain[n] for chain in chains if n < len(chain)) for n in levels], prices[:: max(len(chains), 1)]
 
 
-def expected_worth(hope: float, prices: Sequence[float], step_price: float, *, at_once: int = 1) -> float:
+def expected_worth(hope: float, prices: Sequence[float], step_price: float, *, block_size: int = 1) -> float:
     """Return the worth of a chain of the best length, relative to no draft, if each token is accepted with `hope`."""
     best = total = 0.0
     reach = 1.0
-    is_block = at_once > 1
-    for n in range(1, min(len(prices), at_once + 1) if is_block else len(prices)):
+    is_block = block_size > 1
+    for n in range(1, min(len(prices), block_size + 1) if is_block else len(prices)):
         reach *= hope
         total += reach
         best = max(best, total - (prices[n] - prices[0]) - (1 if is_block else n) * step_price)

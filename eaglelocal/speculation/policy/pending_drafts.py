@@ -27,10 +27,10 @@ class JudgedDraft(NamedTuple):
 
 
 SECOND = "/2"
-Second = tuple[int, float]  # a sibling: the drafter's second choice of a token, and its confidence
+Sibling = tuple[int, float]  # a sibling: the drafter's second choice of a token, and its confidence
 
 
-def second_of(drafter: str) -> str:
+def sibling_table_of(drafter: str) -> str:
     """Return the name under which a drafter's siblings are judged."""
     return drafter + SECOND
 
@@ -46,7 +46,7 @@ class PendingDraft:
     drafter: str
     tokens: Sequence[int]
     confidences: Sequence[float]
-    seconds: Sequence[Second] = ()  # the sibling of each token, or none
+    siblings: Sequence[Sibling] = ()  # the sibling of each token, or none
     num_right: int = 0
 
     def compare(self, text: Sequence[int], judged: list[JudgedDraft], told: set[tuple[str, int]]) -> bool:
@@ -63,9 +63,11 @@ class PendingDraft:
             told.add((self.drafter, place))
             judged.append(JudgedDraft(self.drafter, at + 1, self.confidences[at], accepted, is_again))
             if not accepted:
-                if self.seconds:
-                    second, confidence = self.seconds[at]
-                    judged.append(JudgedDraft(second_of(self.drafter), at + 1, confidence, second == token, is_again))
+                if self.siblings:
+                    second, confidence = self.siblings[at]
+                    judged.append(
+                        JudgedDraft(sibling_table_of(self.drafter), at + 1, confidence, second == token, is_again)
+                    )
                 return False
             self.num_right += 1
         return self.num_right < len(self.tokens)

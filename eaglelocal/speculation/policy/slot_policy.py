@@ -19,11 +19,11 @@ class DrafterSet:
 
     primary: str | None = None
     lookups: tuple[str, ...] = ()
-    at_once: int = 1
+    block_size: int = 1
 
     def num_steps(self, drafter: str, num_tokens: int) -> int:
         """Return the draft steps that num_tokens of a slot take."""
-        return -(-num_tokens // self.at_once) if drafter == self.primary else num_tokens
+        return -(-num_tokens // self.block_size) if drafter == self.primary else num_tokens
 
     @property
     def names(self) -> tuple[str, ...]:

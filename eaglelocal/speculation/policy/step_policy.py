@@ -24,7 +24,7 @@ from eaglelocal.speculation.policy.goodput import (
     units,
     within,
 )
-from eaglelocal.speculation.policy.pending_drafts import PendingDraft, Second, second_of
+from eaglelocal.speculation.policy.pending_drafts import PendingDraft, Sibling, sibling_table_of
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, SlotPolicy
 from eaglelocal.speculation.policy.token_costs import TokenCosts
 from eaglelocal.speculation.tree import MIN_REACH, NO_SECONDS, DraftChain, Siblings, likeliest
@@ -35,7 +35,7 @@ MOST_AHEAD = 3  # levels in doubt that a model drafts at a time; with more, wast
 
 
 class StepPolicy:
-    """The drafting decisions of one step; for `leveled` and `max_seconds` see Controller.
+    """The drafting decisions of one step; for `leveled` and `max_siblings` see Controller.
 
     Whoever drafts reports proposals (`add`, `end`), asks which slots draft on (`growing`) and what to verify
     (`chosen`).
@@ -50,13 +50,13 @@ class StepPolicy:
         prices: TokenCosts,
         *,
         leveled: bool,
-        max_seconds: int = 0,
+        max_siblings: int = 0,
     ) -> None:
         self._room = {seat.slot: min(seat.room, minds[seat.slot].spec.max_draft) for seat in seats}
         self._minds, self._drafters, self._acceptance = minds, drafters, acceptance
         self._auto = [slot for slot in self._room if minds[slot].spec.drafting is DraftPolicy.AUTO]
         self._leveled = leveled and len(seats) > 1
-        self._max_seconds = max_seconds
+        self._max_siblings = max_siblings
         self._prices = prices
         self._row_prices = prices.rows(self._most_rows()) if self._auto else [0.0]
         self._outlooks: dict[tuple[int, str, int], Outlook] = {}
@@ -90,8 +90,8 @@ class StepPolicy:
 
     def levels(self, drafter: str, slots: Sequence[int]) -> tuple[int, ExtraLevels]:
         """Return how many levels to draft for these slots in one call, and how many more while each token is sure."""
-        if drafter == self._drafters.primary and self._drafters.at_once > 1:
-            return min(self._drafters.at_once, max([self._length(slot) for slot in slots])), NO_FURTHER
+        if drafter == self._drafters.primary and self._drafters.block_size > 1:
+            return min(self._drafters.block_size, max([self._length(slot) for slot in slots])), NO_FURTHER
         told = min([self._sure_length(slot) - self.num_drafted(slot, drafter) for slot in slots])
         if told > 0 or any(self._minds[slot].watch is None for slot in slots):
             return max(told, 1), NO_FURTHER
@@ -168,18 +168,18 @@ class StepPolicy:
         outlook, step_price = self._outlook, self._prices.draft_step(drafter, len(slots))
         if len(self._auto) == 1:
             at = (gains[slots[0]], self._row_prices, outlook(slots[0], drafter), step_price)
-            return pays_to_grow(*at, at_once=self._at_once(drafter))
+            return pays_to_grow(*at, block_size=self._at_once(drafter))
         return pays_to_grow_all(
             list(gains.values()),
             self._row_prices,
             [outlook(s, drafter, len(slots)) if s in slots else None for s in self._auto],
             step_price,
             self._leveled,
-            at_once=self._at_once(drafter),
+            block_size=self._at_once(drafter),
         )
 
     def _at_once(self, drafter: str) -> int:
-        return self._drafters.at_once if drafter == self._drafters.primary else 1
+        return self._drafters.block_size if drafter == self._drafters.primary else 1
 
     def _outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
         """Return the outlook, computed once: nothing is learned within a step."""
@@ -195,19 +195,19 @@ class StepPolicy:
         drafter: str,
         tokens: Sequence[int],
         confidences: Sequence[float],
-        seconds: Sequence[Second] = (),
+        siblings: Sequence[Sibling] = (),
     ) -> None:
-        """Append the drafter's proposals to its chain for the slot; `seconds` are the siblings of the tokens."""
+        """Append the drafter's proposals to its chain for the slot; `siblings` are the siblings of the tokens."""
         chain = self._chain(slot, drafter)
         depth = len(chain.tokens)
-        if self._drafters.at_once > 1:  # a block may be longer than what is of use
+        if self._drafters.block_size > 1:  # a block may be longer than what is of use
             tokens = tokens[: self._length(slot) - depth]
         chain.tokens += tokens
         chain.confidences += confidences[: len(tokens)]
         if self._minds[slot].watch is None:
             return  # its length is set by a rule, and needs no gains
-        if self._max_seconds:
-            chain.seconds += seconds[: len(tokens)]
+        if self._max_siblings:
+            chain.siblings += siblings[: len(tokens)]
         gain, probability = chain.gains[-1] if chain.gains else 1.0, self._acceptance.probability
         for confidence in confidences[: len(tokens)]:
             depth += 1
@@ -250,7 +250,7 @@ class StepPolicy:
         step_price = self._prices.draft_step(primary, len(self._auto)) / len(self._auto)
         prices = self._slot_prices(self._room[slot])
         hope = self._outlook(slot, primary).mean
-        return best >= expected_worth(hope, prices, step_price, at_once=self._drafters.at_once)
+        return best >= expected_worth(hope, prices, step_price, block_size=self._drafters.block_size)
 
     def promised(self, slot: int) -> float:
         """Return the speed relative to plain decoding if the primary drafter's chain for the slot were sent."""
@@ -271,7 +271,7 @@ class StepPolicy:
         """Return the draft to verify for each slot."""
         best = {slot: self._best_chain(slot) for slot in self._room}
         gains = [best[slot].gains for slot in self._auto]
-        if self._max_seconds and self._may_pay([best[slot] for slot in self._auto], gains):
+        if self._max_siblings and self._may_pay([best[slot] for slot in self._auto], gains):
             return self._trees(best)
         sizes = self._sizes(gains)
         return {slot: chain.draft(sizes.get(slot, len(chain.tokens))) for slot, chain in best.items()}
@@ -287,24 +287,24 @@ class StepPolicy:
 
     def _trees(self, best: Mapping[int, DraftChain]) -> dict[int, Draft]:
         """Return `chosen` where drafts may have siblings: rows go to chains and siblings alike, by gain."""
-        seconds = {slot: self._seconds(slot, best[slot]) for slot in self._auto}
+        siblings = {slot: self._siblings(slot, best[slot]) for slot in self._auto}
         gains: list[Sequence[float]] = []
         for slot in self._auto:
-            gains += within(self._room[slot], (best[slot].gains, seconds[slot].gains))
+            gains += within(self._room[slot], (best[slot].gains, siblings[slot].gains))
         size, _ = best_size(*units(gains, self._row_prices, False))
         shares = iter(shared_out(size, gains))
-        drafts = {slot: chain.draft(len(chain.tokens)) for slot, chain in best.items() if slot not in seconds}
+        drafts = {slot: chain.draft(len(chain.tokens)) for slot, chain in best.items() if slot not in siblings}
         for slot in self._auto:
-            length, num_seconds = next(shares), next(shares)
-            drafts[slot] = best[slot].draft(length, seconds[slot].depths[:num_seconds])
+            length, num_siblings = next(shares), next(shares)
+            drafts[slot] = best[slot].draft(length, siblings[slot].depths[:num_siblings])
         return drafts
 
-    def _seconds(self, slot: int, chain: DraftChain) -> Siblings:
-        if not chain.seconds:
+    def _siblings(self, slot: int, chain: DraftChain) -> Siblings:
+        if not chain.siblings:
             return NO_SECONDS
-        acceptance, name = self._acceptance, second_of(chain.drafter)
+        acceptance, name = self._acceptance, sibling_table_of(chain.drafter)
         return likeliest(
-            chain, lambda depth, confidence: acceptance.probability(slot, name, depth, confidence), self._max_seconds
+            chain, lambda depth, confidence: acceptance.probability(slot, name, depth, confidence), self._max_siblings
         )
 
     def _best_chain(self, slot: int) -> DraftChain:
@@ -328,7 +328,9 @@ class StepPolicy:
         """Return everything that was drafted for a slot, sent or not."""
         by_drafter = (chains.get(slot) for chains in self._chains.values())
         return [
-            PendingDraft(chain.drafter, chain.tokens, chain.confidences, chain.seconds) for chain in by_drafter if chain
+            PendingDraft(chain.drafter, chain.tokens, chain.confidences, chain.siblings)
+            for chain in by_drafter
+            if chain
         ]
 
     def num_drafted(self, slot: int, drafter: str) -> int:

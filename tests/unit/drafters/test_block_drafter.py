@@ -72,7 +72,7 @@ class Texts:
 
     def __init__(self, seed: int) -> None:
         self.random, self.head = random.Random(seed), Cells()
-        self.drafter = BlockDrafter(self.head, (1, 2), at_once=7)
+        self.drafter = BlockDrafter(self.head, (1, 2), block_size=7)
         self.texts: list[list[float]] = [[] for _ in range(NUM_SLOTS)]
         self.num_drafted = 0
         self.swapped: tuple[list[float], Swapped[BlockSlot]] = [], self.drafter.swap_out(0)
@@ -80,10 +80,10 @@ class Texts:
     def act(self, action: str) -> None:
         slot = self.random.randrange(NUM_SLOTS)
         match action:
-            case "observe":
-                self.drafter.observe([self._more(s) for s in {slot, self.random.randrange(NUM_SLOTS)}])
-            case "doze":
-                self.drafter.doze([self._more(slot)])
+            case "commit":
+                self.drafter.commit([self._more(s) for s in {slot, self.random.randrange(NUM_SLOTS)}])
+            case "buffer":
+                self.drafter.buffer([self._more(slot)])
             case "draft":
                 self._draft(slot)
             case "cut":
@@ -105,7 +105,7 @@ class Texts:
 
     def _draft(self, slot: int) -> None:
         text, before = self.texts[slot], len(self.head.filled)
-        (said,) = self.drafter.expand([Node(slot, ROOT, 5, len(text))], 4)
+        (said,) = self.drafter.draft([Node(slot, ROOT, 5, len(text))], 4)
         if said is NOTHING:
             return
         self.num_drafted += 1
@@ -138,7 +138,7 @@ class Texts:
 @given(
     st.integers(0, 10**6),
     st.lists(
-        st.sampled_from(["observe", "observe", "doze", "draft", "draft", "cut", "copy", "out", "in"]), max_size=60
+        st.sampled_from(["commit", "commit", "buffer", "draft", "draft", "cut", "copy", "out", "in"]), max_size=60
     ),
 )
 def test_a_block_is_drafted_from_the_text_before_it(seed: int, actions: list[str]) -> None:
@@ -151,7 +151,7 @@ def test_a_block_is_drafted_from_the_text_before_it(seed: int, actions: list[str
 def test_long_texts_are_really_drafted_for(seed: int) -> None:
     texts = Texts(seed)
     for _ in range(600):
-        texts.act(texts.random.choice(["observe", "doze", "doze", "draft", "cut", "copy", "out", "in", "in"]))
+        texts.act(texts.random.choice(["commit", "buffer", "buffer", "draft", "cut", "copy", "out", "in", "in"]))
     assert texts.num_drafted > 20
 
 
@@ -161,36 +161,36 @@ def rows(slot: int, first: int, count: int) -> Committed:
 
 def test_all_slots_share_one_call_and_what_was_not_shown_gets_nothing() -> None:
     head = Cells()
-    drafter = BlockDrafter(head, (1, 2), at_once=7)
-    drafter.observe([rows(0, 0, 5), rows(2, 0, 3)])
-    said = drafter.expand([Node(0, ROOT, 5, 5), Node(1, ROOT, 5, 9), Node(2, ROOT, 5, 3)], 20)
+    drafter = BlockDrafter(head, (1, 2), block_size=7)
+    drafter.commit([rows(0, 0, 5), rows(2, 0, 3)])
+    said = drafter.draft([Node(0, ROOT, 5, 5), Node(1, ROOT, 5, 9), Node(2, ROOT, 5, 3)], 20)
     assert [len(each.tokens) for each in said] == [7, 0, 7]  # a block has no more
     assert [(sequence, root) for sequence, root, _ in head.filled] == [(0, 5), (2, 3)]
-    assert drafter.expand([Node(0, 6, 7, 12)], 3) == [NOTHING]  # nothing follows it
+    assert drafter.draft([Node(0, 6, 7, 12)], 3) == [NOTHING]  # nothing follows it
 
 
 def test_it_wakes_from_the_newest_rows_alone() -> None:
     head = Cells()
-    drafter = BlockDrafter(head, (1, 2), at_once=7)
-    drafter.observe([rows(0, 0, 5)])
+    drafter = BlockDrafter(head, (1, 2), block_size=7)
+    drafter.commit([rows(0, 0, 5)])
     for first in range(5, 205, 10):
-        drafter.doze([rows(0, first, 10)])
-    drafter.expand([Node(0, ROOT, 5, 205)], 4)
+        drafter.buffer([rows(0, first, 10)])
+    drafter.draft([Node(0, ROOT, 5, 205)], 4)
     _, root, cells = head.filled[-1]
     assert sorted(cells) == list(range(root - MAX_REMEMBERED, root))
 
 
 def test_a_hole_is_an_error_of_ours() -> None:
-    drafter = BlockDrafter(Cells(), (1, 2), at_once=7)
-    drafter.observe([rows(0, 0, 5)])
+    drafter = BlockDrafter(Cells(), (1, 2), block_size=7)
+    drafter.commit([rows(0, 0, 5)])
     with pytest.raises(EngineError, match="hole in the draft cache of slot 0 at position 5"):
-        drafter.observe([rows(0, 6, 2)])
+        drafter.commit([rows(0, 6, 2)])
 
 
 def test_what_is_remembered_asleep_takes_main_memory_too() -> None:
     head = Cells()
-    drafter = BlockDrafter(head, (1, 2), at_once=7)
-    drafter.observe([rows(0, 0, 5)])
+    drafter = BlockDrafter(head, (1, 2), block_size=7)
+    drafter.commit([rows(0, 0, 5)])
     assert drafter.swapped_bytes(0) == 5 * 16
-    drafter.doze([rows(0, 5, 10), rows(0, 15, 3)])
+    drafter.buffer([rows(0, 5, 10), rows(0, 15, 3)])
     assert drafter.swapped_bytes(0) == 5 * 16 + 13 * 2 * 4 * 4

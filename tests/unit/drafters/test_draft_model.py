@@ -26,13 +26,13 @@ def new_drafter(n_batch: int = 64) -> tuple[DraftModel, ScriptedContext]:
 def test_a_cycle_costs_one_decode_a_token_and_accepted_cells_stay() -> None:
     drafter, context = new_drafter()
     text = [4, 5, 6]
-    drafter.observe([committed(0, text, 0)])
+    drafter.commit([committed(0, text, 0)])
     rooted = [*text, best(text)]
     drafted = draft_chain(drafter, 0, rooted, 3)
     assert drafted == true_chain(rooted, 3)
     assert context.decodes == [4, 1, 1]
     kept = [*rooted, *drafted]
-    drafter.observe([committed(0, kept, 3)])
+    drafter.commit([committed(0, kept, 3)])
     again = [*kept, best(kept)]
     assert draft_chain(drafter, 0, again, 1) == true_chain(again, 1)
     assert context.decodes == [4, 1, 1, 2]  # only the last drafted token was not in the cache
@@ -41,9 +41,9 @@ def test_a_cycle_costs_one_decode_a_token_and_accepted_cells_stay() -> None:
 def test_nothing_is_computed_for_who_sleeps_while_others_draft() -> None:
     drafter, context = new_drafter()
     asleep = [4, 5, *range(1, 10)] * 4
-    drafter.doze([committed(1, asleep, 0)])
+    drafter.buffer([committed(1, asleep, 0)])
     text = [4, 5, 6]
-    drafter.observe([committed(0, text, 0)])
+    drafter.commit([committed(0, text, 0)])
     draft_chain(drafter, 0, [*text, best(text)], 1)
     assert context.decodes == [4]
     rooted = [*asleep, best(asleep)]
@@ -63,7 +63,7 @@ def test_every_draft_of_the_same_model_is_right(data: st.DataObject) -> None:
             fresh = (text[:keep] + data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=40)))[:100]
             if keep < len(text):
                 drafter.drop(slot, min(keep, len(fresh)))
-            drafter.observe([committed(slot, fresh, min(keep, len(fresh)))])
+            drafter.commit([committed(slot, fresh, min(keep, len(fresh)))])
             texts[slot] = fresh
             continue
         rooted = [*text, best(text)]
@@ -72,7 +72,7 @@ def test_every_draft_of_the_same_model_is_right(data: st.DataObject) -> None:
         assert drafted == true_chain(rooted, length)
         accepted = data.draw(st.integers(0, length))
         texts[slot] = [*rooted, *drafted[:accepted]]
-        drafter.observe([committed(slot, texts[slot], len(text))])
+        drafter.commit([committed(slot, texts[slot], len(text))])
         if len(texts[slot]) > 100:
             drafter.drop(slot, 0)
             texts[slot] = []
@@ -81,9 +81,9 @@ def test_every_draft_of_the_same_model_is_right(data: st.DataObject) -> None:
 def test_many_slots_draft_in_one_call() -> None:
     drafter, context = new_drafter()
     texts = [[slot + 1, 5, 6] for slot in range(4)]
-    drafter.observe([committed(slot, text, 0) for slot, text in enumerate(texts)])
+    drafter.commit([committed(slot, text, 0) for slot, text in enumerate(texts)])
     rooted = [[*text, best(text)] for text in texts]
-    children = drafter.expand([root(slot, text) for slot, text in enumerate(rooted)])
+    children = drafter.draft([root(slot, text) for slot, text in enumerate(rooted)])
     assert [c.tokens[0] for c in children] == [best(text) for text in rooted]
     assert context.decodes == [16]
 
@@ -92,24 +92,24 @@ def test_what_waits_in_all_slots_fits_one_batch() -> None:
     drafter, _ = new_drafter(n_batch=32)
     texts = [[slot + 1] * 20 for slot in range(4)]
     for slot, text in enumerate(texts):
-        drafter.observe([committed(slot, text, 0)])
-    drafted = drafter.expand([root(slot, [*text, best(text)]) for slot, text in enumerate(texts)])
+        drafter.commit([committed(slot, text, 0)])
+    drafted = drafter.draft([root(slot, [*text, best(text)]) for slot, text in enumerate(texts)])
     assert [c.tokens[0] for c in drafted] == [best([*text, best(text)]) for text in texts]
 
 
 def test_tokens_that_are_not_drafted_wait_until_there_are_too_many() -> None:
     drafter, context = new_drafter()
     text = [1] * MAX_WAITING_TOKENS
-    drafter.observe([committed(0, text, 0)])
+    drafter.commit([committed(0, text, 0)])
     assert context.decodes == []
-    drafter.observe([committed(0, [*text, 2], len(text))])
+    drafter.commit([committed(0, [*text, 2], len(text))])
     assert context.decodes == [MAX_WAITING_TOKENS + 1]
 
 
 def test_a_hole_is_an_error() -> None:
     drafter, _ = new_drafter()
-    drafter.observe([committed(0, [1, 2], 0)])
+    drafter.commit([committed(0, [1, 2], 0)])
     with pytest.raises(EngineError, match="hole in the draft cache of slot 0 at position 2"):
-        drafter.observe([committed(0, [1, 2, 3, 4], 3)])
+        drafter.commit([committed(0, [1, 2, 3, 4], 3)])
     with pytest.raises(EngineError, match="hole in the draft cache of slot 0 at position 2"):
-        drafter.expand([Node(0, ROOT, 5, 5)])
+        drafter.draft([Node(0, ROOT, 5, 5)])

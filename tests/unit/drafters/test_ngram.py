@@ -37,7 +37,7 @@ def chain(drafter: Drafter, slot: int, text: list[int], length: int) -> list[Sai
     """What is drafted behind `text`, whose last token is the root."""
     node, drafted = root(slot, text), list[Said]()
     for index in range(length):
-        (more,) = drafter.expand([node])
+        (more,) = drafter.draft([node])
         if not more.tokens:
             break
         drafted.append(Said(more.tokens[0], more.confidences[0]))
@@ -153,33 +153,33 @@ def test_a_match_ends_at_a_break() -> None:
 def test_what_followed_last_time_is_drafted() -> None:
     drafter = Ngram(100)
     text = [1, 2, 3, 4, 5, 9, 1, 2]
-    drafter.observe([committed(0, text[:-1])])
+    drafter.commit([committed(0, text[:-1])])
     assert drafted_tokens(drafter, 0, text, 4) == [3, 4, 5, 9]
 
 
 def test_of_equal_matches_the_most_recent_is_followed() -> None:
     drafter = Ngram(100)
     text = [1, 2, 3, 8, 1, 2, 4, 8, 1, 2, 5, 9, 1, 2]
-    drafter.observe([committed(0, text[:-1])])
+    drafter.commit([committed(0, text[:-1])])
     assert drafted_tokens(drafter, 0, text, 2) == [5, 9]
 
 
 def test_a_longer_match_is_followed_rather_than_a_recent_one() -> None:
     drafter = Ngram(100)
     text = [7, 1, 2, 3, 8, 1, 2, 4, 9, 7, 1, 2]
-    drafter.observe([committed(0, text[:-1])])
+    drafter.commit([committed(0, text[:-1])])
     assert drafted_tokens(drafter, 0, text, 1) == [3]
 
 
 def test_a_period_is_drafted_beyond_the_end_of_the_text() -> None:
     drafter = Ngram(100)
-    drafter.observe([committed(0, [5, 6, 7, 5, 6])])
+    drafter.commit([committed(0, [5, 6, 7, 5, 6])])
     assert drafted_tokens(drafter, 0, [5, 6, 7, 5, 6, 7], 7) == [5, 6, 7, 5, 6, 7, 5]
 
 
 def test_one_token_is_no_match() -> None:
     drafter = Ngram(100)
-    drafter.observe([committed(0, [1, 2, 3])])
+    drafter.commit([committed(0, [1, 2, 3])])
     assert drafted_tokens(drafter, 0, [1, 2, 3, 2], 3) == []
     assert MIN_MATCH == 2
 
@@ -187,11 +187,11 @@ def test_one_token_is_no_match() -> None:
 def test_nodes_of_another_drafter_have_no_children() -> None:
     drafter = Ngram(100)
     text = [1, 2, 3, 4, 1, 2]
-    drafter.observe([committed(0, text[:-1])])
-    assert drafter.expand([Node(0, 0, 3, 6)]) == [NOTHING]
-    assert [c.tokens for c in drafter.expand([root(0, text)])] == [[3]]
-    assert drafter.expand([Node(0, 0, 8, 6)]) == [NOTHING]
-    assert [c.tokens for c in drafter.expand([Node(0, 0, 3, 6)])] == [[4]]
+    drafter.commit([committed(0, text[:-1])])
+    assert drafter.draft([Node(0, 0, 3, 6)]) == [NOTHING]
+    assert [c.tokens for c in drafter.draft([root(0, text)])] == [[3]]
+    assert drafter.draft([Node(0, 0, 8, 6)]) == [NOTHING]
+    assert [c.tokens for c in drafter.draft([Node(0, 0, 3, 6)])] == [[4]]
 
 
 @settings(deadline=None)
@@ -213,7 +213,7 @@ def test_drafts_continue_the_longest_match_of_the_own_text(data: st.DataObject) 
         again = data.draw(st.integers(0, min(3, len(text))))
         text.extend(new)
         pieces[-1].extend(new)
-        drafter.observe([committed(slot, text, len(text) - len(new) - again)])
+        drafter.commit([committed(slot, text, len(text) - len(new) - again)])
         check_draft(drafter, slot, text, pieces, data.draw(st.integers(0, 2)))
 
 
@@ -247,7 +247,7 @@ def test_the_longest_match_wins_and_the_own_text_where_equal(answers: list[list[
     drafter = Ngram(1000)
     for slot, text in enumerate(answers):
         drafter.begin(slot + 1, "", 0)
-        drafter.observe([committed(slot + 1, text)])
+        drafter.commit([committed(slot + 1, text)])
         drafter.end(slot + 1)
     drafter.begin(0, "", NO_ANSWER)
     text = list[int]()
@@ -261,15 +261,15 @@ def test_the_longest_match_wins_and_the_own_text_where_equal(answers: list[list[
             allowed += followers(own, [text], [token, *drafted], len(drafted))
         assert drafted in allowed if drafted else len(own) < MIN_MATCH
         text.append(token)
-        drafter.observe([committed(0, text, len(text) - 1)])
+        drafter.commit([committed(0, text, len(text) - 1)])
 
 
 def test_answers_that_end_meanwhile_are_drafted_at_once() -> None:
     drafter = Ngram(100)
     text = [1, 2, 3, 4, 5]
-    drafter.observe([committed(2, [3, 4, 7, 9])])
+    drafter.commit([committed(2, [3, 4, 7, 9])])
     drafter.end(2)
-    drafter.observe([committed(0, text), committed(1, [1, 2, 3, 4, 5, 6, 7, 8])])
+    drafter.commit([committed(0, text), committed(1, [1, 2, 3, 4, 5, 6, 7, 8])])
     assert drafted_tokens(drafter, 0, [*text, 6], 2) == []
     drafter.end(1)
     assert drafted_tokens(drafter, 0, [*text, 6], 2) == [7, 8]
@@ -285,8 +285,8 @@ def test_confidence_is_a_probability_that_rises_with_length_and_agreement(length
 
 def test_disagreement_costs_confidence() -> None:
     agreeing, torn = Ngram(100), Ngram(100)
-    agreeing.observe([committed(0, [1, 2, 3, 7, 1, 2, 3, 8, 1, 2, 3, 9, 1])])
-    torn.observe([committed(0, [1, 2, 4, 7, 1, 2, 5, 8, 1, 2, 3, 9, 1])])
+    agreeing.commit([committed(0, [1, 2, 3, 7, 1, 2, 3, 8, 1, 2, 3, 9, 1])])
+    torn.commit([committed(0, [1, 2, 4, 7, 1, 2, 5, 8, 1, 2, 3, 9, 1])])
     text = [0] * 13 + [2]
     sure, unsure = chain(agreeing, 0, text, 1)[0], chain(torn, 0, text, 1)[0]
     assert sure.token == unsure.token == 3
@@ -298,17 +298,17 @@ def test_after_a_cut_the_dropped_end_is_drafted_to_the_same_owner() -> None:
     drafter = Ngram(100)
     text = [1, 2, 3, 4, 5, 6, 7]
     drafter.begin(0, "", NO_ANSWER)
-    drafter.observe([committed(0, text)])
+    drafter.commit([committed(0, text)])
     drafter.drop(0, 3)
     assert drafted_tokens(drafter, 0, text[:4], 3) == [5, 6, 7]
 
 
 def test_after_a_cut_nothing_is_drafted_for_the_dropped_end() -> None:
     drafter = Ngram(100)
-    drafter.observe([committed(1, [1, 2, 3, 4, 5, 6])])
+    drafter.commit([committed(1, [1, 2, 3, 4, 5, 6])])
     drafter.end(1)
     drafter.begin(0, "", NO_ANSWER)
-    drafter.observe([committed(0, [1, 2, 3, 4])])
+    drafter.commit([committed(0, [1, 2, 3, 4])])
     drafter.drop(0, 2)
     assert drafted_tokens(drafter, 0, [1, 2, 5], 2) == []
     assert drafted_tokens(drafter, 0, [1, 2, 3], 2) == [4]
@@ -317,54 +317,54 @@ def test_after_a_cut_nothing_is_drafted_for_the_dropped_end() -> None:
 def test_matches_reach_back_over_the_turn_of_generations() -> None:
     drafter = Ngram(100)
     text = [*range(90), 200, 201, 202, 203, 204, 200, 201, 202, 203, 204, 200]
-    drafter.observe([committed(0, text[:100])])
-    drafter.observe([committed(0, text, 100)])
+    drafter.commit([committed(0, text[:100])])
+    drafter.commit([committed(0, text, 100)])
     assert drafted_tokens(drafter, 0, [*text, 201], 6) == [202, 203, 204, 200, 201, 202]
 
 
 def test_a_hole_is_an_error_awake_and_a_new_beginning_asleep() -> None:
     drafter = Ngram(100)
-    drafter.observe([committed(0, [1, 2, 3])])
+    drafter.commit([committed(0, [1, 2, 3])])
     with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: rows go on at 4"):
-        drafter.observe([Committed(0, 4, [5], None)])
+        drafter.commit([Committed(0, 4, [5], None)])
     with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: rows go on at 5"):
-        drafter.expand([Node(0, ROOT, 5, 5)])
-    drafter.doze([Committed(0, 10, [5, 6, 5], None)])
-    assert [c.tokens for c in drafter.expand([Node(0, ROOT, 6, 13)])] == [[5]]
+        drafter.draft([Node(0, ROOT, 5, 5)])
+    drafter.buffer([Committed(0, 10, [5, 6, 5], None)])
+    assert [c.tokens for c in drafter.draft([Node(0, ROOT, 6, 13)])] == [[5]]
     drafter.drop(0, 11)
-    drafter.observe([Committed(0, 10, [5, 6], None)])
-    assert drafter.expand([Node(0, ROOT, 9, 12)]) == [NOTHING]
+    drafter.commit([Committed(0, 10, [5, 6], None)])
+    assert drafter.draft([Node(0, ROOT, 9, 12)]) == [NOTHING]
     drafter.drop(0, 4)
-    drafter.observe([Committed(0, 4, [1], None)])
+    drafter.commit([Committed(0, 4, [1], None)])
 
 
 # ---- recent answers and their owners
 def test_an_answer_is_drafted_to_other_requests_of_its_owner_and_to_nobody_else() -> None:
     drafter = Ngram(100)
     drafter.begin(0, "ann", 2)
-    drafter.observe([committed(0, [8, 9, 1, 2, 3, 4])])
+    drafter.commit([committed(0, [8, 9, 1, 2, 3, 4])])
     drafter.end(0)
     for slot, owner, expected in ((1, "ann", [3, 4]), (2, "bob", []), (3, "", [])):
         drafter.begin(slot, owner, 1)
-        drafter.observe([committed(slot, [1])])
+        drafter.commit([committed(slot, [1])])
         assert drafted_tokens(drafter, slot, [1, 2], 3) == expected
 
 
 def test_a_prompt_is_no_answer() -> None:
     drafter = Ngram(100)
     drafter.begin(0, "ann", 4)
-    drafter.observe([committed(0, [1, 2, 3, 4, 5, 6, 7])])
+    drafter.commit([committed(0, [1, 2, 3, 4, 5, 6, 7])])
     drafter.end(0)
     drafter.begin(1, "ann", 1)
-    drafter.observe([committed(1, [1])])
+    drafter.commit([committed(1, [1])])
     assert drafted_tokens(drafter, 1, [1, 2], 3) == []
-    drafter.observe([committed(1, [1, 5], 1)])
+    drafter.commit([committed(1, [1, 5], 1)])
     assert drafted_tokens(drafter, 1, [1, 5, 6], 3) == [7]
 
 
 def test_an_answer_is_kept_once() -> None:
     drafter = Ngram(100)
-    drafter.observe([committed(0, [1, 2, 3, 4, 5])])
+    drafter.commit([committed(0, [1, 2, 3, 4, 5])])
     drafter.end(0)
     indexed = drafter.num_indexed
     drafter.end(0)
@@ -378,11 +378,11 @@ def test_an_answer_that_replaces_another_is_kept_too() -> None:
     for answer_tokens in ([3, 4, 5, 6], [7, 8, 9]):
         drafter.begin(0, "", 2)
         drafter.drop(0, 2)
-        drafter.observe([committed(0, [1, 2, *answer_tokens], min(2, drafter.num_indexed))])
+        drafter.commit([committed(0, [1, 2, *answer_tokens], min(2, drafter.num_indexed))])
     drafter.end(0)
-    drafter.observe([committed(1, [4])])
+    drafter.commit([committed(1, [4])])
     assert drafted_tokens(drafter, 1, [4, 5], 1) == [6]
-    drafter.observe([committed(1, [4, 7], 1)])
+    drafter.commit([committed(1, [4, 7], 1)])
     assert drafted_tokens(drafter, 1, [4, 7, 8], 1) == [9]
 
 
@@ -390,20 +390,20 @@ def test_a_draft_ends_when_its_slot_is_handed_on() -> None:
     drafter = Ngram(100)
     text = [1, 2, 77, 78, 1, 2]
     drafter.begin(0, "ann", 6)
-    drafter.observe([committed(0, text[:-1])])
+    drafter.commit([committed(0, text[:-1])])
     assert drafted_tokens(drafter, 0, text, 1) == [77]
     drafter.begin(0, "bob", 6)
-    assert drafter.expand([Node(0, 0, 77, 6)]) == [NOTHING]
+    assert drafter.draft([Node(0, 0, 77, 6)]) == [NOTHING]
 
 
 def test_a_slot_that_is_handed_on_keeps_what_the_prompts_share() -> None:
     drafter = Ngram(100)
     shared = [1, 2, 3, 4]
     drafter.begin(0, "ann", 4)
-    drafter.observe([committed(0, [*shared, 1, 2, 77])])
+    drafter.commit([committed(0, [*shared, 1, 2, 77])])
     drafter.begin(0, "bob", 5)
     drafter.drop(0, 4)
-    drafter.observe([committed(0, [*shared, 1], 4)])
+    drafter.commit([committed(0, [*shared, 1], 4)])
     assert drafted_tokens(drafter, 0, [*shared, 1, 2], 2) == [3, 4]
 
 
@@ -411,20 +411,20 @@ def test_a_prompt_taken_over_from_another_owner_is_looked_up_and_their_answer_is
     drafter = Ngram(100)
     shared = [1, 2, 3, 4]
     drafter.begin(0, "ann", 4)
-    drafter.observe([committed(0, [*shared, 1, 2, 77, 5])])
+    drafter.commit([committed(0, [*shared, 1, 2, 77, 5])])
     drafter.begin(1, "bob", 6)
     drafter.fork(0, 1, 4)
-    drafter.observe([committed(1, [*shared, 9, 1], 3)])
+    drafter.commit([committed(1, [*shared, 9, 1], 3)])
     assert drafted_tokens(drafter, 1, [*shared, 9, 1, 2], 3) == [3, 4, 9]
-    drafter.observe([committed(1, [*shared, 9, 1, 2, 3, 4], 6)])
+    drafter.commit([committed(1, [*shared, 9, 1, 2, 3, 4], 6)])
     drafter.end(1)
-    drafter.observe([committed(0, [*shared, 1, 2, 77, 5, 3], 8)])
+    drafter.commit([committed(0, [*shared, 1, 2, 77, 5, 3], 8)])
     assert drafted_tokens(drafter, 0, [*shared, 1, 2, 77, 5, 3, 4], 2) == [1, 2]  # their own text, not bob's
 
 
 def test_a_text_that_began_behind_a_hole_is_taken_over_from_there() -> None:
     drafter = Ngram(100)
-    drafter.doze([Committed(0, 10, [1, 2, 3, 1], None)])
+    drafter.buffer([Committed(0, 10, [1, 2, 3, 1], None)])
     for position, expected in ((14, [3]), (8, [])):
         drafter.begin(1, "", 20)
         drafter.fork(0, 1, position)
@@ -465,13 +465,13 @@ def answer(
     verbs = [lambda: drafter.begin(slot, owner, len(prompt)), reuse]
     for verb in data.draw(st.permutations(verbs)):
         verb()
-    drafter.observe([committed(slot, prompt, max(keep - data.draw(st.integers(0, 1)), 0))])
+    drafter.commit([committed(slot, prompt, max(keep - data.draw(st.integers(0, 1)), 0))])
     text = prompt
     for token in data.draw(texts_of(owner)):
         drafted = chain(drafter, slot, [*text, token], 4)
         assert all(is_of(owner, child.token) and 0 < child.confidence < 1 for child in drafted)
         text = [*text, token]
-        drafter.observe([committed(slot, text, len(text) - 1)])
+        drafter.commit([committed(slot, text, len(text) - 1)])
     if data.draw(st.booleans()):
         drafter.end(slot)
     return text
@@ -497,14 +497,14 @@ def test_memory_is_bounded_whatever_happens(
         drafter.drop(0, keep)
         drafter.begin(0, str(owner), keep)
         text = [*text[:keep], *(i * number % 5 for i in range(new))]
-        drafter.observe([committed(0, text, keep)])
+        drafter.commit([committed(0, text, keep)])
         assert drafter.num_indexed <= 2 * (max_tokens + 1) + 2 * 2 * (pool_tokens + 1)
 
 
 def test_the_newest_context_is_always_indexed() -> None:
     drafter = Ngram(50)
     text = list(range(60))
-    drafter.observe([committed(0, [*text, 15])])
+    drafter.commit([committed(0, [*text, 15])])
     assert drafted_tokens(drafter, 0, [*text, 15, 16], 3) == [17, 18, 19]
 
 
@@ -514,10 +514,10 @@ def test_the_same_history_gives_the_same_drafts_however_it_was_cut_into_rows(
 ) -> None:
     at_once, in_rows = Ngram(1000), Ngram(1000)
     for slot, text in enumerate(texts):
-        at_once.observe([committed(slot, text)])
+        at_once.commit([committed(slot, text)])
         for first, end in pairwise([*range(0, len(text), 7), len(text)]):
-            in_rows.observe([committed(slot, text[:end], first)])
-        in_rows.observe([committed(slot, text, len(text))])
+            in_rows.commit([committed(slot, text[:end], first)])
+        in_rows.commit([committed(slot, text, len(text))])
         assert chain(at_once, slot, [*text, token], 5) == chain(in_rows, slot, [*text, token], 5)
         at_once.end(slot)
         in_rows.end(slot)
@@ -525,7 +525,7 @@ def test_the_same_history_gives_the_same_drafts_however_it_was_cut_into_rows(
 
 def test_closing_forgets_everything() -> None:
     drafter = Ngram(100)
-    drafter.observe([committed(0, [1, 2, 3, 4])])
+    drafter.commit([committed(0, [1, 2, 3, 4])])
     drafter.close()
     assert drafter.num_indexed == 0
 
@@ -538,5 +538,5 @@ def test_the_beginning_of_a_long_prompt_is_found() -> None:
     text = [1, 2, *phrase, *behind, *filling, *phrase]
     drafter.begin(0, "", len(text))
     for first in range(0, len(text) - 1, 512):
-        drafter.observe([Committed(0, first, text[first : min(first + 512, len(text) - 1)], None)])
+        drafter.commit([Committed(0, first, text[first : min(first + 512, len(text) - 1)], None)])
     assert drafted_tokens(drafter, 0, text, 3) == behind

@@ -118,7 +118,7 @@ def test_a_card_keeps_room_for_what_its_library_takes(
         Buffer("CUDA1", MemoryKind.BUFFERS, 0),
         Buffer("Vulkan0", MemoryKind.CACHE, 2**30),  # in main memory, which has its own margin
     ]
-    monkeypatch.setattr("eaglelocal.loading.fit.rehearse", lambda *_, **__: held)
+    monkeypatch.setattr("eaglelocal.loading.fit.plan_buffers", lambda *_, **__: held)
     parts = parts_of(plan, read_sources(plan), [placement_of(plan)] * 2, threads=1)
     with contextlib.nullcontext() if fits else pytest.raises(ResourceError, match="on CUDA0"):
         check_memory(plan, read_sources(plan), parts, load_library(), there)
@@ -129,7 +129,7 @@ def test_what_reads_images_is_counted_before_anything_is_loaded(
 ) -> None:
     eyes = tmp_path / "mmproj-F16.gguf"
     eyes.write_bytes(projector_bytes(width=64, kind="qwen3vl_merger", tensor="mm.2.bias", shape=(64,)))
-    monkeypatch.setattr("eaglelocal.loading.fit.rehearse", lambda *_, **__: [])
+    monkeypatch.setattr("eaglelocal.loading.fit.plan_buffers", lambda *_, **__: [])
     plan = replace(plan, n_ctx=8192)
     parts = parts_of(plan, read_sources(plan), [placement_of(plan)] * 2, threads=1)
     check_memory(plan, read_sources(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))

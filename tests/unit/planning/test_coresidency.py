@@ -69,7 +69,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 def on(monkeypatch: pytest.MonkeyPatch) -> On:
     def machine(rig: MachineSpec) -> None:
         for module in (autoplan_module, coresidency):
-            monkeypatch.setattr(module, "this_rig", lambda catalog: rig)
+            monkeypatch.setattr(module, "this_machine", lambda catalog: rig)
 
     return machine
 

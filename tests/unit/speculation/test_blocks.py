@@ -20,7 +20,7 @@ def run(name: str, rates: tuple[float, ...], step_s: float, spec: Spec, *, block
         {0: plain_text(Profile(rates))},
         costs=DraftCosts(step_s=step_s),
         spec=spec,
-        drafters=DrafterSet(PRIMARY, at_once=block),
+        drafters=DrafterSet(PRIMARY, block_size=block),
         seed=seed,
     )
     simulation.run(2500)

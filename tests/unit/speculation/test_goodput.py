@@ -140,22 +140,24 @@ def test_chains_that_cannot_grow_are_sent_along() -> None:
 
 def test_tokens_that_come_together_are_paid_for_once() -> None:
     prices = [1.0, 1.1, 1.2, 1.3, 1.4]
-    assert expected_worth(0.5, prices, 0.3, at_once=4) == pytest.approx(0.5 + 0.25 + 0.125 - 0.3 - 0.3)
-    assert expected_worth(0.5, prices, 0.3, at_once=2) == pytest.approx(0.5 + 0.25 - 0.2 - 0.3)
-    assert expected_worth(0.9, [1.0, 3.0, 3.0, 3.0, 3.0], 0.1, at_once=2) == 0.0  # nothing follows the second
-    assert not pays_to_grow([], [1.0, 3.0, 3.0, 3.0, 3.0], certain(0.9), 0.1, at_once=2)
+    assert expected_worth(0.5, prices, 0.3, block_size=4) == pytest.approx(0.5 + 0.25 + 0.125 - 0.3 - 0.3)
+    assert expected_worth(0.5, prices, 0.3, block_size=2) == pytest.approx(0.5 + 0.25 - 0.2 - 0.3)
+    assert expected_worth(0.9, [1.0, 3.0, 3.0, 3.0, 3.0], 0.1, block_size=2) == 0.0  # nothing follows the second
+    assert not pays_to_grow([], [1.0, 3.0, 3.0, 3.0, 3.0], certain(0.9), 0.1, block_size=2)
     assert expected_worth(0.5, prices, 0.3) == pytest.approx(0.5 - 0.1 - 0.3)
-    assert pays_to_grow([], prices, certain(0.6), 0.7, at_once=4)
+    assert pays_to_grow([], prices, certain(0.6), 0.7, block_size=4)
     assert not pays_to_grow([], prices, certain(0.6), 0.7)
 
 
 @given(st.lists(steps, min_size=8, max_size=8), st.floats(0.05, 0.95), st.floats(0.0, 1.0), st.integers(1, 8))
-def test_what_pays_one_by_one_pays_together(rises: list[float], hope: float, step_price: float, at_once: int) -> None:
-    prices, outlook = prices_of(rises)[: at_once + 1], certain(hope)
-    together = expected_worth(hope, prices, step_price, at_once=at_once)
+def test_what_pays_one_by_one_pays_together(
+    rises: list[float], hope: float, step_price: float, block_size: int
+) -> None:
+    prices, outlook = prices_of(rises)[: block_size + 1], certain(hope)
+    together = expected_worth(hope, prices, step_price, block_size=block_size)
     assert together >= expected_worth(hope, prices, step_price) - 1e-9
     if pays_to_grow([], prices, outlook, step_price):
-        assert pays_to_grow([], prices, outlook, step_price, at_once=at_once)
+        assert pays_to_grow([], prices, outlook, step_price, block_size=block_size)
 
 
 def test_expected_worth_is_that_of_the_best_length() -> None:

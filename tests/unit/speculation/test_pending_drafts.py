@@ -51,10 +51,10 @@ def test_slots_do_not_meet_and_a_new_text_begins_with_nothing() -> None:
 
 def test_a_second_choice_is_judged_where_the_first_was_wrong() -> None:
     guesses = PendingDrafts()
-    seconds = [(9, 0.2), (8, 0.3), (7, 0.4)]
-    judged = guesses.judge(0, [PendingDraft("a", [1, 2, 3], [0.9, 0.8, 0.7], seconds)], [1, 8, 5])
+    siblings = [(9, 0.2), (8, 0.3), (7, 0.4)]
+    judged = guesses.judge(0, [PendingDraft("a", [1, 2, 3], [0.9, 0.8, 0.7], siblings)], [1, 8, 5])
     assert [seen[:4] for seen in judged] == [("a", 1, 0.9, True), ("a", 2, 0.8, False), ("a/2", 2, 0.3, True)]
-    judged = guesses.judge(0, [PendingDraft("a", [1, 2, 3], [0.9, 0.8, 0.7], seconds)], [4])
+    judged = guesses.judge(0, [PendingDraft("a", [1, 2, 3], [0.9, 0.8, 0.7], siblings)], [4])
     assert [seen[:4] for seen in judged] == [("a", 1, 0.9, False), ("a/2", 1, 0.2, False)]
 
 

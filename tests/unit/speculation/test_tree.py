@@ -52,7 +52,7 @@ class Comb:
     """What is drafted for a slot: how likely each token is, and its second choice where the token is wrong."""
 
     firsts: list[float]
-    seconds: list[float]
+    siblings: list[float]
 
     @property
     def gains(self) -> list[float]:
@@ -60,12 +60,12 @@ class Comb:
 
     def second_gain(self, depth: int) -> float | None:
         """Depth counts from 1; None: it is hardly ever asked for."""
-        second = self.seconds[depth - 1]
+        second = self.siblings[depth - 1]
         missed = (1.0, *self.gains)[depth - 1] - self.gains[depth - 1]
         return None if missed <= MIN_REACH else missed * second
 
 
-def choice_of(combs: Sequence[Comb], prices: Sequence[float], *, max_seconds: int, room: int) -> StepPolicy:
+def choice_of(combs: Sequence[Comb], prices: Sequence[float], *, max_siblings: int, room: int) -> StepPolicy:
     minds = {slot: SlotPolicy(AUTO, DraftGate()) for slot in range(len(combs))}
     seats = [DecodeSlot(slot, room) for slot in minds]
     choice = StepPolicy(
@@ -75,10 +75,10 @@ def choice_of(combs: Sequence[Comb], prices: Sequence[float], *, max_seconds: in
         Told(),  # type: ignore[arg-type]
         Priced(prices),  # type: ignore[arg-type]
         leveled=False,
-        max_seconds=max_seconds,
+        max_siblings=max_siblings,
     )
     for slot, comb in enumerate(combs):
-        for depth, (first, second) in enumerate(zip(comb.firsts, comb.seconds, strict=True), start=1):
+        for depth, (first, second) in enumerate(zip(comb.firsts, comb.siblings, strict=True), start=1):
             choice.add(slot, HEAD, [depth], [first], [(100 + depth, second)])
     return choice
 
@@ -95,12 +95,12 @@ def gain_of(comb: Comb, draft: Draft) -> float:
     return total
 
 
-def every_draft(comb: Comb, *, max_seconds: int, room: int) -> dict[int, float]:
+def every_draft(comb: Comb, *, max_siblings: int, room: int) -> dict[int, float]:
     """The largest gain of a draft, by its number of nodes."""
     best: dict[int, float] = {}
     for length in range(len(comb.firsts) + 1):
         depths = [d for d in range(1, min(length + 1, len(comb.firsts)) + 1) if comb.second_gain(d) is not None]
-        for count in range(min(max_seconds, len(depths), room - length) + 1):
+        for count in range(min(max_siblings, len(depths), room - length) + 1):
             for chosen in itertools.combinations(depths, count):
                 gain = sum(comb.gains[:length]) + sum(comb.second_gain(d) or 0.0 for d in chosen)
                 best[length + count] = max(best.get(length + count, -math.inf), gain)
@@ -118,39 +118,39 @@ combs = st.lists(st.tuples(probabilities, probabilities), max_size=4).map(
     st.integers(0, 3),
     st.integers(4, 6),
 )
-def test_no_tree_is_worth_more(combs: list[Comb], rises: list[float], max_seconds: int, room: int) -> None:
+def test_no_tree_is_worth_more(combs: list[Comb], rises: list[float], max_siblings: int, room: int) -> None:
     prices = [1.0 + rise for rise in itertools.accumulate(rises, initial=0.0)]
-    drafts = choice_of(combs, prices, max_seconds=max_seconds, room=room).chosen()
+    drafts = choice_of(combs, prices, max_siblings=max_siblings, room=room).chosen()
     size = sum(map(len, drafts.values()))
     worth = sum(gain_of(comb, drafts[slot]) for slot, comb in enumerate(combs)) - prices[size]
-    possible = [every_draft(comb, max_seconds=max_seconds, room=room) for comb in combs]
+    possible = [every_draft(comb, max_siblings=max_siblings, room=room) for comb in combs]
     best = max(
         sum(by_size[n] for by_size, n in zip(possible, sizes, strict=True)) - prices[sum(sizes)]
         for sizes in itertools.product(*possible)
     )
     assert worth == pytest.approx(best, abs=1e-9)
-    assert all(len(draft) <= room and len(draft.leaves) <= 1 + max_seconds for draft in drafts.values())
+    assert all(len(draft) <= room and len(draft.leaves) <= 1 + max_siblings for draft in drafts.values())
 
 
 def test_steady_costs_are_filled_with_second_choices() -> None:
     """Four rows cost what one costs, a fifth is a cliff: a comb fills the four where the chain has only two tokens."""
     comb = Comb([0.6, 0.5], [0.5, 0.5])
     cliff = [1.0, 1.0, 1.0, 1.0, 1.0, 3.0, 3.0]
-    (draft,) = choice_of([comb], cliff, max_seconds=4, room=6).chosen().values()
+    (draft,) = choice_of([comb], cliff, max_siblings=4, room=6).chosen().values()
     assert (draft.tokens, draft.parents) == ((1, 2, 101, 102), (ROOT, 0, ROOT, 0))
-    (chain,) = choice_of([comb], cliff, max_seconds=0, room=6).chosen().values()
+    (chain,) = choice_of([comb], cliff, max_siblings=0, room=6).chosen().values()
     assert chain.is_chain and chain.tokens == (1, 2)
 
 
 def test_a_second_choice_may_be_worth_more_than_the_chains_next_token() -> None:
     comb = Comb([0.4, 0.1, 0.5], [0.9, 0.1, 0.1])
-    (draft,) = choice_of([comb], [1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 4.0], max_seconds=4, room=6).chosen().values()
+    (draft,) = choice_of([comb], [1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 4.0], max_siblings=4, room=6).chosen().values()
     assert (draft.tokens, draft.parents) == ((1, 101), (ROOT, ROOT))
 
 
 def test_of_many_second_choices_the_likeliest_are_sent() -> None:
     comb = Comb([0.9, 0.5, 0.9, 0.5], [0.5, 0.5, 0.5, 0.5])
-    (draft,) = choice_of([comb], [1.0] * 17, max_seconds=2, room=16).chosen().values()
+    (draft,) = choice_of([comb], [1.0] * 17, max_siblings=2, room=16).chosen().values()
     assert draft.tokens == (1, 2, 3, 4, 102, 104)
 
 
@@ -163,11 +163,11 @@ def gain(ratios: Sequence[float], profile: Profile, *, num_slots: int = 1, num_t
 
 
 def after_learning(
-    ratios: Sequence[float], profile: Profile, num_slots: int, num_tokens: int, max_seconds: int, seed: int
+    ratios: Sequence[float], profile: Profile, num_slots: int, num_tokens: int, max_siblings: int, seed: int
 ) -> float:
     machine = SimulatedMachine(seed=seed, ratios=curve(ratios), hiccups=0.02)
     texts = dict.fromkeys(range(num_slots), plain_text(profile))
-    run = Simulation(machine, texts, answer_tokens=600, max_seconds=max_seconds, seed=seed)
+    run = Simulation(machine, texts, answer_tokens=600, max_siblings=max_siblings, seed=seed)
     run.run(600)
     return speed(run.run(num_tokens * num_slots))
 
@@ -190,12 +190,12 @@ def test_where_rows_are_dear_they_cost_nothing() -> None:
 
 def test_trees_beat_the_best_chains_in_hindsight_where_rows_are_free() -> None:
     machine = SimulatedMachine(seed=2, ratios=curve(FLAT_TO_8), hiccups=0.0)
-    run = Simulation(machine, {0: plain_text(FAIR)}, answer_tokens=600, max_seconds=4, seed=2)
+    run = Simulation(machine, {0: plain_text(FAIR)}, answer_tokens=600, max_siblings=4, seed=2)
     run.run(600)
     assert rate(run.run(3000)) > 1.02 * Hindsight(machine, DraftCosts()).best(plain_text(FAIR))
 
 
 def test_fixed_lengths_are_chains() -> None:
     machine = SimulatedMachine(seed=1, ratios=curve(FLAT_TO_8))
-    run = Simulation(machine, {0: plain_text(FAIR)}, spec=fixed_spec(3), max_seconds=4)
+    run = Simulation(machine, {0: plain_text(FAIR)}, spec=fixed_spec(3), max_siblings=4)
     assert {step.drafted[0] for step in run.run(300)} == {3}
