@@ -33,13 +33,13 @@ FLOOR_S = 0.0005  # less is noise
 TOO_MUCH = 2.2  # times what a linear search would take
 
 MADE_IN = {
-    "text/literals.py:__init__",
-    "text/marks.py:__init__",  # names of markers, and nothing repeated
-    "text/tagged_text.py:__init__",
-    "text/tagged_text.py:_closing",
-    "text/tagged_text.py:_pattern",
-    "text/tool_calls.py:__init__",
-    "text/tool_grammar.py:__init__",  # likewise
+    "text/templates/literal_text.py:__init__",
+    "text/reasoning/markers.py:__init__",  # names of markers, and nothing repeated
+    "text/tool_calls/tagged_text.py:__init__",
+    "text/tool_calls/tagged_text.py:_closing",
+    "text/tool_calls/tagged_text.py:_pattern",
+    "text/tool_calls/call_parser.py:__init__",
+    "text/tool_calls/tool_grammar.py:__init__",  # likewise
 }
 
 Run = Callable[[str], object]

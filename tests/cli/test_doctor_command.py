@@ -204,8 +204,8 @@ def test_a_port_that_somebody_else_has_and_files_that_were_left(
 def leave_an_announcement(folder: Path) -> None:
     """Of a server that was killed before it could take it down."""
     code = (
-        "import os\nfrom eaglelocal.client.running_servers import announced, this_server\n"
-        "with announced(this_server('127.0.0.1', 1, target='demo')):\n    os.kill(os.getpid(), 9)\n"
+        "import os\nfrom eaglelocal.client.running_servers import keep_announced, describe_this_server\n"
+        "with keep_announced(describe_this_server('127.0.0.1', 1, target='demo')):\n    os.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, "-c", code], timeout=60)
     assert list((folder / "state" / "eaglelocal" / "servers").glob("*.json"))

@@ -24,12 +24,12 @@ from eaglelocal.tui.duration_text import format_duration
 ROOT = Path(__file__).parents[2]
 SERVER = """
 import signal, sys, time
-from eaglelocal.client.running_servers import announced, this_server
+from eaglelocal.client.running_servers import describe_this_server, keep_announced
 if sys.argv[2:] == ["stubborn"]:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 else:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-with announced(this_server("127.0.0.1", int(sys.argv[1]), target="demo", api_key="secret")):
+with keep_announced(describe_this_server("127.0.0.1", int(sys.argv[1]), target="demo", api_key="secret")):
     time.sleep(600)
 """
 

@@ -19,9 +19,9 @@ READ = """
 import sys
 from pathlib import Path
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 
-vocabulary = Model(load_library(), Path(sys.argv[1]), Placement()).vocabulary
+vocabulary = LlamaModel(load_library(), Path(sys.argv[1]), Placement()).vocabulary
 for text in (
     "x" * 200_000, "." * 200_000, " " * 200_000, "xX" * 100_000, "e\u0301" * 50_000, "\u4e2d" * 60_000,
     "//\\n" * 30_000, ".\\x1c" * 50_000,
@@ -48,11 +48,11 @@ import sys
 from pathlib import Path
 from eaglelocal.backend.image_encoder import LlamaImageReader, ReaderParams
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.model import Model, Placement
+from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.ports import TextPart
 
 library = load_library()
-model = Model(library, Path(sys.argv[1]), Placement())
+model = LlamaModel(library, Path(sys.argv[1]), Placement())
 reader = LlamaImageReader(library, model, Path(sys.argv[2]), ReaderParams(threads=1, on_gpu=False, n_batch=512))
 parts = [TextPart("x" * 200_000, True), Path(sys.argv[3]).read_bytes(), TextPart("y" * 200_000, False)]
 tokens = [piece for piece in reader.tokenize(parts, add_special=False) if isinstance(piece, int)]

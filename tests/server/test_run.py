@@ -18,20 +18,20 @@ from eaglelocal.server.run_server import bind_socket, notify_service_manager
 LOADING = """
 import threading
 from eaglelocal.server.access import Access
-from eaglelocal.server.admission import Admission
+from eaglelocal.server.admission import AdmissionQueue
 from eaglelocal.server.app import create_app
 from eaglelocal.server.metrics import Metrics
-from eaglelocal.server.model_manager import Models
-from eaglelocal.server.run_server import Runtime, bound, run
-from eaglelocal.server.dependencies import Serving
+from eaglelocal.server.model_manager import ModelManager
+from eaglelocal.server.run_server import Runtime, bind_socket, run_until_stopped
+from eaglelocal.server.dependencies import ServerState
 
 def load(name):
     print("loading", flush=True)
     threading.Event().wait()
 
-admission = Admission(num_slots=1, max_waiting=1, is_shared=False)
-serving = Serving(models=Models(["never"], load), admission=admission, metrics=Metrics())
-run(create_app(serving, Access()), serving, bound("127.0.0.1", 0), Runtime(on_ready=print))
+admission = AdmissionQueue(num_slots=1, max_waiting=1, is_shared=False)
+serving = ServerState(models=ModelManager(["never"], load), admission=admission, metrics=Metrics())
+run_until_stopped(create_app(serving, Access()), serving, bind_socket("127.0.0.1", 0), Runtime(on_ready=print))
 """
 
 

@@ -26,7 +26,7 @@ from eaglelocal.tui.monitor_text import Scene, frame_text, header_lines, table_l
 from eaglelocal.tui.panel_text import panel_lines
 from eaglelocal.tui.screen_size import LEAST, at_least, is_enough, too_small
 from eaglelocal.tui.styled_lines import width_of
-from eaglelocal.tui.table_text import RenderOptions as TableView
+from eaglelocal.tui.table_text import TableView
 from eaglelocal.tui.text_rows import Ink
 
 TINY = list(product(range(1, 11), range(1, 6)))  # 1x1 to 10x5

@@ -24,19 +24,19 @@ CHILDREN = {
     "asleep": WATCHES.format("") + "print(os.getpid(), flush=True); time.sleep(600)",
     "asks NVML": """
 import os, time
-from eaglelocal.probe import gpus, nvml_child
-gpus.installed_nvml = lambda: print(os.getpid(), flush=True) or time.sleep(600)
+from eaglelocal.probe import nvml_child, nvml_gpus
+nvml_gpus.installed_nvml = lambda: print(os.getpid(), flush=True) or time.sleep(600)
 nvml_child.main()
 """,
     "tries llama.cpp": f"""
 import os, re
-from eaglelocal.backend import library
-from eaglelocal.doctor import trial
+from eaglelocal.backend import llama_library
+from eaglelocal.doctor import llama_trial
 def hang():
     print(os.getpid(), flush=True)
     {BUSY}
-library.load_library = hang
-trial.main()
+llama_library.load_library = hang
+llama_trial.main()
 """,
     "draws a page": f"""
 import os, re, sys

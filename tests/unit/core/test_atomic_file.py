@@ -22,14 +22,14 @@ from eaglelocal.hub import download
 WRITER = """
 import os, sys
 from pathlib import Path
-from eaglelocal.core import whole_file
+from eaglelocal.core import atomic_file
 
 def stop(*_):
     print("writing", flush=True)
     sys.stdin.read()
 
 os.replace = stop
-whole_file.write_whole(Path(sys.argv[1]), "half")
+atomic_file.write_atomically(Path(sys.argv[1]), "half")
 """
 
 

@@ -287,8 +287,8 @@ def test_calls_of_many_threads_wait_for_each_other() -> None:
 def test_it_ends_with_its_parent_whatever_it_is_doing(name: str) -> None:
     code = (
         "import sys, threading\n"
-        "from eaglelocal.core.limited_process import LimitedProcess, Limits\n"
-        "process = LimitedProcess('doubles.limited_functions:open_table', limits=Limits(600, 2**28))\n"
+        "from eaglelocal.core.limited_process import LimitedProcess, ProcessLimits\n"
+        "process = LimitedProcess('doubles.limited_functions:open_table', limits=ProcessLimits(600, 2**28))\n"
         "print(process.call('pid'), flush=True)\n"
         f"process.call({name!r}, *([600] if {name!r} == 'sleep' else []))\n"
     )

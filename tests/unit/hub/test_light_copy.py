@@ -25,7 +25,7 @@ from eaglelocal.gguf.head_requantization import requantize_header, requantized_t
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
 from eaglelocal.hub.draft_resolver import FoundDraft
-from eaglelocal.hub.draft_resolver import requantize_header as lightened_draft
+from eaglelocal.hub.draft_resolver import requantize_draft as lightened_draft
 from eaglelocal.hub.heads.requantized_copy import ORIGIN_KEY, copies_of, delete_stale_copies, light_copy, place_of
 
 OWN = HeadShape(own_embeddings=True, own_output=True, draft_vocab=160, fc_norm=True, norm_output=True)

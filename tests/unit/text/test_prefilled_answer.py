@@ -11,7 +11,7 @@ from eaglelocal.core.tools import Split, Tool
 from eaglelocal.errors import RequestError
 from eaglelocal.text.reasoning.markers import control_char
 from eaglelocal.text.reasoning.model_families import family_of
-from eaglelocal.text.reasoning.split_answer import SplitText, markers_of
+from eaglelocal.text.reasoning.split_answer import SplitText, list_markers
 from eaglelocal.text.templates.literal_text import HERE, HiddenSpellings, Spellings
 from eaglelocal.text.templates.prefilled_answer import Beginning, read_beginning, reopen_thought
 from eaglelocal.text.tool_calls import call_forms as forms
@@ -116,7 +116,7 @@ def test_a_thought_that_a_template_opens_before_what_was_said_is_ended() -> None
 def read(split: Split, answer: str) -> tuple[str, str, int]:
     """Text, thought, number of calls; markers of harmony are control tokens."""
     if split.form is forms.HARMONY:
-        for index, name in enumerate(markers_of(split)):
+        for index, name in enumerate(list_markers(split)):
             answer = answer.replace(name, control_char(index))
     text = SplitText(split, lambda: "id")
     told = [*map(text.push, answer), text.finish("")]
