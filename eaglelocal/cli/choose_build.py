@@ -1,4 +1,4 @@
-"""Choose quantization and draft for this machine if a catalogue entry was named without a quantization."""
+"""Choose the quantization and the draft for this machine, for a catalogue entry that was named without them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.reference import Profile, parse_reference
-from eaglelocal.cli.plan import options_for, planned
+from eaglelocal.cli.plan import options_for, plan_models
 from eaglelocal.errors import UsageError
 
 GOAL = "balanced"
@@ -21,11 +21,11 @@ class ChosenBuild:
     problem: str = ""
 
 
-def planned_for_here(target: str, *, draft: str = "auto") -> ChosenBuild | None:
-    """Plan a catalogue entry with the settings that `chat` will have; no draft if `draft` or they say none.
+def choose_build(target: str, *, draft: str = "auto") -> ChosenBuild | None:
+    """Plan a catalogue entry with the settings that `chat` will have; no draft if `draft` or the settings say none.
 
-    None if the target is no catalogue entry, or has a quantization: then there is nothing to choose.
-    Raises UsageError with the nearest name if the catalogue has no such entry.
+    Returns None if the target is no catalogue entry, or has a quantization: then there is nothing to choose.
+    Raises UsageError with the closest name if the catalogue has no such entry.
     """
     parsed = parse_reference(target)
     if not isinstance(parsed, Profile) or parsed.quant:
@@ -33,13 +33,14 @@ def planned_for_here(target: str, *, draft: str = "auto") -> ChosenBuild | None:
     catalog = load_catalog()
     catalog.target(parsed.id)
     options = options_for(target, {}, goal=GOAL, is_elsewhere=False)
-    wanted = "none" if "none" in (draft, options.draft) else "auto"
+    drafts = "none" if "none" in (draft, options.draft) else "auto"
     try:
-        outcome = planned(replace(options, draft=wanted), None)
-    except UsageError as problem:  # e.g. the settings name a missing GPU: the model can be fetched all the same
-        return ChosenBuild(problem=problem.message)
+        outcome = plan_models(replace(options, draft=drafts))
+    except UsageError as error:  # e.g. the settings name a missing GPU: the model can be fetched all the same
+        return ChosenBuild(problem=error.message)
     if outcome.chosen is None:
         reason = outcome.rejected[0].reason if outcome.rejected else "nothing of it is known to fit"
         return ChosenBuild(problem=reason)
-    way = outcome.chosen.way
-    return ChosenBuild(way.option.quant, way.draft.id if way.draft.id in catalog.drafts and way.draft.shape else "none")
+    best = outcome.chosen.candidate
+    is_known = best.draft.id in catalog.drafts and best.draft.shape is not None
+    return ChosenBuild(best.option.quant, best.draft.id if is_known else "none")

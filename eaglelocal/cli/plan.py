@@ -67,8 +67,8 @@ def plan(
 
     output = standard_output()
     given = {name: context.params[name] for name in OF_SETTINGS}
-    options = options_for(target, given, goal=checked_goal(goal), is_elsewhere=machine is not None)
-    outcome = planned(options, machine, ram_gib=ram)
+    options = options_for(target, given, goal=check_goal(goal), is_elsewhere=machine is not None)
+    outcome = plan_models(options, machine_name=machine, ram_gib=ram)
     if as_json:
         output.object(outcome_object(outcome))
     elif outcome.chosen is not None:
@@ -78,21 +78,22 @@ def plan(
         raise nothing_fits(outcome)
 
 
-def planned(options: RunOptions, machine: str | None, *, ram_gib: float | None = None) -> SearchOutcome:
+def plan_models(options: RunOptions, *, machine_name: str | None = None, ram_gib: float | None = None) -> SearchOutcome:
     """Return the planner's outcome for this machine, or for one of the catalogue with `ram_gib` of RAM.
 
     Raises UsageError, ModelFileError or IncompatibleError.
     """
     from eaglelocal.catalog.catalog import load_catalog
+    from eaglelocal.planning.autoplan import this_machine
     from eaglelocal.planning.find_options import find_options
     from eaglelocal.planning.measured_costs import measured_costs
-    from eaglelocal.planning.plan_search import search_plan as decide
+    from eaglelocal.planning.plan_search import search_plan
 
     catalog = load_catalog()
-    rig = None if machine is None and ram_gib is None else there(machine, catalog, ram_gib)
-    found = find_options(options, catalog)
-    rig = rig or here(catalog)
-    return decide(found, rig, options, measured=measured_costs(found, rig))
+    elsewhere = None if machine_name is None and ram_gib is None else known_machine(machine_name, catalog, ram_gib)
+    models = find_options(options, catalog)
+    machine = elsewhere or this_machine(catalog)
+    return search_plan(models, machine, options, measured=measured_costs(models, machine))
 
 
 def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_elsewhere: bool) -> RunOptions:
@@ -116,7 +117,7 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
     )
 
 
-def checked_goal(name: str) -> str:
+def check_goal(name: str) -> str:
     """Return `name` if it is a goal. Raises UsageError if not."""
     from eaglelocal.planning.goals import GOALS
 
@@ -128,14 +129,7 @@ def checked_goal(name: str) -> str:
     return name
 
 
-def here(catalog: Catalog) -> MachineSpec:
-    from eaglelocal.planning.machine_spec import make_machine_spec
-    from eaglelocal.probe.probe import probe
-
-    return make_machine_spec(probe(), catalog.machines)
-
-
-def there(name: str | None, catalog: Catalog, ram_gib: float | None) -> MachineSpec:
+def known_machine(name: str | None, catalog: Catalog, ram_gib: float | None) -> MachineSpec:
     """Return a machine of the catalogue, with `ram_gib` of RAM if given.
 
     Raises UsageError on an unknown machine, or on `ram_gib` without a machine that has RAM beside its GPUs.
@@ -147,8 +141,8 @@ def there(name: str | None, catalog: Catalog, ram_gib: float | None) -> MachineS
     if known is None or (ram_gib is not None and not known.num_gpus):
         of = "the memory of this machine is known" if known is None else f"{known.name} has no memory beside a card"
         raise UsageError(f"--ram goes with --machine and a card: {of}", hint="--machine rtx-3090 --ram 64")
-    rig = known_machine_spec(known)
-    return rig if ram_gib is None else with_ram(rig, int(ram_gib * GIB))
+    machine = known_machine_spec(known)
+    return machine if ram_gib is None else with_ram(machine, int(ram_gib * GIB))
 
 
 def nothing_fits(outcome: SearchOutcome) -> ResourceError:

@@ -89,10 +89,10 @@ def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> P
 
     None for the embedded model. Raises UsageError.
     """
-    from eaglelocal.cli.choose_build import planned_for_here
+    from eaglelocal.cli.choose_build import choose_build
     from eaglelocal.hub.hub_references import plan_pull
 
-    planned = planned_for_here(target, draft=draft) if quant is None else None
+    planned = choose_build(target, draft=draft) if quant is None else None
     if planned is None:
         return plan_pull(target, draft=draft, quant=quant)
     if planned.problem:

@@ -15,13 +15,13 @@ from eaglelocal.catalog.reference import EmbeddedModel, parse_reference
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import AUTO, RunOptions
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.hub.target_resolver import NATIVE, find_target
+from eaglelocal.hub.target_resolver import NATIVE
 from eaglelocal.planning.candidate import Candidate
 from eaglelocal.planning.decision import DEFAULT_CTX, EMBEDDED, Decision
-from eaglelocal.planning.disk_choice import best_on_disk, why_without
+from eaglelocal.planning.disk_choice import choose_on_disk, explain_missing_draft
 from eaglelocal.planning.eviction import Needs, subtract_other_models
 from eaglelocal.planning.gpu_selection import select_gpus
-from eaglelocal.planning.local_models import demo_option, option_of_files, pulled_models
+from eaglelocal.planning.local_models import LocalModel, list_cached_models, make_demo_option, make_option
 from eaglelocal.planning.machine_spec import MachineSpec, make_machine_spec
 from eaglelocal.planning.measured_costs import measured_costs
 from eaglelocal.planning.model_files import ModelFiles, find_files
@@ -38,132 +38,142 @@ SPEED_KEPT, CTX_KEPT = 0.9, 16384
 class BestCandidate:
     """The best way to run one of some models here.
 
-    needs          its memory
-    without_draft  the reason why the draft on disk is left out; empty: it is not
-    is_blind       whether the projector on disk is left out
+    needs              its memory
+    without_draft      the reason why the draft on disk is left out; empty: it is not
+    without_projector  whether the projector on disk is left out
     """
 
-    way: Candidate
+    candidate: Candidate
     needs: Needs
     without_draft: str = ""
-    is_blind: bool = False
+    without_projector: bool = False
 
 
-def autoplan(options: RunOptions, *, beside: Needs = ()) -> Decision:
+def autoplan(options: RunOptions, *, other_needs: Needs = ()) -> Decision:
     """Return what is decided for this machine.
 
-    beside  the memory that other models of this server will hold
+    other_needs  the memory that other models of this server will hold
 
     Raises UsageError, ModelFileError or IncompatibleError on a target, draft or projector that cannot be used. After
     any other error while planning, the options stay open: loading meets it again and reports it.
     """
     if options.target is None:
-        return _choose_target(options, beside)
+        return _choose_target(options, tuple(list_cached_models(options, load_catalog())), other_needs)
     if isinstance(parse_reference(options.target), EmbeddedModel):
-        return _plan_embedded(options, options.target, beside)
-    files = find_files(find_target(options.target, on_progress=lambda fraction, what: None), options)
-    return _plan_files(options, files, options.target, beside)
+        return _plan_embedded(options, options.target, other_needs)
+    return _plan_files(options, find_files(options.target, options), options.target, other_needs)
 
 
-def replan(decision: Decision, *, beside: Needs = ()) -> Decision:
-    """Return what is decided for the same options, and files found before, with other models in memory."""
-    if decision.files is None or decision.options.target is None:
-        return autoplan(decision.options, beside=beside)
-    return _plan_files(decision.options, decision.files, decision.target, beside)
+def replan(decision: Decision, *, other_needs: Needs = ()) -> Decision:
+    """Return what is decided for the same options and the files found before, with other models in memory."""
+    options = decision.options
+    if decision.models_on_disk:
+        return _choose_target(options, decision.models_on_disk, other_needs)
+    if decision.files is None or options.target is None:
+        return autoplan(options, other_needs=other_needs)
+    return _plan_files(options, decision.files, options.target, other_needs)
 
 
-def _plan_files(options: RunOptions, files: ModelFiles, reference: str, beside: Needs) -> Decision:
-    found = Decision(options, files=files)
+def _plan_files(options: RunOptions, files: ModelFiles, reference: str, other_needs: Needs) -> Decision:
+    decision = Decision(options, files=files)
     if files.task is not ModelTask.TEXT:  # an embedding model has its own sizes: nothing is to decide
-        return found
+        return decision
     try:
         catalog = load_catalog()
-        rig = subtract_other_models(this_machine(catalog), beside)
-        best = best_of([option_of_files(files, reference, options, catalog)], rig, options)
+        machine = subtract_other_models(this_machine(catalog), other_needs)
+        best = find_best([make_option(files, reference, options, catalog)], machine, options)
     except EagleLocalError:
-        return found
-    return with_best(found, best)
+        return decision
+    return apply_best(decision, best)
 
 
-def _choose_target(options: RunOptions, beside: Needs) -> Decision:
-    catalog = load_catalog()
-    models = {option.reference: (option, files) for option, files in pulled_models(options, catalog)}
-    candidates = [option for option, _ in models.values()]
-    best = best_of(candidates, subtract_other_models(this_machine(catalog), beside), options) if candidates else None
+def _choose_target(options: RunOptions, on_disk: Sequence[LocalModel], other_needs: Needs) -> Decision:
+    if not on_disk:
+        return Decision(options, chosen=EMBEDDED)
+    machine = subtract_other_models(this_machine(load_catalog()), other_needs)
+    models = {option.reference: (option, files) for option, files in on_disk}
+    best = find_best([option for option, _ in models.values()], machine, options)
+    decision = Decision(options, models_on_disk=tuple(on_disk))
     if best is None:
-        why = "none of the models on disk fits this machine as it is asked" if candidates else ""
-        return Decision(options, chosen=EMBEDDED, intro=why, fits=not candidates)
-    reference = best.way.option.reference
-    others = f", of {len(candidates)} on disk" if len(candidates) > 1 else ""
-    found = Decision(options, chosen=reference, files=models[reference][1], intro=f"{reference}{others}")
-    return with_best(found, best)
+        intro = "none of the models on disk fits this machine with these options"
+        return dataclasses.replace(decision, chosen=EMBEDDED, intro=intro, fits=False)
+    reference = best.candidate.option.reference
+    intro = f"{reference}, of {len(models)} on disk" if len(models) > 1 else reference
+    chosen = dataclasses.replace(decision, chosen=reference, files=models[reference][1], intro=intro)
+    return apply_best(chosen, best)
 
 
-def _plan_embedded(options: RunOptions, reference: str, beside: Needs) -> Decision:
+def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> Decision:
     """Plan an inflated embedded model: it may need layers in RAM, or no head."""
-    found = Decision(options)
+    decision = Decision(options)
     if reference == NATIVE:
-        return found
+        return decision
     try:
         catalog = load_catalog()
-        rig = subtract_other_models(this_machine(catalog), beside)
-        if not rig.gpus:
-            return found
-        option = with_max_context(demo_option(reference, options, catalog), options, DEFAULT_CTX)
-        return with_best(found, best_of([option], rig, options))
+        machine = subtract_other_models(this_machine(catalog), other_needs)
+        if not machine.gpus:
+            return decision
+        option = limit_context(make_demo_option(reference, options, catalog), options, DEFAULT_CTX)
+        return apply_best(decision, find_best([option], machine, options))
     except EagleLocalError:
-        return found
+        return decision
 
 
 def this_machine(catalog: Catalog) -> MachineSpec:
     return make_machine_spec(probe(), catalog.machines)
 
 
-def with_best(decision: Decision, best: BestCandidate | None) -> Decision:
+def apply_best(decision: Decision, best: BestCandidate | None) -> Decision:
     """Return the decision with the best way to run; if that is None, with `fits` False."""
     if best is None:
         return dataclasses.replace(decision, fits=False)
     return dataclasses.replace(
-        decision, way=best.way, needs=best.needs, without_draft=best.without_draft, is_blind=best.is_blind
+        decision,
+        candidate=best.candidate,
+        needs=best.needs,
+        without_draft=best.without_draft,
+        without_projector=best.without_projector,
     )
 
 
-def best_of(candidates: Sequence[ModelOption], rig: MachineSpec, options: RunOptions) -> BestCandidate | None:
+def find_best(models: Sequence[ModelOption], machine: MachineSpec, options: RunOptions) -> BestCandidate | None:
     """Return the best way to run one of the models; None if none fits. Raises UsageError on GPUs that are not there.
 
     A projector that was not asked for is left out if it would make the model slow or short of context, or another model
     the best.
     """
-    seeing = _best_of(candidates, rig, options)
-    if options.mmproj != AUTO or not any(option.projector for option in candidates):
-        return seeing
-    blind = _best_of([dataclasses.replace(option, projector=None) for option in candidates], rig, options)
-    if blind is None or (seeing is not None and costs_little(seeing.way, blind.way)):
-        return seeing
-    return dataclasses.replace(blind, is_blind=True)
+    best = _find_best(models, machine, options)
+    if options.mmproj != AUTO or not any(option.projector for option in models):
+        return best
+    text_only = [dataclasses.replace(option, projector=None) for option in models]
+    without = _find_best(text_only, machine, options)
+    if without is None or (best is not None and costs_little(best.candidate, without.candidate)):
+        return best
+    return dataclasses.replace(without, without_projector=True)
 
 
-def costs_little(less: Candidate, most: Candidate) -> bool:
+def costs_little(smaller: Candidate, largest: Candidate) -> bool:
     """Return whether a model loses little with less memory, compared with the most that it could have."""
-    is_same = less.option.reference == most.option.reference
-    is_same &= less.setup.kv_type in (most.setup.kv_type, "f16", "q8_0")
-    is_long = less.setup.n_ctx >= min(most.setup.n_ctx, CTX_KEPT)
-    return is_same and is_long and less.prediction.spec_tok_s >= SPEED_KEPT * most.prediction.spec_tok_s
+    is_same = smaller.option.reference == largest.option.reference
+    is_same &= smaller.setup.kv_type in (largest.setup.kv_type, "f16", "q8_0")
+    is_long = smaller.setup.n_ctx >= min(largest.setup.n_ctx, CTX_KEPT)
+    return is_same and is_long and smaller.prediction.spec_tok_s >= SPEED_KEPT * largest.prediction.spec_tok_s
 
 
-def _best_of(candidates: Sequence[ModelOption], rig: MachineSpec, options: RunOptions) -> BestCandidate | None:
+def _find_best(models: Sequence[ModelOption], machine: MachineSpec, options: RunOptions) -> BestCandidate | None:
     # On a CPU long contexts are for those who ask: each drafted row attends more slowly after them.
-    if not select_gpus(rig, options).gpus or options.gpu_layers == 0:
-        candidates = [with_max_context(option, options, DEFAULT_CTX) for option in candidates]
-    way = best_on_disk(candidates, rig, options, measured=measured_costs(candidates, rig))
-    if way is None:
+    if not select_gpus(machine, options).gpus or options.gpu_layers == 0:
+        models = [limit_context(option, options, DEFAULT_CTX) for option in models]
+    best = choose_on_disk(models, machine, options, measured=measured_costs(models, machine))
+    if best is None:
         return None
-    needs = make_evaluator(rig, options).weigh(way.option, way.draft, way.setup, way.offload).buffers
-    return BestCandidate(way, needs, why_without(way, rig, options))
+    evaluator = make_evaluator(machine, options)
+    needs = evaluator.estimate_memory(best.option, best.draft, best.setup, best.offload).buffers
+    return BestCandidate(best, needs, explain_missing_draft(best, machine, options))
 
 
-def with_max_context(option: ModelOption, options: RunOptions, max_context: int) -> ModelOption:
-    """Return the model with no more context than that, unless a person said how much."""
+def limit_context(option: ModelOption, options: RunOptions, max_context: int) -> ModelOption:
+    """Return the model with no more context than that, unless --ctx is given."""
     if options.ctx is not None:
         return option
     return dataclasses.replace(option, max_context=min(option.max_context or max_context, max_context))

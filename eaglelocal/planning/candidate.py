@@ -46,8 +46,8 @@ class Candidate:
 class Chosen:
     """The best way that fits, with its memory."""
 
-    way: Candidate
-    weighed: CandidateMemory
+    candidate: Candidate
+    memory: CandidateMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,20 +61,20 @@ class Rejected:
     option: ModelOption
     draft: str
     reason: str
-    way: Candidate | None = None
-    weighed: CandidateMemory | None = None
+    candidate: Candidate | None = None
+    memory: CandidateMemory | None = None
 
     @property
     def missing_bytes(self) -> int | None:
         """Return the bytes missing on the device that lacks most; None if it was not weighed, or fits."""
-        return None if self.weighed is None or self.weighed.fits else self.weighed.worst.missing_bytes
+        return None if self.memory is None or self.memory.fits else self.memory.worst.missing_bytes
 
 
-def offload_text(way: Candidate) -> str:
+def offload_text(candidate: Candidate) -> str:
     """Return the layers on the GPU and the experts in RAM, in words; empty if nothing is split between them."""
-    layers = way.option.shape.n_layer
-    on_gpu = [] if way.gpu_layers is None else [f"{way.gpu_layers} of {layers + 1} layers on the GPU"]
-    experts = [f"experts of {way.n_cpu_moe} of {layers} layers in main memory"] if way.n_cpu_moe else []
+    layers = candidate.option.shape.n_layer
+    on_gpu = [] if candidate.gpu_layers is None else [f"{candidate.gpu_layers} of {layers + 1} layers on the GPU"]
+    experts = [f"experts of {candidate.n_cpu_moe} of {layers} layers in main memory"] if candidate.n_cpu_moe else []
     return " and ".join(on_gpu + experts)
 
 

@@ -80,19 +80,19 @@ class CandidateEvaluator:
 
     def __init__(
         self,
-        rig: MachineSpec,
+        machine: MachineSpec,
         *,
         num_slots: int,
         measured: Mapping[str, MeasuredCosts],
         shares: tuple[float, ...] = (),
         flash_attn: str = "auto",
     ) -> None:
-        self._rig = rig
+        self._rig = machine
         self._shares = shares
         self._attention = flash_attn
         self._num_slots = num_slots
         self._measured = measured
-        self.rooms: tuple[FreeMemory, ...] = subtract_margins(rig.rooms)
+        self.rooms: tuple[FreeMemory, ...] = subtract_margins(machine.rooms)
         self._gpus = used_gpus(self.rooms, device=None, split="layer")
 
     @property
@@ -116,41 +116,41 @@ class CandidateEvaluator:
         known = [each for each in free if each is not None]
         return sum(known) if len(known) == len(free) else None
 
-    def weigh(
-        self, option: ModelOption, way: DraftOption, setup: CacheSetup, offload: Offload = WHOLE
+    def estimate_memory(
+        self, option: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload = WHOLE
     ) -> CandidateMemory:
         """Return the memory of a way to run on each device."""
-        plan = self.plan_of(option, way, setup, offload)
-        buffers = estimate(plan, option.shape, way.shape, self.rooms, option.projector)
+        plan = self.make_sizing_plan(option, draft, setup, offload)
+        buffers = estimate(plan, option.shape, draft.shape, self.rooms, option.projector)
         return CandidateMemory(
             buffers=buffers, loads=tuple(device_load(room, buffers, self.rooms) for room in self.rooms)
         )
 
-    def predict(self, option: ModelOption, way: DraftOption, offload: Offload = WHOLE) -> Prediction:
+    def predict(self, option: ModelOption, draft: DraftOption, offload: Offload = WHOLE) -> Prediction:
         """Return the predicted speed, and the draft length for it."""
         curve = curve_of(
             option.model,
             self._where(option, offload.gpu_layers),
             self._rig,
-            way.shape,
+            draft.shape,
             n_cpu_moe=offload.n_cpu_moe,
             kv_type=SPEED_KV_TYPE,
             measured=self._measured.get(option.reference) if offload.is_whole else None,  # measured without a split
         )
-        most = planned_rollback(way.kind) if option.shape.has_state else MAX_DRAFT
-        return predict(curve, way.acceptance, looks_up=way.kind == NGRAM, most=most)
+        most = planned_rollback(draft.kind) if option.shape.has_state else MAX_DRAFT
+        return predict(curve, draft.acceptance, looks_up=draft.kind == NGRAM, most=most)
 
-    def layers_at_best(self, option: ModelOption, draft: DraftOption, n_cpu_moe: int = 0) -> Offload:
+    def max_gpu_layers(self, option: ModelOption, draft: DraftOption, n_cpu_moe: int = 0) -> Offload:
         """Return an upper bound of the layers on GPUs, less than all: by weights alone, without cache and buffers."""
-        shape, each = option.shape, weights_of_layers(option.shape, n_cpu_moe)
-        layers = 1 + fitting(each, self._free_beside(shape, draft))
+        shape, each = option.shape, layer_weights(option.shape, n_cpu_moe)
+        layers = 1 + count_fitting(each, self._free_beside(shape, draft))
         return Offload(min(layers, shape.n_layer + shape.n_layer_ahead), n_cpu_moe)
 
-    def experts_at_best(self, option: ModelOption, draft: DraftOption, gpu_layers: int | None) -> Offload:
+    def min_cpu_experts(self, option: ModelOption, draft: DraftOption, gpu_layers: int | None) -> Offload:
         """Return a lower bound, at least 1, of the layers with experts in RAM, by weights alone."""
         shape, free = option.shape, self._free_beside(option.shape, draft)
         on_gpu = shape.n_layer if gpu_layers is None else min(max(gpu_layers - 1, 0), shape.n_layer)
-        held = (sum(weights_of_layers(shape, count)[shape.n_layer - on_gpu :]) for count in range(1, shape.n_layer))
+        held = (sum(layer_weights(shape, count)[shape.n_layer - on_gpu :]) for count in range(1, shape.n_layer))
         least = next((count for count, size in enumerate(held, 1) if size <= free), shape.n_layer)
         return Offload(gpu_layers, least)
 
@@ -160,7 +160,7 @@ class CandidateEvaluator:
         return self._gpu_bytes - shape.read_output_bytes - drafting
 
     def best_split(
-        self, option: ModelOption, way: DraftOption, setup: CacheSetup, n_cpu_moe: int = 0
+        self, option: ModelOption, draft: DraftOption, setup: CacheSetup, n_cpu_moe: int = 0
     ) -> tuple[Offload, CandidateMemory]:
         """Return the most layers that fit the GPUs, the output counted, and the memory; the rest may not fit into RAM.
 
@@ -168,19 +168,24 @@ class CandidateEvaluator:
         the last on, are a guess, which is then corrected, because several GPUs are never filled evenly.
         """
         alone = Offload(1, n_cpu_moe)
-        held = sum(load.total for load in self.weigh(option, way, setup, alone).loads if load.room.device != RAM)
-        shape, sizes = option.shape, target_context(self.plan_of(option, way, setup, alone), option.shape).sizes
-        weights = weights_of_layers(shape, n_cpu_moe)
+        held = sum(
+            load.total for load in self.estimate_memory(option, draft, setup, alone).loads if load.room.device != RAM
+        )
+        shape, sizes = (
+            option.shape,
+            target_context(self.make_sizing_plan(option, draft, setup, alone), option.shape).sizes,
+        )
+        weights = layer_weights(shape, n_cpu_moe)
         each = [size + cache_bytes_of_layer(shape, layer, sizes) for layer, size in enumerate(weights)]
-        guess = replace(alone, gpu_layers=1 + fitting(each, self._gpu_bytes - held))
-        chosen = self._settled(option, way, setup, guess)
-        return chosen, self.weigh(option, way, setup, chosen)
+        guess = replace(alone, gpu_layers=1 + count_fitting(each, self._gpu_bytes - held))
+        chosen = self._correct_layers(option, draft, setup, guess)
+        return chosen, self.estimate_memory(option, draft, setup, chosen)
 
-    def _settled(self, option: ModelOption, way: DraftOption, setup: CacheSetup, guess: Offload) -> Offload:
+    def _correct_layers(self, option: ModelOption, draft: DraftOption, setup: CacheSetup, guess: Offload) -> Offload:
         """Return the most layers that fit the GPUs, searched down and up from a guess."""
 
         def fits(layers: int) -> bool:
-            return fits_gpus(self.weigh(option, way, setup, replace(guess, gpu_layers=layers)))
+            return fits_gpus(self.estimate_memory(option, draft, setup, replace(guess, gpu_layers=layers)))
 
         guessed = layers = guess.gpu_layers or 0
         while layers and not fits(layers):
@@ -191,24 +196,26 @@ class CandidateEvaluator:
         return replace(guess, gpu_layers=layers)
 
     def best_experts(
-        self, option: ModelOption, way: DraftOption, setup: CacheSetup, gpu_layers: int | None
+        self, option: ModelOption, draft: DraftOption, setup: CacheSetup, gpu_layers: int | None
     ) -> tuple[Offload, CandidateMemory]:
         """Return the fewest layers with experts in RAM so that the rest fits the GPUs; all layers, if it never does."""
         offloads = [Offload(gpu_layers, count) for count in range(1, option.shape.n_layer + 1)]
 
         def fits(offload: Offload) -> bool:
-            return fits_gpus(self.weigh(option, way, setup, offload))
+            return fits_gpus(self.estimate_memory(option, draft, setup, offload))
 
         chosen = offloads[min(bisect_left(offloads, True, key=fits), len(offloads) - 1)]
-        return chosen, self.weigh(option, way, setup, chosen)
+        return chosen, self.estimate_memory(option, draft, setup, chosen)
 
-    def plan_of(self, option: ModelOption, way: DraftOption, setup: CacheSetup, offload: Offload = WHOLE) -> Plan:
+    def make_sizing_plan(
+        self, option: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload = WHOLE
+    ) -> Plan:
         """Return a plan with the sizes of a way to run, but no files."""
         gpu_layers = offload.gpu_layers
         return Plan(
             target=NO_FILE,
             target_label=option.target,
-            draft_kind=way.kind,
+            draft_kind=draft.kind,
             n_ctx=setup.n_ctx,
             num_slots=self._num_slots,
             gpu_layers=gpu_layers,
@@ -241,7 +248,7 @@ class CandidateEvaluator:
         return layer_devices(option.shape, self._gpus, self._shares, gpu_layers=gpu_layers)
 
 
-def weights_of_layers(shape: ModelShape, n_cpu_moe: int) -> list[int]:
+def layer_weights(shape: ModelShape, n_cpu_moe: int) -> list[int]:
     """Return the bytes of each layer, without experts that stay in RAM."""
     return [
         shape.bytes_of_layer(layer) - (shape.experts_of_layer(layer) if layer < n_cpu_moe else 0)
@@ -249,11 +256,11 @@ def weights_of_layers(shape: ModelShape, n_cpu_moe: int) -> list[int]:
     ]
 
 
-def fitting(sizes: Sequence[int], free_bytes: int) -> int:
+def count_fitting(sizes: Sequence[int], free_bytes: int) -> int:
     """Return how many of the sizes, from the last on, fit into the free bytes."""
     sums = accumulate(reversed(sizes))
     return sum(1 for taken in sums if taken <= free_bytes)
 
 
-def fits_gpus(weighed: CandidateMemory) -> bool:
-    return all(load.missing_bytes <= 0 for load in weighed.loads if load.room.device != RAM)
+def fits_gpus(memory: CandidateMemory) -> bool:
+    return all(load.missing_bytes <= 0 for load in memory.loads if load.room.device != RAM)

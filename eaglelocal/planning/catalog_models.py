@@ -28,7 +28,7 @@ from eaglelocal.hub.hub_references import hub_reference, resolve_draft_reference
 from eaglelocal.hub.projector_resolver import find_projector
 from eaglelocal.hub.repo_builds import canonical
 from eaglelocal.hub.target_resolver import FoundTarget, read_target
-from eaglelocal.planning.options import DraftOnDisk, DraftOption, ModelOption, option_of_file, options_of
+from eaglelocal.planning.options import DraftOnDisk, DraftOption, ModelOption, make_file_option, options_of
 
 AUTO = "auto"
 
@@ -49,7 +49,7 @@ def fetched(option: ModelOption, target: TargetEntry, catalog: Catalog) -> Model
     if found is None:
         return option
     try:
-        exact = option_of_file(found.header, reference=option.reference, label=target.id, catalog=catalog)
+        exact = make_file_option(found.header, reference=option.reference, label=target.id, catalog=catalog)
         drafts = tuple(_drafts(option, found, catalog))
     except EagleLocalError:  # loading raises it again and reports it
         return option
@@ -105,18 +105,18 @@ def _found(target: TargetEntry, quant: str, catalog: Catalog) -> FoundTarget | N
 def _drafts(option: ModelOption, found: FoundTarget, catalog: Catalog) -> Iterator[DraftOption]:
     """Yield the draft of `--draft auto`, then the catalogue's others, on disk or not, and last the model-free ones."""
     auto = _auto_draft(found)
-    own = None if auto is None else next((way for way in option.drafts if _is_of(way, auto, catalog)), None)
+    own = None if auto is None else next((draft for draft in option.drafts if _is_file_of(draft, auto, catalog)), None)
     if auto is not None:
-        yield auto.way if own is None else _exact(own, auto.header)
-    for way in option.drafts:
-        if way is own:
+        yield auto.as_option if own is None else _exact(own, auto.header)
+    for draft in option.drafts:
+        if draft is own:
             continue
-        header = _draft_header(way, found, catalog) if way.shape is not None else None
-        yield way if header is None else replace(_exact(way, header), needs_naming=True)
+        header = _draft_header(draft, found, catalog) if draft.shape is not None else None
+        yield draft if header is None else replace(_exact(draft, header), needs_naming=True)
 
 
-def _exact(way: DraftOption, header: Header) -> DraftOption:
-    return replace(way, shape=read_draft_shape(header, way.kind), is_here=True, import_from="", notes=())
+def _exact(draft: DraftOption, header: Header) -> DraftOption:
+    return replace(draft, shape=read_draft_shape(header, draft.kind), is_here=True, import_from="", notes=())
 
 
 def _auto_draft(found: FoundTarget) -> DraftOnDisk | None:
@@ -129,27 +129,27 @@ def _auto_draft(found: FoundTarget) -> DraftOnDisk | None:
         return None
 
 
-def _draft_header(way: DraftOption, found: FoundTarget, catalog: Catalog) -> Header | None:
+def _draft_header(draft: DraftOption, found: FoundTarget, catalog: Catalog) -> Header | None:
     """Return the header of a catalogue draft on disk as a GGUF under its own name, if it fits; else None."""
-    entry = catalog.drafts.get(way.id)
+    entry = catalog.drafts.get(draft.id)
     if entry is not None and entry.is_in_target:
         return found.header if has_mtp(found.header) else None
-    if way.import_from:
+    if draft.import_from:
         return None
     try:
-        path = find_cached(locations.hub_cache_dir(), resolve_draft_reference(way.id, catalog)).path
+        path = find_cached(locations.hub_cache_dir(), resolve_draft_reference(draft.id, catalog)).path
         read_draft_file(path, found)
         return requantize_header(read_header(path), BEST_TYPE)
     except EagleLocalError:
         return None
 
 
-def _is_of(way: DraftOption, draft: DraftOnDisk, catalog: Catalog) -> bool:
+def _is_file_of(option: DraftOption, draft: DraftOnDisk, catalog: Catalog) -> bool:
     """Return whether a file is that of a catalogue draft: from its repository, or imported and named after it.
 
     The draft of an entry for the target's own MTP layer is that layer.
     """
-    entry = catalog.drafts.get(way.id)
+    entry = catalog.drafts.get(option.id)
     if entry is not None and entry.is_in_target:
         return draft.kind == MTP
     header = draft.header

@@ -41,48 +41,48 @@ def plan_together(
     if not others:
         return first, {}
     rooms = this_machine(load_catalog()).rooms
-    least = {name: needs for name, other in others.items() if (needs := least_needs(other, rooms))}
+    least = {name: needs for name, other in others.items() if (needs := minimum_needs(other, rooms))}
     chosen = first
     kept: dict[str, Needs] = {}  # the needs of others that fit beside the first
     for name, needs in sorted(least.items(), key=lambda item: total_bytes(item[1])):
         if most is not None and len(kept) + 1 >= most:
             break
-        closer = replan(first, beside=joined([*kept.values(), needs]))
-        if is_nearly(closer, first):
-            chosen, kept[name] = as_small(closer), needs
-    held = chosen.needs or least_needs(first, rooms)
+        closer = replan(first, other_needs=merge_needs([*kept.values(), needs]))
+        if loses_little(closer, first):
+            chosen, kept[name] = keep_small_windows(closer), needs
+    held = chosen.needs or minimum_needs(first, rooms)
     decisions = {}
     for name, alone in others.items():
         beside = [needs for other, needs in kept.items() if other != name]
-        decisions[name] = decide_beside(alone, joined([held, *beside]) if most != 1 else ())
+        decisions[name] = decide_with_others(alone, merge_needs([held, *beside]) if most != 1 else ())
         if name in kept:
             kept[name] = decisions[name].needs or kept[name]
     return chosen, decisions
 
 
-def decide_beside(alone: Decision, beside: Needs) -> Decision:
+def decide_with_others(alone: Decision, beside: Needs) -> Decision:
     """Return the decision with other models in memory if that costs the model little, else the one as if alone."""
     if not beside:
         return alone
-    closer = replan(alone, beside=beside)
-    return as_small(closer) if is_nearly(closer, alone) else alone
+    closer = replan(alone, other_needs=beside)
+    return keep_small_windows(closer) if loses_little(closer, alone) else alone
 
 
-def as_small(closer: Decision) -> Decision:
+def keep_small_windows(closer: Decision) -> Decision:
     """Return the decision with window caches as small as planned: free memory at load time is for other models."""
-    if closer.way is None or closer.way.setup.swa_full:
+    if closer.candidate is None or closer.candidate.setup.swa_full:
         return closer
     return dataclasses.replace(closer, swa_full=False)
 
 
-def is_nearly(closer: Decision, alone: Decision) -> bool:
+def loses_little(closer: Decision, alone: Decision) -> bool:
     """Return whether a model loses little beside others; losing its projector is never little."""
-    if closer.way is None or alone.way is None or closer.is_blind != alone.is_blind:
+    if closer.candidate is None or alone.candidate is None or closer.without_projector != alone.without_projector:
         return False
-    return closer.fits and costs_little(closer.way, alone.way)
+    return closer.fits and costs_little(closer.candidate, alone.candidate)
 
 
-def least_needs(decision: Decision, rooms: Sequence[FreeMemory]) -> Needs:
+def minimum_needs(decision: Decision, rooms: Sequence[FreeMemory]) -> Needs:
     """Return the memory that a model needs to be of use; empty: unknown, as for the embedded model of any size.
 
     Raises UsageError where more context is asked for than the model was trained for.
@@ -93,7 +93,7 @@ def least_needs(decision: Decision, rooms: Sequence[FreeMemory]) -> Needs:
     if files.task is not ModelTask.TEXT:
         n_ctx = context_size(options.ctx, files.target)
         return embedding_needs(files.target.header, n_ctx, rooms, gpu_layers=options.gpu_layers)
-    if decision.way is None or decision.way.setup.n_ctx <= CTX_KEPT or options.ctx is not None:
+    if decision.candidate is None or decision.candidate.setup.n_ctx <= CTX_KEPT or options.ctx is not None:
         return decision.needs
     return replan(dataclasses.replace(decision, options=dataclasses.replace(options, ctx=CTX_KEPT))).needs
 
@@ -152,7 +152,7 @@ def embedding_needs(header: Header, n_ctx: int, rooms: Sequence[FreeMemory], *, 
     return (*estimate(plan, shape, None, rooms), logits)
 
 
-def joined(each: Iterable[Needs]) -> Needs:
+def merge_needs(each: Iterable[Needs]) -> Needs:
     return tuple(buffer for needs in each for buffer in needs)
 
 

@@ -9,6 +9,7 @@ from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.candidate import Candidate, offload_text
 from eaglelocal.planning.eviction import Needs
+from eaglelocal.planning.local_models import LocalModel
 from eaglelocal.planning.model_files import ModelFiles
 
 EMBEDDED = "demo"
@@ -21,7 +22,8 @@ class Decision:
 
     chosen         the reference of the chosen model, if no target was named
     files          the files of the run; None: they are found when the plan is made
-    way            how the model runs here; None: not planned, the defaults apply
+    models_on_disk  the models that the target was chosen among, if none was named
+    candidate      how the model runs here; None: not planned, the defaults apply
     needs          the memory of that way; empty: unknown
     without_draft  the reason why the draft on disk is not loaded; empty: it is, or there is none
     is_blind       whether the projector on disk is left out because memory is short
@@ -33,10 +35,11 @@ class Decision:
     options: RunOptions
     chosen: str = ""
     files: ModelFiles | None = None
-    way: Candidate | None = None
+    models_on_disk: tuple[LocalModel, ...] = ()
+    candidate: Candidate | None = None
     needs: Needs = ()
     without_draft: str = ""
-    is_blind: bool = False
+    without_projector: bool = False
     swa_full: bool | None = None
     intro: str = ""
     fits: bool = True
@@ -48,23 +51,25 @@ class Decision:
 
     @property
     def ctx(self) -> int | None:
-        return self.options.ctx if self.options.ctx is not None or self.way is None else self.way.setup.n_ctx
+        return (
+            self.options.ctx if self.options.ctx is not None or self.candidate is None else self.candidate.setup.n_ctx
+        )
 
     @property
     def kv_type(self) -> str | None:
         said = self.options.kv_type
-        return said if said is not None or self.way is None else self.way.setup.kv_type
+        return said if said is not None or self.candidate is None else self.candidate.setup.kv_type
 
     @property
     def gpu_layers(self) -> int | None:
         """Return the layers on GPUs; None: all."""
         said = self.options.gpu_layers
-        return said if said is not None or self.way is None else self.way.gpu_layers
+        return said if said is not None or self.candidate is None else self.candidate.gpu_layers
 
     @property
     def n_cpu_moe(self) -> int | None:
         said = self.options.n_cpu_moe
-        return said if said is not None or self.way is None else self.way.n_cpu_moe or None
+        return said if said is not None or self.candidate is None else self.candidate.n_cpu_moe or None
 
     @property
     def note(self) -> str:
@@ -74,13 +79,13 @@ class Decision:
 
     def _unexpected(self) -> Iterator[str]:
         options = self.options
-        if self.way is None:
+        if self.candidate is None:
             return
         if (options.gpu_layers, options.n_cpu_moe) != (self.gpu_layers, self.n_cpu_moe):
-            yield f"{offload_text(self.way)}: the GPU cannot hold all"
+            yield f"{offload_text(self.candidate)}: the GPU cannot hold all"
         if options.kv_type is None and self.kv_type not in (None, "f16"):
             yield f"a cache of {self.kv_type}, for want of memory"
-        if self.is_blind:
+        if self.without_projector:
             yield NO_ROOM_FOR_IMAGES
         if self.without_draft:
             yield self.without_draft

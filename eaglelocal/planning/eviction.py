@@ -38,13 +38,13 @@ def choose_victims(needed: Needs, held: Mapping[str, Needs], rooms: Sequence[Fre
     return gone
 
 
-def subtract_other_models(rig: MachineSpec, held: Needs) -> MachineSpec:
+def subtract_other_models(machine: MachineSpec, held: Needs) -> MachineSpec:
     """Return the machine with its free memory reduced by what is held."""
 
     def left(device: DeviceSpec, room: FreeMemory) -> DeviceSpec:
         if device.free_bytes is None:
             return device
-        return replace(device, free_bytes=max(device.free_bytes - device_load(room, held, rig.rooms).total, 0))
+        return replace(device, free_bytes=max(device.free_bytes - device_load(room, held, machine.rooms).total, 0))
 
-    host, *gpus = map(left, (rig.host, *rig.gpus), rig.rooms)
-    return replace(rig, host=host, gpus=tuple(gpus))
+    host, *gpus = map(left, (machine.host, *machine.gpus), machine.rooms)
+    return replace(machine, host=host, gpus=tuple(gpus))

@@ -16,7 +16,7 @@ from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
 from eaglelocal.planning.catalog_models import entry_options
-from eaglelocal.planning.local_models import demo_option, option_of_files, with_drafts_of, with_projector_of
+from eaglelocal.planning.local_models import choose_projector, make_demo_option, make_option, restrict_drafts
 from eaglelocal.planning.model_files import find_files
 from eaglelocal.planning.options import ModelOption
 
@@ -34,7 +34,7 @@ def find_options(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ..
         return _with_drafts(every, options)
     match parse_reference(text):
         case EmbeddedModel():
-            return (demo_option(text, options, catalog),)
+            return (make_demo_option(text, options, catalog),)
         case File():
             return _file(text, options, catalog)
         case Profile(id=id, quant=quant):
@@ -56,16 +56,16 @@ def _of_entry(target: TargetEntry, quant: str | None, options: RunOptions, catal
 
 def _with_drafts(models: Iterable[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
     """Return the models with the drafts that the options leave to them. Raises UsageError on an unknown draft."""
-    models = tuple(with_projector_of(model, options) for model in models)
+    models = tuple(choose_projector(model, options) for model in models)
     if not options.names_draft:
-        return tuple(with_drafts_of(model, options) for model in models)
+        return tuple(restrict_drafts(model, options) for model in models)
     named = [
-        (model, [way for way in model.drafts if options.draft == way.id or options.draft == MTP == way.kind])
+        (model, [draft for draft in model.drafts if options.draft == draft.id or options.draft == MTP == draft.kind])
         for model in models
     ]
-    found = tuple(dataclasses.replace(model, drafts=tuple(ways)) for model, ways in named if ways)
+    found = tuple(dataclasses.replace(model, drafts=tuple(drafts)) for model, drafts in named if drafts)
     if not found:
-        known = dict.fromkeys(way.id for model in models for way in model.drafts if way.shape)
+        known = dict.fromkeys(draft.id for model in models for draft in model.drafts if draft.shape)
         raise UsageError(
             f"the catalogue has no draft {options.draft} that can be planned here",
             hint=f"`--draft auto`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
@@ -85,7 +85,4 @@ def _file(reference: str, options: RunOptions, catalog: Catalog) -> tuple[ModelO
 
     Raises ModelFileError if there is no file.
     """
-    from eaglelocal.hub.target_resolver import find_target
-
-    found = find_target(reference, on_progress=lambda fraction, what: None)
-    return (option_of_files(find_files(found, options), reference, options, catalog),)
+    return (make_option(find_files(reference, options), reference, options, catalog),)

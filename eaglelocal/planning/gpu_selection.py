@@ -12,13 +12,13 @@ from eaglelocal.planning.machine_spec import MachineSpec
 PROCESSOR = "CPU"  # as llama.cpp names it
 
 
-def select_gpus(rig: MachineSpec, options: RunOptions) -> MachineSpec:
+def select_gpus(machine: MachineSpec, options: RunOptions) -> MachineSpec:
     """Return the machine with no more GPUs than the options allow. Raises UsageError where it does not have them."""
-    gpus = {gpu.name: gpu for gpu in rig.gpus}
+    gpus = {gpu.name: gpu for gpu in machine.gpus}
     for name in [] if options.device is None else [part.strip() for part in options.device.split(",")]:
         if name not in gpus and name != PROCESSOR:
             raise UsageError(f"--device: there is no device {name}", hint=f"one of: {', '.join([*gpus, PROCESSOR])}")
-    used = used_gpus(rig.rooms, device=options.device, split=options.split_mode)
+    used = used_gpus(machine.rooms, device=options.device, split=options.split_mode)
     shares = options.shares
     if shares and len(shares) != len(used):
         names = ", ".join(room.device for room in used) or "no GPU"
@@ -26,4 +26,4 @@ def select_gpus(rig: MachineSpec, options: RunOptions) -> MachineSpec:
             f"--split {options.split} names shares of {len(shares)} GPUs, there is {names}",
             hint="a share for each of them" if len(used) > 1 else "leave --split out",
         )
-    return dataclasses.replace(rig, gpus=tuple(gpus[room.device] for room in used))
+    return dataclasses.replace(machine, gpus=tuple(gpus[room.device] for room in used))

@@ -23,7 +23,7 @@ from eaglelocal.hub.inflation.demo_sizes import DemoSize
 from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
 from eaglelocal.hub.inventory import describe_file
 from eaglelocal.hub.projector_resolver import AUTO_HINT, read_projector_file
-from eaglelocal.hub.target_resolver import NATIVE, demo_sources, find_target
+from eaglelocal.hub.target_resolver import NATIVE, demo_sources
 from eaglelocal.hub.typed_path import existing_file
 from eaglelocal.planning.model_files import ModelFiles, find_files
 from eaglelocal.planning.options import (
@@ -31,8 +31,8 @@ from eaglelocal.planning.options import (
     DraftOption,
     ModelOption,
     TargetOnDisk,
-    option_of_file,
-    option_on_disk,
+    make_disk_option,
+    make_file_option,
 )
 from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
 
@@ -40,35 +40,36 @@ DEMO_HEAD = "its own EAGLE-3.1 head"
 DEMO_ACCEPTANCE = PredictedAcceptance.of(((5, 3.41), (7, 3.8)), default=0.0)  # of the embedded head on held-out prompts
 NO_DRAFT = DraftOption(id=NONE, kind=NONE)
 
+LocalModel = tuple[ModelOption, ModelFiles]  # a model on this disk, for the planner, and its files
 
-def pulled_models(options: RunOptions, catalog: Catalog) -> Iterator[tuple[ModelOption, ModelFiles]]:
+
+def list_cached_models(options: RunOptions, catalog: Catalog) -> Iterator[LocalModel]:
     """Yield the models in the hub cache that write text. Unreadable files are skipped; `eaglelocal ls` names them."""
     for model in list_models(locations.hub_cache_dir()):
         if describe_file(model.path).kind != "model":
             continue
         try:
-            target = find_target(model.reference, on_progress=lambda fraction, what: None)
-            files = find_files(target, options)
-            yield option_of_files(files, model.reference, options, catalog), files
+            files = find_files(model.reference, options)
+            yield make_option(files, model.reference, options, catalog), files
         except EagleLocalError:
             continue
 
 
-def option_of_files(files: ModelFiles, reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:
+def make_option(files: ModelFiles, reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:
     """Return the planner's option of a run's files. Raises ModelFileError on senseless keys."""
     target, draft = files.target, files.draft
-    beside = DraftOnDisk(draft.label, head_header(draft.path, options), kind=draft.kind) if draft.path else None
-    option = option_of_file(target.header, reference=reference, label=target.label, catalog=catalog, draft=beside)
+    beside = DraftOnDisk(draft.label, read_loaded_header(draft.path, options), kind=draft.kind) if draft.path else None
+    option = make_file_option(target.header, reference=reference, label=target.label, catalog=catalog, draft=beside)
     option = dataclasses.replace(option, projector=files.projector.projector)
-    return with_drafts_of(option, options) if draft.kind != NONE else dataclasses.replace(option, drafts=(NO_DRAFT,))
+    return restrict_drafts(option, options) if draft.kind != NONE else dataclasses.replace(option, drafts=(NO_DRAFT,))
 
 
-def head_header(path: Path, options: RunOptions) -> Header:
+def read_loaded_header(path: Path, options: RunOptions) -> Header:
     """Return the header of a draft as it will be loaded: heads are copied in fewer bits."""
     return requantize_header(read_header(path), requantized_type(options.draft_type))
 
 
-def with_drafts_of(option: ModelOption, options: RunOptions) -> ModelOption:
+def restrict_drafts(option: ModelOption, options: RunOptions) -> ModelOption:
     """Return the option with only the drafts that the run allows."""
     if not options.drafts:
         return dataclasses.replace(option, drafts=(NO_DRAFT,))
@@ -78,7 +79,7 @@ def with_drafts_of(option: ModelOption, options: RunOptions) -> ModelOption:
     return dataclasses.replace(option, drafts=named or option.drafts)
 
 
-def with_projector_of(option: ModelOption, options: RunOptions) -> ModelOption:
+def choose_projector(option: ModelOption, options: RunOptions) -> ModelOption:
     """Return the option with the projector that the run allows: as found, none, or the named file.
 
     Raises ModelFileError or IncompatibleError if the named file does not fit the target on disk.
@@ -92,7 +93,7 @@ def with_projector_of(option: ModelOption, options: RunOptions) -> ModelOption:
     return dataclasses.replace(option, projector=named)
 
 
-def demo_option(reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:
+def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:
     """Return the option of the embedded model: from its files if they were written, else from its sketch.
 
     Raises UsageError on an impossible size.
@@ -102,15 +103,15 @@ def demo_option(reference: str, options: RunOptions, catalog: Catalog) -> ModelO
         size = parse_demo_reference(reference)
         paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
         if not paths.complete:
-            return with_drafts_of(option_on_disk(_sketched(reference, size, target, head), catalog), options)
+            return restrict_drafts(make_disk_option(_plan_unwritten(reference, size, target, head), catalog), options)
         target, head = paths.target, paths.head
-    draft = DraftOnDisk(DEMO_HEAD, head_header(head, options), DEMO_ACCEPTANCE)
+    draft = DraftOnDisk(DEMO_HEAD, read_loaded_header(head, options), DEMO_ACCEPTANCE)
     header = read_header(target)
-    option = option_of_file(header, reference=reference, label=reference, catalog=catalog, draft=draft)
-    return with_drafts_of(option, options)
+    option = make_file_option(header, reference=reference, label=reference, catalog=catalog, draft=draft)
+    return restrict_drafts(option, options)
 
 
-def _sketched(reference: str, size: DemoSize, target: Path, head: Path) -> TargetOnDisk:
+def _plan_unwritten(reference: str, size: DemoSize, target: Path, head: Path) -> TargetOnDisk:
     drawn = plan_demo(size, target, head)
     return TargetOnDisk(
         reference=reference,

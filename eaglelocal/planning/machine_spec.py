@@ -60,7 +60,7 @@ class MachineSpec:
     notes: tuple[str, ...] = ()
     assumed: str = ""  # size and speed of the RAM, for people, if the catalogue assumed them
     is_here: bool = False
-    machine: Machine | None = None  # the probe, if it is this machine: the key of its measurements
+    probed: Machine | None = None  # the probe, if it is this machine: the key of its measurements
 
     @property
     def devices(self) -> tuple[DeviceSpec, ...]:
@@ -99,11 +99,11 @@ def known_machine_spec(machine: KnownMachine) -> MachineSpec:
     )
 
 
-def with_ram(rig: MachineSpec, num_bytes: int) -> MachineSpec:
+def with_ram(machine: MachineSpec, num_bytes: int) -> MachineSpec:
     """Return a catalogue machine with this many bytes of RAM, at its assumed speed."""
-    speed = rig.assumed.partition(" at ")[2]
-    host = replace(rig.host, total_bytes=num_bytes, free_bytes=num_bytes - system_bytes(num_bytes))
-    return replace(rig, host=host, assumed=f"{num_bytes / GIB:.0f} GiB at {speed}" if speed else "")
+    speed = machine.assumed.partition(" at ")[2]
+    host = replace(machine.host, total_bytes=num_bytes, free_bytes=num_bytes - system_bytes(num_bytes))
+    return replace(machine, host=host, assumed=f"{num_bytes / GIB:.0f} GiB at {speed}" if speed else "")
 
 
 def _known_gpus(machine: KnownMachine) -> Iterable[DeviceSpec]:
@@ -153,7 +153,7 @@ def make_machine_spec(machine: Machine, known: Mapping[str, KnownMachine]) -> Ma
         notes += said
         gpus += [device] if device else []
     return MachineSpec(
-        name=_name(machine), host=host, gpus=tuple(gpus), notes=tuple(notes), is_here=True, machine=machine
+        name=_name(machine), host=host, gpus=tuple(gpus), notes=tuple(notes), is_here=True, probed=machine
     )
 
 

@@ -12,13 +12,13 @@ from eaglelocal.planning.options import ModelOption
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 
-def measured_costs(options: Iterable[ModelOption], rig: MachineSpec) -> Mapping[str, MeasuredCosts]:
+def measured_costs(options: Iterable[ModelOption], machine: MachineSpec) -> Mapping[str, MeasuredCosts]:
     """Return the measured costs by the reference of the option; empty for a machine that is not this one."""
     found: dict[str, MeasuredCosts] = {}
     for option in options:
-        if option.header is None or rig.machine is None:
+        if option.header is None or machine.probed is None:
             continue
-        costs, state = StepCosts(), newest_costs(rig.machine, option.header, BUILD)
+        costs, state = StepCosts(), newest_costs(machine.probed, option.header, BUILD)
         if state is not None and costs.restore(state):
             found[option.reference] = costs.measured()
     return found

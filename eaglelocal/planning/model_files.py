@@ -8,8 +8,9 @@ from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.hub.draft_resolver import FoundDraft, find_draft
+from eaglelocal.hub.inflation.inflate import Progress
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector
-from eaglelocal.hub.target_resolver import FoundTarget
+from eaglelocal.hub.target_resolver import FoundTarget, find_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,13 @@ class ModelFiles:
         return read_task(self.target.header)
 
 
-def find_files(target: FoundTarget, options: RunOptions) -> ModelFiles:
+def no_progress(fraction: float, what: str) -> None:
+    """Ignore the progress of writing a model: an inflated one is written by `make_plan` only."""
+
+
+def find_files(reference: str, options: RunOptions, *, on_progress: Progress = no_progress) -> ModelFiles:
     """Return the files of a run of this target. Raises UsageError, ModelFileError or IncompatibleError."""
+    target = find_target(reference, on_progress=on_progress)
     projector = find_projector(options.mmproj, target)
     return ModelFiles(target, _find_draft(target, options), projector)
 

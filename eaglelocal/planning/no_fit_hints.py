@@ -14,7 +14,7 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.memory.budget import RAM, DeviceLoad
 from eaglelocal.planning.candidate import Candidate, Chosen, Rejected, gib
 from eaglelocal.planning.machine_spec import MachineSpec, with_ram
-from eaglelocal.planning.plan_search import KV_TYPES, SearchOutcome, is_too_long, search_plan
+from eaglelocal.planning.plan_search import KV_TYPES, SearchOutcome, exceeds_trained_context, search_plan
 from eaglelocal.planning.rejections import lies_text
 
 RAM_GIB = (32, 48, 64, 96, 128, 192, 256)  # usual sizes of RAM
@@ -26,17 +26,18 @@ def explain_no_fit(outcome: SearchOutcome) -> tuple[str, str]:
     miss = outcome.nearest
     if miss is None:
         return _too_long(outcome) or _unweighed(outcome)
-    if miss.way is None or miss.weighed is None:
+    if miss.candidate is None or miss.memory is None:
         raise AssertionError("what lacks memory was weighed")
-    load = miss.weighed.worst
-    assumed = outcome.rig.assumed if load.room.device == RAM else ""
+    load = miss.memory.worst
+    assumed = outcome.machine.assumed if load.room.device == RAM else ""
     message = (
-        f"nothing fits {outcome.rig.name}: the nearest, {name_of(miss)}, needs {gib(load.total)} on {load.room.device} "
-        f"{with_setup(miss.way, outcome.options)} where {gib(load.room.free_bytes or 0)} may be used"
+        f"nothing fits {outcome.machine.name}: the nearest, {name_of(miss)}, "
+        f"needs {gib(load.total)} on {load.room.device} "
+        f"{with_setup(miss.candidate, outcome.options)} where {gib(load.room.free_bytes or 0)} may be used"
         f"{f' ({assumed}, as assumed)' if assumed else ''}"
     )
-    ways = [*_freed(load, outcome.rig), *_more_memory(miss, outcome), *_other_asks(miss, outcome)]
-    return message, " or ".join(ways or ["a smaller model" if _has_smaller_tried(miss, outcome) else SMALLER])
+    candidates = [*_freed(load, outcome.machine), *_more_memory(miss, outcome), *_other_asks(miss, outcome)]
+    return message, " or ".join(candidates or ["a smaller model" if _has_smaller_tried(miss, outcome) else SMALLER])
 
 
 SMALLER = "a smaller model or quantization"
@@ -46,14 +47,14 @@ def name_of(rejected: Rejected) -> str:
     return f"{rejected.option.target} {rejected.option.quant}".strip()
 
 
-def with_setup(way: Candidate, options: RunOptions) -> str:
+def with_setup(candidate: Candidate, options: RunOptions) -> str:
     slots = f"{options.parallel} x " if options.parallel > 1 else ""
-    return f"with {slots}{way.setup.n_ctx} tokens in {way.setup.kv_type}{lies_text(way, 'and')}"
+    return f"with {slots}{candidate.setup.n_ctx} tokens in {candidate.setup.kv_type}{lies_text(candidate, 'and')}"
 
 
 def _too_long(outcome: SearchOutcome) -> tuple[str, str] | None:
     """Return message and hint if --ctx is more than any option was trained for; else None."""
-    long = [each.option for each in outcome.rejected if is_too_long(each.option, outcome.options)]
+    long = [each.option for each in outcome.rejected if exceeds_trained_context(each.option, outcome.options)]
     if not long:
         return None
     most = max(long, key=lambda option: option.max_context)
@@ -67,20 +68,22 @@ def _unweighed(outcome: SearchOutcome) -> tuple[str, str]:
     return ("there is nothing to plan" if miss is None else f"{name_of(miss)}: {miss.reason}"), ""
 
 
-def _freed(load: DeviceLoad, rig: MachineSpec) -> Iterator[str]:
+def _freed(load: DeviceLoad, machine: MachineSpec) -> Iterator[str]:
     """Yield the hint to free memory, if other processes on this machine hold enough."""
-    device = rig.device(load.room.device)
+    device = machine.device(load.room.device)
     held = (device.total_bytes or 0) - (device.free_bytes or 0)
-    if rig.is_here and load.missing_bytes <= held:
+    if machine.is_here and load.missing_bytes <= held:
         yield f"free {gib(load.missing_bytes)} on {load.room.device}"
 
 
 def _more_memory(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:
     """Yield the least --ram that fits, for a catalogue machine whose RAM was assumed."""
-    held = outcome.rig.host.total_bytes or 0
-    sizes = (size for size in RAM_GIB if outcome.rig.assumed and size * GIB > held)
+    held = outcome.machine.host.total_bytes or 0
+    sizes = (size for size in RAM_GIB if outcome.machine.assumed and size * GIB > held)
     fits = (
-        size for size in sizes if search_plan([miss.option], with_ram(outcome.rig, size * GIB), outcome.options).chosen
+        size
+        for size in sizes
+        if search_plan([miss.option], with_ram(outcome.machine, size * GIB), outcome.options).chosen
     )
     yield from (f"--ram {size}, if you have it" for size in islice(fits, 1))
 
@@ -90,18 +93,18 @@ def _other_asks(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:
     options = outcome.options
 
     def planned(other: RunOptions) -> Chosen | None:
-        return search_plan([miss.option], outcome.rig, other).chosen
+        return search_plan([miss.option], outcome.machine, other).chosen
 
     if options.gpu_layers is not None and (chosen := planned(replace(options, gpu_layers=None))):
-        layers = chosen.way.gpu_layers
+        layers = chosen.candidate.gpu_layers
         yield "no --gpu-layers" if layers is None else f"--gpu-layers {layers}"
     if options.n_cpu_moe is not None and (chosen := planned(replace(options, n_cpu_moe=None))):
-        count = chosen.way.n_cpu_moe
+        count = chosen.candidate.n_cpu_moe
         yield f"--n-cpu-moe {count}" if count else "no --n-cpu-moe"
     if options.kv_type is not None:
         smaller = (each for each in KV_TYPES[KV_TYPES.index(options.kv_type) + 1 :] if options.flash_attn != "off")
         yield from islice((f"--kv-type {each}" for each in smaller if planned(replace(options, kv_type=each))), 1)
-    n_ctx = options.ctx or (miss.way.setup.n_ctx if miss.way else 0)
+    n_ctx = options.ctx or (miss.candidate.setup.n_ctx if miss.candidate else 0)
     steps = most_that(
         lambda count: planned(replace(options, ctx=count * CTX_STEP)) is not None, (n_ctx - 1) // CTX_STEP
     )

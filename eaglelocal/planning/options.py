@@ -110,7 +110,7 @@ def option_of(target: TargetEntry, quantization: Quantization, catalog: Catalog)
     outline = target.outline
     shape = shape_of_target(outline, quantization.name, quantization.num_bytes)
     computed = NATIVE if NATIVE in target.quantizations else quantization.name  # experts keep their native type
-    ways, unusable = draft_ways(target, shape, catalog)
+    drafts, unusable = find_draft_options(target, shape, catalog)
     return ModelOption(
         target=target.id,
         quant=quantization.name,
@@ -129,7 +129,7 @@ def option_of(target: TargetEntry, quantization: Quantization, catalog: Catalog)
             quants=catalog.quants,
         ),
         age=age_of(target, catalog),
-        drafts=ways,
+        drafts=drafts,
         unusable=unusable,
         max_context=outline.max_context,
         is_unseen=quantization.confidence != "page",
@@ -137,11 +137,11 @@ def option_of(target: TargetEntry, quantization: Quantization, catalog: Catalog)
     )
 
 
-def draft_ways(
+def find_draft_options(
     target: TargetEntry, shape: ModelShape, catalog: Catalog
 ) -> tuple[tuple[DraftOption, ...], tuple[UnusableDraft, ...]]:
     """Return the usable drafts of a target, model-free ones last, and the unusable ones."""
-    ways: list[DraftOption] = []
+    drafts: list[DraftOption] = []
     unusable: list[UnusableDraft] = []
     for draft in catalog.drafts_for(target):
         if draft.kind == NGRAM:
@@ -150,17 +150,19 @@ def draft_ways(
         if problem:
             unusable.append(UnusableDraft(draft.id, problem))
         else:
-            ways.append(_way(draft, target.outline, shape))
-    return (*ways, *lookups(target.outline.architecture, has_state=bool(target.outline.state_bytes))), tuple(unusable)
+            drafts.append(_draft_option(draft, target.outline, shape))
+    return (*drafts, *lookup_options(target.outline.architecture, has_state=bool(target.outline.state_bytes))), tuple(
+        unusable
+    )
 
 
-def lookups(architecture: str, *, has_state: bool) -> tuple[DraftOption, ...]:
+def lookup_options(architecture: str, *, has_state: bool) -> tuple[DraftOption, ...]:
     """Return the model-free ways to draft: a lookup, and for a target with recurrent state also none.
 
     The states that a lookup's rollback needs may be worth more as free memory.
     """
-    way = lookup_option(architecture, has_state=has_state)
-    return (way, DraftOption(id="none", kind="none")) if has_state and way.kind == NGRAM else (way,)
+    draft = lookup_option(architecture, has_state=has_state)
+    return (draft, DraftOption(id="none", kind="none")) if has_state and draft.kind == NGRAM else (draft,)
 
 
 def lookup_option(architecture: str, *, has_state: bool) -> DraftOption:
@@ -180,7 +182,7 @@ def _problem(draft: DraftEntry, target: EntryShape) -> str:
     return "" if is_known else f"its size is not known{how}"
 
 
-def _way(draft: DraftEntry, target: EntryShape, shape: ModelShape) -> DraftOption:
+def _draft_option(draft: DraftEntry, target: EntryShape, shape: ModelShape) -> DraftOption:
     kind = BLOCK if draft.kind in BLOCKS else draft.kind
     default = DEFAULTS[kind]
     acceptance = PredictedAcceptance.of(draft.acceptance_lengths, default=default)
@@ -242,18 +244,18 @@ class DraftOnDisk:
         return read_draft_shape(self.header, self.kind)
 
     @property
-    def way(self) -> DraftOption:
+    def as_option(self) -> DraftOption:
         """Return the way to draft with it. Raises ModelFileError on senseless keys."""
-        return way_on_disk(self.label, self.shape, self.acceptance)
+        return draft_option_on_disk(self.label, self.shape, self.acceptance)
 
 
-def option_of_file(
+def make_file_option(
     header: Header, *, reference: str, label: str, catalog: Catalog, draft: DraftOnDisk | None = None
 ) -> ModelOption:
     """Return the option of a file, with its exact sizes. Raises ModelFileError on senseless keys."""
     shape = shape_of(header)
-    parameters, active = parameters_of(header, shape)
-    there = TargetOnDisk(
+    parameters, active = count_parameters(header, shape)
+    found = TargetOnDisk(
         reference=reference,
         label=label,
         quant=quantization_of(header) or header.main_type,
@@ -264,45 +266,45 @@ def option_of_file(
         draft_label=draft.label if draft else "",
         acceptance=draft.acceptance if draft else None,
     )
-    return replace(option_on_disk(there, catalog), age=age_of_file(header, catalog), header=header)
+    return replace(make_disk_option(found, catalog), age=age_of_file(header, catalog), header=header)
 
 
-def option_on_disk(there: TargetOnDisk, catalog: Catalog) -> ModelOption:
+def make_disk_option(found: TargetOnDisk, catalog: Catalog) -> ModelOption:
     return ModelOption(
-        target=there.label,
-        quant=there.quant,
-        reference=there.reference,
+        target=found.label,
+        quant=found.quant,
+        reference=found.reference,
         model=SpeedModel(
-            shape=there.shape,
-            parameters=there.parameters,
-            active_parameters=there.active,
-            arithmetic=arithmetic_of(there.quant, there.bits_per_weight),
+            shape=found.shape,
+            parameters=found.parameters,
+            active_parameters=found.active,
+            arithmetic=arithmetic_of(found.quant, found.bits_per_weight),
         ),
         quality_b=effective_b(
-            parameters_b=there.parameters / 1e9,
-            active_b=there.active / 1e9,
-            quant=there.quant,
-            bits_per_weight=there.bits_per_weight,
+            parameters_b=found.parameters / 1e9,
+            active_b=found.active / 1e9,
+            quant=found.quant,
+            bits_per_weight=found.bits_per_weight,
             quants=catalog.quants,
         ),
         age=Age(),
-        drafts=_ways_on_disk(there),
-        max_context=there.shape.max_context,
+        drafts=_disk_drafts(found),
+        max_context=found.shape.max_context,
         is_here=True,
     )
 
 
-def _ways_on_disk(there: TargetOnDisk) -> tuple[DraftOption, ...]:
-    shape, draft = there.shape, there.draft
-    without = lookups(shape.architecture, has_state=shape.has_state)
+def _disk_drafts(found: TargetOnDisk) -> tuple[DraftOption, ...]:
+    shape, draft = found.shape, found.draft
+    without = lookup_options(shape.architecture, has_state=shape.has_state)
     if draft is None or without[0].kind == "none":
         return without
     if draft.architecture in (EAGLE, BLOCK) and shape.architecture not in LAYER_INPUT_ARCHITECTURES:
         return without
-    return (way_on_disk(there.draft_label, draft, there.acceptance), *without)
+    return (draft_option_on_disk(found.draft_label, draft, found.acceptance), *without)
 
 
-def way_on_disk(label: str, draft: ModelShape, acceptance: PredictedAcceptance | None) -> DraftOption:
+def draft_option_on_disk(label: str, draft: ModelShape, acceptance: PredictedAcceptance | None) -> DraftOption:
     """Return the way to draft with a file on disk; an unreported acceptance is the default of its kind."""
     kind = draft.architecture if draft.is_head else DRAFT_MODEL
     return DraftOption(
@@ -314,7 +316,7 @@ def way_on_disk(label: str, draft: ModelShape, acceptance: PredictedAcceptance |
     )
 
 
-def parameters_of(header: Header, shape: ModelShape) -> tuple[float, float]:
+def count_parameters(header: Header, shape: ModelShape) -> tuple[float, float]:
     """Return the numbers of (all parameters, parameters that one token is multiplied with)."""
     total = active = 0.0
     used = shape.n_expert_used / shape.n_expert if shape.n_expert else 1.0

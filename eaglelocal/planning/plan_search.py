@@ -23,7 +23,7 @@ from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS, Comfort, terms
 from eaglelocal.planning.gpu_selection import select_gpus
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.rejections import why_lower, why_not_fits
+from eaglelocal.planning.rejections import explain_lower_score, explain_missing_memory
 
 CONTEXTS = (32768, 16384, COMFORTABLE_CTX, 4096)  # the context sizes to try if none is given, in this order
 KV_TYPES = ("f16", "q8_0", "q4_0")
@@ -33,7 +33,7 @@ KV_TYPES = ("f16", "q8_0", "q4_0")
 class SearchOutcome:
     """The result of a search. `rejected`: the nearest to being chosen first; `chosen`: None if nothing fits."""
 
-    rig: MachineSpec
+    machine: MachineSpec
     options: RunOptions
     chosen: Chosen | None
     rejected: tuple[Rejected, ...]
@@ -46,8 +46,8 @@ class SearchOutcome:
 
 
 def search_plan(
-    candidates: Sequence[ModelOption],
-    rig: MachineSpec,
+    models: Sequence[ModelOption],
+    machine: MachineSpec,
     options: RunOptions,
     *,
     measured: Mapping[str, MeasuredCosts] | None = None,
@@ -58,18 +58,20 @@ def search_plan(
 
     Raises UsageError if the options name GPUs that the machine does not have.
     """
-    search = _Search(rig, options, measured or {})
-    chosen = search.run(candidates)
-    rejected = [*search.rejected, *(search.outdone(chosen) if chosen else ()), *unusable(candidates)]
-    return SearchOutcome(rig=select_gpus(rig, options), options=options, chosen=chosen, rejected=tuple(rejected))
+    search = _Search(machine, options, measured or {})
+    chosen = search.run(models)
+    rejected = [*search.rejected, *(search.outscored(chosen) if chosen else ()), *unusable(models)]
+    return SearchOutcome(
+        machine=select_gpus(machine, options), options=options, chosen=chosen, rejected=tuple(rejected)
+    )
 
 
 def make_evaluator(
-    rig: MachineSpec, options: RunOptions, measured: Mapping[str, MeasuredCosts] | None = None
+    machine: MachineSpec, options: RunOptions, measured: Mapping[str, MeasuredCosts] | None = None
 ) -> CandidateEvaluator:
     """Return what weighs ways to run on this machine. Raises UsageError if the options name GPUs that it lacks."""
     return CandidateEvaluator(
-        select_gpus(rig, options),
+        select_gpus(machine, options),
         num_slots=options.parallel,
         measured=measured or {},
         shares=options.shares,
@@ -77,7 +79,7 @@ def make_evaluator(
     )
 
 
-def setups_for(option: ModelOption, options: RunOptions) -> tuple[CacheSetup, ...]:
+def candidate_setups(option: ModelOption, options: RunOptions) -> tuple[CacheSetup, ...]:
     """Return the contexts, cache types and window modes to try, roomiest first, up to the trained context."""
     most = min(option.max_context or max(CONTEXTS), max(CONTEXTS))
     contexts = (options.ctx,) if options.ctx else tuple(ctx for ctx in CONTEXTS if ctx <= most) or (most,)
@@ -85,13 +87,13 @@ def setups_for(option: ModelOption, options: RunOptions) -> tuple[CacheSetup, ..
     return tuple(
         CacheSetup(n_ctx=ctx, kv_type=kv_type, swa_full=whole)
         for ctx in contexts
-        for kv_type in kv_types_for(options)
-        if not problem_of_graph(option, options, kv_type)
+        for kv_type in candidate_kv_types(options)
+        if not graph_abort_reason(option, options, kv_type)
         for whole in windows
     )
 
 
-def problem_of_graph(option: ModelOption, options: RunOptions, kv_type: str) -> str:
+def graph_abort_reason(option: ModelOption, options: RunOptions, kv_type: str) -> str:
     """Return the reason why llama.cpp would abort with this cache type; empty if it would not.
 
     Each slot counts as a cache of its own, because whether slots share one depends on the offload.
@@ -99,7 +101,7 @@ def problem_of_graph(option: ModelOption, options: RunOptions, kv_type: str) -> 
     return graph_problem(option.shape.architecture, kv_type=kv_type, num_caches=options.parallel)
 
 
-def kv_types_for(options: RunOptions) -> tuple[str, ...]:
+def candidate_kv_types(options: RunOptions) -> tuple[str, ...]:
     """Return the cache types to try: the one asked for, else all; only f16 without flash attention."""
     if options.kv_type is not None:
         return (options.kv_type,)
@@ -117,7 +119,7 @@ def small_setups(setups: Sequence[CacheSetup]) -> Iterator[tuple[CacheSetup, ...
         yield tuple(setup for setup in setups if (setup.n_ctx, setup.swa_full) == (n_ctx, windows))
 
 
-def is_too_long(option: ModelOption, options: RunOptions) -> bool:
+def exceeds_trained_context(option: ModelOption, options: RunOptions) -> bool:
     """Return whether --ctx is more than the model was trained for."""
     return bool(options.ctx and option.max_context and options.ctx > option.max_context)
 
@@ -128,58 +130,66 @@ class _HeapEntry:
 
     minus_score: float
     order: int
-    way: Candidate = field(compare=False)
-    weighed: CandidateMemory | None = field(compare=False, default=None)  # None: the score is a bound
+    candidate: Candidate = field(compare=False)
+    memory: CandidateMemory | None = field(compare=False, default=None)  # None: the score is a bound
     is_split: bool = field(compare=False, default=False)  # it does not fit whole: a bound with some layers in RAM
 
 
 class _Search:
-    def __init__(self, rig: MachineSpec, options: RunOptions, measured: Mapping[str, MeasuredCosts]) -> None:
-        self._scale = make_evaluator(rig, options, measured)
+    def __init__(self, machine: MachineSpec, options: RunOptions, measured: Mapping[str, MeasuredCosts]) -> None:
+        self._evaluator = make_evaluator(machine, options, measured)
         self._options, self._goal = options, GOALS[options.goal]
         self._heap: list[_HeapEntry] = []
         self._order = 0
         self.rejected: list[Rejected] = []
 
-    def run(self, candidates: Sequence[ModelOption]) -> Chosen | None:
+    def run(self, models: Sequence[ModelOption]) -> Chosen | None:
         """Return the best way that fits; None if none does. Adds to `rejected`."""
-        too_large = [option for option in candidates if not self._push_bounds(option)]
+        too_large = [option for option in models if not self._push_bounds(option)]
         while self._heap:
             node = heapq.heappop(self._heap)
-            if node.weighed is not None:
+            if node.memory is not None:
                 self.rejected += [self._too_large(option) for option in too_large]
-                return Chosen(way=node.way, weighed=node.weighed)
+                return Chosen(candidate=node.candidate, memory=node.memory)
             if node.is_split:
-                self._try_on_host(node.way)
+                self._try_split(node.candidate)
             else:
-                self._try_at_once(node.way)
+                self._try_whole(node.candidate)
         self.rejected += [self._nearest_of(option) for option in too_large]
         return None
 
-    def outdone(self, chosen: Chosen) -> Iterator[Rejected]:
+    def outscored(self, chosen: Chosen) -> Iterator[Rejected]:
         """Yield the ways left in the heap as rejected: they score lower, whether they fit or not."""
         for node in sorted(self._heap):
-            way, is_bound = node.way, node.weighed is None
-            if way.option is chosen.way.option and way.draft.id == chosen.way.draft.id:
+            candidate, is_bound = node.candidate, node.memory is None
+            if candidate.option is chosen.candidate.option and candidate.draft.id == chosen.candidate.draft.id:
                 continue  # a lookup of no tokens became NO_LOOKUP, the same way as none
-            if is_bound and way.offload.is_whole and self._scale.lacks_gpu_bytes(way.option):
-                way = self._at_best(way) or way
-            reason = self._why_idle(way) or why_lower(way, chosen.way, self._goal, is_bound=is_bound)
-            yield Rejected(option=way.option, draft=way.draft.id, reason=reason, way=way, weighed=node.weighed)
+            if is_bound and candidate.offload.is_whole and self._evaluator.lacks_gpu_bytes(candidate.option):
+                candidate = self._best_bound(candidate) or candidate
+            reason = self._idle_reason(candidate) or explain_lower_score(
+                candidate, chosen.candidate, self._goal, is_bound=is_bound
+            )
+            yield Rejected(
+                option=candidate.option,
+                draft=candidate.draft.id,
+                reason=reason,
+                candidate=candidate,
+                memory=node.memory,
+            )
 
     # ---- inside
     @property
     def _may_split(self) -> bool:
-        return self._scale.has_gpus and self._options.gpu_layers is None
+        return self._evaluator.has_gpus and self._options.gpu_layers is None
 
-    def _may_part(self, option: ModelOption) -> bool:
+    def _may_split_experts(self, option: ModelOption) -> bool:
         """Return whether experts may lie in RAM while the rest of their layers is on GPUs."""
         is_open = self._options.n_cpu_moe is None and self._options.gpu_layers != 0
-        return self._scale.has_gpus and is_open and any(option.shape.expert_bytes)
+        return self._evaluator.has_gpus and is_open and any(option.shape.expert_bytes)
 
     def _offload(self, option: ModelOption) -> Offload:
         """Return the layers that the options put on the GPUs; all if they say nothing."""
-        if not self._scale.has_gpus:
+        if not self._evaluator.has_gpus:
             return WHOLE
         blocks, options = option.shape.n_layer + option.shape.n_layer_ahead, self._options
         layers = None if options.gpu_layers is None or options.gpu_layers > blocks else options.gpu_layers
@@ -187,11 +197,11 @@ class _Search:
 
     def _push_bounds(self, option: ModelOption) -> bool:
         """Push the bounds of an option, or reject it; return False if its weights exceed all free memory."""
-        if is_too_long(option, self._options):
+        if exceeds_trained_context(option, self._options):
             reason = f"it was trained for {option.max_context} tokens, --ctx asks for {self._options.ctx}"
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
             return True
-        if self._options.kv_type and (problem := problem_of_graph(option, self._options, self._options.kv_type)):
+        if self._options.kv_type and (problem := graph_abort_reason(option, self._options, self._options.kv_type)):
             reason = f"{problem}; --kv-type f16 goes, or --parallel 1"
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
             return True
@@ -199,20 +209,20 @@ class _Search:
             reason = f"{problem}, --n-cpu-moe asks for {self._options.n_cpu_moe}"
             self.rejected.append(Rejected(option=option, draft="", reason=reason))
             return True
-        free = self._scale.total_free_bytes
+        free = self._evaluator.total_free_bytes
         if free is not None and option.shape.weights_bytes > free:
             return False
-        roomiest, *_ = setups_for(option, self._options)
+        roomiest, *_ = candidate_setups(option, self._options)
         for draft in option.drafts:
             self._push(self._way(option, draft, roomiest, self._offload(option)))
         return True
 
-    def _push(self, way: Candidate, *, weighed: CandidateMemory | None = None, is_split: bool = False) -> None:
+    def _push(self, candidate: Candidate, *, memory: CandidateMemory | None = None, is_split: bool = False) -> None:
         self._order += 1
-        heapq.heappush(self._heap, _HeapEntry(-way.score, self._order, way, weighed, is_split))
+        heapq.heappush(self._heap, _HeapEntry(-candidate.score, self._order, candidate, memory, is_split))
 
     def _way(self, option: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload) -> Candidate:
-        prediction = self._scale.predict(option, draft, offload)
+        prediction = self._evaluator.predict(option, draft, offload)
         return Candidate(
             option=option,
             draft=NO_LOOKUP if draft.kind == NGRAM and not prediction.num_draft_tokens else draft,
@@ -234,48 +244,50 @@ class _Search:
             ),
         )
 
-    def _try_at_once(self, bound: Candidate) -> None:
+    def _try_whole(self, bound: Candidate) -> None:
         """Try the layers asked for, else all on the GPUs; push the best setup, or a bound with a part in RAM."""
-        setups = setups_for(bound.option, self._options)
-        smallest = self._scale.weigh(bound.option, bound.draft, setups[-1], bound.offload)
+        setups = candidate_setups(bound.option, self._options)
+        smallest = self._evaluator.estimate_memory(bound.option, bound.draft, setups[-1], bound.offload)
         if smallest.fits:
             self._push_roomiest(bound, setups)
-        elif at_best := self._at_best(replace(bound, setup=setups[0])):
+        elif at_best := self._best_bound(replace(bound, setup=setups[0])):
             self._push(at_best, is_split=True)
         else:
-            self._miss(replace(bound, setup=setups[-1]), smallest)
+            self._reject(replace(bound, setup=setups[-1]), smallest)
 
-    def _at_best(self, whole: Candidate) -> Candidate | None:
+    def _best_bound(self, whole: Candidate) -> Candidate | None:
         """Return the better bound with layers or experts in RAM; None if the options forbid both."""
         option, draft, fixed = whole.option, whole.draft, self._offload(whole.option)
         offloads = []
         if self._may_split:
-            offloads.append(self._scale.layers_at_best(option, draft, fixed.n_cpu_moe))
-        if self._may_part(option):
-            offloads.append(self._scale.experts_at_best(option, draft, fixed.gpu_layers))
-        ways = [self._way(option, draft, whole.setup, offload) for offload in offloads]
-        return max(ways, key=lambda way: way.score, default=None)
+            offloads.append(self._evaluator.max_gpu_layers(option, draft, fixed.n_cpu_moe))
+        if self._may_split_experts(option):
+            offloads.append(self._evaluator.min_cpu_experts(option, draft, fixed.gpu_layers))
+        candidates = [self._way(option, draft, whole.setup, offload) for offload in offloads]
+        return max(candidates, key=lambda candidate: candidate.score, default=None)
 
     def _push_roomiest(self, bound: Candidate, setups: Sequence[CacheSetup]) -> None:
         """Push the way with the best-scoring setup that fits; the smallest does."""
-        ways = (self._way(bound.option, bound.draft, setup, bound.offload) for setup in setups)
-        for way in sorted(ways, key=lambda way: -way.score):
-            weighed = self._scale.weigh(way.option, way.draft, way.setup, way.offload)
-            if weighed.fits:
-                return self._push_if_used(way, weighed)
+        candidates = (self._way(bound.option, bound.draft, setup, bound.offload) for setup in setups)
+        for candidate in sorted(candidates, key=lambda candidate: -candidate.score):
+            memory = self._evaluator.estimate_memory(
+                candidate.option, candidate.draft, candidate.setup, candidate.offload
+            )
+            if memory.fits:
+                return self._push_if_used(candidate, memory)
         raise AssertionError("the smallest setup fitted a moment ago")
 
-    def _try_on_host(self, bound: Candidate) -> None:
+    def _try_split(self, bound: Candidate) -> None:
         """Try with a part in RAM; a small cache leaves room for more layers on the GPUs."""
         option, draft = bound.option, bound.draft
         tried = []
-        for group in small_setups(setups_for(option, self._options)):
+        for group in small_setups(candidate_setups(option, self._options)):
             split = [each for setup in group for each in self._splits(option, draft, setup)]
-            found = [(way, weighed) for way, weighed in split if weighed.fits]
+            found = [(candidate, memory) for candidate, memory in split if memory.fits]
             if found:
                 return self._push_if_used(*max(found, key=lambda each: each[0].score))
             tried += split
-        return self._miss(*min(tried, key=lambda each: each[1].worst.missing_bytes))
+        return self._reject(*min(tried, key=lambda each: each[1].worst.missing_bytes))
 
     def _splits(
         self, option: ModelOption, draft: DraftOption, setup: CacheSetup
@@ -284,43 +296,49 @@ class _Search:
 
         If all experts are not enough, the latter has whole layers in RAM too.
         """
-        scale, fixed = self._scale, self._offload(option)
-        found = [scale.best_split(option, draft, setup, fixed.n_cpu_moe)] if self._may_split else []
-        if self._may_part(option):
-            offload, weighed = scale.best_experts(option, draft, setup, fixed.gpu_layers)
-            if self._may_split and not fits_gpus(weighed):
-                offload, weighed = scale.best_split(option, draft, setup, offload.n_cpu_moe)
-            found.append((offload, weighed))
-        yield from ((self._way(option, draft, setup, offload), weighed) for offload, weighed in found)
+        evaluator, fixed = self._evaluator, self._offload(option)
+        found = [evaluator.best_split(option, draft, setup, fixed.n_cpu_moe)] if self._may_split else []
+        if self._may_split_experts(option):
+            offload, memory = evaluator.best_experts(option, draft, setup, fixed.gpu_layers)
+            if self._may_split and not fits_gpus(memory):
+                offload, memory = evaluator.best_split(option, draft, setup, offload.n_cpu_moe)
+            found.append((offload, memory))
+        yield from ((self._way(option, draft, setup, offload), memory) for offload, memory in found)
 
-    def _push_if_used(self, way: Candidate, weighed: CandidateMemory) -> None:
-        idle = self._why_idle(way)
+    def _push_if_used(self, candidate: Candidate, memory: CandidateMemory) -> None:
+        idle = self._idle_reason(candidate)
         if idle:
-            rejected = Rejected(option=way.option, draft=way.draft.id, reason=idle, way=way, weighed=weighed)
+            rejected = Rejected(
+                option=candidate.option, draft=candidate.draft.id, reason=idle, candidate=candidate, memory=memory
+            )
             return self.rejected.append(rejected)
-        return self._push(way, weighed=weighed)
+        return self._push(candidate, memory=memory)
 
-    def _why_idle(self, way: Candidate) -> str:
-        return DOES_NOT_PAY if way.drafts_nothing and not self._options.names_draft else ""
+    def _idle_reason(self, candidate: Candidate) -> str:
+        return DOES_NOT_PAY if candidate.drafts_nothing and not self._options.names_draft else ""
 
-    def _miss(self, way: Candidate, weighed: CandidateMemory) -> None:
-        reason = why_not_fits(way, weighed)
-        self.rejected.append(Rejected(option=way.option, draft=way.draft.id, reason=reason, way=way, weighed=weighed))
+    def _reject(self, candidate: Candidate, memory: CandidateMemory) -> None:
+        reason = explain_missing_memory(candidate, memory)
+        self.rejected.append(
+            Rejected(
+                option=candidate.option, draft=candidate.draft.id, reason=reason, candidate=candidate, memory=memory
+            )
+        )
 
     def _too_large(self, option: ModelOption) -> Rejected:
-        free = self._scale.total_free_bytes or 0
+        free = self._evaluator.total_free_bytes or 0
         reason = f"{gib(option.shape.weights_bytes)} of weights, {gib(free)} to use in all"
         return Rejected(option=option, draft="", reason=reason)
 
     def _nearest_of(self, option: ModelOption) -> Rejected:
         """Return a too large option, weighed where it lacks least, for the message that nothing fits."""
-        draft, setup = option.drafts[-1], setups_for(option, self._options)[-1]
+        draft, setup = option.drafts[-1], candidate_setups(option, self._options)[-1]
         splits = self._splits(option, draft, setup)
-        way, weighed = min(splits, key=lambda each: each[1].worst.missing_bytes, default=(None, None))
-        if way is None or weighed is None:
-            way = self._way(option, draft, setup, self._offload(option))
-            weighed = self._scale.weigh(option, draft, setup, way.offload)
-        return replace(self._too_large(option), way=way, weighed=weighed)
+        candidate, memory = min(splits, key=lambda each: each[1].worst.missing_bytes, default=(None, None))
+        if candidate is None or memory is None:
+            candidate = self._way(option, draft, setup, self._offload(option))
+            memory = self._evaluator.estimate_memory(option, draft, setup, candidate.offload)
+        return replace(self._too_large(option), candidate=candidate, memory=memory)
 
 
 DOES_NOT_PAY = "it is predicted not to pay: verifying costs more than is accepted"
@@ -331,10 +349,10 @@ NO_LOOKUP = DraftOption(
 )
 
 
-def unusable(candidates: Sequence[ModelOption]) -> Iterator[Rejected]:
+def unusable(models: Sequence[ModelOption]) -> Iterator[Rejected]:
     """Yield the drafts that cannot be used, once for each target."""
     seen: set[tuple[str, str]] = set()
-    for option in candidates:
+    for option in models:
         for draft in option.unusable:
             if (option.target, draft.id) not in seen:
                 seen.add((option.target, draft.id))

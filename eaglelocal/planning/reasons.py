@@ -13,22 +13,22 @@ from eaglelocal.planning.plan_search import SearchOutcome
 
 def explain_choice(outcome: SearchOutcome, chosen: Chosen) -> tuple[str, ...]:
     """Return the reasons for the chosen plan, the most important first."""
-    way = chosen.way
+    candidate = chosen.candidate
     return (
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
         *_about_draft(chosen),
         *_about_memory(outcome, chosen),
         *_about_other_drafts(chosen),
-        *way.option.notes,
-        *outcome.rig.notes,
+        *candidate.option.notes,
+        *outcome.machine.notes,
     )
 
 
 def _about_goal(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
-    goal, way = GOALS[outcome.options.goal], chosen.way
-    quality = f"answers as of {way.option.quality_b:.1f} B parameters{age_text(way.option.age)}"
-    speed = way.prediction.spec_tok_s
+    goal, candidate = GOALS[outcome.options.goal], chosen.candidate
+    quality = f"answers as of {candidate.option.quality_b:.1f} B parameters{age_text(candidate.option.age)}"
+    speed = candidate.prediction.spec_tok_s
     if speed < goal.pace:
         yield f"{goal.name}: {quality}, though not at the {goal.pace:.0f} tokens/s that this goal wants"
     else:
@@ -44,25 +44,27 @@ def age_text(age: Age) -> str:
 
 def _about_layers(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
     """Yield the layers and experts that are not on the GPU, and why."""
-    way, options = chosen.way, outcome.options
-    if way.offload.is_whole:
+    candidate, options = chosen.candidate, outcome.options
+    if candidate.offload.is_whole:
         return
-    layers = way.option.shape.n_layer
-    memory = f" ({outcome.rig.assumed}, as assumed)" if outcome.rig.assumed else ""
-    if way.gpu_layers is not None:
+    layers = candidate.option.shape.n_layer
+    memory = f" ({outcome.machine.assumed}, as assumed)" if outcome.machine.assumed else ""
+    if candidate.gpu_layers is not None:
         why = "are on the GPU, as asked" if options.gpu_layers is not None else "fit the GPU"
-        yield f"{way.gpu_layers} of {layers + 1} layers {why}; the others run from main memory{memory}, prompts slowly"
-    if way.n_cpu_moe:
+        on_gpu = f"{candidate.gpu_layers} of {layers + 1} layers {why}"
+        yield f"{on_gpu}; the others run from main memory{memory}, prompts slowly"
+    if candidate.n_cpu_moe:
         why = ", as asked," if options.n_cpu_moe is not None else ""
-        yield f"the experts of {way.n_cpu_moe} of {layers} layers{why} run from main memory{memory}, prompts slowly"
-    if options.gpu_layers is None and any(gpu.kind == METAL for gpu in outcome.rig.gpus):
+        experts = f"the experts of {candidate.n_cpu_moe} of {layers} layers{why}"
+        yield f"{experts} run from main memory{memory}, prompts slowly"
+    if options.gpu_layers is None and any(gpu.kind == METAL for gpu in outcome.machine.gpus):
         yield "macOS lends the GPU no more; `sudo sysctl iogpu.wired_limit_mb=N` does, until the next start"
 
 
 def _about_draft(chosen: Chosen) -> Iterator[str]:
-    way = chosen.way
-    count, acceptance = way.prediction.num_draft_tokens, way.draft.acceptance
-    if way.drafts_nothing:
+    candidate = chosen.candidate
+    count, acceptance = candidate.prediction.num_draft_tokens, candidate.draft.acceptance
+    if candidate.drafts_nothing:
         yield "the draft is predicted not to pay, and taken as asked"
     elif acceptance is not None:
         source = "by its reported acceptance" if acceptance.is_reported else "by an assumed acceptance"
@@ -71,20 +73,20 @@ def _about_draft(chosen: Chosen) -> Iterator[str]:
     elif count:
         tokens = f"up to {count} looked-up tokens are" if count > 1 else "1 looked-up token is"
         yield f"{tokens} safe: a step that rejects {'all of them' if count > 1 else 'it'} takes at most twice as long"
-    yield from way.draft.notes
+    yield from candidate.draft.notes
 
 
 def _about_other_drafts(chosen: Chosen) -> Iterator[str]:
     """Yield the reasons why drafts cannot be used, if no model drafts."""
-    for draft in chosen.way.option.unusable if chosen.way.draft.shape is None else ():
+    for draft in chosen.candidate.option.unusable if chosen.candidate.draft.shape is None else ():
         yield f"not {draft.id}: {draft.reason}"
 
 
 def _about_memory(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
-    way, options = chosen.way, outcome.options
+    candidate, options = chosen.candidate, outcome.options
     if options.kv_type is not None:
-        yield f"the cache is {way.setup.kv_type}, as asked"
-    elif way.setup.kv_type != "f16":
-        yield f"the cache is {way.setup.kv_type}, which makes room for {way.setup.n_ctx} tokens"
-    if not way.setup.swa_full and way.option.shape.has_windows:
+        yield f"the cache is {candidate.setup.kv_type}, as asked"
+    elif candidate.setup.kv_type != "f16":
+        yield f"the cache is {candidate.setup.kv_type}, which makes room for {candidate.setup.n_ctx} tokens"
+    if not candidate.setup.swa_full and candidate.option.shape.has_windows:
         yield "layers with a window keep only that: a chat that branches is read again"

@@ -14,80 +14,80 @@ MAX_TOLD = 2
 CLEARLY = 1.05  # factor above the plan's speed or size from which on it is mentioned
 
 
-def why_not_fits(way: Candidate, weighed: CandidateMemory) -> str:
+def explain_missing_memory(candidate: Candidate, memory: CandidateMemory) -> str:
     """Return the device that lacks most, what it would hold, and what is free there, in words."""
-    load = weighed.worst
+    load = memory.worst
     return (
-        f"{gib(load.total)} on {load.room.device} even with {way.setup.n_ctx} tokens in {way.setup.kv_type}"
-        f"{lies_text(way, 'and')}, {gib(load.room.free_bytes or 0)} to use"
+        f"{gib(load.total)} on {load.room.device} even with {candidate.setup.n_ctx} tokens in {candidate.setup.kv_type}"
+        f"{lies_text(candidate, 'and')}, {gib(load.room.free_bytes or 0)} to use"
     )
 
 
-def lies_text(way: Candidate, joint: str) -> str:
+def lies_text(candidate: Candidate, joint: str) -> str:
     """Return `offload_text` after `joint`, to append to a sentence; empty if nothing is split."""
-    text = offload_text(way)
+    text = offload_text(candidate)
     return f" {joint} {text}" if text else ""
 
 
-def why_lower(way: Candidate, chosen: Candidate, goal: Goal, *, is_bound: bool) -> str:
+def explain_lower_score(candidate: Candidate, chosen: Candidate, goal: Goal, *, is_bound: bool) -> str:
     """Return in which terms a way scores below the chosen one, the largest first. `is_bound`: it was not weighed."""
-    lost = {term: chosen.terms[term] - way.terms[term] for term in Term}
+    lost = {term: chosen.terms[term] - candidate.terms[term] for term in Term}
     telling = sorted((term for term in Term if lost[term] > TELLING), key=lambda term: -lost[term])[:MAX_TOLD]
     if Term.SPEED in telling:  # whose clause says how many layers are on the GPU
         telling = [term for term in telling if term is not Term.HOST]
     if not telling:
-        return f"as good as the plan{beside(way, chosen)}, which comes first"
-    text = ", ".join(clause(term, way, chosen, is_bound=is_bound) for term in telling)
-    return f"{text}{pace_text(telling, way, chosen, goal)}{though(telling, way, chosen, is_bound=is_bound)}"
+        return f"as good as the plan{beside(candidate, chosen)}, which comes first"
+    text = ", ".join(clause(term, candidate, chosen, is_bound=is_bound) for term in telling)
+    return f"{text}{pace_text(telling, candidate, chosen, goal)}{though(telling, candidate, chosen, is_bound=is_bound)}"
 
 
-def beside(way: Candidate, chosen: Candidate) -> str:
-    return f" with {chosen.draft.id}" if way.option is chosen.option else ""
+def beside(candidate: Candidate, chosen: Candidate) -> str:
+    return f" with {chosen.draft.id}" if candidate.option is chosen.option else ""
 
 
-def clause(term: Term, way: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
+def clause(term: Term, candidate: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
     """Return one term of the score in words: the figure of this way (or its bound) and that of the plan."""
     best = "at best " if is_bound else ""
     match term:
         case Term.QUALITY:
-            what = "lesser answers" if way.option.answers_b < chosen.option.answers_b else "smaller"
-            return f"{what}: {sizes(way, chosen)}"
+            what = "lesser answers" if candidate.option.answers_b < chosen.option.answers_b else "smaller"
+            return f"{what}: {sizes(candidate, chosen)}"
         case Term.AGE:
-            return f"older: of {date(way)}, the plan of {date(chosen)}"
+            return f"older: of {date(candidate)}, the plan of {date(chosen)}"
         case Term.SPEED:
-            slow, plan = apart(way.prediction.spec_tok_s, chosen.prediction.spec_tok_s)
-            return f"slower: {best}{slow} tokens/s{lies_text(way, 'with')}, the plan {plan}"
+            slow, plan = apart(candidate.prediction.spec_tok_s, chosen.prediction.spec_tok_s)
+            return f"slower: {best}{slow} tokens/s{lies_text(candidate, 'with')}, the plan {plan}"
         case Term.CONTEXT:
-            return f"less context: {best}{way.setup.n_ctx} tokens, the plan {chosen.setup.n_ctx}"
+            return f"less context: {best}{candidate.setup.n_ctx} tokens, the plan {chosen.setup.n_ctx}"
         case Term.CACHE:
-            return f"a cache of {way.setup.kv_type}, the plan's is {chosen.setup.kv_type}"
+            return f"a cache of {candidate.setup.kv_type}, the plan's is {chosen.setup.kv_type}"
         case Term.WINDOWS:
             return "its cache keeps windows only"
         case Term.HOST:
-            return f"not all fits the GPU: {best}{offload_text(way)}"
+            return f"not all fits the GPU: {best}{offload_text(candidate)}"
         case Term.UNSEEN:
             return "nobody has seen its file"
 
 
-def sizes(way: Candidate, chosen: Candidate) -> str:
-    return f"as {way.option.quality_b:.1f} B, the plan as {chosen.option.quality_b:.1f} B"
+def sizes(candidate: Candidate, chosen: Candidate) -> str:
+    return f"as {candidate.option.quality_b:.1f} B, the plan as {chosen.option.quality_b:.1f} B"
 
 
-def date(way: Candidate) -> str:
-    return way.option.age.released or "no known date"
+def date(candidate: Candidate) -> str:
+    return candidate.option.age.released or "no known date"
 
 
-def pace_text(telling: list[Term], way: Candidate, chosen: Candidate, goal: Goal) -> str:
-    misses = way.prediction.spec_tok_s < goal.pace <= chosen.prediction.spec_tok_s
+def pace_text(telling: list[Term], candidate: Candidate, chosen: Candidate, goal: Goal) -> str:
+    misses = candidate.prediction.spec_tok_s < goal.pace <= chosen.prediction.spec_tok_s
     return f"; --goal {goal.name} wants {goal.pace:.0f}" if Term.SPEED in telling and misses else ""
 
 
-def though(telling: list[Term], way: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
+def though(telling: list[Term], candidate: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
     """Return in what the way is better than the plan, in words; empty if in nothing."""
-    speed, best = way.prediction.spec_tok_s, chosen.prediction.spec_tok_s
+    speed, best = candidate.prediction.spec_tok_s, chosen.prediction.spec_tok_s
     more = []
-    if Term.AGE in telling and way.option.quality_b > CLEARLY * chosen.option.quality_b:
-        more.append(sizes(way, chosen))
+    if Term.AGE in telling and candidate.option.quality_b > CLEARLY * chosen.option.quality_b:
+        more.append(sizes(candidate, chosen))
     if Term.SPEED not in telling and speed > CLEARLY * best:
         more.append(f"{'at best ' if is_bound else ''}{speed:.1f} tokens/s, the plan {best:.1f}")
     return f" (though {', '.join(more)})" if more else ""

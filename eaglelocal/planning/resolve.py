@@ -13,7 +13,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.hub.draft_resolver import FoundDraft, lookup_draft, requantize_draft
 from eaglelocal.hub.inflation.inflate import Progress
 from eaglelocal.hub.projector_resolver import FoundProjector
-from eaglelocal.hub.target_resolver import FoundTarget, find_target
+from eaglelocal.hub.target_resolver import FoundTarget
 from eaglelocal.planning.decision import DEFAULT_CTX, Decision
 from eaglelocal.planning.model_files import ModelFiles, find_files
 
@@ -31,10 +31,10 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     options = decision.options
     spec = parse_spec(options.spec)
     _check_slots(options.parallel)
-    files = decision.files or find_files(find_target(decision.target, on_progress=on_progress), options)
+    files = decision.files or find_files(decision.target, options, on_progress=on_progress)
     n_ctx = context_size(decision.ctx, files.target)
     split, shares = options.split_mode, options.shares
-    projector = FoundProjector() if decision.is_blind else files.projector
+    projector = FoundProjector() if decision.without_projector else files.projector
     draft = requantize_draft(_draft(decision, files), options.draft_type, on_progress=on_progress)
     return Plan(
         target=files.target.path,

@@ -152,7 +152,7 @@ def distinct_experts(shape: ModelShape, num_rows: int) -> float:
 
 
 def readings_of(
-    model: SpeedModel, where: Sequence[str], rig: MachineSpec, *, n_cpu_moe: int = 0, kv_type: str, num_cells: int
+    model: SpeedModel, where: Sequence[str], machine: MachineSpec, *, n_cpu_moe: int = 0, kv_type: str, num_cells: int
 ) -> list[DeviceWork]:
     """Return the work of each device for a decode with `num_cells` cells in the cache.
 
@@ -170,7 +170,7 @@ def readings_of(
         sent = used_share(shape) * sum(shape.experts_of_layer(layer) for layer in routed)
         readings.append(
             DeviceWork(
-                device=rig.device(name),
+                device=machine.device(name),
                 shared_bytes=shared + sum(cache_bytes(shape, layer, kv_type, num_cells) for layer in layers),
                 expert_bytes=sent,
                 num_layers=len(layers),
@@ -204,7 +204,7 @@ def draft_step_s(draft: ModelShape, device: DeviceSpec) -> float:
 def curve_of(
     model: SpeedModel,
     where: Sequence[str],
-    rig: MachineSpec,
+    machine: MachineSpec,
     draft: ModelShape | None,
     *,
     n_cpu_moe: int = 0,
@@ -212,9 +212,9 @@ def curve_of(
     measured: MeasuredCosts | None,
 ) -> Curve:
     """Return the cost curve of a model and its draft: measured on this machine if it was, else computed."""
-    device = rig.device(where[-1])  # the draft lies on the device of the output
+    device = machine.device(where[-1])  # the draft lies on the device of the output
     draft_s, block_size = (draft_step_s(draft, device), draft.block_size) if draft else (0.0, 1)
-    readings = readings_of(model, where, rig, n_cpu_moe=n_cpu_moe, kv_type=kv_type, num_cells=TYPICAL_CELLS)
+    readings = readings_of(model, where, machine, n_cpu_moe=n_cpu_moe, kv_type=kv_type, num_cells=TYPICAL_CELLS)
     if measured is None or not measured.decodes:
         return Curve(readings, model.shape, model.arithmetic, draft_s, block_size)
     steps = [cost.seconds for _, cost in measured.draft_steps if cost.num_rows == 1]

@@ -47,14 +47,14 @@ def planned(machine: str, goal: str = "balanced") -> SearchOutcome:
 def check_fits(outcome: SearchOutcome) -> None:
     """Assert that the chosen plan fits, by the arithmetic of memory alone."""
     assert outcome.chosen is not None
-    way = outcome.chosen.way
-    scale = make_evaluator(outcome.rig, outcome.options)
-    settled = scale.plan_of(way.option, way.draft, way.setup, way.offload)
-    rooms = subtract_margins(outcome.rig.rooms)
-    buffers = estimate(settled, way.option.shape, way.draft.shape, rooms)
+    candidate = outcome.chosen.candidate
+    evaluator = make_evaluator(outcome.machine, outcome.options)
+    settled = evaluator.make_sizing_plan(candidate.option, candidate.draft, candidate.setup, candidate.offload)
+    rooms = subtract_margins(outcome.machine.rooms)
+    buffers = estimate(settled, candidate.option.shape, candidate.draft.shape, rooms)
     for room in rooms:
         assert device_load(room, buffers, rooms).missing_bytes <= 0, room
-    assert outcome.chosen.weighed.sum.total_bytes <= outcome.chosen.weighed.budget_bytes
+    assert outcome.chosen.memory.sum.total_bytes <= outcome.chosen.memory.budget_bytes
 
 
 def chosen_of(outcome: SearchOutcome) -> Chosen:
@@ -63,13 +63,13 @@ def chosen_of(outcome: SearchOutcome) -> Chosen:
 
 
 def score_of(
-    scale: CandidateEvaluator, chosen: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload = WHOLE
+    evaluator: CandidateEvaluator, chosen: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload = WHOLE
 ) -> float:
     return score(
         GOALS["balanced"],
         quality_b=chosen.quality_b,
         age_worth=chosen.age.worth,
-        tok_s=scale.predict(chosen, draft, offload).spec_tok_s,
+        tok_s=evaluator.predict(chosen, draft, offload).spec_tok_s,
         comfort=Comfort(
             n_ctx=setup.n_ctx,
             kv_type=setup.kv_type,

@@ -27,7 +27,7 @@ from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.machine_spec import make_machine_spec
-from eaglelocal.planning.options import option_of_file
+from eaglelocal.planning.options import make_file_option
 from eaglelocal.planning.resolve import resolve
 from eaglelocal.planning.speed import curve_of, predict
 from eaglelocal.probe.bandwidth import measure_bandwidth
@@ -94,7 +94,7 @@ def one_round(client: EngineClient, path: Path, number: int, machine: Machine) -
 
 def predicted(path: Path, machine: Machine) -> float:
     catalog = load_catalog()
-    option = option_of_file(read_header(path), reference=str(path), label=path.stem, catalog=catalog)
+    option = make_file_option(read_header(path), reference=str(path), label=path.stem, catalog=catalog)
     rig = make_machine_spec(machine, catalog.machines)
     where = (RAM,) * (option.shape.n_layer + 1)
     curve = curve_of(option.model, where, rig, None, kv_type="f16", measured=None)

@@ -25,14 +25,14 @@ CONTINUES = " \\"  # continues a shell command on the next line
 # ---- for people
 def report_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) -> list[str]:
     """Return the report, at most WIDTH columns wide; with few reasons it fits a screen of 24 lines."""
-    way = chosen.way
+    candidate = chosen.candidate
     return [
-        *wrapped("machine  ", outcome.rig.name),
-        *wrapped("plan     ", f"{way.option.reference}, {draft_text(way)}"),
-        *wrapped("         ", setup_text(outcome, way)),
-        *wrapped("speed    ", speed_text(way, outcome.options.parallel)),
+        *wrapped("machine  ", outcome.machine.name),
+        *wrapped("plan     ", f"{candidate.option.reference}, {draft_text(candidate)}"),
+        *wrapped("         ", setup_text(outcome, candidate)),
+        *wrapped("speed    ", speed_text(candidate, outcome.options.parallel)),
         "",
-        *(bar_line(load, outcome) for load in chosen.weighed.used),
+        *(bar_line(load, outcome) for load in chosen.memory.used),
         *wrapped("         ", sum_text(chosen)),
         "",
         *reason_lines(explain_choice(outcome, chosen), show_all=show_all),
@@ -47,34 +47,34 @@ def reason_lines(found: Sequence[str], *, show_all: bool) -> list[str]:
     return [line for reason in shown for line in wrapped("- ", reason)]
 
 
-def draft_text(way: Candidate) -> str:
-    count = way.prediction.num_draft_tokens
-    if way.draft.kind == "none":
+def draft_text(candidate: Candidate) -> str:
+    count = candidate.prediction.num_draft_tokens
+    if candidate.draft.kind == "none":
         return "no draft"
-    return f"draft {way.draft.id}, {count} token{'' if count == 1 else 's'} ahead"
+    return f"draft {candidate.draft.id}, {count} token{'' if count == 1 else 's'} ahead"
 
 
-def setup_text(outcome: SearchOutcome, way: Candidate) -> str:
+def setup_text(outcome: SearchOutcome, candidate: Candidate) -> str:
     slots = outcome.options.parallel
-    tokens = f"{way.setup.n_ctx} token{'' if way.setup.n_ctx == 1 else 's'}"
+    tokens = f"{candidate.setup.n_ctx} token{'' if candidate.setup.n_ctx == 1 else 's'}"
     context = f"{slots} x {tokens} of context" if slots > 1 else f"{tokens} of context"
-    return f"{context}, cache {way.setup.kv_type}{layers_text(outcome, way)}"
+    return f"{context}, cache {candidate.setup.kv_type}{layers_text(outcome, candidate)}"
 
 
-def layers_text(outcome: SearchOutcome, way: Candidate) -> str:
-    if not outcome.rig.gpus:
+def layers_text(outcome: SearchOutcome, candidate: Candidate) -> str:
+    if not outcome.machine.gpus:
         return ""
-    blocks = way.option.shape.n_layer + 1
-    on_gpu = blocks if way.gpu_layers is None else min(way.gpu_layers, blocks)
-    experts = f", experts of {way.n_cpu_moe} of {blocks - 1} in main memory" if way.n_cpu_moe else ""
-    return f", {on_gpu} of {blocks} layers on the GPU{'s' if len(outcome.rig.gpus) > 1 else ''}{experts}"
+    blocks = candidate.option.shape.n_layer + 1
+    on_gpu = blocks if candidate.gpu_layers is None else min(candidate.gpu_layers, blocks)
+    experts = f", experts of {candidate.n_cpu_moe} of {blocks - 1} in main memory" if candidate.n_cpu_moe else ""
+    return f", {on_gpu} of {blocks} layers on the GPU{'s' if len(outcome.machine.gpus) > 1 else ''}{experts}"
 
 
-def speed_text(way: Candidate, num_slots: int) -> str:
-    prediction = way.prediction
+def speed_text(candidate: Candidate, num_slots: int) -> str:
+    prediction = candidate.prediction
     source = "measured here" if prediction.is_measured else "predicted"
     source += " for an answer alone" if num_slots > 1 else ""
-    if way.draft.acceptance is None:
+    if candidate.draft.acceptance is None:
         return f"{prediction.plain_tok_s:.1f} tokens/s, {source}"
     return (
         f"{prediction.spec_tok_s:.1f} tokens/s with the draft, {prediction.plain_tok_s:.1f} without "
@@ -94,7 +94,7 @@ def bar_line(load: DeviceLoad, outcome: SearchOutcome) -> str:
 
 
 def sum_text(chosen: Chosen) -> str:
-    sum = chosen.weighed.sum
+    sum = chosen.memory.sum
     parts = [("weights", sum.weights_bytes), ("cache", sum.kv_bytes)]
     if sum.draft_bytes:
         parts += [("draft", sum.draft_bytes), ("its cache", sum.draft_kv_bytes)]
@@ -119,13 +119,13 @@ def telling(outcome: SearchOutcome, chosen: Chosen) -> list[Rejected]:
     """Return at most SHOWN rejected candidates: one of the chosen target, then the best of other targets by score."""
     best: dict[str, Rejected] = {}
     for each in outcome.rejected:
-        if each.way is None or each.option.target == chosen.way.option.target:
+        if each.candidate is None or each.option.target == chosen.candidate.option.target:
             continue
         known = best.get(each.option.target)
-        if known is None or known.way is None or each.way.score > known.way.score:
+        if known is None or known.candidate is None or each.candidate.score > known.candidate.score:
             best[each.option.target] = each
-    ranked = sorted(best.values(), key=lambda each: -each.way.score if each.way else 0.0)
-    same = [each for each in outcome.rejected if each.option is chosen.way.option]
+    ranked = sorted(best.values(), key=lambda each: -each.candidate.score if each.candidate else 0.0)
+    same = [each for each in outcome.rejected if each.option is chosen.candidate.option]
     return [*same[:1], *ranked][:SHOWN]
 
 
@@ -143,28 +143,28 @@ def command_lines(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
 
 def commands(options: RunOptions, chosen: Chosen) -> dict[str, str | None]:
     """Return the commands to pull the files, import the head and run the plan; None for a step that is not needed."""
-    way = chosen.way
-    reference = shlex.quote(way.option.reference)
+    candidate = chosen.candidate
+    reference = shlex.quote(candidate.option.reference)
     command = "chat" if options.parallel == 1 else "serve"
-    run = " ".join([PROGRAM, command, "--target", reference, *run_flags(options, way)])
-    if way.option.is_here and way.draft.is_at_hand:
+    run = " ".join([PROGRAM, command, "--target", reference, *run_flags(options, candidate)])
+    if candidate.option.is_here and candidate.draft.is_at_hand:
         return {"pull": None, "import": None, "run": run}
-    pull = f"{PROGRAM} pull {reference} --draft {way.draft.id if way.draft.shape is not None else 'none'}"
-    source = way.draft.import_from
+    pull = f"{PROGRAM} pull {reference} --draft {candidate.draft.id if candidate.draft.shape is not None else 'none'}"
+    source = candidate.draft.import_from
     head = f"{PROGRAM} import {source} --target {reference}" if source else None
     return {"pull": pull, "import": head, "run": run}
 
 
-def run_flags(options: RunOptions, way: Candidate) -> Iterator[str]:
+def run_flags(options: RunOptions, candidate: Candidate) -> Iterator[str]:
     """Yield the flags that make a run use this plan."""
-    yield f"--ctx {way.setup.n_ctx}"
-    if way.setup.kv_type != "f16" or options.kv_type is not None:
-        yield f"--kv-type {way.setup.kv_type}"
-    if way.gpu_layers is not None:
-        yield f"--gpu-layers {way.gpu_layers}"
-    if way.n_cpu_moe or options.n_cpu_moe is not None:
-        yield f"--n-cpu-moe {way.n_cpu_moe}"
-    if draft := draft_flag(options, way):
+    yield f"--ctx {candidate.setup.n_ctx}"
+    if candidate.setup.kv_type != "f16" or options.kv_type is not None:
+        yield f"--kv-type {candidate.setup.kv_type}"
+    if candidate.gpu_layers is not None:
+        yield f"--gpu-layers {candidate.gpu_layers}"
+    if candidate.n_cpu_moe or options.n_cpu_moe is not None:
+        yield f"--n-cpu-moe {candidate.n_cpu_moe}"
+    if draft := draft_flag(options, candidate):
         yield f"--draft {shlex.quote(draft)}"
     if options.mmproj != "auto":
         yield f"--mmproj {shlex.quote(options.mmproj)}"
@@ -178,14 +178,14 @@ def run_flags(options: RunOptions, way: Candidate) -> Iterator[str]:
         yield f"--flash-attn {options.flash_attn}"
 
 
-def draft_flag(options: RunOptions, way: Candidate) -> str:
+def draft_flag(options: RunOptions, candidate: Candidate) -> str:
     """Return the value of --draft for the planned draft; "" if `auto` chooses it anyway."""
-    shape = way.option.shape
-    if way.draft.needs_naming:
-        return way.draft.id
-    if way.draft.shape is not None:
-        return options.draft if options.names_draft and way.option.is_here else ""
-    return way.draft.kind if lookup_option(shape.architecture, has_state=shape.has_state).kind == NGRAM else ""
+    shape = candidate.option.shape
+    if candidate.draft.needs_naming:
+        return candidate.draft.id
+    if candidate.draft.shape is not None:
+        return options.draft if options.names_draft and candidate.option.is_here else ""
+    return candidate.draft.kind if lookup_option(shape.architecture, has_state=shape.has_state).kind == NGRAM else ""
 
 
 def continued(begin: str, command: str) -> list[str]:
@@ -214,7 +214,7 @@ def outcome_object(outcome: SearchOutcome) -> dict[str, object]:
     """Return the JSON object of `plan --json`; `chosen` is null if nothing fits."""
     chosen = outcome.chosen
     return {
-        "machine": outcome.rig.name,
+        "machine": outcome.machine.name,
         "goal": outcome.options.goal,
         "devices": [
             {
@@ -224,7 +224,7 @@ def outcome_object(outcome: SearchOutcome) -> dict[str, object]:
                 "free_bytes": device.free_bytes,
                 "bandwidth_bytes_s": device.bytes_s,
             }
-            for device in outcome.rig.devices
+            for device in outcome.machine.devices
         ],
         "chosen": chosen_object(outcome, chosen) if chosen else None,
         "rejected": [rejected_object(each) for each in outcome.rejected],
@@ -232,19 +232,19 @@ def outcome_object(outcome: SearchOutcome) -> dict[str, object]:
 
 
 def chosen_object(outcome: SearchOutcome, chosen: Chosen) -> dict[str, object]:
-    way, sum = chosen.way, chosen.weighed.sum
+    candidate, sum = chosen.candidate, chosen.memory.sum
     return {
-        "target": way.option.target,
-        "quant": way.option.quant,
-        "reference": way.option.reference,
-        "draft": way.draft.id,
-        "draft_kind": way.draft.kind,
-        "num_draft_tokens": way.prediction.num_draft_tokens,
-        "ctx": way.setup.n_ctx,
+        "target": candidate.option.target,
+        "quant": candidate.option.quant,
+        "reference": candidate.option.reference,
+        "draft": candidate.draft.id,
+        "draft_kind": candidate.draft.kind,
+        "num_draft_tokens": candidate.prediction.num_draft_tokens,
+        "ctx": candidate.setup.n_ctx,
         "parallel": outcome.options.parallel,
-        "kv_type": way.setup.kv_type,
-        "gpu_layers": way.gpu_layers,
-        "n_cpu_moe": way.n_cpu_moe,
+        "kv_type": candidate.setup.kv_type,
+        "gpu_layers": candidate.gpu_layers,
+        "n_cpu_moe": candidate.n_cpu_moe,
         "memory": {
             "weights_bytes": sum.weights_bytes,
             "kv_bytes": sum.kv_bytes,
@@ -253,20 +253,20 @@ def chosen_object(outcome: SearchOutcome, chosen: Chosen) -> dict[str, object]:
             "images_bytes": sum.images_bytes,
             "compute_bytes": sum.compute_bytes,
             "total_bytes": sum.total_bytes,
-            "budget_bytes": chosen.weighed.budget_bytes,
+            "budget_bytes": chosen.memory.budget_bytes,
             "devices": [
                 {"device": load.room.device, "used_bytes": load.total, "budget_bytes": load.room.free_bytes}
-                for load in chosen.weighed.used
+                for load in chosen.memory.used
             ],
         },
         "predicted": {
-            "plain_tok_s": way.prediction.plain_tok_s,
-            "spec_tok_s": way.prediction.spec_tok_s,
-            "is_measured": way.prediction.is_measured,
+            "plain_tok_s": candidate.prediction.plain_tok_s,
+            "spec_tok_s": candidate.prediction.spec_tok_s,
+            "is_measured": candidate.prediction.is_measured,
         },
-        "released": way.option.age.released or None,
-        "score": way.score,
-        "terms": {term.value: worth for term, worth in way.terms.items()},
+        "released": candidate.option.age.released or None,
+        "score": candidate.score,
+        "terms": {term.value: worth for term, worth in candidate.terms.items()},
         "reasons": list(explain_choice(outcome, chosen)),
         "commands": commands(outcome.options, chosen),
     }

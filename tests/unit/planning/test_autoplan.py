@@ -116,7 +116,7 @@ def test_models_that_do_not_fit_leave_the_embedded_one(hub: Path, monkeypatch: p
     pulled(hub, "llama-3.3-70b")
     found = on(CPU_ONLY, monkeypatch, RunOptions())
     assert found.target == "demo"
-    assert found.note == "none of the models on disk fits this machine as it is asked"
+    assert found.note == "none of the models on disk fits this machine with these options"
 
 
 def test_what_cannot_answer_is_passed_over(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_processor_keeps_the_usual_context(tmp_path: Path, monkeypatch: pytest
 def test_an_embedded_model_that_fits_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     found = on(SMALL_CARD, monkeypatch, RunOptions(target=target))
     assert (found.target, found.gpu_layers, found.n_cpu_moe, found.note, found.fits) == (target, None, None, "", True)
-    assert not (found.without_draft or found.is_blind)
+    assert not (found.without_draft or found.without_projector)
 
 
 def test_a_large_embedded_model_keeps_layers_on_the_host(
@@ -292,7 +292,7 @@ def test_cards_that_are_not_known_are_left_to_loading(
 ) -> None:
     path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-8b"]))
     found = on(TWO_CARDS, monkeypatch, dataclasses.replace(RunOptions(target=path), **said))
-    assert found.way is None and found.fits
+    assert found.candidate is None and found.fits
 
 
 def test_without_a_target_everything_is_asked_once(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +336,7 @@ def test_images_are_done_without_before_layers_leave_the_card_or_context_is_shor
     seeing: str, monkeypatch: pytest.MonkeyPatch, gib: float, sees: bool
 ) -> None:
     found = on(with_card(gib), monkeypatch, RunOptions(target=seeing, draft="ngram"))
-    assert found.is_blind == (not sees)
+    assert found.without_projector == (not sees)
     assert ("no images, for want of memory" in found.note) == (not sees)
     plan = make_plan(found, on_progress=lambda fraction, what: None)
     assert (plan.projector is not None) == sees

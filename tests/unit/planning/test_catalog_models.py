@@ -19,7 +19,7 @@ from eaglelocal.hub.pulled_drafts import remember_draft
 from eaglelocal.loading import calibration_store
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.catalog_models import entry_options
-from eaglelocal.planning.disk_choice import best_on_disk
+from eaglelocal.planning.disk_choice import choose_on_disk
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.measured_costs import measured_costs
 from eaglelocal.planning.options import ModelOption, options_of
@@ -38,7 +38,7 @@ MACHINE = Machine(
     llama_cpp=LlamaCpp(version="0.3.36", backends=("cpu",)),
 )
 HOST = DeviceSpec(name=RAM, label="RAM", kind=CPU, total_bytes=None, free_bytes=32 * 2**30, bytes_s=40e9, flops=1e12)
-HERE = MachineSpec(name="this one", host=HOST, machine=MACHINE)
+HERE = MachineSpec(name="this one", host=HOST, probed=MACHINE)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_what_is_on_disk_is_exact_and_need_not_be_fetched(hub: Path, catalog: Ca
     others = {quant: option for quant, option in found.items() if quant != "Q4_K_M"}
     known = {option.quant: option for option in options_of(catalog.target("qwen3-8b"), catalog)}
     assert others == {quant: option for quant, option in known.items() if quant != "Q4_K_M"}
-    assert {way.id for way in here.drafts} == {way.id for way in known["Q4_K_M"].drafts}
+    assert {candidate.id for candidate in here.drafts} == {candidate.id for candidate in known["Q4_K_M"].drafts}
 
 
 def test_a_quantization_that_the_catalogue_does_not_list(hub: Path, catalog: Catalog) -> None:
@@ -99,8 +99,8 @@ def test_a_dynamic_one_that_stands_for_a_listed_one_counts_once(hub: Path, catal
 def test_a_draft_that_does_not_fit_is_not_at_hand(hub: Path, catalog: Catalog) -> None:
     pulled(hub, TARGET_REPO, "Qwen3-8B-Q4_K_M", EIGHT)
     pulled(hub, DRAFT_REPO, "Qwen3-0.6B-Q8_0", replace(SMALL, n_vocab=SMALL.n_vocab - 5000))
-    way = next(way for way in options(catalog)["Q4_K_M"].drafts if way.id == "plain-qwen3-0.6b")
-    assert not way.is_here
+    candidate = next(candidate for candidate in options(catalog)["Q4_K_M"].drafts if candidate.id == "plain-qwen3-0.6b")
+    assert not candidate.is_here
 
 
 def test_a_draft_that_auto_takes_is_the_catalogues_own(hub: Path, catalog: Catalog) -> None:
@@ -108,9 +108,11 @@ def test_a_draft_that_auto_takes_is_the_catalogues_own(hub: Path, catalog: Catal
     header = read_header(pulled(hub, DRAFT_REPO, "Qwen3-0.6B-Q8_0", SMALL))
 
     def draft() -> dict[str, object]:
-        way = next(way for way in options(catalog)["Q4_K_M"].drafts if way.id == "plain-qwen3-0.6b")
-        assert way.shape == shape_of(header)
-        return {"here": way.is_here, "named": way.needs_naming}
+        candidate = next(
+            candidate for candidate in options(catalog)["Q4_K_M"].drafts if candidate.id == "plain-qwen3-0.6b"
+        )
+        assert candidate.shape == shape_of(header)
+        return {"here": candidate.is_here, "named": candidate.needs_naming}
 
     assert draft() == {"here": True, "named": True}  # nobody asked for the two together
     file = locations.pulled_drafts_file()
@@ -127,7 +129,7 @@ AHEAD = replace(HYBRID, n_layer=HYBRID.n_layer + 1, keys=HYBRID.keys | {"nextn_p
 def test_a_model_that_drafts_for_itself_is_at_hand_where_its_file_has_the_layer(hub: Path, catalog: Catalog) -> None:
     pulled(hub, PLAIN_REPO, "Qwen3.6-27B-Q4_K_M", HYBRID)
     plain = options(catalog, "qwen3.6-27b")["Q4_K_M"]
-    drafts = {way.id: way for way in plain.drafts}
+    drafts = {candidate.id: candidate for candidate in plain.drafts}
     assert plain.is_here and not drafts["mtp-qwen3.6-27b"].is_here
     header = read_header(pulled(hub, MTP_REPO, "Qwen3.6-27B-Q4_K_M", AHEAD))
     whole = options(catalog, "qwen3.6-27b")["Q4_K_M"]
@@ -161,13 +163,13 @@ def test_what_was_measured_here_decides(hub: Path, catalog: Catalog) -> None:
     both = [*options(catalog, quant="Q4_K_M").values(), *options(catalog, "qwen3-0.6b", quant="Q8_0").values()]
 
     def best(rig: MachineSpec = HERE) -> tuple[str, bool]:
-        way = best_on_disk(both, rig, measured=measured_costs(both, rig))
-        assert way is not None
-        return way.option.reference, way.prediction.is_measured
+        candidate = choose_on_disk(both, rig, measured=measured_costs(both, rig))
+        assert candidate is not None
+        return candidate.option.reference, candidate.prediction.is_measured
 
     assert best() == ("qwen3-8b:Q4_K_M", False)
     measure(slow, 2.0, gpu_layers=0)  # other places are another curve
     assert best() == ("qwen3-8b:Q4_K_M", False)
     measure(slow, 2.0)
     assert best() == ("qwen3-0.6b:Q8_0", False)
-    assert best(replace(HERE, machine=None)) == ("qwen3-8b:Q4_K_M", False)  # a machine of the catalogue
+    assert best(replace(HERE, probed=None)) == ("qwen3-8b:Q4_K_M", False)  # a machine of the catalogue

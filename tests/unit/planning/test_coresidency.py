@@ -145,7 +145,7 @@ def test_a_model_does_not_lose_its_sight_for_another(
 ) -> None:
     on(rig_with(card))
     alone, first, others = settled(seeing, files["qwen3-0.6b"])
-    assert not (alone.is_blind or first.is_blind)
+    assert not (alone.without_projector or first.without_projector)
     leaving = household(first, *others.values()).victims(files["qwen3-0.6b"], [seeing])
     assert leaving == ([] if stays else [seeing])
 

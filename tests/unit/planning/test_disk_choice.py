@@ -13,9 +13,9 @@ from eaglelocal.catalog.known_machines import CPU
 from eaglelocal.core.costs import MeasuredCosts, SizeCost
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM
-from eaglelocal.planning.disk_choice import AS_USUAL, best_on_disk
+from eaglelocal.planning.disk_choice import AS_USUAL, choose_on_disk
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
-from eaglelocal.planning.options import ModelOption, option_of_file
+from eaglelocal.planning.options import ModelOption, make_file_option
 
 GIB = 2**30
 
@@ -33,13 +33,13 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelOption]:
     found = {}
     for name in ("qwen3-0.6b", "qwen3-8b"):
         header = read_header(write_sketch(folder / f"{name}.gguf", REAL[name]))
-        found[name] = option_of_file(header, reference=name, label=name, catalog=load_catalog())
+        found[name] = make_file_option(header, reference=name, label=name, catalog=load_catalog())
     return found
 
 
 def best(options: dict[str, ModelOption], rig: MachineSpec, **asked: int) -> str | None:
-    way = best_on_disk(list(options.values()), rig, replace(AS_USUAL, **asked))
-    return None if way is None else way.option.reference
+    candidate = choose_on_disk(list(options.values()), rig, replace(AS_USUAL, **asked))
+    return None if candidate is None else candidate.option.reference
 
 
 def test_what_fits_and_answers_quickly_enough(options: dict[str, ModelOption]) -> None:
@@ -63,13 +63,13 @@ def test_only_what_is_here_counts(options: dict[str, ModelOption]) -> None:
 def test_what_was_measured_outweighs_what_was_computed(options: dict[str, ModelOption]) -> None:
     """8 B would do by its bytes; here it took two seconds a token."""
     slow = MeasuredCosts(decodes=(SizeCost(1, 2.0, 9), SizeCost(2, 2.2, 9)))
-    way = best_on_disk(list(options.values()), processor(32), measured={"qwen3-8b": slow})
-    assert way is not None and way.option.reference == "qwen3-0.6b"
+    candidate = choose_on_disk(list(options.values()), processor(32), measured={"qwen3-8b": slow})
+    assert candidate is not None and candidate.option.reference == "qwen3-0.6b"
 
 
 def test_a_quantized_cache_is_for_want_of_memory_only(options: dict[str, ModelOption]) -> None:
     eight = [options["qwen3-8b"]]
-    roomy, tight = (best_on_disk(eight, processor(gib), replace(AS_USUAL, ctx=16384)) for gib in (32, 11))
+    roomy, tight = (choose_on_disk(eight, processor(gib), replace(AS_USUAL, ctx=16384)) for gib in (32, 11))
     assert roomy is not None and roomy.setup.kv_type == "f16"
     assert tight is not None and tight.setup.kv_type != "f16"
 
@@ -80,7 +80,7 @@ def test_a_better_quantization_of_the_same_size_is_taken(tmp_path: Path, name: s
     found = {}
     for reference, type, stem in (("plain", "Q4_0", "8b-Q4_0"), ("better", "Q4_K", name)):
         header = read_header(write_sketch(tmp_path / f"{stem}.gguf", replace(REAL["qwen3-8b"], type=type)))
-        found[reference] = option_of_file(header, reference=reference, label=reference, catalog=load_catalog())
+        found[reference] = make_file_option(header, reference=reference, label=reference, catalog=load_catalog())
     assert found["better"].quant in ("Q4_K_M", "Q4_K")
     assert best(found, processor(32)) == "better"
 
@@ -88,7 +88,7 @@ def test_a_better_quantization_of_the_same_size_is_taken(tmp_path: Path, name: s
 def test_the_quantization_is_what_name_or_header_say(tmp_path: Path) -> None:
     def quant(stem: str, sketch: Sketch) -> str:
         header = read_header(write_sketch(tmp_path / f"{stem}.gguf", sketch))
-        return option_of_file(header, reference=stem, label=stem, catalog=load_catalog()).quant
+        return make_file_option(header, reference=stem, label=stem, catalog=load_catalog()).quant
 
     small = replace(REAL["qwen3-0.6b"], type="Q4_K")
     assert quant("small-UD-Q4_K_XL", replace(small, file_type=15)) == "UD-Q4_K_XL"

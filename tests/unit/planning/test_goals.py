@@ -43,7 +43,7 @@ def test_more_speed_is_worth_most_where_speed_is_the_goal(tok_s: float, factor: 
 @pytest.mark.parametrize(("goal", "pick"), [("quality", "large"), ("balanced", "middle"), ("speed", "small")])
 def test_goals_differ(goal: str, pick: str) -> None:
     ways = {"large": (70.0, 6.0), "middle": (30.0, 30.0), "small": (8.0, 200.0)}
-    best = max(ways, key=lambda way: scored(goal, *ways[way]))
+    best = max(ways, key=lambda candidate: scored(goal, *ways[candidate]))
     assert best == pick
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.planning.model_age import MOST_YEARS, WORTH_OF_YEAR, Age, age_of_file
-from eaglelocal.planning.options import ModelOption, option_of_file
+from eaglelocal.planning.options import ModelOption, make_file_option
 
 months = st.builds("{:04}-{:02}".format, st.integers(2018, 2032), st.integers(1, 12))
 
@@ -80,7 +80,7 @@ def test_generations_as_people_rank_them(better: str, than: str) -> None:
 def option_of(folder: Path, sketch: Sketch, name: str = "x.gguf") -> ModelOption:
     folder.mkdir(parents=True, exist_ok=True)
     header = read_header(write_sketch(folder / name, sketch))
-    return option_of_file(header, reference="x", label="x", catalog=catalog())
+    return make_file_option(header, reference="x", label="x", catalog=catalog())
 
 
 SMALL = REAL["qwen3-0.6b"]

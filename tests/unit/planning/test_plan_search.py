@@ -33,7 +33,7 @@ from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvalua
 from eaglelocal.planning.goals import COMFORTABLE_CTX, GOALS
 from eaglelocal.planning.no_fit_hints import explain_no_fit
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.plan_search import DOES_NOT_PAY, search_plan, setups_for
+from eaglelocal.planning.plan_search import DOES_NOT_PAY, candidate_setups, search_plan
 from eaglelocal.planning.reasons import explain_choice
 
 memory = st.floats(0.5, 100.0)
@@ -49,7 +49,7 @@ def test_what_is_chosen_always_fits(
     outcome = search_plan(some_options(), machine_of(ram_gib, gpus), RunOptions(goal=goal, ctx=ctx, parallel=num_slots))
     if outcome.chosen is not None:
         check_fits(outcome)
-        assert ctx is None or outcome.chosen.way.setup.n_ctx == ctx
+        assert ctx is None or outcome.chosen.candidate.setup.n_ctx == ctx
     else:
         message, hint = explain_no_fit(outcome)
         assert "nothing fits" in message and hint
@@ -65,7 +65,7 @@ def test_more_memory_is_never_worse(ram_gib: float, gpu_gib: float, goal: str, m
     large = search_plan(some_options(), machine_of(ram_gib + more * (not on_card), (gpu_gib + more * on_card,)), asked)
     if small.chosen is not None:
         assert large.chosen is not None
-        assert large.chosen.way.score >= small.chosen.way.score - 1e-9
+        assert large.chosen.candidate.score >= small.chosen.candidate.score - 1e-9
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_best_first_finds_what_weighing_everything_finds(ram_gib: float, gpus: t
     targets = ("qwen3-8b", "gemma-4-31b", "qwen3.6-27b", "qwen3-30b-a3b")
     options = [each for each in some_options() if each.target in targets and each.quant == "Q4_K_M"]
     asked, machine = RunOptions(goal="balanced"), machine_of(ram_gib, gpus)
-    scale, best = CandidateEvaluator(machine, num_slots=1, measured={}), float("-inf")
+    evaluator, best = CandidateEvaluator(machine, num_slots=1, measured={}), float("-inf")
     for each, draft, setup, offload in everything(options, asked, has_gpus=bool(gpus)):
-        value = score_of(scale, each, draft, setup, offload)
-        if value > best and scale.weigh(each, draft, setup, offload).fits:
+        value = score_of(evaluator, each, draft, setup, offload)
+        if value > best and evaluator.estimate_memory(each, draft, setup, offload).fits:
             best = value
-    assert chosen_of(search_plan(options, machine, asked)).way.score == pytest.approx(best, abs=1e-9)
+    assert chosen_of(search_plan(options, machine, asked)).candidate.score == pytest.approx(best, abs=1e-9)
 
 
 def everything(
@@ -93,7 +93,7 @@ def everything(
         parted = [*map(partial(Offload, None), counts[1:]), *(Offload(layers, counts[-1]) for layers in counts)]
         offloads = [*map(Offload, counts), *(parted if each.shape.expert_bytes else ())]
         for draft in each.drafts:
-            for setup in setups_for(each, asked):
+            for setup in candidate_setups(each, asked):
                 yield each, draft, setup, WHOLE
                 if has_gpus and setup.n_ctx <= COMFORTABLE_CTX:
                     yield from ((each, draft, setup, offload) for offload in offloads)
@@ -101,16 +101,16 @@ def everything(
 
 @pytest.mark.parametrize("gpus", [(7.0,), (14.0,), (8.0, 6.0), (6.0, 10.0, 5.0)])
 def test_as_many_layers_are_on_the_gpus_as_they_hold(gpus: tuple[float, ...]) -> None:
-    scale, setup = (
+    evaluator, setup = (
         CandidateEvaluator(machine_of(100, gpus), num_slots=1, measured={}),
         CacheSetup(n_ctx=8192, kv_type="f16"),
     )
     for each in some_options():
         for draft in each.drafts:
-            offload, weighed = scale.best_split(each, draft, setup)
-            assert fits_gpus(weighed)
+            offload, memory = evaluator.best_split(each, draft, setup)
+            assert fits_gpus(memory)
             layers, blocks = offload.gpu_layers or 0, each.shape.n_layer + each.shape.n_layer_ahead + 1
-            assert layers == blocks or not fits_gpus(scale.weigh(each, draft, setup, Offload(layers + 1)))
+            assert layers == blocks or not fits_gpus(evaluator.estimate_memory(each, draft, setup, Offload(layers + 1)))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_two_slots_are_weighed_as_they_are_loaded(
     num_slots: int, gpus: tuple[float, ...], layers: int | None, unified: bool
 ) -> None:
     """With one cache where layers lie on a GPU and none has a window, as fitting.with_caches has it."""
-    scale, setup = (
+    evaluator, setup = (
         CandidateEvaluator(machine_of(100, gpus), num_slots=num_slots, measured={}),
         CacheSetup(n_ctx=8192, kv_type="f16"),
     )
@@ -135,7 +135,7 @@ def test_two_slots_are_weighed_as_they_are_loaded(
     assert windowed == {True, False}
     for each in some_options():
         expected = unified and (num_slots == 1 or not branch_problem(each.shape))
-        assert scale.plan_of(each, each.drafts[0], setup, Offload(layers)).unified is expected
+        assert evaluator.make_sizing_plan(each, each.drafts[0], setup, Offload(layers)).unified is expected
 
 
 # ---- what is said
@@ -144,22 +144,22 @@ def test_two_slots_are_weighed_as_they_are_loaded(
 def test_only_what_the_engine_runs_is_picked() -> None:
     for machine in ("rtx-3090", "a6000", "m2-max-32gb", "cpu-16gb", "rtx-pro-6000"):
         for goal in GOALS:
-            way = chosen_of(planned(machine, goal)).way
-            assert way.draft.kind in ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
+            candidate = chosen_of(planned(machine, goal)).candidate
+            assert candidate.draft.kind in ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
 
 
 def test_hybrid_targets_have_short_drafts_and_keep_states_for_them() -> None:
     outcome = search_plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced"))
     chosen = chosen_of(outcome)
-    assert chosen.way.draft.id == "mtp-qwen3.6-27b"
-    assert 0 < chosen.way.prediction.num_draft_tokens <= PLANNED_ROLLBACK
+    assert chosen.candidate.draft.id == "mtp-qwen3.6-27b"
+    assert 0 < chosen.candidate.prediction.num_draft_tokens <= PLANNED_ROLLBACK
     check_fits(outcome)
 
 
 def test_states_for_a_lookup_are_not_kept_where_they_cost_layers_on_the_gpu() -> None:
     many = search_plan((option("qwen3.6-27b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced", parallel=16))
-    way = chosen_of(many).way
-    assert (way.draft.kind, way.gpu_layers) == ("none", None)
+    candidate = chosen_of(many).candidate
+    assert (candidate.draft.kind, candidate.gpu_layers) == ("none", None)
     check_fits(many)
 
 
@@ -167,16 +167,17 @@ def test_a_draft_with_states_of_its_own_is_no_way() -> None:
     target = catalog().targets["qwen3.6-27b"]
     (entry,) = [draft for draft in catalog().drafts_for(target) if draft.id == "plain-qwen3.5-0.8b"]
     assert "keeps recurrent state itself" in unsupported_reason(entry, target.outline)
-    assert entry.id not in [way.id for way in option("qwen3.6-27b", "Q4_K_M").drafts]
+    assert entry.id not in [candidate.id for candidate in option("qwen3.6-27b", "Q4_K_M").drafts]
 
 
 def test_layers_on_the_host_are_said_and_slow() -> None:
     large = search_plan((option("qwen3-32b", "Q4_K_M"),), rig("cuda-16gb"), RunOptions(goal="balanced", ctx=8192))
-    way = chosen_of(large).way
-    assert way.gpu_layers is not None and 0 < way.gpu_layers < 65
-    assert way.prediction.plain_tok_s < 10
+    candidate = chosen_of(large).candidate
+    assert candidate.gpu_layers is not None and 0 < candidate.gpu_layers < 65
+    assert candidate.prediction.plain_tok_s < 10
     assert any(
-        reason.startswith(f"{way.gpu_layers} of 65 layers fit") for reason in explain_choice(large, chosen_of(large))
+        reason.startswith(f"{candidate.gpu_layers} of 65 layers fit")
+        for reason in explain_choice(large, chosen_of(large))
     )
     check_fits(large)
 
@@ -184,8 +185,8 @@ def test_layers_on_the_host_are_said_and_slow() -> None:
 def test_two_cards_hold_what_one_cannot() -> None:
     one, two = (search_plan((option("llama-3.3-70b", "IQ4_XS"),), rig(name), RunOptions(goal="balanced")) for name in
                 ("rtx-3090", "2x-rtx-3090"))  # fmt: skip
-    assert chosen_of(one).way.gpu_layers is not None and chosen_of(two).way.gpu_layers is None
-    cards = [load for load in chosen_of(two).weighed.used if load.room.device != RAM]
+    assert chosen_of(one).candidate.gpu_layers is not None and chosen_of(two).candidate.gpu_layers is None
+    cards = [load for load in chosen_of(two).memory.used if load.room.device != RAM]
     assert [load.room.device for load in cards] == ["CUDA0", "CUDA1"]
     assert all(15 * GIB < load.total <= (load.room.free_bytes or 0) for load in cards)
 
@@ -196,7 +197,7 @@ def test_slots_take_memory() -> None:
         search_plan((option("qwen3-8b", "Q4_K_M"),), rig("rtx-3090"), replace(asked, parallel=slots))
         for slots in (1, 4)
     )
-    alone, shared = (chosen_of(each).weighed.sum.kv_bytes for each in (one, four))
+    alone, shared = (chosen_of(each).memory.sum.kv_bytes for each in (one, four))
     assert shared == 4 * alone
 
 
@@ -207,14 +208,16 @@ def test_nothing_drafts_no_tokens(machine: str, slots: int) -> None:
     for each in every_option():
         chosen = search_plan((each,), rig(machine), RunOptions(goal="balanced", parallel=slots)).chosen
         if chosen is not None:
-            assert (chosen.way.draft.kind == "none") == (chosen.way.prediction.num_draft_tokens == 0), each.reference
+            assert (chosen.candidate.draft.kind == "none") == (chosen.candidate.prediction.num_draft_tokens == 0), (
+                each.reference
+            )
 
 
 def test_a_head_that_does_not_pay_from_the_host_is_left_out_with_that_reason() -> None:
     outcome = search_plan((option("gpt-oss-120b", "F16"),), rig("2x-rtx-3090"), RunOptions(goal="balanced"))
-    way = chosen_of(outcome).way
-    assert way.gpu_layers is not None and way.draft.kind == "none"
-    drafts = {each.draft: each.reason for each in outcome.rejected if each.way is not None}
+    candidate = chosen_of(outcome).candidate
+    assert candidate.gpu_layers is not None and candidate.draft.kind == "none"
+    drafts = {each.draft: each.reason for each in outcome.rejected if each.candidate is not None}
     assert drafts["e3-gpt-oss-120b-lmsys"] == DOES_NOT_PAY
 
 
@@ -223,7 +226,7 @@ def test_a_draft_that_was_named_is_planned_though_it_does_not_pay() -> None:
     head = next(draft for draft in chosen.drafts if draft.id == "e3-gpt-oss-120b-lmsys")
     asked = RunOptions(goal="balanced", draft=head.id)
     outcome = search_plan((replace(chosen, drafts=(head,)),), rig("2x-rtx-3090"), asked)
-    assert chosen_of(outcome).way.draft is head
+    assert chosen_of(outcome).candidate.draft is head
     assert "the draft is predicted not to pay, and taken as asked" in explain_choice(outcome, chosen_of(outcome))
     check_fits(outcome)
 
@@ -231,12 +234,12 @@ def test_a_draft_that_was_named_is_planned_though_it_does_not_pay() -> None:
 def test_no_cache_is_planned_that_llama_cpp_aborts_on() -> None:
     """Phi-4 in 12 GiB for four: with caches of 16 bits or not at all; one slot's may be smaller."""
     phi, machine, asked = (option("phi-4", "Q4_K_M"),), rig("cuda-12gb"), RunOptions(goal="balanced")
-    kinds = {setup.kv_type for each in phi for setup in setups_for(each, replace(asked, parallel=4))}
+    kinds = {setup.kv_type for each in phi for setup in candidate_setups(each, replace(asked, parallel=4))}
     assert kinds == {"f16"}
-    assert {setup.kv_type for setup in setups_for(phi[0], replace(asked, parallel=1))} == {"f16", "q8_0", "q4_0"}
+    assert {setup.kv_type for setup in candidate_setups(phi[0], replace(asked, parallel=1))} == {"f16", "q8_0", "q4_0"}
     refused = search_plan(phi, machine, replace(asked, parallel=4, kv_type="q8_0"))
     assert refused.chosen is None
     assert [each.reason for each in refused.rejected] == [
         "llama.cpp cannot give 4 slots of a phi3 model caches of q8_0; --kv-type f16 goes, or --parallel 1"
     ]
-    assert setups_for(option("qwen3-8b", "Q4_K_M"), replace(asked, parallel=4, kv_type="q8_0"))
+    assert candidate_setups(option("qwen3-8b", "Q4_K_M"), replace(asked, parallel=4, kv_type="q8_0"))

@@ -80,12 +80,12 @@ def way_of(row: Row) -> DraftOption:
 
 def row_score(row: Row, *, swa_full: bool) -> float | None:
     """As the row would run, by the goal's own score; None where that does not fit."""
-    chosen, scale = option(row.target, row.quant), CandidateEvaluator(rig(row.machine), num_slots=1, measured={})
+    chosen, evaluator = option(row.target, row.quant), CandidateEvaluator(rig(row.machine), num_slots=1, measured={})
     n_ctx = min(row.ctx, max(CONTEXTS))  # more is not tried where nobody asks for it
     setup = CacheSetup(n_ctx=n_ctx, kv_type=row.kv_type, swa_full=swa_full)
-    if not scale.weigh(chosen, way_of(row), setup).fits:
+    if not evaluator.estimate_memory(chosen, way_of(row), setup).fits:
         return None
-    return score_of(scale, chosen, way_of(row), setup)
+    return score_of(evaluator, chosen, way_of(row), setup)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=ids)
@@ -95,48 +95,48 @@ def test_the_plan_for_each_machine_fits_and_is_no_worse_than_the_row(row: Row) -
     check_fits(outcome)
     scores = [each for windows in (True, False) if (each := row_score(row, swa_full=windows)) is not None]
     assert scores, "the table says that it fits"
-    assert chosen_of(outcome).way.score >= max(scores) - 1e-9
+    assert chosen_of(outcome).candidate.score >= max(scores) - 1e-9
 
 
 @pytest.mark.parametrize("row", ROWS, ids=ids)
 def test_where_the_plan_differs_the_row_is_among_the_rejected_with_a_true_reason(row: Row) -> None:
     outcome = planned(row.machine)
     chosen, rows = chosen_of(outcome), option(row.target, row.quant)
-    found = [each for each in outcome.rejected if each.option is rows and each.way is not None]
+    found = [each for each in outcome.rejected if each.option is rows and each.candidate is not None]
     ours = [each for each in found if each.draft in (row.draft, "ngram", "none")]
-    assert chosen.way.option is rows or ours
+    assert chosen.candidate.option is rows or ours
     for each in found:
         check_true(each, chosen)
 
 
 def check_true(rejected: Rejected, chosen: Chosen) -> None:
     """What the reason claims, against the figures of both ways."""
-    way, best, reason = rejected.way, chosen.way, rejected.reason
-    assert way is not None
-    slower, claims = way.prediction.spec_tok_s < best.prediction.spec_tok_s, 0
-    larger = way.option.quality_b > best.option.quality_b
+    candidate, best, reason = rejected.candidate, chosen.candidate, rejected.reason
+    assert candidate is not None
+    slower, claims = candidate.prediction.spec_tok_s < best.prediction.spec_tok_s, 0
+    larger = candidate.option.quality_b > best.option.quality_b
     facts = {
-        "lesser answers": not larger and way.option.answers_b < best.option.answers_b,
+        "lesser answers": not larger and candidate.option.answers_b < best.option.answers_b,
         "smaller": not larger,
-        "older": way.option.age.years < best.option.age.years,
+        "older": candidate.option.age.years < best.option.age.years,
         "slower": slower,
         "(though": not slower or larger,
-        "less context": way.setup.n_ctx < best.setup.n_ctx,
-        "a cache of": KV_TYPES.index(way.setup.kv_type) > KV_TYPES.index(best.setup.kv_type),
-        "keeps windows only": not way.setup.swa_full and best.setup.swa_full,
-        "not all fits": not way.offload.is_whole and best.offload.is_whole,
-        "nobody has seen": way.option.is_unseen and not best.option.is_unseen,
-        "predicted not to pay": way.prediction.num_draft_tokens == 0 and way.draft.shape is not None,
-        "as good as": way.score == pytest.approx(best.score, abs=0.05),
-        "to use": rejected.weighed is not None and not rejected.weighed.fits,
-        "at best": rejected.weighed is None,
+        "less context": candidate.setup.n_ctx < best.setup.n_ctx,
+        "a cache of": KV_TYPES.index(candidate.setup.kv_type) > KV_TYPES.index(best.setup.kv_type),
+        "keeps windows only": not candidate.setup.swa_full and best.setup.swa_full,
+        "not all fits": not candidate.offload.is_whole and best.offload.is_whole,
+        "nobody has seen": candidate.option.is_unseen and not best.option.is_unseen,
+        "predicted not to pay": candidate.prediction.num_draft_tokens == 0 and candidate.draft.shape is not None,
+        "as good as": candidate.score == pytest.approx(best.score, abs=0.05),
+        "to use": rejected.memory is not None and not rejected.memory.fits,
+        "at best": rejected.memory is None,
     }
     for words, is_so in facts.items():
         if words in reason:
             claims += 1
             assert is_so, f"{rejected.option.reference} with {rejected.draft}: {reason}"
     assert claims, reason
-    if rejected.weighed is None and any(words in reason for words in ("tokens/s", "less context")):
+    if rejected.memory is None and any(words in reason for words in ("tokens/s", "less context")):
         assert "at best" in reason, "it was not weighed"
 
 
@@ -145,7 +145,7 @@ def check_true(rejected: Rejected, chosen: Chosen) -> None:
 def test_reasons_are_true(machine: str, goal: str) -> None:
     outcome = planned(machine, goal)
     for each in outcome.rejected:
-        if each.way is not None:
+        if each.candidate is not None:
             check_true(each, chosen_of(outcome))
 
 
@@ -153,12 +153,14 @@ def test_reasons_are_true(machine: str, goal: str) -> None:
 def test_memory_of_each_row_as_its_table_sums_it(row: Row) -> None:
     """Without the process and drivers, which the table leaves to its budget; of an MTP row without its draft."""
     chosen = option(row.target, row.quant)
-    way = way_of(row)
+    candidate = way_of(row)
     windows = not chosen.shape.has_windows
-    scale = CandidateEvaluator(rig(row.machine), num_slots=1, measured={})
-    weighed = scale.weigh(chosen, way, CacheSetup(n_ctx=row.ctx, kv_type=row.kv_type, swa_full=windows))
-    device = weighed.loads[-1].room.device if weighed.loads[1:] else RAM
-    counted = [each for each in weighed.buffers if each.kind != "runtime" and (device == RAM or each.device != RAM)]
+    evaluator = CandidateEvaluator(rig(row.machine), num_slots=1, measured={})
+    memory = evaluator.estimate_memory(
+        chosen, candidate, CacheSetup(n_ctx=row.ctx, kv_type=row.kv_type, swa_full=windows)
+    )
+    device = memory.loads[-1].room.device if memory.loads[1:] else RAM
+    counted = [each for each in memory.buffers if each.kind != "runtime" and (device == RAM or each.device != RAM)]
     used = sum(each.num_bytes for each in counted)
     assert used / GIB == pytest.approx(row.gib, rel=0.10)
 
@@ -169,10 +171,10 @@ def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
         if row.draft is None or row.draft.startswith("mtp-"):
             continue
         chosen = option(row.target, row.quant)
-        way = next(each for each in chosen.drafts if each.id == row.draft)
+        candidate = next(each for each in chosen.drafts if each.id == row.draft)
         setup = CacheSetup(n_ctx=row.ctx, kv_type=row.kv_type, swa_full=not chosen.shape.has_windows)
-        scale = CandidateEvaluator(rig(row.machine), num_slots=1, measured={})
-        assert scale.weigh(chosen, way, setup).fits, row.id
+        evaluator = CandidateEvaluator(rig(row.machine), num_slots=1, measured={})
+        assert evaluator.estimate_memory(chosen, candidate, setup).fits, row.id
 
 
 # ---- what people who know such machines would say, late in 2026
@@ -207,9 +209,9 @@ def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
     ],
 )
 def test_what_is_recommended(machine: str, goal: str, targets: set[str]) -> None:
-    way = chosen_of(planned(machine, goal)).way
-    assert way.option.target in targets
-    assert way.offload.is_whole  # nobody would leave layers of these on the host
+    candidate = chosen_of(planned(machine, goal)).candidate
+    assert candidate.option.target in targets
+    assert candidate.offload.is_whole  # nobody would leave layers of these on the host
 
 
 @pytest.mark.parametrize(
@@ -217,5 +219,5 @@ def test_what_is_recommended(machine: str, goal: str, targets: set[str]) -> None
 )
 def test_nothing_of_2024_is_recommended_anywhere(goal: str) -> None:
     for machine in catalog().machines:
-        way = chosen_of(planned(machine, goal)).way
-        assert way.option.age.released >= "2025-04", f"{machine}: {way.option.reference}"
+        candidate = chosen_of(planned(machine, goal)).candidate
+        assert candidate.option.age.released >= "2025-04", f"{machine}: {candidate.option.reference}"

@@ -31,8 +31,8 @@ def test_a_cache_that_was_asked_for_decides_over_the_context() -> None:
     outcome = search_plan(alone, rig("rtx-3090"), RunOptions(goal="balanced", kv_type="f16"))
     check_fits(outcome)
     said = chosen_of(outcome)
-    assert (free.way.setup.kv_type, said.way.setup.kv_type) == ("q8_0", "f16")
-    assert said.way.setup.n_ctx < free.way.setup.n_ctx
+    assert (free.candidate.setup.kv_type, said.candidate.setup.kv_type) == ("q8_0", "f16")
+    assert said.candidate.setup.n_ctx < free.candidate.setup.n_ctx
     assert "the cache is f16, as asked" in explain_choice(outcome, said)
 
 
@@ -42,7 +42,7 @@ def test_layers_that_were_asked_for_stay_on_the_gpu(layers: int) -> None:
         (option("qwen3-32b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced", gpu_layers=layers)
     )
     check_fits(outcome)
-    assert chosen_of(outcome).way.gpu_layers == (layers if layers < 65 else None)
+    assert chosen_of(outcome).candidate.gpu_layers == (layers if layers < 65 else None)
 
 
 def test_without_layers_on_the_gpu_it_is_as_fast_as_the_processor() -> None:
@@ -50,8 +50,8 @@ def test_without_layers_on_the_gpu_it_is_as_fast_as_the_processor() -> None:
     machine = rig("rtx-3090")
     on_card = chosen_of(search_plan((option(*name),), machine, replace(asked, gpu_layers=0)))
     no_card = chosen_of(search_plan((option(*name),), replace(machine, gpus=()), asked))
-    assert on_card.way.prediction == no_card.way.prediction
-    assert all(load.total == 0 for load in on_card.weighed.loads if load.room.device != RAM)
+    assert on_card.candidate.prediction == no_card.candidate.prediction
+    assert all(load.total == 0 for load in on_card.memory.loads if load.room.device != RAM)
 
 
 def test_more_layers_than_fit_are_refused_with_the_number_that_does() -> None:
@@ -66,9 +66,9 @@ def test_only_the_named_card_is_used() -> None:
     asked = RunOptions(goal="balanced", device="CUDA1")
     outcome = search_plan((option("qwen3-32b", "Q4_K_M"),), rig("2x-rtx-3090"), asked)
     check_fits(outcome)
-    assert [load.room.device for load in chosen_of(outcome).weighed.used] == [RAM, "CUDA1"]
+    assert [load.room.device for load in chosen_of(outcome).memory.used] == [RAM, "CUDA1"]
     same = search_plan((option("qwen3-32b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced"))
-    assert chosen_of(outcome).way.score == pytest.approx(chosen_of(same).way.score)
+    assert chosen_of(outcome).candidate.score == pytest.approx(chosen_of(same).candidate.score)
 
 
 @pytest.mark.parametrize("device", ["CPU", "CUDA0", "CUDA0,CUDA1"])
@@ -100,20 +100,20 @@ def test_shares_decide_what_lies_where() -> None:
     asked = RunOptions(goal="balanced", ctx=8192, split="3,1")
     outcome = search_plan((option("qwen3-14b", "Q8_0"),), rig("2x-rtx-3090"), asked)
     check_fits(outcome)
-    loads = {load.room.device: load.weights for load in chosen_of(outcome).weighed.used}
+    loads = {load.room.device: load.weights for load in chosen_of(outcome).memory.used}
     assert 2.4 < loads["CUDA0"] / loads["CUDA1"] < 4.2
 
 
 def test_without_flash_attention_the_cache_is_not_quantized() -> None:
     asked = RunOptions(goal="balanced", flash_attn="off")
     outcome = search_plan((option("qwen3-32b", "Q4_K_M"),), rig("rtx-3090"), asked)
-    assert chosen_of(outcome).way.setup.kv_type == "f16"
+    assert chosen_of(outcome).candidate.setup.kv_type == "f16"
 
 
 def test_a_long_context_is_not_taken_where_it_is_not_wanted() -> None:
     short = replace(option("qwen3-8b", "Q4_K_M"), max_context=4096)
     outcome = search_plan((short,), rig("a6000"), RunOptions(goal="balanced"))
-    assert chosen_of(outcome).way.setup.n_ctx == 4096
+    assert chosen_of(outcome).candidate.setup.n_ctx == 4096
 
 
 # ---- experts in main memory
@@ -128,10 +128,11 @@ def test_experts_leave_the_card_before_layers_do() -> None:
     """The roofline of whole layers gives 12.3 tokens/s there."""
     outcome = search_plan((option(*MOE),), with_64_gib("rtx-3090"), RunOptions(goal="balanced"))
     check_fits(outcome)
-    way = chosen_of(outcome).way
-    assert way.gpu_layers is None and 20 <= way.n_cpu_moe <= 28
-    assert way.prediction.plain_tok_s > 15
-    told = f"the experts of {way.n_cpu_moe} of 36 layers run from main memory (64 GiB at 51 GB/s, as assumed), prompts"
+    candidate = chosen_of(outcome).candidate
+    assert candidate.gpu_layers is None and 20 <= candidate.n_cpu_moe <= 28
+    assert candidate.prediction.plain_tok_s > 15
+    memory = "main memory (64 GiB at 51 GB/s, as assumed)"
+    told = f"the experts of {candidate.n_cpu_moe} of 36 layers run from {memory}, prompts"
     assert any(reason.startswith(told) for reason in explain_choice(outcome, chosen_of(outcome)))
 
 
@@ -140,8 +141,8 @@ def test_layers_follow_where_the_card_cannot_hold_them_without_experts() -> None
     tiny = replace(machine, gpus=(replace(machine.gpus[0], free_bytes=int(3.8 * GIB)),))
     outcome = search_plan((option(*MOE),), tiny, RunOptions(goal="balanced", ctx=4096))
     check_fits(outcome)
-    way = chosen_of(outcome).way
-    assert way.n_cpu_moe == 36 and way.gpu_layers is not None and 0 < way.gpu_layers < 36
+    candidate = chosen_of(outcome).candidate
+    assert candidate.n_cpu_moe == 36 and candidate.gpu_layers is not None and 0 < candidate.gpu_layers < 36
 
 
 @pytest.mark.parametrize(
@@ -158,12 +159,14 @@ def test_experts_stay_as_asked(asked: dict[str, int], expected: tuple[int | None
     machine = with_ram(rig("rtx-3090"), 128 * GIB)
     outcome = search_plan((option(*MOE),), machine, RunOptions(goal="balanced", ctx=8192, **asked))
     check_fits(outcome)
-    assert (chosen_of(outcome).way.gpu_layers, chosen_of(outcome).way.n_cpu_moe) == expected
+    assert (chosen_of(outcome).candidate.gpu_layers, chosen_of(outcome).candidate.n_cpu_moe) == expected
 
 
 def test_whole_layers_where_no_experts_are_to_move() -> None:
-    way = chosen_of(search_plan((option(*MOE),), with_64_gib("rtx-3090"), RunOptions(goal="balanced", n_cpu_moe=0))).way
-    assert way.n_cpu_moe == 0 and way.gpu_layers is not None
+    candidate = chosen_of(
+        search_plan((option(*MOE),), with_64_gib("rtx-3090"), RunOptions(goal="balanced", n_cpu_moe=0))
+    ).candidate
+    assert candidate.n_cpu_moe == 0 and candidate.gpu_layers is not None
 
 
 @pytest.mark.parametrize(
@@ -186,5 +189,5 @@ def test_fewer_experts_apart_than_fit_are_refused_with_the_number_that_does() ->
 
 def test_without_a_card_all_is_in_main_memory_anyway() -> None:
     asked = RunOptions(goal="balanced", n_cpu_moe=5)
-    way = chosen_of(search_plan((option("qwen3-30b-a3b", "Q4_K_M"),), rig("cpu-32gb"), asked)).way
-    assert way.offload == WHOLE
+    candidate = chosen_of(search_plan((option("qwen3-30b-a3b", "Q4_K_M"),), rig("cpu-32gb"), asked)).candidate
+    assert candidate.offload == WHOLE

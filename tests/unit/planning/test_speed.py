@@ -40,7 +40,7 @@ def curve_on(
 ) -> Curve:
     names = [gpu.name for gpu in rig.gpus]
     where = places(chosen.shape.n_layer, names, [1.0] * len(names), gpu_layers=gpu_layers)
-    head = next((way.shape for way in chosen.drafts if way.shape is not None), None)
+    head = next((candidate.shape for candidate in chosen.drafts if candidate.shape is not None), None)
     return curve_of(chosen.model, where, rig, head, kv_type="f16", measured=measured)
 
 
