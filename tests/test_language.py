@@ -89,7 +89,19 @@ def banned_words() -> Iterator[Place]:
             yield from (f"{file.relative_to(ROOT)}:{number}: {found.group()}" for found in BANNED.finditer(line))
 
 
+def files_that_do_not_exist() -> Iterator[Place]:
+    """Files that pages name in backticks, by their path or by the end of it."""
+    folders = (PACKAGE, ROOT / "tests")
+    paths = [f"/{path.relative_to(ROOT)}" for folder in folders for path in folder.rglob("*.[pch]*")]
+    for page in [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "ARCHITECTURE.md"]:
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            for name in re.findall(r"`([\w./]+\.(?:py|c|h))`", line):
+                if not any(path.endswith(f"/{name}") for path in paths):
+                    yield f"{page.relative_to(ROOT)}:{number}: {name}"
+
+
 RULES: tuple[Rule, ...] = (
+    files_that_do_not_exist,
     class_names_used_twice,
     basenames_used_twice,
     docstrings_without_subject,
