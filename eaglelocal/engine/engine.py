@@ -43,7 +43,8 @@ from eaglelocal.engine.step_estimate import StepEstimate
 from eaglelocal.engine.step_timing import StepTimes, StepTiming, peak_rss_bytes
 from eaglelocal.engine.warmup import Warmup
 from eaglelocal.errors import RequestError, ResourceError
-from eaglelocal.scheduler.scheduler import Scheduler, SlotAssignment, StepPlan
+from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
+from eaglelocal.scheduler.slot import SlotAssignment
 from eaglelocal.speculation.policy.controller import Controller, StepReport
 from eaglelocal.speculation.policy.draft_gate import GateState
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot

@@ -20,7 +20,8 @@ from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.sequence_ids import SequenceIds
 from eaglelocal.errors import ResourceError
 from eaglelocal.scheduler.host_swap import SwappedText
-from eaglelocal.scheduler.scheduler import Chunk, Scheduler, SlotAssignment, StepPlan
+from eaglelocal.scheduler.scheduler import Chunk, Scheduler, StepPlan
+from eaglelocal.scheduler.slot import SlotAssignment
 
 
 class SwappedSlot(NamedTuple):

@@ -55,6 +55,7 @@ from eaglelocal.probe.probe import probe
 from eaglelocal.probe.thread_count import usable_threads
 from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.host_swap import LEAST_ROWS, LEAST_ROWS_OF_STATES, HostSwap
+from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import Scheduler, check_batch
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
@@ -327,22 +328,30 @@ class EngineBuilder:
 
     def _scheduler(self, library: LlamaLibrary, model: LlamaModel, drafters: tuple[Drafter, ...]) -> Scheduler:
         plan = self._plan
-        scheduler = Scheduler(
-            num_slots=plan.num_slots,
-            n_ctx=plan.n_ctx,
-            n_batch=plan.n_batch,
+        prefix_cache = PrefixCache(
+            plan.num_slots,
             reuse_margin=max((drafter.reuse_margin for drafter in drafters), default=0),
             can_cut=self._can_cut and not model.is_hybrid,
             checkpoints=Checkpoints(self._num_checkpoints) if model.is_hybrid else None,
-            most_drafted=plan.max_draft if model.is_hybrid else None,
             min_fork=self._min_fork,
+            swap=self._host_swap(library, model),
         )
-        if self._can_swap and not plan.is_brief:
-            loaded_bytes = host_bytes(library.log, self._gpus, lends_memory=self._machine.lends_memory)
-            most_bytes = swap_bytes(plan, self._machine.memory.available_bytes, loaded_bytes)
-            least_rows = LEAST_ROWS_OF_STATES if model.is_hybrid else LEAST_ROWS
-            scheduler.swap = HostSwap(most_bytes, least_rows=least_rows, of_windows=self._has_windows)
-        return scheduler
+        return Scheduler(
+            n_ctx=plan.n_ctx,
+            n_batch=plan.n_batch,
+            prefix_cache=prefix_cache,
+            most_drafted=plan.max_draft if model.is_hybrid else None,
+        )
+
+    def _host_swap(self, library: LlamaLibrary, model: LlamaModel) -> HostSwap | None:
+        """Return the store of evicted conversations; None if they cannot be swapped."""
+        plan = self._plan
+        if not self._can_swap or plan.is_brief:
+            return None
+        loaded_bytes = host_bytes(library.log, self._gpus, lends_memory=self._machine.lends_memory)
+        most_bytes = swap_bytes(plan, self._machine.memory.available_bytes, loaded_bytes)
+        least_rows = LEAST_ROWS_OF_STATES if model.is_hybrid else LEAST_ROWS
+        return HostSwap(most_bytes, least_rows=least_rows, of_windows=self._has_windows)
 
 
 def min_fork(plan: Plan) -> int:

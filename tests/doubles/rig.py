@@ -17,6 +17,7 @@ from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.engine.engine import Engine, Inputs
 from eaglelocal.engine.input_queue import INLINE
 from eaglelocal.scheduler.host_swap import HostSwap
+from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import Scheduler
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
@@ -95,10 +96,8 @@ class Rig:
             table, n_ctx=n_ctx, n_batch=n_batch, num_slots=num_slots, num_branches=num_slots * branches
         )
         margin = max(one.reuse_margin for one in drafters)
-        self.scheduler = Scheduler(
-            num_slots=num_slots, n_ctx=n_ctx, n_batch=n_batch, reuse_margin=margin, min_fork=min_fork
-        )
-        self.scheduler.swap = swap or HostSwap()
+        prefix_cache = PrefixCache(num_slots, reuse_margin=margin, min_fork=min_fork, swap=swap)
+        self.scheduler = Scheduler(n_ctx=n_ctx, n_batch=n_batch, prefix_cache=prefix_cache)
         self.engine = Engine(
             context=self.context,
             vocabulary=vocabulary or LetterVocabulary(table.n_vocab),

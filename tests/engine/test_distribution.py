@@ -35,6 +35,7 @@ from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.engine.engine import Engine
+from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import Scheduler
 
 LEAST_P = 1e-4  # fixed seeds: a right sampler passes for good, a wrong one has p values far below
@@ -93,7 +94,9 @@ def scripted_engine(context: ScriptedContext, drafter: Drafter, length: int) -> 
         vocabulary=LetterVocabulary(TABLE.n_vocab),
         drafters=(drafter,),
         controller=fixed_controller(drafter, length),
-        scheduler=Scheduler(num_slots=4, n_ctx=context.n_ctx, n_batch=context.n_batch, reuse_margin=margin),
+        scheduler=Scheduler(
+            n_ctx=context.n_ctx, n_batch=context.n_batch, prefix_cache=PrefixCache(4, reuse_margin=margin)
+        ),
         info=replace(INFO, num_slots=4),
     )
 

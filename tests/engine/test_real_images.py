@@ -153,7 +153,7 @@ def test_a_changed_conversation_goes_on_behind_an_image(folder: Path, draft: str
     question = message(f"see {MARKER}", picture(3, 128, 96))
     prompt = engine._intake.prompt(asked("a", question))
     before_end = len(prompt.tokens) - prompt.images[0].end - behind
-    engine._scheduler.checkpoints = Checkpoints(2, before_end=before_end)
+    engine._scheduler._prefix_cache.checkpoints = Checkpoints(2, before_end=before_end)
     drive(engine, [asked("a", question)])
     turns = (question, message("it is", role="assistant"), message("sure?"))
     told = drive(engine, [asked("b", *turns)])["b"]

@@ -418,6 +418,7 @@ def test_much_that_comes_and_goes_gets_the_plain_texts(
     )
     if context_kind is StatesContext:
         rig.scheduler._most_drafted = NUM_SNAPSHOTS
-        rig.scheduler.can_cut, rig.scheduler.checkpoints = False, Checkpoints(rng.randint(1, 6), apart=3)
+        prefix_cache = rig.scheduler._prefix_cache
+        prefix_cache.can_cut, prefix_cache.checkpoints = False, Checkpoints(rng.randint(1, 6), apart=3)
     live(rig, rng, num_moves=600, most_asked=80)
     assert rig.context.swaps_in > 3

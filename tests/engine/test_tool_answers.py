@@ -16,6 +16,7 @@ from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.engine.engine import Engine, Inputs
 from eaglelocal.engine.input_processor import InputProcessor
+from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import Scheduler
 
 TABLE = Table(seed=5)
@@ -76,7 +77,7 @@ def engine_of(num_draft_tokens: int = 4, template_end: str = "") -> Engine:
         inputs=Inputs(constraints=LetterConstraints()),
         drafters=(drafter,),
         controller=controller_of((drafter,), spec),
-        scheduler=Scheduler(num_slots=1, n_ctx=128, n_batch=48, reuse_margin=drafter.reuse_margin),
+        scheduler=Scheduler(n_ctx=128, n_batch=48, prefix_cache=PrefixCache(1, reuse_margin=drafter.reuse_margin)),
         info=replace(INFO, num_slots=1),
     )
 

@@ -23,6 +23,7 @@ from eaglelocal.core.request import OFF, ChatRequest, Request
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError, RequestError
+from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import Scheduler
 
 PROMPT = BenchPrompt("x", tokens=(1, 2, 3))
@@ -147,7 +148,7 @@ def test_an_answer_that_somebody_cancelled_is_no_measurement() -> None:
 @pytest.mark.parametrize("num_asked", [1, 2, 5])
 def test_freshness_leaves_no_slot_with_an_old_prompt(num_slots: int, num_asked: int) -> None:
     """With the engine's own bookkeeping of slots: the same prompts again find nothing of theirs."""
-    scheduler = Scheduler(num_slots=num_slots, n_ctx=64, n_batch=64)
+    scheduler = Scheduler(n_ctx=64, n_batch=64, prefix_cache=PrefixCache(num_slots))
     reused: list[int] = []
 
     def serve(request: ChatRequest) -> Told:

@@ -17,7 +17,9 @@ from eaglelocal.errors import ResourceError
 from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap
 from eaglelocal.scheduler.prefill import PrefillPace
-from eaglelocal.scheduler.scheduler import Scheduler, SlotAssignment, StepPlan
+from eaglelocal.scheduler.prefix_cache import PrefixCache
+from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
+from eaglelocal.scheduler.slot import SlotAssignment
 
 N_CTX = 64
 
@@ -42,15 +44,14 @@ class World:
     finished: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(
-            num_slots=self.num_slots,
-            n_ctx=N_CTX,
-            n_batch=self.n_batch,
+        prefix_cache = PrefixCache(
+            self.num_slots,
             reuse_margin=self.reuse_margin,
             can_cut=self.can_cut,
             checkpoints=Checkpoints(self.most_saved, apart=4, before_end=2),
             min_fork=self.min_fork,
         )
+        self.scheduler = Scheduler(n_ctx=N_CTX, n_batch=self.n_batch, prefix_cache=prefix_cache)
 
     def step(self, max_draft: int) -> StepPlan:
         for admission in self.scheduler.resume():
@@ -345,7 +346,7 @@ def test_a_prompt_may_be_read_anew_whatever_caches_hold_of_it(can_cut: bool, reu
 
 def test_more_slots_than_rows_are_refused() -> None:
     with pytest.raises(ResourceError, match="16 slots need as many rows in a batch of 8"):
-        Scheduler(num_slots=16, n_ctx=64, n_batch=8)
+        Scheduler(n_ctx=64, n_batch=8, prefix_cache=PrefixCache(16))
 
 
 def answering(world: World, count: int) -> None:
@@ -425,9 +426,8 @@ def owned(name: str, owner: str) -> Request:
 
 # ---- conversations in main memory
 def swapping(num_slots: int = 1, *, n_ctx: int = N_CTX, of_windows: bool = False) -> Scheduler:
-    scheduler = Scheduler(num_slots=num_slots, n_ctx=n_ctx, n_batch=n_ctx, reuse_margin=1)
-    scheduler.swap = HostSwap(10**6, least_rows=5, of_windows=of_windows)
-    return scheduler
+    swap = HostSwap(10**6, least_rows=5, of_windows=of_windows)
+    return Scheduler(n_ctx=n_ctx, n_batch=n_ctx, prefix_cache=PrefixCache(num_slots, reuse_margin=1, swap=swap))
 
 
 def admitted(scheduler: Scheduler, name: str, *prompt: int) -> SlotAssignment:
@@ -566,10 +566,14 @@ def test_what_comes_back_is_charged_as_far_as_it_is_read() -> None:
 
 @pytest.mark.parametrize(("common", "place"), [(30, 10), (32, 10), (33, 32)])
 def test_states_come_along_and_are_where_to_go_back_to(common: int, place: int) -> None:
-    scheduler = Scheduler(
-        num_slots=1, n_ctx=200, n_batch=200, reuse_margin=1, can_cut=False, checkpoints=Checkpoints(9, apart=4)
+    prefix_cache = PrefixCache(
+        1,
+        reuse_margin=1,
+        can_cut=False,
+        checkpoints=Checkpoints(9, apart=4),
+        swap=HostSwap(10**6, least_rows=5),
     )
-    scheduler.swap = HostSwap(10**6, least_rows=5)
+    scheduler = Scheduler(n_ctx=200, n_batch=200, prefix_cache=prefix_cache)
     text = list(range(1, 41))
     for saved in (10, 32):
         scheduler.checkpoints.use(0, saved)

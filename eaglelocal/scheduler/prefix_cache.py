@@ -1,0 +1,209 @@
+"""Find what a prompt need not compute: the prefix that its slot, main memory or another slot holds already.
+
+    own slot      the conversation goes on where it stopped, or is cut back to where the prompt differs
+    main memory   the conversation was evicted from its slot, and is swapped in (host_swap.py)
+    another slot  holds the prefix, or is about to read it: the cells are copied as soon as they are there
+
+The texts are equal, so it does not matter whose they are. Pure bookkeeping: tokens and positions, no cells. Knows no
+queue and no steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Several
+from dataclasses import replace
+
+from eaglelocal.core.request import Request
+from eaglelocal.core.sequence import Sequence
+from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
+from eaglelocal.scheduler.common_prefix import common_prefix
+from eaglelocal.scheduler.host_swap import HostSwap, SwappedText
+from eaglelocal.scheduler.slot import PrefixSource, Slot, SlotAssignment
+
+
+class PrefixCache:
+    """The texts in the slots' caches.
+
+    reuse_margin  rows of a reused prefix that are decoded again (see Drafter)
+    can_cut       a cache can drop its end; recurrent state cannot, and is continued, or taken back to a checkpoint
+    checkpoints   of caches that cannot be cut; None: they are continued or discarded
+    min_fork      prompt rows that must be gained to copy cells between slots; None: they cannot be copied
+    swap          the conversations in main memory; None: nothing is swapped
+    """
+
+    def __init__(
+        self,
+        num_slots: int,
+        *,
+        reuse_margin: int = 0,
+        can_cut: bool = True,
+        checkpoints: Checkpoints | None = None,
+        min_fork: int | None = None,
+        swap: HostSwap | None = None,
+    ) -> None:
+        self.slots = [Slot(index, last_used=index - num_slots) for index in range(num_slots)]
+        self.can_cut, self.checkpoints, self.swap = can_cut, checkpoints or Checkpoints(0), swap or HostSwap()
+        self._reuse_margin, self._min_fork = reuse_margin, min_fork if can_cut else None
+        self._num_admitted = 0
+
+    def best_slot(self, request: Request, free: Iterable[int]) -> int:
+        """Return the free slot whose cache the request goes on with; else the least recently used one.
+
+        A slot of which more would be discarded than kept holds another conversation: a shared system prompt alone is no
+        reason to evict it.
+        """
+
+        def worth(index: int) -> tuple[int, int]:
+            slot = self.slots[index]
+            num_common = self._num_common(slot, request)
+            return (num_common if 2 * num_common >= len(slot.tokens) else 0, -slot.last_used)
+
+        return max(free, key=worth)
+
+    def _num_common(self, slot: Slot, request: Request) -> int:
+        """Return the number of tokens in the slot's cache with which the request begins, if it may reuse any."""
+        return common_prefix(slot.tokens, request.prompt) if request.reuses_cache else 0
+
+    def admit(self, sequence: Sequence, readers: Several[Sequence]) -> tuple[SlotAssignment, PrefixSource | None]:
+        """Decide what the sequence starts from, and what becomes of the text in its slot.
+
+        readers  older sequences that read prompts
+
+        Return also the source to wait for, if the sequence has to.
+        """
+        slot = self.slots[sequence.slot]
+        num_common = self._num_common(slot, sequence.request)
+        old = SwappedText(slot.tokens, slot.is_seen, self._resumable(slot))
+        own = self._reuse_own(slot, sequence, num_common)
+        assignment, source = self.reuse(own, readers)
+        return self._swap_out(assignment, old, num_common, is_left=assignment is not own), source
+
+    def _reuse_own(self, slot: Slot, sequence: Sequence, num_common: int) -> SlotAssignment:
+        """Cut the slot's text back to what the sequence goes on with."""
+        unchanged = min(num_common, len(sequence.request.prompt) - 1)  # the last prompt row gives the first logits
+        is_cut = unchanged < len(slot.tokens) or not slot.is_seen
+        if is_cut:
+            unchanged = self._go_back(slot, unchanged)
+        reused = sequence.before_images(max(unchanged - self._reuse_margin, 0)) if is_cut else unchanged
+        self._fill(slot, sequence, slot.tokens[:reused], first_cut=slot.first_cut, is_seen=not is_cut)
+        slot.has_images = bool(sequence.request.images)
+        self._num_admitted += 1
+        slot.last_used = self._num_admitted
+        return SlotAssignment(sequence, is_cut, unchanged)
+
+    def _go_back(self, slot: Slot, unchanged: int) -> int:
+        """Return the tokens that a sequence may rely on; a cache that cannot be cut goes back to a checkpoint first."""
+        if self.can_cut:
+            return unchanged if unchanged - self._reuse_margin >= slot.first_cut else 0
+        position = self.checkpoints.best(slot.index, unchanged - self._reuse_margin)
+        self.checkpoints.cut(slot.index, position)
+        if not position:
+            return 0
+        self.checkpoints.use(slot.index, position)
+        return position + self._reuse_margin
+
+    def _fill(self, slot: Slot, sequence: Sequence, tokens: list[int], *, first_cut: int, is_seen: bool) -> None:
+        """Note that the sequence starts in the slot from these cached tokens."""
+        slot.tokens, slot.is_seen = tokens, is_seen
+        slot.first_cut = first_cut if tokens else 0
+        slot.prompt_end = sequence.num_prompt - BEFORE_END
+        sequence.num_cached = sequence.num_reused = len(tokens)
+
+    # ---- from elsewhere
+    def reuse(self, own: SlotAssignment, readers: Several[Sequence]) -> tuple[SlotAssignment, PrefixSource | None]:
+        """Return how a sequence starts if main memory or another slot saves it work; else `own`.
+
+        Return also the source to wait for, if the sequence has to.
+        """
+        source = self._best_source(own.sequence, readers)
+        if swapped := self._swap_in(own, source):
+            return swapped, None
+        if source is None:
+            return own, None
+        if source.is_pending:
+            return replace(own, is_waiting=True), source
+        return self._fork(own.sequence, source), None
+
+    def _swap_in(self, own: SlotAssignment, source: PrefixSource | None) -> SlotAssignment | None:
+        """Return how a sequence starts from a conversation in main memory; None if a slot's cells are as good."""
+        sequence, slot = own.sequence, self.slots[own.sequence.slot]
+        request = sequence.request
+        match = self.swap.best(request.prompt, margin=self._reuse_margin) if request.reuses_cache else None
+        if match is None or match.num_reused - sequence.num_reused < self.swap.least_rows:
+            return None
+        if source is not None and source.num_tokens >= match.num_unchanged:
+            return None
+        text, reused = self.swap.take(match), match.num_reused
+        is_cut = reused < len(text.tokens) or not text.is_seen
+        first_cut = reused if self.swap.of_windows else 0
+        self._fill(slot, sequence, text.tokens[:reused], first_cut=first_cut, is_seen=not is_cut)
+        if not self.can_cut:
+            self.checkpoints.move_in(slot.index, [place for place in text.places or () if place <= reused])
+        return replace(own, is_cut=is_cut, num_unchanged=match.num_unchanged, swapped_in=match.key)
+
+    def _swap_out(
+        self, assignment: SlotAssignment, old: SwappedText, num_common: int, *, is_left: bool
+    ) -> SlotAssignment:
+        """Let the assignment swap out the slot's old text, if that is worth it.
+
+        num_common  tokens of it with which the new text begins
+        is_left     the new text starts from cells found elsewhere
+        """
+        if not self.swap.wants(old.tokens, num_common, is_left=is_left):
+            return assignment
+        if self.swap.of_windows and not is_left:  # saving at a position cuts the slot there, and num_reused must stay
+            old.places = tuple(place for place in old.places or () if place >= assignment.sequence.num_reused)
+        return replace(assignment, swapped_out=self.swap.put(old))
+
+    def _resumable(self, slot: Slot) -> tuple[int, ...] | None:
+        """Return the positions from which the slot's text can go on, beside its end; None: all."""
+        if not self.can_cut:
+            return self.checkpoints.places(slot.index)
+        if not self.swap.of_windows:
+            return None
+        return (slot.prompt_end,) if max(slot.first_cut, 1) <= slot.prompt_end < len(slot.tokens) else ()
+
+    def _best_source(self, sequence: Sequence, readers: Several[Sequence]) -> PrefixSource | None:
+        """Return the slot that holds most of the prompt, or will hold so much more that waiting pays; or None."""
+        if self._min_fork is None or not sequence.request.reuses_cache:
+            return None
+        prompt = sequence.request.prompt
+        best = None
+        least = sequence.num_reused_rows + self._reuse_margin + self._min_fork
+        for slot, reader in self._candidates(sequence, readers):
+            tokens = self.slots[slot].tokens if reader is None else reader.request.prompt
+            num_common = min(common_prefix(tokens, prompt), len(prompt) - 1)
+            more = 0 if reader is None else self._min_fork  # to wait for a little more is no gain
+            num_rows = sequence.rows_before(num_common)
+            if num_rows >= (least if best is None else sequence.rows_before(best.num_tokens) + 1 + more):
+                best = PrefixSource(slot, reader, num_common)
+        return best
+
+    def _candidates(self, sequence: Sequence, readers: Several[Sequence]) -> list[tuple[int, Sequence | None]]:
+        """Return the other slots that hold cells, then those whose prompts are being read, with their readers."""
+        reading = [(reader.slot, reader) for reader in readers]
+        skipped = {sequence.slot, *dict(reading)}
+        return [*((slot.index, None) for slot in self.slots if slot.index not in skipped), *reading]
+
+    def _fork(self, sequence: Sequence, source: PrefixSource) -> SlotAssignment:
+        """Return how a sequence starts from a copy of another slot's cells."""
+        slot = self.slots[sequence.slot]
+        reused = sequence.before_images(source.num_tokens - self._reuse_margin)
+        slot.tokens, slot.is_seen = self.slots[source.slot].tokens[:reused], False
+        sequence.num_cached = sequence.num_reused = reused
+        return SlotAssignment(sequence, is_cut=True, num_unchanged=source.num_tokens, source=source.slot)
+
+    # ---- as tokens come
+    def append(self, sequence: Sequence, tokens: list[int]) -> None:
+        """Record that these tokens of the sequence were decoded and stay in its slot's cache."""
+        slot = self.slots[sequence.slot]
+        slot.tokens.extend(tokens)
+        slot.is_seen = True
+        sequence.num_cached += len(tokens)
+
+    def forget(self, index: int) -> None:
+        """Forget the slot's cache, which is void (a decode failed)."""
+        slot = self.slots[index]
+        slot.tokens, slot.first_cut = [], 0
+        self.checkpoints.cut(index, 0)
