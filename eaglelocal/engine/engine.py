@@ -45,10 +45,11 @@ from eaglelocal.engine.warmup import Warmup
 from eaglelocal.errors import RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
 from eaglelocal.scheduler.slot import SlotAssignment
-from eaglelocal.speculation.policy.controller import Controller, StepReport
+from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.draft_gate import GateState
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot
 from eaglelocal.speculation.policy.step_policy import StepPolicy
+from eaglelocal.speculation.policy.step_report import StepReport
 from eaglelocal.speculation.verify import verify
 from eaglelocal.text.detokenizer import Pieces
 from eaglelocal.text.reasoning.split_answer import answer_text
@@ -267,7 +268,7 @@ class Engine:
 
     # ---- the parts of a step
     def _choice(self, plan: StepPlan, num_cells: int) -> StepPolicy:
-        return self._controller.choice(
+        return self._controller.begin_step(
             [DecodeSlot(s.slot, min(s.draft_room, plan.max_draft)) for s in plan.decode],
             num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
             num_cells=num_cells,

@@ -16,9 +16,10 @@ from eaglelocal.core.request import AUTO, Spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.acceptance.acceptance_model import SECOND_LEVEL, SECOND_SLOPE
 from eaglelocal.speculation.costs.step_costs import StepCosts
-from eaglelocal.speculation.policy.controller import Change, Controller, DraftCall, StepReport
+from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet
 from eaglelocal.speculation.policy.step_policy import StepPolicy
+from eaglelocal.speculation.policy.step_report import Change, DraftCall, StepReport
 from eaglelocal.speculation.verify import verify
 
 from .simulated_machine import SimulatedMachine
@@ -192,7 +193,7 @@ class Simulation:
     def step(self) -> Step:
         was_awake = {slot: self.controller.is_awake(slot) for slot in self.texts}
         profiles = {slot: text.at(self.positions[slot]) for slot, text in self.texts.items()}
-        choice = self.controller.choice(
+        choice = self.controller.begin_step(
             [DecodeSlot(slot, MAX_DRAFT) for slot in self.texts], num_prefill_rows=0, num_cells=0
         )
         growth = Growth(self, choice, profiles)

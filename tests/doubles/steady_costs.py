@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 
 from eaglelocal.speculation.costs.step_costs import StepCosts
-from eaglelocal.speculation.policy.controller import Change, Controller, StepReport
+from eaglelocal.speculation.policy.controller import Controller
+from eaglelocal.speculation.policy.step_report import Change, StepReport
 
 
 class SteadyController(Controller):

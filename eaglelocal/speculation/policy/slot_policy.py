@@ -42,7 +42,7 @@ class SlotPolicy:
     """The drafting policy of one request: its spec, and the state of the `auto` or the PID rule."""
 
     spec: Spec
-    watch: DraftGate | None  # for `auto` only
+    gate: DraftGate | None  # for `auto` only
     pid: LengthController | None = None
 
     def __post_init__(self) -> None:
@@ -51,11 +51,11 @@ class SlotPolicy:
 
     @property
     def state(self) -> GateState | None:
-        return self.watch.state if self.watch is not None else None
+        return self.gate.state if self.gate is not None else None
 
     @property
     def is_probing(self) -> bool:
-        return self.watch is not None and self.watch.is_probing
+        return self.gate is not None and self.gate.is_probing
 
     @property
     def length(self) -> int:

@@ -12,8 +12,9 @@ from eaglelocal.core.request import AUTO, Spec, fixed_spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.baseline_probe import FIRST, MOST, NUM_WITNESSES, BaselineProbe
-from eaglelocal.speculation.policy.controller import Controller, StepReport
+from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet
+from eaglelocal.speculation.policy.step_report import StepReport
 
 
 def until_due(proof: BaselineProbe) -> int:
@@ -79,8 +80,8 @@ def controller(*specs: Spec) -> Controller:
 
 def step(controller: Controller, *, num_drafted: int, num_filler: int = 0, num_passes: int = 1) -> bool:
     """Of all slots. True: it could have drafted."""
-    slots = sorted(controller._minds)
-    choice = controller.choice([DecodeSlot(slot, 16) for slot in slots], num_prefill_rows=0, num_cells=0)
+    slots = sorted(controller._policies)
+    choice = controller.begin_step([DecodeSlot(slot, 16) for slot in slots], num_prefill_rows=0, num_cells=0)
     may_draft = bool(choice.growing("head"))
     draft = chain(*range(1, 1 + num_drafted)) if may_draft else Draft()
     num_rows = len(slots) * (1 + len(draft)) + num_filler

@@ -11,8 +11,10 @@ from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import AUTO, fixed_spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
-from eaglelocal.speculation.policy.controller import AT_ONCE, EARLY_STEPS, LATER_AT_ONCE, Controller, StepReport
+from eaglelocal.speculation.policy.controller import Controller
+from eaglelocal.speculation.policy.cost_learner import AT_ONCE, EARLY_STEPS, LATER_AT_ONCE
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
+from eaglelocal.speculation.policy.step_report import StepReport
 
 ROWS, ONE_S, PER_KILOCELL = 5, 0.07, 0.27
 

@@ -18,6 +18,7 @@ from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.request import AUTO, fixed_spec
 from eaglelocal.speculation.policy.draft_gate import DraftGate
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, SlotPolicy
+from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.policy.step_policy import StepPolicy
 from eaglelocal.speculation.tree import MIN_REACH
 
@@ -68,7 +69,7 @@ class Comb:
 def choice_of(combs: Sequence[Comb], prices: Sequence[float], *, max_siblings: int, room: int) -> StepPolicy:
     minds = {slot: SlotPolicy(AUTO, DraftGate()) for slot in range(len(combs))}
     seats = [DecodeSlot(slot, room) for slot in minds]
-    choice = StepPolicy(
+    drafts = StepDrafts(
         seats,
         minds,
         DrafterSet(HEAD),
@@ -77,6 +78,7 @@ def choice_of(combs: Sequence[Comb], prices: Sequence[float], *, max_siblings: i
         leveled=False,
         max_siblings=max_siblings,
     )
+    choice = StepPolicy(drafts)
     for slot, comb in enumerate(combs):
         for depth, (first, second) in enumerate(zip(comb.firsts, comb.siblings, strict=True), start=1):
             choice.add(slot, HEAD, [depth], [first], [(100 + depth, second)])

@@ -1,0 +1,88 @@
+"""Teach the costs what finished steps took, several steps at a time, and divide a step's seconds by their cause.
+
+Right after a decode the processor's caches are cold, and the first update is the most expensive: hence several at a
+time. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.slot_policy import DrafterSet
+from eaglelocal.speculation.policy.step_report import StepReport
+
+AT_ONCE, LATER_AT_ONCE, MOST_AT_ONCE = 2, 8, 16  # steps learned together: early, later, if no draft depends on costs
+EARLY_STEPS = 64  # by number of decoding slots; costs move most in them, as sizes run for the first time
+ALIKE_CELLS = 128  # cached positions within which decodes are learned together
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Seconds of a step, by what they were spent on."""
+
+    a_token_s: float  # per token of plain decoding
+    a_row_s: float  # added by each drafted row
+    awake_s: float  # drafting and encoding, per slot that was awake
+
+
+class CostLearner:
+    """The finished steps whose costs are not learned yet, and the costs that learn from them."""
+
+    def __init__(self, costs: StepCosts, drafters: DrafterSet) -> None:
+        self._costs, self._drafters = costs, drafters
+        self._pending: list[tuple[StepReport, bool]] = []  # with whether drafters were awake
+        self._num_priced: Counter[int] = Counter()  # steps whose drafts depend on costs, by number of decoding slots
+
+    def add(self, report: StepReport, *, is_awake: bool, is_priced: bool) -> None:
+        """Note a step, and learn if enough are pending.
+
+        is_awake   drafters were awake for some slot
+        is_priced  drafts depend on costs
+        """
+        self._pending.append((report, is_awake))
+        if len(self._pending) >= self._num_at_once(len(report.verdicts), is_priced=is_priced):
+            self.learn()
+
+    def _num_at_once(self, num_slots: int, *, is_priced: bool) -> int:
+        """Return for how many steps, this one included, costs are learned together."""
+        if not is_priced:
+            return MOST_AT_ONCE
+        self._num_priced[num_slots] += 1
+        return AT_ONCE if self._num_priced[num_slots] <= EARLY_STEPS else LATER_AT_ONCE
+
+    def learn(self) -> None:
+        """Learn the costs of the pending steps, all at once."""
+        pending, self._pending = self._pending, []
+        self._learn_decodes([report for report, _ in pending])
+        for report, was_awake in pending:
+            for drafter, num_rows, seconds, num_levels in report.draft_calls:
+                self._costs.learn_draft(drafter, num_rows, seconds / self._drafters.num_steps(drafter, num_levels))
+            if not report.num_prefill_rows:
+                self._costs.learn_overhead(was_awake, report.other_s, shown_s=report.shown_s)
+
+    def _learn_decodes(self, reports: Sequence[StepReport]) -> None:
+        alike: dict[tuple[int, int], list[StepReport]] = {}  # by rows and context
+        for report in reports:
+            if report.num_passes == 1 and not report.num_prefill_rows:  # prompt rows have no logits
+                alike.setdefault((report.num_rows, report.num_cells // ALIKE_CELLS), []).append(report)
+        for (num_rows, _), same in alike.items():
+            self._costs.learn_many(num_rows, [report.decode_s for report in same], num_cells=same[-1].num_cells)
+
+    def charge(self, report: StepReport, *, num_awake: int) -> Charge:
+        """Return how the seconds of the step divide into plain decoding, drafted rows and drafting.
+
+        num_awake  slots whose drafters were awake
+        """
+        num_plain_rows = report.num_rows - report.num_drafted - report.num_filler_rows
+        plain_s = self._costs.plain_seconds(report.decode_s, num_rows=report.num_rows, num_plain_rows=num_plain_rows)
+        overhead_s = self._costs.overhead(drafted=False)
+        awake_s = sum([call.seconds for call in report.draft_calls if call.drafter == self._drafters.primary])
+        awake_s += max(report.other_s - overhead_s, 0.0)
+        return Charge(
+            a_token_s=(plain_s + overhead_s) / max(len(report.verdicts), 1),
+            a_row_s=(report.decode_s - plain_s) / max(report.num_drafted, 1),
+            awake_s=awake_s / max(num_awake, 1),
+        )

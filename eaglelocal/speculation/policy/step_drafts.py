@@ -1,0 +1,117 @@
+"""Keep what drafters proposed for the slots of one step, and what each proposal is expected to bring and to cost.
+
+Made for each step, and discarded with it. Pure: reads what was learned, changes nothing but its own chains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from eaglelocal.core.request import DraftPolicy
+from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel, Outlook
+from eaglelocal.speculation.policy.pending_drafts import PendingDraft, Sibling
+from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, SlotPolicy
+from eaglelocal.speculation.policy.token_costs import TokenCosts
+from eaglelocal.speculation.tree import DraftChain
+
+
+class StepDrafts:
+    """The chains of one step, by drafter and slot; for `leveled` and `max_siblings` see Controller."""
+
+    def __init__(
+        self,
+        slots: Sequence[DecodeSlot],
+        policies: Mapping[int, SlotPolicy],
+        drafters: DrafterSet,
+        acceptance: AcceptanceModel,
+        token_costs: TokenCosts,
+        *,
+        leveled: bool,
+        max_siblings: int = 0,
+    ) -> None:
+        self.max_draft = {each.slot: min(each.room, policies[each.slot].spec.max_draft) for each in slots}  # by slot
+        self.policies, self.drafters, self.acceptance = policies, drafters, acceptance
+        self.auto = [slot for slot in self.max_draft if policies[slot].spec.drafting is DraftPolicy.AUTO]
+        self.is_leveled = leveled and len(slots) > 1
+        self.max_siblings = max_siblings
+        self.token_costs = token_costs
+        self.row_costs = token_costs.rows(self._most_rows()) if self.auto else [0.0]  # by drafted rows of all slots
+        self.chains: dict[str, dict[int, DraftChain]] = {name: {} for name in drafters.names}
+        self._outlooks: dict[tuple[int, str, int], Outlook] = {}
+
+    def _most_rows(self) -> int:
+        limits = [self.max_draft[slot] for slot in self.auto]
+        return max(limits) * len(limits) if self.is_leveled else sum(limits)
+
+    # ---- what is proposed
+    def add(
+        self,
+        slot: int,
+        drafter: str,
+        tokens: Sequence[int],
+        confidences: Sequence[float],
+        siblings: Sequence[Sibling] = (),
+    ) -> None:
+        """Append the drafter's proposals to its chain for the slot; `siblings` are those of the tokens."""
+        chain = self._chain(slot, drafter)
+        depth = len(chain.tokens)
+        if self.drafters.block_size > 1:  # a block may be longer than what is of use
+            tokens = tokens[: self.useful_length(slot) - depth]
+        chain.tokens += tokens
+        chain.confidences += confidences[: len(tokens)]
+        if self.policies[slot].gate is None:
+            return  # its length is set by a rule, and needs no gains
+        if self.max_siblings:
+            chain.siblings += siblings[: len(tokens)]
+        gain, probability = chain.gains[-1] if chain.gains else 1.0, self.acceptance.probability
+        for confidence in confidences[: len(tokens)]:
+            depth += 1
+            gain *= probability(slot, drafter, depth, confidence)
+            chain.gains.append(gain)
+
+    def end(self, slot: int, drafter: str) -> None:
+        """Note that the drafter has nothing more to propose for the slot."""
+        self._chain(slot, drafter).ended = True
+
+    def _chain(self, slot: int, drafter: str) -> DraftChain:
+        chains = self.chains[drafter]
+        chain = chains.get(slot)
+        if chain is None:
+            chain = chains[slot] = DraftChain(drafter)
+        return chain
+
+    def num_drafted(self, slot: int, drafter: str) -> int:
+        """Return how many tokens a drafter proposed for a slot, sent or not."""
+        chain = self.chains[drafter].get(slot)
+        return len(chain.tokens) if chain else 0
+
+    def pending(self, slot: int) -> list[PendingDraft]:
+        """Return everything that was drafted for a slot, sent or not, to be judged by the text that comes."""
+        by_drafter = (chains.get(slot) for chains in self.chains.values())
+        return [
+            PendingDraft(chain.drafter, chain.tokens, chain.confidences, chain.siblings)
+            for chain in by_drafter
+            if chain
+        ]
+
+    # ---- what is expected
+    def useful_length(self, slot: int) -> int:
+        """Return how many tokens can be of use: those of a rule (fixed, PID), or for `auto` all that may be sent."""
+        policy, most = self.policies[slot], self.max_draft[slot]
+        return min(policy.length, most) if policy.gate is None else most
+
+    def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
+        """Return the outlook, computed once: nothing is learned within a step."""
+        key = (slot, drafter, num_chains)
+        outlook = self._outlooks.get(key)
+        if outlook is None:
+            outlook = self._outlooks[key] = self.acceptance.outlook(*key)
+        return outlook
+
+    def slot_costs(self, length: int) -> list[float]:
+        """Return one slot's cost of 0 .. length drafted tokens; where leveled, its share of the cost of all."""
+        if not self.is_leveled:
+            return self.row_costs[: length + 1]
+        num = len(self.auto)
+        last = len(self.row_costs) - 1
+        return [self.row_costs[min(n * num, last)] / num for n in range(length + 1)]

@@ -1,0 +1,60 @@
+"""What the policy is told of a finished step, and what it tells of slots in return. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.speculation.policy.draft_gate import GateState
+
+
+class DraftCall(NamedTuple):
+    """A call of a drafter: num_levels levels, num_rows slots."""
+
+    drafter: str
+    num_rows: int
+    seconds: float
+    num_levels: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """A report of what a step did and how long it took. Seconds are wall time."""
+
+    num_rows: int  # of the target's decode
+    num_filler_rows: int = 0  # of them, padding rows that nobody asked for
+    num_passes: int = 1  # over the target's weights
+    num_prefill_rows: int
+    num_cells: int  # cached positions that a decoding row attends to
+    decode_s: float
+    draft_calls: Sequence[DraftCall]
+    other_s: float  # everything else: sampling, encoding, emitting tokens
+    shown_s: float = 0.0  # of that: drafters' models reading the target's rows
+    verdicts: Mapping[int, tuple[Draft, Verdict]]  # of decoding slots
+
+    @property
+    def num_drafted(self) -> int:
+        return sum(len(draft) for draft, _ in self.verdicts.values())
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(verdict.samples) for _, verdict in self.verdicts.values())
+
+    @property
+    def draft_s(self) -> float:
+        return sum([call.seconds for call in self.draft_calls])
+
+    @property
+    def seconds(self) -> float:
+        return self.decode_s + self.other_s + self.draft_s
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A report that a slot's drafting fell asleep or woke. Probes are too short to be reported."""
+
+    slot: int
+    state: GateState
+    reason: str

@@ -1,0 +1,89 @@
+"""Estimate how many tokens a second is worth: those made in it lately, never less than by plain decoding.
+
+Learned relative to plain decoding and by number of decoding slots. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.core.request import MAX_DRAFT_TOKENS
+from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
+from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.slot_policy import DrafterSet
+
+RATE_MEMORY = 32.0  # steps that the speed is averaged over
+FIRST_TOKENS = 8.0
+GAIN_SHARE = 0.85
+
+
+@dataclass(slots=True)
+class ThroughputEstimate:
+    """The speed of recent steps relative to plain ones, so that neither drift nor a longer context makes it stale."""
+
+    tokens: float = FIRST_TOKENS  # a few plain steps, or one lucky step would make the next look expensive
+    plain_tokens: float = FIRST_TOKENS  # of plain decoding in the same seconds
+
+    def add(self, tokens: float, plain_tokens: float) -> None:
+        keep = 1.0 - 1.0 / RATE_MEMORY
+        self.tokens = self.tokens * keep + tokens
+        self.plain_tokens = self.plain_tokens * keep + plain_tokens
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.plain_tokens
+
+    @property
+    def worth(self) -> float:
+        """Worth of a second relative to plain decoding: one, and GAIN_SHARE of the gain.
+
+        With all of the gain a few easy tokens would make drafting look too expensive just where it begins to pay.
+        """
+        return 1.0 + GAIN_SHARE * max(self.speed - 1.0, 0.0)
+
+
+class Throughput:
+    """The throughput estimates, by number of decoding slots.
+
+    max_draft  most tokens that a slot may send; None: no such limit
+    """
+
+    def __init__(
+        self, costs: StepCosts, acceptance: AcceptanceModel, drafters: DrafterSet, max_draft: int | None
+    ) -> None:
+        self._costs, self._acceptance, self._drafters, self._max_draft = costs, acceptance, drafters, max_draft
+        self._estimates: dict[int, ThroughputEstimate] = {}
+
+    def add(self, num_slots: int, tokens: float, plain_tokens: float) -> None:
+        """Learn from a step: tokens that it made, and that plain decoding would have made in the same time."""
+        self._estimates.setdefault(num_slots, ThroughputEstimate()).add(tokens, plain_tokens)
+
+    def rate(self, num_slots: int, num_cells: int) -> float:
+        """Return the tokens that a second is worth: those made in it lately, never less than by plain decoding."""
+        plain_s = self._costs.seconds(num_slots, num_cells) + self._costs.overhead(drafted=False)
+        if plain_s <= 0.0:
+            return 0.0
+        estimate = self._estimates.get(num_slots)
+        if estimate is None:
+            estimate = self._estimates[num_slots] = ThroughputEstimate()
+            estimate.tokens *= self._expected_speed(num_slots, num_cells, plain_s)
+        return num_slots / plain_s * estimate.worth
+
+    def _expected_speed(self, num_slots: int, num_cells: int, plain_s: float) -> float:
+        """Return the best fixed length's speed relative to plain, as learned by an earlier engine; else 1.0."""
+        drafter = self._drafters.primary
+        if drafter is None or not self._acceptance.knows(drafter):
+            return 1.0
+        mean, costs = self._acceptance.mean(drafter), self._costs
+        overhead_s, step_s = costs.overhead(drafted=True), costs.draft_seconds(drafter, num_slots)
+        speed, reach, tokens = 1.0, 1.0, 1.0
+        most = MAX_DRAFT_TOKENS if self._max_draft is None else min(self._max_draft, MAX_DRAFT_TOKENS)
+        if self._drafters.block_size > 1:
+            most = min(most, self._drafters.block_size)
+        for length in range(1, most + 1):
+            reach *= mean
+            tokens += reach
+            num_steps = self._drafters.num_steps(drafter, length)
+            seconds = costs.seconds(num_slots * (1 + length), num_cells) + num_steps * step_s + overhead_s
+            speed = max(speed, tokens * plain_s / seconds)
+        return speed
