@@ -16,7 +16,7 @@ class TokenCosts:
     def rows(self, num_rows: int) -> list[float]:
         """Return the price of the decode with 0 .. num_rows drafted rows."""
         least, rate = self._num_base_rows, self._rate
-        return [rate * seconds for seconds in self._costs.hoped_up_to(least, least + num_rows, self._num_cells)]
+        return [rate * seconds for seconds in self._costs.optimistic_seconds(least, least + num_rows, self._num_cells)]
 
     @property
     def drafted(self) -> float:

@@ -379,8 +379,8 @@ def test_of_what_is_well_known_nothing_is_hoped() -> None:
     costs.calibrate({rows: [machine.decode(rows) for _ in range(3)] for rows in range(1, 18)})
     costs.learn(3, machine.decode(3, 900), num_cells=900)
     asked = [costs.seconds(rows, 1200) for rows in range(2, 18)]
-    assert costs.hoped_up_to(2, 17, 1200) == pytest.approx(asked)
-    assert StepCosts().hoped_up_to(2, 39, 1200) == [0.0] * 38
+    assert costs.optimistic_seconds(2, 17, 1200) == pytest.approx(asked)
+    assert StepCosts().optimistic_seconds(2, 39, 1200) == [0.0] * 38
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_no_size_is_hoped_to_cost_less_than_a_step_without_drafts() -> None:
     took = [(1, 1.0, 1.03), (16, 1.5, 1.54), (32, 1.6, 6.0), (48, 1.7, 1.73)]
     costs = StepCosts()
     costs.calibrate({rows: [ratio, 1.02 * ratio, slowest] for rows, ratio, slowest in took})
-    found = costs.hoped_up_to(16, 64, 0)
+    found = costs.optimistic_seconds(16, 64, 0)
     assert found[0] == min(found)
     assert found[16] < costs.seconds(32, 0)
 
@@ -443,9 +443,9 @@ def test_a_size_that_met_a_hiccup_at_first_is_tried_once_more() -> None:
     costs.calibrate({rows: [1.0 + rows / 10] * 3 for rows in (1, 2, 4, 8)})
     believed = costs.seconds(6, 0)
     costs.learn(6, 4.0 * believed)
-    assert costs.hoped_up_to(1, 6, 0)[5] < 1.1 * believed
+    assert costs.optimistic_seconds(1, 6, 0)[5] < 1.1 * believed
     costs.learn(6, 4.0 * believed)
-    assert costs.hoped_up_to(1, 6, 0)[5] > 2.0 * believed, "it was none"
+    assert costs.optimistic_seconds(1, 6, 0)[5] > 2.0 * believed, "it was none"
 
 
 @pytest.mark.parametrize("seconds", [1e7, 1e305])

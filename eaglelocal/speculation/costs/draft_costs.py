@@ -1,0 +1,119 @@
+"""Keep what a step costs besides the target's decode: draft steps, and the rest (sampling, encoding, emitting).
+
+Relative to a decode of one row, as all costs are: the machine's level moves them together. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from eaglelocal.speculation.costs.cost_curve import interpolate_costs
+from eaglelocal.speculation.costs.saved_costs import SavedCosts
+
+NUM_RECENT = 15  # samples in a median
+
+
+class DraftCosts:
+    """The medians of recent draft steps, by drafter and rows, and of overheads, with drafters awake and without."""
+
+    def __init__(self, saved: SavedCosts | None = None) -> None:
+        drafters = saved.drafters if saved else {}
+        overheads = saved.overheads if saved else (None, None)
+        self._drafters = {
+            name: {rows: RecentMedian([median]) for rows, median in steps} for name, steps in drafters.items()
+        }
+        self._overheads = {
+            drafted: RecentMedian([] if median is None else [median])
+            for drafted, median in zip((False, True), overheads, strict=True)
+        }
+        self._encoding = RecentMedian()
+
+    def draft_step(self, drafter: str, num_rows: int) -> float:
+        """Return the cost of a draft step; 0.0 for a drafter that has not run yet, so that it is tried."""
+        steps = self._drafters.get(drafter)
+        if not steps:
+            return 0.0
+        if num_rows in steps:
+            return steps[num_rows].median
+        return interpolate_costs({rows: steps[rows].median for rows in sorted(steps)}, num_rows)[num_rows]
+
+    def overhead(self, drafted: bool) -> float:
+        """Return the cost of a step outside decode and draft steps.
+
+        A kind of step not seen yet is estimated by the other; a plain one without the time of models reading target
+        rows.
+        """
+        recent = self._overheads[drafted]
+        if recent:
+            return recent.median
+        encoding = 0.0 if drafted else self._encoding.median
+        return max(self._overheads[not drafted].median - encoding, 0.0)
+
+    def measured(self) -> list[tuple[str, int, float, int]]:
+        """Return drafter, rows, cost and number of samples of every kind of draft step that ran."""
+        return [
+            (drafter, rows, steps[rows].median, steps[rows].num_samples)
+            for drafter, steps in sorted(self._drafters.items())
+            for rows in sorted(steps)
+        ]
+
+    def add_draft_step(self, drafter: str, num_rows: int, cost: float) -> None:
+        steps = self._drafters.setdefault(drafter, {})
+        if num_rows not in steps:
+            steps[num_rows] = RecentMedian()
+        steps[num_rows].add(cost)
+
+    def add_overhead(self, drafted: bool, cost: float, encoding: float) -> None:
+        """Add a step's overhead; `encoding`: of that, drafters' models reading the target's rows."""
+        self._overheads[drafted].add(cost)
+        if drafted:
+            self._encoding.add(encoding)
+
+    def scale(self, factor: float) -> None:
+        """Rescale everything because the cost of one row, the unit, was corrected."""
+        drafters = [recent for steps in self._drafters.values() for recent in steps.values()]
+        for recent in (*drafters, *self._overheads.values(), self._encoding):
+            recent.scale(factor)
+
+    def state(self) -> dict[str, object]:
+        """Return what SavedCosts keeps of it, as plain data."""
+        drafters = {
+            name: [[rows, step.median] for rows, step in sorted(steps.items())]
+            for name, steps in self._drafters.items()
+        }
+        return {
+            "drafters": drafters,
+            "overheads": [recent.median if recent else None for recent in self._overheads.values()],
+        }
+
+
+class RecentMedian:
+    """The median of the last NUM_RECENT samples."""
+
+    __slots__ = ("_median", "_values", "num_samples")
+
+    def __init__(self, values: Sequence[float] = ()) -> None:
+        self._values: deque[float] = deque(maxlen=NUM_RECENT)
+        self._median: float | None = 0.0  # None: to be computed when it is asked for
+        self.num_samples = 0
+        for value in values:
+            self.add(value)
+
+    def __bool__(self) -> bool:
+        return self.num_samples > 0
+
+    def add(self, value: float) -> None:
+        self._values.append(value)
+        self.num_samples += 1
+        self._median = None
+
+    def scale(self, factor: float) -> None:
+        self._values = deque((value * factor for value in self._values), maxlen=NUM_RECENT)
+        self._median = self._median and self._median * factor
+
+    @property
+    def median(self) -> float:
+        if self._median is None:
+            self._median = sorted(self._values)[len(self._values) // 2]
+        return self._median
