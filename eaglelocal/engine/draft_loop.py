@@ -37,9 +37,9 @@ def grow(
     calls: list[DraftCall] = []
     for drafter in drafters:
         name, frontier = drafter.name, dict(roots)
-        while slots := choice.growing(name):
+        while slots := choice.select_slots(name):
             nodes = [frontier[slot] for slot in slots]
-            depth, further = choice.levels(name, slots)
+            depth, further = choice.select_levels(name, slots)
             started_at = time.perf_counter()
             proposed = drafter.draft(nodes, depth, further)
             levels = max([len(more.tokens) for more in proposed])
@@ -54,7 +54,7 @@ def grow(
                     choice.end(slot, name)
                 else:
                     frontier[slot] = behind(node, tokens)
-    return Drafted(choice.chosen(), calls)
+    return Drafted(choice.select_drafts(), calls)
 
 
 def behind(node: Node, tokens: Several[int]) -> Node:

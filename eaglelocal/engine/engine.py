@@ -174,7 +174,7 @@ class Engine:
         """Set the spec of requests that have none of their own. Answers whose drafting it switches emit an event."""
         told = [slot for slot in self._answers if not self._scheduler.is_waiting(slot)]  # others report when they start
         before = {slot: self._state(slot)[0] for slot in told}
-        self._controller.respec(spec)
+        self._controller.set_default_spec(spec)
         for slot, state in before.items():
             if self._state(slot)[0] != state:
                 self._outbox.append(self._changed(slot))
@@ -195,7 +195,7 @@ class Engine:
             drafted = grow(plan.decode, self._drafters, self._choice(plan, num_cells), self._vocabulary.is_end)
             drafts = drafted.drafts
             self._ledger.mark(self._drafters_s)
-            fillers = self._padding.rows(plan, drafts, self._controller.fillers)
+            fillers = self._padding.rows(plan, drafts, self._controller.choose_padding_rows)
             decoded = self._runner.run(plan, drafts, fillers)
             self._ledger.mark(self._drafters_s)
             verdicts = self._judge(plan, drafts, decoded)
@@ -295,12 +295,12 @@ class Engine:
         changes = self._controller.learn(
             StepReport(
                 num_rows=decoded.num_rows,
-                num_filler_rows=decoded.num_filler_rows,
+                num_padding_rows=decoded.num_filler_rows,
                 num_passes=decoded.num_passes,
                 num_prefill_rows=num_prefill_rows,
                 num_cells=num_cells,
                 decode_s=times.decode_s,
-                shown_s=times.shown_s,
+                encode_s=times.shown_s,
                 draft_calls=drafted.calls,
                 other_s=times.total_s - times.decode_s - sum([call.seconds for call in drafted.calls]),
                 verdicts={s.slot: (drafted.drafts[s.slot], verdicts[s.slot]) for s in plan.decode},

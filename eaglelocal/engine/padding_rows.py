@@ -31,7 +31,7 @@ class Padding:
     def rows(self, plan: StepPlan, drafts: Mapping[int, Draft], count_rows: CountRows) -> list[PaddingRow]:
         """Return the padding rows of a step; none beside prompt rows, where they would save no pass.
 
-        count_rows  Controller.fillers
+        count_rows  Controller.choose_padding_rows
         """
         if plan.prefill or self._context.is_unified:  # one cache is one pass
             return []

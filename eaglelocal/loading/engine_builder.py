@@ -54,7 +54,7 @@ from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.thread_count import usable_threads
 from eaglelocal.scheduler.checkpoints import Checkpoints
-from eaglelocal.scheduler.host_swap import LEAST_ROWS, LEAST_ROWS_OF_STATES, HostSwap
+from eaglelocal.scheduler.host_swap import MIN_SWAP_ROWS, MIN_SWAP_ROWS_WITH_STATES, HostSwap
 from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import Scheduler, check_batch
 from eaglelocal.speculation.costs.step_costs import StepCosts
@@ -350,7 +350,7 @@ class EngineBuilder:
             return None
         loaded_bytes = host_bytes(library.log, self._gpus, lends_memory=self._machine.lends_memory)
         most_bytes = swap_bytes(plan, self._machine.memory.available_bytes, loaded_bytes)
-        least_rows = LEAST_ROWS_OF_STATES if model.is_hybrid else LEAST_ROWS
+        least_rows = MIN_SWAP_ROWS_WITH_STATES if model.is_hybrid else MIN_SWAP_ROWS
         return HostSwap(most_bytes, least_rows=least_rows, of_windows=self._has_windows)
 
 

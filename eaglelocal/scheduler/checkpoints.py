@@ -17,13 +17,13 @@ from collections.abc import Iterable
 from eaglelocal.core.sequence import Sequence
 
 BEFORE_END = 8  # last tokens of a prompt that may differ next time, such as those that open an answer
-LEAST_APART = 128  # rows; fewer are read again rather than saved
+MIN_GAIN_ROWS = 128  # rows; fewer are read again rather than saved
 
 
 class Checkpoints:
     """The positions of saved states; `most`: states that there is room for, in all slots together."""
 
-    def __init__(self, most: int, *, apart: int = LEAST_APART, before_end: int = BEFORE_END) -> None:
+    def __init__(self, most: int, *, apart: int = MIN_GAIN_ROWS, before_end: int = BEFORE_END) -> None:
         self._most, self._apart, self._before_end = most, apart, before_end
         self._places: list[tuple[int, int]] = []  # (slot, position), the most recently used last
 

@@ -17,8 +17,10 @@ from eaglelocal.scheduler.common_prefix import common_prefix
 
 # Fewer rows are read again rather than swapped. On a CPU 64 rows are copied out and in for about 1 % of what reading
 # them takes, and more rows for no more; a GPU, which reads so few at once, gains little, and loses as little.
-LEAST_ROWS = 64
-LEAST_ROWS_OF_STATES = 512  # recurrent states are as large as some hundred rows of cells, and saved ones come along
+MIN_SWAP_ROWS = 64
+MIN_SWAP_ROWS_WITH_STATES = (
+    512  # recurrent states are as large as some hundred rows of cells, and saved ones come along
+)
 
 
 @dataclass(slots=True)
@@ -64,7 +66,7 @@ class HostSwap:
     of_windows   layers have sliding windows: only the newest window comes back, and no cut can go back before it
     """
 
-    def __init__(self, most_bytes: int = 0, *, least_rows: int = LEAST_ROWS, of_windows: bool = False) -> None:
+    def __init__(self, most_bytes: int = 0, *, least_rows: int = MIN_SWAP_ROWS, of_windows: bool = False) -> None:
         self._most_bytes, self.least_rows, self.of_windows = most_bytes, least_rows, of_windows
         self._held: dict[int, SwappedText] = {}  # the most recently used last
         self._num_keys = 0

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 SLOWDOWN = 2.2
-MIN_ROWS = 4  # of prompts in a step, whatever they cost: otherwise a long prompt might never be read
+MIN_PROMPT_ROWS = 4  # of prompts in a step, whatever they cost: otherwise a long prompt might never be read
 MAX_TRIES = 32  # sizes that are priced between one that fits and twice as many rows
 
 Seconds = Callable[[Mapping[int, int]], float]  # of a decode, by rows of each slot; 0.0 while unknown
@@ -33,15 +33,15 @@ class PrefillPace:
     dearer: float = 1.0
 
 
-def free(rows: Mapping[int, int]) -> float:
+def cost_nothing(rows: Mapping[int, int]) -> float:
     """Return 0.0, the cost of any decode before anything is known."""
     return 0.0
 
 
-UNKNOWN = PrefillPace(free, {})
+UNKNOWN = PrefillPace(cost_nothing, {})
 
 
-def prompt_rows(
+def allot_prompt_rows(
     left: Mapping[int, int], decoding: Mapping[int, int], *, room: int, pace: PrefillPace = UNKNOWN
 ) -> dict[int, int]:
     """Return the number of rows for each prompt, by slot.
@@ -52,22 +52,22 @@ def prompt_rows(
     """
     room = min(room, sum(left.values()))
     if decoding and left:
-        room = affordable_rows(left, decoding, room=room, pace=pace)
-    counts = dict(zip(left, shares(list(left.values()), room), strict=True))
+        room = find_affordable_rows(left, decoding, room=room, pace=pace)
+    counts = dict(zip(left, split_evenly(list(left.values()), room), strict=True))
     return {slot: count for slot, count in counts.items() if count}
 
 
-def affordable_rows(left: Mapping[int, int], decoding: Mapping[int, int], *, room: int, pace: PrefillPace) -> int:
+def find_affordable_rows(left: Mapping[int, int], decoding: Mapping[int, int], *, room: int, pace: PrefillPace) -> int:
     """Return the largest affordable number of prompt rows, the last before a jump of the costs, which are steps."""
     quiet_s = pace.seconds(decoding)
     extra_s = quiet_s * (SLOWDOWN - 1.0) * max(len(left) / len(decoding), 1.0)
     wanted = list(left.values())
 
     def fits(num_rows: int) -> bool:
-        prompts = dict(zip(left, shares(wanted, num_rows), strict=True))
+        prompts = dict(zip(left, split_evenly(wanted, num_rows), strict=True))
         return pace.dearer * (pace.seconds({**decoding, **prompts}) - quiet_s) <= extra_s
 
-    fitting = min(MIN_ROWS, room)
+    fitting = min(MIN_PROMPT_ROWS, room)
     while fitting < room and fits(min(2 * fitting, room)):
         fitting = min(2 * fitting, room)
     most = min(2 * fitting, room)
@@ -75,7 +75,7 @@ def affordable_rows(left: Mapping[int, int], decoding: Mapping[int, int], *, roo
     return next((rows for rows in range(most, fitting, -stride) if fits(rows)), fitting)
 
 
-def shares(wanted: Sequence[int], room: int) -> list[int]:
+def split_evenly(wanted: Sequence[int], room: int) -> list[int]:
     """Return even shares of `room`; what one does not need goes to the others, and odd rows to the first.
 
     >>> shares([3, 100, 100], 10)

@@ -18,7 +18,7 @@ from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
 from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap
-from eaglelocal.scheduler.prefill import MIN_ROWS, UNKNOWN, PrefillPace, prompt_rows
+from eaglelocal.scheduler.prefill import MIN_PROMPT_ROWS, UNKNOWN, PrefillPace, allot_prompt_rows
 from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.queue import FairQueue
 from eaglelocal.scheduler.slot import PrefixSource, SlotAssignment
@@ -163,7 +163,7 @@ class Scheduler:
         if not left:
             return StepPlan((), decode, max_draft)
         most = {s.slot: min(max_draft, s.draft_room) for s in decode}
-        counts = prompt_rows(
+        counts = allot_prompt_rows(
             left,
             {slot: 1 + min(pace.drafted.get(slot, 0), drafts) for slot, drafts in most.items()},
             room=self._n_batch - len(decode) - sum(most.values()),
@@ -200,7 +200,7 @@ class Scheduler:
         if num_decoding == 0:
             return 0
         is_shared = num_decoding < len(self._running)
-        least = max(min(self._n_batch // PREFILL_SHARE, MIN_ROWS), 1)
+        least = max(min(self._n_batch // PREFILL_SHARE, MIN_PROMPT_ROWS), 1)
         rows = self._n_batch - (least if is_shared else 0)
         return max(rows // num_decoding - 1, 0)
 

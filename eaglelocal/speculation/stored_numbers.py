@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def within(value: Any, low: float, high: float) -> float:
+def check_number(value: Any, low: float, high: float) -> float:
     """Return the value as a float. Raises ValueError or TypeError unless it is a number from low to high."""
     try:
         number = float(value)
@@ -16,12 +16,12 @@ def within(value: Any, low: float, high: float) -> float:
     return number
 
 
-def count(value: Any, least: int) -> int:
+def check_count(value: Any, least: int) -> int:
     if not isinstance(value, int) or value < least:
         raise ValueError(f"{value!r} is no count")
     return value
 
 
-def bounded(number: float, limits: tuple[float, float]) -> float:
-    """Return the number, moved into limits that `within` accepts, so that what is stored can be read."""
+def clamp(number: float, limits: tuple[float, float]) -> float:
+    """Return the number, moved into limits that `check_number` accepts, so that what is stored can be read."""
     return min(max(number, limits[0]), limits[1])

@@ -36,7 +36,7 @@ class DraftChain:
     siblings: list[Sibling] = field(default_factory=list)  # sibling of each token; empty where drafts must be chains
     ended: bool = False  # the drafter has nothing more to propose
 
-    def misses(self) -> list[tuple[float, int]]:
+    def sibling_odds(self) -> list[tuple[float, int]]:
         """Return pairs (how likely the sibling is asked for, its depth), without those less likely than MIN_REACH."""
         found, reach = [], 1.0
         for depth, gain in enumerate(self.gains, start=1):
@@ -45,13 +45,13 @@ class DraftChain:
             reach = gain
         return found
 
-    def draft(self, length: int, second_depths: Sequence[int] = ()) -> Draft:
+    def draft(self, length: int, sibling_depths: Sequence[int] = ()) -> Draft:
         """Return a draft of the first `length` tokens, with the siblings at these depths as leaves, numbered last."""
-        if length == 0 and not second_depths:
+        if length == 0 and not sibling_depths:
             return EMPTY
         tokens, confidences = tuple(self.tokens[:length]), tuple(self.confidences[:length])
         parents = CHAIN_PARENTS[length]
-        for depth in second_depths:
+        for depth in sibling_depths:
             token, confidence = self.siblings[depth - 1]
             tokens += (token,)
             confidences += (confidence,)
@@ -67,16 +67,16 @@ class Siblings:
     depths: Sequence[int] = ()
 
 
-NO_SECONDS = Siblings()
+NO_SIBLINGS = Siblings()
 
 
-def likeliest(chain: DraftChain, hit: Callable[[int, float], float], most: int) -> Siblings:
+def pick_siblings(chain: DraftChain, hit: Callable[[int, float], float], most: int) -> Siblings:
     """Return the `most` likeliest siblings.
 
     hit  how likely a sibling is right if the first choice is wrong, by depth and confidence
 
     No gain exceeds that of the parent, so that the likeliest nodes of chain and siblings always form a tree.
     """
-    losses = [(-missed * hit(depth, chain.siblings[depth - 1][1]), depth) for missed, depth in chain.misses()]
+    losses = [(-missed * hit(depth, chain.siblings[depth - 1][1]), depth) for missed, depth in chain.sibling_odds()]
     found = sorted(losses)[:most]
     return Siblings([-loss for loss, _ in found], [depth for _, depth in found])

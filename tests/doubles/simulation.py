@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import AUTO, Spec
 from eaglelocal.core.sampling import Sampled
-from eaglelocal.speculation.acceptance.acceptance_model import SECOND_LEVEL, SECOND_SLOPE
+from eaglelocal.speculation.acceptance.acceptance_model import SIBLING_LEVEL, SIBLING_SLOPE
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet
@@ -199,14 +199,14 @@ class Simulation:
         growth = Growth(self, choice, profiles)
         drafts = growth.grow()
         num_drafted = sum(map(len, drafts.values()))
-        num_filler = len(drafts) * max(map(len, drafts.values())) - num_drafted if self.leveled else 0
-        num_rows = len(drafts) + num_drafted + num_filler
+        num_padding = len(drafts) * max(map(len, drafts.values())) - num_drafted if self.leveled else 0
+        num_rows = len(drafts) + num_drafted + num_padding
         true_s, plain_s = self.machine.true_seconds(num_rows), self.machine.true_seconds(len(drafts))
         other_s = self.costs.other_s(any(was_awake.values()))
         verdicts = {slot: (draft, growth.verdict(slot, draft)) for slot, draft in drafts.items()}
         report = StepReport(
             num_rows=num_rows,
-            num_filler_rows=num_filler,
+            num_padding_rows=num_padding,
             num_prefill_rows=0,
             num_cells=0,
             decode_s=self.machine.decode(num_rows),
@@ -256,8 +256,8 @@ class Growth:
     def grow(self) -> dict[int, Draft]:
         """Return the drafts by slot, as engine.drafting.grow does."""
         for drafter in self.simulation.drafters.names:
-            while slots := self.choice.growing(drafter):
-                depth, further = self.choice.levels(drafter, slots)
+            while slots := self.choice.select_slots(drafter):
+                depth, further = self.choice.select_levels(drafter, slots)
                 sure = [self._said(slot, drafter, depth) >= further.confidence for slot in slots]
                 for _ in range(further.num_levels):
                     if not all(sure):
@@ -271,7 +271,7 @@ class Growth:
                 if num_steps < depth:
                     for slot in slots:
                         self.choice.end(slot, drafter)
-        return self.choice.chosen()
+        return self.choice.select_drafts()
 
     def _said(self, slot: int, drafter: str, depth: int) -> float:
         """How sure the drafter is of the least sure token of so many levels; 0.0: it has no more to say."""
@@ -316,7 +316,7 @@ class Growth:
 
 def second_confidence(hope: float) -> float:
     """Return the confidence of a sibling, of a head like the embedded one: at least 0.5, as against the third."""
-    odds = (math.log(hope / (1.0 - hope)) - SECOND_LEVEL) / SECOND_SLOPE
+    odds = (math.log(hope / (1.0 - hope)) - SIBLING_LEVEL) / SIBLING_SLOPE
     return max(1.0 / (1.0 + math.exp(-odds)), 0.5)
 
 

@@ -18,7 +18,7 @@ class SteadyController(Controller):
         calls = [call._replace(seconds=0.1 * call.num_levels) for call in report.draft_calls]
         decode_s = 1.0 + 0.05 * report.num_rows
         return super().learn(
-            dataclasses.replace(report, draft_calls=calls, decode_s=decode_s, shown_s=0.0, other_s=0.05)
+            dataclasses.replace(report, draft_calls=calls, decode_s=decode_s, encode_s=0.0, other_s=0.05)
         )
 
 

@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from eaglelocal.speculation.acceptance.acceptance_table import HIGH, LOW, AcceptanceTable, LogOddsLine, sigmoid
-from eaglelocal.speculation.policy.pending_drafts import is_second
+from eaglelocal.speculation.policy.pending_drafts import is_sibling_table
 
 FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: at the start of a text, and after long silence
 DRIFT, SILENT_DRIFT = 0.002, 0.006  # variance added per token of text: where the drafter was observed, and where not
 MAX_SHIFT = 3.0
-CURIOSITY = 0.5  # standard deviations of the shift that an outlook adds
+OPTIMISM = 0.5  # standard deviations of the shift that an outlook adds
 UNKNOWN_CONFIDENCE = 0.6  # for drafters that report none
 LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # range of confidences that the bins distinguish
-SECOND_LEVEL, SECOND_SLOPE = -1.0, 0.7  # of siblings, as the embedded head's: relative to the third, most look surer
+SIBLING_LEVEL, SIBLING_SLOPE = -1.0, 0.7  # of siblings, as the embedded head's: relative to the third, most look surer
 FORMAT = 3  # 3: a sibling's confidence is its share relative to the third choice
 MAX_STORED = 16  # drafters
 
@@ -47,14 +47,14 @@ class Shift:
         self.value = min(max(self.value + self.variance * surprise, -MAX_SHIFT), MAX_SHIFT)
         self.is_silent = False
 
-    def go_on(self, num_tokens: int) -> None:
+    def advance(self, num_tokens: int) -> None:
         drift = SILENT_DRIFT if self.is_silent else DRIFT
         self.variance = min(self.variance + drift * num_tokens, MAX_VARIANCE)
         self.is_silent = True
 
     @property
-    def hoped(self) -> float:
-        return self.value + CURIOSITY * math.sqrt(self.variance)
+    def optimistic(self) -> float:
+        return self.value + OPTIMISM * math.sqrt(self.variance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +86,22 @@ class AcceptanceModel:
         """Reset the slot's shifts for another text, which starts from what all texts have taught."""
         self._shifts[slot] = {}
 
-    def go_on(self, slot: int, num_tokens: int) -> None:
+    def advance(self, slot: int, num_tokens: int) -> None:
         """Make the slot's shifts less certain after num_tokens more of its text."""
         for shift in self._shifts.get(slot, {}).values():
-            shift.go_on(num_tokens)
+            shift.advance(num_tokens)
 
     def probability(self, slot: int, drafter: str, depth: int, confidence: float) -> float:
         """Return the probability that the token is accepted, given that its parent is."""
         table = self._table(drafter)
-        base = table.probability(depth, odds_of(confidence))
-        return shifted(base, table.trust.value * self._shift(slot, drafter).value)
+        base = table.probability(depth, clamp_log_odds(confidence))
+        return shift_log_odds(base, table.trust.value * self._shift(slot, drafter).value)
 
     def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
         """Return the outlook for tokens that are not drafted yet, averaged over num_chains chains (less spread)."""
         table = self._table(drafter)
-        hope = table.trust.value * self._shift(slot, drafter).hoped
-        outcomes = [(share, shifted(chance, hope)) for share, chance in table.spread.kinds()]
+        hope = table.trust.value * self._shift(slot, drafter).optimistic
+        outcomes = [(share, shift_log_odds(chance, hope)) for share, chance in table.spread.kinds()]
         mean = sum(share * chance for share, chance in outcomes)
         if num_chains > 1:
             narrowed = 1.0 / math.sqrt(num_chains)
@@ -117,18 +117,18 @@ class AcceptanceModel:
         return sum(share * chance for share, chance in self._table(drafter).spread.kinds())
 
     def learn(
-        self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool, is_again: bool = False
+        self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool, is_repeat: bool = False
     ) -> float:
         """Learn from a token whose parent was accepted. Return the probability that was expected of it.
 
         is_again  a newer guess at the same token of the text was learned from: the text's shift learns nothing new
         """
         table, shift = self._table(drafter), self._shift(slot, drafter)
-        base = table.learn(depth, odds_of(confidence), accepted)
-        expected = shifted(base, table.trust.value * shift.value)
-        if not is_again:
+        base = table.learn(depth, clamp_log_odds(confidence), accepted)
+        expected = shift_log_odds(base, table.trust.value * shift.value)
+        if not is_repeat:
             table.trust.learn(shift.value, expected, accepted)
-            shift.learn(shifted(base, shift.value), accepted)
+            shift.learn(shift_log_odds(base, shift.value), accepted)
         return expected
 
     # ---- what outlives the process
@@ -139,7 +139,7 @@ class AcceptanceModel:
     def restore(self, state: object) -> bool:
         """Load what was learned earlier. Return False, and change nothing, if the data is not understood."""
         try:
-            self._tables = read(state)
+            self._tables = read_tables(state)
         except (TypeError, ValueError, KeyError, AttributeError):
             return False
         return True
@@ -147,7 +147,7 @@ class AcceptanceModel:
     def _table(self, drafter: str) -> AcceptanceTable:
         table = self._tables.get(drafter)
         if table is None:
-            table = self._tables[drafter] = AcceptanceTable(line_of(drafter))
+            table = self._tables[drafter] = AcceptanceTable(first_line(drafter))
         return table
 
     def _shift(self, slot: int, drafter: str) -> Shift:
@@ -158,19 +158,19 @@ class AcceptanceModel:
         return shift
 
 
-def read(state: Any) -> dict[str, AcceptanceTable]:
+def read_tables(state: Any) -> dict[str, AcceptanceTable]:
     """Parse what `AcceptanceModel.state` gave. Raises TypeError, ValueError, KeyError or AttributeError otherwise."""
     if state["format"] != FORMAT:
         raise ValueError(f"format {state['format']!r}")
     return {str(name): AcceptanceTable.read(table) for name, table in list(state["drafters"].items())[:MAX_STORED]}
 
 
-def line_of(drafter: str) -> LogOddsLine:
+def first_line(drafter: str) -> LogOddsLine:
     """Return the line with which a drafter's table begins."""
-    return LogOddsLine(SECOND_LEVEL, SECOND_SLOPE) if is_second(drafter) else LogOddsLine()
+    return LogOddsLine(SIBLING_LEVEL, SIBLING_SLOPE) if is_sibling_table(drafter) else LogOddsLine()
 
 
-def odds_of(confidence: float) -> float:
+def clamp_log_odds(confidence: float) -> float:
     """Return the log-odds of a confidence, within the range of the bins; NaN stands for UNKNOWN_CONFIDENCE."""
     if confidence != confidence:  # NaN: not reported
         confidence = UNKNOWN_CONFIDENCE
@@ -181,5 +181,5 @@ def odds_of(confidence: float) -> float:
     return math.log(confidence / (1.0 - confidence))
 
 
-def shifted(probability: float, shift: float) -> float:
+def shift_log_odds(probability: float, shift: float) -> float:
     return probability / (probability + (1.0 - probability) * math.exp(-shift))

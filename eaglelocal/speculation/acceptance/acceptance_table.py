@@ -12,7 +12,7 @@ from bisect import bisect
 from dataclasses import dataclass, field
 from typing import Any
 
-from eaglelocal.speculation.stored_numbers import bounded, within
+from eaglelocal.speculation.stored_numbers import check_number, clamp
 
 LOW, HIGH, WIDTH = -4.0, 8.0, 0.5  # range of the bins and width of each, in log-odds
 NUM_BINS = int((HIGH - LOW) / WIDTH) + 1
@@ -109,12 +109,12 @@ class BinResiduals:
     def restore(self, bins: Any) -> None:
         """Load bins, each [sum, trials], with at most STORED_BIN trials."""
         for at, (sum_, trials) in enumerate(bins[:NUM_BINS]):
-            trials = within(trials, 0.0, BIN_MEMORY * 2)
+            trials = check_number(trials, 0.0, BIN_MEMORY * 2)
             factor = min(1.0, STORED_BIN / max(trials, 1e-9))
-            self.sums[at], self.trials[at] = factor * within(sum_, -trials, trials), factor * trials
+            self.sums[at], self.trials[at] = factor * check_number(sum_, -trials, trials), factor * trials
 
 
-class Spread:
+class ProbabilityHistogram:
     """A decaying histogram of the acceptance probabilities of a drafter's tokens.
 
     A normal distribution would not fit: a head that knows its subject is sure of nine tokens in ten, and lost at the
@@ -147,8 +147,8 @@ class Spread:
         return [list(kind) for kind in self.kinds()]
 
     def restore(self, kinds: Any) -> None:
-        shares = [within(share, 0.0, 1.0) for share, _ in kinds]
-        means = [within(mean, 0.0, 1.0) for _, mean in kinds]
+        shares = [check_number(share, 0.0, 1.0) for share, _ in kinds]
+        means = [check_number(mean, 0.0, 1.0) for _, mean in kinds]
         if len(shares) != len(FAIR_HEAD):
             raise ValueError(f"{len(shares)} kinds of tokens")
         self._weights = [max(share * STORED_SPREAD, 0.01) for share in reversed(shares)]
@@ -170,18 +170,18 @@ class AcceptanceTable:
     line: LogOddsLine = field(default_factory=LogOddsLine)
     bins: BinResiduals = field(default_factory=lambda: BinResiduals(BIN_WEIGHT))
     groups: list[BinResiduals] = field(default_factory=lambda: [BinResiduals(GROUP_WEIGHT) for _ in range(NUM_GROUPS)])
-    spread: Spread = field(default_factory=Spread)
+    spread: ProbabilityHistogram = field(default_factory=ProbabilityHistogram)
     trust: Trust = field(default_factory=Trust)
 
     def probability(self, depth: int, odds: float) -> float:
-        low, share = place_of(odds)
+        low, share = find_bin(odds)
         over_all = self.line.at(odds) + self.bins.at(low, share)
-        return min(max(over_all + self.groups[group_of(depth)].at(low, share), 0.001), 0.999)
+        return min(max(over_all + self.groups[depth_group(depth)].at(low, share), 0.001), 0.999)
 
     def learn(self, depth: int, odds: float, hit: bool) -> float:
         """Learn from one token. Return the probability that was expected of it, as `probability` does."""
-        low, share = place_of(odds)
-        group = self.groups[group_of(depth)]
+        low, share = find_bin(odds)
+        group = self.groups[depth_group(depth)]
         by_line, by_bin = self.line.at(odds), self.bins.at(low, share)
         expected = min(max(by_line + by_bin + group.at(low, share), 0.001), 0.999)
         self.line.learn(odds, by_line, hit)
@@ -194,7 +194,7 @@ class AcceptanceTable:
         line = self.line
         return {
             "line": [
-                *(bounded(line.level, LEVELS), bounded(line.slope, SLOPES)),
+                *(clamp(line.level, LEVELS), clamp(line.slope, SLOPES)),
                 *(line.level_variance, line.covariance, line.slope_variance),
             ],
             "bins": [list(each) for each in zip(self.bins.sums, self.bins.trials, strict=True)],
@@ -207,29 +207,31 @@ class AcceptanceTable:
     def read(cls, state: Any) -> AcceptanceTable:
         """Parse what `state` gave. Raises TypeError, ValueError or KeyError otherwise."""
         table = cls()
-        level, slope, level_variance, covariance, slope_variance = (within(v, -100.0, 100.0) for v in state["line"])
+        level, slope, level_variance, covariance, slope_variance = (
+            check_number(v, -100.0, 100.0) for v in state["line"]
+        )
         # raising variances does not make level and slope more correlated than they were
         table.line = LogOddsLine(
-            within(level, *LEVELS),
-            within(slope, *SLOPES),
-            max(within(level_variance, 0.0, 10.0), STORED_LEVEL_VARIANCE),
-            within(covariance, -1.0, 1.0) if covariance**2 <= level_variance * slope_variance else 0.0,
-            max(within(slope_variance, 0.0, 10.0), STORED_SLOPE_VARIANCE),
+            check_number(level, *LEVELS),
+            check_number(slope, *SLOPES),
+            max(check_number(level_variance, 0.0, 10.0), STORED_LEVEL_VARIANCE),
+            check_number(covariance, -1.0, 1.0) if covariance**2 <= level_variance * slope_variance else 0.0,
+            max(check_number(slope_variance, 0.0, 10.0), STORED_SLOPE_VARIANCE),
         )
         table.bins.restore(state["bins"])
         for group, bins in zip(table.groups, state["groups"], strict=True):
             group.restore(bins)
         table.spread.restore(state["spread"])
-        table.trust.value = within(state["trust"], 0.0, 1.0)
+        table.trust.value = check_number(state["trust"], 0.0, 1.0)
         return table
 
 
-def place_of(odds: float) -> tuple[int, float]:
+def find_bin(odds: float) -> tuple[int, float]:
     """Return the bin below these log-odds, and the weight of the bin above it."""
     at = (odds - LOW) / WIDTH
     low = min(int(at), NUM_BINS - 2)
     return low, at - low
 
 
-def group_of(depth: int) -> int:
+def depth_group(depth: int) -> int:
     return DEPTH_GROUPS[depth] if depth < len(DEPTH_GROUPS) else NUM_GROUPS - 1

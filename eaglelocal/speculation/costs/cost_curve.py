@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-GUESSED_DEVIATION = (0.3, 0.5)  # of a size that never ran: between measured sizes, beyond them
+UNMEASURED_DEVIATION = (0.3, 0.5)  # of a size that never ran: between measured sizes, beyond them
 ROUGHNESS = 0.25  # standard deviation (as a logarithm) of curves from the line between two neighbours
-CURIOSITY = 0.6  # standard deviations by which the optimistic cost is lower
-SETTLED = 0.05  # deviation up to which a size is not tried again
+OPTIMISM = 0.6  # standard deviations by which the optimistic cost is lower
+WELL_KNOWN = 0.05  # deviation up to which a size is not tried again
 REACH, BEYOND = 2, 0.25  # times the largest known size that are tried; cost there, at least: as rows ** 0.25
 
 
@@ -34,7 +34,7 @@ def interpolate_costs(points: Mapping[int, float], most: int) -> list[float]:
     return table
 
 
-def smoothed(points: Mapping[int, float], deviations: Mapping[int, float]) -> dict[int, float]:
+def smooth_costs(points: Mapping[int, float], deviations: Mapping[int, float]) -> dict[int, float]:
     """Return the costs, drawn to the line between their neighbours as far as they are uncertain (as a logarithm).
 
     A size that was measured in a bad moment would otherwise look too expensive to be tried again; a cliff that was
@@ -51,7 +51,9 @@ def smoothed(points: Mapping[int, float], deviations: Mapping[int, float]) -> di
     return found
 
 
-def hoped(points: Mapping[int, float], deviations: Mapping[int, float], most: int, *, noise: float) -> list[float]:
+def make_optimistic(
+    points: Mapping[int, float], deviations: Mapping[int, float], most: int, *, noise: float
+) -> list[float]:
     """Return optimistic costs of 0 .. most rows: what they may well turn out to be.
 
     Between two sizes that is no less than the cheaper one's; beyond the largest, up to REACH times as many, rows may be
@@ -59,16 +61,16 @@ def hoped(points: Mapping[int, float], deviations: Mapping[int, float], most: in
 
     noise  of one decode (as a logarithm): no size is known better
     """
-    settled = max(SETTLED, noise)
+    settled = max(WELL_KNOWN, noise)
     sizes = list(points)
-    costs = [cost * math.exp(-CURIOSITY * max(deviations[rows] - settled, 0.0)) for rows, cost in points.items()]
+    costs = [cost * math.exp(-OPTIMISM * max(deviations[rows] - settled, 0.0)) for rows, cost in points.items()]
     last, cost = sizes[-1], costs[-1]
     table = np.array(interpolate_costs(dict(zip(sizes, costs, strict=True)), most))
     rows = np.arange(most + 1)
     behind = np.minimum(np.searchsorted(sizes, rows), len(sizes) - 1)  # index of the first known size >= rows
     cheaper = np.minimum(np.take(costs, behind), np.take(costs, np.maximum(behind - 1, 0)))
     is_between = (rows > 1) & (rows < last) & (np.take(sizes, behind) != rows)
-    untried = table * math.exp(-CURIOSITY * (GUESSED_DEVIATION[0] - SETTLED))
+    untried = table * math.exp(-OPTIMISM * (UNMEASURED_DEVIATION[0] - WELL_KNOWN))
     table = np.where(is_between, np.maximum(untried, cheaper), table)
     is_near = (rows > last) & (rows <= REACH * last)
     found: list[float] = np.where(is_near, np.minimum(table, cost * (rows / last) ** BEYOND), table).tolist()

@@ -29,7 +29,7 @@ MAX_SHAPE_DEVIATION = 0.3  # up to which a size that is not seen becomes uncerta
 SLOPE_DEVIATION = 0.1  # before anything is known of the price of 1000 cells, in decodes of one row
 CLIP = 2.5  # standard deviations up to which a surprise counts
 SURPRISES = 3  # clipped ones in a row, until they are believed
-AFRESH = 0.2**2  # variance added then
+RESET_VARIANCE = 0.2**2  # variance added then
 MAX_SIZES = 64  # rows for which ratios are kept; the work of an update grows with the square
 LEVEL_DEVIATION = 5.0  # before anything is known
 
@@ -165,10 +165,10 @@ class CostFilter:
         of_level = self._run(THE_LEVEL, surprises)
         of_size = self._run(num_rows, surprises)
         if abs(of_level) >= SURPRISES:
-            self._diagonal[LEVEL] += AFRESH
+            self._diagonal[LEVEL] += RESET_VARIANCE
             self._runs.clear()
         elif place is not None and abs(of_size) >= SURPRISES:
-            self._diagonal[place] += AFRESH
+            self._diagonal[place] += RESET_VARIANCE
             self._runs[num_rows] = 0
 
     def _run(self, key: int, surprises: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from eaglelocal.speculation.stored_numbers import count, within
+from eaglelocal.speculation.stored_numbers import check_count, check_number
 
 FORMAT = 1
 MAX_ROWS = 272  # 16 slots with a root and 16 drafted tokens each; larger decodes are prompts
@@ -27,17 +27,22 @@ class SavedCosts:
         """Parse what `StepCosts.state` gave. Raises TypeError, ValueError, KeyError or AttributeError otherwise."""
         if state["format"] != FORMAT:
             raise ValueError(f"format {state['format']!r}")
-        per_cell, per_row_cell, deviation = (within(slope, 0.0, 1e6) for slope in state["slopes"])
-        plain, drafted = (None if median is None else within(median, 0.0, 1e9) for median in state["overheads"])
+        per_cell, per_row_cell, deviation = (check_number(slope, 0.0, 1e6) for slope in state["slopes"])
+        plain, drafted = (None if median is None else check_number(median, 0.0, 1e9) for median in state["overheads"])
         return cls(
-            level=within(state["level"], -30.0, 10.0),
+            level=check_number(state["level"], -30.0, 10.0),
             slopes=(per_cell, per_row_cell, deviation),
             sizes=[
-                (count(n, 1), within(ratio, *RATIO_RANGE), within(deviation, 0.0, 10.0), count(samples, 0))
+                (
+                    check_count(n, 1),
+                    check_number(ratio, *RATIO_RANGE),
+                    check_number(deviation, 0.0, 10.0),
+                    check_count(samples, 0),
+                )
                 for n, ratio, deviation, samples in state["sizes"][:MAX_ROWS]
             ],
             drafters={
-                str(name): [(count(n, 1), within(median, 0.0, 1e9)) for n, median in steps[:MAX_ROWS]]
+                str(name): [(check_count(n, 1), check_number(median, 0.0, 1e9)) for n, median in steps[:MAX_ROWS]]
                 for name, steps in state["drafters"].items()
             },
             overheads=[plain, drafted],

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from eaglelocal.speculation.costs.cost_curve import GUESSED_DEVIATION
+from eaglelocal.speculation.costs.cost_curve import UNMEASURED_DEVIATION
 from eaglelocal.speculation.costs.cost_filter import NOISE, CostFilter
 from eaglelocal.speculation.costs.saved_costs import SavedCosts
 from eaglelocal.speculation.costs.undersampled_sizes import DEVIATION as FEW_DEVIATION
@@ -57,7 +57,7 @@ class SizeCosts:
         """Return how uncertain the ratio of a size is: 0.05 means by about 5 %."""
         if self.is_kept(num_rows):
             return self.filter.deviation(num_rows)
-        return GUESSED_DEVIATION[num_rows > max(self.filter.places, default=1)]
+        return UNMEASURED_DEVIATION[num_rows > max(self.filter.places, default=1)]
 
     def state(self) -> dict[str, object]:
         """Return what SavedCosts keeps of it, as plain data."""
@@ -72,7 +72,7 @@ class SizeCosts:
     def calibrate(self, seconds: Mapping[int, Sequence[float]]) -> None:
         """Learn decodes that were measured side by side over an empty context; single rows must be among them."""
         single = statistics.median(seconds[1])
-        noise = self.filter.noise = noise_of(seconds.values())
+        noise = self.filter.noise = measure_noise(seconds.values())
         self.filter.set_level(math.log(single), noise)
         for rows, took in seconds.items():
             spread = max(noise, math.log(max(took) / min(took)) / 2) * math.sqrt(2 / len(took))
@@ -127,7 +127,7 @@ class SizeCosts:
         self._undersampled.scale(math.exp(-shift))
 
 
-def noise_of(samples: Iterable[Sequence[float]]) -> float:
+def measure_noise(samples: Iterable[Sequence[float]]) -> float:
     """Return the standard deviation of the logarithm of one decode, from repeated ones; hiccups do not count."""
     spreads = [abs(math.log(value / statistics.median(took))) for took in samples for value in took if len(took) > 2]
     apart = [spread for spread in spreads if spread > 0.0]  # the median itself is no sample of the noise

@@ -6,7 +6,7 @@ its own, because a cost curve is a step function. Sizes that never ran are inter
 the largest each row costs at least its share of that one, for a decode can always be split into several.
 
 A size that is believed too expensive is never run, so a wrong belief would stay: a start has time for one and two rows
-of a large model, and any size may be measured in a bad moment. So the policy gets an optimistic cost (`hoped`): less
+of a large model, and any size may be measured in a bad moment. So the policy gets an optimistic cost: less
 than the estimate, by as much as that is uncertain, and for up to twice the rows of the largest known size hardly more
 than that one. Where that would pay the size runs, and is known. One that ran a few times is rated by the better half of
 its runs, for a hiccup takes two to ten times as long.
@@ -27,13 +27,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
-from eaglelocal.speculation.costs.cost_curve import hoped, interpolate_costs, smoothed
+from eaglelocal.speculation.costs.cost_curve import interpolate_costs, make_optimistic, smooth_costs
 from eaglelocal.speculation.costs.cost_filter import SLOPE_DEVIATION
 from eaglelocal.speculation.costs.draft_costs import DraftCosts
 from eaglelocal.speculation.costs.kernel_warmup import KernelWarmup
 from eaglelocal.speculation.costs.saved_costs import FORMAT, MAX_ROWS, SavedCosts
 from eaglelocal.speculation.costs.size_costs import MANY, SizeCosts
-from eaglelocal.speculation.stored_numbers import bounded
+from eaglelocal.speculation.stored_numbers import clamp
 
 MIN_SECONDS = 1e-9  # no clock resolves less
 CORRECTIONS = -10.0, 10.0
@@ -191,7 +191,7 @@ class StepCosts:
 
     def correct(self, num_rows: int, error: float) -> None:
         """Multiply the cost of a size by e ** error; all others keep theirs."""
-        error = bounded(error, CORRECTIONS)
+        error = clamp(error, CORRECTIONS)
         if num_rows > 1:
             self._sizes.set_ratio(num_rows, self.ratio(num_rows, 0) * math.exp(error))
         else:
@@ -203,14 +203,14 @@ class StepCosts:
         if not self._kernel_warmup.note((drafter, num_rows)):
             self._draft_costs.add_draft_step(drafter, num_rows, seconds / self._sizes.unit_s)
 
-    def learn_overhead(self, drafted: bool, seconds: float, *, shown_s: float = 0.0) -> None:
+    def learn_overhead(self, drafted: bool, seconds: float, *, encode_s: float = 0.0) -> None:
         """Learn the seconds of a step outside decode and draft steps.
 
-        shown_s  of that: drafters' models reading the target's rows
+        encode_s  of that: drafters' models reading the target's rows
         """
         if not self._kernel_warmup.note(("overhead", drafted)):
             unit_s = self._sizes.unit_s
-            self._draft_costs.add_overhead(drafted, seconds / unit_s, shown_s / unit_s)
+            self._draft_costs.add_overhead(drafted, seconds / unit_s, encode_s / unit_s)
 
     # ---- what outlives the process
     def state(self) -> dict[str, object]:
@@ -236,9 +236,9 @@ class StepCosts:
         if self.is_known:
             measured = known.ratios
             deviations = {rows: known.deviation(rows) for rows in measured}
-            believed = smoothed(measured, deviations)
+            believed = smooth_costs(measured, deviations)
             self._ratios = interpolate_costs(believed, self._most)
-            self._optimistic = hoped(believed, deviations, self._most, noise=known.noise)
+            self._optimistic = make_optimistic(believed, deviations, self._most, noise=known.noise)
         self._floored = {}
         self._slopes = known.slopes
         self._one_s = self._sizes.unit_s if self._sizes.num_samples else 0.0

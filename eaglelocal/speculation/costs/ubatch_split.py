@@ -26,9 +26,9 @@ def split_rows(rows: Mapping[int, int], undivided: int = 0) -> list[int]:
     left = {slot: count for slot, count in sorted(rows.items()) if count}
     found = []
     while left:
-        run = first_run(left)
+        run = find_first_run(left)
         length = min(left[slot] for slot in run)
-        run = kept_whole(run, left, length, undivided)
+        run = drop_divided(run, left, length, undivided)
         if not run:
             found.append(left.pop(min(left)))  # the first slot is a pass of its own
             continue
@@ -39,7 +39,7 @@ def split_rows(rows: Mapping[int, int], undivided: int = 0) -> list[int]:
     return found
 
 
-def kept_whole(run: list[int], left: Mapping[int, int], length: int, undivided: int) -> list[int]:
+def drop_divided(run: list[int], left: Mapping[int, int], length: int, undivided: int) -> list[int]:
     """Return the first slots of a run whose next `length` rows may be split from the rest."""
     return list(takewhile(lambda slot: not 0 < left[slot] - length < undivided, run))
 
@@ -50,7 +50,7 @@ def is_level(rows: Mapping[int, int]) -> bool:
     return len(counts) == 1 and 0 not in counts and max(rows) - min(rows) < len(rows)
 
 
-def first_run(slots: Mapping[int, int]) -> list[int]:
+def find_first_run(slots: Mapping[int, int]) -> list[int]:
     """Return the lowest slot, and those that follow it without a gap."""
     first = min(slots)
     run = [first]
@@ -59,7 +59,9 @@ def first_run(slots: Mapping[int, int]) -> list[int]:
     return run
 
 
-def fillers(decoding: Mapping[int, int], idle: Sequence[int], seconds: Seconds, undivided: int = 0) -> dict[int, int]:
+def choose_padding_rows(
+    decoding: Mapping[int, int], idle: Sequence[int], seconds: Seconds, undivided: int = 0
+) -> dict[int, int]:
     """Return the padding rows by slot that make the step cheapest.
 
     Tried are none, those that level the decoding slots, the same with idle slots between them, and these alone.
@@ -78,9 +80,9 @@ def fillers(decoding: Mapping[int, int], idle: Sequence[int], seconds: Seconds, 
         levelled | dict.fromkeys(gaps, longest),
         dict.fromkeys(gaps, shortest),
     ]
-    best = min(choices, key=lambda filler: sum(map(seconds, split_rows(joined(decoding, filler), undivided))))
+    best = min(choices, key=lambda padding: sum(map(seconds, split_rows(add_rows(decoding, padding), undivided))))
     return {slot: count for slot, count in best.items() if count}
 
 
-def joined(rows: Mapping[int, int], filler: Mapping[int, int]) -> dict[int, int]:
-    return {slot: rows.get(slot, 0) + filler.get(slot, 0) for slot in {*rows, *filler}}
+def add_rows(rows: Mapping[int, int], padding: Mapping[int, int]) -> dict[int, int]:
+    return {slot: rows.get(slot, 0) + padding.get(slot, 0) for slot in {*rows, *padding}}

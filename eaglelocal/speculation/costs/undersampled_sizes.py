@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from eaglelocal.speculation.stored_numbers import bounded
+from eaglelocal.speculation.stored_numbers import clamp
 
 DEVIATION = {1: 0.25, 2: 0.12, 3: 0.08, 4: 0.06}  # at least, as a logarithm, by number of runs
 MAX_DOUBT = 1.0  # at most, of a first run that surprises
@@ -39,7 +39,7 @@ class UndersampledSizes:
         guess  the estimate before: the more the first run exceeds it, the less it is believed
         """
         ratios = self._ratios[num_rows]
-        ratios.append(bounded(ratio, RATIOS))
+        ratios.append(clamp(ratio, RATIOS))
         deviation = DEVIATION[len(ratios)]
         if len(ratios) == 1:
             deviation = max(deviation, min(math.log(ratios[0] / guess) / 2, MAX_DOUBT))

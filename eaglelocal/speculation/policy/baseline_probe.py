@@ -13,16 +13,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-FIRST, MOST = 16, 1024  # drafted steps before a plain one: at first, at most
+FIRST_GAP, MAX_GAP = 16, 1024  # drafted steps before a plain one: at first, at most
 TOLERANCE = math.log(1.2)
-NUM_WITNESSES = 3
+NUM_CONFIRMATIONS = 3
 
 
 @dataclass(slots=True)
 class BaselineProbe:
     """The schedule of plain steps for one number of decoding slots."""
 
-    gap: int = FIRST
+    gap: int = FIRST_GAP
     num_drafted: int = 0  # steps since the last plain one
     errors: list[float] = field(default_factory=list)  # logarithms of seconds / expected, of plain steps in a row
 
@@ -30,28 +30,28 @@ class BaselineProbe:
     def is_due(self) -> bool:
         return bool(self.errors) or self.num_drafted >= self.gap
 
-    def saw_drafted(self) -> None:
+    def record_drafted(self) -> None:
         self.num_drafted += 1
         self.errors.clear()
 
-    def saw_nothing(self) -> None:
+    def record_unusable(self) -> None:
         """Record a plain step whose seconds cannot be used."""
         self.num_drafted = 0
         self.errors.clear()
 
-    def saw_plain(self, seconds: float, expected_s: float) -> float:
+    def record_plain(self, seconds: float, expected_s: float) -> float:
         """Record a plain step. Return log(cost / expected cost) of plain steps; 0.0: nothing to correct."""
         is_due, self.num_drafted = self.is_due, 0
         if not is_due or min(seconds, expected_s) <= 0.0:
             return 0.0
         error = math.log(seconds / expected_s)
         if not self.errors and abs(error) < TOLERANCE:
-            self.gap = min(2 * self.gap, MOST)
+            self.gap = min(2 * self.gap, MAX_GAP)
             return 0.0
         self.errors.append(error)
-        if len(self.errors) < NUM_WITNESSES:
+        if len(self.errors) < NUM_CONFIRMATIONS:
             return 0.0
-        middle = sorted(self.errors)[NUM_WITNESSES // 2]
+        middle = sorted(self.errors)[NUM_CONFIRMATIONS // 2]
         self.errors.clear()
-        self.gap = FIRST
+        self.gap = FIRST_GAP
         return middle if abs(middle) >= TOLERANCE else 0.0

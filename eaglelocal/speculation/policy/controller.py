@@ -15,7 +15,7 @@ from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import OFF, DraftPolicy, Spec, fixed_spec
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 from eaglelocal.speculation.costs.step_costs import StepCosts
-from eaglelocal.speculation.costs.ubatch_split import fillers
+from eaglelocal.speculation.costs.ubatch_split import choose_padding_rows
 from eaglelocal.speculation.policy.baseline_probe import BaselineProbe
 from eaglelocal.speculation.policy.cost_learner import Charge, CostLearner
 from eaglelocal.speculation.policy.draft_gate import DecayingSums, DraftGate, GateState
@@ -27,7 +27,10 @@ from eaglelocal.speculation.policy.step_report import Change, StepReport
 from eaglelocal.speculation.policy.throughput import Throughput
 from eaglelocal.speculation.policy.token_costs import TokenCosts
 
-MIN_PROOF, HOPELESS = 24.0, 0.95  # steps of other texts, and the speed below which a new text starts asleep
+MIN_EVIDENCE_STEPS, HOPELESS_SPEED = (
+    24.0,
+    0.95,
+)  # steps of other texts, and the speed below which a new text starts asleep
 
 
 class Controller:
@@ -71,9 +74,9 @@ class Controller:
         """Start the policy of a request in the slot; `spec` None: the default one."""
         (self._default_slots.discard if spec else self._default_slots.add)(slot)
         spec = self._bounded(spec or self._spec)
-        proven_bad = self._all_texts.steps >= MIN_PROOF and self._all_texts.speed < HOPELESS
+        proven_bad = self._all_texts.steps >= MIN_EVIDENCE_STEPS and self._all_texts.speed < HOPELESS_SPEED
         last = self._policies[slot].gate if slot in self._policies else None
-        gate = DraftGate(hopeful=not proven_bad, before=last) if spec.drafting is DraftPolicy.AUTO else None
+        gate = DraftGate(starts_awake=not proven_bad, previous=last) if spec.drafting is DraftPolicy.AUTO else None
         self._policies[slot] = SlotPolicy(spec, gate)
         self.acceptance.begin(slot)
         self._pending_drafts.forget(slot)
@@ -85,7 +88,7 @@ class Controller:
         most = self._max_draft
         return spec if most is None or spec.num_draft_tokens <= most else fixed_spec(most)
 
-    def respec(self, spec: Spec) -> None:
+    def set_default_spec(self, spec: Spec) -> None:
         """Set the spec of requests that set none; those that run start over, with what others taught."""
         self._spec = spec
         for slot in tuple(self._default_slots):
@@ -144,9 +147,11 @@ class Controller:
     def _probe(self, num_slots: int) -> BaselineProbe:
         return self._probes.setdefault(num_slots, BaselineProbe())
 
-    def fillers(self, decoding: Mapping[int, int], idle: Sequence[int], undivided: int = 0) -> dict[int, int]:
+    def choose_padding_rows(
+        self, decoding: Mapping[int, int], idle: Sequence[int], undivided: int = 0
+    ) -> dict[int, int]:
         """Return padding rows by slot that make the step of the decoding slots cheaper; see ubatch_split.py."""
-        return fillers(decoding, idle, self.costs.seconds, undivided) if self._leveled else {}
+        return choose_padding_rows(decoding, idle, self.costs.seconds, undivided) if self._leveled else {}
 
     def learn(self, report: StepReport) -> list[Change]:
         """Learn from a finished step. Return the slots whose drafting fell asleep or woke."""
@@ -179,10 +184,10 @@ class Controller:
         """
         probe = self._probe(len(report.verdicts))
         if report.num_drafted:
-            probe.saw_drafted()
+            probe.record_drafted()
         elif report.num_passes > 1:
-            probe.saw_nothing()
-        elif error := probe.saw_plain(report.decode_s, self.costs.seconds(report.num_rows, report.num_cells)):
+            probe.record_unusable()
+        elif error := probe.record_plain(report.decode_s, self.costs.seconds(report.num_rows, report.num_cells)):
             self.learn_costs()
             self.costs.correct(report.num_rows, error)
 
@@ -191,7 +196,7 @@ class Controller:
         for slot, (draft, verdict) in report.verdicts.items():
             pid = self._policies[slot].pid
             if pid is not None and len(draft):
-                pid.saw(drafted=len(draft), accepted=verdict.num_accepted)
+                pid.update(drafted=len(draft), accepted=verdict.num_accepted)
 
     def _learn_throughput(self, report: StepReport, charge: Charge) -> None:
         """Update the throughput, except by steps with prompt rows or with a length set by a rule."""
@@ -203,20 +208,20 @@ class Controller:
         if policy.gate is None or self._step_policy is None:
             return
         text = [sample.token for sample in verdict.samples]
-        self.acceptance.go_on(slot, len(text))
+        self.acceptance.advance(slot, len(text))
         new = [] if policy.gate.is_settling else self._step_policy.pending(slot)
         for seen in self._pending_drafts.judge(slot, new, text):
             self.acceptance.learn(
-                slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted, is_again=seen.is_again
+                slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted, is_repeat=seen.is_repeat
             )
 
     def _show_gate(self, slot: int, gate: DraftGate, charge: Charge, draft: Draft, verdict: Verdict) -> None:
         if not gate.is_awake:
-            gate.saw_sleep(len(verdict.samples))
+            gate.record_tokens(len(verdict.samples))
             return
-        promised = self._step_policy.promised(slot) if self._step_policy is not None else 1.0
+        promised_speed = self._step_policy.promised_speed(slot) if self._step_policy is not None else 1.0
         if gate.is_probing:
-            gate.saw_probe(promised)
+            gate.record_probe(promised_speed)
         elif not len(draft) or draft.drafter == self._drafters.primary:
             seen = DecayingSums(
                 steps=1.0,
@@ -226,7 +231,7 @@ class Controller:
                 accepted=verdict.num_accepted,
             )
             self._all_texts.add(seen)
-            gate.saw_step(seen, promised)
+            gate.record_step(seen, promised_speed)
 
     # ---- costs
     def learn_costs(self) -> None:

@@ -61,7 +61,7 @@ class CostLearner:
             for drafter, num_rows, seconds, num_levels in report.draft_calls:
                 self._costs.learn_draft(drafter, num_rows, seconds / self._drafters.num_steps(drafter, num_levels))
             if not report.num_prefill_rows:
-                self._costs.learn_overhead(was_awake, report.other_s, shown_s=report.shown_s)
+                self._costs.learn_overhead(was_awake, report.other_s, encode_s=report.encode_s)
 
     def _learn_decodes(self, reports: Sequence[StepReport]) -> None:
         alike: dict[tuple[int, int], list[StepReport]] = {}  # by rows and context
@@ -76,7 +76,7 @@ class CostLearner:
 
         num_awake  slots whose drafters were awake
         """
-        num_plain_rows = report.num_rows - report.num_drafted - report.num_filler_rows
+        num_plain_rows = report.num_rows - report.num_drafted - report.num_padding_rows
         plain_s = self._costs.plain_seconds(report.decode_s, num_rows=report.num_rows, num_plain_rows=num_plain_rows)
         overhead_s = self._costs.overhead(drafted=False)
         awake_s = sum([call.seconds for call in report.draft_calls if call.drafter == self._drafters.primary])

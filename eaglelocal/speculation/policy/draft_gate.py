@@ -76,19 +76,20 @@ class DecayingSums:
 class DraftGate:
     """The switch of one slot's drafter: awake, probing or asleep."""
 
-    def __init__(self, *, hopeful: bool = True, before: DraftGate | None = None) -> None:
-        """Start awake if `hopeful`, that is, if drafting has not failed to pay for other texts. Otherwise start asleep.
+    def __init__(self, *, starts_awake: bool = True, previous: DraftGate | None = None) -> None:
+        """Start the gate of a text.
 
-        before  of the slot's last text: if that slept too its gap goes on, or short answers would never be probed
+        starts_awake  False where drafting did not pay for other texts
+        previous      of the slot's last text: if that slept too its gap goes on, or short answers would never be probed
         """
-        self.state = GateState.AWAKE if hopeful else GateState.ASLEEP
-        self.reason = "" if hopeful else "drafting has not paid for other texts; a probe follows"
+        self.state = GateState.AWAKE if starts_awake else GateState.ASLEEP
+        self.reason = "" if starts_awake else "drafting has not paid for other texts; a probe follows"
         self._tally = DecayingSums()
         self._num_steps = self._num_idle = self._num_asleep = 0
-        self._promised: list[float] = []
+        self._probe_speeds: list[float] = []
         self._gap = FIRST_GAP
-        if not hopeful and before is not None and before.state is not GateState.AWAKE:
-            self._gap, self._num_asleep = before._gap, before._num_asleep
+        if not starts_awake and previous is not None and previous.state is not GateState.AWAKE:
+            self._gap, self._num_asleep = previous._gap, previous._num_asleep
 
     @property
     def is_awake(self) -> bool:
@@ -101,34 +102,34 @@ class DraftGate:
     @property
     def is_settling(self) -> bool:
         """True if the drafter has just woken: its tokens underrate it, and are not learned from."""
-        return self.is_probing and len(self._promised) < PROBE_SKIPPED
+        return self.is_probing and len(self._probe_speeds) < PROBE_SKIPPED
 
-    def saw_step(self, step: DecayingSums, promised: float = WAKE_ABOVE) -> None:
+    def record_step(self, step: DecayingSums, promised_speed: float = WAKE_ABOVE) -> None:
         """Record a step of an awake slot: what this drafter's part in it brought, and what keeping it awake cost.
 
         promised  speed relative to plain, of what was sent
         """
         self._num_steps += 1
-        self._num_idle = 0 if step.drafted and promised >= WAKE_ABOVE else self._num_idle + 1
+        self._num_idle = 0 if step.drafted and promised_speed >= WAKE_ABOVE else self._num_idle + 1
         self._tally.add(step)
         if self._num_idle >= IDLE_STEPS:
             self._sleep(FIRST_GAP, f"nothing promised to pay in the last {IDLE_STEPS} steps")
         elif self._num_steps >= MIN_STEPS and self._tally.is_loss:
             self._sleep(FIRST_GAP, self._judgement())
 
-    def saw_sleep(self, num_tokens: int) -> None:
+    def record_tokens(self, num_tokens: int) -> None:
         """Record tokens of the text without this drafter; when the gap is over, a probe begins."""
         self._num_asleep += num_tokens
         if self._num_asleep >= self._gap:
             self.state, self.reason = GateState.PROBING, "probing"
-            self._promised = []
+            self._probe_speeds = []
 
-    def saw_probe(self, promised: float) -> None:
-        """Record a step of a probe; `promised`: speed relative to plain, had its best draft been sent."""
-        self._promised.append(promised)
-        if len(self._promised) < PROBE_STEPS:
+    def record_probe(self, promised_speed: float) -> None:
+        """Record a step of a probe; `promised_speed`: speed relative to plain, had its best draft been sent."""
+        self._probe_speeds.append(promised_speed)
+        if len(self._probe_speeds) < PROBE_STEPS:
             return
-        speed = sum(self._promised[-PROBE_WEIGHED:]) / PROBE_WEIGHED
+        speed = sum(self._probe_speeds[-PROBE_WEIGHED:]) / PROBE_WEIGHED
         reason = f"a probe promised {speed:.2f}x"
         if speed < WAKE_ABOVE:
             self._sleep(min(2 * self._gap, LAST_GAP), reason)

@@ -8,10 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.draft import Draft
-from eaglelocal.speculation.policy.goodput import best_size, expected_worth, shared_out, units, within
-from eaglelocal.speculation.policy.pending_drafts import sibling_table_of
+from eaglelocal.speculation.policy.goodput import (
+    cut_to_best,
+    estimate_worth,
+    find_best_size,
+    share_out,
+    split_into_units,
+)
+from eaglelocal.speculation.policy.pending_drafts import sibling_table
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
-from eaglelocal.speculation.tree import NO_SECONDS, DraftChain, Siblings, likeliest
+from eaglelocal.speculation.tree import NO_SIBLINGS, DraftChain, Siblings, pick_siblings
 
 
 class DraftSelection:
@@ -24,7 +30,7 @@ class DraftSelection:
     def worth(self, chain: DraftChain) -> float:
         """Return the worth of the chain, in tokens, relative to no draft at all."""
         costs = self._drafts.slot_costs(len(chain.gains))
-        return best_size(chain.gains, costs)[1] + costs[0]
+        return find_best_size(chain.gains, costs)[1] + costs[0]
 
     def is_settled_by_lookup(self, slot: int) -> bool:
         """Return whether a lookup promises at least as much as the primary drafter is expected to."""
@@ -36,16 +42,16 @@ class DraftSelection:
         step_cost = step.token_costs.draft_step(primary, len(step.auto)) / len(step.auto)
         costs = step.slot_costs(step.max_draft[slot])
         mean = step.outlook(slot, primary).mean
-        return best >= expected_worth(mean, costs, step_cost, block_size=drafters.block_size)
+        return best >= estimate_worth(mean, costs, step_cost, block_size=drafters.block_size)
 
-    def promised(self, slot: int) -> float:
+    def promised_speed(self, slot: int) -> float:
         """Return the speed relative to plain decoding if the primary drafter's chain for the slot were sent."""
         step, drafters = self._drafts, self._drafts.drafters
         chain = step.chains[drafters.primary].get(slot) if drafters.primary else None
         if chain is None:
             return 1.0
         costs, num = step.slot_costs(len(chain.gains)), len(step.auto)
-        size, _ = best_size(chain.gains, costs)
+        size, _ = find_best_size(chain.gains, costs)
         num_steps = drafters.num_steps(chain.drafter, len(chain.gains))
         drafting = (num_steps * step.token_costs.draft_step(chain.drafter, num) + step.token_costs.drafted) / num
         # cost of a plain step for one slot: one token, where nothing is gained by drafting
@@ -54,7 +60,7 @@ class DraftSelection:
         return (1.0 + sum(chain.gains[:size])) / (1.0 + cost)
 
     # ---- choosing
-    def drafts(self) -> dict[int, Draft]:
+    def select(self) -> dict[int, Draft]:
         """Return the draft to verify for each slot."""
         step = self._drafts
         best = {slot: self._best_chain(slot) for slot in step.max_draft}
@@ -77,31 +83,31 @@ class DraftSelection:
         """Return how many tokens of each `auto` chain are sent, by slot."""
         step = self._drafts
         if len(gains) == 1:
-            return {step.auto[0]: best_size(gains[0], step.row_costs)[0]}
-        size, _ = best_size(*units(gains, step.row_costs, step.is_leveled))
+            return {step.auto[0]: find_best_size(gains[0], step.row_costs)[0]}
+        size, _ = find_best_size(*split_into_units(gains, step.row_costs, step.is_leveled))
         if step.is_leveled:
             return {slot: min(size, len(chain)) for slot, chain in zip(step.auto, gains, strict=True)}
-        return dict(zip(step.auto, shared_out(size, gains), strict=True))
+        return dict(zip(step.auto, share_out(size, gains), strict=True))
 
     # ---- siblings
     def _may_pay(self, chains: Sequence[DraftChain], gains: Sequence[Sequence[float]]) -> bool:
         """Return whether siblings would pay if all were right. If not, their probabilities are not computed."""
-        hopes = sorted((missed for chain in chains for missed, _ in chain.misses()), reverse=True)
+        hopes = sorted((missed for chain in chains for missed, _ in chain.sibling_odds()), reverse=True)
         if not hopes:
             return False
-        firsts, costs = units(gains, self._drafts.row_costs, False)
+        firsts, costs = split_into_units(gains, self._drafts.row_costs, False)
         nodes = sorted([*firsts, *hopes], reverse=True)[: len(costs) - 1]
-        return best_size(nodes, costs)[1] > best_size(firsts, costs)[1]
+        return find_best_size(nodes, costs)[1] > find_best_size(firsts, costs)[1]
 
     def _trees(self, best: Mapping[int, DraftChain]) -> dict[int, Draft]:
-        """Return `drafts` where they may have siblings: rows go to chains and siblings alike, by gain."""
+        """Return `select` where they may have siblings: rows go to chains and siblings alike, by gain."""
         step = self._drafts
         siblings = {slot: self._siblings(slot, best[slot]) for slot in step.auto}
         gains: list[Sequence[float]] = []
         for slot in step.auto:
-            gains += within(step.max_draft[slot], (best[slot].gains, siblings[slot].gains))
-        size, _ = best_size(*units(gains, step.row_costs, False))
-        shares = iter(shared_out(size, gains))
+            gains += cut_to_best(step.max_draft[slot], (best[slot].gains, siblings[slot].gains))
+        size, _ = find_best_size(*split_into_units(gains, step.row_costs, False))
+        shares = iter(share_out(size, gains))
         drafts = {slot: chain.draft(len(chain.tokens)) for slot, chain in best.items() if slot not in siblings}
         for slot in step.auto:
             length, num_siblings = next(shares), next(shares)
@@ -110,9 +116,9 @@ class DraftSelection:
 
     def _siblings(self, slot: int, chain: DraftChain) -> Siblings:
         if not chain.siblings:
-            return NO_SECONDS
-        acceptance, name = self._drafts.acceptance, sibling_table_of(chain.drafter)
-        return likeliest(
+            return NO_SIBLINGS
+        acceptance, name = self._drafts.acceptance, sibling_table(chain.drafter)
+        return pick_siblings(
             chain,
             lambda depth, confidence: acceptance.probability(slot, name, depth, confidence),
             self._drafts.max_siblings,

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from eaglelocal.speculation.acceptance.acceptance_model import Outlook
 
 
-def best_size(gains: Sequence[float], prices: Sequence[float]) -> tuple[int, float]:
+def find_best_size(gains: Sequence[float], prices: Sequence[float]) -> tuple[int, float]:
     """Return the number of units with the largest worth, and that worth; among equals the fewest."""
     size, worth = 0, -prices[0]
     total = 0.0
@@ -42,12 +42,12 @@ def pays_to_grow(
     prices   by number of drafted rows; no more rows can be sent than it has entries for
     at_once  tokens of one draft step, and none after them (a block); 1: a step per token
     """
-    _, worth = best_size(gains, prices)
+    _, worth = find_best_size(gains, prices)
     reach = gains[-1] if gains else 1.0
-    return pays_to_look(prices[len(gains) + 1 :], worth, sum(gains), reach, outlook, step_price, block_size=block_size)
+    return pays_to_draft(prices[len(gains) + 1 :], worth, sum(gains), reach, outlook, step_price, block_size=block_size)
 
 
-def num_paying(
+def count_paying_levels(
     gains: Sequence[float], prices: Sequence[float], mean: float, step_price: float, *, chance: float, most: int
 ) -> int:
     """Return how many levels of the only chain pay, at most `most`, if each token is accepted with `chance`.
@@ -55,17 +55,17 @@ def num_paying(
     The first is known to pay. As in `pays_to_grow`, but without cases: tokens after are accepted with the mean.
     """
     total, reach = sum(gains), gains[-1] if gains else 1.0
-    _, worth = best_size(gains, prices)
+    _, worth = find_best_size(gains, prices)
     for num_rows in range(len(gains) + 1, len(gains) + most):
         reach *= chance
         total += reach
         worth = max(worth, total - prices[num_rows])
-        if not is_looked_over(prices[num_rows + 1 :], worth - total + step_price, reach * mean, mean, step_price):
+        if not pays_ahead(prices[num_rows + 1 :], worth - total + step_price, reach * mean, mean, step_price):
             return num_rows - len(gains)
     return most
 
 
-def is_looked_over(ahead: Sequence[float], needed: float, reach: float, mean: float, a_level: float) -> bool:
+def pays_ahead(ahead: Sequence[float], needed: float, reach: float, mean: float, a_level: float) -> bool:
     """Return whether tokens ahead together bring `needed` more than they cost.
 
     ahead    price of a step with 1, 2 .. of them
@@ -82,7 +82,7 @@ def is_looked_over(ahead: Sequence[float], needed: float, reach: float, mean: fl
     return False
 
 
-def pays_to_look(
+def pays_to_draft(
     ahead: Sequence[float],
     worth: float,
     total: float,
@@ -104,7 +104,7 @@ def pays_to_look(
     needed, mean = worth - total, outlook.mean
     is_block = block_size > 1
     ahead, a_level = (ahead[:block_size], 0.0) if is_block else (ahead, step_price)
-    if is_looked_over(ahead, needed + step_price, reach * mean, mean, a_level):
+    if pays_ahead(ahead, needed + step_price, reach * mean, mean, a_level):
         return True
     sums = []
     gain, sum_, cost = 1.0, 0.0, 0.0  # for a reach of one, the first token being accepted
@@ -132,19 +132,19 @@ def pays_to_grow_all(
     block_size: int = 1,
 ) -> bool:
     """Return `pays_to_grow` for another level of several chains; those without an outlook do not grow."""
-    worth = best_size(*units(chains, prices, leveled))[1]
-    growing = [(chain, outlook) for chain, outlook in zip(chains, outlooks, strict=True) if outlook is not None]
+    worth = find_best_size(*split_into_units(chains, prices, leveled))[1]
+    select_slots = [(chain, outlook) for chain, outlook in zip(chains, outlooks, strict=True) if outlook is not None]
     if leveled:
-        rows_a_level, num_rows = len(chains), max(len(chain) for chain, _ in growing) * len(chains)
+        rows_a_level, num_rows = len(chains), max(len(chain) for chain, _ in select_slots) * len(chains)
     else:
-        rows_a_level, num_rows = len(growing), sum(map(len, chains))
+        rows_a_level, num_rows = len(select_slots), sum(map(len, chains))
     ahead = prices[num_rows + rows_a_level :: rows_a_level]
-    reaches = [chain[-1] if chain else 1.0 for chain, _ in growing]
-    outlook = joint([outlook for _, outlook in growing], reaches)
-    return pays_to_look(ahead, worth, sum(map(sum, chains)), sum(reaches), outlook, step_price, block_size=block_size)
+    reaches = [chain[-1] if chain else 1.0 for chain, _ in select_slots]
+    outlook = join_outlooks([outlook for _, outlook in select_slots], reaches)
+    return pays_to_draft(ahead, worth, sum(map(sum, chains)), sum(reaches), outlook, step_price, block_size=block_size)
 
 
-def joint(outlooks: Sequence[Outlook], reaches: Sequence[float]) -> Outlook:
+def join_outlooks(outlooks: Sequence[Outlook], reaches: Sequence[float]) -> Outlook:
     """Return the outlook of chains that grow together, weighted by their reaches. Shares are those of the drafter."""
     reach = max(sum(reaches), 1e-9)
 
@@ -156,7 +156,7 @@ def joint(outlooks: Sequence[Outlook], reaches: Sequence[float]) -> Outlook:
     return Outlook(outcomes, mean(outlook.mean for outlook in outlooks))
 
 
-def units(
+def split_into_units(
     chains: Sequence[Sequence[float]], prices: Sequence[float], leveled: bool
 ) -> tuple[list[float], Sequence[float]]:
     """Return the gains of all chains by units (rows, or levels), and the prices by units; `prices` are by rows.
@@ -169,7 +169,7 @@ def units(
     return [sum(chain[n] for chain in chains if n < len(chain)) for n in levels], prices[:: max(len(chains), 1)]
 
 
-def expected_worth(hope: float, prices: Sequence[float], step_price: float, *, block_size: int = 1) -> float:
+def estimate_worth(hope: float, prices: Sequence[float], step_price: float, *, block_size: int = 1) -> float:
     """Return the worth of a chain of the best length, relative to no draft, if each token is accepted with `hope`."""
     best = total = 0.0
     reach = 1.0
@@ -181,7 +181,7 @@ def expected_worth(hope: float, prices: Sequence[float], step_price: float, *, b
     return best
 
 
-def shared_out(size: int, chains: Sequence[Sequence[float]]) -> list[int]:
+def share_out(size: int, chains: Sequence[Sequence[float]]) -> list[int]:
     """Return how many tokens of each chain are among the `size` most likely ones; of equals, those of earlier chains.
 
     Gains fall along a chain, so the most likely tokens are a prefix of every chain.
@@ -193,8 +193,8 @@ def shared_out(size: int, chains: Sequence[Sequence[float]]) -> list[int]:
     return heads
 
 
-def within(room: int, chains: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
+def cut_to_best(room: int, chains: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
     """Return the chains, cut to their tokens among the `room` most likely ones."""
     if sum(map(len, chains)) <= room:
         return chains
-    return [chain[:size] for chain, size in zip(chains, shared_out(room, chains), strict=True)]
+    return [chain[:size] for chain, size in zip(chains, share_out(room, chains), strict=True)]

@@ -23,20 +23,20 @@ class JudgedDraft(NamedTuple):
     depth: int
     confidence: float
     accepted: bool
-    is_again: bool  # a newer guess of the same drafter at the same token was judged before
+    is_repeat: bool  # a newer guess of the same drafter at the same token was judged before
 
 
-SECOND = "/2"
+SIBLING_SUFFIX = "/2"
 Sibling = tuple[int, float]  # a sibling: the drafter's second choice of a token, and its confidence
 
 
-def sibling_table_of(drafter: str) -> str:
+def sibling_table(drafter: str) -> str:
     """Return the name under which a drafter's siblings are judged."""
-    return drafter + SECOND
+    return drafter + SIBLING_SUFFIX
 
 
-def is_second(drafter: str) -> bool:
-    return drafter.endswith(SECOND)
+def is_sibling_table(drafter: str) -> bool:
+    return drafter.endswith(SIBLING_SUFFIX)
 
 
 @dataclass(slots=True)
@@ -59,14 +59,14 @@ class PendingDraft:
             if at == len(self.tokens):
                 return False
             accepted = self.tokens[at] == token
-            is_again = (self.drafter, place) in told
+            is_repeat = (self.drafter, place) in told
             told.add((self.drafter, place))
-            judged.append(JudgedDraft(self.drafter, at + 1, self.confidences[at], accepted, is_again))
+            judged.append(JudgedDraft(self.drafter, at + 1, self.confidences[at], accepted, is_repeat))
             if not accepted:
                 if self.siblings:
                     second, confidence = self.siblings[at]
                     judged.append(
-                        JudgedDraft(sibling_table_of(self.drafter), at + 1, confidence, second == token, is_again)
+                        JudgedDraft(sibling_table(self.drafter), at + 1, confidence, second == token, is_repeat)
                     )
                 return False
             self.num_right += 1

@@ -29,7 +29,7 @@ class LengthController:
     def num_draft_tokens(self) -> int:
         return round(self.length)
 
-    def saw(self, *, drafted: int, accepted: int) -> None:
+    def update(self, *, drafted: int, accepted: int) -> None:
         error = accepted / drafted - TARGET_RATE
         self.error_sum = min(max(self.error_sum + error, -MAX_SUM), MAX_SUM)
         change = P_GAIN * error + I_GAIN * self.error_sum + D_GAIN * (error - self.last_error)

@@ -13,7 +13,7 @@ from eaglelocal.core.batch import NO_FURTHER, ExtraLevels
 from eaglelocal.core.draft import Draft
 from eaglelocal.speculation.policy.draft_gate import PROBE_LENGTH
 from eaglelocal.speculation.policy.draft_selection import DraftSelection
-from eaglelocal.speculation.policy.goodput import num_paying, pays_to_grow, pays_to_grow_all
+from eaglelocal.speculation.policy.goodput import count_paying_levels, pays_to_grow, pays_to_grow_all
 from eaglelocal.speculation.policy.pending_drafts import PendingDraft, Sibling
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.tree import MIN_REACH, DraftChain
@@ -26,8 +26,8 @@ MOST_AHEAD = 3  # levels in doubt that a model drafts at a time; with more, wast
 class StepPolicy:
     """The drafting decisions of one step.
 
-    Whoever drafts reports proposals (`add`, `end`), asks which slots draft on (`growing`) and what to verify
-    (`chosen`).
+    Whoever drafts reports proposals (`add`, `end`), asks which slots draft on (`select_slots`) and what to verify
+    (`select_drafts`).
     """
 
     def __init__(self, drafts: StepDrafts) -> None:
@@ -51,13 +51,13 @@ class StepPolicy:
         """Note that the drafter has nothing more to propose for the slot."""
         self._drafts.end(slot, drafter)
 
-    def chosen(self) -> dict[int, Draft]:
+    def select_drafts(self) -> dict[int, Draft]:
         """Return the draft to verify for each slot."""
-        return self._selection.drafts()
+        return self._selection.select()
 
-    def promised(self, slot: int) -> float:
+    def promised_speed(self, slot: int) -> float:
         """Return the speed relative to plain decoding if the primary drafter's chain for the slot were sent."""
-        return self._selection.promised(slot)
+        return self._selection.promised_speed(slot)
 
     def pending(self, slot: int) -> list[PendingDraft]:
         """Return everything that was drafted for a slot, sent or not, to be judged by the text that comes."""
@@ -68,11 +68,11 @@ class StepPolicy:
         return self._drafts.num_drafted(slot, drafter)
 
     # ---- which slots draft on
-    def growing(self, drafter: str) -> list[int]:
+    def select_slots(self, drafter: str) -> list[int]:
         """Return the slots for which this drafter should propose another level."""
         chains = self._chains[drafter]
         if len(self._max_draft) == 1:
-            return self._growing_alone(drafter, *self._max_draft)
+            return self._select_alone(drafter, *self._max_draft)
         able = [s for s in self._max_draft if self._can_grow(s, chains.get(s)) and self._takes_part(s, drafter)]
         if not able:
             return able
@@ -82,8 +82,8 @@ class StepPolicy:
             return [s for s in able if s in forced or s in undecided]
         return forced
 
-    def _growing_alone(self, drafter: str, slot: int) -> list[int]:
-        """Return `growing` where one slot decodes, the common case."""
+    def _select_alone(self, drafter: str, slot: int) -> list[int]:
+        """Return `select_slots` where one slot decodes, the common case."""
         if not (self._can_grow(slot, self._chains[drafter].get(slot)) and self._takes_part(slot, drafter)):
             return []
         grows = self._must_grow(slot, drafter) or (self._auto and self._pays(drafter, (slot,), self._gains(drafter)))
@@ -136,7 +136,7 @@ class StepPolicy:
         return {slot: list(chains[slot].gains) if slot in chains else [] for slot in self._auto}
 
     # ---- how many levels a call drafts
-    def levels(self, drafter: str, slots: Sequence[int]) -> tuple[int, ExtraLevels]:
+    def select_levels(self, drafter: str, slots: Sequence[int]) -> tuple[int, ExtraLevels]:
         """Return how many levels to draft for these slots in one call, and how many more while each token is sure."""
         num_drafted = self._drafts.num_drafted
         if drafter == self._drafters.primary and self._drafters.block_size > 1:
@@ -160,14 +160,17 @@ class StepPolicy:
         return min(PROBE_LENGTH, self._max_draft[slot]) if policy.is_probing else 0
 
     def _levels_alone(self, drafter: str, slot: int, most: int) -> tuple[int, ExtraLevels]:
-        """Return `levels` of the only `auto` slot; sure tokens count as at the depth ahead that accepts them least."""
+        """Return the levels of the only `auto` slot.
+
+        Sure tokens count as at the depth ahead that accepts them least.
+        """
         step = self._drafts
         gains, outlook = self._gains(drafter)[slot], step.outlook(slot, drafter)
         chain_so_far = (gains, step.row_costs, outlook.mean, step.token_costs.draft_step(drafter, 1))
-        depth = num_paying(*chain_so_far, chance=outlook.doubtful, most=min(most, MOST_AHEAD))
+        depth = count_paying_levels(*chain_so_far, chance=outlook.doubtful, most=min(most, MOST_AHEAD))
         ends = len(gains) + 1, len(gains) + most
         sure = min([step.acceptance.probability(slot, drafter, at, SURE) for at in ends])
-        num_sure = num_paying(*chain_so_far, chance=sure, most=most)
+        num_sure = count_paying_levels(*chain_so_far, chance=sure, most=most)
         return depth, ExtraLevels(num_sure - depth, SURE) if num_sure > depth else NO_FURTHER
 
     def _levels_in_doubt(self, drafter: str, slots: Sequence[int], most: int) -> int:

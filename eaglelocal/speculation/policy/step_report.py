@@ -24,14 +24,14 @@ class StepReport:
     """A report of what a step did and how long it took. Seconds are wall time."""
 
     num_rows: int  # of the target's decode
-    num_filler_rows: int = 0  # of them, padding rows that nobody asked for
+    num_padding_rows: int = 0  # of them, padding rows that nobody asked for
     num_passes: int = 1  # over the target's weights
     num_prefill_rows: int
     num_cells: int  # cached positions that a decoding row attends to
     decode_s: float
     draft_calls: Sequence[DraftCall]
     other_s: float  # everything else: sampling, encoding, emitting tokens
-    shown_s: float = 0.0  # of that: drafters' models reading the target's rows
+    encode_s: float = 0.0  # of that: drafters' models reading the target's rows
     verdicts: Mapping[int, tuple[Draft, Verdict]]  # of decoding slots
 
     @property

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.speculation.acceptance.acceptance_model import FORMAT, AcceptanceModel, Outlook
-from eaglelocal.speculation.acceptance.acceptance_table import AcceptanceTable, Spread
+from eaglelocal.speculation.acceptance.acceptance_table import AcceptanceTable, ProbabilityHistogram
 
 CALIBRATED, OVERCONFIDENT, UNDERCONFIDENT = (1.0, 0.0), (1.0, 1.5), (0.6, -1.0)
 NUM_LEARNED, NUM_COMPARED = 400, 6000
@@ -36,7 +36,7 @@ def observed(
             yield acceptance.probability(0, "head", depth, confidence), accepted
             acceptance.learn(0, "head", depth, confidence, accepted=accepted)
             made += 1
-        acceptance.go_on(0, depth)
+        acceptance.advance(0, depth)
 
 
 def worst_decile(seen: list[tuple[float, bool]]) -> float:
@@ -118,7 +118,7 @@ def test_after_a_silence_the_next_observations_count_for_more() -> None:
         acceptance = AcceptanceModel()
         for _ in range(60):
             acceptance.learn(0, "head", 1, 0.7, accepted=False)
-        acceptance.go_on(0, silence)
+        acceptance.advance(0, silence)
         before = acceptance.probability(0, "head", 1, 0.7)
         for _ in range(5):
             acceptance.learn(0, "head", 1, 0.7, accepted=True)
@@ -218,13 +218,13 @@ def test_a_damaged_state_is_refused_or_harmless(data: st.DataObject) -> None:
 
 def test_kinds_of_tokens_that_never_occur_are_not_lost() -> None:
     """A server may run for months: what is known of tokens stays finite, and can be kept."""
-    spread = Spread()
+    spread = ProbabilityHistogram()
     for _ in range(300_000):
         spread.add(0.9)
     kinds = spread.kinds()
     assert sum(share for share, _ in kinds) == pytest.approx(1.0)
     assert all(0.0 < mean < 1.0 for _, mean in kinds)
-    again = Spread()
+    again = ProbabilityHistogram()
     again.restore(spread.state())
 
 

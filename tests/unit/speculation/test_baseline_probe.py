@@ -11,7 +11,7 @@ from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import AUTO, Spec, fixed_spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
-from eaglelocal.speculation.policy.baseline_probe import FIRST, MOST, NUM_WITNESSES, BaselineProbe
+from eaglelocal.speculation.policy.baseline_probe import FIRST_GAP, MAX_GAP, NUM_CONFIRMATIONS, BaselineProbe
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet
 from eaglelocal.speculation.policy.step_report import StepReport
@@ -21,7 +21,7 @@ def until_due(proof: BaselineProbe) -> int:
     """Drafted steps."""
     count = 0
     while not proof.is_due:
-        proof.saw_drafted()
+        proof.record_drafted()
         count += 1
     return count
 
@@ -30,8 +30,8 @@ def test_one_that_takes_what_was_expected_comes_more_and_more_rarely() -> None:
     proof, gaps = BaselineProbe(), []
     for _ in range(10):
         gaps.append(until_due(proof))
-        assert proof.saw_plain(1.1, 1.0) == 0.0
-    assert gaps == [min(FIRST << n, MOST) for n in range(10)]
+        assert proof.record_plain(1.1, 1.0) == 0.0
+    assert gaps == [min(FIRST_GAP << n, MAX_GAP) for n in range(10)]
 
 
 def test_three_in_a_row_are_believed() -> None:
@@ -40,15 +40,15 @@ def test_three_in_a_row_are_believed() -> None:
     said = []
     for seconds in (1.8, 9.0, 1.9):
         assert proof.is_due
-        said.append(proof.saw_plain(seconds, 1.0))
+        said.append(proof.record_plain(seconds, 1.0))
     assert said == [0.0, 0.0, pytest.approx(math.log(1.9))]
-    assert until_due(proof) == FIRST
+    assert until_due(proof) == FIRST_GAP
 
 
 def test_a_hiccup_is_none() -> None:
     proof = BaselineProbe()
     until_due(proof)
-    assert [proof.saw_plain(seconds, 1.0) for seconds in (5.0, 1.0, 1.0)] == [0.0] * NUM_WITNESSES
+    assert [proof.record_plain(seconds, 1.0) for seconds in (5.0, 1.0, 1.0)] == [0.0] * NUM_CONFIRMATIONS
     assert not proof.is_due
 
 
@@ -56,16 +56,16 @@ def test_where_steps_are_plain_anyway_nothing_is_corrected() -> None:
     """A machine that becomes slower takes everything with it."""
     proof = BaselineProbe()
     for _ in range(200):
-        assert proof.saw_plain(3.0, 1.0) == 0.0 and not proof.is_due
-    proof.saw_drafted()
-    assert proof.saw_plain(3.0, 1.0) == 0.0 and not proof.is_due
+        assert proof.record_plain(3.0, 1.0) == 0.0 and not proof.is_due
+    proof.record_drafted()
+    assert proof.record_plain(3.0, 1.0) == 0.0 and not proof.is_due
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.0, 1.0), (1.0, 0.0)])
 def test_what_nothing_is_known_of_is_no_surprise(seconds: float, expected: float) -> None:
     proof = BaselineProbe()
     until_due(proof)
-    assert proof.saw_plain(seconds, expected) == 0.0
+    assert proof.record_plain(seconds, expected) == 0.0
 
 
 # ---- in the controller
@@ -78,18 +78,18 @@ def controller(*specs: Spec) -> Controller:
     return made
 
 
-def step(controller: Controller, *, num_drafted: int, num_filler: int = 0, num_passes: int = 1) -> bool:
+def step(controller: Controller, *, num_drafted: int, num_padding: int = 0, num_passes: int = 1) -> bool:
     """Of all slots. True: it could have drafted."""
     slots = sorted(controller._policies)
     choice = controller.begin_step([DecodeSlot(slot, 16) for slot in slots], num_prefill_rows=0, num_cells=0)
-    may_draft = bool(choice.growing("head"))
+    may_draft = bool(choice.select_slots("head"))
     draft = chain(*range(1, 1 + num_drafted)) if may_draft else Draft()
-    num_rows = len(slots) * (1 + len(draft)) + num_filler
+    num_rows = len(slots) * (1 + len(draft)) + num_padding
     verdict = Verdict(tuple(range(len(draft))), tuple(Sampled(token) for token in range(1, 2 + len(draft))))
     controller.learn(
         StepReport(
             num_rows=num_rows,
-            num_filler_rows=num_filler,
+            num_padding_rows=num_padding,
             num_passes=num_passes,
             num_prefill_rows=0,
             num_cells=0,
@@ -102,13 +102,15 @@ def step(controller: Controller, *, num_drafted: int, num_filler: int = 0, num_p
     return may_draft
 
 
-@pytest.mark.parametrize(("num_filler", "num_passes"), [(0, 1), (1, 1), (0, 2)])
-def test_one_plain_step_is_one_whatever_it_was_filled_up_with(num_filler: int, num_passes: int) -> None:
+@pytest.mark.parametrize(("num_padding", "num_passes"), [(0, 1), (1, 1), (0, 2)])
+def test_one_plain_step_is_one_whatever_it_was_filled_up_with(num_padding: int, num_passes: int) -> None:
     brain = controller(AUTO, AUTO)
-    drafting = [step(brain, num_drafted=2, num_filler=num_filler, num_passes=num_passes) for _ in range(FIRST + 8)]
-    assert drafting == [True] * FIRST + [False] + [True] * 7
+    drafting = [
+        step(brain, num_drafted=2, num_padding=num_padding, num_passes=num_passes) for _ in range(FIRST_GAP + 8)
+    ]
+    assert drafting == [True] * FIRST_GAP + [False] + [True] * 7
 
 
 def test_a_length_that_is_a_matter_of_rule_stays_one() -> None:
     brain = controller(AUTO, fixed_spec(2))
-    assert all(step(brain, num_drafted=2) for _ in range(3 * FIRST))
+    assert all(step(brain, num_drafted=2) for _ in range(3 * FIRST_GAP))

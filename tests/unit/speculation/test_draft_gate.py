@@ -21,14 +21,14 @@ def step(extra: float, price: float, drafted: int = 3) -> DecayingSums:
 
 
 def asleep() -> DraftGate:
-    return DraftGate(hopeful=False)
+    return DraftGate(starts_awake=False)
 
 
-def probe(watch: DraftGate, promised: float) -> None:
+def probe(watch: DraftGate, promised_speed: float) -> None:
     while not watch.is_probing:
-        watch.saw_sleep(1)
+        watch.record_tokens(1)
     for _ in range(PROBE_STEPS):
-        watch.saw_probe(promised)
+        watch.record_probe(promised_speed)
 
 
 def test_a_watch_begins_awake_or_with_an_early_probe() -> None:
@@ -36,9 +36,9 @@ def test_a_watch_begins_awake_or_with_an_early_probe() -> None:
     watch = asleep()
     assert watch.state is GateState.ASLEEP
     assert "other texts" in watch.reason
-    watch.saw_sleep(FIRST_GAP - 1)
+    watch.record_tokens(FIRST_GAP - 1)
     assert not watch.is_awake
-    watch.saw_sleep(1)
+    watch.record_tokens(1)
     assert watch.is_probing and watch.is_awake
 
 
@@ -46,7 +46,7 @@ def test_a_clear_loss_puts_it_to_sleep_with_a_reason() -> None:
     watch = DraftGate()
     for _ in range(40):
         if watch.is_awake:
-            watch.saw_step(step(0.3, 0.6))
+            watch.record_step(step(0.3, 0.6))
     assert watch.state is GateState.ASLEEP
     assert watch.reason.startswith("0.81x over the last ")
     assert "tokens, acceptance 0.10" in watch.reason
@@ -56,7 +56,7 @@ def test_a_gain_and_a_draw_keep_it_awake() -> None:
     for extra, price in [(1.0, 0.5), (0.5, 0.5)]:
         watch = DraftGate()
         for _ in range(500):
-            watch.saw_step(step(extra, price))
+            watch.record_step(step(extra, price))
         assert watch.state is GateState.AWAKE
 
 
@@ -67,7 +67,7 @@ def test_bad_luck_is_no_loss() -> None:
         chance, watch = random.Random(seed), DraftGate()
         for _ in range(48):
             if watch.state is GateState.AWAKE:
-                watch.saw_step(step(6.0 if chance.random() < 0.45 else 0.0, 2.2))
+                watch.record_step(step(6.0 if chance.random() < 0.45 else 0.0, 2.2))
         num_asleep += watch.state is GateState.ASLEEP
     assert num_asleep < 40
 
@@ -75,9 +75,9 @@ def test_bad_luck_is_no_loss() -> None:
 def test_nothing_worth_sending_for_long_puts_it_to_sleep() -> None:
     watch = DraftGate()
     for _ in range(IDLE_STEPS - 1):
-        watch.saw_step(step(0.0, 0.0, drafted=0))
+        watch.record_step(step(0.0, 0.0, drafted=0))
     assert watch.state is GateState.AWAKE
-    watch.saw_step(step(0.0, 0.0, drafted=0))
+    watch.record_step(step(0.0, 0.0, drafted=0))
     assert watch.state is GateState.ASLEEP
     assert "nothing promised to pay" in watch.reason
 
@@ -85,17 +85,17 @@ def test_nothing_worth_sending_for_long_puts_it_to_sleep() -> None:
 def test_a_draft_now_and_then_is_not_idle() -> None:
     watch = DraftGate()
     for n in range(300):
-        watch.saw_step(step(1.0, 0.5) if n % IDLE_STEPS == 0 else step(0.0, 0.0, drafted=0))
+        watch.record_step(step(1.0, 0.5) if n % IDLE_STEPS == 0 else step(0.0, 0.0, drafted=0))
     assert watch.state is GateState.AWAKE
 
 
 def test_the_first_steps_of_a_probe_settle() -> None:
     watch = asleep()
-    watch.saw_sleep(FIRST_GAP)
+    watch.record_tokens(FIRST_GAP)
     settling = []
     for _ in range(PROBE_STEPS):
         settling.append(watch.is_settling)
-        watch.saw_probe(1.0)
+        watch.record_probe(1.0)
     assert settling == [True] * PROBE_SKIPPED + [False] * (PROBE_STEPS - PROBE_SKIPPED)
 
 
@@ -113,7 +113,7 @@ def test_gaps_grow_to_a_bound_within_which_recovery_is_told() -> None:
     for _ in range(6):
         gap = 0
         while not watch.is_probing:
-            watch.saw_sleep(1)
+            watch.record_tokens(1)
             gap += 1
         gaps.append(gap)
         probe(watch, 1.0)
@@ -131,7 +131,7 @@ def test_what_wakes_it_is_more_than_what_keeps_it_awake() -> None:
         assert watch.state is GateState.ASLEEP
     watch = DraftGate()
     for _ in range(2000):
-        watch.saw_step(step(0.50, 0.51))
+        watch.record_step(step(0.50, 0.51))
     assert watch.state is GateState.AWAKE
 
 
@@ -139,29 +139,29 @@ def test_a_gap_goes_on_over_short_answers() -> None:
     """Where each is shorter than the first gap, none would ever be probed."""
     watch, answers = asleep(), 0
     while not watch.is_probing and answers < 100:
-        watch = DraftGate(hopeful=False, before=watch)
+        watch = DraftGate(starts_awake=False, previous=watch)
         for _ in range(10):
             if not watch.is_probing:
-                watch.saw_sleep(1)
+                watch.record_tokens(1)
         answers += 1
     assert answers == -(-FIRST_GAP // 10)
 
 
 def test_a_text_that_begins_with_hope_takes_nothing_over() -> None:
     before = asleep()
-    before.saw_sleep(FIRST_GAP - 1)
-    assert DraftGate(before=before).state is GateState.AWAKE
-    awake = DraftGate(hopeful=False, before=DraftGate())
-    awake.saw_sleep(FIRST_GAP - 1)
+    before.record_tokens(FIRST_GAP - 1)
+    assert DraftGate(previous=before).state is GateState.AWAKE
+    awake = DraftGate(starts_awake=False, previous=DraftGate())
+    awake.record_tokens(FIRST_GAP - 1)
     assert awake.state is GateState.ASLEEP
 
 
 def test_drafts_that_hardly_promise_anything_are_idle() -> None:
     watch = DraftGate()
     for _ in range(IDLE_STEPS):
-        watch.saw_step(step(0.1, 0.1), promised=1.0)
+        watch.record_step(step(0.1, 0.1), promised_speed=1.0)
     assert watch.state is GateState.ASLEEP
     watch = DraftGate()
     for n in range(4 * IDLE_STEPS):
-        watch.saw_step(step(0.1, 0.1), promised=1.2 if n % IDLE_STEPS == 0 else 1.0)
+        watch.record_step(step(0.1, 0.1), promised_speed=1.2 if n % IDLE_STEPS == 0 else 1.0)
     assert watch.state is GateState.AWAKE

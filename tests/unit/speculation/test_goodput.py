@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from eaglelocal.speculation.acceptance.acceptance_model import Outlook
 from eaglelocal.speculation.policy.goodput import (
-    best_size,
-    expected_worth,
-    num_paying,
+    count_paying_levels,
+    estimate_worth,
+    find_best_size,
     pays_to_grow,
     pays_to_grow_all,
-    shared_out,
-    units,
+    share_out,
+    split_into_units,
 )
 
 probabilities = st.floats(0.0, 1.0)
@@ -38,7 +38,7 @@ def prices_of(rises: Sequence[float]) -> list[float]:
 
 
 def test_a_climb_that_stops_at_the_first_fall_would_have_stopped_at_two() -> None:
-    size, worth = best_size([0.9, 0.8, 0.7, 0.6], [2.0, 2.1, 2.2, 3.3, 3.4])
+    size, worth = find_best_size([0.9, 0.8, 0.7, 0.6], [2.0, 2.1, 2.2, 3.3, 3.4])
     assert size == 4
     assert worth == pytest.approx(-0.4)
 
@@ -46,7 +46,7 @@ def test_a_climb_that_stops_at_the_first_fall_would_have_stopped_at_two() -> Non
 @given(st.lists(probabilities, max_size=16), st.lists(steps, min_size=16, max_size=16))
 def test_no_prefix_is_worth_more(chances: list[float], rises: list[float]) -> None:
     gains, prices = gains_of(chances), prices_of(rises)
-    size, worth = best_size(gains, prices)
+    size, worth = find_best_size(gains, prices)
     worths = [sum(gains[:n]) - prices[n] for n in range(len(gains) + 1)]
     assert worth == pytest.approx(max(worths))
     assert worths[size] == pytest.approx(worth)
@@ -55,21 +55,21 @@ def test_no_prefix_is_worth_more(chances: list[float], rises: list[float]) -> No
 @given(st.lists(st.lists(probabilities, max_size=3), min_size=1, max_size=3), st.lists(steps, min_size=9, max_size=9))
 def test_no_set_of_tokens_with_their_parents_is_worth_more(chances: list[list[float]], rises: list[float]) -> None:
     chains, prices = [gains_of(chain) for chain in chances], prices_of(rises)
-    size, worth = best_size(*units(chains, prices, leveled=False))
-    shares = shared_out(size, chains)
-    chosen = sum(sum(chain[:n]) for chain, n in zip(chains, shares, strict=True)) - prices[sum(shares)]
+    size, worth = find_best_size(*split_into_units(chains, prices, leveled=False))
+    shares = share_out(size, chains)
+    select_drafts = sum(sum(chain[:n]) for chain, n in zip(chains, shares, strict=True)) - prices[sum(shares)]
     possible = itertools.product(*(range(len(chain) + 1) for chain in chains))
     best = max(
         sum(sum(chain[:n]) for chain, n in zip(chains, sizes, strict=True)) - prices[sum(sizes)] for sizes in possible
     )
     assert worth == pytest.approx(best)
-    assert chosen == pytest.approx(best)
+    assert select_drafts == pytest.approx(best)
 
 
 @given(st.lists(st.lists(probabilities, max_size=4), min_size=1, max_size=4), st.lists(steps, min_size=16, max_size=16))
 def test_no_level_is_worth_more_where_all_draft_equally_far(chances: list[list[float]], rises: list[float]) -> None:
     chains, prices = [gains_of(chain) for chain in chances], prices_of(rises)
-    level, worth = best_size(*units(chains, prices, leveled=True))
+    level, worth = find_best_size(*split_into_units(chains, prices, leveled=True))
 
     def worth_of(level: int) -> float:
         return sum(sum(chain[:level]) for chain in chains) - prices[level * len(chains)]
@@ -122,7 +122,7 @@ def test_levels_that_are_drafted_ahead_would_have_been_one_by_one(
     """Also where tokens turn out surer than was asked of them."""
     gains, prices = gains_of(chances), prices_of(rises)
     mean, least, real = hopes[0], min(hopes[1:]), max(hopes[1:])
-    levels = num_paying(gains, prices, mean, step_price, chance=least, most=most)
+    levels = count_paying_levels(gains, prices, mean, step_price, chance=least, most=most)
     assert 1 <= levels <= most
     for level in range(1, levels):
         reached = [*gains, *((gains[-1] if gains else 1.0) * real**n for n in range(1, level + 1))]
@@ -140,11 +140,11 @@ def test_chains_that_cannot_grow_are_sent_along() -> None:
 
 def test_tokens_that_come_together_are_paid_for_once() -> None:
     prices = [1.0, 1.1, 1.2, 1.3, 1.4]
-    assert expected_worth(0.5, prices, 0.3, block_size=4) == pytest.approx(0.5 + 0.25 + 0.125 - 0.3 - 0.3)
-    assert expected_worth(0.5, prices, 0.3, block_size=2) == pytest.approx(0.5 + 0.25 - 0.2 - 0.3)
-    assert expected_worth(0.9, [1.0, 3.0, 3.0, 3.0, 3.0], 0.1, block_size=2) == 0.0  # nothing follows the second
+    assert estimate_worth(0.5, prices, 0.3, block_size=4) == pytest.approx(0.5 + 0.25 + 0.125 - 0.3 - 0.3)
+    assert estimate_worth(0.5, prices, 0.3, block_size=2) == pytest.approx(0.5 + 0.25 - 0.2 - 0.3)
+    assert estimate_worth(0.9, [1.0, 3.0, 3.0, 3.0, 3.0], 0.1, block_size=2) == 0.0  # nothing follows the second
     assert not pays_to_grow([], [1.0, 3.0, 3.0, 3.0, 3.0], certain(0.9), 0.1, block_size=2)
-    assert expected_worth(0.5, prices, 0.3) == pytest.approx(0.5 - 0.1 - 0.3)
+    assert estimate_worth(0.5, prices, 0.3) == pytest.approx(0.5 - 0.1 - 0.3)
     assert pays_to_grow([], prices, certain(0.6), 0.7, block_size=4)
     assert not pays_to_grow([], prices, certain(0.6), 0.7)
 
@@ -154,19 +154,19 @@ def test_what_pays_one_by_one_pays_together(
     rises: list[float], hope: float, step_price: float, block_size: int
 ) -> None:
     prices, outlook = prices_of(rises)[: block_size + 1], certain(hope)
-    together = expected_worth(hope, prices, step_price, block_size=block_size)
-    assert together >= expected_worth(hope, prices, step_price) - 1e-9
+    together = estimate_worth(hope, prices, step_price, block_size=block_size)
+    assert together >= estimate_worth(hope, prices, step_price) - 1e-9
     if pays_to_grow([], prices, outlook, step_price):
         assert pays_to_grow([], prices, outlook, step_price, block_size=block_size)
 
 
 def test_expected_worth_is_that_of_the_best_length() -> None:
-    assert expected_worth(0.5, [1.0, 1.2, 1.4, 2.4], 0.05) == pytest.approx(0.75 - 0.4 - 0.1)
-    assert expected_worth(0.1, [1.0, 1.2], 0.05) == 0.0
+    assert estimate_worth(0.5, [1.0, 1.2, 1.4, 2.4], 0.05) == pytest.approx(0.75 - 0.4 - 0.1)
+    assert estimate_worth(0.1, [1.0, 1.2], 0.05) == 0.0
 
 
 def test_shares_of_the_most_likely() -> None:
-    assert shared_out(3, [[0.9, 0.5, 0.1], [0.6, 0.4]]) == [2, 1]
+    assert share_out(3, [[0.9, 0.5, 0.1], [0.6, 0.4]]) == [2, 1]
 
 
 @pytest.mark.slow
@@ -175,8 +175,8 @@ def test_no_set_of_tokens_is_worth_more_over_many_cases() -> None:
     for _ in range(20_000):
         chains = [gains_of([chance.random() for _ in range(chance.randint(0, 4))]) for _ in range(chance.randint(1, 3))]
         prices = prices_of([chance.choice([0.0, 0.02, 0.1, 1.0, -0.4]) for _ in range(12)])
-        size, worth = best_size(*units(chains, prices, leveled=False))
+        size, worth = find_best_size(*split_into_units(chains, prices, leveled=False))
         every = itertools.product(*(range(len(chain) + 1) for chain in chains))
         best = max(sum(sum(c[:n]) for c, n in zip(chains, ns, strict=True)) - prices[sum(ns)] for ns in every)
         assert worth == pytest.approx(best)
-        assert sum(shared_out(size, chains)) == size
+        assert sum(share_out(size, chains)) == size

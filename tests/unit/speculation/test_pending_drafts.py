@@ -24,7 +24,7 @@ def test_a_chain_that_was_cut_is_judged_by_the_text_that_follows() -> None:
     assert seen(guesses.judge(0, [guess(1, 2, 3, 4)], [1, 2])) == [("head", 1, True), ("head", 2, True)]
     judged = guesses.judge(0, [guess(3)], [3])
     assert seen(judged) == [("head", 1, True), ("head", 3, True)]
-    assert [j.is_again for j in judged] == [False, True]  # the newest guess at a token comes first
+    assert [j.is_repeat for j in judged] == [False, True]  # the newest guess at a token comes first
     assert seen(guesses.judge(0, [], [5, 6])) == [("head", 4, False)]
 
 
@@ -37,7 +37,7 @@ def test_a_chain_that_came_true_is_done() -> None:
 def test_drafters_are_judged_beside_each_other() -> None:
     judged = PendingDrafts().judge(0, [guess(1, 7), guess(1, 2, drafter="ngram")], [1, 2, 3])
     assert seen(judged) == [("head", 1, True), ("head", 2, False), ("ngram", 1, True), ("ngram", 2, True)]
-    assert not any(j.is_again for j in judged)
+    assert not any(j.is_repeat for j in judged)
 
 
 def test_slots_do_not_meet_and_a_new_text_begins_with_nothing() -> None:

@@ -12,33 +12,33 @@ from eaglelocal.speculation.policy.pid import FIRST_LENGTH, MAX_LENGTH, LengthCo
 def test_the_length_stays_within_bounds(seen: list[tuple[int, float]]) -> None:
     pid = LengthController()
     for drafted, share in seen:
-        pid.saw(drafted=drafted, accepted=round(drafted * share))
+        pid.update(drafted=drafted, accepted=round(drafted * share))
         assert 1 <= pid.num_draft_tokens <= MAX_LENGTH
 
 
 def test_it_grows_while_all_is_accepted_and_shrinks_while_nothing_is() -> None:
     pid = LengthController()
-    pid.saw(drafted=3, accepted=3)
+    pid.update(drafted=3, accepted=3)
     assert pid.length > FIRST_LENGTH
     for _ in range(40):
-        pid.saw(drafted=pid.num_draft_tokens, accepted=pid.num_draft_tokens)
+        pid.update(drafted=pid.num_draft_tokens, accepted=pid.num_draft_tokens)
     assert pid.num_draft_tokens == MAX_LENGTH
     for _ in range(40):
-        pid.saw(drafted=pid.num_draft_tokens, accepted=0)
+        pid.update(drafted=pid.num_draft_tokens, accepted=0)
     assert pid.num_draft_tokens == 1
 
 
 def test_a_long_success_does_not_delay_the_turn() -> None:
     pid = LengthController()
     for _ in range(500):
-        pid.saw(drafted=8, accepted=8)
+        pid.update(drafted=8, accepted=8)
     for _ in range(20):
-        pid.saw(drafted=8, accepted=0)
+        pid.update(drafted=8, accepted=0)
     assert pid.num_draft_tokens <= 8
 
 
 def test_at_the_target_it_rests() -> None:
     pid = LengthController()
     for _ in range(100):
-        pid.saw(drafted=5, accepted=3)
+        pid.update(drafted=5, accepted=3)
     assert pid.num_draft_tokens == round(FIRST_LENGTH)

@@ -19,7 +19,7 @@ def test_slots_without_a_wish_follow(before: Spec, after: Spec) -> None:
     brain = controller(before)
     brain.begin(0, None)
     brain.begin(1, fixed_spec(5))
-    brain.respec(after)
+    brain.set_default_spec(after)
     assert brain.spec == after
     assert (brain.max_draft(0), brain.max_draft(1)) == (after.max_draft, 5)
     assert brain.is_awake(0) is (after.max_draft > 0)
@@ -29,16 +29,16 @@ def test_a_wish_is_of_a_request_and_not_of_its_slot() -> None:
     brain = controller(AUTO)
     brain.begin(0, fixed_spec(5))
     brain.begin(0, None)
-    brain.respec(OFF)
+    brain.set_default_spec(OFF)
     assert brain.max_draft(0) == 0
     brain.begin(0, fixed_spec(5))
-    brain.respec(AUTO)
+    brain.set_default_spec(AUTO)
     assert brain.max_draft(0) == 5
 
 
 def test_what_comes_later_follows_too() -> None:
     brain = controller(AUTO)
-    brain.respec(OFF)
+    brain.set_default_spec(OFF)
     brain.begin(0, None)
     assert brain.state(0) == (None, "switched off")
 

@@ -13,7 +13,14 @@ from doubles.simulated_machine import BF16, Q4_0, Q8_0, SimulatedMachine, drifti
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.costs.cost_curve import BEYOND, CURIOSITY, REACH, SETTLED, hoped, interpolate_costs
+from eaglelocal.speculation.costs.cost_curve import (
+    BEYOND,
+    OPTIMISM,
+    REACH,
+    WELL_KNOWN,
+    interpolate_costs,
+    make_optimistic,
+)
 from eaglelocal.speculation.costs.saved_costs import MAX_ROWS
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
@@ -370,7 +377,7 @@ def test_a_size_is_corrected_and_the_others_cost_what_they_did(num_rows: int) ->
 def hope_of(points: dict[int, tuple[float, float]], most: int) -> list[float]:
     """Of costs, with how far each is from settled."""
     costs = {rows: cost for rows, (cost, _) in points.items()}
-    return hoped(costs, {rows: SETTLED + doubt for rows, (_, doubt) in points.items()}, most, noise=0.0)
+    return make_optimistic(costs, {rows: WELL_KNOWN + doubt for rows, (_, doubt) in points.items()}, most, noise=0.0)
 
 
 def test_of_what_is_well_known_nothing_is_hoped() -> None:
@@ -389,8 +396,8 @@ def test_of_what_is_well_known_nothing_is_hoped() -> None:
         ({1: (1.0, 0.0), 2: (2.3, 0.0)}, 4, 2.3 * 2**BEYOND),  # as far as a try
         ({1: (1.0, 0.0), 2: (2.3, 0.0)}, 5, 2.3 + 3 * 1.3),  # and no further
         ({1: (1.0, 0.0), 2: (1.0, 0.0)}, 4, 2**BEYOND),
-        ({1: (1.0, 0.0), 9: (3.0, 0.2)}, 9, 3.0 * math.exp(-0.2 * CURIOSITY)),  # timed once
-        ({1: (1.0, 0.0), 9: (3.0, 0.0)}, 5, 2.0 * math.exp(-0.25 * CURIOSITY)),  # never
+        ({1: (1.0, 0.0), 9: (3.0, 0.2)}, 9, 3.0 * math.exp(-0.2 * OPTIMISM)),  # timed once
+        ({1: (1.0, 0.0), 9: (3.0, 0.0)}, 5, 2.0 * math.exp(-0.25 * OPTIMISM)),  # never
         ({1: (1.0, 0.0), 9: (1.1, 0.0)}, 2, 1.0),  # no less than the cheaper neighbour
     ],
 )
@@ -415,7 +422,7 @@ def test_hope_is_never_less_than_doubt_allows(known: dict[int, tuple[float, floa
         elif rows > REACH * max(points):
             assert cost > 0.0
         elif rows:
-            assert cost >= min(c * math.exp(-CURIOSITY * d) for c, d in points.values()) * (1 - 1e-9)
+            assert cost >= min(c * math.exp(-OPTIMISM * d) for c, d in points.values()) * (1 - 1e-9)
 
 
 def test_no_size_is_hoped_to_cost_less_than_a_step_without_drafts() -> None:
@@ -496,7 +503,7 @@ def test_a_plain_step_that_was_never_seen_costs_what_a_drafted_one_does_without_
     costs = StepCosts()
     costs.calibrate({1: [0.01] * 3, 4: [0.012] * 3})
     for _ in range(3):
-        costs.learn_overhead(True, 0.003, shown_s=0.0026)
+        costs.learn_overhead(True, 0.003, encode_s=0.0026)
     assert costs.overhead(False) == pytest.approx(0.0004)
     assert costs.overhead(True) == pytest.approx(0.003)
     costs.learn_overhead(False, 0.0007)

@@ -103,8 +103,8 @@ def every_draft(comb: Comb, *, max_siblings: int, room: int) -> dict[int, float]
     for length in range(len(comb.firsts) + 1):
         depths = [d for d in range(1, min(length + 1, len(comb.firsts)) + 1) if comb.second_gain(d) is not None]
         for count in range(min(max_siblings, len(depths), room - length) + 1):
-            for chosen in itertools.combinations(depths, count):
-                gain = sum(comb.gains[:length]) + sum(comb.second_gain(d) or 0.0 for d in chosen)
+            for select_drafts in itertools.combinations(depths, count):
+                gain = sum(comb.gains[:length]) + sum(comb.second_gain(d) or 0.0 for d in select_drafts)
                 best[length + count] = max(best.get(length + count, -math.inf), gain)
     return best
 
@@ -122,7 +122,7 @@ combs = st.lists(st.tuples(probabilities, probabilities), max_size=4).map(
 )
 def test_no_tree_is_worth_more(combs: list[Comb], rises: list[float], max_siblings: int, room: int) -> None:
     prices = [1.0 + rise for rise in itertools.accumulate(rises, initial=0.0)]
-    drafts = choice_of(combs, prices, max_siblings=max_siblings, room=room).chosen()
+    drafts = choice_of(combs, prices, max_siblings=max_siblings, room=room).select_drafts()
     size = sum(map(len, drafts.values()))
     worth = sum(gain_of(comb, drafts[slot]) for slot, comb in enumerate(combs)) - prices[size]
     possible = [every_draft(comb, max_siblings=max_siblings, room=room) for comb in combs]
@@ -138,21 +138,21 @@ def test_steady_costs_are_filled_with_second_choices() -> None:
     """Four rows cost what one costs, a fifth is a cliff: a comb fills the four where the chain has only two tokens."""
     comb = Comb([0.6, 0.5], [0.5, 0.5])
     cliff = [1.0, 1.0, 1.0, 1.0, 1.0, 3.0, 3.0]
-    (draft,) = choice_of([comb], cliff, max_siblings=4, room=6).chosen().values()
+    (draft,) = choice_of([comb], cliff, max_siblings=4, room=6).select_drafts().values()
     assert (draft.tokens, draft.parents) == ((1, 2, 101, 102), (ROOT, 0, ROOT, 0))
-    (chain,) = choice_of([comb], cliff, max_siblings=0, room=6).chosen().values()
+    (chain,) = choice_of([comb], cliff, max_siblings=0, room=6).select_drafts().values()
     assert chain.is_chain and chain.tokens == (1, 2)
 
 
 def test_a_second_choice_may_be_worth_more_than_the_chains_next_token() -> None:
     comb = Comb([0.4, 0.1, 0.5], [0.9, 0.1, 0.1])
-    (draft,) = choice_of([comb], [1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 4.0], max_siblings=4, room=6).chosen().values()
+    (draft,) = choice_of([comb], [1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 4.0], max_siblings=4, room=6).select_drafts().values()
     assert (draft.tokens, draft.parents) == ((1, 101), (ROOT, ROOT))
 
 
 def test_of_many_second_choices_the_likeliest_are_sent() -> None:
     comb = Comb([0.9, 0.5, 0.9, 0.5], [0.5, 0.5, 0.5, 0.5])
-    (draft,) = choice_of([comb], [1.0] * 17, max_siblings=2, room=16).chosen().values()
+    (draft,) = choice_of([comb], [1.0] * 17, max_siblings=2, room=16).select_drafts().values()
     assert draft.tokens == (1, 2, 3, 4, 102, 104)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.costs.ubatch_split import fillers, joined, split_rows
+from eaglelocal.speculation.costs.ubatch_split import add_rows, choose_padding_rows, split_rows
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def dear_rows(num_rows: int) -> float:
     ],
 )
 def test_rows_that_spare_a_pass(decoding: dict[int, int], idle: list[int], expected: dict[int, int]) -> None:
-    found = fillers(decoding, idle, dear_passes)
-    before, after = split_rows(decoding), split_rows(joined(decoding, found))
+    found = choose_padding_rows(decoding, idle, dear_passes)
+    before, after = split_rows(decoding), split_rows(add_rows(decoding, found))
     assert sum(map(dear_passes, after)) <= sum(map(dear_passes, before))
     if sum(map(dear_passes, after)) < sum(map(dear_passes, before)):
         assert found == expected
@@ -79,7 +79,7 @@ def test_rows_that_spare_a_pass(decoding: dict[int, int], idle: list[int], expec
 
 
 def test_where_rows_are_dear_nothing_is_filled() -> None:
-    assert fillers({0: 8, 1: 1, 2: 1}, [3], dear_rows) == {}
+    assert choose_padding_rows({0: 8, 1: 1, 2: 1}, [3], dear_rows) == {}
 
 
 @given(
@@ -89,7 +89,7 @@ def test_where_rows_are_dear_nothing_is_filled() -> None:
 def test_filling_never_makes_a_step_dearer(decoding: dict[int, int], seconds: object) -> None:
     assert callable(seconds)
     idle = [slot for slot in range(8) if slot not in decoding]
-    found = fillers(decoding, idle, seconds)
-    assert sum(map(seconds, split_rows(joined(decoding, found)))) <= sum(map(seconds, split_rows(decoding)))
+    found = choose_padding_rows(decoding, idle, seconds)
+    assert sum(map(seconds, split_rows(add_rows(decoding, found)))) <= sum(map(seconds, split_rows(decoding)))
     assert all(count > 0 for count in found.values())
     assert sum(split_rows(decoding)) == sum(decoding.values())
