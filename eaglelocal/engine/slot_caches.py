@@ -162,10 +162,10 @@ class SlotCaches:
     def look(self, sequence: Sequence, image: PlacedImage) -> None:
         """Decode an image of the prompt into the slot. Raises ResourceError."""
         self._context.look(sequence.slot, image.first, image.rows)
-        if self._scheduler.checkpoints.wanted(sequence) == image.end:
+        if self._scheduler.checkpoints.position_to_save(sequence) == image.end:
             self._save(sequence.slot, image.end)
         tokens = sequence.tokens[image.first : image.end]
-        self._scheduler.cached(sequence, tokens)
+        self._scheduler.commit(sequence, tokens)
         for drafter in self._drafters:
             drafter.skip(Committed(sequence.slot, image.first, tokens, None))
 
@@ -173,7 +173,7 @@ class SlotCaches:
         slot, tokens = chunk.sequence.slot, chunk.tokens
         if chunk.is_saved:
             self._save(slot, chunk.first + chunk.count)
-        self._scheduler.cached(chunk.sequence, tokens)
+        self._scheduler.commit(chunk.sequence, tokens)
         return Committed(slot, chunk.first, tokens, decoded.features(decoded.rows[slot]))
 
     def _keep_draft(self, sequence: Sequence, draft: Draft, decoded: Decoded, verdict: Verdict) -> Committed:
@@ -181,7 +181,7 @@ class SlotCaches:
         tokens = [sequence.tokens[-1], *(draft.tokens[node] for node in verdict.path)]
         rows = [decoded.rows[slot][node + 1] for node in (-1, *verdict.path)]
         self._branches.keep(slot, draft, verdict.path, first)
-        self._scheduler.cached(sequence, tokens)
+        self._scheduler.commit(sequence, tokens)
         return Committed(slot, first, tokens, decoded.features(rows))
 
     def forget(self, slot: int) -> None:

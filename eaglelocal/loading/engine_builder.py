@@ -350,8 +350,8 @@ class EngineBuilder:
             return None
         loaded_bytes = host_bytes(library.log, self._gpus, lends_memory=self._machine.lends_memory)
         most_bytes = swap_bytes(plan, self._machine.memory.available_bytes, loaded_bytes)
-        least_rows = MIN_SWAP_ROWS_WITH_STATES if model.is_hybrid else MIN_SWAP_ROWS
-        return HostSwap(most_bytes, least_rows=least_rows, of_windows=self._has_windows)
+        min_rows = MIN_SWAP_ROWS_WITH_STATES if model.is_hybrid else MIN_SWAP_ROWS
+        return HostSwap(most_bytes, min_rows=min_rows, has_windows=self._has_windows)
 
 
 def min_fork(plan: Plan) -> int:

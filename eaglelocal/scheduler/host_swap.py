@@ -1,11 +1,10 @@
-"""Keep conversations in main memory whose slot another request needed, and swap them in when they go on.
+"""Keep conversations in RAM that were evicted from their slot, and choose which to swap in for a prompt.
 
-    slot 0   [a conversation, 6 000 tokens]    a request begins otherwise: it is swapped out, the slot is free
-    slot 0   [a title for it, 900 tokens]      the conversation goes on: it is swapped in, and not read anew
+    slot 0   [a conversation, 6 000 tokens]    another prompt needs the slot: the conversation is swapped out
+    slot 0   [a title for it, 900 tokens]      the conversation goes on: it is swapped in, and not prefilled again
 
 Pure bookkeeping: tokens and sizes, no cells. The least recently used are dropped when memory is full.
-
-Where a cache cannot be cut, a conversation goes on from its end, or from a place whose state was saved with it.
+Where a cache cannot be cut, a conversation resumes at its end, or at a checkpoint that was saved with it.
 """
 
 from __future__ import annotations
@@ -15,20 +14,16 @@ from dataclasses import dataclass
 
 from eaglelocal.scheduler.common_prefix import common_prefix
 
-# Fewer rows are read again rather than swapped. On a CPU 64 rows are copied out and in for about 1 % of what reading
-# them takes, and more rows for no more; a GPU, which reads so few at once, gains little, and loses as little.
-MIN_SWAP_ROWS = 64
-MIN_SWAP_ROWS_WITH_STATES = (
-    512  # recurrent states are as large as some hundred rows of cells, and saved ones come along
-)
+MIN_SWAP_ROWS = 64  # fewer rows are prefilled again rather than swapped
+MIN_SWAP_ROWS_WITH_STATES = 512  # recurrent states, checkpoints included, are as large as hundreds of rows of cells
 
 
 @dataclass(slots=True)
 class SwappedText:
-    """The text that a slot held.
+    """A text that was in a slot's cache.
 
-    is_seen  its drafters had seen exactly these rows
-    places   positions from which it can go on, beside its end; None: all
+    is_seen  its drafters have seen exactly these rows
+    places   positions at which it can resume, besides its end; None: all
     """
 
     tokens: list[int]
@@ -36,10 +31,10 @@ class SwappedText:
     places: tuple[int, ...] | None = None
     num_bytes: int = 0
 
-    def start(self, prompt: Sequence[int], margin: int) -> tuple[int, int]:
-        """Return two numbers of tokens: those that a prompt reuses, and those that a drafter may rely on.
+    def match(self, prompt: Sequence[int], margin: int) -> tuple[int, int]:
+        """Return two numbers of tokens: those that a prompt reuses, and those that its drafters may rely on.
 
-        The latter are `margin` more, unless the prompt goes on from the end.
+        The second is `margin` larger, unless the prompt resumes at the end.
         """
         common = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
         if common == len(self.tokens) and self.is_seen:
@@ -51,7 +46,7 @@ class SwappedText:
 
 @dataclass(frozen=True, slots=True)
 class SwapMatch:
-    """A conversation that begins as a prompt does. For the numbers see Conversation.start."""
+    """A conversation that begins as a prompt does; for the numbers see SwappedText.match."""
 
     key: int
     num_reused: int
@@ -59,80 +54,80 @@ class SwapMatch:
 
 
 class HostSwap:
-    """The conversations in main memory.
+    """The conversations in RAM.
 
-    most_bytes   of main memory; 0: nothing is swapped
-    least_rows   of a conversation that is worth swapping
-    of_windows   layers have sliding windows: only the newest window comes back, and no cut can go back before it
+    max_bytes    of RAM; 0: nothing is swapped
+    min_rows     of a conversation that is worth swapping
+    has_windows  layers have sliding windows: only the newest window is copied, so no cut can go before it
     """
 
-    def __init__(self, most_bytes: int = 0, *, least_rows: int = MIN_SWAP_ROWS, of_windows: bool = False) -> None:
-        self._most_bytes, self.least_rows, self.of_windows = most_bytes, least_rows, of_windows
-        self._held: dict[int, SwappedText] = {}  # the most recently used last
+    def __init__(self, max_bytes: int = 0, *, min_rows: int = MIN_SWAP_ROWS, has_windows: bool = False) -> None:
+        self._max_bytes, self.min_rows, self.has_windows = max_bytes, min_rows, has_windows
+        self._texts: dict[int, SwappedText] = {}  # the most recently used last
         self._num_keys = 0
 
     def __contains__(self, key: int) -> bool:
-        return key in self._held
+        return key in self._texts
 
     def __getitem__(self, key: int) -> SwappedText:
-        return self._held[key]
+        return self._texts[key]
 
     @property
     def num_bytes(self) -> int:
-        return sum(one.num_bytes for one in self._held.values())
+        return sum(one.num_bytes for one in self._texts.values())
 
-    def wants(self, tokens: Sequence[int], num_common: int, *, is_left: bool) -> bool:
-        """Return whether to keep a slot's text: another conversation that may go on, and long enough.
+    def is_worth_keeping(self, tokens: Sequence[int], num_common: int, *, starts_elsewhere: bool) -> bool:
+        """Return whether to keep the text that a slot's next text replaces: long enough, and another conversation.
 
-        A text with images is read again instead: a copy of the cells lacks part of their positions.
+        A text with images is prefilled again instead: a copy of the cells lacks part of their positions.
 
-        num_common  tokens of it with which the slot's next text begins
-        is_left     that one goes on with what was found elsewhere, so both are alive, whatever they have in common
+        num_common        tokens with which both texts begin
+        starts_elsewhere  the next text starts from a copy found elsewhere, so it continues another conversation
         """
-        is_other = is_left or 2 * num_common < len(tokens)
-        is_worth_it = self._most_bytes > 0 and len(tokens) - num_common >= self.least_rows
+        is_other = starts_elsewhere or 2 * num_common < len(tokens)
+        is_worth_it = self._max_bytes > 0 and len(tokens) - num_common >= self.min_rows
         return is_worth_it and is_other and min(tokens) >= 0 and not self._has(tokens)
 
     def _has(self, tokens: Sequence[int]) -> bool:
-        """Return whether this text, or one that continues it, is kept."""
-        return any(common_prefix(one.tokens, tokens) == len(tokens) for one in self._held.values())
+        """Return whether this text, or a continuation of it, is kept."""
+        return any(common_prefix(one.tokens, tokens) == len(tokens) for one in self._texts.values())
 
     def put(self, conversation: SwappedText) -> int:
-        """Keep a conversation that is being swapped out; return its key. Kept texts that it continues are dropped."""
+        """Keep a conversation that is being swapped out, and return its key. Texts that it continues are dropped."""
         tokens = conversation.tokens
-        for key, one in list(self._held.items()):
+        for key, one in list(self._texts.items()):
             if common_prefix(tokens, one.tokens) == len(one.tokens):
-                del self._held[key]
+                del self._texts[key]
         self._num_keys += 1
-        self._held[self._num_keys] = conversation
+        self._texts[self._num_keys] = conversation
         return self._num_keys
 
     def make_room(self, key: int, num_bytes: int) -> bool:
-        """Make room for the conversation's cells. Return False, and forget it, if they are too large."""
-        if num_bytes > self._most_bytes:
+        """Evict others until the conversation's cells fit. Return False, and forget it, if they are too large."""
+        if num_bytes > self._max_bytes:
             self.forget(key)
             return False
-        self._held[key].num_bytes = num_bytes
-        for other in [other for other in self._held if other != key]:
-            if self.num_bytes <= self._most_bytes:
+        self._texts[key].num_bytes = num_bytes
+        for other in [other for other in self._texts if other != key]:
+            if self.num_bytes <= self._max_bytes:
                 break
             self.forget(other)
         return True
 
     def best(self, prompt: Sequence[int], *, margin: int = 0) -> SwapMatch | None:
-        """Return the conversation that saves most of a prompt, or None; a prompt's last token is decoded in any case.
+        """Return the conversation of which a prompt reuses most; None if there is none.
 
         margin  rows of a reused prefix that are decoded again
         """
-        found = [SwapMatch(key, *one.start(prompt, margin)) for key, one in self._held.items()]
-        return max(found, key=lambda each: each.num_reused, default=None)
+        matches = [SwapMatch(key, *one.match(prompt, margin)) for key, one in self._texts.items()]
+        return max(matches, key=lambda each: each.num_reused, default=None)
 
-    def take(self, found: SwapMatch) -> SwappedText:
-        """Return the conversation to swap in. It also stays kept if less than half of it is reused."""
-        conversation = self._held.pop(found.key)
-        if 2 * found.num_reused < len(conversation.tokens):
-            self._held[found.key] = conversation
+    def take(self, match: SwapMatch) -> SwappedText:
+        """Return the conversation to swap in. It is also kept if less than half of it is reused."""
+        conversation = self._texts.pop(match.key)
+        if 2 * match.num_reused < len(conversation.tokens):
+            self._texts[match.key] = conversation
         return conversation
 
     def forget(self, key: int) -> None:
-        self._held.pop(key, None)
+        self._texts.pop(key, None)

@@ -1,11 +1,10 @@
-"""Decide how many prompt rows go into a step beside running answers: as many as the pace of the answers allows.
+"""Decide how many prompt rows (chunked prefill) go into a step with running answers, so that these stay fluent.
 
 The costs of steps come from a function that is passed in; sequences are not known here. Without answers a prompt gets
-the whole batch. Beside answers a step may cost SLOWDOWN times what it would without the prompt, so that the gap
-between two tokens stays below 2.5 times its quiet value (decodes differ by a tenth, and drafting takes its time either
-way); where more prompts are read than answers run, as many times more, for then more people wait for them. Prompts
-share the rows evenly: a short one is not held up behind a long one, and slots with equally many rows cost one pass
-(speculation/costs/ubatch_split.py).
+the whole batch. With answers a step may cost SLOWDOWN times what it would without the prompts, which keeps the gap
+between two tokens below 2.5 times its usual length. Where more prompts than answers are in progress, the allowance
+grows by that ratio, because more users wait for the prompts. Prompts share the rows evenly: a short one need not wait
+for a long one, and slots with equally many rows cost one pass (speculation/costs/ubatch_split.py).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 
 SLOWDOWN = 2.2
 MIN_PROMPT_ROWS = 4  # of prompts in a step, whatever they cost: otherwise a long prompt might never be read
-MAX_TRIES = 32  # sizes that are priced between one that fits and twice as many rows
+MAX_TRIES = 32  # sizes whose cost is computed, between one that fits and twice as many rows
 
 Seconds = Callable[[Mapping[int, int]], float]  # of a decode, by rows of each slot; 0.0 while unknown
 
@@ -24,13 +23,13 @@ Seconds = Callable[[Mapping[int, int]], float]  # of a decode, by rows of each s
 class PrefillPace:
     """Costs of steps, and the rows that answers are likely to need in the next one.
 
-    drafted  rows by slot, beside the root
-    dearer   factor by which prompt rows lately took more than `seconds` says: they attend to a context of their own
+    drafted        rows by slot, besides the root
+    prompt_factor  by which prompt rows lately took longer than `seconds` predicts: each attends to its own context
     """
 
     seconds: Seconds
     drafted: Mapping[int, int]
-    dearer: float = 1.0
+    prompt_factor: float = 1.0
 
 
 def cost_nothing(rows: Mapping[int, int]) -> float:
@@ -42,56 +41,58 @@ UNKNOWN = PrefillPace(cost_nothing, {})
 
 
 def allot_prompt_rows(
-    left: Mapping[int, int], decoding: Mapping[int, int], *, room: int, pace: PrefillPace = UNKNOWN
+    remaining: Mapping[int, int], decoding: Mapping[int, int], *, max_rows: int, pace: PrefillPace = UNKNOWN
 ) -> dict[int, int]:
     """Return the number of rows for each prompt, by slot.
 
-    left      prompt rows still to be read, by slot, the oldest first
-    decoding  rows of the slots that decode
-    room      rows that the batch has left
+    remaining  prompt rows still to be prefilled, by slot, the oldest first
+    decoding   rows of the slots that decode
+    max_rows   rows that the batch has left
     """
-    room = min(room, sum(left.values()))
-    if decoding and left:
-        room = find_affordable_rows(left, decoding, room=room, pace=pace)
-    counts = dict(zip(left, split_evenly(list(left.values()), room), strict=True))
+    max_rows = min(max_rows, sum(remaining.values()))
+    if decoding and remaining:
+        max_rows = find_affordable_rows(remaining, decoding, max_rows=max_rows, pace=pace)
+    counts = dict(zip(remaining, split_evenly(list(remaining.values()), max_rows), strict=True))
     return {slot: count for slot, count in counts.items() if count}
 
 
-def find_affordable_rows(left: Mapping[int, int], decoding: Mapping[int, int], *, room: int, pace: PrefillPace) -> int:
-    """Return the largest affordable number of prompt rows, the last before a jump of the costs, which are steps."""
+def find_affordable_rows(
+    remaining: Mapping[int, int], decoding: Mapping[int, int], *, max_rows: int, pace: PrefillPace
+) -> int:
+    """Return the largest affordable number of prompt rows. Costs rise in jumps, so sizes beyond one are tried too."""
     quiet_s = pace.seconds(decoding)
-    extra_s = quiet_s * (SLOWDOWN - 1.0) * max(len(left) / len(decoding), 1.0)
-    wanted = list(left.values())
+    extra_s = quiet_s * (SLOWDOWN - 1.0) * max(len(remaining) / len(decoding), 1.0)
+    needed = list(remaining.values())
 
     def fits(num_rows: int) -> bool:
-        prompts = dict(zip(left, split_evenly(wanted, num_rows), strict=True))
-        return pace.dearer * (pace.seconds({**decoding, **prompts}) - quiet_s) <= extra_s
+        prompts = dict(zip(remaining, split_evenly(needed, num_rows), strict=True))
+        return pace.prompt_factor * (pace.seconds({**decoding, **prompts}) - quiet_s) <= extra_s
 
-    fitting = min(MIN_PROMPT_ROWS, room)
-    while fitting < room and fits(min(2 * fitting, room)):
-        fitting = min(2 * fitting, room)
-    most = min(2 * fitting, room)
-    stride = max((most - fitting) // MAX_TRIES, 1)
-    return next((rows for rows in range(most, fitting, -stride) if fits(rows)), fitting)
+    num_fitting = min(MIN_PROMPT_ROWS, max_rows)
+    while num_fitting < max_rows and fits(min(2 * num_fitting, max_rows)):
+        num_fitting = min(2 * num_fitting, max_rows)
+    most = min(2 * num_fitting, max_rows)
+    stride = max((most - num_fitting) // MAX_TRIES, 1)
+    return next((rows for rows in range(most, num_fitting, -stride) if fits(rows)), num_fitting)
 
 
-def split_evenly(wanted: Sequence[int], room: int) -> list[int]:
-    """Return even shares of `room`; what one does not need goes to the others, and odd rows to the first.
+def split_evenly(needed: Sequence[int], num_rows: int) -> list[int]:
+    """Return even shares of `num_rows`; what one does not need goes to the others, and odd rows to the first.
 
     >>> shares([3, 100, 100], 10)
     [3, 4, 3]
     """
-    given = [0] * len(wanted)
-    hungry = [i for i, want in enumerate(wanted) if want]
-    while room and hungry:
-        each = room // len(hungry)
+    shares = [0] * len(needed)
+    unfilled = [i for i, need in enumerate(needed) if need]
+    while num_rows and unfilled:
+        each = num_rows // len(unfilled)
         if each == 0:
-            for i in hungry[:room]:
-                given[i] += 1
+            for i in unfilled[:num_rows]:
+                shares[i] += 1
             break
-        for i in hungry:
-            more = min(each, wanted[i] - given[i])
-            given[i] += more
-            room -= more
-        hungry = [i for i in hungry if given[i] < wanted[i]]
-    return given
+        for i in unfilled:
+            more = min(each, needed[i] - shares[i])
+            shares[i] += more
+            num_rows -= more
+        unfilled = [i for i in unfilled if shares[i] < needed[i]]
+    return shares

@@ -1,10 +1,10 @@
-"""Find what a prompt need not compute: the prefix that its slot, main memory or another slot holds already.
+"""Find the prefix of a prompt that need not be computed, because its slot, RAM or another slot holds it.
 
     own slot      the conversation goes on where it stopped, or is cut back to where the prompt differs
-    main memory   the conversation was evicted from its slot, and is swapped in (host_swap.py)
-    another slot  holds the prefix, or is about to read it: the cells are copied as soon as they are there
+    RAM           the conversation was evicted from its slot, and is swapped in (host_swap.py)
+    another slot  holds the prefix, or is about to prefill it: the cells are copied as soon as they are there
 
-The texts are equal, so it does not matter whose they are. Pure bookkeeping: tokens and positions, no cells. Knows no
+Equal tokens have equal cells, whoever sent them. Pure bookkeeping: tokens and positions, no cells. Knows no
 queue and no steps.
 """
 
@@ -29,7 +29,7 @@ class PrefixCache:
     can_cut       a cache can drop its end; recurrent state cannot, and is continued, or taken back to a checkpoint
     checkpoints   of caches that cannot be cut; None: they are continued or discarded
     min_fork      prompt rows that must be gained to copy cells between slots; None: they cannot be copied
-    swap          the conversations in main memory; None: nothing is swapped
+    swap          the conversations in RAM; None: nothing is swapped
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class PrefixCache:
     def admit(self, sequence: Sequence, readers: Several[Sequence]) -> tuple[SlotAssignment, PrefixSource | None]:
         """Decide what the sequence starts from, and what becomes of the text in its slot.
 
-        readers  older sequences that read prompts
+        readers  older sequences that are prefilling
 
         Return also the source to wait for, if the sequence has to.
         """
@@ -77,7 +77,7 @@ class PrefixCache:
         old = SwappedText(slot.tokens, slot.is_seen, self._resumable(slot))
         own = self._reuse_own(slot, sequence, num_common)
         assignment, source = self.reuse(own, readers)
-        return self._swap_out(assignment, old, num_common, is_left=assignment is not own), source
+        return self._swap_out(assignment, old, num_common, starts_elsewhere=assignment is not own), source
 
     def _reuse_own(self, slot: Slot, sequence: Sequence, num_common: int) -> SlotAssignment:
         """Cut the slot's text back to what the sequence goes on with."""
@@ -112,7 +112,7 @@ class PrefixCache:
 
     # ---- from elsewhere
     def reuse(self, own: SlotAssignment, readers: Several[Sequence]) -> tuple[SlotAssignment, PrefixSource | None]:
-        """Return how a sequence starts if main memory or another slot saves it work; else `own`.
+        """Return how a sequence starts if RAM or another slot saves it work; else `own`.
 
         Return also the source to wait for, if the sequence has to.
         """
@@ -126,41 +126,42 @@ class PrefixCache:
         return self._fork(own.sequence, source), None
 
     def _swap_in(self, own: SlotAssignment, source: PrefixSource | None) -> SlotAssignment | None:
-        """Return how a sequence starts from a conversation in main memory; None if a slot's cells are as good."""
+        """Return how a sequence starts from a conversation in RAM; None if a slot's cells are as good."""
         sequence, slot = own.sequence, self.slots[own.sequence.slot]
         request = sequence.request
         match = self.swap.best(request.prompt, margin=self._reuse_margin) if request.reuses_cache else None
-        if match is None or match.num_reused - sequence.num_reused < self.swap.least_rows:
+        if match is None or match.num_reused - sequence.num_reused < self.swap.min_rows:
             return None
         if source is not None and source.num_tokens >= match.num_unchanged:
             return None
         text, reused = self.swap.take(match), match.num_reused
         is_cut = reused < len(text.tokens) or not text.is_seen
-        first_cut = reused if self.swap.of_windows else 0
+        first_cut = reused if self.swap.has_windows else 0
         self._fill(slot, sequence, text.tokens[:reused], first_cut=first_cut, is_seen=not is_cut)
         if not self.can_cut:
             self.checkpoints.move_in(slot.index, [place for place in text.places or () if place <= reused])
         return replace(own, is_cut=is_cut, num_unchanged=match.num_unchanged, swapped_in=match.key)
 
     def _swap_out(
-        self, assignment: SlotAssignment, old: SwappedText, num_common: int, *, is_left: bool
+        self, assignment: SlotAssignment, old: SwappedText, num_common: int, *, starts_elsewhere: bool
     ) -> SlotAssignment:
         """Let the assignment swap out the slot's old text, if that is worth it.
 
-        num_common  tokens of it with which the new text begins
-        is_left     the new text starts from cells found elsewhere
+        num_common        tokens of it with which the new text begins
+        starts_elsewhere  the new text starts from cells found elsewhere
         """
-        if not self.swap.wants(old.tokens, num_common, is_left=is_left):
+        if not self.swap.is_worth_keeping(old.tokens, num_common, starts_elsewhere=starts_elsewhere):
             return assignment
-        if self.swap.of_windows and not is_left:  # saving at a position cuts the slot there, and num_reused must stay
+        if self.swap.has_windows and not starts_elsewhere:
+            # saving the state at a position cuts the slot there, and num_reused must stay
             old.places = tuple(place for place in old.places or () if place >= assignment.sequence.num_reused)
         return replace(assignment, swapped_out=self.swap.put(old))
 
     def _resumable(self, slot: Slot) -> tuple[int, ...] | None:
-        """Return the positions from which the slot's text can go on, beside its end; None: all."""
+        """Return the positions at which the slot's text can resume, besides its end; None: all."""
         if not self.can_cut:
-            return self.checkpoints.places(slot.index)
-        if not self.swap.of_windows:
+            return self.checkpoints.positions(slot.index)
+        if not self.swap.has_windows:
             return None
         return (slot.prompt_end,) if max(slot.first_cut, 1) <= slot.prompt_end < len(slot.tokens) else ()
 
@@ -181,7 +182,7 @@ class PrefixCache:
         return best
 
     def _candidates(self, sequence: Sequence, readers: Several[Sequence]) -> list[tuple[int, Sequence | None]]:
-        """Return the other slots that hold cells, then those whose prompts are being read, with their readers."""
+        """Return the other slots that hold cells, then those that are prefilling, with their sequences."""
         reading = [(reader.slot, reader) for reader in readers]
         skipped = {sequence.slot, *dict(reading)}
         return [*((slot.index, None) for slot in self.slots if slot.index not in skipped), *reading]
@@ -203,7 +204,7 @@ class PrefixCache:
         sequence.num_cached += len(tokens)
 
     def forget(self, index: int) -> None:
-        """Forget the slot's cache, which is void (a decode failed)."""
+        """Forget the slot's cache, which is void after a failed decode."""
         slot = self.slots[index]
         slot.tokens, slot.first_cut = [], 0
         self.checkpoints.cut(index, 0)

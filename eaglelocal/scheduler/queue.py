@@ -1,12 +1,12 @@
-"""Queue waiting requests fairly: the owner who was served least lately is next, in order of arrival within an owner.
+"""Queue waiting requests fairly: the owner who was served least recently is next, and their oldest request.
 
 Start-time fair queueing over tokens (Goyal, Vin, Cheng, SIGCOMM 1996; for language models "virtual token counters",
 Sheng et al., OSDI 2024): an owner's account counts the tokens computed for them, the lowest account is served next, and
-the account of the last one served is the virtual time. Whoever comes back begins at that time at least: having been
-idle is no credit, and when all are idle the past is forgotten. Pure bookkeeping: no clock, no slots.
+the account of the last one served is the virtual time. An owner who returns starts at that time
+at least, so being idle earns no credit; when all are idle, accounts are reset. Pure bookkeeping: no clock, no slots.
 
-    a has eight requests in line, one of 100 tokens runs, b comes    accounts a 100, b 0        b is next
-    a alone was served for an hour, b comes back                     accounts a 5 000, b 4 900  b is next, then a again
+    a has eight requests queued, one of 100 tokens runs, b arrives    accounts a 100, b 0        b is next
+    only a was served for an hour, then b returns                     accounts a 5 000, b 4 900  b is next, then a again
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from eaglelocal.core.request import Request
 
 
 class FairQueue:
-    """A queue with a line for each owner; "" is an owner like any other."""
+    """A queue with one line per owner; "" is an owner like any other."""
 
     def __init__(self) -> None:
         self._lines: dict[str, deque[tuple[int, Request]]] = {}  # by owner: (number of arrival, request); never empty
@@ -31,7 +31,7 @@ class FairQueue:
 
     @property
     def num_accounts(self) -> int:
-        """Number of owners remembered: those who wait or run, and those who had more than their share."""
+        """Number of owners with an account: those who wait or run, and those who had more than their share."""
         return len(self._accounts)
 
     def add(self, request: Request) -> None:
@@ -42,37 +42,37 @@ class FairQueue:
         self._num_arrived += 1
 
     def withdraw(self, request_id: str) -> bool:
-        """Take a request out of the line; False if it does not wait here."""
+        """Remove a waiting request; return False if it does not wait here."""
         for owner, line in self._lines.items():
             for entry in line:
                 if entry[1].id == request_id:
                     line.remove(entry)
-                    self._leave(owner)
+                    self._forget_idle(owner)
                     return True
         return False
 
     def pop(self) -> Request:
-        """Return the next request. `end` must be called when it is over."""
+        """Return the next request. Call `end` when it is finished."""
         owner = min(self._lines, key=lambda name: (self._accounts[name], self._lines[name][0][0]))
         _, request = self._lines[owner].popleft()
         self._now = max(self._now, self._accounts[owner])
         self._running[owner] += 1
-        self._leave(owner)
+        self._forget_idle(owner)
         return request
 
     def charge(self, owner: str, num_tokens: int) -> None:
-        """Charge an owner whose request runs for tokens computed; negative: less than was charged before."""
+        """Charge the owner of a running request for computed tokens; a negative number corrects an earlier charge."""
         self._accounts[owner] += num_tokens
 
     def end(self, owner: str) -> None:
-        """Note that a request of the owner, popped before, is over."""
+        """Record that a request of the owner is finished."""
         self._running[owner] -= 1
         if not self._lines and not self._running.total():
-            self._now = max(self._accounts.values())  # nobody was kept waiting by what was computed so far
-        self._leave(owner)
+            self._now = max(self._accounts.values())  # no one waits: what was computed so far counts no more
+        self._forget_idle(owner)
 
-    def _leave(self, owner: str) -> None:
-        """Forget owners who neither wait nor run and have no more than a newcomer would begin with."""
+    def _forget_idle(self, owner: str) -> None:
+        """Forget owners who neither wait nor run and whose account is no more than a new owner starts with."""
         if owner in self._lines and not self._lines[owner]:
             del self._lines[owner]
         for name in [name for name, account in self._accounts.items() if account <= self._now]:

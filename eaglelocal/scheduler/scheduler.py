@@ -1,9 +1,8 @@
 """Schedule the rows of a step: slots for requests, chunked prefill, decodes. Pure bookkeeping.
 
 Works on token ids and counts: no model, no clock. Waiting requests are served in the order of queue.py; decoding slots
-go first, and prompts get the rows that prefill.py allows beside them. What a prompt need not compute because a slot or
-main memory holds it already, prefix_cache.py decides; where another slot is about to read it, the prompt waits without
-rows until it has.
+go first, and prompts get the rows that prefill.py allows beside them. What a prompt can reuse of a cache,
+prefix_cache.py decides; where another slot is about to prefill the same prefix, the prompt waits for it without rows.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.queue import FairQueue
 from eaglelocal.scheduler.slot import PrefixSource, SlotAssignment
 
-PREFILL_SHARE = 4  # in a small batch drafts leave prompts one row in this many
+PREFILL_SHARE = 4  # in a small batch drafts leave one row in this many to prompts
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Prompt rows first..first+count-1 of a sequence; `is_last` if the answer begins after them.
 
-    is_saved  the state after them is to be saved, see checkpoints.py
+    is_saved  save the state after them (see checkpoints.py)
     """
 
     sequence: Sequence
@@ -103,12 +102,12 @@ class Scheduler:
         self._queue.add(request)
 
     def withdraw(self, request_id: str) -> bool:
-        """Take a request out of the queue; False if it does not wait there."""
+        """Remove a request from the queue; return False if it does not wait there."""
         return self._queue.withdraw(request_id)
 
     # ---- slots
     def admit(self) -> Iterator[SlotAssignment]:
-        """Give waiting requests the free slots that suit them best; later ones may start from what earlier ones do."""
+        """Give waiting requests the free slots that suit them best; later ones may reuse what earlier ones prefill."""
         while self._queue and len(self._running) < len(self._prefix_cache.slots):
             yield self._admit(self._queue.pop())
 
@@ -123,9 +122,9 @@ class Scheduler:
         return assignment
 
     def resume(self) -> list[SlotAssignment]:
-        """Return assignments of slots that need not wait any longer: the prefix is there, or its reader is gone.
+        """Return the assignments of slots that wait no longer: the prefix is there, or its reader is gone.
 
-        Must be called before `admit`.
+        Call it before `admit`.
         """
         resumed = []
         for slot, source in list(self._sources.items()):
@@ -144,7 +143,7 @@ class Scheduler:
         return resumed
 
     def _older_readers(self, sequence: Sequence) -> list[Sequence]:
-        """Return the sequences that read prompts and were admitted before this one: two could wait for each other."""
+        """Return the prefilling sequences admitted before this one; with later ones, two could wait for each other."""
         older = takewhile(lambda other: other is not sequence, self._running.values())
         return [other for other in older if other.is_prefilling]
 
@@ -154,37 +153,37 @@ class Scheduler:
 
     # ---- steps
     def schedule(self, max_draft: int, pace: PrefillPace = UNKNOWN) -> StepPlan:
-        """Return the rows of the next step. `max_draft` bounds drafted rows per decoding slot, as does the batch."""
+        """Return the rows of the next step; `max_draft` limits the drafted rows of each decoding slot."""
         decode = tuple(s for s in self._running.values() if not s.is_prefilling)
-        max_draft = min(max_draft, self._draft_rows(len(decode)))
+        max_draft = min(max_draft, self._max_draft_rows(len(decode)))
         if self._most_drafted is not None:
             max_draft = min(max_draft, self._most_drafted)
-        left = {s.slot: s.num_readable for s in self._running.values() if self._may_read(s)}
-        if not left:
+        remaining = {s.slot: s.num_readable for s in self._running.values() if self._can_prefill(s)}
+        if not remaining:
             return StepPlan((), decode, max_draft)
         most = {s.slot: min(max_draft, s.draft_room) for s in decode}
         counts = allot_prompt_rows(
-            left,
+            remaining,
             {slot: 1 + min(pace.drafted.get(slot, 0), drafts) for slot, drafts in most.items()},
-            room=self._n_batch - len(decode) - sum(most.values()),
+            max_rows=self._n_batch - len(decode) - sum(most.values()),
             pace=pace,
         )
-        chunks = [self._chunk(self._running[slot], count) for slot, count in counts.items()]
+        chunks = [self._next_chunk(self._running[slot], count) for slot, count in counts.items()]
         return StepPlan(tuple(chunks), decode, max_draft)
 
-    def _chunk(self, sequence: Sequence, count: int) -> Chunk:
-        """Return the next rows of a prompt, no further than a place whose state is to be saved."""
+    def _next_chunk(self, sequence: Sequence, count: int) -> Chunk:
+        """Return the next rows of a prompt, up to the position at which the state is to be saved."""
         first = sequence.num_cached
-        place = self.checkpoints.wanted(sequence)
-        if place is None or not first < place <= first + count:
+        position = self.checkpoints.position_to_save(sequence)
+        if position is None or not first < position <= first + count:
             return Chunk(sequence, first, count)
-        return Chunk(sequence, first, place - first, is_saved=True)
+        return Chunk(sequence, first, position - first, is_saved=True)
 
-    def _may_read(self, sequence: Sequence) -> bool:
+    def _can_prefill(self, sequence: Sequence) -> bool:
         return sequence.is_prefilling and sequence.slot not in self._sources and sequence.num_readable > 0
 
     def image_due(self) -> tuple[Sequence, PlacedImage] | None:
-        """Return the image to read next: the oldest prompt's, among those whose text before it is cached; or None."""
+        """Return the next image to decode and its sequence, the oldest whose text before it is cached; or None."""
         for sequence in self._running.values():
             image = sequence.next_image
             if image is not None and not sequence.num_readable and sequence.slot not in self._sources:
@@ -195,7 +194,7 @@ class Scheduler:
         """Return whether the slot's cache may have fewer positions than cells."""
         return self._prefix_cache.slots[slot].has_images
 
-    def _draft_rows(self, num_decoding: int) -> int:
+    def _max_draft_rows(self, num_decoding: int) -> int:
         """Return how many drafted rows the batch has room for after each root."""
         if num_decoding == 0:
             return 0
@@ -204,7 +203,7 @@ class Scheduler:
         rows = self._n_batch - (least if is_shared else 0)
         return max(rows // num_decoding - 1, 0)
 
-    def cached(self, sequence: Sequence, tokens: list[int]) -> None:
+    def commit(self, sequence: Sequence, tokens: list[int]) -> None:
         """Record that these tokens of the sequence were decoded and stay in its slot's cache."""
         if not sequence.is_prefilling:  # a prompt was charged when it was admitted
             self._queue.charge(sequence.request.owner, len(tokens))
@@ -225,13 +224,13 @@ class Scheduler:
         self._queue.end(sequence.request.owner)
 
     def restart(self, sequence: Sequence) -> None:
-        """Let the sequence start from nothing, as what it was to start from is not there after all."""
+        """Let the sequence prefill its whole prompt, because what it was to reuse could not be restored."""
         self._queue.charge(sequence.request.owner, sequence.num_reused_rows)
         sequence.num_cached = sequence.num_reused = 0
         self.forget(sequence.slot)
 
     def forget(self, slot: int) -> None:
-        """Forget the slot's cache, which is void (a decode failed)."""
+        """Forget the slot's cache, which is void after a failed decode."""
         self._prefix_cache.forget(slot)
 
 

@@ -12,7 +12,7 @@ class Slot:
     """A slot, and the text in its cache, which stays for reuse when its request is over."""
 
     index: int
-    last_used: int  # number of the admission that used it last
+    last_used: int  # number of the last admission to it
     tokens: list[int] = field(default_factory=list)
     is_seen: bool = True  # the drafters have seen exactly these rows
     has_images: bool = False  # in its last prompt
@@ -22,15 +22,15 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class PrefixSource:
-    """A slot whose cache begins as another slot's prompt does, or will when its own prompt has been read."""
+    """A slot whose cache begins as another slot's prompt does, or will once its own prompt is prefilled."""
 
     slot: int
-    reader: Sequence | None  # the sequence that reads that prompt; None: the cells are there
+    reader: Sequence | None  # the sequence that prefills it; None: the cells are there
     num_tokens: int
 
     @property
     def is_pending(self) -> bool:
-        """Return whether the reader has not read the whole prefix yet."""
+        """Return whether the reader has not prefilled all of it yet."""
         return self.reader is not None and self.reader.num_cached < self.num_tokens
 
 

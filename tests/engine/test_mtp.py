@@ -218,7 +218,7 @@ def test_a_household_whose_conversations_wait_in_main_memory(tmp_path: Path, kin
     target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)
     draft = write_assistant(tmp_path / "assistant.gguf", target) if kind == "gemma4" else target
     engine = real_engine(target, "mtp", draft, num_slots=num_slots, n_ctx=512, cache_ram=64)
-    engine._scheduler.swap.least_rows = 30
+    engine._scheduler.swap.min_rows = 30
     household = Household(target, engine, seed=1)
     household.live(40)
     assert household.engine.snapshot().speculation.accepted_tokens > 0

@@ -121,7 +121,7 @@ def test_texts_of_conversations_that_come_and_go_are_the_plain_ones(
     draft = DRAFTS[kind]
     changes = {"num_slots": slots, "unified": unified, "n_batch": 48, "num_draft_tokens": 3}
     engine = real_engine(target, kind, files / draft if draft else None, **changes)
-    engine._scheduler._prefix_cache.swap = HostSwap(2**26, least_rows=30)
+    engine._scheduler._prefix_cache.swap = HostSwap(2**26, min_rows=30)
     plain = real_engine(target)
     rng, reused = random.Random(slots), []
     chats = [text[: rng.choice([60, 80, 100])] for text in TEXTS]
@@ -183,7 +183,7 @@ def uncut_engine(uncut: tuple[str, Path], kind: str = "none", **changes: object)
     whole = None if name in STATES else name.startswith("whole")
     sizes = {"n_ctx": 512, "n_batch": 64, **changes}
     engine = real_engine(target, kind, swa_full=whole, cache_ram=64, **sizes)
-    engine._scheduler.swap.least_rows = 30
+    engine._scheduler.swap.min_rows = 30
     if name in STATES:
         engine._scheduler._prefix_cache.checkpoints = Checkpoints(9)
     return engine
@@ -242,7 +242,7 @@ def test_the_text_just_before_is_there_again(uncut: tuple[str, Path]) -> None:
 def test_states_beside_windows_are_those_that_were_saved(tmp_path: Path) -> None:
     target = write_living(tmp_path / "model.gguf", "qwen35")
     engine, plain = uncut_engine(("qwen35", target)), real_engine(target, n_ctx=512)
-    engine._scheduler._prefix_cache.swap = HostSwap(2**26, least_rows=30, of_windows=True)
+    engine._scheduler._prefix_cache.swap = HostSwap(2**26, min_rows=30, has_windows=True)
     said(engine, "first", TEXTS[0])
     said(engine, "other", TEXTS[1])
     for number, prompt in enumerate(([*TEXTS[0], 7], [*TEXTS[1], 8])):
@@ -259,7 +259,7 @@ def test_states_count_as_memory_too(uncut: tuple[str, Path]) -> None:
     num_bytes = len(swapped.cells) + sum(map(len, swapped.states.values()))
     assert engine.snapshot().swapped_bytes == num_bytes
     assert (num_bytes > len(swapped.cells)) is (uncut[0] != "windows")
-    engine._scheduler._prefix_cache.swap = HostSwap(num_bytes - 1, least_rows=30, of_windows=uncut[0] in WINDOWS)
+    engine._scheduler._prefix_cache.swap = HostSwap(num_bytes - 1, min_rows=30, has_windows=uncut[0] in WINDOWS)
     said(engine, "third", TEXTS[2])
     assert not engine._caches._swapped
     engine.close()
@@ -290,7 +290,7 @@ def test_as_much_as_was_said(files: Path, cache_ram: int | None, has_room: bool)
 
 
 def has_swap(engine: Engine) -> bool:
-    return engine._scheduler.swap.wants(list(range(1000)), 0, is_left=False)
+    return engine._scheduler.swap.is_worth_keeping(list(range(1000)), 0, starts_elsewhere=False)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def rig_of(
     most_bytes: int = PLENTY,
     context_kind: type[ScriptedContext] = ScriptedContext,
 ) -> Rig:
-    swap = HostSwap(most_bytes, least_rows=20)
+    swap = HostSwap(most_bytes, min_rows=20)
     return Rig(TABLE, drafter_of(kind), num_draft_tokens=3, num_slots=num_slots, swap=swap, context_kind=context_kind)
 
 
@@ -109,7 +109,7 @@ def test_a_right_drafter_stays_right(kind: str) -> None:
 
 def test_the_head_has_all_of_the_text_again() -> None:
     head = ScriptedHead(TABLE)
-    rig = Rig(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, swap=HostSwap(PLENTY, least_rows=20))
+    rig = Rig(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, swap=HostSwap(PLENTY, min_rows=20))
     run(rig, ask("a", TEXTS[0]))
     run(rig, ask("b", TEXTS[1]))
     read = head.encoded_rows
@@ -189,7 +189,7 @@ def test_two_ways_on_from_one_beginning_take_turns(kind: str) -> None:
 def test_a_draft_model_without_its_cells_reads_them_anew() -> None:
     context = ScriptedContext(TABLE, gives_features=False)
     context.swaps_fail = True
-    rig = Rig(TABLE, DraftModel(context), num_draft_tokens=3, swap=HostSwap(PLENTY, least_rows=20))
+    rig = Rig(TABLE, DraftModel(context), num_draft_tokens=3, swap=HostSwap(PLENTY, min_rows=20))
     run(rig, ask("a", TEXTS[0]))
     run(rig, ask("b", TEXTS[1]))
     for name, prompt, common in (("on", (*TEXTS[0], 5), 60), ("edited", (*TEXTS[1][:45], 7), 45)):
@@ -207,7 +207,7 @@ class SlowContext(ScriptedContext):
 
 def test_nothing_is_learned_of_the_seconds_that_a_copy_takes() -> None:
     rig = Rig(
-        TABLE, NoDrafter(), num_slots=2, swap=HostSwap(PLENTY, least_rows=20), context_kind=SlowContext, min_fork=None
+        TABLE, NoDrafter(), num_slots=2, swap=HostSwap(PLENTY, min_rows=20), context_kind=SlowContext, min_fork=None
     )
     run(rig, ask("a", TEXTS[0]), ask("b", TEXTS[1]))
     before = rig.engine.snapshot().host_s
@@ -243,7 +243,7 @@ def test_another_slot_that_has_as_much_is_taken_rather() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_waited_in_vain_for_another_goes_on_from_main_memory(kind: str) -> None:
     """Somebody reads the same text anew, and goes away before it is there."""
-    rig = Rig(TABLE, drafter_of(kind), num_slots=2, n_batch=8, swap=HostSwap(PLENTY, least_rows=20))
+    rig = Rig(TABLE, drafter_of(kind), num_slots=2, n_batch=8, swap=HostSwap(PLENTY, min_rows=20))
     run(rig, ask("a", TEXTS[0]))
     run(rig, ask("b", TEXTS[1]), ask("c", TEXTS[2]))  # a is swapped out
     rig.engine.submit(dataclasses.replace(ask("anew", (*TEXTS[0], 4)), reuses_cache=False))
@@ -280,7 +280,7 @@ def little_and_more_go_on_from_it(rig: Rig) -> Told:
 def test_what_stays_is_as_it_was_however_little_went_on_from_it() -> None:
     head = ScriptedHead(TABLE)
     little_and_more_go_on_from_it(
-        Rig(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, swap=HostSwap(PLENTY, least_rows=20))
+        Rig(TABLE, Eagle3(head, (0,)), num_draft_tokens=3, swap=HostSwap(PLENTY, min_rows=20))
     )
     assert head.reach(0)[0] <= 1 and head.reach(0)[1] > 31
 
@@ -295,7 +295,7 @@ def test_a_draft_model_that_went_on_from_a_little_goes_on_from_more() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_branches_of_trees_hold_nothing_of_what_was_there(seed: int) -> None:
     drafter = FlakyDrafter(TABLE.n_vocab, seed)
-    rig = Rig(TABLE, drafter, spec=AUTO, branches=2, swap=HostSwap(PLENTY, least_rows=20))
+    rig = Rig(TABLE, drafter, spec=AUTO, branches=2, swap=HostSwap(PLENTY, min_rows=20))
     for name, prompt in (("a", TEXTS[0][:40]), ("b", TEXTS[1]), ("a2", (*TEXTS[0][:40], 3)), ("b2", (*TEXTS[1], 4))):
         run(rig, ask(name, prompt, max_tokens=24))
     assert rig.context.swaps_in == 2 and rig.context.tree_rows > 0
@@ -326,8 +326,8 @@ def step(rig: Rig, told: dict[str, Told]) -> None:
     for event in rig.engine.step():
         told.setdefault(event.request_id, Told()).hear(event)
     assert rig.engine.miscounted_slots() == []
-    assert set(rig.engine._caches._swapped) == set(rig.scheduler.swap._held)
-    assert held_bytes(rig) <= rig.scheduler.swap.num_bytes <= rig.scheduler.swap._most_bytes
+    assert set(rig.engine._caches._swapped) == set(rig.scheduler.swap._texts)
+    assert held_bytes(rig) <= rig.scheduler.swap.num_bytes <= rig.scheduler.swap._max_bytes
 
 
 def held_bytes(rig: Rig) -> int:
@@ -387,9 +387,7 @@ def test_any_mix_of_requests_and_cancels_keeps_texts_and_books(kind: str, data: 
         n_batch=data.draw(st.sampled_from([6, 16, 48]), "n_batch"),
         branches=branches,
         min_fork=data.draw(st.sampled_from([None, 3]), "min_fork"),
-        swap=HostSwap(
-            data.draw(st.sampled_from([600, 1500, PLENTY]), "room"), least_rows=data.draw(st.integers(1, 20))
-        ),
+        swap=HostSwap(data.draw(st.sampled_from([600, 1500, PLENTY]), "room"), min_rows=data.draw(st.integers(1, 20))),
     )
     live(rig, data.draw(st.randoms()), num_moves=data.draw(st.integers(1, 50), "moves"), most_asked=14)
 
@@ -413,12 +411,12 @@ def test_much_that_comes_and_goes_gets_the_plain_texts(
         min_fork=3 if context_kind is ScriptedContext else None,
         context_kind=context_kind,
         swap=HostSwap(
-            rng.choice([1500, PLENTY]), least_rows=rng.randint(3, 12), of_windows=context_kind is WindowsContext
+            rng.choice([1500, PLENTY]), min_rows=rng.randint(3, 12), has_windows=context_kind is WindowsContext
         ),
     )
     if context_kind is StatesContext:
         rig.scheduler._most_drafted = NUM_SNAPSHOTS
         prefix_cache = rig.scheduler._prefix_cache
-        prefix_cache.can_cut, prefix_cache.checkpoints = False, Checkpoints(rng.randint(1, 6), apart=3)
+        prefix_cache.can_cut, prefix_cache.checkpoints = False, Checkpoints(rng.randint(1, 6), min_gain_rows=3)
     live(rig, rng, num_moves=600, most_asked=80)
     assert rig.context.swaps_in > 3

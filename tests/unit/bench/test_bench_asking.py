@@ -155,7 +155,7 @@ def test_freshness_leaves_no_slot_with_an_old_prompt(num_slots: int, num_asked: 
         scheduler.add(Request(id=request.id, prompt=request.tokens, params=request.params))
         (admission,) = scheduler.admit()
         reused.append(admission.sequence.num_reused)
-        scheduler.cached(admission.sequence, list(request.tokens[admission.sequence.num_reused :]))
+        scheduler.commit(admission.sequence, list(request.tokens[admission.sequence.num_reused :]))
         scheduler.release(admission.sequence)
         return Told((1,))
 

@@ -11,8 +11,8 @@ from eaglelocal.scheduler.host_swap import HostSwap, SwapMatch, SwappedText
 LONG = list(range(100))
 
 
-def swap(most_bytes: int = 1000, least_rows: int = 50) -> HostSwap:
-    return HostSwap(most_bytes, least_rows=least_rows)
+def swap(max_bytes: int = 1000, min_rows: int = 50) -> HostSwap:
+    return HostSwap(max_bytes, min_rows=min_rows)
 
 
 def put(held: HostSwap, tokens: list[int], num_bytes: int = 100) -> int:
@@ -22,7 +22,7 @@ def put(held: HostSwap, tokens: list[int], num_bytes: int = 100) -> int:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "num_common", "is_left", "wanted"),
+    ("tokens", "num_common", "starts_elsewhere", "wanted"),
     [
         (LONG, 0, False, True),
         (LONG, 49, False, True),
@@ -35,16 +35,16 @@ def put(held: HostSwap, tokens: list[int], num_bytes: int = 100) -> int:
         ([], 0, False, False),
     ],
 )
-def test_what_is_worth_it(tokens: list[int], num_common: int, is_left: bool, wanted: bool) -> None:
-    assert swap().wants(tokens, num_common, is_left=is_left) is wanted
-    assert not swap(most_bytes=0).wants(tokens, num_common, is_left=is_left)
+def test_what_is_worth_it(tokens: list[int], num_common: int, starts_elsewhere: bool, wanted: bool) -> None:
+    assert swap().is_worth_keeping(tokens, num_common, starts_elsewhere=starts_elsewhere) is wanted
+    assert not swap(max_bytes=0).is_worth_keeping(tokens, num_common, starts_elsewhere=starts_elsewhere)
 
 
 def test_what_is_there_already_is_not_swapped_out_again() -> None:
     held = swap()
     put(held, LONG)
     for tokens, wanted in ((LONG, False), (LONG[:80], False), ([*LONG, 1], True), ([*LONG[:80], 1], True)):
-        assert held.wants(tokens, 0, is_left=False) is wanted
+        assert held.is_worth_keeping(tokens, 0, starts_elsewhere=False) is wanted
 
 
 def test_a_conversation_that_went_on_replaces_what_it_was() -> None:
@@ -95,9 +95,9 @@ moves = st.lists(st.tuples(st.sampled_from(["put", "take"]), texts, st.integers(
 
 @given(moves)
 def test_there_is_never_more_than_there_is_room_for(moves: list[tuple[str, list[int], int]]) -> None:
-    held = swap(most_bytes=100, least_rows=2)
+    held = swap(max_bytes=100, min_rows=2)
     for move, tokens, num_bytes in moves:
-        if move == "put" and held.wants(tokens, 0, is_left=False):
+        if move == "put" and held.is_worth_keeping(tokens, 0, starts_elsewhere=False):
             key = held.put(SwappedText(tokens, is_seen=False))
             held.make_room(key, num_bytes)
             assert key in held
@@ -110,5 +110,5 @@ def test_there_is_never_more_than_there_is_room_for(moves: list[tuple[str, list[
 
 def test_a_question_with_its_answer_is_worth_it() -> None:
     """A few sentences, which a processor reads for a second or more."""
-    assert HostSwap(1000).wants(LONG, 0, is_left=False)
-    assert not HostSwap(1000).wants(LONG[:40], 0, is_left=False)
+    assert HostSwap(1000).is_worth_keeping(LONG, 0, starts_elsewhere=False)
+    assert not HostSwap(1000).is_worth_keeping(LONG[:40], 0, starts_elsewhere=False)

@@ -34,28 +34,32 @@ def in_passes(rows: Mapping[int, int]) -> float:
 
 
 def test_the_last_size_before_a_cliff_is_taken() -> None:
-    assert find_affordable_rows({1: 1500}, {0: 1}, room=500, pace=PrefillPace(together, {})) == 15
-    assert find_affordable_rows({4: 1500}, dict.fromkeys(range(4), 1), room=500, pace=PrefillPace(together, {})) == 12
-    assert find_affordable_rows({4: 1500}, {0: 8}, room=500, pace=PrefillPace(together, {})) == 9
-    assert find_affordable_rows({4: 1500}, {0: 17}, room=500, pace=PrefillPace(together, {})) == 47
+    assert find_affordable_rows({1: 1500}, {0: 1}, max_rows=500, pace=PrefillPace(together, {})) == 15
+    assert (
+        find_affordable_rows({4: 1500}, dict.fromkeys(range(4), 1), max_rows=500, pace=PrefillPace(together, {})) == 12
+    )
+    assert find_affordable_rows({4: 1500}, {0: 8}, max_rows=500, pace=PrefillPace(together, {})) == 9
+    assert find_affordable_rows({4: 1500}, {0: 17}, max_rows=500, pace=PrefillPace(together, {})) == 47
 
 
 def test_rows_that_took_more_than_the_curve_says_are_fewer() -> None:
     assert (
-        find_affordable_rows({1: 1500}, {0: 1}, room=500, pace=PrefillPace(together, {}, 2.0)) == 7
+        find_affordable_rows({1: 1500}, {0: 1}, max_rows=500, pace=PrefillPace(together, {}, 2.0)) == 7
     )  # 0.6 beyond the root
 
 
 def test_passes_count() -> None:
     """Rows that go on behind the others' are a pass of their own."""
-    rows = find_affordable_rows({3: 1500}, {0: 1, 1: 1, 2: 1}, room=500, pace=PrefillPace(in_passes, {}))
+    rows = find_affordable_rows({3: 1500}, {0: 1, 1: 1, 2: 1}, max_rows=500, pace=PrefillPace(in_passes, {}))
     assert rows == 5  # 1.2 for four slots, 1.2 for four rows of one; the answers alone take 1.2
     assert in_passes({0: 1, 1: 1, 2: 1, 3: rows}) <= SLOWDOWN * in_passes({0: 1, 1: 1, 2: 1})
 
 
 def test_where_nothing_is_cheap_a_few_rows_go_in_any_case() -> None:
     assert (
-        find_affordable_rows({1: 1500}, {0: 1}, room=500, pace=PrefillPace(lambda rows: 10.0 ** sum(rows.values()), {}))
+        find_affordable_rows(
+            {1: 1500}, {0: 1}, max_rows=500, pace=PrefillPace(lambda rows: 10.0 ** sum(rows.values()), {})
+        )
         == MIN_PROMPT_ROWS
     )
 
@@ -67,7 +71,7 @@ def test_where_nothing_is_cheap_a_few_rows_go_in_any_case() -> None:
     st.sampled_from([together, in_passes]),
 )
 def test_the_bound_holds_and_no_row_is_lost(left: dict[int, int], decoding: dict[int, int], room: int, seconds) -> None:  # type: ignore[no-untyped-def]
-    counts = allot_prompt_rows(left, decoding, room=room, pace=PrefillPace(seconds, {}))
+    counts = allot_prompt_rows(left, decoding, max_rows=room, pace=PrefillPace(seconds, {}))
     given_rows = sum(counts.values())
     assert min(MIN_PROMPT_ROWS, room, sum(left.values())) <= given_rows <= min(room, sum(left.values()))
     assert all(0 < count <= left[slot] for slot, count in counts.items())
@@ -85,7 +89,7 @@ def test_shares_are_even(wanted: list[int], room: int) -> None:
 
 def test_prompts_alone_have_the_whole_batch() -> None:
     assert allot_prompt_rows(
-        {0: 100, 1: 3, 2: 100}, {}, room=63, pace=PrefillPace(lambda rows: 10.0 ** sum(rows.values()), {})
+        {0: 100, 1: 3, 2: 100}, {}, max_rows=63, pace=PrefillPace(lambda rows: 10.0 ** sum(rows.values()), {})
     ) == {
         0: 30,
         1: 3,

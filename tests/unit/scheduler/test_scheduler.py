@@ -48,7 +48,7 @@ class World:
             self.num_slots,
             reuse_margin=self.reuse_margin,
             can_cut=self.can_cut,
-            checkpoints=Checkpoints(self.most_saved, apart=4, before_end=2),
+            checkpoints=Checkpoints(self.most_saved, min_gain_rows=4, before_end=2),
             min_fork=self.min_fork,
         )
         self.scheduler = Scheduler(n_ctx=N_CTX, n_batch=self.n_batch, prefix_cache=prefix_cache)
@@ -125,7 +125,7 @@ class World:
 
     def commit(self, sequence: Sequence, tokens: list[int]) -> None:
         self.caches[sequence.slot].extend(tokens)
-        self.scheduler.cached(sequence, tokens)
+        self.scheduler.commit(sequence, tokens)
 
     def finish(self, sequence: Sequence) -> None:
         self.scheduler.release(sequence)
@@ -304,7 +304,7 @@ def test_a_shared_system_prompt_does_not_evict_a_conversation() -> None:
             assert admission.sequence.slot == 0
         else:
             assert admission.sequence.slot == 1
-        world.scheduler.cached(admission.sequence, list(one.prompt[admission.sequence.num_reused :]))
+        world.scheduler.commit(admission.sequence, list(one.prompt[admission.sequence.num_reused :]))
         world.scheduler.release(admission.sequence)
     assert admission.sequence.num_reused == len(second.prompt) - 1
 
@@ -425,8 +425,8 @@ def owned(name: str, owner: str) -> Request:
 
 
 # ---- conversations in main memory
-def swapping(num_slots: int = 1, *, n_ctx: int = N_CTX, of_windows: bool = False) -> Scheduler:
-    swap = HostSwap(10**6, least_rows=5, of_windows=of_windows)
+def swapping(num_slots: int = 1, *, n_ctx: int = N_CTX, has_windows: bool = False) -> Scheduler:
+    swap = HostSwap(10**6, min_rows=5, has_windows=has_windows)
     return Scheduler(n_ctx=n_ctx, n_batch=n_ctx, prefix_cache=PrefixCache(num_slots, reuse_margin=1, swap=swap))
 
 
@@ -439,7 +439,7 @@ def admitted(scheduler: Scheduler, name: str, *prompt: int) -> SlotAssignment:
 def held(scheduler: Scheduler, name: str, *prompt: int) -> SlotAssignment:
     """Its prompt is read, and its slot is free again."""
     admission = admitted(scheduler, name, *prompt)
-    scheduler.cached(admission.sequence, list(prompt[admission.sequence.num_reused :]))
+    scheduler.commit(admission.sequence, list(prompt[admission.sequence.num_reused :]))
     scheduler.release(admission.sequence)
     return admission
 
@@ -476,13 +476,13 @@ def places_of(scheduler: Scheduler, admission: SlotAssignment) -> tuple[int, ...
 
 def held_with_answer(scheduler: Scheduler, name: str, prompt: list[int], answer: list[int]) -> SlotAssignment:
     admission = admitted(scheduler, name, *prompt)
-    scheduler.cached(admission.sequence, [*prompt, *answer][admission.sequence.num_reused :])
+    scheduler.commit(admission.sequence, [*prompt, *answer][admission.sequence.num_reused :])
     scheduler.release(admission.sequence)
     return admission
 
 
 def test_of_windows_one_more_is_kept_behind_the_last_question() -> None:
-    scheduler = swapping(n_ctx=200, of_windows=True)
+    scheduler = swapping(n_ctx=200, has_windows=True)
     question, answer = list(range(1, 31)), list(range(50, 60))
     held_with_answer(scheduler, "a", question, answer)
     assert places_of(scheduler, held(scheduler, "b", *range(60, 90))) == (30 - BEFORE_END,)
@@ -492,7 +492,7 @@ def test_of_windows_one_more_is_kept_behind_the_last_question() -> None:
 
 
 def test_a_window_is_not_kept_where_the_next_text_needs_what_lies_behind_it() -> None:
-    scheduler = swapping(n_ctx=200, of_windows=True)
+    scheduler = swapping(n_ctx=200, has_windows=True)
     held_with_answer(scheduler, "a", list(range(1, 12)), list(range(50, 90)))  # its question ended at 3
     other = admitted(scheduler, "b", *range(1, 12), *range(100, 110))
     assert other.sequence.num_reused == 10
@@ -501,7 +501,7 @@ def test_a_window_is_not_kept_where_the_next_text_needs_what_lies_behind_it() ->
 
 def test_a_window_is_not_kept_where_nothing_is_behind_it() -> None:
     """It came back behind a long answer, and the next question was begun anew before its end."""
-    scheduler = swapping(n_ctx=200, of_windows=True)
+    scheduler = swapping(n_ctx=200, has_windows=True)
     question, answer = list(range(1, 31)), list(range(50, 60))
     held_with_answer(scheduler, "a", question, answer)
     held(scheduler, "b", *range(60, 90))
@@ -512,7 +512,7 @@ def test_a_window_is_not_kept_where_nothing_is_behind_it() -> None:
 
 @pytest.mark.parametrize(("common", "reused"), [(41, 40), (40, 0), (30, 0)])
 def test_what_came_back_is_not_cut_before_its_window(common: int, reused: int) -> None:
-    scheduler = swapping(n_ctx=200, of_windows=True)
+    scheduler = swapping(n_ctx=200, has_windows=True)
     text = list(range(1, 41))
     held(scheduler, "a", *text)
     held(scheduler, "b", *range(60, 90))
@@ -523,7 +523,7 @@ def test_what_came_back_is_not_cut_before_its_window(common: int, reused: int) -
 
 
 def test_a_slot_that_begins_anew_has_all_of_its_window() -> None:
-    scheduler = swapping(n_ctx=200, of_windows=True)
+    scheduler = swapping(n_ctx=200, has_windows=True)
     text, other = list(range(1, 41)), list(range(60, 110))
     held(scheduler, "a", *text)
     held(scheduler, "b", *range(120, 150))
@@ -533,7 +533,7 @@ def test_a_slot_that_begins_anew_has_all_of_its_window() -> None:
 
 
 def test_a_slot_whose_window_did_not_come_back_has_all_of_the_next_one() -> None:
-    scheduler = swapping(n_ctx=200, of_windows=True)
+    scheduler = swapping(n_ctx=200, has_windows=True)
     text = list(range(1, 41))
     held(scheduler, "a", *text)
     held(scheduler, "b", *range(120, 150))
@@ -541,7 +541,7 @@ def test_a_slot_whose_window_did_not_come_back_has_all_of_the_next_one() -> None
     assert failed.swapped_in is not None
     scheduler.restart(failed.sequence)
     assert failed.sequence.num_reused == 0
-    scheduler.cached(failed.sequence, [*text, 100])
+    scheduler.commit(failed.sequence, [*text, 100])
     scheduler.release(failed.sequence)
     assert admitted(scheduler, "edited", *text[:30], 7).sequence.num_reused == 29
 
@@ -570,8 +570,8 @@ def test_states_come_along_and_are_where_to_go_back_to(common: int, place: int) 
         1,
         reuse_margin=1,
         can_cut=False,
-        checkpoints=Checkpoints(9, apart=4),
-        swap=HostSwap(10**6, least_rows=5),
+        checkpoints=Checkpoints(9, min_gain_rows=4),
+        swap=HostSwap(10**6, min_rows=5),
     )
     scheduler = Scheduler(n_ctx=200, n_batch=200, prefix_cache=prefix_cache)
     text = list(range(1, 41))
@@ -583,4 +583,4 @@ def test_states_come_along_and_are_where_to_go_back_to(common: int, place: int) 
     scheduler.checkpoints.use(0, 20)  # of this other text
     back = held(scheduler, "edited", *text[:common], 50, 51)
     assert (back.is_cut, back.sequence.num_reused, back.num_unchanged) == (True, place, place + 1)
-    assert scheduler.checkpoints.places(0) == tuple(one for one in (10, 32) if one <= place)
+    assert scheduler.checkpoints.positions(0) == tuple(one for one in (10, 32) if one <= place)
