@@ -1,4 +1,4 @@
-"""Check numbers that another process wrote, one by one: a file can hold anything. Pure."""
+"""Check numbers that were read from a file, which can hold anything. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def check_number(value: Any, low: float, high: float) -> float:
     try:
         number = float(value)
     except OverflowError as error:  # of an integer with hundreds of digits
-        raise ValueError("a number too large to be one of ours") from error
+        raise ValueError("the number is too large") from error
     if not low <= number <= high:  # NaN too
         raise ValueError(f"{value!r} is not between {low:g} and {high:g}")
     return number
@@ -18,7 +18,7 @@ def check_number(value: Any, low: float, high: float) -> float:
 
 def check_count(value: Any, least: int) -> int:
     if not isinstance(value, int) or value < least:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 

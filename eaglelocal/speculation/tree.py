@@ -1,11 +1,11 @@
 """Build a slot's draft as a comb: a chain, and beside each token its sibling (the second choice), which stays a leaf.
 
-A sibling is reached where the chain is right as far as its parent and wrong beside it, and is then right itself:
-reach(parent) * (1 - p_first) * p_second. So it is worth a row where rows cost next to nothing, or where the chain is
-unsure early and its further tokens are hardly ever reached.
+A sibling is accepted where the chain is right up to their parent, the chain's token is wrong, and the sibling right:
+reach(parent) * (1 - p_first) * p_sibling. So it is worth a row where rows cost next to nothing, or where the chain is
+uncertain early and its later tokens are rarely reached.
 
-    gains   0.60 0.36 0.22      the chain; 0.6 each
-    seconds 0.20 0.12 0.07      beside each of its tokens; right every other time where the first was wrong
+    gains     0.60 0.36 0.22    the chain; 0.6 each
+    siblings  0.20 0.12 0.07    of its tokens; right every other time where the chain is wrong
     best five nodes             0.60 0.36 0.22 0.20 0.12
 
 Pure: plain numbers in, nodes out.
@@ -37,13 +37,13 @@ class DraftChain:
     ended: bool = False  # the drafter has nothing more to propose
 
     def sibling_odds(self) -> list[tuple[float, int]]:
-        """Return pairs (how likely the sibling is asked for, its depth), without those less likely than MIN_REACH."""
-        found, reach = [], 1.0
+        """Return pairs (probability that the answer leaves the chain there, depth), without those below MIN_REACH."""
+        odds, reach = [], 1.0
         for depth, gain in enumerate(self.gains, start=1):
             if reach - gain > MIN_REACH and depth <= len(self.siblings):
-                found.append((reach - gain, depth))
+                odds.append((reach - gain, depth))
             reach = gain
-        return found
+        return odds
 
     def draft(self, length: int, sibling_depths: Sequence[int] = ()) -> Draft:
         """Return a draft of the first `length` tokens, with the siblings at these depths as leaves, numbered last."""
@@ -61,7 +61,7 @@ class DraftChain:
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """Siblings beside a chain, the likeliest first."""
+    """The siblings of a chain's tokens, the likeliest first."""
 
     gains: Sequence[float] = ()
     depths: Sequence[int] = ()
@@ -70,13 +70,15 @@ class Siblings:
 NO_SIBLINGS = Siblings()
 
 
-def pick_siblings(chain: DraftChain, hit: Callable[[int, float], float], most: int) -> Siblings:
+def pick_siblings(chain: DraftChain, probability: Callable[[int, float], float], most: int) -> Siblings:
     """Return the `most` likeliest siblings.
 
-    hit  how likely a sibling is right if the first choice is wrong, by depth and confidence
+    probability  that a sibling is right if the chain's token is wrong, by depth and confidence
 
     No gain exceeds that of the parent, so that the likeliest nodes of chain and siblings always form a tree.
     """
-    losses = [(-missed * hit(depth, chain.siblings[depth - 1][1]), depth) for missed, depth in chain.sibling_odds()]
-    found = sorted(losses)[:most]
-    return Siblings([-loss for loss, _ in found], [depth for _, depth in found])
+    negative_gains = [
+        (-missed * probability(depth, chain.siblings[depth - 1][1]), depth) for missed, depth in chain.sibling_odds()
+    ]
+    found = sorted(negative_gains)[:most]
+    return Siblings([-negative for negative, _ in found], [depth for _, depth in found])

@@ -83,7 +83,7 @@ class AcceptanceModel:
         self._shifts: dict[int, dict[str, Shift]] = {}  # by slot and drafter
 
     def begin(self, slot: int) -> None:
-        """Reset the slot's shifts for another text, which starts from what all texts have taught."""
+        """Reset the slot's shifts for another text, which starts from what all texts taught."""
         self._shifts[slot] = {}
 
     def advance(self, slot: int, num_tokens: int) -> None:
@@ -100,8 +100,8 @@ class AcceptanceModel:
     def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
         """Return the outlook for tokens that are not drafted yet, averaged over num_chains chains (less spread)."""
         table = self._table(drafter)
-        hope = table.trust.value * self._shift(slot, drafter).optimistic
-        outcomes = [(share, shift_log_odds(chance, hope)) for share, chance in table.spread.kinds()]
+        optimism = table.trust.value * self._shift(slot, drafter).optimistic
+        outcomes = [(share, shift_log_odds(chance, optimism)) for share, chance in table.spread.kinds()]
         mean = sum(share * chance for share, chance in outcomes)
         if num_chains > 1:
             narrowed = 1.0 / math.sqrt(num_chains)
@@ -121,7 +121,7 @@ class AcceptanceModel:
     ) -> float:
         """Learn from a token whose parent was accepted. Return the probability that was expected of it.
 
-        is_again  a newer guess at the same token of the text was learned from: the text's shift learns nothing new
+        is_repeat  a newer chain was judged at the same token of the text: the text's shift learns nothing new
         """
         table, shift = self._table(drafter), self._shift(slot, drafter)
         base = table.learn(depth, clamp_log_odds(confidence), accepted)

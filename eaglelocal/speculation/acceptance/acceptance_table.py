@@ -60,14 +60,14 @@ class LogOddsLine:
         """Update the line with one token; `expected` is what `at` returns for these odds."""
         of_level = self.level_variance + self.covariance * odds
         of_slope = self.covariance + self.slope_variance * odds
-        told = expected * (1.0 - expected)
-        told /= 1.0 + told * (of_level + of_slope * odds)
-        surprise = (hit - expected) * (1.0 - told * (of_level + of_slope * odds))
+        information = expected * (1.0 - expected)
+        information /= 1.0 + information * (of_level + of_slope * odds)
+        surprise = (hit - expected) * (1.0 - information * (of_level + of_slope * odds))
         self.level += of_level * surprise
         self.slope += of_slope * surprise
-        self.level_variance += LINE_DRIFT * LEVEL_VARIANCE - told * of_level * of_level
-        self.covariance -= told * of_level * of_slope
-        self.slope_variance += LINE_DRIFT * SLOPE_VARIANCE - told * of_slope * of_slope
+        self.level_variance += LINE_DRIFT * LEVEL_VARIANCE - information * of_level * of_level
+        self.covariance -= information * of_level * of_slope
+        self.slope_variance += LINE_DRIFT * SLOPE_VARIANCE - information * of_slope * of_slope
 
 
 @dataclass(slots=True)
@@ -79,8 +79,8 @@ class Trust:
 
     def learn(self, shift: float, expected: float, hit: bool) -> None:
         """Update the factor; `expected` is the probability with the shift times this factor."""
-        told = expected * (1.0 - expected) * shift * shift
-        self.variance /= 1.0 + told * self.variance
+        information = expected * (1.0 - expected) * shift * shift
+        self.variance /= 1.0 + information * self.variance
         self.value = min(max(self.value + self.variance * shift * (hit - expected), 0.0), 1.0)
         self.variance += TRUST_DRIFT
 

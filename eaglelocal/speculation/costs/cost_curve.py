@@ -1,4 +1,4 @@
-"""Extend the costs of some sizes to all: an estimate, and an optimistic one. Pure.
+"""Extend the costs of some sizes to all sizes: an estimate, and an optimistic one. Pure.
 
 Costs are relative to a decode of one row, sizes are numbers of rows, in ascending order.
 """
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-UNMEASURED_DEVIATION = (0.3, 0.5)  # of a size that never ran: between measured sizes, beyond them
-ROUGHNESS = 0.25  # standard deviation (as a logarithm) of curves from the line between two neighbours
+UNMEASURED_DEVIATION = (0.3, 0.5)  # of a size that never ran: between measured sizes, and beyond them
+ROUGHNESS = 0.25  # standard deviation (as a logarithm) of curves from the line between two neighbors
 OPTIMISM = 0.6  # standard deviations by which the optimistic cost is lower
 WELL_KNOWN = 0.05  # deviation up to which a size is not tried again
 REACH, BEYOND = 2, 0.25  # times the largest known size that are tried; cost there, at least: as rows ** 0.25
@@ -20,7 +20,7 @@ REACH, BEYOND = 2, 0.25  # times the largest known size that are tried; cost the
 def interpolate_costs(points: Mapping[int, float], most: int) -> list[float]:
     """Return the costs of 0 .. most rows from those of some sizes: on lines between them, steeper beyond.
 
-    >>> lines({1: 1.0, 3: 2.0}, 5)
+    >>> interpolate_costs({1: 1.0, 3: 2.0}, 5)
     [0.0, 1.0, 1.5, 2.0, 2.6666666666666665, 3.333333333333333]
     """
     sizes, costs = list(points), list(points.values())
@@ -35,10 +35,10 @@ def interpolate_costs(points: Mapping[int, float], most: int) -> list[float]:
 
 
 def smooth_costs(points: Mapping[int, float], deviations: Mapping[int, float]) -> dict[int, float]:
-    """Return the costs, drawn to the line between their neighbours as far as they are uncertain (as a logarithm).
+    """Return the costs, moved towards the line between their neighbors as far as they are uncertain.
 
-    A size that was measured in a bad moment would otherwise look too expensive to be tried again; a cliff that was
-    measured well moves by about one per cent.
+    A size that was measured at a bad moment would otherwise look too expensive to be tried again; a cliff that was
+    measured well hardly moves. Deviations are of the logarithm.
     """
     sizes = list(points)
     found = dict(points)

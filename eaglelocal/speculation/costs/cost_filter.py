@@ -1,4 +1,4 @@
-"""Learn the machine's level, the price of context and the costs of sizes from decode times: an extended Kalman filter.
+"""Learn the machine's level, the cost of context and the costs of sizes from decode times: an extended Kalman filter.
 
     log seconds = level + log(ratio[rows] + (per_cell + per_row_cell * rows) * kilocells) + noise
 
@@ -6,7 +6,7 @@ with ratio[1] = 1. The level drifts by the minute and takes all sizes with it, t
 separates what plain averages mix: a run of one size updates the level alone, for nothing was measured beside it; a
 change of size updates their ratio. Each size is a state variable of its own, so cliffs stay cliffs.
 
-The noise is learned too: on a machine that is shared some decodes take ten times as long as others, and should not be
+The noise is learned too: on a shared machine some decodes take ten times as long as others, and should not be
 followed. Robust: a surprise (innovation) beyond 2.5 standard deviations counts as one of 2.5, so a step that met
 another program moves little. Three such in a row are no accident: the level, or that one size, becomes uncertain and is
 learned afresh. No clock, no policy.
@@ -24,9 +24,9 @@ NOISE_RANGE = (0.01, 1.5)
 NOISE_RATE = 1 / 64  # learning rate of the noise, per step; slow beside a jump of the level
 LEVEL_DRIFT = 0.03  # of the level, per second of decoding; a random walk, like the next two
 SHAPE_DRIFT = 0.004  # of the ratio of a size
-SLOPE_DRIFT = 0.0003  # of the price of context
+SLOPE_DRIFT = 0.0003  # of the cost of context
 MAX_SHAPE_DEVIATION = 0.3  # up to which a size that is not seen becomes uncertain
-SLOPE_DEVIATION = 0.1  # before anything is known of the price of 1000 cells, in decodes of one row
+SLOPE_DEVIATION = 0.1  # before anything is known of the cost of 1000 cells, in decodes of one row
 CLIP = 2.5  # standard deviations up to which a surprise counts
 SURPRISES = 3  # clipped ones in a row, until they are believed
 RESET_VARIANCE = 0.2**2  # variance added then
@@ -43,7 +43,7 @@ class CostFilter:
     """State and covariance of the filter; one row is the unit and has no ratio to learn."""
 
     def __init__(self) -> None:
-        self.places: dict[int, int] = {}  # rows -> index in the state
+        self.indices: dict[int, int] = {}  # rows -> index in the state
         self.noise = NOISE
         self._runs: dict[int, int] = {}  # surprises in a row, signed, by rows and for THE_LEVEL
         self._state: Floats = np.array([0.0, 0.02, 0.02])
@@ -58,7 +58,7 @@ class CostFilter:
 
     @property
     def slopes(self) -> tuple[float, float]:
-        """Price of 1000 cells, in decodes of one row: for the decode, and for each row."""
+        """Cost of 1000 cells, in decodes of one row: for the decode, and for each row."""
         return float(self._state[PER_CELL]), float(self._state[PER_ROW_CELL])
 
     @property
@@ -70,7 +70,7 @@ class CostFilter:
     def ratios(self) -> dict[int, float]:
         """Seconds of every kept size, ascending, relative to one row; without context."""
         values = np.exp(self._state[FIRST_SIZE:]).tolist()
-        known = {rows: values[place - FIRST_SIZE] for rows, place in self.places.items()} | {1: 1.0}
+        known = {rows: values[index - FIRST_SIZE] for rows, index in self.indices.items()} | {1: 1.0}
         return dict(sorted(known.items()))
 
     @property
@@ -85,8 +85,8 @@ class CostFilter:
 
     def deviation(self, num_rows: int) -> float:
         """Return the standard deviation of the logarithm of a kept ratio; 0.0 for other sizes."""
-        place = self.places.get(num_rows)
-        return 0.0 if place is None else math.sqrt(float(self._covariance[place, place]))
+        index = self.indices.get(num_rows)
+        return 0.0 if index is None else math.sqrt(float(self._covariance[index, index]))
 
     # ---- what is set
     def set_level(self, level: float, deviation: float) -> None:
@@ -98,14 +98,14 @@ class CostFilter:
 
     def set_ratio(self, num_rows: int, ratio: float, deviation: float) -> None:
         """Set what a size costs; a new one is added, unless MAX_SIZES are kept. One row is the unit, and stays it."""
-        if num_rows == 1 or (num_rows not in self.places and self.is_full):
+        if num_rows == 1 or (num_rows not in self.indices and self.is_full):
             return
-        if num_rows not in self.places:
-            self.places[num_rows] = len(self._state)
+        if num_rows not in self.indices:
+            self.indices[num_rows] = len(self._state)
             self._state = np.append(self._state, 0.0)
             self._covariance = np.pad(self._covariance, (0, 1))
             self._allocate()
-        self._set(self.places[num_rows], math.log(ratio), deviation)
+        self._set(self.indices[num_rows], math.log(ratio), deviation)
 
     def rebase(self, shift: float) -> None:
         """Multiply the cost of one row, the unit, by e ** shift; all other sizes keep their seconds."""
@@ -115,23 +115,22 @@ class CostFilter:
 
     @property
     def is_full(self) -> bool:
-        return len(self.places) >= MAX_SIZES
+        return len(self.indices) >= MAX_SIZES
 
     # ---- what is measured
     def learn(self, num_rows: int, seconds: float, kilocells: float, *, ratio: float, count: int = 1) -> None:
         """Learn one decode, or the median of `count`. `ratio`: the estimate for a size that is not kept.
 
-        A median is believed more than one decode, but not as much as all of them: the noise of neighbours is alike.
-        When it surprises, half of them did; it counts as `count` surprises.
+        A median is believed more than one decode, but less than all of them: consecutive decodes have like noise. When it surprises, half of them did, so it counts as `count` surprises.
         """
-        place = self.places.get(num_rows)
+        index = self.indices.get(num_rows)
         state, covariance, gradient = self._state, self._covariance, self._gradient
-        base = ratio if place is None else math.exp(state[place])
+        base = ratio if index is None else math.exp(state[index])
         relative = base + (state[PER_CELL] + state[PER_ROW_CELL] * num_rows) * kilocells
         gradient[PER_CELL] = kilocells / relative
         gradient[PER_ROW_CELL] = num_rows * kilocells / relative
-        if place is not None:
-            gradient[place] = base / relative
+        if index is not None:
+            gradient[index] = base / relative
         shared = covariance @ gradient
         deviation = math.sqrt(shared @ gradient + self.noise**2 / math.sqrt(count))
         surprise = (math.log(seconds / relative) - state[LEVEL]) / deviation
@@ -143,43 +142,43 @@ class CostFilter:
             self._learn_noise(clipped)
         if state[PER_CELL] < 0.0 or state[PER_ROW_CELL] < 0.0:
             np.maximum(state[PER_CELL:FIRST_SIZE], 0.0, out=state[PER_CELL:FIRST_SIZE])
-        self._forget(min(seconds, 1.0) * count)
-        self._watch(num_rows, place, 0 if surprise == clipped else int(math.copysign(count, surprise)))
-        if place is not None:
-            gradient[place] = 0.0
+        self._add_drift(min(seconds, 1.0) * count)
+        self._count_surprises(num_rows, index, 0 if surprise == clipped else int(math.copysign(count, surprise)))
+        if index is not None:
+            gradient[index] = 0.0
 
     def _learn_noise(self, surprise: float) -> None:
         """Adapt the noise until surprises are as large as expected: 0.8 standard deviations on average."""
         low, high = NOISE_RANGE
         self.noise = min(high, max(low, self.noise * math.exp(NOISE_RATE * (abs(surprise) / 0.8 - 1))))
 
-    def _forget(self, seconds: float) -> None:
+    def _add_drift(self, seconds: float) -> None:
         """Make everything less certain, by the seconds that passed and not by the number of steps."""
-        self._diagonal += (self._diagonal < self._forgotten) * (self._drift * seconds)
+        self._diagonal += (self._diagonal < self._max_variances) * (self._drift * seconds)
 
-    def _watch(self, num_rows: int, place: int | None, surprises: int) -> None:
+    def _count_surprises(self, num_rows: int, index: int | None, surprises: int) -> None:
         """Make the level or the size uncertain after SURPRISES in a row.
 
         surprises  how many there were now, negative if faster than expected
         """
-        of_level = self._run(THE_LEVEL, surprises)
-        of_size = self._run(num_rows, surprises)
-        if abs(of_level) >= SURPRISES:
+        level_run = self._count_run(THE_LEVEL, surprises)
+        size_run = self._count_run(num_rows, surprises)
+        if abs(level_run) >= SURPRISES:
             self._diagonal[LEVEL] += RESET_VARIANCE
             self._runs.clear()
-        elif place is not None and abs(of_size) >= SURPRISES:
-            self._diagonal[place] += RESET_VARIANCE
+        elif index is not None and abs(size_run) >= SURPRISES:
+            self._diagonal[index] += RESET_VARIANCE
             self._runs[num_rows] = 0
 
-    def _run(self, key: int, surprises: int) -> int:
+    def _count_run(self, key: int, surprises: int) -> int:
         before = self._runs.get(key, 0)
         run = self._runs[key] = before + surprises if surprises and before * surprises >= 0 else surprises
         return run
 
-    def _set(self, place: int, value: float, deviation: float) -> None:
-        self._state[place] = value
-        self._covariance[place, :] = self._covariance[:, place] = 0.0
-        self._covariance[place, place] = deviation**2
+    def _set(self, index: int, value: float, deviation: float) -> None:
+        self._state[index] = value
+        self._covariance[index, :] = self._covariance[:, index] = 0.0
+        self._covariance[index, index] = deviation**2
 
     def _allocate(self) -> None:
         size = len(self._state)
@@ -189,4 +188,4 @@ class CostFilter:
         num_sizes = size - FIRST_SIZE
         self._drift = np.array([LEVEL_DRIFT, SLOPE_DRIFT, SLOPE_DRIFT, *[SHAPE_DRIFT] * num_sizes]) ** 2
         limits = [LEVEL_DEVIATION, SLOPE_DEVIATION, SLOPE_DEVIATION, *[MAX_SHAPE_DEVIATION] * num_sizes]
-        self._forgotten = np.array(limits) ** 2  # variances that drift does not exceed
+        self._max_variances = np.array(limits) ** 2  # variances that drift does not exceed

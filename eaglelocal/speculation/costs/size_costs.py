@@ -1,7 +1,7 @@
 """Learn what decodes of each size cost, relative to one row: by the filter, or by medians where a size ran a few times.
 
-A size is a number of rows. One that ran a few times is rated by the better half of its runs, for a hiccup takes two to
-ten times as long. Predicts no size that never ran; StepCosts does. Pure.
+A size is a number of rows. One that ran a few times is rated by the better half of its runs, because an outlier takes two
+to ten times as long. StepCosts predicts the sizes that never ran. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from eaglelocal.speculation.costs.undersampled_sizes import UndersampledSizes
 STORED_LEVEL_DEVIATION = 0.5
 STORED_DEVIATION = 0.08  # at least, of a ratio that was stored
 CONTEXT_SHARE = 0.25  # of a decode, the most that is taken off for its context where the size ran a few times
-MANY = 3  # decodes whose median a hiccup does not move
+MANY = 3  # decodes whose median an outlier does not move
 
 
 class SizeCosts:
@@ -51,13 +51,13 @@ class SizeCosts:
 
     def is_kept(self, num_rows: int) -> bool:
         """Return whether the filter knows the size's ratio."""
-        return num_rows == 1 or num_rows in self.filter.places
+        return num_rows == 1 or num_rows in self.filter.indices
 
     def deviation(self, num_rows: int) -> float:
         """Return how uncertain the ratio of a size is: 0.05 means by about 5 %."""
         if self.is_kept(num_rows):
             return self.filter.deviation(num_rows)
-        return UNMEASURED_DEVIATION[num_rows > max(self.filter.places, default=1)]
+        return UNMEASURED_DEVIATION[num_rows > max(self.filter.indices, default=1)]
 
     def state(self) -> dict[str, object]:
         """Return what SavedCosts keeps of it, as plain data."""
@@ -113,7 +113,7 @@ class SizeCosts:
         if of_context > CONTEXT_SHARE * relative:
             self._undersampled.end(num_rows)
             return
-        ratio, deviation = self._undersampled.add(num_rows, relative - of_context, guess=estimate)
+        ratio, deviation = self._undersampled.add(num_rows, relative - of_context, estimate=estimate)
         self.filter.set_ratio(num_rows, ratio, max(deviation, self.filter.noise))
 
     def set_ratio(self, num_rows: int, ratio: float) -> None:
@@ -128,7 +128,7 @@ class SizeCosts:
 
 
 def measure_noise(samples: Iterable[Sequence[float]]) -> float:
-    """Return the standard deviation of the logarithm of one decode, from repeated ones; hiccups do not count."""
+    """Return the standard deviation of the logarithm of one decode, from repeated ones; outliers do not count."""
     spreads = [abs(math.log(value / statistics.median(took))) for took in samples for value in took if len(took) > 2]
     apart = [spread for spread in spreads if spread > 0.0]  # the median itself is no sample of the noise
     return max(NOISE, 1.2 * statistics.median(apart)) if apart else NOISE

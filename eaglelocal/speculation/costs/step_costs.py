@@ -5,19 +5,16 @@ level, that of a decode of one row, and only the level follows fast. Each size (
 its own, because a cost curve is a step function. Sizes that never ran are interpolated between those that did; beyond
 the largest each row costs at least its share of that one, for a decode can always be split into several.
 
-A size that is believed too expensive is never run, so a wrong belief would stay: a start has time for one and two rows
-of a large model, and any size may be measured in a bad moment. So the policy gets an optimistic cost: less
-than the estimate, by as much as that is uncertain, and for up to twice the rows of the largest known size hardly more
-than that one. Where that would pay the size runs, and is known. One that ran a few times is rated by the better half of
-its runs, for a hiccup takes two to ten times as long.
+A size that is believed too expensive is never run, so a wrong belief would persist: calibration has time for few sizes
+of a large model, and any size may be measured at a bad moment. So the policy gets an optimistic cost: less than the
+estimate, by as much as that is uncertain, and for up to twice the rows of the largest known size hardly more than that
+one. Where that would pay off the size runs, and is then known.
 
-Context: attention adds a price for each cached position, once per decode (reading the cache) and once per row
+Context: attention adds a cost for each cached position, once per decode (reading the cache) and once per row
 (arithmetic). Both are learned as slopes, whatever the size, so a long context needs no calibration of its own.
 
-Changing the number of rows has no price, though llama.cpp then rebuilds its graph: that takes less than the noise of a
-step (tests/measures/shapes.py).
-
-No clock: whoever measures reports what it took.
+Changing the number of rows costs nothing here: llama.cpp rebuilds its graph in less than the noise of a step
+(tests/measures/shapes.py). No clock: callers report the seconds that they measured.
 """
 
 from __future__ import annotations

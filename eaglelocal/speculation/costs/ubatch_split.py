@@ -1,11 +1,11 @@
-"""Split a step's rows into passes, as llama.cpp does where every slot has its own cache, and find rows to pad it with.
+"""Split a step's rows into passes, as llama.cpp does where every slot has its own cache, and choose padding rows.
 
 Each pass over the weights takes slots with consecutive numbers, and equally many rows of each: two slots with 5 rows
 and 1 row are two passes, and so are slots 0 and 2. A pass costs nearly as much as a whole step, a row next to nothing;
-so rows that nobody asked for can save time. They are decoded and removed again.
+so padding rows can save time. They are decoded and removed again.
 
     rows 5, 5, 1, 5    three passes: 4 rows of all slots, then 8 of slots 0 and 1, then 4 of slot 3
-    filled 5, 5, 5, 5  one pass of 20
+    padded 5, 5, 5, 5  one pass of 20
 """
 
 from __future__ import annotations

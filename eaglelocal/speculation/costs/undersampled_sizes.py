@@ -1,7 +1,7 @@
 """Estimate the costs of sizes that ran only a few times, by the better half of their runs (the lower median).
 
-A hiccup takes two to ten times as long, and a size that looks too expensive is not run again, so one hiccup in the
-first runs would rule it out. A filter that is open to learn a size is as open to a hiccup, hence the median. Pure.
+An outlier takes two to ten times as long, and a size that looks too expensive is not run again, so one outlier in the
+first runs would rule it out. A filter that learns a new size fast would follow outliers too, hence the median. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RATIOS = (0.8, 1e6)  # limits of a run: less was timed while the machine changed
 
 
 class UndersampledSizes:
-    """The runs of sizes that are being tried out, as costs relative to one row."""
+    """The runs of sizes with few samples, as costs relative to one row."""
 
     def __init__(self) -> None:
         self._ratios: dict[int, list[float]] = {}
@@ -30,19 +30,19 @@ class UndersampledSizes:
         self._ratios[num_rows] = list(ratios)
 
     def end(self, num_rows: int) -> None:
-        """Stop trying the size out: it is known by other means, or cannot be measured like this."""
+        """Forget the size: it is known by other means, or its own cost cannot be separated."""
         self._ratios.pop(num_rows, None)
 
-    def add(self, num_rows: int, ratio: float, *, guess: float) -> tuple[float, float]:
+    def add(self, num_rows: int, ratio: float, *, estimate: float) -> tuple[float, float]:
         """Add a run. Return what the size costs, and how uncertain that is (as a logarithm).
 
-        guess  the estimate before: the more the first run exceeds it, the less it is believed
+        estimate  of the cost before: the more the first run exceeds it, the less it is believed
         """
         ratios = self._ratios[num_rows]
         ratios.append(clamp(ratio, RATIOS))
         deviation = DEVIATION[len(ratios)]
         if len(ratios) == 1:
-            deviation = max(deviation, min(math.log(ratios[0] / guess) / 2, MAX_DOUBT))
+            deviation = max(deviation, min(math.log(ratios[0] / estimate) / 2, MAX_DOUBT))
         if len(ratios) == len(DEVIATION):
             self.end(num_rows)
         return statistics.median_low(ratios), deviation

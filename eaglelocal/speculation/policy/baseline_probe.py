@@ -1,11 +1,11 @@
-"""Decide when a step is to be plain, so that the cost of a plain step stays known.
+"""Decide which steps run plain, so that the cost of a plain step stays known.
 
 The gain of drafting is computed against a plain step. Where drafting seems to gain, no step would be plain, and a wrong
-cost of plain steps would stay: `auto` could be slower than plain for good while it reports a gain. So now and then a
-step drafts nothing: soon at first, then more rarely. One that did not take what was expected is followed by two more,
-for it may have been a hiccup; the median of the three is believed.
+cost of plain steps would persist: `auto` could stay slower than plain while it reports a gain. So from time to time a
+step drafts nothing: often at first, then more rarely. If its time surprises, two more plain steps follow, because it
+may have been an outlier; the median of the three is believed.
 
-Pure: counts steps, is given seconds.
+Pure: counts steps, and takes seconds from its caller.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BaselineProbe:
         self.errors.clear()
 
     def record_plain(self, seconds: float, expected_s: float) -> float:
-        """Record a plain step. Return log(cost / expected cost) of plain steps; 0.0: nothing to correct."""
+        """Record a plain step. Return log(seconds / expected seconds) of plain steps; 0.0: nothing to correct."""
         is_due, self.num_drafted = self.is_due, 0
         if not is_due or min(seconds, expected_s) <= 0.0:
             return 0.0

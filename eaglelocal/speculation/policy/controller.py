@@ -27,10 +27,8 @@ from eaglelocal.speculation.policy.step_report import Change, StepReport
 from eaglelocal.speculation.policy.throughput import Throughput
 from eaglelocal.speculation.policy.token_costs import TokenCosts
 
-MIN_EVIDENCE_STEPS, HOPELESS_SPEED = (
-    24.0,
-    0.95,
-)  # steps of other texts, and the speed below which a new text starts asleep
+MIN_EVIDENCE_STEPS = 24.0  # of other texts, before a new text may start asleep
+HOPELESS_SPEED = 0.95  # of other texts, below which it does
 
 
 class Controller:
@@ -71,9 +69,9 @@ class Controller:
         return self._spec
 
     def begin(self, slot: int, spec: Spec | None) -> None:
-        """Start the policy of a request in the slot; `spec` None: the default one."""
+        """Start the policy of a request in the slot; `spec` None: use the default."""
         (self._default_slots.discard if spec else self._default_slots.add)(slot)
-        spec = self._bounded(spec or self._spec)
+        spec = self._limit_spec(spec or self._spec)
         proven_bad = self._all_texts.steps >= MIN_EVIDENCE_STEPS and self._all_texts.speed < HOPELESS_SPEED
         last = self._policies[slot].gate if slot in self._policies else None
         gate = DraftGate(starts_awake=not proven_bad, previous=last) if spec.drafting is DraftPolicy.AUTO else None
@@ -81,21 +79,21 @@ class Controller:
         self.acceptance.begin(slot)
         self._pending_drafts.forget(slot)
 
-    def _bounded(self, spec: Spec) -> Spec:
-        """Return what of the spec can be had here; OFF without drafters, so that nothing is learned or reserved."""
+    def _limit_spec(self, spec: Spec) -> Spec:
+        """Return the spec within the limits of this engine; OFF without drafters: nothing is learned or reserved."""
         if not self._drafters.names:
             return OFF
         most = self._max_draft
         return spec if most is None or spec.num_draft_tokens <= most else fixed_spec(most)
 
     def set_default_spec(self, spec: Spec) -> None:
-        """Set the spec of requests that set none; those that run start over, with what others taught."""
+        """Set the spec of requests that set none; those that run start again, with what was learned from others."""
         self._spec = spec
         for slot in tuple(self._default_slots):
             self.begin(slot, None)
 
     def is_awake(self, slot: int) -> bool:
-        """Return whether drafters should keep up with this slot, to draft for it next."""
+        """Return whether drafters should follow this slot's text, to draft for it in the next step."""
         policy = self._policies[slot]
         return policy.spec.max_draft > 0 and (policy.gate is None or policy.gate.is_awake)
 
@@ -136,7 +134,7 @@ class Controller:
         return self._step_policy
 
     def _is_ruled(self, slots: Iterable[int]) -> bool:
-        """Return whether all these slots have lengths set by a rule (fixed, PID, off), whatever they cost."""
+        """Return whether a rule (fixed, PID, off) sets the lengths of all these slots, whatever they cost."""
         return all([self._policies[slot].gate is None for slot in slots])
 
     def _can_be_plain(self, slots: Sequence[DecodeSlot]) -> bool:
@@ -159,7 +157,7 @@ class Controller:
         if not (is_ruled or report.num_prefill_rows):
             self._learn_plain(report)
         self._cost_learner.add(report, is_awake=num_awake > 0, is_priced=num_awake > 0 and not is_ruled)
-        self._show_rules(report)
+        self._update_pid(report)
         if is_ruled:
             return []
         before = {slot: self._policies[slot].state is GateState.AWAKE for slot in report.verdicts}
@@ -169,7 +167,7 @@ class Controller:
             policy = self._policies[slot]
             self._learn_acceptance(slot, policy, verdict)
             if policy.gate is not None and self._drafters.primary is not None:
-                self._show_gate(slot, policy.gate, charge, draft, verdict)
+                self._update_gate(slot, policy.gate, charge, draft, verdict)
         self._step_policy = None
         return [
             Change(slot, *self.state(slot))  # type: ignore[arg-type]
@@ -178,10 +176,7 @@ class Controller:
         ]
 
     def _learn_plain(self, report: StepReport) -> None:
-        """Compare a plain step with its expected cost, unless it took several passes.
-
-        Padding rows belong to a plain step as they do to others.
-        """
+        """Compare a plain step with its expected cost, unless it took several passes. It may have padding rows."""
         probe = self._probe(len(report.verdicts))
         if report.num_drafted:
             probe.record_drafted()
@@ -191,7 +186,7 @@ class Controller:
             self.learn_costs()
             self.costs.correct(report.num_rows, error)
 
-    def _show_rules(self, report: StepReport) -> None:
+    def _update_pid(self, report: StepReport) -> None:
         """Update the lengths that follow the acceptance by a PID rule."""
         for slot, (draft, verdict) in report.verdicts.items():
             pid = self._policies[slot].pid
@@ -202,7 +197,7 @@ class Controller:
         """Update the throughput, except by steps with prompt rows or with a length set by a rule."""
         policies = [self._policies[slot] for slot in report.verdicts]
         if policies and not report.num_prefill_rows and all(policy.gate is not None for policy in policies):
-            self._throughput.add(len(policies), report.num_tokens, report.seconds / charge.a_token_s)
+            self._throughput.add(len(policies), report.num_tokens, report.seconds / charge.token_s)
 
     def _learn_acceptance(self, slot: int, policy: SlotPolicy, verdict: Verdict) -> None:
         if policy.gate is None or self._step_policy is None:
@@ -215,7 +210,7 @@ class Controller:
                 slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted, is_repeat=seen.is_repeat
             )
 
-    def _show_gate(self, slot: int, gate: DraftGate, charge: Charge, draft: Draft, verdict: Verdict) -> None:
+    def _update_gate(self, slot: int, gate: DraftGate, charge: Charge, draft: Draft, verdict: Verdict) -> None:
         if not gate.is_awake:
             gate.record_tokens(len(verdict.samples))
             return
@@ -226,7 +221,7 @@ class Controller:
             seen = DecayingSums(
                 steps=1.0,
                 extra=verdict.num_accepted,
-                price=(charge.awake_s + len(draft) * charge.a_row_s) / charge.a_token_s,
+                cost=(charge.awake_s + len(draft) * charge.row_s) / charge.token_s,
                 drafted=len(draft),
                 accepted=verdict.num_accepted,
             )

@@ -23,8 +23,8 @@ ALIKE_CELLS = 128  # cached positions within which decodes are learned together
 class Charge:
     """Seconds of a step, by what they were spent on."""
 
-    a_token_s: float  # per token of plain decoding
-    a_row_s: float  # added by each drafted row
+    token_s: float  # per token of plain decoding
+    row_s: float  # added by each drafted row
     awake_s: float  # drafting and encoding, per slot that was awake
 
 
@@ -37,7 +37,7 @@ class CostLearner:
         self._num_priced: Counter[int] = Counter()  # steps whose drafts depend on costs, by number of decoding slots
 
     def add(self, report: StepReport, *, is_awake: bool, is_priced: bool) -> None:
-        """Note a step, and learn if enough are pending.
+        """Add a finished step, and learn if enough are pending.
 
         is_awake   drafters were awake for some slot
         is_priced  drafts depend on costs
@@ -82,7 +82,7 @@ class CostLearner:
         awake_s = sum([call.seconds for call in report.draft_calls if call.drafter == self._drafters.primary])
         awake_s += max(report.other_s - overhead_s, 0.0)
         return Charge(
-            a_token_s=(plain_s + overhead_s) / max(len(report.verdicts), 1),
-            a_row_s=(report.decode_s - plain_s) / max(report.num_drafted, 1),
+            token_s=(plain_s + overhead_s) / max(len(report.verdicts), 1),
+            row_s=(report.decode_s - plain_s) / max(report.num_drafted, 1),
             awake_s=awake_s / max(num_awake, 1),
         )

@@ -1,13 +1,13 @@
-"""Put a slot's drafter to sleep when drafting stops paying, and probe from time to time whether it pays again.
+"""Put a slot's drafter to sleep when drafting stops paying off, and probe from time to time whether it pays again.
 
 Asleep means no encode, no draft step, no drafted rows. A probe drafts and sends nothing: its tokens are compared with
-the text that comes, so it costs draft steps only. Every switch has a reason that a person can read.
+the text that follows, so it costs draft steps only. Every switch has a reason for the user to read.
 
     awake --(slower than plain over the memory, or nothing worth sending for long)--> asleep
     asleep --(gap tokens later)--> probing --(promises more than plain)--> awake
                                      '--(does not)--> asleep, with a longer gap
 
-Pure: is given what steps brought and cost, in tokens; no clock.
+Pure: takes the gains and costs of steps, in tokens; no clock.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from enum import Enum
 MEMORY = 48.0  # steps after which two thirds are forgotten
 MIN_STEPS = 12  # before the first judgement: a slot begins with what other texts have taught
 SLEEP_BELOW, WAKE_ABOVE = 0.985, 1.05  # speed relative to plain decoding
-SURE = 1.5  # standard deviations by which a loss must exceed chance: a few unlucky drafts are no loss
-IDLE_STEPS = 32  # steps in a row in which nothing was worth sending, or hardly
+SURE = 1.5  # standard deviations by which a loss must exceed chance
+IDLE_STEPS = 32  # steps in a row in which hardly anything was worth sending
 FIRST_GAP, LAST_GAP = 16, 64  # tokens between probes; recovery within 128 tokens bounds the last
 PROBE_STEPS, PROBE_SKIPPED = 8, 2  # steps of a probe; the first are skipped, they underrate a head that just woke
 PROBE_WEIGHED = 5  # last steps of a probe, whose promise counts
@@ -39,7 +39,7 @@ class DecayingSums:
 
     steps: float = 0.0
     extra: float = 0.0  # tokens beyond the one that a plain step gives
-    price: float = 0.0  # what drafting them cost, in tokens of plain decoding
+    cost: float = 0.0  # of drafting them, in tokens of plain decoding
     drafted: float = 0.0
     accepted: float = 0.0
     squares: float = 0.0  # of extra - price, per step
@@ -48,20 +48,20 @@ class DecayingSums:
         keep = 1.0 - 1.0 / MEMORY
         self.steps = self.steps * keep + step.steps
         self.extra = self.extra * keep + step.extra
-        self.price = self.price * keep + step.price
-        self.squares = self.squares * keep + (step.extra - step.price) ** 2
+        self.cost = self.cost * keep + step.cost
+        self.squares = self.squares * keep + (step.extra - step.cost) ** 2
         self.drafted = self.drafted * keep + step.drafted
         self.accepted = self.accepted * keep + step.accepted
 
     @property
     def speed(self) -> float:
         """Speed relative to plain decoding."""
-        return (self.steps + self.extra) / max(self.steps + self.price, 1e-9) if self.steps else 1.0
+        return (self.steps + self.extra) / max(self.steps + self.cost, 1e-9) if self.steps else 1.0
 
     @property
     def is_loss(self) -> bool:
         """True if drafting is slower than plain, and by more than chance."""
-        lost = self.price - self.extra
+        lost = self.cost - self.extra
         return self.speed < SLEEP_BELOW and lost > SURE * math.sqrt(self.squares)
 
     @property
@@ -101,11 +101,11 @@ class DraftGate:
 
     @property
     def is_settling(self) -> bool:
-        """True if the drafter has just woken: its tokens underrate it, and are not learned from."""
+        """True if the drafter has just woken: its first tokens underrate it, and are not learned from."""
         return self.is_probing and len(self._probe_speeds) < PROBE_SKIPPED
 
     def record_step(self, step: DecayingSums, promised_speed: float = WAKE_ABOVE) -> None:
-        """Record a step of an awake slot: what this drafter's part in it brought, and what keeping it awake cost.
+        """Record a step of an awake slot: the tokens that this drafter gained, and the cost of keeping it awake.
 
         promised  speed relative to plain, of what was sent
         """
@@ -118,7 +118,7 @@ class DraftGate:
             self._sleep(FIRST_GAP, self._judgement())
 
     def record_tokens(self, num_tokens: int) -> None:
-        """Record tokens of the text without this drafter; when the gap is over, a probe begins."""
+        """Record tokens decoded while the drafter slept; when the gap is over, start a probe."""
         self._num_asleep += num_tokens
         if self._num_asleep >= self._gap:
             self.state, self.reason = GateState.PROBING, "probing"

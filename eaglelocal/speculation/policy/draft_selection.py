@@ -92,11 +92,11 @@ class DraftSelection:
     # ---- siblings
     def _may_pay(self, chains: Sequence[DraftChain], gains: Sequence[Sequence[float]]) -> bool:
         """Return whether siblings would pay if all were right. If not, their probabilities are not computed."""
-        hopes = sorted((missed for chain in chains for missed, _ in chain.sibling_odds()), reverse=True)
-        if not hopes:
+        odds = sorted((each for chain in chains for each, _ in chain.sibling_odds()), reverse=True)
+        if not odds:
             return False
         firsts, costs = split_into_units(gains, self._drafts.row_costs, False)
-        nodes = sorted([*firsts, *hopes], reverse=True)[: len(costs) - 1]
+        nodes = sorted([*firsts, *odds], reverse=True)[: len(costs) - 1]
         return find_best_size(nodes, costs)[1] > find_best_size(firsts, costs)[1]
 
     def _trees(self, best: Mapping[int, DraftChain]) -> dict[int, Draft]:

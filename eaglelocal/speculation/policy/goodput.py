@@ -1,16 +1,15 @@
-"""Maximise expected tokens per second: how many drafted rows to verify, and whether to draft another level.
+"""Maximize expected tokens per second (goodput): how many drafted rows to verify, and whether to draft another level.
 
-A second has a price: the tokens that the machine makes in it anyway (`rate`). A step is worth its expected tokens less
-the price of its seconds, and what maximises that in every step maximises tokens per second in the long run (Dinkelbach
-1967, for ratios; here the rate is learned). The argmax runs over all sizes, because cost curves are steps: a hill climb
-that stops at the first fall does not reach the next flat part.
+A second costs the tokens that the machine makes in it anyway (`Throughput.rate`). A step is worth its expected tokens
+less the cost of its seconds, and what maximizes that in every step maximizes tokens per second in the long run
+(Dinkelbach 1967, for ratios; here the rate is learned). The argmax runs over all sizes, because cost curves rise in
+jumps: a hill climb that stops at the first fall does not reach the next flat part.
 
     gains   0.9 0.8 0.7 0.6     tokens that each further row is expected to bring, best first
-    prices  2.0 2.1 2.2 3.3 3.4 of a step with 0, 1, 2, 3, 4 such rows, in tokens
+    costs   2.0 2.1 2.2 3.3 3.4 of a step with 0, 1, 2, 3, 4 such rows, in tokens
     worth  -2.0 -1.2 -0.5 -0.9 -0.4   ->  4: a climb would have stopped at 2
 
-Rows are added in units: single rows, or levels of all chains.
-Pure: plain numbers in and out.
+Rows are added in units: single rows, or levels of all chains. Pure: plain numbers in and out.
 """
 
 from __future__ import annotations
@@ -20,128 +19,131 @@ from collections.abc import Iterable, Sequence
 from eaglelocal.speculation.acceptance.acceptance_model import Outlook
 
 
-def find_best_size(gains: Sequence[float], prices: Sequence[float]) -> tuple[int, float]:
+def find_best_size(gains: Sequence[float], costs: Sequence[float]) -> tuple[int, float]:
     """Return the number of units with the largest worth, and that worth; among equals the fewest."""
-    size, worth = 0, -prices[0]
+    size, worth = 0, -costs[0]
     total = 0.0
     for n, gain in enumerate(gains, start=1):
         total += gain
-        if total - prices[n] > worth:
-            size, worth = n, total - prices[n]
+        if total - costs[n] > worth:
+            size, worth = n, total - costs[n]
     return size, worth
 
 
 def pays_to_grow(
-    gains: Sequence[float], prices: Sequence[float], outlook: Outlook, step_price: float, *, block_size: int = 1
+    gains: Sequence[float], costs: Sequence[float], outlook: Outlook, step_cost: float, *, block_size: int = 1
 ) -> bool:
     """Return whether another token of the only chain is expected to be worth its draft step; others may follow it.
 
     The next token's confidence is not known before it is drafted; where it turns out low, only the draft step is lost.
 
-    gains    of the chain: how likely the answer gets as far as each token
-    prices   by number of drafted rows; no more rows can be sent than it has entries for
-    at_once  tokens of one draft step, and none after them (a block); 1: a step per token
+    gains       of the chain: how likely the answer gets as far as each token
+    costs       by number of drafted rows; no more rows can be sent than it has entries for
+    block_size  tokens of one draft step, and none after them; 1: a step per token
     """
-    _, worth = find_best_size(gains, prices)
+    _, worth = find_best_size(gains, costs)
     reach = gains[-1] if gains else 1.0
-    return pays_to_draft(prices[len(gains) + 1 :], worth, sum(gains), reach, outlook, step_price, block_size=block_size)
+    return pays_to_draft(costs[len(gains) + 1 :], worth, sum(gains), reach, outlook, step_cost, block_size=block_size)
 
 
 def count_paying_levels(
-    gains: Sequence[float], prices: Sequence[float], mean: float, step_price: float, *, chance: float, most: int
+    gains: Sequence[float], costs: Sequence[float], mean: float, step_cost: float, *, chance: float, most: int
 ) -> int:
     """Return how many levels of the only chain pay, at most `most`, if each token is accepted with `chance`.
 
-    The first is known to pay. As in `pays_to_grow`, but without cases: tokens after are accepted with the mean.
+    The first is known to pay. Works as `pays_to_grow`, but later tokens are accepted with the mean.
     """
     total, reach = sum(gains), gains[-1] if gains else 1.0
-    _, worth = find_best_size(gains, prices)
+    _, worth = find_best_size(gains, costs)
     for num_rows in range(len(gains) + 1, len(gains) + most):
         reach *= chance
         total += reach
-        worth = max(worth, total - prices[num_rows])
-        if not pays_ahead(prices[num_rows + 1 :], worth - total + step_price, reach * mean, mean, step_price):
+        worth = max(worth, total - costs[num_rows])
+        if not pays_ahead(costs[num_rows + 1 :], worth - total + step_cost, reach * mean, mean, step_cost):
             return num_rows - len(gains)
     return most
 
 
-def pays_ahead(ahead: Sequence[float], needed: float, reach: float, mean: float, a_level: float) -> bool:
-    """Return whether tokens ahead together bring `needed` more than they cost.
+def pays_ahead(next_costs: Sequence[float], needed: float, reach: float, mean: float, level_cost: float) -> bool:
+    """Return whether the next tokens together bring `needed` more than they cost.
 
-    ahead    price of a step with 1, 2 .. of them
-    reach    how likely the answer gets as far as the first; each further one is accepted with `mean`
-    a_level  price of each draft step but the first
+    next_costs  of a step with 1, 2 .. of them
+    reach       how likely the answer gets as far as the first; each further one is accepted with `mean`
+    level_cost  of each draft step but the first
     """
-    brought = cost = 0.0
-    for price in ahead:
+    brought = spent = 0.0
+    for cost in next_costs:
         brought += reach
-        if brought - price - cost > needed:
+        if brought - cost - spent > needed:
             return True
         reach *= mean
-        cost += a_level
+        spent += level_cost
     return False
 
 
 def pays_to_draft(
-    ahead: Sequence[float],
+    next_costs: Sequence[float],
     worth: float,
     total: float,
     reach: float,
     outlook: Outlook,
-    step_price: float,
+    step_cost: float,
     *,
     block_size: int = 1,
 ) -> bool:
     """Return whether another level is expected to be worth its draft step.
 
     Levels after it are assumed to be accepted with the mean, as far as rows can be sent, so that a cliff in the costs
-    hides nothing beyond it. If the mean alone decides for it, the cases are skipped: their average is never less.
+    hides nothing beyond it. If the mean alone decides for it, the outcomes are skipped: their average is never less.
 
-    ahead   price of a step with 1, 2 .. more levels
-    worth   of what is drafted, at its best size
-    total   tokens expected of all that is drafted; reach: how likely the answer gets to its end
+    next_costs  of a step with 1, 2 .. more levels
+    worth       of what is drafted, at its best size
+    total       tokens expected of all that is drafted
+    reach       how likely the answer gets to its end
     """
     needed, mean = worth - total, outlook.mean
     is_block = block_size > 1
-    ahead, a_level = (ahead[:block_size], 0.0) if is_block else (ahead, step_price)
-    if pays_ahead(ahead, needed + step_price, reach * mean, mean, a_level):
+    next_costs, level_cost = (next_costs[:block_size], 0.0) if is_block else (next_costs, step_cost)
+    if pays_ahead(next_costs, needed + step_cost, reach * mean, mean, level_cost):
         return True
     sums = []
-    gain, sum_, cost = 1.0, 0.0, 0.0  # for a reach of one, the first token being accepted
-    for price in ahead:
+    gain, sum_, spent = 1.0, 0.0, 0.0  # for a reach of one, the first token being accepted
+    for cost in next_costs:
         sum_ += gain
         gain *= mean
-        sums.append((sum_, price + cost))
-        cost += a_level
+        sums.append((sum_, cost + spent))
+        spent += level_cost
     expected = 0.0
     for share, probability in outlook.outcomes:
         further = reach * probability
-        best = max([further * sum_ - price for sum_, price in sums], default=needed)
+        best = max([further * sum_ - cost for sum_, cost in sums], default=needed)
         if best > needed:
             expected += share * (best - needed)
-    return expected > step_price
+    return expected > step_cost
 
 
 def pays_to_grow_all(
     chains: Sequence[Sequence[float]],
-    prices: Sequence[float],
+    costs: Sequence[float],
     outlooks: Sequence[Outlook | None],
-    step_price: float,
+    step_cost: float,
     leveled: bool,
     *,
     block_size: int = 1,
 ) -> bool:
     """Return `pays_to_grow` for another level of several chains; those without an outlook do not grow."""
-    worth = find_best_size(*split_into_units(chains, prices, leveled))[1]
-    select_slots = [(chain, outlook) for chain, outlook in zip(chains, outlooks, strict=True) if outlook is not None]
+    worth = find_best_size(*split_into_units(chains, costs, leveled))[1]
+    growing_chains = [(chain, outlook) for chain, outlook in zip(chains, outlooks, strict=True) if outlook is not None]
     if leveled:
-        rows_a_level, num_rows = len(chains), max(len(chain) for chain, _ in select_slots) * len(chains)
+        rows_per_level, num_rows = len(chains), max(len(chain) for chain, _ in growing_chains) * len(chains)
     else:
-        rows_a_level, num_rows = len(select_slots), sum(map(len, chains))
-    ahead = prices[num_rows + rows_a_level :: rows_a_level]
-    reaches = [chain[-1] if chain else 1.0 for chain, _ in select_slots]
-    outlook = join_outlooks([outlook for _, outlook in select_slots], reaches)
-    return pays_to_draft(ahead, worth, sum(map(sum, chains)), sum(reaches), outlook, step_price, block_size=block_size)
+        rows_per_level, num_rows = len(growing_chains), sum(map(len, chains))
+    next_costs = costs[num_rows + rows_per_level :: rows_per_level]
+    reaches = [chain[-1] if chain else 1.0 for chain, _ in growing_chains]
+    outlook = join_outlooks([outlook for _, outlook in growing_chains], reaches)
+    return pays_to_draft(
+        next_costs, worth, sum(map(sum, chains)), sum(reaches), outlook, step_cost, block_size=block_size
+    )
 
 
 def join_outlooks(outlooks: Sequence[Outlook], reaches: Sequence[float]) -> Outlook:
@@ -157,27 +159,27 @@ def join_outlooks(outlooks: Sequence[Outlook], reaches: Sequence[float]) -> Outl
 
 
 def split_into_units(
-    chains: Sequence[Sequence[float]], prices: Sequence[float], leveled: bool
+    chains: Sequence[Sequence[float]], costs: Sequence[float], leveled: bool
 ) -> tuple[list[float], Sequence[float]]:
-    """Return the gains of all chains by units (rows, or levels), and the prices by units; `prices` are by rows.
+    """Return the gains of all chains by units (rows, or levels), and the costs by units; `costs` are by rows.
 
     A level takes a row of every chain, drafted or not: llama.cpp decodes equally many of each.
     """
     if not leveled:
-        return sorted((gain for chain in chains for gain in chain), reverse=True), prices
-    levels = range(min(max(map(len, chains), default=0), (len(prices) - 1) // max(len(chains), 1)))
-    return [sum(chain[n] for chain in chains if n < len(chain)) for n in levels], prices[:: max(len(chains), 1)]
+        return sorted((gain for chain in chains for gain in chain), reverse=True), costs
+    levels = range(min(max(map(len, chains), default=0), (len(costs) - 1) // max(len(chains), 1)))
+    return [sum(chain[n] for chain in chains if n < len(chain)) for n in levels], costs[:: max(len(chains), 1)]
 
 
-def estimate_worth(hope: float, prices: Sequence[float], step_price: float, *, block_size: int = 1) -> float:
-    """Return the worth of a chain of the best length, relative to no draft, if each token is accepted with `hope`."""
+def estimate_worth(chance: float, costs: Sequence[float], step_cost: float, *, block_size: int = 1) -> float:
+    """Return the worth of a chain of the best length, relative to no draft, if each token is accepted with `chance`."""
     best = total = 0.0
     reach = 1.0
     is_block = block_size > 1
-    for n in range(1, min(len(prices), block_size + 1) if is_block else len(prices)):
-        reach *= hope
+    for n in range(1, min(len(costs), block_size + 1) if is_block else len(costs)):
+        reach *= chance
         total += reach
-        best = max(best, total - (prices[n] - prices[0]) - (1 if is_block else n) * step_price)
+        best = max(best, total - (costs[n] - costs[0]) - (1 if is_block else n) * step_cost)
     return best
 
 

@@ -1,11 +1,11 @@
-"""Compare everything that was drafted with the text that came, whether it was sent to the target or not.
+"""Judge everything that was drafted by the text that follows, whether it was sent to the target or not.
 
-A drafted token would have been accepted if it is the token that the target's sampler drew there. So nodes that were not
-sent are judged by the tokens that follow later, the chain of a drafter that was not chosen is judged beside the one
-that was, and a drafter can be tried out for nothing but its draft steps.
+A drafted token would have been accepted if the target's sampler drew the same token there. So nodes that were not sent
+are judged by later tokens, the chain of a drafter that was not chosen is judged too, and trying out a drafter costs
+nothing but its draft steps.
 
 Censoring: after the first token that differs nothing is known, and nothing is learned. A sibling (the drafter's second
-choice) is judged where the first choice was wrong and everything before it right, under a name of its own. Works on
+choice) is judged where the first choice was wrong and everything before it right, in a table of its own. Works on
 tokens and names of drafters, not on probabilities.
 """
 
@@ -23,7 +23,7 @@ class JudgedDraft(NamedTuple):
     depth: int
     confidence: float
     accepted: bool
-    is_repeat: bool  # a newer guess of the same drafter at the same token was judged before
+    is_repeat: bool  # a newer chain of the same drafter was judged at the same token
 
 
 SIBLING_SUFFIX = "/2"
@@ -31,7 +31,7 @@ Sibling = tuple[int, float]  # a sibling: the drafter's second choice of a token
 
 
 def sibling_table(drafter: str) -> str:
-    """Return the name under which a drafter's siblings are judged."""
+    """Return the name of the acceptance table of a drafter's siblings."""
     return drafter + SIBLING_SUFFIX
 
 
@@ -41,7 +41,7 @@ def is_sibling_table(drafter: str) -> bool:
 
 @dataclass(slots=True)
 class PendingDraft:
-    """A drafted chain, of which the first `num_right` tokens have come."""
+    """A drafted chain, whose first `num_right` tokens the text confirmed."""
 
     drafter: str
     tokens: Sequence[int]
@@ -49,18 +49,18 @@ class PendingDraft:
     siblings: Sequence[Sibling] = ()  # the sibling of each token, or none
     num_right: int = 0
 
-    def compare(self, text: Sequence[int], judged: list[JudgedDraft], told: set[tuple[str, int]]) -> bool:
+    def compare(self, text: Sequence[int], judged: list[JudgedDraft], judged_places: set[tuple[str, int]]) -> bool:
         """Judge the chain's next tokens by the text, into `judged`. Return True if some of the chain is still to come.
 
-        told  (drafter, index in the text) of tokens at which newer guesses were judged; grows
+        judged_places  pairs (drafter, index in the text) at which newer chains were judged; this chain's are added
         """
-        for place, token in enumerate(text):
+        for index, token in enumerate(text):
             at = self.num_right
             if at == len(self.tokens):
                 return False
             accepted = self.tokens[at] == token
-            is_repeat = (self.drafter, place) in told
-            told.add((self.drafter, place))
+            is_repeat = (self.drafter, index) in judged_places
+            judged_places.add((self.drafter, index))
             judged.append(JudgedDraft(self.drafter, at + 1, self.confidences[at], accepted, is_repeat))
             if not accepted:
                 if self.siblings:
@@ -74,18 +74,18 @@ class PendingDraft:
 
 
 class PendingDrafts:
-    """The chains that later text will judge, by slot."""
+    """The chains that are still to be judged by later text, by slot."""
 
     def __init__(self) -> None:
-        self._open: dict[int, list[PendingDraft]] = {}
+        self._chains: dict[int, list[PendingDraft]] = {}
 
     def forget(self, slot: int) -> None:
-        self._open.pop(slot, None)
+        self._chains.pop(slot, None)
 
     def judge(self, slot: int, new: Sequence[PendingDraft], text: Sequence[int]) -> list[JudgedDraft]:
-        """Judge the slot's chains by `text`; `new` ones were drafted before it came."""
+        """Judge the slot's chains by the text that followed; `new` ones were drafted in this step."""
         judged: list[JudgedDraft] = []
-        told: set[tuple[str, int]] = set()
-        guesses = (*new, *self._open.get(slot, ()))
-        self._open[slot] = [guess for guess in guesses if guess.compare(text, judged, told)]
+        judged_places: set[tuple[str, int]] = set()
+        chains = (*new, *self._chains.get(slot, ()))
+        self._chains[slot] = [chain for chain in chains if chain.compare(text, judged, judged_places)]
         return judged

@@ -1,7 +1,6 @@
-"""Set a draft length by a PID rule on the recent acceptance rate: what EAGLE 3.1's description proposes.
+"""Set a draft length by a PID rule on the recent acceptance rate, as EAGLE 3.1's description proposes.
 
-Here for comparison: it looks at acceptance alone, not at costs, so it drafts on where verification is expensive, and it
-never turns itself off.
+Kept for comparison: it ignores costs, so it drafts on where verification is expensive, and never turns itself off.
 
     error = accepted / drafted - TARGET_RATE
     length += P_GAIN * error + I_GAIN * sum(errors) + D_GAIN * (error - last error)

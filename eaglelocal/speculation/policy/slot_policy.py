@@ -1,4 +1,4 @@
-"""Plain data of the policy: the drafters, the slots that decode, and what decides on one request's drafting."""
+"""Plain data of the policy: the drafters, the slots that decode, and the drafting policy of one request."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from eaglelocal.speculation.policy.pid import LengthController
 
 @dataclass(frozen=True, slots=True)
 class DrafterSet:
-    """Names of the drafters: the one that the plan asked for, and lookups, which cost next to nothing.
+    """Names of the drafters: the one that the plan names, and lookups, which cost next to nothing.
 
-    at_once  tokens of one draft step of the primary drafter, and none after them; 1: a step per token
+    block_size  tokens of one draft step of the primary drafter, and none after them; 1: a step per token
     """
 
     primary: str | None = None
@@ -31,10 +31,10 @@ class DrafterSet:
 
 
 class DecodeSlot(NamedTuple):
-    """A slot that decodes in this step; `room` is how many drafted tokens can be of use to it."""
+    """A slot that decodes in this step; `max_draft` is how many drafted tokens can be of use to it."""
 
     slot: int
-    room: int
+    max_draft: int
 
 
 @dataclass(slots=True)

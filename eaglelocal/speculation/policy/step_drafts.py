@@ -1,4 +1,4 @@
-"""Keep what drafters proposed for the slots of one step, and what each proposal is expected to bring and to cost.
+"""Keep what drafters proposed for the slots of one step, and what the proposals are expected to gain and to cost.
 
 Made for each step, and discarded with it. Pure: reads what was learned, changes nothing but its own chains.
 """
@@ -29,7 +29,9 @@ class StepDrafts:
         leveled: bool,
         max_siblings: int = 0,
     ) -> None:
-        self.max_draft = {each.slot: min(each.room, policies[each.slot].spec.max_draft) for each in slots}  # by slot
+        self.max_draft = {
+            each.slot: min(each.max_draft, policies[each.slot].spec.max_draft) for each in slots
+        }  # by slot
         self.policies, self.drafters, self.acceptance = policies, drafters, acceptance
         self.auto = [slot for slot in self.max_draft if policies[slot].spec.drafting is DraftPolicy.AUTO]
         self.is_leveled = leveled and len(slots) > 1
@@ -70,7 +72,7 @@ class StepDrafts:
             chain.gains.append(gain)
 
     def end(self, slot: int, drafter: str) -> None:
-        """Note that the drafter has nothing more to propose for the slot."""
+        """Record that the drafter has nothing more to propose for the slot."""
         self._chain(slot, drafter).ended = True
 
     def _chain(self, slot: int, drafter: str) -> DraftChain:
@@ -86,7 +88,7 @@ class StepDrafts:
         return len(chain.tokens) if chain else 0
 
     def pending(self, slot: int) -> list[PendingDraft]:
-        """Return everything that was drafted for a slot, sent or not, to be judged by the text that comes."""
+        """Return everything that was drafted for a slot, sent or not, to be judged by the text that follows."""
         by_drafter = (chains.get(slot) for chains in self.chains.values())
         return [
             PendingDraft(chain.drafter, chain.tokens, chain.confidences, chain.siblings)

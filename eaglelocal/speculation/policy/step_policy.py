@@ -18,16 +18,16 @@ from eaglelocal.speculation.policy.pending_drafts import PendingDraft, Sibling
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.tree import MIN_REACH, DraftChain
 
-LOOKUP_LEVELS = 4  # levels that a lookup is asked for at a time
-SURE = 0.99  # confidence above which a model drafts on within the same call
-MOST_AHEAD = 3  # levels in doubt that a model drafts at a time; with more, wasted draft steps add up
+LOOKUP_LEVELS = 4  # levels that a lookup drafts in one call
+SURE = 0.99  # confidence above which a model drafts on in the same call
+MOST_AHEAD = 3  # levels in doubt that a model drafts in one call; with more, wasted draft steps add up
 
 
 class StepPolicy:
     """The drafting decisions of one step.
 
-    Whoever drafts reports proposals (`add`, `end`), asks which slots draft on (`select_slots`) and what to verify
-    (`select_drafts`).
+    The draft loop asks which slots draft on (`select_slots`) and how far (`select_levels`), reports proposals (`add`,
+    `end`), and asks what to verify (`select_drafts`).
     """
 
     def __init__(self, drafts: StepDrafts) -> None:
@@ -48,7 +48,7 @@ class StepPolicy:
         self._drafts.add(slot, drafter, tokens, confidences, siblings)
 
     def end(self, slot: int, drafter: str) -> None:
-        """Note that the drafter has nothing more to propose for the slot."""
+        """Record that the drafter has nothing more to propose for the slot."""
         self._drafts.end(slot, drafter)
 
     def select_drafts(self) -> dict[int, Draft]:
@@ -60,7 +60,7 @@ class StepPolicy:
         return self._selection.promised_speed(slot)
 
     def pending(self, slot: int) -> list[PendingDraft]:
-        """Return everything that was drafted for a slot, sent or not, to be judged by the text that comes."""
+        """Return everything that was drafted for a slot, sent or not, to be judged by the text that follows."""
         return self._drafts.pending(slot)
 
     def num_drafted(self, slot: int, drafter: str) -> int:

@@ -1,4 +1,4 @@
-"""What the policy is told of a finished step, and what it tells of slots in return. Plain data."""
+"""Reports between engine and policy: a finished step, and the slots whose drafting changed. Plain data."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class DraftCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """A report of what a step did and how long it took. Seconds are wall time."""
+    """What a step did, and how long it took. Seconds are wall time."""
 
     num_rows: int  # of the target's decode
-    num_padding_rows: int = 0  # of them, padding rows that nobody asked for
+    num_padding_rows: int = 0  # of these rows, padding
     num_passes: int = 1  # over the target's weights
     num_prefill_rows: int
     num_cells: int  # cached positions that a decoding row attends to
     decode_s: float
     draft_calls: Sequence[DraftCall]
     other_s: float  # everything else: sampling, encoding, emitting tokens
-    encode_s: float = 0.0  # of that: drafters' models reading the target's rows
+    encode_s: float = 0.0  # of other_s: drafters' models encoding the target's rows
     verdicts: Mapping[int, tuple[Draft, Verdict]]  # of decoding slots
 
     @property
@@ -53,7 +53,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A report that a slot's drafting fell asleep or woke. Probes are too short to be reported."""
+    """A slot whose drafting fell asleep or woke. Probes are too short to be reported."""
 
     slot: int
     state: GateState

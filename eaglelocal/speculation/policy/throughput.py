@@ -13,15 +13,15 @@ from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 RATE_MEMORY = 32.0  # steps that the speed is averaged over
-FIRST_TOKENS = 8.0
-GAIN_SHARE = 0.85
+FIRST_TOKENS = 8.0  # with which an estimate starts, so that one lucky step moves it little
+GAIN_SHARE = 0.85  # of the gain that counts
 
 
 @dataclass(slots=True)
 class ThroughputEstimate:
     """The speed of recent steps relative to plain ones, so that neither drift nor a longer context makes it stale."""
 
-    tokens: float = FIRST_TOKENS  # a few plain steps, or one lucky step would make the next look expensive
+    tokens: float = FIRST_TOKENS
     plain_tokens: float = FIRST_TOKENS  # of plain decoding in the same seconds
 
     def add(self, tokens: float, plain_tokens: float) -> None:

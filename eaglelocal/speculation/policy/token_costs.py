@@ -6,7 +6,11 @@ from eaglelocal.speculation.costs.step_costs import StepCosts
 
 
 class TokenCosts:
-    """The costs of one step, in tokens."""
+    """The costs of one step, in tokens.
+
+    rate           tokens that a second is worth
+    num_base_rows  rows of the step without drafts
+    """
 
     def __init__(self, costs: StepCosts, *, rate: float, num_base_rows: int, num_cells: int) -> None:
         self._costs, self._rate = costs, rate
@@ -14,18 +18,18 @@ class TokenCosts:
         self._draft_steps: dict[tuple[str, int], float] = {}
 
     def rows(self, num_rows: int) -> list[float]:
-        """Return the price of the decode with 0 .. num_rows drafted rows."""
+        """Return the cost of the decode with 0 .. num_rows drafted rows."""
         least, rate = self._num_base_rows, self._rate
         return [rate * seconds for seconds in self._costs.optimistic_seconds(least, least + num_rows, self._num_cells)]
 
     @property
     def drafted(self) -> float:
-        """Price of keeping drafters awake for a step, beyond draft steps and rows."""
+        """Cost of keeping drafters awake for a step, besides draft steps and rows."""
         return self._rate * max(self._costs.overhead(drafted=True) - self._costs.overhead(drafted=False), 0.0)
 
     def draft_step(self, drafter: str, num_rows: int) -> float:
-        price = self._draft_steps.get((drafter, num_rows))
-        if price is None:
-            price = self._rate * self._costs.draft_seconds(drafter, num_rows)
-            self._draft_steps[drafter, num_rows] = price
-        return price
+        cost = self._draft_steps.get((drafter, num_rows))
+        if cost is None:
+            cost = self._rate * self._costs.draft_seconds(drafter, num_rows)
+            self._draft_steps[drafter, num_rows] = cost
+        return cost

@@ -17,55 +17,55 @@ from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet
 from eaglelocal.speculation.policy.step_report import StepReport
 
 
-def until_due(proof: BaselineProbe) -> int:
+def until_due(probe: BaselineProbe) -> int:
     """Drafted steps."""
     count = 0
-    while not proof.is_due:
-        proof.record_drafted()
+    while not probe.is_due:
+        probe.record_drafted()
         count += 1
     return count
 
 
 def test_one_that_takes_what_was_expected_comes_more_and_more_rarely() -> None:
-    proof, gaps = BaselineProbe(), []
+    probe, gaps = BaselineProbe(), []
     for _ in range(10):
-        gaps.append(until_due(proof))
-        assert proof.record_plain(1.1, 1.0) == 0.0
+        gaps.append(until_due(probe))
+        assert probe.record_plain(1.1, 1.0) == 0.0
     assert gaps == [min(FIRST_GAP << n, MAX_GAP) for n in range(10)]
 
 
 def test_three_in_a_row_are_believed() -> None:
-    proof = BaselineProbe()
-    until_due(proof)
+    probe = BaselineProbe()
+    until_due(probe)
     said = []
     for seconds in (1.8, 9.0, 1.9):
-        assert proof.is_due
-        said.append(proof.record_plain(seconds, 1.0))
+        assert probe.is_due
+        said.append(probe.record_plain(seconds, 1.0))
     assert said == [0.0, 0.0, pytest.approx(math.log(1.9))]
-    assert until_due(proof) == FIRST_GAP
+    assert until_due(probe) == FIRST_GAP
 
 
 def test_a_hiccup_is_none() -> None:
-    proof = BaselineProbe()
-    until_due(proof)
-    assert [proof.record_plain(seconds, 1.0) for seconds in (5.0, 1.0, 1.0)] == [0.0] * NUM_CONFIRMATIONS
-    assert not proof.is_due
+    probe = BaselineProbe()
+    until_due(probe)
+    assert [probe.record_plain(seconds, 1.0) for seconds in (5.0, 1.0, 1.0)] == [0.0] * NUM_CONFIRMATIONS
+    assert not probe.is_due
 
 
 def test_where_steps_are_plain_anyway_nothing_is_corrected() -> None:
     """A machine that becomes slower takes everything with it."""
-    proof = BaselineProbe()
+    probe = BaselineProbe()
     for _ in range(200):
-        assert proof.record_plain(3.0, 1.0) == 0.0 and not proof.is_due
-    proof.record_drafted()
-    assert proof.record_plain(3.0, 1.0) == 0.0 and not proof.is_due
+        assert probe.record_plain(3.0, 1.0) == 0.0 and not probe.is_due
+    probe.record_drafted()
+    assert probe.record_plain(3.0, 1.0) == 0.0 and not probe.is_due
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.0, 1.0), (1.0, 0.0)])
 def test_what_nothing_is_known_of_is_no_surprise(seconds: float, expected: float) -> None:
-    proof = BaselineProbe()
-    until_due(proof)
-    assert proof.record_plain(seconds, expected) == 0.0
+    probe = BaselineProbe()
+    until_due(probe)
+    assert probe.record_plain(seconds, expected) == 0.0
 
 
 # ---- in the controller

@@ -16,107 +16,107 @@ from eaglelocal.speculation.policy.draft_gate import (
 )
 
 
-def step(extra: float, price: float, drafted: int = 3) -> DecayingSums:
-    return DecayingSums(1.0, extra=extra, price=price, drafted=drafted, accepted=extra)
+def step(extra: float, cost: float, drafted: int = 3) -> DecayingSums:
+    return DecayingSums(1.0, extra=extra, cost=cost, drafted=drafted, accepted=extra)
 
 
 def asleep() -> DraftGate:
     return DraftGate(starts_awake=False)
 
 
-def probe(watch: DraftGate, promised_speed: float) -> None:
-    while not watch.is_probing:
-        watch.record_tokens(1)
+def probe(gate: DraftGate, promised_speed: float) -> None:
+    while not gate.is_probing:
+        gate.record_tokens(1)
     for _ in range(PROBE_STEPS):
-        watch.record_probe(promised_speed)
+        gate.record_probe(promised_speed)
 
 
 def test_a_watch_begins_awake_or_with_an_early_probe() -> None:
     assert DraftGate().state is GateState.AWAKE
-    watch = asleep()
-    assert watch.state is GateState.ASLEEP
-    assert "other texts" in watch.reason
-    watch.record_tokens(FIRST_GAP - 1)
-    assert not watch.is_awake
-    watch.record_tokens(1)
-    assert watch.is_probing and watch.is_awake
+    gate = asleep()
+    assert gate.state is GateState.ASLEEP
+    assert "other texts" in gate.reason
+    gate.record_tokens(FIRST_GAP - 1)
+    assert not gate.is_awake
+    gate.record_tokens(1)
+    assert gate.is_probing and gate.is_awake
 
 
 def test_a_clear_loss_puts_it_to_sleep_with_a_reason() -> None:
-    watch = DraftGate()
+    gate = DraftGate()
     for _ in range(40):
-        if watch.is_awake:
-            watch.record_step(step(0.3, 0.6))
-    assert watch.state is GateState.ASLEEP
-    assert watch.reason.startswith("0.81x over the last ")
-    assert "tokens, acceptance 0.10" in watch.reason
+        if gate.is_awake:
+            gate.record_step(step(0.3, 0.6))
+    assert gate.state is GateState.ASLEEP
+    assert gate.reason.startswith("0.81x over the last ")
+    assert "tokens, acceptance 0.10" in gate.reason
 
 
 def test_a_gain_and_a_draw_keep_it_awake() -> None:
-    for extra, price in [(1.0, 0.5), (0.5, 0.5)]:
-        watch = DraftGate()
+    for extra, cost in [(1.0, 0.5), (0.5, 0.5)]:
+        gate = DraftGate()
         for _ in range(500):
-            watch.record_step(step(extra, price))
-        assert watch.state is GateState.AWAKE
+            gate.record_step(step(extra, cost))
+        assert gate.state is GateState.AWAKE
 
 
 def test_bad_luck_is_no_loss() -> None:
     """Dear drafts that pay, but only once in a while."""
     num_asleep = 0
     for seed in range(200):
-        chance, watch = random.Random(seed), DraftGate()
+        chance, gate = random.Random(seed), DraftGate()
         for _ in range(48):
-            if watch.state is GateState.AWAKE:
-                watch.record_step(step(6.0 if chance.random() < 0.45 else 0.0, 2.2))
-        num_asleep += watch.state is GateState.ASLEEP
+            if gate.state is GateState.AWAKE:
+                gate.record_step(step(6.0 if chance.random() < 0.45 else 0.0, 2.2))
+        num_asleep += gate.state is GateState.ASLEEP
     assert num_asleep < 40
 
 
 def test_nothing_worth_sending_for_long_puts_it_to_sleep() -> None:
-    watch = DraftGate()
+    gate = DraftGate()
     for _ in range(IDLE_STEPS - 1):
-        watch.record_step(step(0.0, 0.0, drafted=0))
-    assert watch.state is GateState.AWAKE
-    watch.record_step(step(0.0, 0.0, drafted=0))
-    assert watch.state is GateState.ASLEEP
-    assert "nothing promised to pay" in watch.reason
+        gate.record_step(step(0.0, 0.0, drafted=0))
+    assert gate.state is GateState.AWAKE
+    gate.record_step(step(0.0, 0.0, drafted=0))
+    assert gate.state is GateState.ASLEEP
+    assert "nothing promised to pay" in gate.reason
 
 
 def test_a_draft_now_and_then_is_not_idle() -> None:
-    watch = DraftGate()
+    gate = DraftGate()
     for n in range(300):
-        watch.record_step(step(1.0, 0.5) if n % IDLE_STEPS == 0 else step(0.0, 0.0, drafted=0))
-    assert watch.state is GateState.AWAKE
+        gate.record_step(step(1.0, 0.5) if n % IDLE_STEPS == 0 else step(0.0, 0.0, drafted=0))
+    assert gate.state is GateState.AWAKE
 
 
 def test_the_first_steps_of_a_probe_settle() -> None:
-    watch = asleep()
-    watch.record_tokens(FIRST_GAP)
+    gate = asleep()
+    gate.record_tokens(FIRST_GAP)
     settling = []
     for _ in range(PROBE_STEPS):
-        settling.append(watch.is_settling)
-        watch.record_probe(1.0)
+        settling.append(gate.is_settling)
+        gate.record_probe(1.0)
     assert settling == [True] * PROBE_SKIPPED + [False] * (PROBE_STEPS - PROBE_SKIPPED)
 
 
 def test_a_probe_wakes_it_or_not_and_says_why() -> None:
-    watch = asleep()
-    probe(watch, 1.2)
-    assert (watch.state, watch.reason) == (GateState.AWAKE, "a probe promised 1.20x")
-    watch = asleep()
-    probe(watch, 1.0)
-    assert (watch.state, watch.reason) == (GateState.ASLEEP, "a probe promised 1.00x")
+    gate = asleep()
+    probe(gate, 1.2)
+    assert (gate.state, gate.reason) == (GateState.AWAKE, "a probe promised 1.20x")
+    gate = asleep()
+    probe(gate, 1.0)
+    assert (gate.state, gate.reason) == (GateState.ASLEEP, "a probe promised 1.00x")
 
 
 def test_gaps_grow_to_a_bound_within_which_recovery_is_told() -> None:
-    watch, gaps = asleep(), []
+    gate, gaps = asleep(), []
     for _ in range(6):
         gap = 0
-        while not watch.is_probing:
-            watch.record_tokens(1)
+        while not gate.is_probing:
+            gate.record_tokens(1)
             gap += 1
         gaps.append(gap)
-        probe(watch, 1.0)
+        probe(gate, 1.0)
     assert gaps[0] == FIRST_GAP
     assert gaps == sorted(gaps)
     assert gaps[-1] == LAST_GAP
@@ -125,24 +125,24 @@ def test_gaps_grow_to_a_bound_within_which_recovery_is_told() -> None:
 
 def test_what_wakes_it_is_more_than_what_keeps_it_awake() -> None:
     """At the break-even point it stays as it is."""
-    watch = asleep()
+    gate = asleep()
     for _ in range(20):
-        probe(watch, 1.01)
-        assert watch.state is GateState.ASLEEP
-    watch = DraftGate()
+        probe(gate, 1.01)
+        assert gate.state is GateState.ASLEEP
+    gate = DraftGate()
     for _ in range(2000):
-        watch.record_step(step(0.50, 0.51))
-    assert watch.state is GateState.AWAKE
+        gate.record_step(step(0.50, 0.51))
+    assert gate.state is GateState.AWAKE
 
 
 def test_a_gap_goes_on_over_short_answers() -> None:
     """Where each is shorter than the first gap, none would ever be probed."""
-    watch, answers = asleep(), 0
-    while not watch.is_probing and answers < 100:
-        watch = DraftGate(starts_awake=False, previous=watch)
+    gate, answers = asleep(), 0
+    while not gate.is_probing and answers < 100:
+        gate = DraftGate(starts_awake=False, previous=gate)
         for _ in range(10):
-            if not watch.is_probing:
-                watch.record_tokens(1)
+            if not gate.is_probing:
+                gate.record_tokens(1)
         answers += 1
     assert answers == -(-FIRST_GAP // 10)
 
@@ -157,11 +157,11 @@ def test_a_text_that_begins_with_hope_takes_nothing_over() -> None:
 
 
 def test_drafts_that_hardly_promise_anything_are_idle() -> None:
-    watch = DraftGate()
+    gate = DraftGate()
     for _ in range(IDLE_STEPS):
-        watch.record_step(step(0.1, 0.1), promised_speed=1.0)
-    assert watch.state is GateState.ASLEEP
-    watch = DraftGate()
+        gate.record_step(step(0.1, 0.1), promised_speed=1.0)
+    assert gate.state is GateState.ASLEEP
+    gate = DraftGate()
     for n in range(4 * IDLE_STEPS):
-        watch.record_step(step(0.1, 0.1), promised_speed=1.2 if n % IDLE_STEPS == 0 else 1.0)
-    assert watch.state is GateState.AWAKE
+        gate.record_step(step(0.1, 0.1), promised_speed=1.2 if n % IDLE_STEPS == 0 else 1.0)
+    assert gate.state is GateState.AWAKE

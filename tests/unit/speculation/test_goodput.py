@@ -57,13 +57,13 @@ def test_no_set_of_tokens_with_their_parents_is_worth_more(chances: list[list[fl
     chains, prices = [gains_of(chain) for chain in chances], prices_of(rises)
     size, worth = find_best_size(*split_into_units(chains, prices, leveled=False))
     shares = share_out(size, chains)
-    select_drafts = sum(sum(chain[:n]) for chain, n in zip(chains, shares, strict=True)) - prices[sum(shares)]
+    chosen = sum(sum(chain[:n]) for chain, n in zip(chains, shares, strict=True)) - prices[sum(shares)]
     possible = itertools.product(*(range(len(chain) + 1) for chain in chains))
     best = max(
         sum(sum(chain[:n]) for chain, n in zip(chains, sizes, strict=True)) - prices[sum(sizes)] for sizes in possible
     )
     assert worth == pytest.approx(best)
-    assert select_drafts == pytest.approx(best)
+    assert chosen == pytest.approx(best)
 
 
 @given(st.lists(st.lists(probabilities, max_size=4), min_size=1, max_size=4), st.lists(steps, min_size=16, max_size=16))

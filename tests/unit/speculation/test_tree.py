@@ -67,11 +67,11 @@ class Comb:
 
 
 def choice_of(combs: Sequence[Comb], prices: Sequence[float], *, max_siblings: int, room: int) -> StepPolicy:
-    minds = {slot: SlotPolicy(AUTO, DraftGate()) for slot in range(len(combs))}
-    seats = [DecodeSlot(slot, room) for slot in minds]
+    policies = {slot: SlotPolicy(AUTO, DraftGate()) for slot in range(len(combs))}
+    slots = [DecodeSlot(slot, room) for slot in policies]
     drafts = StepDrafts(
-        seats,
-        minds,
+        slots,
+        policies,
         DrafterSet(HEAD),
         Told(),  # type: ignore[arg-type]
         Priced(prices),  # type: ignore[arg-type]
@@ -103,8 +103,8 @@ def every_draft(comb: Comb, *, max_siblings: int, room: int) -> dict[int, float]
     for length in range(len(comb.firsts) + 1):
         depths = [d for d in range(1, min(length + 1, len(comb.firsts)) + 1) if comb.second_gain(d) is not None]
         for count in range(min(max_siblings, len(depths), room - length) + 1):
-            for select_drafts in itertools.combinations(depths, count):
-                gain = sum(comb.gains[:length]) + sum(comb.second_gain(d) or 0.0 for d in select_drafts)
+            for chosen in itertools.combinations(depths, count):
+                gain = sum(comb.gains[:length]) + sum(comb.second_gain(d) or 0.0 for d in chosen)
                 best[length + count] = max(best.get(length + count, -math.inf), gain)
     return best
 
