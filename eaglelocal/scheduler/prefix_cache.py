@@ -4,8 +4,8 @@
     RAM           the conversation was evicted from its slot, and is swapped in (host_swap.py)
     another slot  holds the prefix, or is about to prefill it: the cells are copied as soon as they are there
 
-Equal tokens have equal cells, whoever sent them. Pure bookkeeping: tokens and positions, no cells. Knows no
-queue and no steps.
+Equal tokens have equal cells, whoever sent them. Pure bookkeeping: tokens and positions, no cells. It
+knows neither queue nor steps.
 """
 
 from __future__ import annotations

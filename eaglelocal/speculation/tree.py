@@ -77,8 +77,7 @@ def pick_siblings(chain: DraftChain, probability: Callable[[int, float], float],
 
     No gain exceeds that of the parent, so that the likeliest nodes of chain and siblings always form a tree.
     """
-    negative_gains = [
-        (-missed * probability(depth, chain.siblings[depth - 1][1]), depth) for missed, depth in chain.sibling_odds()
-    ]
-    found = sorted(negative_gains)[:most]
-    return Siblings([-negative for negative, _ in found], [depth for _, depth in found])
+    ranked = sorted(
+        (-odds * probability(depth, chain.siblings[depth - 1][1]), depth) for odds, depth in chain.sibling_odds()
+    )[:most]
+    return Siblings([-negative for negative, _ in ranked], [depth for _, depth in ranked])

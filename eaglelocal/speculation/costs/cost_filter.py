@@ -121,7 +121,8 @@ class CostFilter:
     def learn(self, num_rows: int, seconds: float, kilocells: float, *, ratio: float, count: int = 1) -> None:
         """Learn one decode, or the median of `count`. `ratio`: the estimate for a size that is not kept.
 
-        A median is believed more than one decode, but less than all of them: consecutive decodes have like noise. When it surprises, half of them did, so it counts as `count` surprises.
+        A median is believed more than one decode, but less than all of them: consecutive decodes have similar noise.
+        When it surprises, half of them did, so it counts as `count` surprises.
         """
         index = self.indices.get(num_rows)
         state, covariance, gradient = self._state, self._covariance, self._gradient

@@ -1,7 +1,7 @@
 """Learn what decodes of each size cost, relative to one row: by the filter, or by medians where a size ran a few times.
 
-A size is a number of rows. One that ran a few times is rated by the better half of its runs, because an outlier takes two
-to ten times as long. StepCosts predicts the sizes that never ran. Pure.
+A size is a number of rows. One that ran a few times is rated by the better half of its runs, because an outlier takes
+two to ten times as long. StepCosts predicts the sizes that never ran. Pure.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class DraftCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What a step did, and how long it took. Seconds are wall time."""
+    """The work and the wall time of a finished step."""
 
     num_rows: int  # of the target's decode
     num_padding_rows: int = 0  # of these rows, padding
