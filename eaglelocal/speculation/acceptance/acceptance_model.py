@@ -6,8 +6,8 @@ learned table (acceptance_table.py), and each slot adds one shift in log-odds, f
 recent text counts most; a shift without observations becomes uncertain, and then follows the next ones faster.
 
 For tokens that are not drafted yet the estimate (`Outlook`) is that of all recent tokens, shifted by the text. It is
-optimistic where the shift is uncertain, so that a text of which little is known is tried. Optimism may add draft steps,
-never verified rows.
+optimistic where the shift is uncertain, so that drafting is tried on a text of which little is known. Optimism may add
+draft steps, never verified rows.
 
 Pure: no clock, no model. Line and shift are Kalman filters for logistic models whose parameters drift (assumed-density
 updates).
@@ -22,13 +22,13 @@ from typing import Any
 from eaglelocal.speculation.acceptance.acceptance_table import HIGH, LOW, AcceptanceTable, LogOddsLine, sigmoid
 from eaglelocal.speculation.policy.pending_drafts import is_sibling_table
 
-FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: at the start of a text, and after long silence
+FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: at the start of a text, and after long without observations
 DRIFT, SILENT_DRIFT = 0.002, 0.006  # variance added per token of text: where the drafter was observed, and where not
 MAX_SHIFT = 3.0
 OPTIMISM = 0.5  # standard deviations of the shift that an outlook adds
 UNKNOWN_CONFIDENCE = 0.6  # for drafters that report none
 LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # range of confidences that the bins distinguish
-SIBLING_LEVEL, SIBLING_SLOPE = -1.0, 0.7  # of siblings, as the embedded head's: relative to the third, most look surer
+SIBLING_LEVEL, SIBLING_SLOPE = -1.0, 0.7  # of siblings, fitted to the embedded head
 FORMAT = 3  # 3: a sibling's confidence is its share relative to the third choice
 MAX_STORED = 16  # drafters
 
@@ -39,7 +39,7 @@ class Shift:
 
     value: float = 0.0
     variance: float = FIRST_VARIANCE
-    is_silent: bool = True  # not observed since the text last went on
+    is_silent: bool = True  # not observed since the last tokens of the text
 
     def learn(self, expected: float, hit: bool) -> None:
         surprise = hit - expected
@@ -59,7 +59,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The acceptance probability of a token not drafted yet: cases with their shares, best first, and the mean."""
+    """The acceptance probability of a token not drafted yet: outcomes with their shares, best first, and the mean."""
 
     outcomes: tuple[tuple[float, float], ...]  # (share, probability of acceptance)
     mean: float

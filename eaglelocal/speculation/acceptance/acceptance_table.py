@@ -1,8 +1,8 @@
 """Calibrate one drafter over all texts: map its confidence and depth to a probability of acceptance.
 
 A line in log-odds (Platt scaling); bins of equal width for the residual of the line, over all depths first and then by
-depth; and a histogram of recent probabilities, for tokens that are not drafted yet. Plain numbers, which can be kept
-for another process; none of them describes a single text.
+depth; and a histogram of recent probabilities, for tokens that are not drafted yet. Plain numbers, which are stored
+between runs; none of them describes a single text.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ class LogOddsLine:
 
     def learn(self, odds: float, expected: float, hit: bool) -> None:
         """Update the line with one token; `expected` is what `at` returns for these odds."""
-        of_level = self.level_variance + self.covariance * odds
-        of_slope = self.covariance + self.slope_variance * odds
+        level_covariance = self.level_variance + self.covariance * odds
+        slope_covariance = self.covariance + self.slope_variance * odds
         information = expected * (1.0 - expected)
-        information /= 1.0 + information * (of_level + of_slope * odds)
-        surprise = (hit - expected) * (1.0 - information * (of_level + of_slope * odds))
-        self.level += of_level * surprise
-        self.slope += of_slope * surprise
-        self.level_variance += LINE_DRIFT * LEVEL_VARIANCE - information * of_level * of_level
-        self.covariance -= information * of_level * of_slope
-        self.slope_variance += LINE_DRIFT * SLOPE_VARIANCE - information * of_slope * of_slope
+        information /= 1.0 + information * (level_covariance + slope_covariance * odds)
+        surprise = (hit - expected) * (1.0 - information * (level_covariance + slope_covariance * odds))
+        self.level += level_covariance * surprise
+        self.slope += slope_covariance * surprise
+        self.level_variance += LINE_DRIFT * LEVEL_VARIANCE - information * level_covariance * level_covariance
+        self.covariance -= information * level_covariance * slope_covariance
+        self.slope_variance += LINE_DRIFT * SLOPE_VARIANCE - information * slope_covariance * slope_covariance
 
 
 @dataclass(slots=True)
 class Trust:
-    """A factor (0 to 1) on the shift of a text, learned per drafter: for some, texts hardly differ."""
+    """A factor (0 to 1) on the shift of a text, learned per drafter: for some drafters texts hardly differ."""
 
     value: float = FIRST_TRUST
     variance: float = TRUST_VARIANCE
@@ -165,7 +165,7 @@ class ProbabilityHistogram:
 
 @dataclass(slots=True)
 class AcceptanceTable:
-    """Everything that is learned of one drafter."""
+    """Everything learned about one drafter."""
 
     line: LogOddsLine = field(default_factory=LogOddsLine)
     bins: BinResiduals = field(default_factory=lambda: BinResiduals(BIN_WEIGHT))

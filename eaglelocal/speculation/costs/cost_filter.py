@@ -3,13 +3,13 @@
     log seconds = level + log(ratio[rows] + (per_cell + per_row_cell * rows) * kilocells) + noise
 
 with ratio[1] = 1. The level drifts by the minute and takes all sizes with it, the rest hardly moves. The filter
-separates what plain averages mix: a run of one size updates the level alone, for nothing was measured beside it; a
-change of size updates their ratio. Each size is a state variable of its own, so cliffs stay cliffs.
+separates what plain averages mix: repeated decodes of one size update the level alone, a
+change of size updates the ratio. Each size is a state variable of its own, so cliffs stay cliffs.
 
 The noise is learned too: on a shared machine some decodes take ten times as long as others, and should not be
-followed. Robust: a surprise (innovation) beyond 2.5 standard deviations counts as one of 2.5, so a step that met
-another program moves little. Three such in a row are no accident: the level, or that one size, becomes uncertain and is
-learned afresh. No clock, no policy.
+followed. Robust: a surprise (innovation) beyond 2.5 standard deviations counts as one of 2.5, so a step disturbed by
+another program moves little. After three in a row the level, or that one size, becomes uncertain and is learned
+again. No clock, no policy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 NOISE = 0.05  # standard deviation of the logarithm of a single decode, before it is known
 NOISE_RANGE = (0.01, 1.5)
-NOISE_RATE = 1 / 64  # learning rate of the noise, per step; slow beside a jump of the level
+NOISE_RATE = 1 / 64  # learning rate of the noise, per step; slow compared with a jump of the level
 LEVEL_DRIFT = 0.03  # of the level, per second of decoding; a random walk, like the next two
 SHAPE_DRIFT = 0.004  # of the ratio of a size
 SLOPE_DRIFT = 0.0003  # of the cost of context

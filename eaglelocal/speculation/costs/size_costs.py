@@ -109,11 +109,11 @@ class SizeCosts:
         the filter, which weighs both.
         """
         per_cell, per_row_cell = self.filter.slopes
-        relative, of_context = seconds / self.unit_s, (per_cell + per_row_cell * num_rows) * kilocells
-        if of_context > CONTEXT_SHARE * relative:
+        relative, context_cost = seconds / self.unit_s, (per_cell + per_row_cell * num_rows) * kilocells
+        if context_cost > CONTEXT_SHARE * relative:
             self._undersampled.end(num_rows)
             return
-        ratio, deviation = self._undersampled.add(num_rows, relative - of_context, estimate=estimate)
+        ratio, deviation = self._undersampled.add(num_rows, relative - context_cost, estimate=estimate)
         self.filter.set_ratio(num_rows, ratio, max(deviation, self.filter.noise))
 
     def set_ratio(self, num_rows: int, ratio: float) -> None:

@@ -82,12 +82,12 @@ class StepCosts:
         if most >= len(self._ratios):
             self._tabulate(most)
         kilocells, one_s, (per_cell, per_row_cell) = num_cells / 1000, self._one_s, self._slopes
-        of_cells, of_rows = per_cell * kilocells, per_row_cell * kilocells
+        cells_cost, row_cost = per_cell * kilocells, per_row_cell * kilocells
         floored = self._floored.get(least)
         if floored is None:
             floored = self._floored[least] = self._floor(least)
         ratios = floored[: most + 1 - least]
-        return [one_s * (ratio + of_cells + of_rows * num_rows) for num_rows, ratio in enumerate(ratios, least)]
+        return [one_s * (ratio + cells_cost + row_cost * num_rows) for num_rows, ratio in enumerate(ratios, least)]
 
     def _floor(self, least: int) -> list[float]:
         ratios = zip(self._ratios[least:], self._optimistic[least:], strict=True)

@@ -1,4 +1,4 @@
-"""Estimate the costs of sizes that ran only a few times, by the better half of their runs (the lower median).
+"""Estimate the costs of sizes that ran only a few times: by the better half of their runs (the lower median).
 
 An outlier takes two to ten times as long, and a size that looks too expensive is not run again, so one outlier in the
 first runs would rule it out. A filter that learns a new size fast would follow outliers too, hence the median. Pure.
