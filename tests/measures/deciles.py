@@ -36,9 +36,9 @@ class Noted(AcceptanceModel):
         self.seen: dict[str, Seen] = {}
 
     def learn(
-        self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool, is_again: bool = False
+        self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool, is_repeat: bool = False
     ) -> float:
-        expected = super().learn(slot, drafter, depth, confidence, accepted=accepted, is_again=is_again)
+        expected = super().learn(slot, drafter, depth, confidence, accepted=accepted, is_repeat=is_repeat)
         self.seen.setdefault(drafter, []).append((expected, accepted))
         return expected
 
