@@ -36,6 +36,6 @@ def test_no_more_sizes_than_it_can_keep() -> None:
     for rows in range(2, MAX_SIZES + 50):
         known.set_ratio(rows, 1.0, 0.1)
     assert known.is_full
-    assert len(known.places) == MAX_SIZES
+    assert len(known.indices) == MAX_SIZES
     known.learn(MAX_SIZES + 40, 2.0, 0.0, ratio=1.0)
     assert known.level > 0.0
