@@ -23,7 +23,7 @@ from eaglelocal.catalog.toml_table import TomlTable
 from eaglelocal.errors import UsageError
 
 Entry = TypeVar("Entry")
-RESERVED = ("auto", "ngram", "mtp", "none")  # values of --draft that name no entry
+DRAFT_WORDS = ("auto", "ngram", "mtp", "none")  # values of --draft that name no entry
 TARGETS, DRAFTS, MACHINES, QUANTS = "targets", "drafts", "machines", "quants.toml"
 
 
@@ -107,7 +107,7 @@ def _id(name: str, table: TomlTable) -> str:
         can_be_named = parse_reference(id, exists=lambda path: False) == Profile(id)
     except UsageError:
         can_be_named = False
-    if can_be_named and id not in RESERVED:
+    if can_be_named and id not in DRAFT_WORDS:
         return id
     raise table.error(
         f"{name!r} cannot be the name of an entry",

@@ -7,7 +7,7 @@ for quantizing (src/llama-quant.cpp). gguf/model_shape.py gives exact figures on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from eaglelocal.catalog.draft_entries import BLOCKS, EAGLE, MTP, DraftEntry
@@ -171,33 +171,65 @@ def draft_type(draft: DraftEntry) -> str | None:
     return next((kind for kind in ("file", HEAD_TYPE, "q4_k", "f16", "bf16") if kind in draft.sizes), None)
 
 
+@dataclass(frozen=True, slots=True)
+class _DraftLayers:
+    """The layers of a draft, all alike and with full attention."""
+
+    num_layers: int
+    head_dim: int
+    kv_heads: int
+    n_embd: int
+    n_head: int
+    n_ff: int
+
+
+def _draft_shape(
+    architecture: str,
+    target: EntryShape,
+    layers: _DraftLayers,
+    *,
+    weights_bytes: int,
+    active_bytes: int,
+    embedding_bytes: int = 0,
+    num_taps: int = 0,
+) -> ModelShape:
+    """Return the shape of a draft for this target, which has no output tensor of its own."""
+    return ModelShape(
+        architecture=architecture,
+        num_taps=num_taps,
+        n_layer=layers.num_layers,
+        n_embd=layers.n_embd,
+        n_vocab=target.n_vocab,
+        n_head=layers.n_head,
+        key_dim=layers.head_dim,
+        value_dim=layers.head_dim,
+        kv_heads=(layers.kv_heads,) * layers.num_layers,
+        windows=(None,) * layers.num_layers,
+        layer_states=(0,) * layers.num_layers,
+        n_ff=layers.n_ff,
+        weights_bytes=weights_bytes,
+        embedding_bytes=embedding_bytes,
+        output_bytes=0,
+        active_bytes=active_bytes,
+        max_context=target.max_context,
+    )
+
+
 def shape_of_mtp(outline: EntryShape, target: ModelShape) -> ModelShape:
     """Return the shape of the target's own MTP layer, in the target's types: a layer, and the join of its inputs."""
-    layer = target.bytes_of_layer(0)
     bits = 8.0 * target.weights_bytes / (outline.parameters_b * 1e9)
-    joined = int(2 * outline.n_embd**2 * bits / 8)
-    read = (target.active_bytes - target.read_output_bytes) // outline.n_layer
-    return ModelShape(
-        architecture=MTP,
+    join_bytes = int(2 * outline.n_embd**2 * bits / 8)
+    layer_read_bytes = (target.active_bytes - target.read_output_bytes) // outline.n_layer
+    full = outline.full
+    shape = _draft_shape(
+        MTP,
+        outline,
+        _DraftLayers(1, full.head_dim, full.kv_heads, outline.n_embd, outline.n_head, target.n_ff),
         num_taps=1,
-        n_layer=1,
-        n_embd=outline.n_embd,
-        n_vocab=outline.n_vocab,
-        n_head=outline.n_head,
-        key_dim=outline.full.head_dim,
-        value_dim=outline.full.value_dim,
-        kv_heads=(outline.full.kv_heads,),
-        windows=(None,),
-        layer_states=(0,),
-        n_ff=target.n_ff,
-        weights_bytes=layer + joined,
-        embedding_bytes=0,
-        output_bytes=0,
-        active_bytes=read + joined + target.read_output_bytes,
-        max_context=target.max_context,
-        n_expert=target.n_expert,
-        n_expert_used=target.n_expert_used,
+        weights_bytes=target.bytes_of_layer(0) + join_bytes,
+        active_bytes=layer_read_bytes + join_bytes + target.read_output_bytes,
     )
+    return replace(shape, n_expert=target.n_expert, n_expert_used=target.n_expert_used)
 
 
 def shape_of_draft(draft: DraftEntry, target: EntryShape) -> ModelShape | None:
@@ -205,87 +237,79 @@ def shape_of_draft(draft: DraftEntry, target: EntryShape) -> ModelShape | None:
     kind = draft_type(draft)
     if kind is None or draft.kv_bytes_per_token is None:
         return None
-    if draft.kind in BLOCKS:
-        return _block_shape(draft, target, draft.sizes[kind])
-    if draft.kind == MTP:
-        return _assistant_shape(target, draft.sizes[kind])
-    is_head = draft.kind == EAGLE
-    num_layers, head_dim, kv_heads = _heads(draft.kv_bytes_per_token, (1,) if is_head else SMALL_LAYERS)
-    width, n_ff = (target.n_embd, target.n_ff) if is_head else (SMALL_WIDTH, SMALL_FF)
     num_bytes = draft.sizes[kind]
-    embedding = _own_embeddings(draft, target, num_bytes) if is_head else num_bytes // 4
-    if is_head and kind in HEAVY_BITS:
+    if draft.kind in BLOCKS:
+        return _block_shape(draft, target, num_bytes)
+    if draft.kind == MTP:
+        return _assistant_shape(target, num_bytes)
+    if draft.kind == EAGLE:
+        return _eagle_shape(draft, target, num_bytes, kind)
+    return _small_model_shape(draft, target, num_bytes)
+
+
+def _eagle_shape(draft: DraftEntry, target: EntryShape, num_bytes: int, kind: str) -> ModelShape:
+    """Return the shape of an EAGLE head as it is loaded: as wide as its target, and requantized if that is lighter."""
+    embedding = _own_embeddings(draft, target, num_bytes)
+    if kind in HEAVY_BITS:
         num_bytes = _light_bytes(num_bytes, embedding, HEAVY_BITS[kind])
-    return ModelShape(
-        architecture=EAGLE if is_head else target.architecture,
-        num_taps=NUM_TAPS if is_head else 0,
-        n_layer=num_layers,
-        n_embd=width,
-        n_vocab=target.n_vocab,
-        n_head=max(width // head_dim, kv_heads),
-        key_dim=head_dim,
-        value_dim=head_dim,
-        kv_heads=(kv_heads,) * num_layers,
-        windows=(None,) * num_layers,
-        layer_states=(0,) * num_layers,
-        n_ff=n_ff,
+    return _draft_shape(
+        EAGLE,
+        target,
+        _fit_layers(draft, (1,), n_embd=target.n_embd, n_ff=target.n_ff),
+        num_taps=NUM_TAPS,
         weights_bytes=num_bytes,
         embedding_bytes=embedding,
-        output_bytes=0,
-        active_bytes=num_bytes - embedding if is_head else num_bytes,
-        max_context=target.max_context,
-        tied_output_bytes=0 if is_head else embedding,
+        active_bytes=num_bytes - embedding,
     )
+
+
+def _small_model_shape(draft: DraftEntry, target: EntryShape, num_bytes: int) -> ModelShape:
+    """Return the shape of a small model, a quarter of which is assumed to be embeddings tied to its output."""
+    shape = _draft_shape(
+        target.architecture,
+        target,
+        _fit_layers(draft, SMALL_LAYERS, n_embd=SMALL_WIDTH, n_ff=SMALL_FF),
+        weights_bytes=num_bytes,
+        embedding_bytes=num_bytes // 4,
+        active_bytes=num_bytes,
+    )
+    return replace(shape, tied_output_bytes=num_bytes // 4)
 
 
 def _block_shape(draft: DraftEntry, target: EntryShape, num_bytes: int) -> ModelShape:
     """Return the shape of a block-drafting head: as wide as its target, whose output it borrows and reads."""
-    num_layers, head_dim, kv_heads = _heads(draft.kv_bytes_per_token or 0, BLOCK_LAYERS)
-    borrowed = int(target.n_vocab * target.n_embd * Q6_K_BITS / 8)
-    return ModelShape(
-        architecture=BLOCK,
-        num_taps=num_layers,
-        block_size=draft.num_draft_tokens,
-        n_layer=num_layers,
-        n_embd=target.n_embd,
-        n_vocab=target.n_vocab,
-        n_head=max(target.n_embd // head_dim, kv_heads),
-        key_dim=head_dim,
-        value_dim=head_dim,
-        kv_heads=(kv_heads,) * num_layers,
-        windows=(None,) * num_layers,
-        layer_states=(0,) * num_layers,
-        n_ff=target.n_ff,
+    layers = _fit_layers(draft, BLOCK_LAYERS, n_embd=target.n_embd, n_ff=target.n_ff)
+    borrowed_bytes = int(target.n_vocab * target.n_embd * Q6_K_BITS / 8)
+    shape = _draft_shape(
+        BLOCK,
+        target,
+        layers,
+        num_taps=layers.num_layers,
         weights_bytes=num_bytes,
-        embedding_bytes=0,
-        output_bytes=0,
-        active_bytes=num_bytes + borrowed,
-        max_context=target.max_context,
+        active_bytes=num_bytes + borrowed_bytes,
     )
+    return replace(shape, block_size=draft.num_draft_tokens)
 
 
 def _assistant_shape(target: EntryShape, num_bytes: int) -> ModelShape:
     """Return the shape of MTP layers in a separate file: half of it is their output, and they keep no KV cache."""
-    return ModelShape(
-        architecture=MTP,
+    layers = _DraftLayers(ASSISTANT_LAYERS, HEAD_DIMS[0], 0, SMALL_WIDTH, SMALL_WIDTH // HEAD_DIMS[0], SMALL_FF)
+    shape = _draft_shape(
+        MTP,
+        target,
+        layers,
         num_taps=1,
-        n_layer=ASSISTANT_LAYERS,
-        n_embd=SMALL_WIDTH,
-        n_vocab=target.n_vocab,
-        n_head=max(SMALL_WIDTH // HEAD_DIMS[0], 1),
-        key_dim=HEAD_DIMS[0],
-        value_dim=HEAD_DIMS[0],
-        kv_heads=(0,) * ASSISTANT_LAYERS,
-        windows=(None,) * ASSISTANT_LAYERS,
-        layer_states=(0,) * ASSISTANT_LAYERS,
-        n_ff=SMALL_FF,
         weights_bytes=num_bytes,
         embedding_bytes=num_bytes // 2,
-        output_bytes=0,
         active_bytes=num_bytes,
-        max_context=target.max_context,
-        tied_output_bytes=num_bytes // 2,
     )
+    return replace(shape, tied_output_bytes=num_bytes // 2)
+
+
+def _fit_layers(draft: DraftEntry, likely_layers: Sequence[int], *, n_embd: int, n_ff: int) -> _DraftLayers:
+    """Return layers of this width whose keys and values take what the entry states, the likely numbers first."""
+    num_layers, head_dim, kv_heads = _heads(draft.kv_bytes_per_token or 0, likely_layers)
+    return _DraftLayers(num_layers, head_dim, kv_heads, n_embd, max(n_embd // head_dim, kv_heads), n_ff)
 
 
 def _heads(kv_bytes_per_token: int, layers: Sequence[int]) -> tuple[int, int, int]:

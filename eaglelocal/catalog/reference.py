@@ -19,7 +19,7 @@ from pathlib import Path
 
 from eaglelocal.errors import UsageError
 
-SUFFIX = ".gguf"
+GGUF_SUFFIX = ".gguf"
 UNDERSTOOD = (
     "`demo`, `demo@SIZE[:TYPE]` such as `demo@1b:bf16`, a catalogue entry such as `qwen3-8b:Q5_K_M`, "
     "`user/repo:Q4_K_M`, or the path of a .gguf file"
@@ -81,4 +81,4 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
 
 def looks_like_path(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> bool:
     """Return whether the text is a path: `x.gguf`, `./x`, `/x`, `~/x`, or the name of something that exists."""
-    return text.endswith(SUFFIX) or text.startswith(("/", "./", "../", "~")) or exists(text)
+    return text.endswith(GGUF_SUFFIX) or text.startswith(("/", "./", "../", "~")) or exists(text)

@@ -136,8 +136,7 @@ def find(settings: Settings, output: Output) -> FoundTarget:
 
 def understand(reference: str, found: FoundTarget) -> ReadHead:
     from eaglelocal.hub.heads.convert import read_head
-    from eaglelocal.hub.heads.head_folder import read_published
-    from eaglelocal.hub.heads.head_source import head_folder
+    from eaglelocal.hub.heads.head_folder import head_folder, read_published
 
     folder, name = head_folder(reference)
     return read_head(read_published(folder), found.header, found.info, name=name)

@@ -31,7 +31,7 @@ def probe(as_json: flags.AsJson = False, measure: Measure = False) -> None:
     eaglelocal probe --json | jq .memory
     """
     from eaglelocal.probe.bandwidth import add_bandwidth
-    from eaglelocal.probe.machine_json import to_json
+    from eaglelocal.probe.machine import to_json
     from eaglelocal.probe.probe import probe as probe_machine
 
     output = standard_output()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from eaglelocal.hub.download import DownloadOrder, DownloadProgress
     from eaglelocal.hub.draft_resolver import FoundDraft
     from eaglelocal.hub.hub_errors import RetryPolicy
-    from eaglelocal.hub.hub_references import PullPlan
+    from eaglelocal.hub.pull_plan import PullPlan
     from eaglelocal.hub.target_resolver import FoundTarget
 
 MAX_FILES_SHOWN = 8
@@ -90,7 +90,7 @@ def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> P
     None for the embedded model. Raises UsageError.
     """
     from eaglelocal.cli.choose_build import choose_build
-    from eaglelocal.hub.hub_references import plan_pull
+    from eaglelocal.hub.pull_plan import plan_pull
 
     planned = choose_build(target, draft=draft) if quant is None else None
     if planned is None:
@@ -139,7 +139,7 @@ def ordered(want: PullPlan, output: Output) -> list[DownloadOrder]:
 
 def with_eyes(orders: list[DownloadOrder], mmproj: str) -> list[DownloadOrder]:
     """Return the orders; the first, the model's, includes a projector if its repository has one."""
-    from eaglelocal.hub.pull_plan import add_projector
+    from eaglelocal.hub.download_orders import add_projector
 
     return [add_projector(order, mmproj) if not number else order for number, order in enumerate(orders)]
 
@@ -161,7 +161,7 @@ def ordered_target(want: PullPlan, patience: RetryPolicy, output: Output) -> Dow
 
     If a planned quantization is missing, the usual one is taken; raises UsageError if the user asked for it.
     """
-    from eaglelocal.hub.pull_plan import order_draft, order_model
+    from eaglelocal.hub.download_orders import order_draft, order_model
 
     try:
         return order_draft(want.target, patience)
@@ -183,7 +183,7 @@ def with_nearest(problem: DownloadError, repo: str) -> DownloadError:
 
 def ordered_draft(want: PullPlan, patience: RetryPolicy, output: Output) -> list[DownloadOrder]:
     """Look up the draft. If that fails, raise only if it was asked for by name: the model runs without one."""
-    from eaglelocal.hub.pull_plan import order_draft
+    from eaglelocal.hub.download_orders import order_draft
 
     if want.draft is None:
         return []
@@ -206,7 +206,8 @@ def patience_of(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> R
 
 def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_verified: bool = False) -> None:
     """Show the files, ask and fetch them. Raises Cancelled if the answer is no."""
-    from eaglelocal.hub.download import check_disk, check_names, download_files, free_bytes, missing_bytes
+    from eaglelocal.hub.download import check_disk, check_names, download_files, missing_bytes
+    from eaglelocal.probe.probe import free_bytes
 
     cache = locations.hub_cache_dir()
     check_names(orders, cache)
@@ -279,8 +280,8 @@ def check(want: PullPlan, orders: Sequence[DownloadOrder], output: Output) -> No
     Raises ModelFileError on a file that cannot run, IncompatibleError if a draft that was asked for does not fit.
     """
     from eaglelocal.gguf.mtp import has_mtp
+    from eaglelocal.hub.download_orders import needs_import
     from eaglelocal.hub.inventory import HEAD, describe_file
-    from eaglelocal.hub.pull_plan import needs_import
     from eaglelocal.hub.target_resolver import read_target
 
     if needs_import(orders[0]):
@@ -332,7 +333,7 @@ def check_draft(order: DownloadOrder, of: DownloadOrder, target: FoundTarget, ou
 
     A head that must be imported first is only mentioned. Raises IncompatibleError or ModelFileError.
     """
-    from eaglelocal.hub.pull_plan import needs_import
+    from eaglelocal.hub.download_orders import needs_import
 
     if needs_import(order):
         return say_import(order, of.reference, output)

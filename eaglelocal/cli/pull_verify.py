@@ -14,7 +14,7 @@ from eaglelocal.errors import EagleLocalError, ModelFileError
 
 if TYPE_CHECKING:
     from eaglelocal.hub.download import DownloadOrder
-    from eaglelocal.hub.hub_references import PullPlan
+    from eaglelocal.hub.pull_plan import PullPlan
     from eaglelocal.hub.verification import PromisedFile
 
 

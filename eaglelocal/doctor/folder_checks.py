@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from eaglelocal.doctor.finding import Finding, ok, problem, warning
+from eaglelocal.doctor.finding import Finding, format_gib, ok, problem, warning
 from eaglelocal.doctor.installation import Disk, Installation
 
 LEAST_FREE_BYTES = 2 << 30  # smaller than any useful model
@@ -17,7 +17,7 @@ def disks(facts: Installation) -> Finding:
     """Check free space and write access of each disk; return the worst finding."""
     downloads = next((disk.folder for disk in facts.disks if disk.holds == "downloads"), None)
     found = [finding for disk in facts.disks if (finding := _disk(disk, downloads))]
-    fine = ok("disk", "; ".join(f"{_gib(disk.free_bytes)} free for {disk.holds}" for disk in facts.disks))
+    fine = ok("disk", "; ".join(f"{format_gib(disk.free_bytes)} free for {disk.holds}" for disk in facts.disks))
     return min(found, key=lambda finding: finding.level != "problem", default=fine)
 
 
@@ -29,7 +29,7 @@ def _disk(disk: Disk, downloads: Path | None) -> Finding | None:
         return problem("disk", f"{disk.folder} for {disk.holds} cannot be written", elsewhere)
     if disk.free_bytes is None or disk.free_bytes >= LITTLE_FREE_BYTES:
         return None
-    text = f"only {_gib(disk.free_bytes)} free for {disk.holds} in {disk.folder}"
+    text = f"only {format_gib(disk.free_bytes)} free for {disk.holds} in {disk.folder}"
     return (problem if disk.free_bytes < LEAST_FREE_BYTES else warning)("disk", text, elsewhere)
 
 
@@ -70,7 +70,7 @@ def partial_downloads(facts: Installation) -> Finding | None:
     if not hub.num_partial:
         return None
     downloads = "a download was" if hub.num_partial == 1 else f"{hub.num_partial} downloads were"
-    text = f"{downloads} broken off and hold {_gib(hub.partial_bytes)}; pull them again to go on, or remove them"
+    text = f"{downloads} broken off and hold {format_gib(hub.partial_bytes)}; pull them again to go on, or remove them"
     old = "-path '*/models--*/blobs/*.incomplete' -mmin +10"  # newer ones may be running downloads
     return warning("partial_downloads", text, f"find {shlex.quote(str(hub.cache))} {old} -delete")
 
@@ -115,7 +115,3 @@ def _remove(paths: list[Path]) -> str:
     """Return the command that deletes these files alone: their folder also holds current ones."""
     names = shlex.join(path.name for path in paths)
     return f"(cd {shlex.quote(str(paths[0].parent))} && rm {names})"
-
-
-def _gib(num_bytes: int | None) -> str:
-    return "an unknown amount" if num_bytes is None else f"{num_bytes / 2**30:.1f} GiB"

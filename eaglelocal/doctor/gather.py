@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from eaglelocal import locations
 from eaglelocal.backend.llama_library import BUILD, CHECKED_VERSION
@@ -28,11 +27,9 @@ from eaglelocal.errors import UsageError
 from eaglelocal.hub.client_settings import check_settings
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe.machine import Machine
-from eaglelocal.probe.port_owner import is_taken, port_listener
-from eaglelocal.probe.probe import free_bytes
+from eaglelocal.probe.probe import attempt_or, free_bytes
+from eaglelocal.probe.process_info import is_taken, port_listener
 from eaglelocal.settings import Settings
-
-T = TypeVar("T")
 
 NAME = "eaglelocal"
 CUDA_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
@@ -54,22 +51,22 @@ def gather_facts(machine: Machine, environ: Mapping[str, str] = os.environ) -> I
     loadable = native.exists and (machine.llama_cpp.version or "").split("+")[0] == CHECKED_VERSION
     return Installation(
         machine=machine,
-        tools=_attempt(lambda: tools(environ), Tools()),
+        tools=attempt_or(lambda: tools(environ), Tools()),
         native=native,
         trial=try_library() if loadable else None,
-        device_files=_attempt(device_files, None) if sys.platform.startswith("linux") else None,
+        device_files=attempt_or(device_files, None) if sys.platform.startswith("linux") else None,
         disks=_disks(environ),
-        hub=_attempt(lambda: hub(found, environ), Hub(cache=locations.hub_cache_dir(environ))),
-        port=_attempt(lambda: port(found), Port(number=found.port)),
+        hub=attempt_or(lambda: hub(found, environ), Hub(cache=locations.hub_cache_dir(environ))),
+        port=attempt_or(lambda: port(found), Port(number=found.port)),
         wanted_version=CHECKED_VERSION,
         missing_packages=missing,
         missing_extras=extras,
         config_file=locations.config_file(),
         settings_problem=settings_problem,
         settings_hint=settings_hint,
-        stale_calibrations=_attempt(lambda: tuple(calibration_store.stale_files(machine, BUILD)), ()),
+        stale_calibrations=attempt_or(lambda: tuple(calibration_store.stale_files(machine, BUILD)), ()),
         current_build=calibration_store.build_of(BUILD, machine),
-        stale_announcements=_attempt(lambda: tuple(find_stale_files()), ()),
+        stale_announcements=attempt_or(lambda: tuple(find_stale_files()), ()),
         environ=environ,
     )
 
@@ -84,7 +81,7 @@ def tools(environ: Mapping[str, str]) -> Tools:
         hipcc=_program(environ, "hipcc", ROCM_FOLDERS),
         icpx=_program(environ, "icpx"),
         glslc=glslc,
-        missing_of_vulkan=_attempt(lambda: missing_of_vulkan(environ, has_glslc=glslc is not None), ()),
+        missing_of_vulkan=attempt_or(lambda: missing_of_vulkan(environ, has_glslc=glslc is not None), ()),
         pip=pip_command(environ),
     )
 
@@ -169,8 +166,8 @@ def _disks(environ: Mapping[str, str]) -> tuple[Disk, ...]:
         Disk(
             folder=folder,
             holds=holds,
-            free_bytes=_attempt(_free_in(folder), None),
-            is_writable=_attempt(_writable(folder), True),
+            free_bytes=attempt_or(_free_in(folder), None),
+            is_writable=attempt_or(_writable(folder), True),
         )
         for holds, folder in folders.items()
     )
@@ -255,10 +252,3 @@ def _settings(environ: Mapping[str, str]) -> tuple[Settings, str, str]:
         return Settings.load({}, environ, locations.config_file()), "", ""
     except UsageError as problem:
         return Settings(), problem.message, problem.hint
-
-
-def _attempt(ask: Callable[[], T], otherwise: T) -> T:
-    try:
-        return ask()
-    except Exception:  # one missing fact must not prevent the others
-        return otherwise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from eaglelocal.doctor.finding import Finding, ok, problem, warning
+from eaglelocal.doctor.finding import Finding, format_gib, ok, problem, warning
 from eaglelocal.doctor.installation import Installation
 from eaglelocal.doctor.repair_commands import NAMES, backend_to_build, install_driver, is_macos, reinstall
 from eaglelocal.probe.machine import Gpu, Machine
@@ -106,10 +106,10 @@ def memory(facts: Installation) -> Finding:
     found = facts.machine.memory
     if found.available_bytes is None:
         return ok("memory", "how much memory there is cannot be told")
-    free = f"{_gib(found.available_bytes)} of memory can be had"
+    free = f"{format_gib(found.available_bytes)} of memory can be had"
     little = found.available_bytes < LITTLE_MEMORY_BYTES
     if found.limit_bytes is not None and found.limit_bytes < (found.installed_bytes or math.inf):
-        text = f"{free}: the cgroup allows {_gib(found.limit_bytes)} of {_gib(found.installed_bytes)}"
+        text = f"{free}: the cgroup allows {format_gib(found.limit_bytes)} of {format_gib(found.installed_bytes)}"
         return warning("memory", text, _raise_memory(facts.machine))
     return warning("memory", f"only {free}", _hungriest(facts.machine)) if little else ok("memory", free)
 
@@ -135,7 +135,7 @@ def swap(facts: Installation) -> Finding | None:
     used = found.swap_total_bytes - found.swap_free_bytes
     if used < MUCH_SWAP_BYTES:
         return None
-    text = f"{_gib(used)} are swapped out: what is swapped back in slows decoding down"
+    text = f"{format_gib(used)} are swapped out: what is swapped back in slows decoding down"
     fits = used < (found.available_bytes or 0) // 2
     return warning("swap", text, "sudo swapoff -a && sudo swapon -a" if fits else _hungriest(facts.machine))
 
@@ -201,7 +201,3 @@ def _raise_cpus(machine: Machine) -> str:
     cores = machine.cpu.physical_cores or machine.cpu.logical_cores or 1
     commands = {"docker": f"docker update --cpus {cores} CONTAINER"}
     return commands.get(machine.system.container or "", "")
-
-
-def _gib(num_bytes: int | None) -> str:
-    return "an unknown amount" if num_bytes is None else f"{num_bytes / 2**30:.1f} GiB"

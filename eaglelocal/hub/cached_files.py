@@ -12,8 +12,7 @@ from pathlib import Path
 
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.hub_cache import CachedModel, find_repo_partials, list_repo_models, repos_in
-from eaglelocal.hub.name_lists import listed
-from eaglelocal.hub.repo_builds import RepoBuild, choose
+from eaglelocal.hub.repo_builds import RepoBuild, choose, listed
 
 
 @dataclass(frozen=True, slots=True)

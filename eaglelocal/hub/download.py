@@ -8,7 +8,7 @@ together.
 from __future__ import annotations
 
 import os
-import shutil
+import shlex
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +21,12 @@ from huggingface_hub.utils import WeakFileLock
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import SHARED, make_folder, sync_folder
 from eaglelocal.errors import DownloadError, ResourceError
-from eaglelocal.hub.disk_error import disk_trouble
 from eaglelocal.hub.hub_api import RemoteFile, RemoteRepo, shown_name
-from eaglelocal.hub.hub_cache import MAIN, repo_folder
+from eaglelocal.hub.hub_cache import MAIN, OTHER_DISK, repo_folder, write_error
 from eaglelocal.hub.hub_errors import RetryPolicy
 from eaglelocal.hub.transfer import partial_of, transfer
 from eaglelocal.hub.verification import PromisedFile
+from eaglelocal.probe.probe import free_bytes
 
 SPARE_DISK_BYTES = 64 << 20  # to be left free
 RATE_WINDOW_S = 10.0
@@ -140,20 +140,13 @@ def _there_bytes(blob: Path) -> int:
     return 0
 
 
-def free_bytes(folder: Path) -> int:
-    """Return the disk's free space for a folder that may not exist yet."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
-
-
 def check_disk(orders: Sequence[DownloadOrder], cache: Path, *, free: int) -> None:
     """Raise ResourceError, with the figures, where not everything would fit."""
     needed = missing_bytes(orders, cache)
     if needed and needed + SPARE_DISK_BYTES > free:
         raise ResourceError(
-            f"{_amount(needed)} are to be fetched, and the disk of {cache} has {_amount(free)} left",
-            hint="`eaglelocal ls` and `eaglelocal rm` make room, or HF_HUB_CACHE names a folder on another disk",
+            f"the download takes {_amount(needed)}, and the disk of {cache} has {_amount(free)} free",
+            hint=f"make room with `eaglelocal rm`, or {OTHER_DISK}",
         )
 
 
@@ -182,8 +175,7 @@ def download_files(
                 _fetch_file(order, file, cache, patience, tally)
             _write_ref(order, cache)
         except OSError as problem:  # of the disk: those of the connection were converted before
-            place = str(problem.filename or cache)
-            raise ResourceError(disk_trouble(problem, place), hint="HF_HUB_CACHE names another folder") from problem
+            raise write_error(problem, str(problem.filename or cache)) from problem
     return [snapshot_link(order, order.files[0], cache) for order in orders]
 
 
@@ -219,7 +211,7 @@ def discard_file(order: DownloadOrder, file: RemoteFile, cache: Path) -> None:
             try:
                 path.unlink(missing_ok=True)
             except OSError as problem:
-                raise ResourceError(disk_trouble(problem, str(path)), hint="check who owns the file") from problem
+                raise write_error(problem, str(path), hint=f"ls -ld {shlex.quote(str(path))}") from problem
 
 
 def _is_whole(path: Path, file: RemoteFile) -> bool:
@@ -247,7 +239,7 @@ def _locked(order: DownloadOrder, file: RemoteFile, cache: Path, tally: ByteCoun
     try:
         make_folder(folder, SHARED)
     except OSError as problem:
-        raise ResourceError(disk_trouble(problem, str(folder)), hint="HF_HUB_CACHE names another folder") from problem
+        raise write_error(problem, str(folder)) from problem
     with ExitStack() as stack:
         while True:
             try:

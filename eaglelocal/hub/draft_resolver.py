@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.catalog.catalog import DRAFT_WORDS, load_catalog
 from eaglelocal.catalog.reference import File, parse_reference
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.block_info import BlockInfo
@@ -32,7 +32,6 @@ from eaglelocal.hub.pulled_drafts import pulled_draft
 from eaglelocal.hub.target_resolver import FoundTarget, label_of
 from eaglelocal.hub.typed_path import existing_file
 
-WORDS = ("auto", "ngram", "mtp", "none")
 NOTHING_KNOWN = "no head is known for this target"
 UNDERSTOOD = "`auto`, `ngram`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the catalogue, or the path of a .gguf file"
 
@@ -78,7 +77,7 @@ def _path_of(reference: str) -> Path:
             return existing_file(reference, hint="`--draft auto` takes what is there")
         wanted = resolve_draft_reference(reference, catalog)
     except UsageError:
-        near = difflib.get_close_matches(reference, [*WORDS, *catalog.drafts, *catalog.targets], n=1)
+        near = difflib.get_close_matches(reference, [*DRAFT_WORDS, *catalog.drafts, *catalog.targets], n=1)
         guess = f"did you mean `{near[0]}`? " if near else ""
         raise UsageError(f"unknown draft {reference!r}", hint=f"{guess}understood are {UNDERSTOOD}") from None
     return find_cached(locations.hub_cache_dir(), wanted).path

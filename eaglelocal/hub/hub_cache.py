@@ -9,16 +9,20 @@ A model counts only when every part of it is in one snapshot. Reads names and si
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelocal.hub.repo_builds import SUFFIX, RepoBuild, builds_of
+from eaglelocal.catalog.reference import GGUF_SUFFIX
+from eaglelocal.errors import ResourceError
+from eaglelocal.hub.repo_builds import RepoBuild, builds_of
 
 PREFIX = "models--"
 PARTIAL = ".incomplete"
 MAIN = "main"
+OTHER_DISK = "export HF_HUB_CACHE=/a/folder/on/another/disk"  # a hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,13 @@ class Partial:
     path: Path
     size_bytes: int
     modified_at: float
+
+
+def write_error(problem: OSError, path: str, *, hint: str = OTHER_DISK) -> ResourceError:
+    """Return the error for a file that could not be written or deleted, with the reason that the system gives."""
+    if problem.errno == errno.ENOSPC:
+        return ResourceError(f"the disk of {path} is full", hint=hint)
+    return ResourceError(f"cannot write {path}: {problem.strerror or problem}", hint=hint)
 
 
 def repo_folder(cache: Path, repo: str) -> Path:
@@ -90,7 +101,7 @@ def snapshots_of(cache: Path, repo: str) -> Iterator[CachedModel]:
 
 def names_in(snapshot: Path) -> list[str]:
     """Return the GGUF files in a snapshot whose bytes are there, by their names in the repository."""
-    found = (path for path in snapshot.rglob("*") if path.name.lower().endswith(SUFFIX) and path.is_file())
+    found = (path for path in snapshot.rglob("*") if path.name.lower().endswith(GGUF_SUFFIX) and path.is_file())
     return sorted(path.relative_to(snapshot).as_posix() for path in found)
 
 

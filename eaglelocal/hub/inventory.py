@@ -18,13 +18,12 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import is_mtp_alone
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.file_quantization import quantization_of
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.hub_cache import CachedModel, list_models
 from eaglelocal.hub.inflation.demo_sizes import TYPES
 from eaglelocal.hub.inflation.inflate import DEFAULT_SIZE, DemoSize, inflated_paths
 from eaglelocal.hub.projector_resolver import projector_of_hub
-from eaglelocal.hub.repo_builds import quant_of
+from eaglelocal.hub.repo_builds import quant_of, quantization_of
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources
 
 EMBEDDED, GENERATED, IMPORTED, TRAINED, HUB = "embedded", "generated", "imported head", "trained head", "hub"

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from eaglelocal.hub.repo_builds import SUFFIX, RepoBuild, builds_of, quant_of, without_quant
+from eaglelocal.catalog.reference import GGUF_SUFFIX
+from eaglelocal.hub.repo_builds import RepoBuild, builds_of, quant_of, without_quant
 
 # An image's embeddings differ from those of F32 by 0.06 % (F16), 0.5 % (BF16) and 1.5 % (Q8_0). On a CPU these types
 # take about as long; every GPU reads F16.
@@ -43,12 +44,12 @@ class NamedProjector:
 
 
 def projectors_in(names: Iterable[str]) -> list[str]:
-    return sorted(name for name in names if name.lower().endswith(SUFFIX) and _PROJECTOR.search(_last(name)))
+    return sorted(name for name in names if name.lower().endswith(GGUF_SUFFIX) and _PROJECTOR.search(_last(name)))
 
 
 def named(name: str, *told: str) -> NamedProjector:
     """Return a projector by its file's name and by the names that its header states (`told`)."""
-    stem = _last(name)[: -len(SUFFIX)]
+    stem = _last(name)[: -len(GGUF_SUFFIX)]
     return NamedProjector(name, quant_of(stem), frozenset(filter(None, map(plain, (stem, *told)))))
 
 
@@ -82,7 +83,7 @@ def whose(found: Sequence[NamedProjector], calls: Iterable[str], *, is_alone: bo
 
 
 def _stem(each: NamedProjector) -> str:
-    return _last(each.name)[: -len(SUFFIX)]
+    return _last(each.name)[: -len(GGUF_SUFFIX)]
 
 
 def _last(name: str) -> str:

@@ -18,13 +18,13 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.projector import Projector, check_projector, is_audio_only
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.file_quantization import quantization_of
 from eaglelocal.hub.hub_cache import names_in, snapshot_of
+from eaglelocal.hub.hub_references import AUTO, NONE
 from eaglelocal.hub.projector_names import NamedProjector, models_in, named, projectors_in, whose
+from eaglelocal.hub.repo_builds import quantization_of
 from eaglelocal.hub.target_resolver import FoundTarget
 from eaglelocal.hub.typed_path import existing_file, gguf_names
 
-AUTO, NONE = "auto", "none"
 AUTO_HINT = "`--mmproj auto` takes what lies beside the model"
 NAMES = ("general.name", "general.base_model.0.name")
 

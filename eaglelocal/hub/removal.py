@@ -7,14 +7,13 @@ repository is a link to them. What an emptied snapshot leaves behind is tidied a
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eaglelocal.errors import ResourceError
-from eaglelocal.hub.disk_error import disk_trouble
 from eaglelocal.hub.hub_cache import (
     PARTIAL,
     CachedModel,
@@ -24,6 +23,7 @@ from eaglelocal.hub.hub_cache import (
     names_in,
     repo_folder,
     snapshots_of,
+    write_error,
 )
 from eaglelocal.hub.projector_names import projectors_in
 
@@ -78,7 +78,8 @@ def remove(removal: Removal) -> None:
         if removal.repo_folder is not None:
             _tidy(removal.repo_folder)
     except OSError as problem:
-        raise ResourceError(disk_trouble(problem, str(problem.filename)), hint="check who owns the file") from problem
+        failed = str(problem.filename)
+        raise write_error(problem, failed, hint=f"ls -ld {shlex.quote(failed)}") from problem
 
 
 def _useless_projectors(cache: Path, repo: str, gone: Sequence[CachedModel]) -> Iterator[Path]:

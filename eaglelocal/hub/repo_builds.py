@@ -6,15 +6,19 @@ whether they are on a hub or on disk.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.name_lists import listed
+from eaglelocal.gguf.file_type import stated_type
+from eaglelocal.gguf.header import Header
 
-SUFFIX = ".gguf"
+MAX_NAMES = 12  # in one sentence
+MAX_COMPARED = 1000  # comparing names is slow
 # if none is asked for: the best form of four bits that there is, as the catalogue's sizes assume
 DEFAULTS = ("Q4_K_M", "UD-Q4_K_XL", "MXFP4", "MXFP4_MOE", "Q4_K_S", "IQ4_XS", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0")
 
@@ -49,7 +53,7 @@ class RepoBuild:
     @property
     def tag(self) -> str:
         """The part of its reference after the colon: the quantization, else the file's name."""
-        return self.quant or f"{self.stem}{SUFFIX}"
+        return self.quant or f"{self.stem}{GGUF_SUFFIX}"
 
 
 def builds_of(names: Iterable[str]) -> tuple[RepoBuild, ...]:
@@ -57,9 +61,9 @@ def builds_of(names: Iterable[str]) -> tuple[RepoBuild, ...]:
     parts: dict[str, dict[int, str]] = defaultdict(dict)
     counts: dict[str, int] = {}
     for name in names:
-        if not name.lower().endswith(SUFFIX) or _NO_MODEL.search(name):
+        if not name.lower().endswith(GGUF_SUFFIX) or _NO_MODEL.search(name):
             continue
-        stem, number, count = _place(name[: -len(SUFFIX)])
+        stem, number, count = _place(name[: -len(GGUF_SUFFIX)])
         parts[stem][number] = name
         counts[stem] = max(count, counts.get(stem, 1))
     return tuple(
@@ -81,6 +85,11 @@ def quant_of(stem: str) -> str:
         if found:
             return canonical(found[-1])
     return ""
+
+
+def quantization_of(header: Header) -> str:
+    """Return `UD-Q4_K_XL` or the like; empty if unknown. Names go first: they state mixtures without a type number."""
+    return quant_of(header.path.stem) or stated_type(header)
 
 
 def without_quant(text: str) -> str:
@@ -139,9 +148,9 @@ def _default(builds: Sequence[RepoBuild]) -> list[RepoBuild]:
 
 def _is_named(build: RepoBuild, wanted: str) -> bool:
     wanted = wanted.lower()
-    return wanted.endswith(SUFFIX) and any(
+    return wanted.endswith(GGUF_SUFFIX) and any(
         name.lower() == wanted or name.lower().endswith(f"/{wanted}")
-        for name in (*build.names, f"{build.stem}{SUFFIX}")
+        for name in (*build.names, f"{build.stem}{GGUF_SUFFIX}")
     )
 
 
@@ -154,3 +163,15 @@ def _nothing(builds: Sequence[RepoBuild], repo: str) -> UsageError:
         missing = f"{len(builds[0].names)} of {builds[0].num_parts} parts of {builds[0].stem}"
         return UsageError(f"{repo} has only {missing}", hint="choose another repository")
     return UsageError(f"{repo} has no GGUF files", hint=f"repositories with GGUFs are often called {repo}-GGUF")
+
+
+def listed(names: Iterable[str], *, like: str = "", joint: str = ", ") -> str:
+    """Return `Q4_K_M, Q8_0 and 2980 more`, in the order given; if too many, those that resemble `like` first."""
+    every = list(dict.fromkeys(names))
+    if like and len(every) > MAX_NAMES:
+        near = difflib.get_close_matches(like.lower(), [name.lower() for name in every[:MAX_COMPARED]], MAX_NAMES, 0.3)
+        ranks = {name: rank for rank, name in enumerate(near)}
+        every.sort(key=lambda name: ranks.get(name.lower(), len(ranks)))
+    left = len(every) - MAX_NAMES
+    shown = joint.join(every[:MAX_NAMES])
+    return f"{shown} and {left} more" if left > 0 else shown

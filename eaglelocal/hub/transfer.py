@@ -15,9 +15,8 @@ from typing import BinaryIO
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import SHARED, make_folder
 from eaglelocal.errors import DownloadError, ResourceError
-from eaglelocal.hub.disk_error import disk_trouble
 from eaglelocal.hub.hub_api import CHUNK_BYTES, RemoteFile, RemoteRepo, Stream, opened
-from eaglelocal.hub.hub_cache import PARTIAL
+from eaglelocal.hub.hub_cache import PARTIAL, write_error
 from eaglelocal.hub.hub_errors import PROBLEMS, RetryPolicy, explained
 from eaglelocal.hub.verification import SHA256_CHARS, new_hash
 
@@ -114,7 +113,7 @@ def transfer(repo: RemoteRepo, file: RemoteFile, blob: Path, *, patience: RetryP
 
 
 def _unwritten(problem: OSError, path: str) -> ResourceError:
-    return ResourceError(disk_trouble(problem, path), hint="make room; the same command goes on from there")
+    return write_error(problem, path, hint="make room with `eaglelocal rm`; the same command resumes the download")
 
 
 def _measure(file: RemoteFile) -> str:
@@ -128,7 +127,7 @@ def _opened_partial(partial: Path) -> BinaryIO:
         partial.touch()
         return partial.open("r+b")
     except OSError as problem:
-        raise ResourceError(disk_trouble(problem, str(partial)), hint="HF_HUB_CACHE names another folder") from problem
+        raise write_error(problem, str(partial)) from problem
 
 
 def _complete(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: RetryPolicy) -> None:

@@ -9,9 +9,9 @@ import difflib
 import os
 from pathlib import Path
 
+from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.errors import ModelFileError
 
-SUFFIX = ".gguf"
 MAX_LISTED = 500  # names looked at in a folder, so that a wrong path never walks a whole disk
 
 
@@ -32,7 +32,7 @@ def gguf_names(folder: Path) -> list[str]:
             names = [entry.name for entry, _ in zip(entries, range(MAX_LISTED), strict=False)]
     except OSError:
         return []
-    return sorted(name for name in names if name.endswith(SUFFIX))
+    return sorted(name for name in names if name.endswith(GGUF_SUFFIX))
 
 
 def _one_of(folder: Path) -> str:

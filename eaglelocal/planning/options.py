@@ -24,7 +24,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.loaded_tensors import TOKEN_EMBEDDING, is_expert, is_input, loaded_tensors
 from eaglelocal.gguf.model_shape import BLOCK, ModelShape, read_draft_shape, shape_of
 from eaglelocal.gguf.projector import Projector
-from eaglelocal.hub.file_quantization import quantization_of
+from eaglelocal.hub.repo_builds import quantization_of
 from eaglelocal.planning.model_age import Age, age_of, age_of_file
 from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, PredictedAcceptance
 from eaglelocal.planning.quality import NATIVE, effective_b

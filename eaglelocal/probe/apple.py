@@ -9,6 +9,7 @@ from typing import cast
 from eaglelocal.core.json_text import read_object
 from eaglelocal.probe.machine import Unified
 from eaglelocal.probe.subprocess_calls import ask_text
+from eaglelocal.probe.system_files import parse_count
 
 SYSCTL = "/usr/sbin/sysctl"
 SYSTEM_PROFILER = ("/usr/sbin/system_profiler", "SPDisplaysDataType", "-json", "-detailLevel", "basic")
@@ -55,14 +56,14 @@ def unified_from(
     displays: str | None = None,
 ) -> Unified:
     """Build it from the programs' output. A limit of 0 is the system's default; `working_set` is Metal's own figure."""
-    total, limit = _number(memory_bytes), _number(limit_mib)
+    total, limit = parse_count(memory_bytes), parse_count(limit_mib)
     owners = limit * 1024 * 1024 if limit else None
     cores, metal = parse_displays(displays or "")
     return Unified(
         chip=chip or None,
         total_bytes=total,
         gpu_limit_bytes=owners,
-        working_set_bytes=_plausible(_number(working_set), total) or owners or usual_working_set(total),
+        working_set_bytes=_plausible(parse_count(working_set), total) or owners or usual_working_set(total),
         gpu_cores=cores,
         metal=metal,
     )
@@ -83,15 +84,11 @@ def parse_displays(text: str) -> tuple[int | None, str | None]:
         return None, None
     family = str(gpu.get("spdisplays_mtlgpufamilysupport", ""))  # spdisplays_metal3
     version = family.removeprefix("spdisplays_metal")
-    return _number(str(gpu["sppci_cores"])), f"Metal {version}" if version.isdigit() else None
+    return parse_count(str(gpu["sppci_cores"])), f"Metal {version}" if version.isdigit() else None
 
 
 def _plausible(working_set: int | None, total: int | None) -> int | None:
     return working_set if working_set and total and total // 4 <= working_set <= total else None
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() else None
 
 
 def _ask(*arguments: str) -> str | None:

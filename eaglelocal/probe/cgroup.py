@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from eaglelocal.probe.system_files import parse_count, read_text
+
 MEMBERSHIP = Path("/proc/self/cgroup")
 ROOT = Path("/sys/fs/cgroup")
 NO_LIMIT_BYTES = 1 << 62  # v1 writes "no limit" as a number near 2^63
@@ -24,9 +26,9 @@ class Cgroups:
 
     def quota_cores(self) -> float | None:
         """Return the CPU time granted, in cores; None without a limit."""
-        new = (parse_cpu_max(_text(group / "cpu.max")) for group in self._groups(""))
+        new = (parse_cpu_max(read_text(group / "cpu.max")) for group in self._groups(""))
         old = (
-            parse_cfs(_text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us"))
+            parse_cfs(read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us"))
             for group in self._groups("cpu")
         )
         return min((cores for cores in (*new, *old) if cores is not None), default=None)
@@ -58,7 +60,7 @@ class MemoryLimit:
 
 
 def own_cgroups() -> Cgroups:
-    return Cgroups(_text(MEMBERSHIP))
+    return Cgroups(read_text(MEMBERSHIP))
 
 
 def parse_membership(text: str) -> list[tuple[tuple[str, ...], str]]:
@@ -75,12 +77,12 @@ def parse_cpu_max(text: str) -> float | None:
 
 def parse_cfs(quota: str, period: str) -> float | None:
     """Return the cores of a quota, in microseconds of CPU time per period; None for -1 or "max", no limit."""
-    quota_us, period_us = _number(quota), _number(period)
+    quota_us, period_us = parse_count(quota), parse_count(period)
     return quota_us / period_us if quota_us and period_us else None
 
 
 def parse_limit(text: str) -> int | None:
-    limit = _number(text)
+    limit = parse_count(text)
     return None if limit is None or limit >= NO_LIMIT_BYTES else limit
 
 
@@ -89,7 +91,7 @@ def parse_stat(text: str, key: str) -> int:
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name == key:
-            return _number(value) or 0
+            return parse_count(value) or 0
     return 0
 
 
@@ -106,11 +108,11 @@ def _memory(group: Path, limit_file: str, used_file: str, prefix: str) -> Memory
 
     That includes active ones, such as a model's that was read by two runs.
     """
-    limit_bytes = parse_limit(_text(group / limit_file))
+    limit_bytes = parse_limit(read_text(group / limit_file))
     if limit_bytes is None:
         return None
-    used_bytes = _number(_text(group / used_file)) or 0
-    stat = _text(group / "memory.stat")
+    used_bytes = parse_count(read_text(group / used_file)) or 0
+    stat = read_text(group / "memory.stat")
     dropped_bytes = parse_stat(stat, f"{prefix}inactive_file") + parse_stat(stat, f"{prefix}active_file")
     return MemoryLimit(limit_bytes, max(0, used_bytes - dropped_bytes))
 
@@ -121,15 +123,3 @@ def _upwards(base: Path, path: str) -> Iterator[Path]:
         names = ()
     for depth in range(len(names), -1, -1):
         yield base.joinpath(*names[:depth])
-
-
-def _number(text: str) -> int | None:
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

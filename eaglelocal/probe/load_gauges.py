@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-T = TypeVar("T")
+from eaglelocal.probe.nvml_gpus import attempt, decode
 
 CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")  # as Linux names them
 GAP_S, FIRST_S = 2.0, 0.3
@@ -71,45 +71,45 @@ class LoadSensors:
 
     def __init__(self, nvml: LiveNvml | None) -> None:
         self._nvml = nvml if nvml is not None and _opens(nvml) else None
-        count = _attempt(self._nvml.nvmlDeviceGetCount) if self._nvml is not None else 0
+        count = attempt(self._nvml.nvmlDeviceGetCount) if self._nvml is not None else 0
         self._gpus = [(index, self._handle(index)) for index in range(count or 0)]
-        _attempt(_cpu_load)  # the first call only begins the interval
+        attempt(_cpu_load)  # the first call only begins the interval
 
     def read(self) -> MachineGauge:
-        memory = _attempt(_memory)
+        memory = attempt(_memory)
         return MachineGauge(
-            cpu_load=_attempt(_cpu_load),
+            cpu_load=attempt(_cpu_load),
             used_bytes=memory[0] if memory else None,
             total_bytes=memory[1] if memory else None,
-            temperature_c=_attempt(_temperature),
+            temperature_c=attempt(_temperature),
             gpus=tuple(self._gpu(index, handle) for index, handle in self._gpus),
         )
 
     def close(self) -> None:
         if self._nvml is not None:
-            _attempt(self._nvml.nvmlShutdown)
+            attempt(self._nvml.nvmlShutdown)
 
     def _handle(self, index: int) -> object | None:
         nvml = self._nvml
-        return None if nvml is None else _attempt(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
+        return None if nvml is None else attempt(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
 
     def _gpu(self, index: int, handle: object | None) -> GpuGauge:
         nvml = self._nvml
         if nvml is None or handle is None:
             return GpuGauge(index=index)
-        memory = _attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        rates = _attempt(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-        power = _attempt(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        limit = _attempt(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        memory = attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        rates = attempt(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        power = attempt(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        limit = attempt(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
         return GpuGauge(
             index=index,
-            name=_text(_attempt(lambda: nvml.nvmlDeviceGetName(handle))),
+            name=decode(attempt(lambda: nvml.nvmlDeviceGetName(handle))),
             load=rates.gpu / 100 if rates else None,
             used_bytes=memory.total - memory.free if memory else None,
             total_bytes=memory.total if memory else None,
             power_w=power / 1000 if power is not None else None,
             limit_w=limit / 1000 if limit is not None else None,
-            temperature_c=_attempt(lambda: float(nvml.nvmlDeviceGetTemperature(handle, TEMPERATURE_GPU))),
+            temperature_c=attempt(lambda: float(nvml.nvmlDeviceGetTemperature(handle, TEMPERATURE_GPU))),
         )
 
 
@@ -175,14 +175,3 @@ def _temperature() -> float | None:
     sensors = psutil.sensors_temperatures()  # Linux and FreeBSD only
     found = [each.current for name in CPU_SENSORS for each in sensors.get(name, ())]
     return float(max(found)) if found else None
-
-
-def _attempt(ask: Callable[[], T]) -> T | None:
-    try:
-        return ask()
-    except Exception:  # one missing figure must not prevent the others
-        return None
-
-
-def _text(value: str | bytes | None) -> str | None:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

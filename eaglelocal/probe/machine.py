@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 MAX_OTHERS_SHARE = 0.2
@@ -192,3 +192,24 @@ class Machine:
     def backend_of(self, gpu: Gpu) -> str | None:
         """Return the backend of this llama.cpp that serves the GPU; None where it was built without one."""
         return next((name for name in gpu.backends if name in self.llama_cpp.backends), None)
+
+
+def to_json(machine: Machine) -> dict[str, object]:
+    """Return the keys gpus, unified, cpu, memory, disk, llama_cpp, system, unanswered; what is unknown is null."""
+    return {
+        "gpus": [
+            {**asdict(gpu), "backend": machine.backend_of(gpu), "room_bytes": gpu.room_bytes} for gpu in machine.gpus
+        ],
+        "unified": asdict(machine.unified) if machine.unified else None,
+        "cpu": asdict(machine.cpu),
+        "memory": asdict(machine.memory),
+        "disk": {"cache_free_bytes": machine.cache_free_bytes, "hub_free_bytes": machine.hub_free_bytes},
+        "llama_cpp": {
+            "version": machine.llama_cpp.version,
+            "backends": list(machine.llama_cpp.backends),
+            "folder": str(machine.llama_cpp.folder) if machine.llama_cpp.folder else None,
+            "ggml_version": machine.llama_cpp.ggml_version,
+        },
+        "system": asdict(machine.system),
+        "unanswered": list(machine.unanswered),
+    }

@@ -93,7 +93,7 @@ def read_gpus(nvml: Nvml | None) -> tuple[Gpu, ...]:
     try:
         return _devices(nvml)
     finally:
-        _attempt(lambda: nvml.nvmlShutdown())
+        attempt(lambda: nvml.nvmlShutdown())
 
 
 def capability_text(capability: tuple[int, int]) -> str:
@@ -117,11 +117,11 @@ def bandwidth_bytes_s(bus_bits: int, clock_mhz: int) -> int:
 
 
 def _devices(nvml: Nvml) -> tuple[Gpu, ...]:
-    driver = _text(_attempt(lambda: nvml.nvmlSystemGetDriverVersion()))
-    max_cuda = _then(cuda_text, _attempt(lambda: nvml.nvmlSystemGetCudaDriverVersion()))
-    num_devices = _attempt(lambda: nvml.nvmlDeviceGetCount()) or 0
+    driver = decode(attempt(lambda: nvml.nvmlSystemGetDriverVersion()))
+    max_cuda = _then(cuda_text, attempt(lambda: nvml.nvmlSystemGetCudaDriverVersion()))
+    num_devices = attempt(lambda: nvml.nvmlDeviceGetCount()) or 0
     unknown = (Gpu(index=index, driver=driver, max_cuda=max_cuda) for index in range(num_devices))
-    return tuple(_attempt(_described(nvml, gpu)) or gpu for gpu in unknown)
+    return tuple(attempt(_described(nvml, gpu)) or gpu for gpu in unknown)
 
 
 def _described(nvml: Nvml, gpu: Gpu) -> Callable[[], Gpu]:
@@ -130,13 +130,13 @@ def _described(nvml: Nvml, gpu: Gpu) -> Callable[[], Gpu]:
 
 def _device(nvml: Nvml, gpu: Gpu) -> Gpu:
     """Return the device with all that its driver states."""
-    handle = _attempt(lambda: nvml.nvmlDeviceGetHandleByIndex(gpu.index))
+    handle = attempt(lambda: nvml.nvmlDeviceGetHandleByIndex(gpu.index))
     if handle is None:  # fallen off the bus, or forbidden
         return gpu
-    name = _text(_attempt(lambda: nvml.nvmlDeviceGetName(handle)))
+    name = decode(attempt(lambda: nvml.nvmlDeviceGetName(handle)))
     memory, reserved = _memory(nvml, handle)
-    limit_mw = _attempt(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
-    mig = _attempt(lambda: bool(next(iter(nvml.nvmlDeviceGetMigMode(handle)))))
+    limit_mw = attempt(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+    mig = attempt(lambda: bool(next(iter(nvml.nvmlDeviceGetMigMode(handle)))))
     return dataclasses.replace(
         gpu,
         name=name,
@@ -145,11 +145,11 @@ def _device(nvml: Nvml, gpu: Gpu) -> Gpu:
         used_bytes=max(0, memory.total - memory.free - (reserved or 0)) if memory else None,
         reserved_bytes=reserved,
         shares_memory=any(word in (name or "") for word in SHARED_MEMORY_NAMES),
-        capability=_then(capability_text, _attempt(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))),
+        capability=_then(capability_text, attempt(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))),
         processes=_processes(nvml, handle),
         bandwidth_bytes_s=_bandwidth(nvml, handle),
-        uuid=_text(_attempt(lambda: nvml.nvmlDeviceGetUUID(handle))),
-        pci=_then(pci_address, _text(_attempt(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId))),
+        uuid=decode(attempt(lambda: nvml.nvmlDeviceGetUUID(handle))),
+        pci=_then(pci_address, decode(attempt(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId))),
         pcie=_link(nvml, handle),
         power_limit_w=None if limit_mw is None else limit_mw / 1000,
         mig=mig,
@@ -159,25 +159,25 @@ def _device(nvml: Nvml, gpu: Gpu) -> Gpu:
 
 def _memory(nvml: Nvml, handle: object) -> tuple[MemoryInfo | None, int | None]:
     """Return the device's memory and the driver's reserve; None: older drivers count the reserve as used."""
-    memory = _attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
+    memory = attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
     if memory is not None and memory.total:
         return memory, max(0, memory.total - memory.free - memory.used)
-    memory = _attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    memory = attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     return (memory, None) if memory is not None and memory.total else (None, None)
 
 
 def _bandwidth(nvml: Nvml, handle: object) -> int | None:
-    width = _attempt(lambda: nvml.nvmlDeviceGetMemoryBusWidth(handle))
-    clock = _attempt(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, CLOCK_MEM))
+    width = attempt(lambda: nvml.nvmlDeviceGetMemoryBusWidth(handle))
+    clock = attempt(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, CLOCK_MEM))
     return bandwidth_bytes_s(width, clock) if width and clock else None
 
 
 def _link(nvml: Nvml, handle: object) -> PcieLink | None:
     link = PcieLink(
-        generation=_attempt(lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
-        width=_attempt(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
-        max_generation=_attempt(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
-        max_width=_attempt(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
+        generation=attempt(lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
+        width=attempt(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
+        max_generation=attempt(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
+        max_width=attempt(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
     )
     return None if link == PcieLink() else link
 
@@ -185,8 +185,8 @@ def _link(nvml: Nvml, handle: object) -> PcieLink | None:
 def _processes(nvml: Nvml, handle: object) -> tuple[GpuProcess, ...] | None:
     """Return the other processes that compute or draw, each once; None where the driver does not say."""
     asked = (
-        _attempt(lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
-        _attempt(lambda: list(nvml.nvmlDeviceGetGraphicsRunningProcesses(handle))),
+        attempt(lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
+        attempt(lambda: list(nvml.nvmlDeviceGetGraphicsRunningProcesses(handle))),
     )
     told = [each for each in asked if each is not None]
     if not told:
@@ -202,15 +202,15 @@ def _processes(nvml: Nvml, handle: object) -> tuple[GpuProcess, ...] | None:
 
 def _name_of(nvml: Nvml, pid: int) -> str | None:
     """Return a process's name without folders and arguments, which may be private."""
-    name = _text(_attempt(lambda: nvml.nvmlSystemGetProcessName(pid)))
+    name = decode(attempt(lambda: nvml.nvmlSystemGetProcessName(pid)))
     words = (name or "").split()
     return PurePath(words[0].replace("\\", "/")).name or None if words else None
 
 
 def _slices(nvml: Nvml, handle: object) -> tuple[MigSlice, ...]:
-    num_slices = _attempt(lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
+    num_slices = attempt(lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
     indices = range(min(num_slices, MAX_SLICES))
-    found = ((index, _attempt(_handle_of_slice(nvml, handle, index))) for index in indices)
+    found = ((index, attempt(_handle_of_slice(nvml, handle, index))) for index in indices)
     return tuple(_slice(nvml, index, part) for index, part in found if part is not None)
 
 
@@ -222,14 +222,15 @@ def _slice(nvml: Nvml, index: int, handle: object) -> MigSlice:
     memory, _ = _memory(nvml, handle)
     return MigSlice(
         index=index,
-        name=_text(_attempt(lambda: nvml.nvmlDeviceGetName(handle))),
-        uuid=_text(_attempt(lambda: nvml.nvmlDeviceGetUUID(handle))),
+        name=decode(attempt(lambda: nvml.nvmlDeviceGetName(handle))),
+        uuid=decode(attempt(lambda: nvml.nvmlDeviceGetUUID(handle))),
         total_bytes=memory.total if memory else None,
         free_bytes=memory.free if memory else None,
     )
 
 
-def _attempt(ask: Callable[[], T]) -> T | None:
+def attempt(ask: Callable[[], T]) -> T | None:
+    """Return the answer of a call; None where it fails."""
     try:
         return ask()
     except Exception:  # one missing figure must not prevent the others
@@ -240,8 +241,8 @@ U = TypeVar("U")
 
 
 def _then(change: Callable[[T], U], value: T | None) -> U | None:
-    return None if value is None else _attempt(lambda: change(value))
+    return None if value is None else attempt(lambda: change(value))
 
 
-def _text(value: str | bytes | None) -> str | None:
+def decode(value: str | bytes | None) -> str | None:
     return value.decode(errors="replace") if isinstance(value, bytes) else value

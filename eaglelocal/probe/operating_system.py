@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eaglelocal.probe.machine import System
+from eaglelocal.probe.system_files import read_text
 
 CONTAINER_FILES = {".dockerenv": "docker", "run/.containerenv": "podman"}
 CONTAINER_GROUPS = ("kubepods", "docker", "libpod", "lxc", "containerd")  # in the path of the cgroup of process 1
@@ -25,8 +26,8 @@ def read_system(root: Path = Path("/"), environ: Mapping[str, str] = os.environ)
 
 def linux_system(root: Path, environ: Mapping[str, str]) -> System:
     """Read a Linux system from the files below `root`."""
-    release = parse_os_release(_text(root / "etc/os-release") or _text(root / "usr/lib/os-release"))
-    kernel = _text(root / "proc/sys/kernel/osrelease").strip()
+    release = parse_os_release(read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release"))
+    kernel = read_text(root / "proc/sys/kernel/osrelease")
     return System(
         name=release.get("PRETTY_NAME") or release.get("NAME") or None,
         kernel=kernel or None,
@@ -56,13 +57,6 @@ def _container(root: Path, environ: Mapping[str, str]) -> str | None:
             return kind
     if environ.get("container"):  # systemd-nspawn, lxc and podman set it
         return environ["container"]
-    groups = _text(root / "proc/1/cgroup")
+    groups = read_text(root / "proc/1/cgroup")
     found = next((word for word in CONTAINER_GROUPS if f"/{word}" in groups), None)
     return {"kubepods": "kubernetes", "libpod": "podman"}.get(found, found) if found else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

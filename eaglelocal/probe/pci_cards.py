@@ -13,6 +13,7 @@ from pathlib import Path
 
 from eaglelocal.probe.machine import Gpu, PcieLink
 from eaglelocal.probe.pci_names import card_name
+from eaglelocal.probe.system_files import parse_count, read_text
 
 VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
 BACKENDS = {"nvidia": ("cuda", "vulkan"), "amd": ("hip", "vulkan"), "intel": ("sycl", "vulkan")}
@@ -66,12 +67,12 @@ def _numbered(cards: list[Gpu], *, start: int = 0) -> Iterator[Gpu]:
 
 def _card(root: Path, device: Path) -> Gpu | None:
     """Return the card; None for a device that is no graphics card of these makers."""
-    vendor_id = _text(device / "vendor").removeprefix("0x")
+    vendor_id = read_text(device / "vendor").removeprefix("0x")
     vendor = VENDORS.get(vendor_id)
-    if vendor is None or not _text(device / "class").startswith(DISPLAY_CLASSES):
+    if vendor is None or not read_text(device / "class").startswith(DISPLAY_CLASSES):
         return None
-    device_id, revision = (_text(device / name).removeprefix("0x") for name in ("device", "revision"))
-    name = _text(device / "product_name") or card_name(root, vendor=vendor_id, device=device_id, revision=revision)
+    device_id, revision = (read_text(device / name).removeprefix("0x") for name in ("device", "revision"))
+    name = read_text(device / "product_name") or card_name(root, vendor=vendor_id, device=device_id, revision=revision)
     shares = _shares_memory(device, vendor, device_id, name or "")
     total, used = _lent(device) if vendor == "amd" and shares else _memory(device, vendor, device_id)
     return Gpu(
@@ -94,7 +95,7 @@ def _card(root: Path, device: Path) -> Gpu | None:
 def _memory(device: Path, vendor: str, device_id: str) -> tuple[int | None, int | None]:
     """Return total and used bytes; None where they are not known."""
     if vendor == "amd":
-        return _number(device / "mem_info_vram_total"), _number(device / "mem_info_vram_used")
+        return _read_count(device / "mem_info_vram_total"), _read_count(device / "mem_info_vram_used")
     if vendor == "intel":
         if device_id in INTEL_CARDS_GIB:
             return INTEL_CARDS_GIB[device_id] << 30, None
@@ -105,7 +106,7 @@ def _memory(device: Path, vendor: str, device_id: str) -> tuple[int | None, int 
 
 def _lent(device: Path) -> tuple[int | None, int | None]:
     """Return the bytes of main memory that amdgpu lends to integrated graphics (GTT): total and used."""
-    return _number(device / "mem_info_gtt_total"), _number(device / "mem_info_gtt_used")
+    return _read_count(device / "mem_info_gtt_total"), _read_count(device / "mem_info_gtt_used")
 
 
 def _shares_memory(device: Path, vendor: str, device_id: str, name: str) -> bool:
@@ -118,13 +119,13 @@ def _shares_memory(device: Path, vendor: str, device_id: str, name: str) -> bool
     if vendor != "amd":
         return False
     is_graphics = name.endswith("Graphics") and not {"RX", "Pro", "PRO", "Instinct"} & set(name.split())
-    own, lent = _number(device / "mem_info_vram_total") or 0, _lent(device)[0]
+    own, lent = _read_count(device / "mem_info_vram_total") or 0, _lent(device)[0]
     return (is_graphics or device_id == STRIX_HALO) and (lent is None or own <= lent)
 
 
 def _window(device: Path) -> int:
     try:
-        return largest_window(_text(device / "resource"))
+        return largest_window(read_text(device / "resource"))
     except ValueError:
         return 0
 
@@ -147,37 +148,29 @@ def _slot_end(device: Path, vendor: str) -> Path:
     bridges below a third, the root port.
     """
     try:
-        bridges = [each for each in device.resolve().parents if _text(each / "class").startswith(BRIDGE_CLASS)]
+        bridges = [each for each in device.resolve().parents if read_text(each / "class").startswith(BRIDGE_CLASS)]
     except OSError:
         return device
     if vendor == "amd":
-        own = list(itertools.takewhile(lambda each: _text(each / "vendor") == "0x1002", bridges))
+        own = list(itertools.takewhile(lambda each: read_text(each / "vendor") == "0x1002", bridges))
         return own[-1] if own else device
     return bridges[1] if vendor == "intel" and len(bridges) >= 3 else device
 
 
 def _link(device: Path) -> PcieLink | None:
     link = PcieLink(
-        generation=link_generation(_text(device / "current_link_speed")),
-        width=_number(device / "current_link_width") or None,
-        max_generation=link_generation(_text(device / "max_link_speed")),
-        max_width=_number(device / "max_link_width") or None,
+        generation=link_generation(read_text(device / "current_link_speed")),
+        width=_read_count(device / "current_link_width") or None,
+        max_generation=link_generation(read_text(device / "max_link_speed")),
+        max_width=_read_count(device / "max_link_width") or None,
     )
     return None if link == PcieLink() else link
 
 
 def _power_limit(device: Path) -> float | None:
-    microwatts = (_number(cap) for cap in sorted(device.glob("hwmon/hwmon*/power1_cap")))
+    microwatts = (_read_count(cap) for cap in sorted(device.glob("hwmon/hwmon*/power1_cap")))
     return next((value / 1e6 for value in microwatts if value), None)
 
 
-def _number(path: Path) -> int | None:
-    text = _text(path)
-    return int(text) if text.isascii() and text.isdigit() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
+def _read_count(path: Path) -> int | None:
+    return parse_count(read_text(path))

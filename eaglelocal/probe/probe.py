@@ -41,19 +41,19 @@ def probe() -> Machine:
     """Return the machine as far as it can be found out. Never raises. Memory bandwidth is looked up, not measured."""
     nvml, unanswered = _ask_nvml()
     machine = Machine(
-        gpus=_attempt(lambda: together(nvml, read_cards() if sys.platform.startswith("linux") else ()), nvml),
-        unified=_attempt(read_unified, None),
-        cpu=_attempt(_read_cpu, Cpu()),
-        memory=_attempt(_read_memory, MainMemory()),
-        cache_free_bytes=_attempt(lambda: free_bytes(locations.cache_dir()), None),
-        hub_free_bytes=_attempt(lambda: free_bytes(locations.hub_cache_dir()), None),
-        llama_cpp=_attempt(read_llama_cpp, LlamaCpp()),
-        system=_attempt(read_system, System()),
+        gpus=attempt_or(lambda: together(nvml, read_cards() if sys.platform.startswith("linux") else ()), nvml),
+        unified=attempt_or(read_unified, None),
+        cpu=attempt_or(_read_cpu, Cpu()),
+        memory=attempt_or(_read_memory, MainMemory()),
+        cache_free_bytes=attempt_or(lambda: free_bytes(locations.cache_dir()), None),
+        hub_free_bytes=attempt_or(lambda: free_bytes(locations.hub_cache_dir()), None),
+        llama_cpp=attempt_or(read_llama_cpp, LlamaCpp()),
+        system=attempt_or(read_system, System()),
         unanswered=unanswered,
     )
-    known = _attempt(lambda: stored_bandwidth(machine), None)
+    known = attempt_or(lambda: stored_bandwidth(machine), None)
     measured = dataclasses.replace(machine, cpu=dataclasses.replace(machine.cpu, bandwidth=known))
-    return _attempt(lambda: as_seen(measured, os.environ), measured)
+    return attempt_or(lambda: as_seen(measured, os.environ), measured)
 
 
 def _ask_nvml() -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
@@ -86,18 +86,18 @@ def memory_of(*, total_bytes: int, available_bytes: int, limit: MemoryLimit | No
 
 def _read_cpu() -> Cpu:
     unknown: tuple[str | None, tuple[str, ...] | None] = (None, None)
-    name, extensions = _attempt(_name_and_extensions, unknown)
+    name, extensions = attempt_or(_name_and_extensions, unknown)
     return Cpu(
         name=name or platform.processor() or None,
         architecture=platform.machine() or None,
         logical_cores=os.cpu_count(),
-        physical_cores=_attempt(lambda: psutil.cpu_count(logical=False), None),
-        allowed_cores=_attempt(lambda: len(allowed_cpus()), None),
-        quota_cores=_attempt(lambda: own_cgroups().quota_cores(), None),
+        physical_cores=attempt_or(lambda: psutil.cpu_count(logical=False), None),
+        allowed_cores=attempt_or(lambda: len(allowed_cpus()), None),
+        quota_cores=attempt_or(lambda: own_cgroups().quota_cores(), None),
         usable_threads=usable_threads(),
-        clock_mhz=_attempt(_clock_mhz, None),
+        clock_mhz=attempt_or(_clock_mhz, None),
         vector_extensions=extensions,
-        last_level_cache_bytes=_attempt(lambda: last_level_cache_bytes(allowed_cpus()), None),
+        last_level_cache_bytes=attempt_or(lambda: last_level_cache_bytes(allowed_cpus()), None),
     )
 
 
@@ -122,9 +122,9 @@ def _read_memory() -> MainMemory:
     found = memory_of(
         total_bytes=memory.total,
         available_bytes=memory.available,
-        limit=_attempt(lambda: own_cgroups().memory(), None),
+        limit=attempt_or(lambda: own_cgroups().memory(), None),
     )
-    return dataclasses.replace(_with_swap(found), huge_pages=_attempt(lambda: marked(HUGE_PAGES.read_text()), None))
+    return dataclasses.replace(_with_swap(found), huge_pages=attempt_or(lambda: marked(HUGE_PAGES.read_text()), None))
 
 
 def marked(text: str) -> str | None:
@@ -134,14 +134,15 @@ def marked(text: str) -> str | None:
 
 
 def _with_swap(memory: MainMemory) -> MainMemory:
-    swap = _attempt(psutil.swap_memory, None)
+    swap = attempt_or(psutil.swap_memory, None)
     if swap is None:
         return memory
     return dataclasses.replace(memory, swap_total_bytes=swap.total, swap_free_bytes=swap.free)
 
 
-def _attempt(ask: Callable[[], T], otherwise: T) -> T:
+def attempt_or(ask: Callable[[], T], otherwise: T) -> T:
+    """Return the answer of a call; `otherwise` where it fails."""
     try:
         return ask()
-    except Exception:  # the probe reports what it can, on any machine
+    except Exception:  # one missing fact must not prevent the others
         return otherwise

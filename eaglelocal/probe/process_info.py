@@ -6,6 +6,8 @@ owner has ended, so a process is identified by the pid together with a mark of i
 
 from __future__ import annotations
 
+import errno
+import socket
 from pathlib import Path
 
 _STATE, _BIRTH_TICKS = 0, 19  # fields of /proc/PID/stat, counted after the name
@@ -34,6 +36,37 @@ def cpu_s(pid: int) -> float | None:
     except (psutil.Error, OSError, ValueError):
         return None
     return float(times.user + times.system)
+
+
+def is_taken(host: str, port: int) -> bool:
+    """Return whether a server could not listen there, by binding for a moment. False if the host is not local."""
+    try:
+        (family, kind, _, _, address), *_ = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
+        with socket.socket(family, kind) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, for closing connections
+            trial.bind(address)
+            trial.listen(1)
+    except (OSError, OverflowError) as problem:
+        return getattr(problem, "errno", None) == errno.EADDRINUSE
+    return False
+
+
+def port_listener(port: int) -> str | None:
+    """Return name and pid of the process that listens there; None where the system does not tell this user."""
+    import psutil
+
+    try:
+        found = psutil.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return None
+    pids = (each.pid for each in found if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port)
+    pid = next((pid for pid in pids if pid), None)
+    if pid is None:
+        return None
+    try:
+        return f"{psutil.Process(pid).name()} (pid {pid})"
+    except (psutil.Error, OSError):
+        return f"pid {pid}"
 
 
 def _stat(pid: int) -> list[str] | None:

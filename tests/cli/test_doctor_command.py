@@ -18,8 +18,8 @@ from eaglelocal.cli import main
 from eaglelocal.doctor.llama_trial import try_library
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe import nvml_child
-from eaglelocal.probe.port_owner import is_taken, port_listener
 from eaglelocal.probe.probe import probe
+from eaglelocal.probe.process_info import is_taken, port_listener
 
 ROOT = Path(__file__).parents[2]
 LINUX = sys.platform.startswith("linux")

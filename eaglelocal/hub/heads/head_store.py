@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.catalog.reference import SUFFIX
+from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import PRIVATE, SHARED, make_folder
 from eaglelocal.errors import EagleLocalError, ResourceError
@@ -28,12 +28,14 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, max_file_bytes, write_streamed
+from eaglelocal.probe.probe import free_bytes
 from eaglelocal.probe.process_info import is_alive, start_mark
 
 MAX_HEADS = 64  # of one kind of target, the newest, that are read
 SPARE_DISK_BYTES = 200_000_000
 PARTIAL = ".partial"
-WRITER = re.compile(rf"{re.escape(SUFFIX)}\.(?P<pid>\d+)-(?P<birth>[\w.]+){re.escape(PARTIAL)}$")  # of a partial file
+# the name of a partial file, which holds its writer
+WRITER = re.compile(rf"{re.escape(GGUF_SUFFIX)}\.(?P<pid>\d+)-(?P<birth>[\w.]+){re.escape(PARTIAL)}$")
 TRAINED_HERE = ", trained here"  # ends the names of such heads
 
 Progress = Callable[[float], None]
@@ -194,8 +196,7 @@ def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTe
 
 
 def _check_disk(folder: Path, wanted_bytes: int) -> None:
-    found = os.statvfs(folder)
-    free = found.f_bavail * found.f_frsize
+    free = free_bytes(folder)
     if wanted_bytes + SPARE_DISK_BYTES > free:
         raise ResourceError(
             f"the head takes {wanted_bytes / 1e9:.2f} GB on disk, {free / 1e9:.2f} GB are free in {folder}",

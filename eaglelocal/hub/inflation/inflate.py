@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import write_streamed
 from eaglelocal.hub.inflation.blueprint import Blueprint, FilePlan, plan_inflation
 from eaglelocal.hub.inflation.demo_sizes import DEFAULT_SIZE, DemoSize, parse_demo_reference
+from eaglelocal.probe.probe import free_bytes
 
 __all__ = ["DEFAULT_SIZE", "DemoSize", "InflatedPaths", "inflate", "inflated_paths", "parse_demo_reference"]
 
@@ -48,10 +48,6 @@ class InflatedPaths:
         return self.target.is_file() and self.head.is_file()
 
 
-def free_disk_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
-
-
 def _no_progress(fraction: float, what: str) -> None:
     pass
 
@@ -63,7 +59,7 @@ def inflate(
     source_head: Path,
     folder: Path,
     on_progress: Progress = _no_progress,
-    free_bytes: Callable[[Path], int] = free_disk_bytes,
+    free_bytes: Callable[[Path], int] = free_bytes,
 ) -> InflatedPaths:
     """Return the inflated pair, written now unless it is there already.
 

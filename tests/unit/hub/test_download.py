@@ -21,10 +21,10 @@ from eaglelocal.errors import DownloadError, EagleLocalError, ResourceError, Usa
 from eaglelocal.hub import download, hub_api
 from eaglelocal.hub.cached_files import HubReference
 from eaglelocal.hub.download import ByteCount, DownloadOrder, DownloadProgress, download_files, missing_bytes
+from eaglelocal.hub.download_orders import order_model
 from eaglelocal.hub.hub_api import look_up
 from eaglelocal.hub.hub_cache import PARTIAL, find_partials, list_models, repo_folder
 from eaglelocal.hub.hub_errors import RetryPolicy
-from eaglelocal.hub.pull_plan import order_model
 
 REPO = "someone/tiny-GGUF"
 CONTENT = model_bytes(rows=8192)  # 2 MiB: several chunks of the client's and of the hub's
@@ -359,7 +359,7 @@ def test_a_disk_without_room_is_asked_first(hub: LoopbackHub, tmp_path: Path, wa
     order = order_of(waits.patience)
     leave_partial(tmp_path, CONTENT[:1_000_000])
     needed = len(CONTENT) - 1_000_000 + (64 << 20)
-    with pytest.raises(ResourceError, match="MB left"):
+    with pytest.raises(ResourceError, match="MB free"):
         download_files([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=needed - 1)
     assert not hub.asked_of_storage()
     download_files([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=needed)
@@ -372,7 +372,7 @@ def test_a_disk_that_becomes_full_keeps_what_came(hub: LoopbackHub, tmp_path: Pa
         error = refusal(tmp_path, waits)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert isinstance(error, ResourceError) and "goes on from there" in error.hint
+    assert isinstance(error, ResourceError) and "resumes the download" in error.hint
     assert str(partial_path(tmp_path)) in error.message
     assert 0 < find_partials(tmp_path)[0].size_bytes <= 1_000_000
     assert fetched(tmp_path, waits).read_bytes() == CONTENT

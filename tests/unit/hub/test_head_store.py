@@ -20,7 +20,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.draft_resolver import find_draft
 from eaglelocal.hub.heads import head_store
 from eaglelocal.hub.heads.convert import entries_of, tensors_of
-from eaglelocal.hub.heads.head_source import head_folder
+from eaglelocal.hub.heads.head_folder import head_folder
 from eaglelocal.hub.heads.head_store import find_unfinished_heads, head_path, heads_for, write_head_file
 from eaglelocal.hub.target_resolver import read_target
 

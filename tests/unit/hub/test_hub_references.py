@@ -8,7 +8,8 @@ from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.reference import File, Repo, parse_reference
 from eaglelocal.catalog.unsupported_drafts import unsupported_reason
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.hub_references import nearest_repo, plan_pull, resolve_hub_reference
+from eaglelocal.hub.hub_references import nearest_repo, resolve_hub_reference
+from eaglelocal.hub.pull_plan import plan_pull
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.name_lists import MAX_NAMES, listed
-from eaglelocal.hub.repo_builds import builds_of, choose, quant_of
+from eaglelocal.hub.repo_builds import MAX_NAMES, builds_of, choose, listed, quant_of
 
 QUANTS = ("Q4_K_M", "Q5_0", "IQ4_XS", "IQ3_XXS", "Q8_0", "UD-Q4_K_XL", "MXFP4", "BF16", "F16", "Q3_K_L", "TQ2_0", "F32")
 

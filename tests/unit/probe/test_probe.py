@@ -12,8 +12,7 @@ import pytest
 
 from eaglelocal.probe.cgroup import MemoryLimit
 from eaglelocal.probe.installed_library import backends_of, library_folder
-from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, MainMemory
-from eaglelocal.probe.machine_json import to_json
+from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, MainMemory, to_json
 from eaglelocal.probe.probe import free_bytes, marked, memory_of, probe
 
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.cli.probe import WIDTH, machine_lines
 from eaglelocal.probe.apple import parse_displays, unified_from, usual_working_set
-from eaglelocal.probe.machine import Bandwidth, Gpu, Machine, PcieLink, Unified
-from eaglelocal.probe.machine_json import to_json
+from eaglelocal.probe.machine import Bandwidth, Gpu, Machine, PcieLink, Unified, to_json
 from eaglelocal.probe.operating_system import wsl_version
 from eaglelocal.probe.pci_cards import largest_window, link_generation, read_cards
 from eaglelocal.probe.pci_names import pci_name
