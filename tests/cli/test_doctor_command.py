@@ -194,7 +194,7 @@ def test_a_port_that_somebody_else_has_and_files_that_were_left(
         findings = examined()
     assert findings["port"]["text"].startswith(f"port {port} is taken by ")
     assert not LINUX or f"(pid {os.getpid()})" in findings["port"]["text"]  # elsewhere only root is told
-    assert findings["partial_downloads"]["text"].startswith("a download was broken off")
+    assert findings["partial_downloads"]["text"].startswith("a download was interrupted")
     assert findings["leftovers"]["level"] == "warning"
     assert main.run(["ps"]) == 0  # the command that it names
     subprocess.run(findings["partial_downloads"]["command"], shell=True, check=True)
@@ -215,7 +215,7 @@ def test_a_library_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
     findings = examined()
     assert findings["library_loads"]["level"] == "problem"
-    assert findings["library_loads"]["text"].startswith("llama.cpp cannot be loaded: ")
+    assert findings["library_loads"]["text"].startswith("llama.cpp does not load: ")
 
 
 def test_a_library_that_crashes_and_one_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,9 +223,9 @@ def test_a_library_that_crashes_and_one_that_hangs(tmp_path: Path, monkeypatch: 
     package.mkdir()
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
     (package / "__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
-    assert try_library().failure == "it crashes (SIGILL: an instruction that this processor does not have)"
+    assert try_library().failure == "it crashes (SIGILL: an instruction this processor does not have)"
     (package / "__init__.py").write_text("import time\ntime.sleep(60)\n")
-    assert try_library(timeout_s=1.5).failure == "it is not loaded after 1.5 s"
+    assert try_library(timeout_s=1.5).failure == "it did not load within 1.5 s"
 
 
 def test_our_own_part_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
