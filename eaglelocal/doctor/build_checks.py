@@ -77,9 +77,8 @@ def check_toolkit(facts: Installation) -> Finding | None:
         return None
     text = f"to build llama.cpp for {BACKEND_NAMES[backend]}, this is missing: {', '.join(missing)}"
     if NEWER_HEADERS in missing:
-        return problem(
-            "toolkit", f"{text}; this system's headers are older, install newer ones from https://vulkan.lunarg.com", ""
-        )
+        newer = "this system's headers are older, install newer ones from https://vulkan.lunarg.com"
+        return problem("toolkit", f"{text}; {newer}")
     return problem("toolkit", text, install_toolkit(backend, facts.machine.system))
 
 

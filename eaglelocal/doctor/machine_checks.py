@@ -146,9 +146,7 @@ def check_swap(facts: Installation) -> Finding | None:
         return None
     text = f"{format_gib(used)} are swapped out; swapping them back in slows decoding down"
     fits = used < (found.available_bytes or 0) // 2
-    return warning(
-        "swap", text, "sudo swapoff -a && sudo swapon -a" if fits else _list_processes(facts.machine)
-    )
+    return warning("swap", text, "sudo swapoff -a && sudo swapon -a" if fits else _list_processes(facts.machine))
 
 
 def list_visible_gpus(machine: Machine) -> list[Gpu]:
