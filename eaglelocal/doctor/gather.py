@@ -29,7 +29,7 @@ from eaglelocal.hub.client_settings import check_settings
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import attempt_or, free_bytes
-from eaglelocal.probe.process_info import is_taken, port_listener
+from eaglelocal.probe.process_info import find_port_listener, is_port_taken
 from eaglelocal.settings import Settings
 
 NAME = "eaglelocal"
@@ -234,9 +234,9 @@ def read_port(settings: Settings) -> Port:
     number = settings.port
     if number in [server.port for server in find_running_servers(remove_stale=False)]:
         return Port(number=number)
-    if not is_taken(settings.host, number):
+    if not is_port_taken(settings.host, number):
         return Port(number=number)
-    return Port(number=number, taken_by=port_listener(number) or "another program")
+    return Port(number=number, taken_by=find_port_listener(number) or "another program")
 
 
 def _load_settings(environ: Mapping[str, str]) -> tuple[Settings, str, str]:

@@ -48,7 +48,7 @@ def check_gpu_driver(facts: Installation) -> Finding | None:
         return problem(
             "gpu_driver", "; ".join(machine.unanswered), "nvidia-smi"
         )  # it shows whether the driver hangs or is slow
-    mute = [gpu for gpu in machine.gpus if gpu.is_mute]
+    mute = [gpu for gpu in machine.gpus if gpu.is_unresponsive]
     if not mute:
         return None
     name = _join_gpu_names(mute)
@@ -151,7 +151,7 @@ def check_swap(facts: Installation) -> Finding | None:
 
 def list_visible_gpus(machine: Machine) -> list[Gpu]:
     """Return the GPUs that llama.cpp should see here."""
-    return [gpu for gpu in machine.gpus if not gpu.is_mute and not gpu.hidden_by and machine.backend_of(gpu)]
+    return [gpu for gpu in machine.gpus if not gpu.is_unresponsive and not gpu.hidden_by and machine.backend_of(gpu)]
 
 
 def list_unserved_gpus(machine: Machine) -> list[Gpu]:

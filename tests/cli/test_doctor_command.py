@@ -19,7 +19,7 @@ from eaglelocal.doctor.llama_trial import try_library
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe import nvml_child
 from eaglelocal.probe.probe import probe
-from eaglelocal.probe.process_info import is_taken, port_listener
+from eaglelocal.probe.process_info import find_port_listener, is_port_taken
 
 ROOT = Path(__file__).parents[2]
 LINUX = sys.platform.startswith("linux")
@@ -102,7 +102,7 @@ def test_a_gpu_without_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     compiler = os.environ.get("CC") or "cc"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=60)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setattr(nvml_child, "DRIVER_MARKS", (str(library),))
+    monkeypatch.setattr(nvml_child, "DRIVER_FILES", (str(library),))
     if "cuda" in probe().llama_cpp.backends:
         pytest.skip("this build has the backend")
     finding = next(iter(examined().values()))
@@ -253,8 +253,8 @@ def test_fewer_processors_than_there_are() -> None:
 def test_ports() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert is_taken("127.0.0.1", port)
-        assert not LINUX or (port_listener(port) or "").endswith(f"(pid {os.getpid()})")
-    assert not is_taken("127.0.0.1", port)
-    assert not is_taken("no.such.host.invalid", port)
-    assert port_listener(port) is None
+        assert is_port_taken("127.0.0.1", port)
+        assert not LINUX or (find_port_listener(port) or "").endswith(f"(pid {os.getpid()})")
+    assert not is_port_taken("127.0.0.1", port)
+    assert not is_port_taken("no.such.host.invalid", port)
+    assert find_port_listener(port) is None

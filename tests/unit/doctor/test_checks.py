@@ -18,7 +18,7 @@ from eaglelocal.doctor.gather import list_gated_repos
 from eaglelocal.doctor.gpu_parts import NEWER_HEADERS
 from eaglelocal.doctor.installation import DeviceFiles, Disk, Hub, Installation, LlamaTrial, NativePart, Port, Tools
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, System, Unified
-from eaglelocal.probe.visible_gpus import as_seen
+from eaglelocal.probe.visible_gpus import apply_visibility
 
 GIB = 1 << 30
 NODE = Path("/dev/dri/renderD128")
@@ -185,7 +185,7 @@ def test_a_card_whose_driver_is_not_nvidias_or_does_not_answer(driver: str | Non
 
 
 def test_a_driver_that_hangs_and_a_card_that_fell_off_the_bus() -> None:
-    hangs = changed(WELL, unanswered=("NVIDIA's driver gave no answer in 8 s",))
+    hangs = changed(WELL, unanswered=("NVIDIA's driver did not answer within 8 s",))
     assert levels(hangs) == {"gpu_driver": "problem"}
     assert found(hangs, "gpu_driver").command == "nvidia-smi", "it may be slow, and nobody reboots on a guess"
     assert levels(changed(WELL, gpus=(Gpu(index=1, driver="550.120"),))) == {"gpu_driver": "problem"}
@@ -251,17 +251,17 @@ def test_what_a_build_for_vulkan_needs() -> None:
 @pytest.mark.parametrize("value", ["", "-1", "7", "GPU-00000000"])
 def test_a_variable_that_hides_every_gpu(value: str, machine_of: MachineOf) -> None:
     machine = machine_of("rtx-3090")
-    facts = on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": value}), trial=LlamaTrial())
+    facts = on(apply_visibility(machine, {"CUDA_VISIBLE_DEVICES": value}), trial=LlamaTrial())
     assert found(facts, "hidden_gpus").command == "unset CUDA_VISIBLE_DEVICES"
     assert f"CUDA_VISIBLE_DEVICES={value!r}" in found(facts, "hidden_gpus").text
     assert not any("reinstall" in finding.command for finding in run_checks(facts))  # another build would see as little
     assert "gpu_devices" not in levels(facts)
-    assert "hidden_gpus" not in levels(on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": "0"})))
+    assert "hidden_gpus" not in levels(on(apply_visibility(machine, {"CUDA_VISIBLE_DEVICES": "0"})))
 
 
 def test_a_variable_that_leaves_a_gpu_is_meant(machine_of: MachineOf) -> None:
     machine = dataclasses.replace(machine_of("2x-rtx-4090"), llama_cpp=machine_of("rtx-3090").llama_cpp)
-    facts = on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": "1"}), trial=LlamaTrial())
+    facts = on(apply_visibility(machine, {"CUDA_VISIBLE_DEVICES": "1"}), trial=LlamaTrial())
     assert "hidden_gpus" not in levels(facts)
     assert "does not see NVIDIA GeForce RTX 4090 (" in found(facts, "gpu_devices").text
 
