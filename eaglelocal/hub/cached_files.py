@@ -22,7 +22,7 @@ class HubReference:
     text: str
     repos: tuple[str, ...]  # the preferred first
     quant: str | None = None
-    size_bytes: int | None = None  # of the download, where the catalogue knows it
+    size_bytes: int | None = None  # of the download, where the catalog knows it
     drafts: bool = False  # True: files named as drafts are meant
 
 

@@ -33,7 +33,7 @@ from eaglelocal.hub.target_resolver import FoundTarget, label_of
 from eaglelocal.hub.typed_path import existing_file
 
 NOTHING_KNOWN = "no head is known for this target"
-UNDERSTOOD = "`auto`, `ngram`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the catalogue, or the path of a .gguf file"
+UNDERSTOOD = "`auto`, `ngram`, `mtp`, `none`, `user/repo:Q8_0`, an entry of the catalog, or the path of a .gguf file"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Resolution of references to a hub's models: where each may be, and what the catalogue knows of it. Asks no hub."""
+"""Resolution of references to a hub's models: where each may be, and what the catalog knows of it. Asks no hub."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def hub_reference(parsed: Profile | Repo, catalog: Catalog, *, drafts: bool = Fa
 
 
 def resolve_draft_reference(text: str, catalog: Catalog) -> HubReference:
-    """Resolve `user/repo[:quant]`, a draft of the catalogue, or a target of it that drafts for a larger one."""
+    """Resolve `user/repo[:quant]`, a draft of the catalog, or a target of it that drafts for a larger one."""
     entry = catalog.drafts.get(text.lower())
     if entry is not None:
         return reference_to_entry(entry)
@@ -41,7 +41,7 @@ def resolve_draft_reference(text: str, catalog: Catalog) -> HubReference:
 
 
 def known_target(parsed: Reference, catalog: Catalog) -> TargetEntry | None:
-    """Return the catalogue's entry for a profile, or for a repository that holds one; None if unknown."""
+    """Return the catalog's entry for a profile, or for a repository that holds one; None if unknown."""
     if isinstance(parsed, Profile):
         return catalog.target(parsed.id)
     if isinstance(parsed, Repo):
@@ -51,7 +51,7 @@ def known_target(parsed: Reference, catalog: Catalog) -> TargetEntry | None:
 
 
 def nearest_repo(name: str) -> str | None:
-    """Return the repository of the catalogue that a mistyped name may have meant; None if none is near."""
+    """Return the repository of the catalog that a mistyped name may have meant; None if none is near."""
     repos = [repo for target in load_catalog().targets.values() for repo in target.repos if repo != name]
     near = difflib.get_close_matches(name, repos, n=1, cutoff=0.8)
     return near[0] if near else None
@@ -66,7 +66,7 @@ def reference_to_entry(entry: DraftEntry) -> HubReference:
     quant = quant_of(entry.file.removesuffix(GGUF_SUFFIX)) if entry.file else None
     repo = entry.gguf_repo or entry.repo
     if repo is None:
-        raise UsageError(f"the catalogue knows no repository of {entry.id}", hint="--draft user/repo")
+        raise UsageError(f"the catalog knows no repository of {entry.id}", hint="--draft user/repo")
     sizes = entry.sizes
     size = sizes.get("file") or sizes.get("bf16") or sizes.get("f16")
     return HubReference(f"{repo}:{quant}" if quant else repo, (repo,), quant or None, size, drafts=True)

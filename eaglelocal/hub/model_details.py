@@ -8,7 +8,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo, parse_reference
-from eaglelocal.catalog.unsupported_drafts import unsupported_reason
+from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.draft_pairing import draft_kind_of
 from eaglelocal.gguf.header import Header
@@ -158,7 +158,7 @@ def _pulled(repo: str) -> tuple[KnownDraft, ...]:
 
 
 def _known_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
-    """Return the catalogue's drafts that have files; lookup in the text needs none and always works."""
+    """Return the catalog's drafts that have files; lookup in the text needs none and always works."""
     target = known_target(repo, catalog)
     if target is None:
         return ()
@@ -170,7 +170,7 @@ def _known_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
             found.append(KnownDraft(entry.id, entry.kind, False, False, f"in the files of {entry.gguf_repo}"))
             continue
         reference = resolve_draft_reference(entry.id, catalog)
-        problem = unsupported_reason(entry, target.outline)
+        problem = find_unsupported_reason(entry, target.outline)
         is_here = not entry.needs_import and bool(list_repo_models(cache, reference.repos[0]))
         found.append(KnownDraft(reference.text, entry.kind, is_here, entry.needs_import, problem))
     return tuple(found)

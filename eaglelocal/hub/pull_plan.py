@@ -8,7 +8,7 @@ from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.draft_entries import DRAFT_MODEL, EAGLE, MTP
 from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo, parse_reference
 from eaglelocal.catalog.target_entries import TargetEntry
-from eaglelocal.catalog.unsupported_drafts import unsupported_reason
+from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.cached_files import HubReference
 from eaglelocal.hub.hub_references import (
@@ -62,7 +62,7 @@ def plan_pull(target: str, *, draft: str = AUTO, quant: str | None = None) -> Pu
 
 
 def layers_of(target: TargetEntry | None, catalog: Catalog) -> str:
-    """Return the id of the target's MTP layers in the catalogue, else `mtp`."""
+    """Return the id of the target's MTP layers in the catalog, else `mtp`."""
     entries = catalog.drafts_for(target) if target else ()
     return next((entry.id for entry in entries if entry.kind == MTP), MTP)
 
@@ -91,7 +91,7 @@ def _with_catalogued_draft(reference: HubReference, target: TargetEntry, catalog
     Small models that could draft are only mentioned, for they cost memory.
     """
     entries = catalog.drafts_for(target)
-    problems = {entry.id: unsupported_reason(entry, target.outline) for entry in entries}
+    problems = {entry.id: find_unsupported_reason(entry, target.outline) for entry in entries}
     able = [entry for entry in entries if not problems[entry.id]]
     repos = [repo.lower() for repo in reference.repos]
     layers = [entry.gguf_repo for entry in able if entry.is_in_target and entry.gguf_repo]

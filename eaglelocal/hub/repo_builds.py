@@ -19,7 +19,7 @@ from eaglelocal.gguf.header import Header
 
 MAX_NAMES = 12  # in one sentence
 MAX_COMPARED = 1000  # comparing names is slow
-# if none is asked for: the best form of four bits that there is, as the catalogue's sizes assume
+# if none is asked for: the best form of four bits that there is, as the catalog's sizes assume
 DEFAULTS = ("Q4_K_M", "UD-Q4_K_XL", "MXFP4", "MXFP4_MOE", "Q4_K_S", "IQ4_XS", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0")
 
 _QUANT = re.compile(

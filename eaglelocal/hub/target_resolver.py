@@ -1,7 +1,7 @@
 """Resolution of a target reference: its file, its header and a label for people.
 
 Takes what is on disk: the embedded model, files, and what was fetched from a hub, by its repository or by its
-entry in the catalogue. Fetches nothing. Does not know drafts, except that the embedded model comes with its head.
+entry in the catalog. Fetches nothing. Does not know drafts, except that the embedded model comes with its head.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.catalog.reference import UNDERSTOOD, EmbeddedModel, File, Profile, Repo, parse_reference
+from eaglelocal.catalog.reference import REFERENCE_FORMS, EmbeddedModel, File, Profile, Repo, parse_reference
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
@@ -90,7 +90,7 @@ def label_of(name: str, path: Path) -> str:
 def unknown_reference(reference: str, known: Iterable[str] = ()) -> UsageError:
     near = difflib.get_close_matches(reference, [*EXAMPLES, *known, *gguf_names(Path())], n=1)
     guess = f"did you mean `{near[0]}`? " if near else ""
-    return UsageError(f"unknown target {reference!r}", hint=f"{guess}understood are {UNDERSTOOD}")
+    return UsageError(f"unknown target {reference!r}", hint=f"{guess}understood are {REFERENCE_FORMS}")
 
 
 def _in_hub_cache(parsed: Profile | Repo) -> CachedModel:

@@ -6,7 +6,7 @@ import pytest
 
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.reference import File, Repo, parse_reference
-from eaglelocal.catalog.unsupported_drafts import unsupported_reason
+from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.hub_references import nearest_repo, resolve_hub_reference
 from eaglelocal.hub.pull_plan import plan_pull
@@ -52,7 +52,7 @@ def test_every_draft_of_the_catalogue_that_can_run_can_be_asked_for(catalog: Cat
         assert want is not None
         asked += want.draft is not None
         for entry in catalog.drafts_for(target):
-            if entry.repo and not unsupported_reason(entry, target.outline):
+            if entry.repo and not find_unsupported_reason(entry, target.outline):
                 chosen = plan_pull(target.id, draft=entry.id)
                 if entry.is_in_target:
                     assert chosen is not None and chosen.draft is None and chosen.target.repos[0] == entry.gguf_repo
