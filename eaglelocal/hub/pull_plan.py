@@ -14,12 +14,12 @@ from eaglelocal.hub.cached_files import HubReference
 from eaglelocal.hub.hub_references import (
     AUTO,
     NONE,
-    hub_reference,
-    known_target,
-    reference_to_entry,
+    find_known_target,
+    make_hub_reference,
+    refer_to_entry,
     resolve_draft_reference,
 )
-from eaglelocal.hub.repo_builds import canonical
+from eaglelocal.hub.repo_builds import normalize_quant
 
 NO_LAYER = "no draft: this file has no MTP layer"  # shown where the file turns out to have none
 
@@ -28,7 +28,7 @@ NO_LAYER = "no draft: this file has no MTP layer"  # shown where the file turns 
 class PullPlan:
     """A target to fetch, and its draft. Without a draft, `advice` says what could draft.
 
-    What was asked for by name and is not to be had is an error; what was chosen here may be replaced.
+    A name that the user gave and that does not exist is an error; what was chosen here may be replaced.
     """
 
     target: HubReference
@@ -41,7 +41,7 @@ class PullPlan:
 
 
 def plan_pull(target: str, *, draft: str = AUTO, quant: str | None = None) -> PullPlan | None:
-    """Return what to fetch for these references; None: the embedded model, which nobody fetches. Raises UsageError."""
+    """Return what to fetch for these references; None for the embedded model. Raises UsageError."""
     parsed = parse_reference(target)
     match parsed:
         case EmbeddedModel():
@@ -49,25 +49,25 @@ def plan_pull(target: str, *, draft: str = AUTO, quant: str | None = None) -> Pu
         case File(path):
             raise UsageError(f"{target} is the path of a file", hint=f"eaglelocal chat --target {path}")
     catalog = load_catalog()
-    reference = hub_reference(_with_quant(parsed, quant), catalog)
+    reference = make_hub_reference(_add_quant(parsed, quant), catalog)
     if draft == NONE:
         return PullPlan(reference)
-    known = known_target(parsed, catalog)
+    known = find_known_target(parsed, catalog)
     if draft != AUTO:
-        draft = layers_of(known, catalog) if draft.lower() == MTP else draft
-        if names_layer(draft, known, catalog):
+        draft = find_mtp_id(known, catalog) if draft.lower() == MTP else draft
+        if is_own_layer(draft, known, catalog):
             return PullPlan(reference, layer_is_asked_for=True)
         return PullPlan(reference, resolve_draft_reference(draft, catalog), draft_is_asked_for=True)
-    return PullPlan(reference) if known is None else _with_catalogued_draft(reference, known, catalog)
+    return PullPlan(reference) if known is None else _add_catalog_draft(reference, known, catalog)
 
 
-def layers_of(target: TargetEntry | None, catalog: Catalog) -> str:
+def find_mtp_id(target: TargetEntry | None, catalog: Catalog) -> str:
     """Return the id of the target's MTP layers in the catalog, else `mtp`."""
     entries = catalog.drafts_for(target) if target else ()
     return next((entry.id for entry in entries if entry.kind == MTP), MTP)
 
 
-def names_layer(draft: str, target: TargetEntry | None, catalog: Catalog) -> bool:
+def is_own_layer(draft: str, target: TargetEntry | None, catalog: Catalog) -> bool:
     """Return whether a layer of the target's own file is meant. Raises UsageError where it is another target's."""
     entry = catalog.drafts.get(draft.lower())
     if entry is None or not entry.is_in_target:
@@ -77,18 +77,18 @@ def names_layer(draft: str, target: TargetEntry | None, catalog: Catalog) -> boo
     return True
 
 
-def _with_quant(parsed: Profile | Repo, quant: str | None) -> Profile | Repo:
-    if quant is None or (parsed.quant and canonical(parsed.quant) == canonical(quant)):
+def _add_quant(parsed: Profile | Repo, quant: str | None) -> Profile | Repo:
+    if quant is None or (parsed.quant and normalize_quant(parsed.quant) == normalize_quant(quant)):
         return parsed
     if parsed.quant:
-        raise UsageError(f"two quantizations are asked for: {parsed.quant} and {quant}", hint="say one of them")
+        raise UsageError(f"two quantizations are named: {parsed.quant} and {quant}", hint="name one of them")
     return Profile(parsed.id, quant) if isinstance(parsed, Profile) else Repo(parsed.name, quant)
 
 
-def _with_catalogued_draft(reference: HubReference, target: TargetEntry, catalog: Catalog) -> PullPlan:
-    """Add the target's own MTP layer, which comes with it, or else the first head that can be run.
+def _add_catalog_draft(reference: HubReference, target: TargetEntry, catalog: Catalog) -> PullPlan:
+    """Add the target's own MTP layer, which comes with it, or else the first supported head.
 
-    Small models that could draft are only mentioned, for they cost memory.
+    A small model that could draft is only mentioned, because it costs memory.
     """
     entries = catalog.drafts_for(target)
     problems = {entry.id: find_unsupported_reason(entry, target.outline) for entry in entries}
@@ -98,13 +98,13 @@ def _with_catalogued_draft(reference: HubReference, target: TargetEntry, catalog
     layer_repo = next((repo for repo in layers if repo.lower() in repos), "")
     heads = [entry for entry in able if entry.kind in (EAGLE, MTP) and not entry.is_in_target]
     if heads or layer_repo:
-        head, advice = reference_to_entry(heads[0]) if heads else None, NO_LAYER if layer_repo else ""
+        head, advice = refer_to_entry(heads[0]) if heads else None, NO_LAYER if layer_repo else ""
         return PullPlan(reference, head, layer_repo=layer_repo, advice=advice)
     if layers:
         return PullPlan(reference, advice=f"no draft: the files of {layers[0]} have an MTP layer that drafts")
     models = [entry for entry in able if entry.kind == DRAFT_MODEL and entry.gguf_repo]
     if models:
-        text = reference_to_entry(models[0]).text
+        text = refer_to_entry(models[0]).text
         return PullPlan(reference, advice=f"no head is known for it; a small model can draft: --draft {text}")
     why = [problems[entry.id] for entry in entries if entry.kind in (EAGLE, MTP)]
     return PullPlan(reference, advice=f"no draft: {why[0] if why else 'none is known for it'}")

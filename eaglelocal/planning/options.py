@@ -29,7 +29,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.loaded_tensors import TOKEN_EMBEDDING, is_expert, is_input, loaded_tensors
 from eaglelocal.gguf.model_shape import BLOCK, ModelShape, read_draft_shape, shape_of
 from eaglelocal.gguf.projector import Projector
-from eaglelocal.hub.repo_builds import quantization_of
+from eaglelocal.hub.repo_builds import read_quantization
 from eaglelocal.planning.model_age import Age, age_of, age_of_file
 from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, PredictedAcceptance
 from eaglelocal.planning.quality import NATIVE, effective_b
@@ -263,7 +263,7 @@ def make_file_option(
     found = TargetOnDisk(
         reference=reference,
         label=label,
-        quant=quantization_of(header) or header.main_type,
+        quant=read_quantization(header) or header.main_type,
         shape=shape,
         parameters=parameters,
         active=active,

@@ -8,7 +8,7 @@ from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.reference import File, Repo, parse_reference
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.hub_references import nearest_repo, resolve_hub_reference
+from eaglelocal.hub.hub_references import find_nearest_repo, resolve_hub_reference
 from eaglelocal.hub.pull_plan import plan_pull
 
 
@@ -115,5 +115,5 @@ def test_a_file_of_a_repository_can_be_named() -> None:
 
 
 def test_a_mistyped_repository_has_a_neighbour() -> None:
-    assert nearest_repo("Qwen/Qwen3-8B-GUF") == "Qwen/Qwen3-8B-GGUF"
-    assert nearest_repo("nobody/nothing") is None
+    assert find_nearest_repo("Qwen/Qwen3-8B-GUF") == "Qwen/Qwen3-8B-GGUF"
+    assert find_nearest_repo("nobody/nothing") is None
