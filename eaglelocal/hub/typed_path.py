@@ -16,7 +16,7 @@ MAX_LISTED = 500  # names that are read from a folder
 
 
 def resolve_file(reference: str, *, hint: str = "--target demo") -> Path:
-    """Return the file's path. Raises ModelFileError on a folder or a missing file, with `hint` if no name is similar."""
+    """Return the file's path. Raises ModelFileError on a folder or a missing file; `hint`: if no name is similar."""
     path = Path(os.path.expanduser(reference))
     if os.path.isdir(path):
         raise ModelFileError(f"{path} is a folder", hint=_suggest_file(path))

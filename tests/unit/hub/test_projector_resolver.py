@@ -125,7 +125,7 @@ def test_a_named_file_is_taken_wherever_it_lies_or_refused_with_numbers(tmp_path
     ("wish", "told"),
     [
         (RunOptions(target="eyes.gguf"), "eyes.gguf is an image encoder, not a model that can answer"),
-        (RunOptions(target="tiny.gguf", draft="./eyes.gguf"), "eyes.gguf is an image encoder, and cannot draft"),
+        (RunOptions(target="tiny.gguf", draft="./eyes.gguf"), "eyes.gguf is an image encoder and cannot draft"),
     ],
 )
 def test_a_projector_in_another_place_is_sent_to_its_own(
