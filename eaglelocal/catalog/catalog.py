@@ -1,7 +1,7 @@
-"""The catalogue: targets, drafts, quantizations and machines that are known before anything is downloaded.
+"""The catalog: targets, drafts, quantizations and machines that are known before anything is downloaded.
 
-Reads `profiles/`, then the folders of the same names in the user's config folder, whose entries replace shipped ones
-of the same id (`quants.toml` is the shipped one alone). Uses no network and imports nothing heavy.
+Reads `profiles/`, then folders of the same names in the user's config folder; the user's entries replace shipped ones
+of the same id. `quants.toml` is only read as shipped. Uses no network and imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eaglelocal.catalog.toml_table import TomlTable
 from eaglelocal.errors import UsageError
 
 Entry = TypeVar("Entry")
-RESERVED = ("auto", "ngram", "mtp", "none")  # values of --draft that name no entry
+DRAFT_WORDS = ("auto", "ngram", "mtp", "none")  # values of --draft that are not references
 TARGETS, DRAFTS, MACHINES, QUANTS = "targets", "drafts", "machines", "quants.toml"
 
 
@@ -37,28 +37,28 @@ class Catalog:
     quants: Mapping[str, QuantLoss]
 
     def target(self, id: str) -> TargetEntry:
-        """Return the target of this id, in any case. Raises UsageError with the nearest name."""
+        """Return the target of this id, ignoring case. Raises UsageError with the nearest name."""
         found = self.targets.get(id.lower())
         if found is None:
-            raise UsageError(f"no target is called {id!r}", hint=_hint(id, self.targets, "`eaglelocal plan --all`"))
+            raise UsageError(f"unknown target {id!r}", hint=_suggest(id, self.targets, "eaglelocal plan --all"))
         return found
 
     def machine(self, name: str) -> KnownMachine:
         """Return the machine of this id or alias. Raises UsageError with the nearest name."""
-        wanted = _plain(name)
-        names = {_plain(own): each for each in self.machines.values() for own in (each.id, *each.aliases)}
+        wanted = _normalize(name)
+        names = {_normalize(name): one for one in self.machines.values() for name in (one.id, *one.aliases)}
         found = names.get(wanted)
         if found is None:
             known = (
-                "there are rtx-3090, 2x-rtx-3090, rx-7900-xtx, strix-halo, cuda-12gb, m2-max-32gb, cpu-16gb and more"
+                "known are rtx-3090, 2x-rtx-3090, rx-7900-xtx, strix-halo, cuda-12gb, m2-max-32gb, cpu-16gb and more"
             )
-            yours = f"one of your own goes into {locations.config_dir() / MACHINES}/*.toml"
-            raise UsageError(f"no machine is called {name!r}", hint=_hint(wanted, names, f"{known}; {yours}"))
+            own = f"describe your own in {locations.config_dir() / MACHINES}/*.toml"
+            raise UsageError(f"unknown machine {name!r}", hint=_suggest(wanted, names, f"{known}; {own}"))
         return found
 
     @property
-    def usual_release(self) -> str:
-        """The median of the targets' release months (`YYYY-MM`); empty where none has one."""
+    def median_release(self) -> str:
+        """The median of the targets' release months (`YYYY-MM`); empty if none is known."""
         known = sorted(target.released for target in self.targets.values() if target.released)
         return known[len(known) // 2] if known else ""
 
@@ -70,84 +70,91 @@ class Catalog:
 
 
 def load_catalog(*, user_folder: Path | None = None) -> Catalog:
-    """Load shipped and user entries; `user_folder` None: the config folder. Raises UsageError with file and key."""
+    """Load the shipped and the user's entries. Raises UsageError with file and key.
+
+    user_folder  None: the config folder
+    """
     folders = (locations.profiles_dir(), locations.config_dir() if user_folder is None else user_folder)
     catalog = Catalog(
-        targets=_one_a_file(folders, TARGETS, read_target),
-        drafts=_many_a_file(folders, DRAFTS, read_draft),
-        machines=_many_a_file(folders, MACHINES, read_machine),
-        quants=_quants(folders[0]),
+        targets=_read_one_per_file(folders, TARGETS, read_target),
+        drafts=_read_many_per_file(folders, DRAFTS, read_draft),
+        machines=_read_many_per_file(folders, MACHINES, read_machine),
+        quants=_read_quants(folders[0]),
     )
     _check_names(catalog)
     return catalog
 
 
-def _one_a_file(folders: tuple[Path, ...], room: str, read: Callable[[str, TomlTable], Entry]) -> Mapping[str, Entry]:
+def _read_one_per_file(
+    folders: tuple[Path, ...], folder_name: str, read: Callable[[str, TomlTable], Entry]
+) -> Mapping[str, Entry]:
     found: dict[str, Entry] = {}
-    for path in _files(folders, room):
+    for path in _list_files(folders, folder_name):
         table = TomlTable.of_file(path)
-        id = _id(path.stem, table)
+        id = _check_id(path.stem, table)
         found[id] = read(id, table)
     return MappingProxyType(found)
 
 
-def _many_a_file(folders: tuple[Path, ...], room: str, read: Callable[[str, TomlTable], Entry]) -> Mapping[str, Entry]:
+def _read_many_per_file(
+    folders: tuple[Path, ...], folder_name: str, read: Callable[[str, TomlTable], Entry]
+) -> Mapping[str, Entry]:
     found: dict[str, Entry] = {}
-    for path in _files(folders, room):
+    for path in _list_files(folders, folder_name):
         for name, table in TomlTable.of_file(path).tables():
-            id = _id(name, table)
+            id = _check_id(name, table)
             found[id] = read(id, table)
     return MappingProxyType(found)
 
 
-def _id(name: str, table: TomlTable) -> str:
-    """Return the id in lower case, as it is looked up. Raises UsageError where no reference could name it."""
+def _check_id(name: str, table: TomlTable) -> str:
+    """Return the id in lower case, as it is looked up. Raises UsageError if a reference cannot name it."""
     id = name.lower()
     try:
         can_be_named = parse_reference(id, exists=lambda path: False) == Profile(id)
     except UsageError:
         can_be_named = False
-    if can_be_named and id not in RESERVED:
+    if can_be_named and id not in DRAFT_WORDS:
         return id
     raise table.error(
         f"{name!r} cannot be the name of an entry",
-        hint="letters, digits, dots, dashes; not demo, auto, ngram, mtp or none",
+        hint="use letters, digits, dots and dashes, and not demo, auto, ngram, mtp or none",
     )
 
 
 def _check_names(catalog: Catalog) -> None:
-    """Raise UsageError where an entry names a draft or a target that does not exist."""
+    """Raise UsageError if an entry names a draft or a target that does not exist."""
     for target in catalog.targets.values():
         for id in target.drafts:
             if id not in catalog.drafts:
-                raise _unknown(f"the catalogue's target {target.id}", "draft", id, catalog.drafts)
+                raise _unknown_entry(f"target {target.id}", "draft", id, catalog.drafts)
     for draft in catalog.drafts.values():
         for id in draft.targets:
             if id != EVERY_TARGET and id not in catalog.targets:
-                raise _unknown(f"the catalogue's draft {draft.id}", "target", id, catalog.targets)
+                raise _unknown_entry(f"draft {draft.id}", "target", id, catalog.targets)
 
 
-def _unknown(who: str, what: str, id: str, known: Mapping[str, object]) -> UsageError:
-    return UsageError(f"{who} names the {what} {id!r}, which there is not", hint=_hint(id, known, "see profiles/"))
+def _unknown_entry(who: str, what: str, id: str, known: Mapping[str, object]) -> UsageError:
+    return UsageError(f"unknown {what} {id!r} in the catalog's {who}", hint=_suggest(id, known, "see profiles/"))
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     """Return a machine's name in the form of an id: lower case, with dashes for spaces and underscores."""
     return name.strip().lower().replace(" ", "-").replace("_", "-")
 
 
-def _files(folders: tuple[Path, ...], room: str) -> Iterator[Path]:
+def _list_files(folders: tuple[Path, ...], folder_name: str) -> Iterator[Path]:
     """Yield the shipped files first, so that the user's entries replace them."""
     for folder in folders:
-        yield from sorted((folder / room).glob("*.toml"))
+        yield from sorted((folder / folder_name).glob("*.toml"))
 
 
-def _quants(profiles: Path) -> Mapping[str, QuantLoss]:
+def _read_quants(profiles: Path) -> Mapping[str, QuantLoss]:
     return MappingProxyType(
         {name: read_quant(name, table) for name, table in TomlTable.of_file(profiles / QUANTS).tables()}
     )
 
 
-def _hint(word: str, known: Mapping[str, object], otherwise: str) -> str:
+def _suggest(word: str, known: Mapping[str, object], otherwise: str) -> str:
     near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else otherwise

@@ -1,7 +1,7 @@
 """A draft as profiles/drafts/*.toml describes it: a head, an MTP layer, a small model, or an n-gram lookup.
 
-Sizes are bytes by type; a head that was neither measured nor computed has none. `acceptance_lengths` are published
-figures, (drafted tokens, mean tokens per step with the bonus token), those for chat where there are several benchmarks.
+`sizes` is empty for a head whose size is not known. `acceptance_lengths` are published figures, (drafted tokens, mean
+tokens per step with the bonus token), those for chat if there are several benchmarks.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ EAGLE, MTP, DRAFT_MODEL, NGRAM = "eagle3", "mtp", "draft_model", "ngram"
 BLOCKS = ("dflash", "dspark")
 KINDS = (EAGLE, *BLOCKS, MTP, DRAFT_MODEL, NGRAM)
 EVERY_TARGET = "*"
-MOST_DRAFTED = 64  # upper limit on the tokens of a draft
-MOST_KV_BYTES = 1 << 30  # upper limit, per token
+MAX_DRAFTED = 64  # upper limit on the tokens of a draft
+MAX_KV_BYTES = 1 << 30  # upper limit, per token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftEntry:
+    """A draft of the catalog."""
+
     id: str
     kind: str  # one of KINDS
     targets: tuple[str, ...]
-    repo: str | None  # with the original weights
+    repo: str | None  # of the original weights
     gguf_repo: str | None
     file: str | None  # in gguf_repo
     needs_import: bool  # no GGUF is published
@@ -40,11 +42,11 @@ class DraftEntry:
     norm_before_fc: bool
     fc_norm: bool
     norm_output: bool
-    taps_more_layers: bool  # more than the three that llama.cpp gives a head
+    taps_more_layers: bool  # than the three that llama.cpp gives a head
     keeps_state: bool  # a model with recurrent state of its own
     acceptance_lengths: tuple[tuple[int, float], ...]
     reported: Mapping[str, Value]
-    status: str  # of its support in llama.cpp
+    status: str  # of llama.cpp's support for it
     license: str | None
     gated: bool
     notes: str
@@ -53,7 +55,7 @@ class DraftEntry:
 
     @property
     def is_in_target(self) -> bool:
-        """True if the draft is a layer of the target's own file: there is nothing else to fetch."""
+        """True if the draft is a layer in the target's own file, so that nothing else is fetched."""
         return self.kind == MTP and self.file is None
 
     def serves(self, target_id: str) -> bool:
@@ -71,10 +73,10 @@ def read_draft(id: str, table: TomlTable) -> DraftEntry:
         file=table.optional_text("file"),
         needs_import=table.flag("needs_import"),
         dialect=table.optional_text("dialect"),
-        num_draft_tokens=table.count("num_draft_tokens", most=MOST_DRAFTED),
-        sizes=_sizes(table.optional_table("sizes")),
+        num_draft_tokens=table.count("num_draft_tokens", maximum=MAX_DRAFTED),
+        sizes=_read_sizes(table.optional_table("sizes")),
         size_confidence=table.optional_text("size_confidence"),
-        kv_bytes_per_token=table.optional_count("kv_bytes_per_token", most=MOST_KV_BYTES),
+        kv_bytes_per_token=table.optional_count("kv_bytes_per_token", maximum=MAX_KV_BYTES),
         parameters_m=table.optional_number("parameters_m"),
         draft_vocab=table.optional_count("draft_vocab"),
         own_embeddings=table.flag("own_embeddings"),
@@ -96,16 +98,18 @@ def read_draft(id: str, table: TomlTable) -> DraftEntry:
     if entry.kind not in KINDS:
         raise table.error(f"{id}.kind must be one of {', '.join(KINDS)}, not {entry.kind!r}")
     for drafted, tokens in entry.acceptance_lengths:
-        if drafted > MOST_DRAFTED:
-            raise table.error(f"{id}.acceptance_lengths: {drafted} drafted tokens, at most {MOST_DRAFTED}")
+        if drafted > MAX_DRAFTED:
+            raise table.error(
+                f"{id}.acceptance_lengths: {drafted} drafted tokens are more than the limit of {MAX_DRAFTED}"
+            )
         if not 1 <= tokens <= drafted + 1:
-            raise table.error(f"{id}.acceptance_lengths: {drafted} drafted tokens cannot give {tokens} a step")
+            raise table.error(f"{id}.acceptance_lengths: {drafted} drafted tokens cannot give {tokens} tokens per step")
     return entry
 
 
-def _sizes(table: TomlTable | None) -> Mapping[str, int]:
+def _read_sizes(table: TomlTable | None) -> Mapping[str, int]:
     if table is None:
         return MappingProxyType({})
-    sizes = {key: table.optional_count(key, least=1) for key in ("bf16", "f16", "q8_0", "q4_k", "file")}
+    sizes = {key: table.optional_count(key, minimum=1) for key in ("bf16", "f16", "q8_0", "q4_k", "file")}
     table.close()
     return MappingProxyType({key: size for key, size in sizes.items() if size is not None})

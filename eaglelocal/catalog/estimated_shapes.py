@@ -1,13 +1,13 @@
-"""Estimated shapes of catalogue entries: what a page states of a model, spread over layers and tensors.
+"""Estimated shapes of catalog entries, from what public pages state.
 
-Sizes of files are as pages state them; how they split into embeddings, layers and output follows llama.cpp's rules
-for quantizing (src/llama-quant.cpp). gguf/model_shape.py gives exact figures once there is a header to read.
+File sizes are those of the pages; their split into embeddings, layers and output follows llama.cpp's rules for
+quantizing (src/llama-quant.cpp). gguf/model_shape.py gives exact figures once there is a header to read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from eaglelocal.catalog.draft_entries import BLOCKS, EAGLE, MTP, DraftEntry
@@ -25,32 +25,31 @@ EMBEDDING_BITS: Mapping[str, float] = MappingProxyType(
     }
 )  # fmt: skip
 HEAD_DIMS = (128, 64, 32)  # head dimensions of draft heads and small models, the usual one first
-SMALL_WIDTH, SMALL_FF = 1024, 3072  # assumed of a draft model of which only the size is known
+SMALL_WIDTH, SMALL_FF = 1024, 3072  # assumed for a draft model of which only the size is known
 ASSISTANT_LAYERS = 4  # of Gemma 4's MTP
-BLOCK_LAYERS = (5, 6, 4, 8, 3, 2)  # of a head that drafts blocks, the likely ones first
-SMALL_LAYERS = (24, 28, 16, 22, 18, 26, 20, 12, 30, 32, 36)  # the likely ones first
+BLOCK_LAYERS = (5, 6, 4, 8, 3, 2)  # of a head that drafts blocks, the likeliest first
+SMALL_LAYERS = (24, 28, 16, 22, 18, 26, 20, 12, 30, 32, 36)  # the likeliest first
 HEAD_TYPE = "q8_0"  # the type whose size is used for an imported head, where it is known
-# bits of the types of which the engine loads a lighter copy
+# bits of the types that the engine loads as a lighter copy
 HEAVY_BITS: Mapping[str, float] = MappingProxyType({"q8_0": Q8_0_BITS, "f16": 16.0, "bf16": 16.0})
 
 
 @dataclass(frozen=True, slots=True)
-class _Split:
+class _FileParts:
     """The bytes of each part of a file."""
 
     embedding: int
-    output: int  # a separate tensor; 0 where the output is tied to the embeddings
+    output: int  # of a separate tensor; 0 if the output is tied to the embeddings
     layers: int
     tied_output: int  # the part of `embedding` that is also the output
 
 
-def shape_of_target(outline: EntryShape, quant: str, num_bytes: int) -> ModelShape:
-    """Return the shape of a target's file of `num_bytes` in this quantization."""
-    split = _split(outline, quant, num_bytes)
-    kept = _kept_layers(outline)
-    widths = [layers for layers in kept if layers is not None]
-    states = _states(outline, kept)
-    windowed = outline.windowed
+def estimate_target_shape(outline: EntryShape, quant: str, num_bytes: int) -> ModelShape:
+    """Estimate the shape of a target's file of `num_bytes` in this quantization."""
+    split = _split_file(outline, quant, num_bytes)
+    layers = _spread_layers(outline)
+    states = _spread_states(outline, layers)
+    windowed = outline.windowed if outline.windowed in layers else None
     return ModelShape(
         architecture=outline.architecture,
         n_layer=outline.n_layer,
@@ -59,50 +58,52 @@ def shape_of_target(outline: EntryShape, quant: str, num_bytes: int) -> ModelSha
         n_head=outline.n_head,
         key_dim=outline.full.head_dim,
         value_dim=outline.full.value_dim,
-        kv_heads=tuple(layers.kv_heads if layers else 0 for layers in kept),
-        windows=tuple(layers.window if layers else None for layers in kept),
+        kv_heads=tuple(layer.kv_heads if layer else 0 for layer in layers),
+        windows=tuple(layer.window if layer else None for layer in layers),
         layer_states=states,
         n_ff=max(outline.n_ff, outline.experts.n_ff * outline.experts.used if outline.experts else 0),
         weights_bytes=num_bytes,
         embedding_bytes=split.embedding,
         output_bytes=split.output,
-        active_bytes=_active_bytes(outline, split),
+        active_bytes=_compute_active_bytes(outline, split),
         max_context=outline.max_context,
         tied_output_bytes=split.tied_output,
-        expert_bytes=_expert_bytes(outline, split),
-        n_layer_embd=_layer_embeddings(outline) // outline.n_vocab,
+        expert_bytes=_compute_expert_bytes(outline, split),
+        n_layer_embd=_count_layer_embeddings(outline) // outline.n_vocab,
         n_expert=outline.experts.count if outline.experts else 0,
         n_expert_used=outline.experts.used if outline.experts else 0,
-        window_key_dim=windowed.head_dim if windowed and windowed in widths else None,
-        window_value_dim=windowed.value_dim if windowed and windowed in widths else None,
+        window_key_dim=windowed.head_dim if windowed else None,
+        window_value_dim=windowed.value_dim if windowed else None,
         n_inner=2 * outline.n_embd if any(states) else 0,
     )
 
 
-def embedding_bits(quant: str) -> float:
+def find_embedding_bits(quant: str) -> float:
     """Return the bits per value of the token embeddings in this quantization; unknown names count as Q8_0."""
     name = quant.upper().removeprefix("UD-")
     return next((bits for stem, bits in EMBEDDING_BITS.items() if name.startswith(stem)), Q8_0_BITS)
 
 
-def _split(outline: EntryShape, quant: str, num_bytes: int) -> _Split:
-    """Divide a file's bytes. Tied embeddings are stored as an output would be; all else belongs to the layers."""
-    values, bits = outline.n_vocab * outline.n_embd, embedding_bits(quant)
+def _split_file(outline: EntryShape, quant: str, num_bytes: int) -> _FileParts:
+    """Split a file's bytes. Tied embeddings are stored in the output's type; the rest belongs to the layers."""
+    values, bits = outline.n_vocab * outline.n_embd, find_embedding_bits(quant)
     output = int(values * max(bits, Q6_K_BITS) / 8)
     tokens = output if outline.ties_embeddings else int(values * bits / 8)
     own_output = 0 if outline.ties_embeddings else output
     if tokens + own_output > num_bytes // 2:  # implausible figures: limit both parts
         tokens, own_output = num_bytes // 4, own_output and num_bytes // 4
-    of_layers = int(num_bytes * _layer_embeddings(outline) / (outline.parameters_b * 1e9))
-    embedding = tokens + min(of_layers, (num_bytes - tokens - own_output) // 2)  # at most half of the rest, likewise
+    layer_embeddings = int(num_bytes * _count_layer_embeddings(outline) / (outline.parameters_b * 1e9))
+    embedding = tokens + min(
+        layer_embeddings, (num_bytes - tokens - own_output) // 2
+    )  # at most half of the rest, likewise
     tied_output = tokens if outline.ties_embeddings else 0
-    return _Split(embedding, own_output, num_bytes - embedding - own_output, tied_output)
+    return _FileParts(embedding, own_output, num_bytes - embedding - own_output, tied_output)
 
 
-def _layer_embeddings(outline: EntryShape) -> int:
+def _count_layer_embeddings(outline: EntryShape) -> int:
     """Return the number of per-layer embedding parameters, which are looked up and never multiplied (gemma-4-e4b).
 
-    They are what the makers do not count as active, less the token embeddings; 0 for mixtures of experts.
+    They are the parameters that do not count as active, without the token embeddings; 0 for mixtures of experts.
     """
     if outline.experts is not None:
         return 0
@@ -110,23 +111,23 @@ def _layer_embeddings(outline: EntryShape) -> int:
     return int(max(idle - outline.n_vocab * outline.n_embd, 0.0))
 
 
-def _active_bytes(outline: EntryShape, split: _Split) -> int:
-    return split.output + split.tied_output + int(split.layers * (1.0 - idle_share(outline)))
+def _compute_active_bytes(outline: EntryShape, split: _FileParts) -> int:
+    return split.output + split.tied_output + int(split.layers * (1.0 - compute_idle_share(outline)))
 
 
-def _expert_bytes(outline: EntryShape, split: _Split) -> tuple[int, ...]:
+def _compute_expert_bytes(outline: EntryShape, split: _FileParts) -> tuple[int, ...]:
     """Return the bytes of each layer's experts, as if all layers were alike; empty without experts."""
-    each = int(split.layers * expert_share(outline)) // outline.n_layer
-    return (each,) * outline.n_layer if each else ()
+    layer_bytes = int(split.layers * compute_expert_share(outline)) // outline.n_layer
+    return (layer_bytes,) * outline.n_layer if layer_bytes else ()
 
 
-def idle_share(outline: EntryShape) -> float:
-    """Return the share of the layers that one token does not read: experts it is not routed to."""
+def compute_idle_share(outline: EntryShape) -> float:
+    """Return the share of the layers that one token does not read: the experts it is not routed to."""
     experts = outline.experts
-    return expert_share(outline) * (1.0 - experts.used / experts.count) if experts and experts.count else 0.0
+    return compute_expert_share(outline) * (1.0 - experts.used / experts.count) if experts and experts.count else 0.0
 
 
-def expert_share(outline: EntryShape) -> float:
+def compute_expert_share(outline: EntryShape) -> float:
     """Return the share of the layers' parameters that belongs to experts, at most 0.98."""
     experts = outline.experts
     if experts is None or not experts.count:
@@ -137,15 +138,15 @@ def expert_share(outline: EntryShape) -> float:
     return min(in_experts / in_layers, 0.98)
 
 
-def _kept_layers(outline: EntryShape) -> list[Layers | None]:
-    """Return what each layer caches; None: no keys and values.
+def _spread_layers(outline: EntryShape) -> list[Layers | None]:
+    """Return what each layer caches; None for a layer without keys and values.
 
-    Layers with full attention are spread evenly, as in all such models. Recurrent layers lie between them; other layers
-    without a cache come last (they read an earlier layer's).
+    Layers with full attention are spread evenly, with recurrent layers between them. Other layers without a cache come
+    last, because they read an earlier layer's.
     """
     windowed = outline.windowed
-    keeping = outline.full.num_layers + (windowed.num_layers if windowed else 0)
-    total = outline.n_layer if outline.state_bytes else keeping
+    num_cached = outline.full.num_layers + (windowed.num_layers if windowed else 0)
+    total = outline.n_layer if outline.state_bytes else num_cached
     other = None if outline.state_bytes else windowed
     count = outline.full.num_layers
     layers = [
@@ -154,141 +155,165 @@ def _kept_layers(outline: EntryShape) -> list[Layers | None]:
     return layers + [None] * (outline.n_layer - total)
 
 
-def _states(outline: EntryShape, kept: list[Layers | None]) -> tuple[int, ...]:
-    recurrent = sum(layers is None for layers in kept) if outline.state_bytes else 0
-    each = outline.state_bytes // recurrent if recurrent else 0
-    return tuple(each if layers is None else 0 for layers in kept)
+def _spread_states(outline: EntryShape, layers: list[Layers | None]) -> tuple[int, ...]:
+    num_recurrent = sum(layer is None for layer in layers) if outline.state_bytes else 0
+    layer_bytes = outline.state_bytes // num_recurrent if num_recurrent else 0
+    return tuple(layer_bytes if layer is None else 0 for layer in layers)
 
 
-def planned_type(draft: DraftEntry) -> str | None:
+def find_loaded_type(draft: DraftEntry) -> str | None:
     """Return the type of a draft's weights once loaded, None if unknown; EAGLE heads are loaded as a lighter copy."""
-    kind = draft_type(draft)
+    kind = find_draft_type(draft)
     return BEST_TYPE if draft.kind == EAGLE and kind in HEAVY_BITS else kind
 
 
-def draft_type(draft: DraftEntry) -> str | None:
-    """Return the type whose size counts as the draft's; None where no size is known."""
+def find_draft_type(draft: DraftEntry) -> str | None:
+    """Return the type whose size counts as the draft's; None if no size is known."""
     return next((kind for kind in ("file", HEAD_TYPE, "q4_k", "f16", "bf16") if kind in draft.sizes), None)
 
 
-def shape_of_mtp(outline: EntryShape, target: ModelShape) -> ModelShape:
-    """Return the shape of the target's own MTP layer, in the target's types: a layer, and the join of its inputs."""
-    layer = target.bytes_of_layer(0)
-    bits = 8.0 * target.weights_bytes / (outline.parameters_b * 1e9)
-    joined = int(2 * outline.n_embd**2 * bits / 8)
-    read = (target.active_bytes - target.read_output_bytes) // outline.n_layer
+@dataclass(frozen=True, slots=True)
+class _DraftLayers:
+    """The layers of a draft, all alike and with full attention."""
+
+    num_layers: int
+    head_dim: int
+    kv_heads: int
+    n_embd: int
+    n_head: int
+    n_ff: int
+
+
+def _draft_shape(
+    architecture: str,
+    target: EntryShape,
+    layers: _DraftLayers,
+    *,
+    weights_bytes: int,
+    active_bytes: int,
+    embedding_bytes: int = 0,
+    num_taps: int = 0,
+) -> ModelShape:
+    """Return the shape of a draft for this target, which has no output tensor of its own."""
     return ModelShape(
-        architecture=MTP,
-        num_taps=1,
-        n_layer=1,
-        n_embd=outline.n_embd,
-        n_vocab=outline.n_vocab,
-        n_head=outline.n_head,
-        key_dim=outline.full.head_dim,
-        value_dim=outline.full.value_dim,
-        kv_heads=(outline.full.kv_heads,),
-        windows=(None,),
-        layer_states=(0,),
-        n_ff=target.n_ff,
-        weights_bytes=layer + joined,
-        embedding_bytes=0,
+        architecture=architecture,
+        num_taps=num_taps,
+        n_layer=layers.num_layers,
+        n_embd=layers.n_embd,
+        n_vocab=target.n_vocab,
+        n_head=layers.n_head,
+        key_dim=layers.head_dim,
+        value_dim=layers.head_dim,
+        kv_heads=(layers.kv_heads,) * layers.num_layers,
+        windows=(None,) * layers.num_layers,
+        layer_states=(0,) * layers.num_layers,
+        n_ff=layers.n_ff,
+        weights_bytes=weights_bytes,
+        embedding_bytes=embedding_bytes,
         output_bytes=0,
-        active_bytes=read + joined + target.read_output_bytes,
+        active_bytes=active_bytes,
         max_context=target.max_context,
-        n_expert=target.n_expert,
-        n_expert_used=target.n_expert_used,
     )
 
 
-def shape_of_draft(draft: DraftEntry, target: EntryShape) -> ModelShape | None:
-    """Return the shape of a head or a small model for this target; None where its size or cache is not known."""
-    kind = draft_type(draft)
+def estimate_mtp_shape(outline: EntryShape, target: ModelShape) -> ModelShape:
+    """Estimate the target's own MTP layer, in the target's types: a layer, and the matrix that joins its inputs."""
+    bits = 8.0 * target.weights_bytes / (outline.parameters_b * 1e9)
+    join_bytes = int(2 * outline.n_embd**2 * bits / 8)
+    layer_read_bytes = (target.active_bytes - target.read_output_bytes) // outline.n_layer
+    full = outline.full
+    shape = _draft_shape(
+        MTP,
+        outline,
+        _DraftLayers(1, full.head_dim, full.kv_heads, outline.n_embd, outline.n_head, target.n_ff),
+        num_taps=1,
+        weights_bytes=target.bytes_of_layer(0) + join_bytes,
+        active_bytes=layer_read_bytes + join_bytes + target.read_output_bytes,
+    )
+    return replace(shape, n_expert=target.n_expert, n_expert_used=target.n_expert_used)
+
+
+def estimate_draft_shape(draft: DraftEntry, target: EntryShape) -> ModelShape | None:
+    """Estimate the shape of a head or a small model for this target; None if its size or cache is not known."""
+    kind = find_draft_type(draft)
     if kind is None or draft.kv_bytes_per_token is None:
         return None
-    if draft.kind in BLOCKS:
-        return _block_shape(draft, target, draft.sizes[kind])
-    if draft.kind == MTP:
-        return _assistant_shape(target, draft.sizes[kind])
-    is_head = draft.kind == EAGLE
-    num_layers, head_dim, kv_heads = _heads(draft.kv_bytes_per_token, (1,) if is_head else SMALL_LAYERS)
-    width, n_ff = (target.n_embd, target.n_ff) if is_head else (SMALL_WIDTH, SMALL_FF)
     num_bytes = draft.sizes[kind]
-    embedding = _own_embeddings(draft, target, num_bytes) if is_head else num_bytes // 4
-    if is_head and kind in HEAVY_BITS:
-        num_bytes = _light_bytes(num_bytes, embedding, HEAVY_BITS[kind])
-    return ModelShape(
-        architecture=EAGLE if is_head else target.architecture,
-        num_taps=NUM_TAPS if is_head else 0,
-        n_layer=num_layers,
-        n_embd=width,
-        n_vocab=target.n_vocab,
-        n_head=max(width // head_dim, kv_heads),
-        key_dim=head_dim,
-        value_dim=head_dim,
-        kv_heads=(kv_heads,) * num_layers,
-        windows=(None,) * num_layers,
-        layer_states=(0,) * num_layers,
-        n_ff=n_ff,
+    if draft.kind in BLOCKS:
+        return _block_shape(draft, target, num_bytes)
+    if draft.kind == MTP:
+        return _assistant_shape(target, num_bytes)
+    if draft.kind == EAGLE:
+        return _eagle_shape(draft, target, num_bytes, kind)
+    return _small_model_shape(draft, target, num_bytes)
+
+
+def _eagle_shape(draft: DraftEntry, target: EntryShape, num_bytes: int, kind: str) -> ModelShape:
+    """Return the shape of an EAGLE head as it is loaded: as wide as its target, and requantized if that is lighter."""
+    embedding = _estimate_own_embeddings(draft, target, num_bytes)
+    if kind in HEAVY_BITS:
+        num_bytes = _compute_light_bytes(num_bytes, embedding, HEAVY_BITS[kind])
+    return _draft_shape(
+        EAGLE,
+        target,
+        _fit_layers(draft, (1,), n_embd=target.n_embd, n_ff=target.n_ff),
+        num_taps=NUM_TAPS,
         weights_bytes=num_bytes,
         embedding_bytes=embedding,
-        output_bytes=0,
-        active_bytes=num_bytes - embedding if is_head else num_bytes,
-        max_context=target.max_context,
-        tied_output_bytes=0 if is_head else embedding,
+        active_bytes=num_bytes - embedding,
     )
+
+
+def _small_model_shape(draft: DraftEntry, target: EntryShape, num_bytes: int) -> ModelShape:
+    """Return the shape of a small model, a quarter of which is assumed to be embeddings tied to its output."""
+    shape = _draft_shape(
+        target.architecture,
+        target,
+        _fit_layers(draft, SMALL_LAYERS, n_embd=SMALL_WIDTH, n_ff=SMALL_FF),
+        weights_bytes=num_bytes,
+        embedding_bytes=num_bytes // 4,
+        active_bytes=num_bytes,
+    )
+    return replace(shape, tied_output_bytes=num_bytes // 4)
 
 
 def _block_shape(draft: DraftEntry, target: EntryShape, num_bytes: int) -> ModelShape:
     """Return the shape of a block-drafting head: as wide as its target, whose output it borrows and reads."""
-    num_layers, head_dim, kv_heads = _heads(draft.kv_bytes_per_token or 0, BLOCK_LAYERS)
-    borrowed = int(target.n_vocab * target.n_embd * Q6_K_BITS / 8)
-    return ModelShape(
-        architecture=BLOCK,
-        num_taps=num_layers,
-        block_size=draft.num_draft_tokens,
-        n_layer=num_layers,
-        n_embd=target.n_embd,
-        n_vocab=target.n_vocab,
-        n_head=max(target.n_embd // head_dim, kv_heads),
-        key_dim=head_dim,
-        value_dim=head_dim,
-        kv_heads=(kv_heads,) * num_layers,
-        windows=(None,) * num_layers,
-        layer_states=(0,) * num_layers,
-        n_ff=target.n_ff,
+    layers = _fit_layers(draft, BLOCK_LAYERS, n_embd=target.n_embd, n_ff=target.n_ff)
+    borrowed_bytes = int(target.n_vocab * target.n_embd * Q6_K_BITS / 8)
+    shape = _draft_shape(
+        BLOCK,
+        target,
+        layers,
+        num_taps=layers.num_layers,
         weights_bytes=num_bytes,
-        embedding_bytes=0,
-        output_bytes=0,
-        active_bytes=num_bytes + borrowed,
-        max_context=target.max_context,
+        active_bytes=num_bytes + borrowed_bytes,
     )
+    return replace(shape, block_size=draft.num_draft_tokens)
 
 
 def _assistant_shape(target: EntryShape, num_bytes: int) -> ModelShape:
     """Return the shape of MTP layers in a separate file: half of it is their output, and they keep no KV cache."""
-    return ModelShape(
-        architecture=MTP,
+    layers = _DraftLayers(ASSISTANT_LAYERS, HEAD_DIMS[0], 0, SMALL_WIDTH, SMALL_WIDTH // HEAD_DIMS[0], SMALL_FF)
+    shape = _draft_shape(
+        MTP,
+        target,
+        layers,
         num_taps=1,
-        n_layer=ASSISTANT_LAYERS,
-        n_embd=SMALL_WIDTH,
-        n_vocab=target.n_vocab,
-        n_head=max(SMALL_WIDTH // HEAD_DIMS[0], 1),
-        key_dim=HEAD_DIMS[0],
-        value_dim=HEAD_DIMS[0],
-        kv_heads=(0,) * ASSISTANT_LAYERS,
-        windows=(None,) * ASSISTANT_LAYERS,
-        layer_states=(0,) * ASSISTANT_LAYERS,
-        n_ff=SMALL_FF,
         weights_bytes=num_bytes,
         embedding_bytes=num_bytes // 2,
-        output_bytes=0,
         active_bytes=num_bytes,
-        max_context=target.max_context,
-        tied_output_bytes=num_bytes // 2,
     )
+    return replace(shape, tied_output_bytes=num_bytes // 2)
 
 
-def _heads(kv_bytes_per_token: int, layers: Sequence[int]) -> tuple[int, int, int]:
+def _fit_layers(draft: DraftEntry, likely_layers: Sequence[int], *, n_embd: int, n_ff: int) -> _DraftLayers:
+    """Return layers of this width whose keys and values take what the entry states, the likely numbers first."""
+    num_layers, head_dim, kv_heads = _find_heads(draft.kv_bytes_per_token or 0, likely_layers)
+    return _DraftLayers(num_layers, head_dim, kv_heads, n_embd, max(n_embd // head_dim, kv_heads), n_ff)
+
+
+def _find_heads(kv_bytes_per_token: int, layers: Sequence[int]) -> tuple[int, int, int]:
     """Return (layers, head dimension, KV heads per layer) whose keys and values take so many bytes, two per value."""
     values = kv_bytes_per_token // 4
     for num_layers in layers:
@@ -298,7 +323,7 @@ def _heads(kv_bytes_per_token: int, layers: Sequence[int]) -> tuple[int, int, in
     return layers[0], HEAD_DIMS[-1], -(-values // (layers[0] * HEAD_DIMS[-1]))
 
 
-def _light_bytes(num_bytes: int, embedding: int, bits: float) -> int:
+def _compute_light_bytes(num_bytes: int, embedding: int, bits: float) -> int:
     """Return the size of a head's requantized copy (gguf/head_requantization.py).
 
     embedding  bytes of its embeddings in 8 bits
@@ -307,10 +332,10 @@ def _light_bytes(num_bytes: int, embedding: int, bits: float) -> int:
     return int(embedding + others * Q4_0_BITS / bits)
 
 
-def _own_embeddings(draft: DraftEntry, target: EntryShape, num_bytes: int) -> int:
-    """Return the bytes of a head's own embeddings; 0 where the file cannot hold them.
+def _estimate_own_embeddings(draft: DraftEntry, target: EntryShape, num_bytes: int) -> int:
+    """Return the bytes of a head's own embeddings; 0 if the file is too small for them.
 
-    Some published heads borrow the target's although their entry states own ones.
+    Some published heads borrow the target's although their entry states embeddings of their own.
     """
     if not draft.own_embeddings:
         return 0

@@ -1,6 +1,6 @@
-"""A machine as profiles/machines/*.toml describes it, to plan for one that is not here.
+"""A machine as profiles/machines/*.toml describes it, so that one can plan for another machine.
 
-States what is sold, not what is free: on a real machine other processes and the screen use some of the memory.
+States the whole memory, not what is free: on a real machine other processes and the screen use some of it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from eaglelocal.catalog.toml_table import TomlTable, Value
 CUDA, VULKAN, METAL, CPU = "cuda", "vulkan", "metal", "cpu"
 KINDS = (CUDA, VULKAN, METAL, CPU)
 MIB, GIB = 2**20, 2**30
-MOST_MIB, MOST_GB_S, MOST_GPUS = 1 << 30, 1e6, 64
+MAX_MIB, MAX_GB_S, MAX_GPUS = 1 << 30, 1e6, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownMachine:
-    """A machine of the catalogue. `memory_bytes`: of one card where there are cards, else main memory."""
+    """A machine of the catalog. `memory_bytes`: of one card if there are cards, else main memory."""
 
     id: str
     name: str
@@ -28,10 +28,10 @@ class KnownMachine:
     num_gpus: int  # cards
     memory_bytes: int
     gpu_limit_bytes: int | None  # the part of unified memory that the GPU may use
-    bandwidth_gb_s: float  # 10^9 bytes a second, of `memory_bytes`
+    bandwidth_gb_s: float  # 10^9 bytes per second, of the memory in `memory_bytes`
     fp16_tflops: float | None
     capability: str | None
-    ram_bytes: int  # main memory; equals memory_bytes where it is shared
+    ram_bytes: int  # main memory; equals memory_bytes if it is shared
     host_bandwidth_gb_s: float
     reported_tok_s: Mapping[str, Value]
     notes: str
@@ -52,12 +52,12 @@ class KnownMachine:
 def read_machine(id: str, table: TomlTable) -> KnownMachine:
     """Read and check an entry. Raises UsageError that names file and key."""
     kind = table.text("kind")
-    memory = table.count("memory_mib", least=1, most=MOST_MIB) * MIB
-    bandwidth = table.number("bandwidth_gb_s", least=0.1, most=MOST_GB_S)
-    limit = table.optional_count("gpu_limit_mib", least=1, most=memory // MIB)
-    is_discrete = kind in (CUDA, VULKAN) and limit is None  # only shared memory has a limit
-    num_gpus = table.optional_count("num_gpus", least=0 if not is_discrete else 1, most=MOST_GPUS)
-    ram_gib, host_bandwidth = _host(table, is_discrete=is_discrete)
+    memory = table.count("memory_mib", minimum=1, maximum=MAX_MIB) * MIB
+    bandwidth = table.number("bandwidth_gb_s", minimum=0.1, maximum=MAX_GB_S)
+    limit = table.optional_count("gpu_limit_mib", minimum=1, maximum=memory // MIB)
+    is_discrete = kind in (CUDA, VULKAN) and limit is None  # only shared memory has one
+    num_gpus = table.optional_count("num_gpus", minimum=0 if not is_discrete else 1, maximum=MAX_GPUS)
+    ram_gib, host_bandwidth = _read_host(table, is_discrete=is_discrete)
     machine = KnownMachine(
         id=id,
         name=table.text("name"),
@@ -67,7 +67,7 @@ def read_machine(id: str, table: TomlTable) -> KnownMachine:
         memory_bytes=memory,
         gpu_limit_bytes=limit * MIB if limit is not None else None,
         bandwidth_gb_s=bandwidth,
-        fp16_tflops=table.optional_number("fp16_tflops", least=0.1),
+        fp16_tflops=table.optional_number("fp16_tflops", minimum=0.1),
         capability=table.optional_text("capability"),
         ram_bytes=round(ram_gib * GIB) if ram_gib is not None else memory,
         host_bandwidth_gb_s=bandwidth if host_bandwidth is None else host_bandwidth,
@@ -78,18 +78,18 @@ def read_machine(id: str, table: TomlTable) -> KnownMachine:
         field_confidence=MappingProxyType(dict(table.values("field_confidence"))),
     )
     table.close()
-    _check(machine, table)
+    _check_kind(machine, table)
     return machine
 
 
-def _host(table: TomlTable, *, is_discrete: bool) -> tuple[float | None, float | None]:
-    """Return GiB and bandwidth (10^9 bytes a second) of main memory; machines with cards must state both."""
-    bounds = {"ram_gib": MOST_MIB / 1024, "host_bandwidth_gb_s": MOST_GB_S}
-    ask = table.number if is_discrete else table.optional_number
-    ram_gib, bandwidth = (ask(key, least=0.1, most=most) for key, most in bounds.items())
+def _read_host(table: TomlTable, *, is_discrete: bool) -> tuple[float | None, float | None]:
+    """Return GiB and bandwidth (10^9 bytes per second) of main memory; machines with cards must state both."""
+    bounds = {"ram_gib": MAX_MIB / 1024, "host_bandwidth_gb_s": MAX_GB_S}
+    read = table.number if is_discrete else table.optional_number
+    ram_gib, bandwidth = (read(key, minimum=0.1, maximum=maximum) for key, maximum in bounds.items())
     return ram_gib, bandwidth
 
 
-def _check(machine: KnownMachine, table: TomlTable) -> None:
+def _check_kind(machine: KnownMachine, table: TomlTable) -> None:
     if machine.kind not in KINDS:
         raise table.error(f"{machine.id}.kind must be one of {', '.join(KINDS)}, not {machine.kind!r}")

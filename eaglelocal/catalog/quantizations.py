@@ -1,4 +1,4 @@
-"""The quality that each quantization costs, from profiles/quants.toml: measured once, on Llama-3-8B.
+"""The quality that each quantization loses, from profiles/quants.toml: measured on Llama-3-8B.
 
 `kld` is the mean Kullback-Leibler divergence of the next token's distribution from that of f16.
 """
@@ -12,9 +12,11 @@ from eaglelocal.catalog.toml_table import TomlTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantLoss:
+    """The measured loss of a quantization."""
+
     name: str
     bits_per_weight: float
-    kld: float | None  # with an importance matrix where that figure exists
+    kld: float | None  # with an importance matrix if that figure exists
     delta_ppl_8b: float | None
     delta_ppl_70b_percent: float | None
     source: str

@@ -1,7 +1,7 @@
 """The syntax of model references, and the only parser of it.
 
     demo, demo@SIZE[:TYPE], demo@native   the embedded model
-    qwen3-8b[:Q5_K_M]                     an entry of the catalogue
+    qwen3-8b[:Q5_K_M]                     an entry of the catalog
     user/repo[:Q4_K_M]                    a repository of a hub
     user/repo:dir/x.gguf                  one file of it, where several have the same quantization
     ./x.gguf, /x, ~/x, x.gguf             a file; any existing path counts as one
@@ -19,9 +19,9 @@ from pathlib import Path
 
 from eaglelocal.errors import UsageError
 
-SUFFIX = ".gguf"
-UNDERSTOOD = (
-    "`demo`, `demo@SIZE[:TYPE]` such as `demo@1b:bf16`, a catalogue entry such as `qwen3-8b:Q5_K_M`, "
+GGUF_SUFFIX = ".gguf"
+REFERENCE_FORMS = (
+    "`demo`, `demo@SIZE[:TYPE]` such as `demo@1b:bf16`, a catalog entry such as `qwen3-8b:Q5_K_M`, "
     "`user/repo:Q4_K_M`, or the path of a .gguf file"
 )
 _QUANT = r"(:(?P<quant>[A-Za-z0-9][A-Za-z0-9_.-]{0,39}))?"
@@ -39,7 +39,7 @@ class EmbeddedModel:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """An entry of the catalogue. `quant` as written; None: the planner chooses one."""
+    """An entry of the catalog. `quant` is as written; None: the planner chooses one."""
 
     id: str
     quant: str | None = None
@@ -55,6 +55,8 @@ class Repo:
 
 @dataclass(frozen=True, slots=True)
 class File:
+    """A file on disk."""
+
     path: Path
 
 
@@ -62,7 +64,7 @@ Reference = EmbeddedModel | Profile | Repo | File
 
 
 def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> Reference:
-    """Parse a reference; `exists` tells whether a path exists. Raises UsageError on what has none of the forms."""
+    """Parse a reference; `exists` returns whether a path exists. Raises UsageError if it has none of the forms."""
     if text == "demo" or text.startswith("demo@"):
         return EmbeddedModel(text)
     named = _REPO_FILE.fullmatch(text)
@@ -76,9 +78,9 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
     profile = _PROFILE.fullmatch(text)
     if profile is not None:
         return Profile(profile["id"], profile["quant"])
-    raise UsageError(f"cannot read the reference {text!r}", hint=f"understood are {UNDERSTOOD}")
+    raise UsageError(f"cannot read the reference {text!r}", hint=f"use {REFERENCE_FORMS}")
 
 
 def looks_like_path(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> bool:
     """Return whether the text is a path: `x.gguf`, `./x`, `/x`, `~/x`, or the name of something that exists."""
-    return text.endswith(SUFFIX) or text.startswith(("/", "./", "../", "~")) or exists(text)
+    return text.endswith(GGUF_SUFFIX) or text.startswith(("/", "./", "../", "~")) or exists(text)

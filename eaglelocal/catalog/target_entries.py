@@ -13,11 +13,11 @@ from types import MappingProxyType
 
 from eaglelocal.catalog.toml_table import TomlTable, Value
 
-# limits on figures: above every known model, and low enough that planning stays quick
+# limits on figures: above every known model, and low enough for quick planning
 MAX_LAYERS, MAX_HEADS, MAX_EXPERTS = 1000, 4096, 4096
 MAX_WIDTH, MAX_VOCAB, MAX_CONTEXT = 1 << 20, 1 << 24, 1 << 30
-LEAST_B, MOST_B = 0.001, 100_000.0  # parameters, in 10^9
-LEAST_BITS, MOST_BITS = 0.5, 40.0  # per parameter, in any file
+MIN_PARAMETERS_B, MAX_PARAMETERS_B = 0.001, 100_000.0  # parameters, in 10^9
+MIN_BITS, MAX_BITS = 0.5, 40.0  # per parameter, in any file
 MAX_STATE_BYTES = 1 << 36
 
 
@@ -33,7 +33,7 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """Layers with a KV cache, all alike. `window`: tokens of their sliding window; None: they keep all."""
+    """Layers with a KV cache, all alike. `window`: tokens of their sliding window; None: full attention."""
 
     num_layers: int
     kv_heads: int
@@ -44,11 +44,13 @@ class Layers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
+    """The experts of a mixture."""
+
     count: int
     used: int
     n_ff: int  # of one expert
-    num_layers: int  # that have experts
-    num_matrices: int  # of an expert: gate, up and down; 2: no gate
+    num_layers: int  # with experts
+    num_matrices: int  # of an expert: gate, up and down; 2 without a gate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class EntryShape:
 
     architecture: str
     parameters_b: float  # in 10^9
-    active_parameters_b: float  # in 10^9, multiplied for one token
+    active_parameters_b: float  # in 10^9, used for one token
     n_layer: int
     n_embd: int
     n_head: int
@@ -68,17 +70,17 @@ class EntryShape:
     full: Layers
     windowed: Layers | None
     experts: Experts | None
-    state_bytes: int  # recurrent state of one slot; 0: none
+    state_bytes: int  # of one slot's recurrent state; 0: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetEntry:
-    """A target of the catalogue. In `files`, `{Q}` stands for the quantization, `{q}` for it in lower case."""
+    """A target of the catalog. In `files`, `{Q}` stands for the quantization, `{q}` for it in lower case."""
 
     id: str
     name: str
     family: str
-    released: str  # YYYY-MM, of what `files` names first; empty: unknown
+    released: str  # YYYY-MM; empty: unknown
     outline: EntryShape
     quantizations: Mapping[str, Quantization]
     drafts: tuple[str, ...]  # ids, the preferred first
@@ -94,7 +96,7 @@ class TargetEntry:
     field_confidence: Mapping[str, Value]
 
     def quantization(self, name: str) -> Quantization | None:
-        """Return the quantization of this name, in any case; None if there is none."""
+        """Return the quantization of this name, ignoring case; None if there is none."""
         return next((q for q in self.quantizations.values() if q.name.lower() == name.lower()), None)
 
 
@@ -105,8 +107,8 @@ def read_target(id: str, table: TomlTable) -> TargetEntry:
         name=table.text("name"),
         family=table.text("family"),
         released=table.optional_month("released") or "",
-        outline=_outline(table.table("shape")),
-        quantizations=_quantizations(table.table("quants")),
+        outline=_read_shape(table.table("shape")),
+        quantizations=_read_quantizations(table.table("quants")),
         drafts=tuple(draft.lower() for draft in table.texts("drafts")),
         repos=table.texts("repos"),
         files=table.texts("files"),
@@ -125,31 +127,33 @@ def read_target(id: str, table: TomlTable) -> TargetEntry:
 
 
 def _check_sizes(target: TargetEntry, table: TomlTable) -> None:
-    """Raise UsageError where bits per parameter are implausible, or the embeddings exceed all parameters."""
+    """Raise UsageError if the bits per parameter are implausible, or the embeddings exceed all parameters."""
     outline = target.outline
     for each in target.quantizations.values():
         bits = 8.0 * each.num_bytes / (outline.parameters_b * 1e9)
-        if not LEAST_BITS <= bits <= MOST_BITS:
+        if not MIN_BITS <= bits <= MAX_BITS:
             raise table.error(
-                f"quants.{each.name}: {each.num_bytes} bytes for {outline.parameters_b:g} B parameters, "
-                f"{bits:.2g} bits each"
+                f"quants.{each.name}: {each.num_bytes} bytes for {outline.parameters_b:g} B parameters "
+                f"are {bits:.2g} bits each"
             )
     embeddings = outline.n_vocab * outline.n_embd
     if embeddings > outline.parameters_b * 1e9:
-        raise table.error(f"shape: {embeddings / 1e9:.2g} B embeddings in {outline.parameters_b:g} B parameters")
+        raise table.error(
+            f"shape: {embeddings / 1e9:.2g} B embeddings are more than {outline.parameters_b:g} B parameters"
+        )
 
 
-def _quantizations(table: TomlTable) -> Mapping[str, Quantization]:
-    found = {name: _quantization(name, entry) for name, entry in table.tables()}
+def _read_quantizations(table: TomlTable) -> Mapping[str, Quantization]:
+    found = {name: _read_quantization(name, entry) for name, entry in table.tables()}
     if not found:
-        raise table.error("quants names no quantization")
+        raise table.error("quants has no quantization")
     return MappingProxyType(found)
 
 
-def _quantization(name: str, table: TomlTable) -> Quantization:
+def _read_quantization(name: str, table: TomlTable) -> Quantization:
     quantization = Quantization(
         name=name,
-        num_bytes=table.count("bytes", least=1),
+        num_bytes=table.count("bytes", minimum=1),
         confidence=table.text("confidence"),
         seen_in=table.optional_text("seen_in"),
     )
@@ -157,25 +161,25 @@ def _quantization(name: str, table: TomlTable) -> Quantization:
     return quantization
 
 
-def _outline(table: TomlTable) -> EntryShape:
+def _read_shape(table: TomlTable) -> EntryShape:
     full, windowed = table.table("full_attention"), table.optional_table("window_attention")
     experts, recurrent = table.optional_table("experts"), table.optional_table("recurrent")
-    n_layer = table.count("n_layer", least=1, most=MAX_LAYERS)
+    n_layer = table.count("n_layer", minimum=1, maximum=MAX_LAYERS)
     outline = EntryShape(
         architecture=table.text("architecture"),
-        parameters_b=table.number("parameters_b", least=LEAST_B, most=MOST_B),
-        active_parameters_b=table.number("active_parameters_b", least=LEAST_B, most=MOST_B),
+        parameters_b=table.number("parameters_b", minimum=MIN_PARAMETERS_B, maximum=MAX_PARAMETERS_B),
+        active_parameters_b=table.number("active_parameters_b", minimum=MIN_PARAMETERS_B, maximum=MAX_PARAMETERS_B),
         n_layer=n_layer,
-        n_embd=table.count("n_embd", least=1, most=MAX_WIDTH),
-        n_head=table.count("n_head", least=1, most=MAX_HEADS),
-        n_ff=table.count("n_ff", most=MAX_WIDTH),
-        n_vocab=table.count("n_vocab", least=1, most=MAX_VOCAB),
-        max_context=table.count("max_context", least=256, most=MAX_CONTEXT),
+        n_embd=table.count("n_embd", minimum=1, maximum=MAX_WIDTH),
+        n_head=table.count("n_head", minimum=1, maximum=MAX_HEADS),
+        n_ff=table.count("n_ff", maximum=MAX_WIDTH),
+        n_vocab=table.count("n_vocab", minimum=1, maximum=MAX_VOCAB),
+        max_context=table.count("max_context", minimum=256, maximum=MAX_CONTEXT),
         ties_embeddings=table.flag("ties_embeddings"),
-        full=_layers(full, is_windowed=False),
-        windowed=_layers(windowed, is_windowed=True) if windowed else None,
-        experts=_experts(experts, n_layer=n_layer) if experts else None,
-        state_bytes=_state(recurrent) if recurrent else 0,
+        full=_read_layers(full, is_windowed=False),
+        windowed=_read_layers(windowed, is_windowed=True) if windowed else None,
+        experts=_read_experts(experts, n_layer=n_layer) if experts else None,
+        state_bytes=_read_state_bytes(recurrent) if recurrent else 0,
     )
     table.close()
     kept = outline.full.num_layers + (outline.windowed.num_layers if outline.windowed else 0)
@@ -186,34 +190,34 @@ def _outline(table: TomlTable) -> EntryShape:
     return outline
 
 
-def _layers(table: TomlTable, *, is_windowed: bool) -> Layers:
-    head_dim = table.count("head_dim", least=1, most=MAX_WIDTH)
-    value_dim = table.optional_count("value_dim", most=MAX_WIDTH)
+def _read_layers(table: TomlTable, *, is_windowed: bool) -> Layers:
+    head_dim = table.count("head_dim", minimum=1, maximum=MAX_WIDTH)
+    value_dim = table.optional_count("value_dim", maximum=MAX_WIDTH)
     layers = Layers(
-        num_layers=table.count("layers", most=MAX_LAYERS),
-        kv_heads=table.count("kv_heads", least=1, most=MAX_HEADS),
+        num_layers=table.count("layers", maximum=MAX_LAYERS),
+        kv_heads=table.count("kv_heads", minimum=1, maximum=MAX_HEADS),
         head_dim=head_dim,
         value_dim=head_dim if value_dim is None else value_dim,
-        window=table.count("window", least=1, most=MAX_CONTEXT) if is_windowed else None,
+        window=table.count("window", minimum=1, maximum=MAX_CONTEXT) if is_windowed else None,
     )
     table.close()
     return layers
 
 
-def _experts(table: TomlTable, *, n_layer: int) -> Experts:
-    count = table.count("count", least=1, most=MAX_EXPERTS)
+def _read_experts(table: TomlTable, *, n_layer: int) -> Experts:
+    count = table.count("count", minimum=1, maximum=MAX_EXPERTS)
     experts = Experts(
         count=count,
-        used=table.count("used", least=1, most=count),
-        n_ff=table.count("n_ff", least=1, most=MAX_WIDTH),
-        num_layers=table.optional_count("layers", least=1, most=n_layer) or n_layer,
-        num_matrices=table.optional_count("matrices", least=2, most=3) or 3,
+        used=table.count("used", minimum=1, maximum=count),
+        n_ff=table.count("n_ff", minimum=1, maximum=MAX_WIDTH),
+        num_layers=table.optional_count("layers", minimum=1, maximum=n_layer) or n_layer,
+        num_matrices=table.optional_count("matrices", minimum=2, maximum=3) or 3,
     )
     table.close()
     return experts
 
 
-def _state(table: TomlTable) -> int:
-    num_bytes = table.count("state_bytes", most=MAX_STATE_BYTES)
+def _read_state_bytes(table: TomlTable) -> int:
+    num_bytes = table.count("state_bytes", maximum=MAX_STATE_BYTES)
     table.close()
     return num_bytes

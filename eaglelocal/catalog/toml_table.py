@@ -1,7 +1,7 @@
-"""A strict reader for a table of a TOML file: a key that is never read and a value of another type are errors.
+"""A strict reader of a TOML table: an unknown key and a value of the wrong type are errors.
 
-Every error names the file and the full key, because people write such files themselves. The meaning of the figures is
-not known here.
+Every error names the file and the full key, because people write such files themselves. Does not know what the figures
+mean.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from eaglelocal.core.toml_text import read_toml_file
 from eaglelocal.errors import UsageError
 
 MONTH = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
-MOST = 2**53  # upper limit on any number
+MAX_NUMBER = 2**53  # upper limit on any number
 Value = str | int | float | bool
 T = TypeVar("T")
 
@@ -28,11 +28,11 @@ class TomlTable:
         self._content = content
         self._path = path
         self._name = name
-        self._asked: set[str] = set()
+        self._read_keys: set[str] = set()
 
     @classmethod
     def of_file(cls, path: Path) -> TomlTable:
-        """Read a file. Raises UsageError where it cannot be read or is not TOML."""
+        """Read a file. Raises UsageError if it cannot be read or is not TOML."""
         try:
             return cls(read_toml_file(path), path=path)
         except OSError as error:
@@ -42,85 +42,85 @@ class TomlTable:
 
     # ---- values
     def text(self, key: str) -> str:
-        return self._required(key, self.optional_text(key))
+        return self._require(key, self.optional_text(key))
 
     def optional_text(self, key: str) -> str | None:
         value = self._get(key)
         if value is None or isinstance(value, str):
             return value
-        raise self._wrong(key, "a text", value)
+        raise self._value_error(key, "text", value)
 
     def optional_month(self, key: str) -> str | None:
-        """Return a month, `YYYY-MM`; None where the key is missing."""
+        """Return a month, `YYYY-MM`; None if the key is missing."""
         value = self.optional_text(key)
         if value is None or MONTH.fullmatch(value):
             return value
-        raise self._wrong(key, "a month such as 2026-04", value)
+        raise self._value_error(key, "a month such as 2026-04", value)
 
     def flag(self, key: str, *, default: bool = False) -> bool:
         value = self._get(key)
         if value is None or isinstance(value, bool):
             return bool(default if value is None else value)
-        raise self._wrong(key, "true or false", value)
+        raise self._value_error(key, "true or false", value)
 
-    def count(self, key: str, *, least: int = 0, most: int = MOST) -> int:
-        return self._required(key, self.optional_count(key, least=least, most=most))
+    def count(self, key: str, *, minimum: int = 0, maximum: int = MAX_NUMBER) -> int:
+        return self._require(key, self.optional_count(key, minimum=minimum, maximum=maximum))
 
-    def optional_count(self, key: str, *, least: int = 0, most: int = MOST) -> int | None:
+    def optional_count(self, key: str, *, minimum: int = 0, maximum: int = MAX_NUMBER) -> int | None:
         value = self._get(key)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(key, "a whole number", value)
-        return int(self._within(key, value, least, most))
+            raise self._value_error(key, "a whole number", value)
+        return int(self._check_bounds(key, value, minimum, maximum))
 
-    def number(self, key: str, *, least: float = 0.0, most: float = MOST) -> float:
-        return self._required(key, self.optional_number(key, least=least, most=most))
+    def number(self, key: str, *, minimum: float = 0.0, maximum: float = MAX_NUMBER) -> float:
+        return self._require(key, self.optional_number(key, minimum=minimum, maximum=maximum))
 
-    def optional_number(self, key: str, *, least: float = 0.0, most: float = MOST) -> float | None:
+    def optional_number(self, key: str, *, minimum: float = 0.0, maximum: float = MAX_NUMBER) -> float | None:
         value = self._get(key)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(key, "a number", value)
-        return float(self._within(key, value, least, most))
+            raise self._value_error(key, "a number", value)
+        return float(self._check_bounds(key, value, minimum, maximum))
 
     def texts(self, key: str) -> tuple[str, ...]:
         value = self._get(key)
         if value is None:
             return ()
         if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-            raise self._wrong(key, "a list of texts", value)
+            raise self._value_error(key, "a list of texts", value)
         return tuple(value)
 
     def pairs(self, key: str) -> tuple[tuple[int, float], ...]:
-        """Return a list of `[whole number, number]`; empty where the key is missing."""
+        """Return a list of `[whole number, number]`; empty if the key is missing."""
         value = self._get(key)
         if value is None:
             return ()
         if not isinstance(value, list) or not all(_is_pair(part) for part in value):
-            raise self._wrong(key, "a list of [whole number, number]", value)
+            raise self._value_error(key, "a list of [whole number, number]", value)
         return tuple((first, float(second)) for first, second in value)
 
     def values(self, key: str) -> Mapping[str, Value]:
-        """Return a table of plain values under any names; empty where the key is missing."""
+        """Return a table of plain values under any keys; empty if the key is missing."""
         value = self._get(key)
         if value is None:
             return {}
         if not isinstance(value, dict) or not all(isinstance(part, Value) for part in value.values()):
-            raise self._wrong(key, "a table of texts and numbers", value)
+            raise self._value_error(key, "a table of texts and numbers", value)
         return value
 
     def table(self, key: str) -> TomlTable:
-        return self._required(key, self.optional_table(key))
+        return self._require(key, self.optional_table(key))
 
     def optional_table(self, key: str) -> TomlTable | None:
         value = self._get(key)
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise self._wrong(key, "a table", value)
-        return TomlTable(value, path=self._path, name=self._whole(key))
+            raise self._value_error(key, "a table", value)
+        return TomlTable(value, path=self._path, name=self._full_key(key))
 
     def tables(self) -> Iterator[tuple[str, TomlTable]]:
         """Yield every key, each of which must be a table."""
@@ -130,41 +130,44 @@ class TomlTable:
     def close(self) -> None:
         """Raise UsageError on a key that was not read."""
         for key in self._content:
-            if key not in self._asked:
-                near = difflib.get_close_matches(key, sorted(self._asked), n=1)
-                known = ", ".join(sorted(self._asked))
-                hint = f"did you mean {near[0]}?" if near else f"known are {known}"
-                raise self.error(f"unknown key {self._whole(key)}", hint=hint)
+            if key not in self._read_keys:
+                near = difflib.get_close_matches(key, sorted(self._read_keys), n=1)
+                known = ", ".join(sorted(self._read_keys))
+                hint = f"did you mean {near[0]}?" if near else f"known keys are {known}"
+                raise self.error(f"unknown key {self._full_key(key)}", hint=hint)
 
     def error(self, message: str, *, hint: str = "") -> UsageError:
         return UsageError(f"{self._path}: {message}", hint=hint)
 
-    # ---- helpers
-    def _within(self, key: str, value: float, least: float, most: float) -> float:
-        if least <= value <= most:  # false for NaN
+    def _check_bounds(self, key: str, value: float, minimum: float, maximum: float) -> float:
+        if minimum <= value <= maximum:  # false for NaN
             return value
-        bounds = f"a number from {least:.15g} to {most:.15g}" if most < MOST else f"at least {least:.15g}"
-        raise self._wrong(key, bounds, value)
+        bounds = (
+            f"a number from {minimum:.15g} to {maximum:.15g}" if maximum < MAX_NUMBER else f"at least {minimum:.15g}"
+        )
+        raise self._value_error(key, bounds, value)
 
     def _get(self, key: str) -> object:
-        self._asked.add(key)
+        self._read_keys.add(key)
         return self._content.get(key)
 
-    def _required(self, key: str, value: T | None) -> T:
+    def _require(self, key: str, value: T | None) -> T:
         if value is None:
-            near = difflib.get_close_matches(key, self._content.keys() - self._asked, n=1)
-            hint = f"{self._whole(near[0])} stands there instead" if near else ""
-            raise self.error(f"lacks the key {self._whole(key)}", hint=hint)
+            near = difflib.get_close_matches(key, self._content.keys() - self._read_keys, n=1)
+            hint = f"the table has {self._full_key(near[0])} instead" if near else ""
+            raise self.error(f"lacks the key {self._full_key(key)}", hint=hint)
         return value
 
-    def _wrong(self, key: str, what: str, value: object) -> UsageError:
-        return self.error(f"{self._whole(key)} must be {what}, not {value!r:.60}")
+    def _value_error(self, key: str, what: str, value: object) -> UsageError:
+        return self.error(f"{self._full_key(key)} must be {what}, not {value!r:.60}")
 
-    def _whole(self, key: str) -> str:
+    def _full_key(self, key: str) -> str:
         return f"{self._name}.{key}" if self._name else key
 
 
 def _is_pair(value: object) -> bool:
     if not isinstance(value, list) or len(value) != 2 or any(isinstance(part, bool) for part in value):
         return False
-    return isinstance(value[0], int) and value[0] > 0 and isinstance(value[1], int | float) and abs(value[1]) < MOST
+    return (
+        isinstance(value[0], int) and value[0] > 0 and isinstance(value[1], int | float) and abs(value[1]) < MAX_NUMBER
+    )

@@ -1,6 +1,6 @@
-"""Reasons why the engine cannot use a draft of the catalogue for a target; the supported pairs are decided here.
+"""Reasons why the engine cannot use a draft of the catalog for a target.
 
-Looks at kinds and architectures only; gguf/draft_pairing.py checks whether one file fits another.
+Compares only kinds and architectures; gguf/draft_pairing.py checks whether one file fits another.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from eaglelocal.gguf.architectures import (
 )
 
 
-def is_stuck(target: EntryShape) -> bool:
-    """Return whether the target keeps recurrent state that cannot be rolled back behind a rejected token."""
+def cannot_roll_back(target: EntryShape) -> bool:
+    """Return whether the target has recurrent state that cannot be rolled back after a rejected token."""
     keeps_state = bool(target.state_bytes) or target.architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
     return keeps_state and target.architecture not in ROLLBACK_ARCHITECTURES
 
 
-def unsupported_reason(draft: DraftEntry, target: EntryShape) -> str:
-    """Return why the draft cannot be run with this target; empty if it can."""
+def find_unsupported_reason(draft: DraftEntry, target: EntryShape) -> str:
+    """Return why the draft cannot be used with this target; empty if it can."""
     if draft.kind == MTP and target.architecture not in MTP_ARCHITECTURES:
-        return f"MTP drafting for {target.architecture} is not run yet"
-    if is_stuck(target):
-        return f"{target.architecture} keeps recurrent state, which is not taken back yet"
+        return f"MTP drafting is not supported for {target.architecture} yet"
+    if cannot_roll_back(target):
+        return f"{target.architecture} has recurrent state, which cannot be rolled back yet"
     if draft.keeps_state:
-        return "it keeps recurrent state itself, which drafting cannot cut"
+        return "the draft has recurrent state, which cannot be rolled back"
     if draft.kind in (EAGLE, *BLOCKS) and target.architecture not in LAYER_INPUT_ARCHITECTURES:
-        return f"llama.cpp gives no layer inputs for {target.architecture}, which heads need"
+        return f"llama.cpp does not give the layer inputs of {target.architecture}, which heads need"
     if draft.kind == EAGLE and draft.taps_more_layers:
-        return "it taps more than three layers, which llama.cpp does not give a head"
+        return "the head taps more than the three layers that llama.cpp gives it"
     return ""

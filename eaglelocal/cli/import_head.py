@@ -63,14 +63,14 @@ def import_head(
     eaglelocal import ./EAGLE3-Qwen3-8B --target ./Qwen3-8B-Q4_K_M.gguf
     """
     from eaglelocal.cli.reports.import_head import head_lines, report_object, trial_lines
-    from eaglelocal.hub.heads.head_store import head_path, write_head_file
+    from eaglelocal.hub.heads.head_store import make_head_path, write_head_file
 
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
     check_asked(settings.target, type, hint="eaglelocal import HEAD --target FILE.gguf")
     found = find(settings, output)
     read = understand(head, found)
-    place = head_path(found.header, found.info, read.name, type)
+    place = make_head_path(found.header, found.info, read.name, type)
     path = asked_place(out, place.name) if out else place
     tell = output.message if as_json else output.data
     with write_head_file(
@@ -136,17 +136,16 @@ def find(settings: Settings, output: Output) -> FoundTarget:
 
 def understand(reference: str, found: FoundTarget) -> ReadHead:
     from eaglelocal.hub.heads.convert import read_head
-    from eaglelocal.hub.heads.head_folder import read_published
-    from eaglelocal.hub.heads.head_source import head_folder
+    from eaglelocal.hub.heads.head_folder import find_published_folder, read_published
 
-    folder, name = head_folder(reference)
+    folder, name = find_published_folder(reference)
     return read_head(read_published(folder), found.header, found.info, name=name)
 
 
 def parts_of(read: ReadHead, found: FoundTarget, kind: str) -> tuple[list[KeyValue], list[StreamedTensor]]:
-    from eaglelocal.hub.heads.convert import entries_of, tensors_of
+    from eaglelocal.hub.heads.convert import make_entries, make_tensors
 
-    return entries_of(read, read.stated, found.header, found.info, kind), tensors_of(read, found.info, kind)
+    return make_entries(read, read.stated, found.header, found.info, kind), make_tensors(read, found.info, kind)
 
 
 def check_written(path: Path, read: ReadHead, found: FoundTarget) -> tuple[str, ...]:

@@ -31,11 +31,11 @@ def probe(as_json: flags.AsJson = False, measure: Measure = False) -> None:
     eaglelocal probe --json | jq .memory
     """
     from eaglelocal.probe.bandwidth import add_bandwidth
-    from eaglelocal.probe.machine_json import to_json
+    from eaglelocal.probe.machine import to_json
     from eaglelocal.probe.probe import probe as probe_machine
 
     output = standard_output()
-    machine = add_bandwidth(probe_machine(), again=measure)
+    machine = add_bandwidth(probe_machine(), remeasure=measure)
     if as_json:
         return output.object(to_json(machine))
     for line in machine_lines(machine, now=time.time()):
@@ -117,9 +117,9 @@ def _slice_text(part: MigSlice) -> str:
 def _served_by(gpu: Gpu, backend: str | None) -> str:
     if gpu.hidden_by:
         return f"not used: {gpu.hidden_by} hides it"
-    if backend and not gpu.is_mute:
+    if backend and not gpu.is_unresponsive:
         return f"llama.cpp uses it through {BACKEND_NAMES[backend]}"
-    if gpu.is_mute:
+    if gpu.is_unresponsive:
         return "not used: it does not answer; see eaglelocal doctor"
     names = " or ".join(BACKEND_NAMES[name] for name in gpu.backends if gpu.vendor != "nvidia" or name == "cuda")
     # doctor does not advise a build that would gain little

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from eaglelocal.hub.download import DownloadOrder, DownloadProgress
     from eaglelocal.hub.draft_resolver import FoundDraft
     from eaglelocal.hub.hub_errors import RetryPolicy
-    from eaglelocal.hub.hub_references import PullPlan
+    from eaglelocal.hub.pull_plan import PullPlan
     from eaglelocal.hub.target_resolver import FoundTarget
 
 MAX_FILES_SHOWN = 8
@@ -67,14 +67,14 @@ def pull(
     eaglelocal pull qwen3-8b --quant Q5_K_M --yes
     eaglelocal pull qwen3-8b --verify
     """
-    from eaglelocal.hub.client_settings import prepare_client, unused_settings
+    from eaglelocal.hub.client_settings import list_unused_settings, prepare_client
 
     output = standard_output()
     want = wanted_here(target, draft, quant, output)
     if want is None:
         return output.message(f"{target} is embedded: there is nothing to fetch")
     prepare_client()
-    for line in unused_settings():
+    for line in list_unused_settings():
         output.message(line)
     orders = with_eyes(ordered(want, output), mmproj)
     if not orders:
@@ -90,7 +90,7 @@ def wanted_here(target: str, draft: str, quant: str | None, output: Output) -> P
     None for the embedded model. Raises UsageError.
     """
     from eaglelocal.cli.choose_build import choose_build
-    from eaglelocal.hub.hub_references import plan_pull
+    from eaglelocal.hub.pull_plan import plan_pull
 
     planned = choose_build(target, draft=draft) if quant is None else None
     if planned is None:
@@ -121,9 +121,9 @@ def ordered(want: PullPlan, output: Output) -> list[DownloadOrder]:
     """
     from eaglelocal.hub.cached_files import find_cached
 
-    patience = patience_of(output, LOOK_UP_WAITS_S)
+    retries = patience_of(output, LOOK_UP_WAITS_S)
     try:
-        orders = [ordered_target(want, patience, output)]
+        orders = [ordered_target(want, retries, output)]
     except DownloadError as problem:
         try:
             there = find_cached(locations.hub_cache_dir(), want.target)
@@ -134,12 +134,12 @@ def ordered(want: PullPlan, output: Output) -> list[DownloadOrder]:
     if want.layer_repo and orders[0].repo.id.lower() == want.layer_repo.lower():
         say_other_copy(want, output)
         return orders
-    return [*orders, *ordered_draft(want, patience, output)]
+    return [*orders, *ordered_draft(want, retries, output)]
 
 
 def with_eyes(orders: list[DownloadOrder], mmproj: str) -> list[DownloadOrder]:
     """Return the orders; the first, the model's, includes a projector if its repository has one."""
-    from eaglelocal.hub.pull_plan import add_projector
+    from eaglelocal.hub.download_orders import add_projector
 
     return [add_projector(order, mmproj) if not number else order for number, order in enumerate(orders)]
 
@@ -156,39 +156,39 @@ def say_other_copy(want: PullPlan, output: Output) -> None:
         output.message(f"{there.reference} is here, without the MTP layer that drafts for it in {want.layer_repo}")
 
 
-def ordered_target(want: PullPlan, patience: RetryPolicy, output: Output) -> DownloadOrder:
+def ordered_target(want: PullPlan, retries: RetryPolicy, output: Output) -> DownloadOrder:
     """Look up the target, which may also be a head alone.
 
     If a planned quantization is missing, the usual one is taken; raises UsageError if the user asked for it.
     """
-    from eaglelocal.hub.pull_plan import order_draft, order_model
+    from eaglelocal.hub.download_orders import order_draft, order_model
 
     try:
-        return order_draft(want.target, patience)
+        return order_draft(want.target, retries)
     except UsageError as problem:
         if want.quant_is_asked_for:
             raise
         output.message(f"{problem.message}: the usual one instead")
-        return order_model(replace(want.target, quant=None), patience)
+        return order_model(replace(want.target, quant=None), retries)
 
 
 def with_nearest(problem: DownloadError, repo: str) -> DownloadError:
     """Return the error; if the repository is missing, with a similar one of the catalogue in its hint."""
-    from eaglelocal.hub.hub_errors import is_missing
-    from eaglelocal.hub.hub_references import nearest_repo
+    from eaglelocal.hub.hub_errors import is_repo_missing
+    from eaglelocal.hub.hub_references import find_nearest_repo
 
-    near = nearest_repo(repo) if is_missing(problem) else None
+    near = find_nearest_repo(repo) if is_repo_missing(problem) else None
     return DownloadError(problem.message, hint=f"did you mean {near}? or {problem.hint}") if near else problem
 
 
-def ordered_draft(want: PullPlan, patience: RetryPolicy, output: Output) -> list[DownloadOrder]:
+def ordered_draft(want: PullPlan, retries: RetryPolicy, output: Output) -> list[DownloadOrder]:
     """Look up the draft. If that fails, raise only if it was asked for by name: the model runs without one."""
-    from eaglelocal.hub.pull_plan import order_draft
+    from eaglelocal.hub.download_orders import order_draft
 
     if want.draft is None:
         return []
     try:
-        return [order_draft(want.draft, patience)]
+        return [order_draft(want.draft, retries)]
     except (DownloadError, UsageError) as problem:
         if want.draft_is_asked_for:
             raise
@@ -206,11 +206,12 @@ def patience_of(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> R
 
 def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_verified: bool = False) -> None:
     """Show the files, ask and fetch them. Raises Cancelled if the answer is no."""
-    from eaglelocal.hub.download import check_disk, check_names, download_files, free_bytes, missing_bytes
+    from eaglelocal.hub.download import check_disk, check_names, count_missing_bytes, download_files
+    from eaglelocal.probe.probe import free_bytes
 
     cache = locations.hub_cache_dir()
     check_names(orders, cache)
-    missing, free = missing_bytes(orders, cache), free_bytes(cache)
+    missing, free = count_missing_bytes(orders, cache), free_bytes(cache)
     for line in order_lines(orders):
         output.message(line)
     if missing:
@@ -226,7 +227,7 @@ def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_
         download_files(
             orders,
             cache,
-            patience=patience_of(output),
+            retries=patience_of(output),
             on_progress=lambda told: progress(shown(told, orders)) if missing else None,
         )
     except KeyboardInterrupt:
@@ -252,11 +253,11 @@ def order_lines(orders: Sequence[DownloadOrder]) -> list[str]:
     return lines
 
 
-def amount(orders: Sequence[DownloadOrder], missing_bytes: int) -> str:
+def amount(orders: Sequence[DownloadOrder], count_missing_bytes: int) -> str:
     """Return the total size, `4.7 GB`, or how much of it is missing."""
     total = sum(order.size_bytes for order in orders)
-    rest = size_text(missing_bytes)
-    return rest if missing_bytes == total else f"the missing {rest} of {size_text(total)}"
+    rest = size_text(count_missing_bytes)
+    return rest if count_missing_bytes == total else f"the missing {rest} of {size_text(total)}"
 
 
 def shown(progress: DownloadProgress, orders: Sequence[DownloadOrder]) -> LoadProgress:
@@ -279,8 +280,8 @@ def check(want: PullPlan, orders: Sequence[DownloadOrder], output: Output) -> No
     Raises ModelFileError on a file that cannot run, IncompatibleError if a draft that was asked for does not fit.
     """
     from eaglelocal.gguf.mtp import has_mtp
+    from eaglelocal.hub.download_orders import needs_import
     from eaglelocal.hub.inventory import HEAD, describe_file
-    from eaglelocal.hub.pull_plan import needs_import
     from eaglelocal.hub.target_resolver import read_target
 
     if needs_import(orders[0]):
@@ -332,7 +333,7 @@ def check_draft(order: DownloadOrder, of: DownloadOrder, target: FoundTarget, ou
 
     A head that must be imported first is only mentioned. Raises IncompatibleError or ModelFileError.
     """
-    from eaglelocal.hub.pull_plan import needs_import
+    from eaglelocal.hub.download_orders import needs_import
 
     if needs_import(order):
         return say_import(order, of.reference, output)
@@ -377,9 +378,9 @@ def checked_draft(order: DownloadOrder, target: FoundTarget) -> FoundDraft:
 
 def path_of(order: DownloadOrder) -> Path:
     """Return the file that llama.cpp opens. Raises ModelFileError if it is missing."""
-    from eaglelocal.hub.download import snapshot_link
+    from eaglelocal.hub.download import make_link_path
 
-    path = snapshot_link(order, order.files[0], locations.hub_cache_dir())
+    path = make_link_path(order, order.files[0], locations.hub_cache_dir())
     if not path.is_file():
         raise ModelFileError(f"{path} has gone", hint=f"eaglelocal pull {order.reference}")
     return path

@@ -14,7 +14,7 @@ from eaglelocal.errors import EagleLocalError, ModelFileError
 
 if TYPE_CHECKING:
     from eaglelocal.hub.download import DownloadOrder
-    from eaglelocal.hub.hub_references import PullPlan
+    from eaglelocal.hub.pull_plan import PullPlan
     from eaglelocal.hub.verification import PromisedFile
 
 
@@ -44,13 +44,13 @@ def verify_on_disk(want: PullPlan, output: Output) -> None:
     Raises ModelFileError on a damaged file.
     """
     from eaglelocal.hub.cached_files import find_cached
-    from eaglelocal.hub.verification import promised_files
+    from eaglelocal.hub.verification import list_promised_files
 
     try:
         model = find_cached(locations.hub_cache_dir(), want.target)
     except EagleLocalError:
         return None  # already reported
-    files = promised_files(model)
+    files = list_promised_files(model)
     if len(files) < len(model.paths):
         return output.message("its hashes are not known: only a hub that answers can tell them")
     if wrong := hashed(files, output):

@@ -66,13 +66,13 @@ def removal_of(reference: str) -> Removal:
 def _generated(reference: str) -> Removal:
     """Return the generated files of an embedded model, including those of older versions."""
     from eaglelocal.hub.inflation.inflate import parse_demo_reference
-    from eaglelocal.hub.inventory import list_inflated, reference_of
+    from eaglelocal.hub.inventory import list_inflated, make_demo_reference
     from eaglelocal.hub.removal import plan_file_removal
     from eaglelocal.hub.target_resolver import NATIVE
 
     if reference == NATIVE:
         raise UsageError("the embedded model belongs to eaglelocal", hint="pip uninstall eaglelocal removes both")
-    wanted = reference_of(parse_demo_reference(reference))
+    wanted = make_demo_reference(parse_demo_reference(reference))
     paths = [path for entry in list_inflated() if entry.reference == wanted for path in entry.paths]
     if not paths:
         raise ModelFileError(f"{wanted} is not on disk", hint="eaglelocal ls shows what is")
@@ -149,11 +149,11 @@ def check_unused(partials: Sequence[Partial], cache: Path) -> None:
     from eaglelocal.hub.client_settings import prepare_client
 
     prepare_client(connects=False)
-    from eaglelocal.hub.download import is_being_fetched
-    from eaglelocal.hub.removal import etag_of
+    from eaglelocal.hub.download import is_being_downloaded
+    from eaglelocal.hub.removal import parse_etag
 
     for partial in partials:
-        if is_being_fetched(cache, partial.repo, etag_of(partial)):
+        if is_being_downloaded(cache, partial.repo, parse_etag(partial)):
             raise ResourceError(f"another process is fetching {partial.repo}", hint="stop it first, or wait for it")
 
 

@@ -116,9 +116,9 @@ def _memory(look: ModelDetails) -> str:
 
 def _images(look: ModelDetails) -> str:
     """Return which projector reads images and the memory it takes; the note on images, or "", if there is none."""
-    path, projector = look.eyes.path, look.eyes.projector
+    path, projector = look.projector.path, look.projector.projector
     if path is None or projector is None:
-        return look.eyes.note
+        return look.projector.note
     computing = size_text(encoding_bytes(projector))
     return f"read with {path.name}: {size_text(path.stat().st_size)}, and up to {computing} while it encodes one"
 
@@ -181,7 +181,7 @@ def look_object(look: ModelDetails) -> dict[str, object]:
             "cache_bytes": look.cache_bytes(n_ctx),
             "ctx": n_ctx,
         },
-        "projector": _text(look.eyes.path),
+        "projector": _text(look.projector.path),
         "images_bytes": _images_bytes(look),
         "template": template_text(look.chat_template) if about.kind == "model" else None,
         "sampling": recommended_sampling(look.header),
@@ -206,7 +206,7 @@ def look_object(look: ModelDetails) -> dict[str, object]:
 
 
 def _images_bytes(look: ModelDetails) -> int | None:
-    projector = look.eyes.projector
+    projector = look.projector.projector
     return None if projector is None else projector.weights_bytes + encoding_bytes(projector)
 
 

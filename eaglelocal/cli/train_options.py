@@ -117,10 +117,10 @@ def draft_there(start: str, found: FoundTarget) -> str | None:
 
 def path_of(school: HeadSource, kind: str, out: str | None) -> Path:
     """Return the file of the new head. Raises UsageError or ResourceError if it cannot be written."""
-    from eaglelocal.hub.heads.head_store import check_writable, head_path
+    from eaglelocal.hub.heads.head_store import check_writable, make_head_path
     from eaglelocal.training.draft_head import head_name
 
-    place = head_path(school.target, school.info, head_name(school), kind)
+    place = make_head_path(school.target, school.info, head_name(school), kind)
     path = asked_place(out, place.name) if out else place
     check_writable(path)
     return path

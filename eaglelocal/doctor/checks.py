@@ -1,6 +1,6 @@
 """The list of checks, in the order in which they are shown: the most serious first.
 
-A check is a function of the facts alone; None means that there is nothing to report.
+A check is a function of the facts alone. It returns None if there is nothing to report.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from eaglelocal.doctor.installation import Installation
 Check = Callable[[Installation], Finding | None]
 
 CHECKS: tuple[Check, ...] = (
-    machine_checks.gpu_backend,
-    machine_checks.gpu_driver,
-    machine_checks.hidden_gpus,
-    machine_checks.gpu_devices,
-    build_checks.library_version,
-    build_checks.library_loads,
-    build_checks.images,
-    build_checks.native_part,
-    build_checks.compiler,
-    build_checks.toolkit,
-    build_checks.packages,
-    build_checks.extras,
-    folder_checks.settings,
-    folder_checks.disks,
-    folder_checks.hub_token,
-    folder_checks.hub_client,
-    folder_checks.offline,
-    folder_checks.partial_downloads,
-    folder_checks.calibrations,
-    folder_checks.port,
-    folder_checks.leftovers,
-    machine_checks.memory,
-    machine_checks.swap,
-    machine_checks.threads,
+    machine_checks.check_gpu_backend,
+    machine_checks.check_gpu_driver,
+    machine_checks.check_hidden_gpus,
+    machine_checks.check_gpu_devices,
+    build_checks.check_library_version,
+    build_checks.check_library_load,
+    build_checks.check_images,
+    build_checks.check_native_part,
+    build_checks.check_compiler,
+    build_checks.check_toolkit,
+    build_checks.check_packages,
+    build_checks.check_extras,
+    folder_checks.check_settings,
+    folder_checks.check_disks,
+    folder_checks.check_hub_token,
+    folder_checks.check_hub_client,
+    folder_checks.check_offline,
+    folder_checks.check_partial_downloads,
+    folder_checks.check_calibrations,
+    folder_checks.check_port,
+    folder_checks.check_leftovers,
+    machine_checks.check_memory,
+    machine_checks.check_swap,
+    machine_checks.check_threads,
 )
 
 

@@ -1,4 +1,4 @@
-"""A check's result: how bad it is, one sentence, and the command that repairs it."""
+"""The result of a check: how serious it is, one sentence, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ Level = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    check: str  # its name for programs, such as compiler
+    """The result of a check."""
+
+    check: str  # the name that programs read, such as compiler
     level: Level
     text: str
-    command: str = ""  # to paste into a shell; empty: nothing to do, or nothing that a command could do
+    command: str = ""  # to paste into a shell; empty: nothing to do, or no command can do it
 
 
 def ok(check: str, text: str) -> Finding:
@@ -26,3 +28,7 @@ def warning(check: str, text: str, command: str = "") -> Finding:
 
 def problem(check: str, text: str, command: str = "") -> Finding:
     return Finding(check=check, level="problem", text=text, command=command)
+
+
+def format_gib(num_bytes: int | None) -> str:
+    return "an unknown amount" if num_bytes is None else f"{num_bytes / 2**30:.1f} GiB"

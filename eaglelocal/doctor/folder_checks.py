@@ -5,117 +5,112 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from eaglelocal.doctor.finding import Finding, ok, problem, warning
+from eaglelocal.doctor.finding import Finding, format_gib, ok, problem, warning
 from eaglelocal.doctor.installation import Disk, Installation
 
-LEAST_FREE_BYTES = 2 << 30  # smaller than any useful model
-LITTLE_FREE_BYTES = 15 << 30  # a model of 20 GB does not fit
+MIN_FREE_BYTES = 2 << 30  # smaller than any useful model
+LOW_FREE_BYTES = 15 << 30  # a large model does not fit
 FOLDER_VARIABLES = {"downloads": "HF_HUB_CACHE", "generated models": "XDG_CACHE_HOME"}
 
 
-def disks(facts: Installation) -> Finding:
+def check_disks(facts: Installation) -> Finding:
     """Check free space and write access of each disk; return the worst finding."""
     downloads = next((disk.folder for disk in facts.disks if disk.holds == "downloads"), None)
-    found = [finding for disk in facts.disks if (finding := _disk(disk, downloads))]
-    fine = ok("disk", "; ".join(f"{_gib(disk.free_bytes)} free for {disk.holds}" for disk in facts.disks))
-    return min(found, key=lambda finding: finding.level != "problem", default=fine)
+    findings = [finding for disk in facts.disks if (finding := _check_disk(disk, downloads))]
+    good = ok("disk", "; ".join(f"{format_gib(disk.free_bytes)} free for {disk.holds}" for disk in facts.disks))
+    return min(findings, key=lambda finding: finding.level != "problem", default=good)
 
 
-def _disk(disk: Disk, downloads: Path | None) -> Finding | None:
-    elsewhere = f"export {FOLDER_VARIABLES[disk.holds]}=/a/folder/on/another/disk"
-    if disk.holds != "downloads" and downloads is not None:  # the downloads would move too, and be fetched again
-        elsewhere += f" HF_HUB_CACHE={shlex.quote(str(downloads))}"
+def _check_disk(disk: Disk, downloads: Path | None) -> Finding | None:
+    command = f"export {FOLDER_VARIABLES[disk.holds]}=/a/folder/on/another/disk"
+    if disk.holds != "downloads" and downloads is not None:  # else the downloads would move too, and be fetched again
+        command += f" HF_HUB_CACHE={shlex.quote(str(downloads))}"
     if not disk.is_writable:
-        return problem("disk", f"{disk.folder} for {disk.holds} cannot be written", elsewhere)
-    if disk.free_bytes is None or disk.free_bytes >= LITTLE_FREE_BYTES:
+        return problem("disk", f"the folder for {disk.holds} cannot be written: {disk.folder}", command)
+    if disk.free_bytes is None or disk.free_bytes >= LOW_FREE_BYTES:
         return None
-    text = f"only {_gib(disk.free_bytes)} free for {disk.holds} in {disk.folder}"
-    return (problem if disk.free_bytes < LEAST_FREE_BYTES else warning)("disk", text, elsewhere)
+    text = f"only {format_gib(disk.free_bytes)} free for {disk.holds} in {disk.folder}"
+    return (problem if disk.free_bytes < MIN_FREE_BYTES else warning)("disk", text, command)
 
 
-def hub_token(facts: Installation) -> Finding:
-    """Check the hub token. Only gated repositories need one, so a missing one is at most a warning."""
+def check_hub_token(facts: Installation) -> Finding:
+    """Check the hub's token. Only gated repositories need one, so a missing token is at most a warning."""
     hub = facts.hub
-    if hub.token_looks_wrong:
+    if hub.is_token_malformed:
         where = f" in {hub.token_variable}" if hub.token_variable else ""
-        text = f"the model hub's token{where} does not begin with hf_: it will be refused"
+        text = f"the token for the model hub{where} does not begin with hf_, so the hub will refuse it"
         return warning("hub_token", text, f"unset {hub.token_variable}" if where else "hf auth login")
     if hub.has_token:
-        return ok("hub_token", "there is a token for the model hub")
+        return ok("hub_token", "a token for the model hub is set")
     if hub.gated:
-        text = f"no token for the model hub, and {', '.join(hub.gated)} cannot be had without one"
+        text = f"no token for the model hub is set, and {', '.join(hub.gated)} cannot be pulled without one"
         return warning("hub_token", text, "hf auth login")
-    return ok("hub_token", "no token for the model hub; only gated models need one (hf auth login)")
+    return ok("hub_token", "no token for the model hub is set; only gated models need one (hf auth login)")
 
 
-def hub_client(facts: Installation) -> Finding | None:
-    """Warn where the hub's client cannot use the environment variables, which only downloads need."""
+def check_hub_client(facts: Installation) -> Finding | None:
+    """Warn of an environment variable that the hub's client cannot use; only downloads need it."""
     text = facts.hub.client_problem
     if not text:
         return None
     name = text.split()[0]
-    return warning("hub_client", f"nothing can be pulled: {text}", f"unset {name}" if name in facts.environ else "")
+    return warning("hub_client", f"models cannot be pulled: {text}", f"unset {name}" if name in facts.environ else "")
 
 
-def offline(facts: Installation) -> Finding | None:
-    return (
-        warning("offline", "HF_HUB_OFFLINE is set: nothing can be pulled", "unset HF_HUB_OFFLINE")
-        if (facts.hub.is_offline)
-        else None
-    )
+def check_offline(facts: Installation) -> Finding | None:
+    if not facts.hub.is_offline:
+        return None
+    return warning("offline", "HF_HUB_OFFLINE is set, so models cannot be pulled", "unset HF_HUB_OFFLINE")
 
 
-def partial_downloads(facts: Installation) -> Finding | None:
+def check_partial_downloads(facts: Installation) -> Finding | None:
     hub = facts.hub
     if not hub.num_partial:
         return None
     downloads = "a download was" if hub.num_partial == 1 else f"{hub.num_partial} downloads were"
-    text = f"{downloads} broken off and hold {_gib(hub.partial_bytes)}; pull them again to go on, or remove them"
-    old = "-path '*/models--*/blobs/*.incomplete' -mmin +10"  # newer ones may be running downloads
-    return warning("partial_downloads", text, f"find {shlex.quote(str(hub.cache))} {old} -delete")
+    text = f"{downloads} interrupted, {format_gib(hub.partial_bytes)}: pull again to resume, or delete what is there"
+    old_files = "-path '*/models--*/blobs/*.incomplete' -mmin +10"  # newer ones may be running downloads
+    return warning("partial_downloads", text, f"find {shlex.quote(str(hub.cache))} {old_files} -delete")
 
 
-def settings(facts: Installation) -> Finding:
+def check_settings(facts: Installation) -> Finding:
     if not facts.settings_problem:
-        return ok("settings", "the settings can be read")
-    named = str(facts.config_file) in facts.settings_problem
+        return ok("settings", "the settings are valid")
+    is_in_file = str(facts.config_file) in facts.settings_problem
     text = f"{facts.settings_problem}: {facts.settings_hint}" if facts.settings_hint else facts.settings_problem
     variable = next((name for name in facts.environ if name in facts.settings_problem), None)
-    mend = f"unset {variable}" if variable and not named else ""
-    return problem("settings", text, f"${{EDITOR:-vi}} {shlex.quote(str(facts.config_file))}" if named else mend)
+    if is_in_file:
+        return problem("settings", text, f"${{EDITOR:-vi}} {shlex.quote(str(facts.config_file))}")
+    return problem("settings", text, f"unset {variable}" if variable else "")
 
 
-def port(facts: Installation) -> Finding:
+def check_port(facts: Installation) -> Finding:
     if facts.port.taken_by is None:
-        return ok("port", f"port {facts.port.number} is free for the server, or a server of ours has it")
-    text = f"port {facts.port.number} is taken by {facts.port.taken_by}, so `eaglelocal serve` cannot have it"
+        return ok("port", f"port {facts.port.number} is free, or an eaglelocal server has it")
+    text = f"port {facts.port.number} is taken by {facts.port.taken_by}, so `eaglelocal serve` cannot use it"
     return warning("port", text, f"eaglelocal serve --port {facts.port.number + 1}")
 
 
-def leftovers(facts: Installation) -> Finding | None:
+def check_leftovers(facts: Installation) -> Finding | None:
     number = len(facts.stale_announcements)
     if not number:
         return None
-    servers = "a server that has" if number == 1 else f"{number} servers that have"
-    return warning("leftovers", f"notes of {servers} ended are left in the state folder", "eaglelocal ps")
+    servers = "a server that is" if number == 1 else f"{number} servers that are"
+    return warning("leftovers", f"the state folder still lists {servers} no longer running", "eaglelocal ps")
 
 
-def calibrations(facts: Installation) -> Finding:
-    """Warn of calibrations of another build or driver, which are never read again."""
+def check_calibrations(facts: Installation) -> Finding:
+    """Warn of calibrations of another build or driver, which are no longer read."""
     stale = facts.stale_calibrations
     if not stale:
-        return ok("calibration", "no calibration of another llama.cpp build or driver is left")
+        return ok("calibration", "no calibration is outdated")
     builds = ", ".join(dict.fromkeys(build for _, build in stale))
     number = "a calibration is" if len(stale) == 1 else f"{len(stale)} calibrations are"
-    text = f"{number} stale: measured with {builds}, and now it is {facts.current_build}; the next run measures anew"
-    return warning("calibration", text, _remove([path for path, _ in stale]))
+    text = f"{number} outdated: measured with {builds}, now it is {facts.current_build}; the next run measures again"
+    return warning("calibration", text, _remove_command([path for path, _ in stale]))
 
 
-def _remove(paths: list[Path]) -> str:
-    """Return the command that deletes these files alone: their folder also holds current ones."""
+def _remove_command(paths: list[Path]) -> str:
+    """Return the command that deletes these files only: their folder also holds current ones."""
     names = shlex.join(path.name for path in paths)
     return f"(cd {shlex.quote(str(paths[0].parent))} && rm {names})"
-
-
-def _gib(num_bytes: int | None) -> str:
-    return "an unknown amount" if num_bytes is None else f"{num_bytes / 2**30:.1f} GiB"

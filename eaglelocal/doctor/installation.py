@@ -1,4 +1,4 @@
-"""Facts for the checks: plain data about an installation and its machine, collected by gather.py."""
+"""The facts that the checks read: plain data about an installation and its machine, collected by gather.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Tools:
     hipcc: Path | None = None
     icpx: Path | None = None
     glslc: Path | None = None
-    missing_of_vulkan: tuple[str, ...] = ()  # in words
+    missing_vulkan_parts: tuple[str, ...] = ()  # as they are shown
     pip: str = "pip"  # the command that runs pip for this Python
 
 
@@ -28,7 +28,7 @@ class DeviceFiles:
     """The device files through which AMD's and Intel's GPUs compute."""
 
     paths: tuple[Path, ...] = ()
-    closed: tuple[tuple[Path, str], ...] = ()  # not accessible to this process, with the group that may open it
+    inaccessible: tuple[tuple[Path, str], ...] = ()  # each with the group that may open it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,47 +47,55 @@ class LlamaTrial:
 
     devices: tuple[str, ...] = ()  # GPUs, as llama.cpp names them
     failure: str = ""  # empty: it loads
-    blindness: str = ""  # why it reads no images; empty: it does
+    image_problem: str = ""  # why it cannot read images; empty: it can
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
+    """A folder for models, and the disk that holds it."""
+
     folder: Path
-    holds: str  # in words: downloads, generated models
+    holds: str  # as it is shown: downloads, generated models
     free_bytes: int | None = None
     is_writable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hub:
+    """The model hub as it is set up here: its cache, its token, and interrupted downloads."""
+
     cache: Path
     has_token: bool = False
-    token_looks_wrong: bool = False
+    is_token_malformed: bool = False
     token_variable: str = ""  # the one that holds the token; empty: it is in a file
     is_offline: bool = False
-    client_problem: str = ""  # the variable that its client cannot use, and why; empty: none
-    gated: tuple[str, ...] = ()  # repositories in the settings that require accepting a licence
+    client_problem: str = ""  # the variable that the hub's client cannot use, and why; empty: none
+    gated: tuple[str, ...] = ()  # repositories in the settings that require accepting a license
     num_partial: int = 0  # interrupted downloads, without those that may still run
     partial_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
+    """The server's port."""
+
     number: int
-    taken_by: str | None = None  # in words; None: it is free, or an eaglelocal server has it
+    taken_by: str | None = None  # a process, as it is shown; None: it is free, or an eaglelocal server has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
+    """All facts about an installation."""
+
     machine: Machine
     tools: Tools
     native: NativePart
     disks: tuple[Disk, ...]
     hub: Hub
     port: Port
-    wanted_version: str  # of llama-cpp-python
-    trial: LlamaTrial | None = None  # None: not tried, as there is nothing to load
-    device_files: DeviceFiles | None = None  # None: not known here
+    required_version: str  # of llama-cpp-python
+    trial: LlamaTrial | None = None  # None: not tried, because there is nothing to load
+    device_files: DeviceFiles | None = None  # None: unknown
     missing_packages: tuple[str, ...] = ()
     missing_extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # extra -> its missing packages
     config_file: Path = Path("config.toml")

@@ -1,4 +1,4 @@
-"""Shell commands that repair an installation, with this machine's pip, package manager and backends."""
+"""Shell commands that repair an installation, for this machine's pip, package manager and backends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from eaglelocal.doctor.installation import Installation, Tools
 from eaglelocal.probe.machine import Gpu, System
 
-NAMES = {"cuda": "CUDA", "hip": "HIP (ROCm)", "vulkan": "Vulkan", "sycl": "SYCL", "metal": "Metal"}
+BACKEND_NAMES = {"cuda": "CUDA", "hip": "HIP (ROCm)", "vulkan": "Vulkan", "sycl": "SYCL", "metal": "Metal"}
 BUILD_FLAGS = {
     "cuda": "-DGGML_CUDA=on",
     "hip": "-DGGML_HIP=on",
@@ -71,49 +71,51 @@ FAMILY = {
 }
 
 
-def reinstall(facts: Installation, backend: str | None) -> str:
-    """Return the command that builds llama.cpp anew, with the backend if one is given."""
+def reinstall_llama_cpp(facts: Installation, backend: str | None) -> str:
+    """Return the command that builds llama.cpp again, with a backend if one is given."""
     flags = f'CMAKE_ARGS="{BUILD_FLAGS[backend]}" ' if backend else ""
     nvcc = facts.tools.nvcc
     if backend == "cuda" and nvcc and str(nvcc.parent) not in facts.environ.get("PATH", "").split(os.pathsep):
-        flags += f"CUDACXX={shlex.quote(str(nvcc))} "  # cmake looks in PATH only
-    return f"{flags}{facts.tools.pip} install --no-cache-dir --force-reinstall llama-cpp-python=={facts.wanted_version}"
+        flags += f"CUDACXX={shlex.quote(str(nvcc))} "  # cmake searches PATH only
+    return (
+        f"{flags}{facts.tools.pip} install --no-cache-dir --force-reinstall llama-cpp-python=={facts.required_version}"
+    )
 
 
-def backend_to_build(gpu: Gpu, tools: Tools) -> str:
-    """Return the quickest backend whose compiler is there, else Vulkan; CUDA for NVIDIA, as it is easily had."""
+def choose_backend_to_build(gpu: Gpu, tools: Tools) -> str:
+    """Return the fastest backend whose compiler is installed, else Vulkan; for NVIDIA always CUDA, easy to install."""
     if gpu.vendor == "nvidia":
         return "cuda"
-    found = {"hip": tools.hipcc, "sycl": tools.icpx}
-    return next((name for name in gpu.backends if found.get(name)), "vulkan")
+    compilers = {"hip": tools.hipcc, "sycl": tools.icpx}
+    return next((name for name in gpu.backends if compilers.get(name)), "vulkan")
 
 
-def missing_toolkit(backend: str, tools: Tools) -> tuple[str, ...]:
-    """Return the missing tools that a backend needs beside a C compiler."""
+def find_missing_tools(backend: str, tools: Tools) -> tuple[str, ...]:
+    """Return the missing tools that a backend needs in addition to a C compiler."""
     if backend == "vulkan":
-        return tools.missing_of_vulkan
+        return tools.missing_vulkan_parts
     name, path = {"cuda": ("nvcc", tools.nvcc), "hip": ("hipcc", tools.hipcc)}.get(backend, ("", None))
     return (name,) if name and path is None else ()
 
 
 def install_compilers(system: System) -> str:
-    return COMPILERS.get(family_of(system), COMPILERS["debian"])
+    return COMPILERS.get(find_family(system), COMPILERS["debian"])
 
 
 def install_toolkit(backend: str, system: System) -> str:
-    """Return the command that installs a backend's tools; empty where this system's packages are not known."""
-    return TOOLKITS.get(backend, {}).get(family_of(system), "")
+    """Return the command that installs a backend's tools; empty if this system's packages are not known."""
+    return TOOLKITS.get(backend, {}).get(find_family(system), "")
 
 
 def install_driver(system: System) -> str:
-    return DRIVERS.get(system.distribution or "", DRIVERS.get(family_of(system), ""))
+    return DRIVERS.get(system.distribution or "", DRIVERS.get(find_family(system), ""))
 
 
 def is_macos(system: System) -> bool:
     return (system.name or "").startswith("macOS")
 
 
-def family_of(system: System) -> str:
+def find_family(system: System) -> str:
     if is_macos(system):
         return MACOS
     name = system.distribution or ""

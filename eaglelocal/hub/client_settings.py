@@ -1,7 +1,7 @@
-"""Checks of the variables that the hub's client and its HTTP library read, before either of them is loaded.
+"""Checks of the environment variables that the hub's client and its HTTP library read, before either is loaded.
 
-A value that they cannot use is reported here, in our words. Left to them it is an exception of their own when they are
-imported, or looks like a hub that does not answer, and is tried again in vain. Opens no connection.
+A value that they cannot use is reported here. Otherwise it would raise an exception of theirs on import, or look like
+a hub that does not answer and be retried in vain. Opens no connection.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from eaglelocal.errors import UsageError
 Environ = Mapping[str, str]
 
 ENDPOINT = "HF_ENDPOINT"
-TIMEOUTS = {"HF_HUB_ETAG_TIMEOUT": 10, "HF_HUB_DOWNLOAD_TIMEOUT": 10}  # with a sensible value
+TIMEOUTS = {"HF_HUB_ETAG_TIMEOUT": 10, "HF_HUB_DOWNLOAD_TIMEOUT": 10}  # seconds, for the hint
 MAX_TIMEOUT_S = 86_400
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 HEADERS = ("HF_HUB_USER_AGENT_ORIGIN",)
-PROXY_SCHEMES = ("http", "https", "all")  # the client opens all that are set, regardless of the hub's scheme
+PROXY_SCHEMES = ("http", "https", "all")  # the client uses all that are set, whatever the hub's scheme
 PROXY_KINDS = ("http", "https", "socks5", "socks5h")
 SOCKS_PACKAGE = "socksio"
 KEY_LOG = "SSLKEYLOGFILE"
@@ -40,21 +40,21 @@ MAX_SHOWN_CHARS = 80
 
 
 def prepare_client(environ: Environ = os.environ, *, connects: bool = True) -> None:
-    """Check what the client reads, then load it without output of its own.
+    """Check what the client reads, then load it without its output.
 
-    connects  True if a hub will be asked; else only the variables that can prevent the import are checked
+    connects  True if a hub will be asked; otherwise only variables that can prevent the import are checked
 
     Raises UsageError with the variable and its value.
     """
     check_settings(environ, connects=connects)
-    with _unheard():
+    with _silence_import():
         try:
             import huggingface_hub.constants
 
             if connects:
-                huggingface_hub.get_session()  # built from these variables; nothing is sent yet
-        except Exception as problem:  # of the library, because of another setting: no hub was asked
-            raise _unforeseen(problem, environ) from problem
+                huggingface_hub.get_session()  # it reads these variables; nothing is sent yet
+        except Exception as problem:  # the library's, caused by another setting: no hub was asked
+            raise _make_setting_error(problem, environ) from problem
 
 
 def check_settings(environ: Environ, *, connects: bool = True) -> None:
@@ -63,20 +63,20 @@ def check_settings(environ: Environ, *, connects: bool = True) -> None:
         check(environ)
 
 
-def unused_settings(environ: Environ = os.environ) -> list[str]:
-    """Return a line for each variable that is set and has no effect; the client's own words about it are not shown."""
+def list_unused_settings(environ: Environ = os.environ) -> list[str]:
+    """Return a line for each variable that is set and has no effect; the client's own warnings are not shown."""
     found = []
     if environ.get(TRANSFER, "").upper() in ("1", "ON", "YES", "TRUE"):
         found.append(f"{TRANSFER} does nothing: the hub's client no longer uses hf_transfer")
     level = environ.get(VERBOSITY, "")
     if level and level not in LEVELS:
-        found.append(f"{VERBOSITY} is {_shown(level)} and does nothing: it is none of {', '.join(LEVELS)}")
+        found.append(f"{VERBOSITY} is {_quote(level)} and does nothing: use one of {', '.join(LEVELS)}")
     return found
 
 
 @contextlib.contextmanager
-def _unheard() -> Iterator[None]:
-    """Silence the client: it warns of variables without effect, and prints why it cannot be imported."""
+def _silence_import() -> Iterator[None]:
+    """Silence the client, which warns of variables without effect and prints why it cannot be imported."""
     unread, disabled = io.StringIO(), logging.root.manager.disable
     with warnings.catch_warnings(), contextlib.redirect_stdout(unread), contextlib.redirect_stderr(unread):
         warnings.simplefilter("ignore")
@@ -85,16 +85,16 @@ def _unheard() -> Iterator[None]:
             yield
         finally:
             logging.disable(disabled)
-    for handler in logging.getLogger("huggingface_hub").handlers:  # made meanwhile: its later logs must be seen
+    for handler in logging.getLogger("huggingface_hub").handlers:  # made just now: its later logs must be shown
         if isinstance(handler, logging.StreamHandler) and handler.stream is unread:
             handler.setStream(sys.stderr)
 
 
-def _unforeseen(problem: Exception, environ: Environ) -> UsageError:
+def _make_setting_error(problem: Exception, environ: Environ) -> UsageError:
     names = [name for name in environ if name.startswith(("HF_", "HUGGING", "SSL")) or name.lower().endswith("_proxy")]
     what = str(problem).strip().split("\n")[0] or type(problem).__name__
-    hint = f"look at {', '.join(sorted(names))}" if names else "pip install --upgrade huggingface_hub"
-    return UsageError(f"the hub's client cannot be used with what is set here: {what}", hint=hint)
+    hint = f"check {', '.join(sorted(names))}" if names else "pip install --upgrade huggingface_hub"
+    return UsageError(f"the hub's client cannot be used with this environment: {what}", hint=hint)
 
 
 # ---- values that prevent the import
@@ -104,16 +104,18 @@ def check_endpoint(environ: Environ) -> None:
         return
     if not value:
         raise UsageError(f"{ENDPOINT} is set and empty", hint=f"unset {ENDPOINT}")
-    why = _why_no_address(value, ("http", "https"))
+    why = _find_address_problem(value, ("http", "https"))
     if why:
-        hint = f"export {ENDPOINT}={_with_scheme(value) or 'https://huggingface.co'}, or unset it"
-        raise UsageError(f"{ENDPOINT} is {_shown(masked(value))}, which is no address of a hub: {why}", hint=hint)
+        hint = f"export {ENDPOINT}={_add_scheme(value) or 'https://huggingface.co'}, or unset it"
+        raise UsageError(
+            f"{ENDPOINT} is {_quote(mask_password(value))}, which is not the address of a hub: {why}", hint=hint
+        )
 
 
-def _with_scheme(value: str) -> str:
-    """Return the address probably meant; empty where more than the scheme is wrong, or a password is in it."""
+def _add_scheme(value: str) -> str:
+    """Return the address with the missing scheme; empty if more than that is wrong, or it holds a password."""
     address = f"https://{value}"
-    if "://" in value or "@" in value or _why_no_address(address):
+    if "://" in value or "@" in value or _find_address_problem(address):
         return ""
     return f"http://{value}" if _is_loopback(urlsplit(address).hostname or "") else address
 
@@ -130,8 +132,8 @@ def check_timeouts(environ: Environ) -> None:
     for name, usual in TIMEOUTS.items():
         value = environ.get(name)
         if value is not None and not _is_timeout(value):
-            what = f"{name} is {_shown(value)}, not a whole number of seconds up to {MAX_TIMEOUT_S}"
-            raise UsageError(what, hint=f"export {name}={_digits(value) or usual}")
+            what = f"{name} is {_quote(value)}, not a whole number of seconds up to {MAX_TIMEOUT_S}"
+            raise UsageError(what, hint=f"export {name}={_parse_digits(value) or usual}")
 
 
 def _is_timeout(value: str) -> bool:
@@ -141,41 +143,43 @@ def _is_timeout(value: str) -> bool:
         return False
 
 
-def _digits(value: str) -> str:
-    """Return `30` for `30s`; empty where it does not begin with a valid number."""
+def _parse_digits(value: str) -> str:
+    """Return `30` for `30s`; empty if it does not begin with a valid number."""
     digits = value.strip().split(".")[0].rstrip("sec ")
     return digits if digits.isdecimal() and _is_timeout(digits) else ""
 
 
 # ---- values that prevent a connection
 def check_proxies(environ: Environ) -> None:
-    if "*" in [host.strip() for host in proxy_variable(environ, "no")[1].split(",")]:
+    if "*" in [host.strip() for host in find_proxy_variable(environ, "no")[1].split(",")]:
         return
     for scheme in PROXY_SCHEMES:
-        name, value = proxy_variable(environ, scheme)
+        name, value = find_proxy_variable(environ, scheme)
         if value:
             _check_proxy(name, value)
 
 
-def proxy_variable(environ: Environ, scheme: str) -> tuple[str, str]:
-    """Return name and value of the variable that counts: the lower-case one, if set, even where it is empty."""
+def find_proxy_variable(environ: Environ, scheme: str) -> tuple[str, str]:
+    """Return name and value of the variable that counts: the lower-case one if it is set, even if it is empty."""
     lower, upper = f"{scheme}_proxy", f"{scheme.upper()}_PROXY"
     name = lower if lower in environ else upper
     return name, environ.get(name, "")
 
 
 def _check_proxy(name: str, value: str) -> None:
-    why = _why_no_address(value if "://" in value else f"http://{value}", PROXY_KINDS)
+    why = _find_address_problem(value if "://" in value else f"http://{value}", PROXY_KINDS)
     if why:
         hint = f"export {name}=http://HOST:PORT, or unset it"
-        raise UsageError(f"{name} is {_shown(masked(value))}, which is no address of a proxy: {why}", hint=hint)
+        raise UsageError(
+            f"{name} is {_quote(mask_password(value))}, which is not the address of a proxy: {why}", hint=hint
+        )
     if value.lower().startswith("socks") and importlib.util.find_spec(SOCKS_PACKAGE) is None:
-        what = f"{name} is {_shown(masked(value))}, and a SOCKS proxy needs the package {SOCKS_PACKAGE}"
+        what = f"{name} is {_quote(mask_password(value))}, and a SOCKS proxy needs the package {SOCKS_PACKAGE}"
         raise UsageError(what, hint=f"pip install {SOCKS_PACKAGE}, or unset {name}")
 
 
 def check_key_log(environ: Environ) -> None:
-    """Check SSLKEYLOGFILE: whatever reads certificates also opens it, and fails if it cannot. It is not made here."""
+    """Check SSLKEYLOGFILE, which Python opens whenever it reads certificates. It is not created here."""
     path = environ.get(KEY_LOG)
     if not path:
         return
@@ -183,12 +187,12 @@ def check_key_log(environ: Environ) -> None:
         _check_appendable(path)
     except (OSError, ValueError) as problem:
         what = problem.strerror if isinstance(problem, OSError) else str(problem)
-        message = f"{KEY_LOG} is {_shown(path)}, which cannot be written: {what}"
+        message = f"{KEY_LOG} is {_quote(path)}, which cannot be written: {what}"
         raise UsageError(message, hint=f"unset {KEY_LOG}") from problem
 
 
 def _check_appendable(path: str) -> None:
-    """Raise OSError where it is a folder, a pipe that nobody reads, or in a folder that takes no files."""
+    """Raise OSError if it is a folder, a pipe without a reader, or in a folder that cannot be written."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
     except FileNotFoundError:
@@ -199,22 +203,22 @@ def _check_appendable(path: str) -> None:
 
 
 def check_certificates(environ: Environ) -> None:
-    """Check the certificates. SSL_CERT_DIR counts only where SSL_CERT_FILE is not set."""
+    """Check the certificates. SSL_CERT_DIR counts only if SSL_CERT_FILE is not set."""
     if file := environ.get("SSL_CERT_FILE"):
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
         except (OSError, ValueError) as problem:
             what = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-            message = f"SSL_CERT_FILE is {_shown(file)}, from which no certificates can be read: {what}"
-            raise UsageError(message, hint="export SSL_CERT_FILE=/a/file/of/certificates.pem, or unset it") from problem
+            message = f"SSL_CERT_FILE is {_quote(file)}, from which no certificates can be read: {what}"
+            raise UsageError(message, hint="export SSL_CERT_FILE=/path/to/certificates.pem, or unset it") from problem
         return
     folders = environ.get("SSL_CERT_DIR")
     if folders and not any(Path(folder).is_dir() for folder in folders.split(os.pathsep)):
-        raise UsageError(f"SSL_CERT_DIR is {_shown(folders)}, which is no folder", hint="unset SSL_CERT_DIR")
+        raise UsageError(f"SSL_CERT_DIR is {_quote(folders)}, which is not a folder", hint="unset SSL_CERT_DIR")
 
 
 def check_token(environ: Environ) -> None:
-    """Check what the client sends in headers. A token is never shown."""
+    """Check the values that the client sends in headers. A token is never shown."""
     for name in TOKENS:
         if environ.get(name):
             _check_header(name, environ[name].strip().replace("\r", "").replace("\n", ""), "")
@@ -222,25 +226,28 @@ def check_token(environ: Environ) -> None:
     else:
         _check_token_file(environ)
     for name in HEADERS:
-        _check_header(name, environ.get(name, ""), f" {_shown(environ.get(name, ''))}")
+        _check_header(name, environ.get(name, ""), f" {_quote(environ.get(name, ''))}")
 
 
 def _check_header(name: str, value: str, shown: str) -> None:
     if value and not (value.isascii() and value.isprintable()):
-        message = f"{name}{shown and f' is{shown}, which'} has a letter that no header can carry"
+        message = f"{name}{shown and f' is{shown}, which'} has a character that is not allowed in an HTTP header"
         raise UsageError(message, hint=f"unset {name}" if shown else f"set {name} again, or unset it")
 
 
 def _check_token_file(environ: Environ) -> None:
-    path, name = locations.hub_token_file(environ), _named_by(environ, "HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME")
+    path, name = (
+        locations.hub_token_file(environ),
+        _find_set_variable(environ, "HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME"),
+    )
     try:
         token = path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return  # nobody has logged in
     except UnicodeDecodeError as problem:
-        raise UsageError(f"{path} holds no token but other bytes", hint=f"hf auth login, or rm {path}") from problem
+        raise UsageError(f"{path} does not hold a token", hint=f"hf auth login, or rm {path}") from problem
     except OSError as problem:
-        what = f"{name} is {_shown(environ[name])}, and " if name else ""
+        what = f"{name} is {_quote(environ[name])}, and " if name else ""
         message = f"{what}the token in {path} cannot be read: {problem.strerror}"
         raise UsageError(message, hint=f"unset {name}" if name else f"ls -l {path}") from problem
     _check_header(str(path), token.replace("\r", "").replace("\n", ""), "")
@@ -252,49 +259,49 @@ def check_folders(environ: Environ) -> None:
     existing = next(place for place in (path, *path.parents) if place.exists())
     if existing.is_dir():
         return
-    name = _named_by(environ, "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
-    what = f"{name} is {_shown(environ[name])}, and " if name else ""
-    raise UsageError(f"{what}{existing} is no folder", hint=f"unset {name}" if name else f"mv {existing} elsewhere")
+    name = _find_set_variable(environ, "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
+    what = f"{name} is {_quote(environ[name])}, and " if name else ""
+    raise UsageError(f"{what}{existing} is not a folder", hint=f"unset {name}" if name else f"mv {existing} elsewhere")
 
 
-def _named_by(environ: Environ, *names: str) -> str:
-    """Return the first of these variables that is set; empty: none is."""
+def _find_set_variable(environ: Environ, *names: str) -> str:
+    """Return the first of these variables that is set; empty if none is."""
     return next((name for name in names if environ.get(name)), "")
 
 
 # ---- addresses
-def _why_no_address(value: str, schemes: tuple[str, ...] = ("http", "https")) -> str:
-    """Return why the HTTP library cannot use the address; empty where it can."""
+def _find_address_problem(value: str, schemes: tuple[str, ...] = ("http", "https")) -> str:
+    """Return why the HTTP library cannot use the address; empty if it can."""
     if not value.isprintable() or " " in value:
-        return "it has a blank or a control character"
+        return "it contains a space or a control character"
     if "://" not in value:
         return f"it does not begin with {' or '.join(f'{scheme}://' for scheme in schemes)}"
     try:
         parts = urlsplit(value)
-        return _why_no_parts(parts, schemes)
+        return _find_parts_problem(parts, schemes)
     except ValueError as problem:
         if "@" in value:  # the message may hold a piece of the password
-            return "its parts cannot be told apart; in a password / is %2F, : is %3A, @ is %40"
+            return "it cannot be split into its parts; in a password write %2F for /, %3A for : and %40 for @"
         return str(problem)[:1].lower() + str(problem)[1:]
 
 
-def _why_no_parts(parts: SplitResult, schemes: tuple[str, ...]) -> str:
+def _find_parts_problem(parts: SplitResult, schemes: tuple[str, ...]) -> str:
     if parts.scheme.lower() not in schemes:
-        return f"{parts.scheme}:// is none of {', '.join(f'{scheme}://' for scheme in schemes)}"
+        return f"{parts.scheme}:// is not one of {', '.join(f'{scheme}://' for scheme in schemes)}"
     if not parts.hostname:
-        return "it names no host"
-    _ = parts.port  # raises ValueError where it is none
+        return "it has no host"
+    _ = parts.port  # raises ValueError if it is not a port
     return ""
 
 
-def masked(address: str) -> str:
-    """Return the address without the name and the password that it may hold."""
+def mask_password(address: str) -> str:
+    """Return the address without user name and password."""
     head, at, host = address.rpartition("@")
     scheme, sign, _ = head.partition("://")
     return f"{scheme if sign else ''}{sign}***@{host}" if at else address
 
 
-def _shown(value: str) -> str:
+def _quote(value: str) -> str:
     return repr(value if len(value) <= MAX_SHOWN_CHARS else f"{value[:MAX_SHOWN_CHARS]}...")
 
 

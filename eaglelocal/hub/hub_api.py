@@ -1,7 +1,7 @@
-"""Access to a repository on a hub: its list of files, and their bytes. The only file that asks a hub anything.
+"""Requests to a hub: the list of a repository's files, and their bytes. The only file that sends requests to a hub.
 
 Uses the hub's own client, which reads HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, proxies and certificates. Every answer is
-for one commit, so that files which are fetched one after the other belong together.
+for one commit, so that files fetched one after the other belong together.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from huggingface_hub.utils import build_hf_headers, disable_progress_bars, hf_ra
 
 from eaglelocal import __version__
 from eaglelocal.errors import DownloadError
-from eaglelocal.hub.hub_errors import RetryPolicy, host, page, patiently
-from eaglelocal.hub.repo_builds import RepoBuild, builds_of
+from eaglelocal.hub.hub_errors import RetryPolicy, call_with_retries, find_host, make_page_url
+from eaglelocal.hub.repo_builds import RepoBuild, group_builds
 
 CHUNK_BYTES = 1 << 17
 MAX_ANSWER_BYTES = 20 << 30  # storage behind hubs refuses answers of more than 50 GB
@@ -43,16 +43,16 @@ class RemoteRepo:
     id: str
     commit: str
     is_gated: bool
-    licence: str  # its short name; empty where it is not stated
+    licence: str  # its short name; empty if not stated
     files: tuple[RemoteFile, ...]
 
     @property
     def builds(self) -> tuple[RepoBuild, ...]:
-        return builds_of(file.name for file in self.files)
+        return group_builds(file.name for file in self.files)
 
     @property
     def page(self) -> str:
-        return page(self.id)
+        return make_page_url(self.id)
 
     def files_of(self, build: RepoBuild) -> tuple[RemoteFile, ...]:
         by_name = {file.name: file for file in self.files}
@@ -61,7 +61,7 @@ class RemoteRepo:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A file's bytes from `start` up to `end`, as they are received."""
+    """A file's bytes from `start` to `end`, as they are received."""
 
     start: int
     end: int
@@ -69,59 +69,59 @@ class Stream:
 
 
 def silence_client() -> None:
-    """Keep the hub's client from writing to stderr what we report ourselves."""
+    """Stop the hub's client from writing to stderr what we report ourselves."""
     disable_progress_bars()
     logging.set_verbosity(logging.CRITICAL)
 
 
-def look_up(repo: str, patience: RetryPolicy) -> RemoteRepo:
+def fetch_repo(repo: str, retries: RetryPolicy) -> RemoteRepo:
     """Return a hub's description of a repository. Raises DownloadError, or UsageError on an impossible name."""
-    return patiently(lambda: _look_up(repo), repo=repo, patience=patience)
+    return call_with_retries(lambda: _fetch_repo(repo), repo=repo, retries=retries)
 
 
-def _look_up(repo: str) -> RemoteRepo:
-    info = _api().model_info(repo, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+def _fetch_repo(repo: str) -> RemoteRepo:
+    info = _make_api().model_info(repo, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     files = []
     for sibling in info.siblings or ():
         etag = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
         if sibling.size is not None and etag:
             files.append(RemoteFile(sibling.rfilename, sibling.size, etag))
     if not _COMMIT.fullmatch(info.sha or "") or not all(_ETAG.fullmatch(file.etag) for file in files):
-        raise ValueError("names that no hub gives: they would be paths here")
+        raise ValueError("not the names of a hub, and unsafe as paths")
     for file in files:
-        if problem := name_problem(file.name):
-            what = f"{host()} lists a file of {repo} whose name {problem}: {shown_name(file.name)}"
+        if problem := find_name_problem(file.name):
+            what = f"{find_host()} lists a file of {repo} whose name {problem}: {format_name(file.name)}"
             raise DownloadError(what, hint="choose another repository; nothing was fetched")
-    return RemoteRepo(repo, str(info.sha), bool(info.gated), _licence(info.tags or ()), tuple(files))
+    return RemoteRepo(repo, str(info.sha), bool(info.gated), _find_license(info.tags or ()), tuple(files))
 
 
-def name_problem(name: str) -> str:
-    """Return why a name must not become a file's name in the cache, as a hub may be anybody's; empty if it may."""
+def find_name_problem(name: str) -> str:
+    """Return why a file of this name must not be written to the cache; empty if it may. A hub is not trusted."""
     if {"", ".", ".."} & set(name.split("/")) or "\\" in name:
         return "leads out of the repository"
     if not name.isprintable():  # control characters, line ends, lone surrogates
-        return "has a character that cannot be shown"
+        return "contains a character that cannot be shown"
     return ""
 
 
-def shown_name(name: str) -> str:
-    """Return an untrusted name for a sentence: on one line, and cut in its middle where it is long."""
+def format_name(name: str) -> str:
+    """Return an untrusted name as it is shown: on one line, and shortened in the middle if it is long."""
     plain = name if name.isprintable() else ascii(name)[1:-1]
     return plain if len(plain) <= MAX_SHOWN_NAME else f"{plain[: MAX_SHOWN_NAME - 20]}...{plain[-17:]}"
 
 
-def check_access(repo: RemoteRepo, file: RemoteFile, patience: RetryPolicy) -> None:
-    """Raise DownloadError where the file may not be read: a gated repository's list is public, its files are not."""
+def check_access(repo: RemoteRepo, file: RemoteFile, retries: RetryPolicy) -> None:
+    """Raise DownloadError if the file may not be read: a gated repository's list is public, its files are not."""
 
     def ask() -> None:
-        _api().get_hf_file_metadata(url=_url(repo, file), timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        _make_api().get_hf_file_metadata(url=_make_file_url(repo, file), timeout=constants.HF_HUB_ETAG_TIMEOUT)
 
-    patiently(ask, repo=repo.id, patience=patience)
+    call_with_retries(ask, repo=repo.id, retries=retries)
 
 
 @contextmanager
-def opened(repo: RemoteRepo, file: RemoteFile, start: int) -> Iterator[Stream]:
-    """Open a file's bytes from `start` on, at most MAX_ANSWER_BYTES; all from 0 where the server ignores ranges.
+def open_stream(repo: RemoteRepo, file: RemoteFile, start: int) -> Iterator[Stream]:
+    """Request a file's bytes from `start`, at most MAX_ANSWER_BYTES; all of them if the server ignores ranges.
 
     Raises what the client raises.
     """
@@ -131,25 +131,25 @@ def opened(repo: RemoteRepo, file: RemoteFile, start: int) -> Iterator[Stream]:
     if start or end < file.size_bytes:
         headers["Range"] = f"bytes={start}-{end - 1}"
     timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
-    with get_session().stream("GET", _url(repo, file), headers=headers, timeout=timeout) as response:
+    with get_session().stream("GET", _make_file_url(repo, file), headers=headers, timeout=timeout) as response:
         if response.status_code >= 400:
             response.read()  # for the reason in the error
         hf_raise_for_status(response)
-        told = response.headers.get("Content-Range", "")
-        if response.status_code == 206 and not told.startswith(f"bytes {start}-"):
-            raise OSError(f"asked for the bytes from {start} on, got {told or 'others'}")
+        content_range = response.headers.get("Content-Range", "")
+        if response.status_code == 206 and not content_range.startswith(f"bytes {start}-"):
+            raise OSError(f"requested the bytes from {start}, got {content_range or 'others'}")
         is_part = response.status_code == 206
         chunks = response.iter_bytes(CHUNK_BYTES)
         yield Stream(start, end, chunks) if is_part else Stream(0, file.size_bytes, chunks)
 
 
-def _api() -> HfApi:
+def _make_api() -> HfApi:
     return HfApi(library_name=_AGENT, library_version=__version__)
 
 
-def _url(repo: RemoteRepo, file: RemoteFile) -> str:
+def _make_file_url(repo: RemoteRepo, file: RemoteFile) -> str:
     return hf_hub_url(repo.id, file.name, revision=repo.commit)
 
 
-def _licence(tags: Iterable[str]) -> str:
+def _find_license(tags: Iterable[str]) -> str:
     return next((tag.removeprefix("license:") for tag in tags if tag.startswith("license:")), "")

@@ -18,13 +18,12 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import is_mtp_alone
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.file_quantization import quantization_of
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.hub_cache import CachedModel, list_models
 from eaglelocal.hub.inflation.demo_sizes import TYPES
 from eaglelocal.hub.inflation.inflate import DEFAULT_SIZE, DemoSize, inflated_paths
-from eaglelocal.hub.projector_resolver import projector_of_hub
-from eaglelocal.hub.repo_builds import quant_of
+from eaglelocal.hub.projector_resolver import find_cached_projector
+from eaglelocal.hub.repo_builds import parse_quant, read_quantization
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources
 
 EMBEDDED, GENERATED, IMPORTED, TRAINED, HUB = "embedded", "generated", "imported head", "trained head", "hub"
@@ -34,7 +33,7 @@ _GENERATED = re.compile(rf"demo-(?P<size>[\d.]+)(?P<unit>[mb])-(?P<type>{'|'.joi
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class HeaderSummary:
     """The part of a header that lists show."""
 
     architecture: str = ""
@@ -54,7 +53,7 @@ class InventoryEntry:
     paths: tuple[Path, ...]
     size_bytes: int
     modified_at: float  # seconds since 1970
-    description: Described
+    description: HeaderSummary
     repo: str = ""
     commit: str = ""
     projector: Path | None = None  # the image encoder that belongs to it
@@ -67,37 +66,44 @@ class InventoryEntry:
 
 def list_all_models(cache: Path) -> list[InventoryEntry]:
     """Return all models: embedded, generated, imported, then the hub's by reference."""
-    return [*embedded(), *list_inflated(), *list_imported(), *(of_hub(model) for model in list_models(cache))]
+    return [
+        *list_embedded(),
+        *list_inflated(),
+        *list_imported(),
+        *(describe_cached(model) for model in list_models(cache)),
+    ]
 
 
-def embedded() -> list[InventoryEntry]:
-    return [_entry(NATIVE, EMBEDDED, demo_sources())]
+def list_embedded() -> list[InventoryEntry]:
+    return [_make_entry(NATIVE, EMBEDDED, demo_sources())]
 
 
 def list_inflated() -> list[InventoryEntry]:
     """Return the pairs that inflation has written, by file name; the head's bytes count as the target's."""
     found = []
     for target in sorted(locations.generated_models_dir().glob("demo-*.gguf")):
-        size = _size_of(target)
+        size = _parse_size(target)
         head = target.with_name(f"{target.stem}-head.gguf")
         if size is not None and head.is_file():
-            found.append(_entry(reference_of(size), GENERATED, (target, head), current=_current(size)))
+            found.append(
+                _make_entry(make_demo_reference(size), GENERATED, (target, head), current=_find_current_path(size))
+            )
     return found
 
 
 def list_imported() -> list[InventoryEntry]:
     """Return the heads that `import` and `train` made, under their paths, which `--draft` takes."""
     paths = sorted(locations.heads_dir().glob("*/*.gguf"))
-    entries = [_entry(str(path), IMPORTED, (path,)) for path in paths if path.is_file()]
+    entries = [_make_entry(str(path), IMPORTED, (path,)) for path in paths if path.is_file()]
     return [replace(one, origin=TRAINED) if one.description.name.endswith(TRAINED_HERE) else one for one in entries]
 
 
-def reference_of(size: DemoSize) -> str:
+def make_demo_reference(size: DemoSize) -> str:
     """Return a reference such as `demo@1b:bf16`; `demo` for the default size."""
     return "demo" if size == DEFAULT_SIZE else f"demo@{size.slug.replace('-', ':')}"
 
 
-def of_hub(model: CachedModel) -> InventoryEntry:
+def describe_cached(model: CachedModel) -> InventoryEntry:
     about = describe_file(model.path)
     return InventoryEntry(
         reference=model.reference,
@@ -108,32 +114,32 @@ def of_hub(model: CachedModel) -> InventoryEntry:
         description=about,
         repo=model.repo,
         commit=model.commit,
-        projector=projector_of_hub(model.path) if about.kind == "model" and not model.build.is_draft else None,
+        projector=find_cached_projector(model.path) if about.kind == "model" and not model.build.is_draft else None,
     )
 
 
-def describe_file(path: Path) -> Described:
+def describe_file(path: Path) -> HeaderSummary:
     """Describe a file from its header. Never raises: if it cannot be read, `problem` says why."""
     try:
         header = read_header(path)
     except ModelFileError as error:
-        return Described(quant=quant_of(path.stem), problem=error.message)
+        return HeaderSummary(quant=parse_quant(path.stem), problem=error.message)
     return describe(header)
 
 
-def describe(header: Header) -> Described:
+def describe(header: Header) -> HeaderSummary:
     architecture = str(header.metadata.get("general.architecture") or "")
     context = header.metadata.get(f"{architecture}.context_length")
-    return Described(
+    return HeaderSummary(
         architecture=architecture,
         name=str(header.metadata.get("general.name") or ""),
         context=context if isinstance(context, int) else None,
-        quant=quantization_of(header),
-        kind=_kind(header, architecture),
+        quant=read_quantization(header),
+        kind=_find_kind(header, architecture),
     )
 
 
-def _kind(header: Header, architecture: str) -> str:
+def _find_kind(header: Header, architecture: str) -> str:
     if architecture in HEAD_ARCHITECTURES or is_mtp_alone(header):
         return HEAD
     if architecture == "clip":
@@ -141,7 +147,7 @@ def _kind(header: Header, architecture: str) -> str:
     return KINDS[read_task(header)]
 
 
-def _entry(reference: str, origin: str, paths: Sequence[Path], *, current: Path | None = None) -> InventoryEntry:
+def _make_entry(reference: str, origin: str, paths: Sequence[Path], *, current: Path | None = None) -> InventoryEntry:
     statuses = [path.stat() for path in paths]
     return InventoryEntry(
         reference=reference,
@@ -154,14 +160,14 @@ def _entry(reference: str, origin: str, paths: Sequence[Path], *, current: Path 
     )
 
 
-def _size_of(target: Path) -> DemoSize | None:
+def _parse_size(target: Path) -> DemoSize | None:
     named = _GENERATED.fullmatch(target.name)
     if named is None:
         return None
     return DemoSize(round(float(named["size"]) * {"m": 1e6, "b": 1e9}[named["unit"]]), named["type"])
 
 
-def _current(size: DemoSize) -> Path:
+def _find_current_path(size: DemoSize) -> Path:
     target, head = demo_sources()
     folder = locations.generated_models_dir()
     return inflated_paths(size, source_target=target, source_head=head, folder=folder).target

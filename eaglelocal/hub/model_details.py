@@ -8,7 +8,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo, parse_reference
-from eaglelocal.catalog.unsupported_drafts import unsupported_reason
+from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.draft_pairing import draft_kind_of
 from eaglelocal.gguf.header import Header
@@ -17,17 +17,24 @@ from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
 from eaglelocal.hub.hub_cache import list_repo_models
-from eaglelocal.hub.hub_references import known_target, resolve_draft_reference, resolve_hub_reference
+from eaglelocal.hub.hub_references import find_known_target, resolve_draft_reference, resolve_hub_reference
 from eaglelocal.hub.inflation.demo_shape import plan_demo
 from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
-from eaglelocal.hub.inventory import Described, InventoryEntry, describe, embedded, list_inflated, reference_of
+from eaglelocal.hub.inventory import (
+    HeaderSummary,
+    InventoryEntry,
+    describe,
+    list_embedded,
+    list_inflated,
+    make_demo_reference,
+)
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector_beside
-from eaglelocal.hub.pulled_drafts import pulled_draft, pulled_reference
+from eaglelocal.hub.pulled_drafts import find_pulled_draft, read_pulled_reference
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources
-from eaglelocal.hub.typed_path import existing_file
+from eaglelocal.hub.typed_path import resolve_file
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 
-BLIND = FoundProjector()
+NO_PROJECTOR = FoundProjector()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +56,14 @@ class ModelDetails:
     reference: str
     paths: tuple[Path, ...]
     header: Header
-    about: Described
+    about: HeaderSummary
     own_head: Path | None
     drafts: tuple[KnownDraft, ...]
     shape: ModelShape | None  # None: not known for this architecture
     repo: str = ""
     commit: str = ""
     unwritten_bytes: int = 0
-    eyes: FoundProjector = BLIND
+    projector: FoundProjector = NO_PROJECTOR
 
     @property
     def size_bytes(self) -> int:
@@ -91,25 +98,29 @@ def describe_model(reference: str) -> ModelDetails:
     parsed = parse_reference(reference)
     match parsed:
         case EmbeddedModel():
-            entry = _own(reference)
-            return _look(entry.reference, entry.paths[:1], own_head=entry.paths[1]) if entry else _sketched(reference)
+            entry = _find_generated(reference)
+            return (
+                _describe_files(entry.reference, entry.paths[:1], own_head=entry.paths[1])
+                if entry
+                else _describe_unwritten(reference)
+            )
         case File():
-            return _look(reference, (existing_file(reference),))
+            return _describe_files(reference, (resolve_file(reference),))
         case Profile() | Repo():
             found = find_cached(locations.hub_cache_dir(), resolve_hub_reference(reference))
-            drafts = (*_pulled(found.repo), *_known_drafts(Repo(found.repo), load_catalog()))
-            return _look(found.reference, found.paths, drafts=drafts, repo=found.repo, commit=found.commit)
+            drafts = (*_list_pulled_drafts(found.repo), *_list_catalog_drafts(Repo(found.repo), load_catalog()))
+            return _describe_files(found.reference, found.paths, drafts=drafts, repo=found.repo, commit=found.commit)
 
 
-def _own(reference: str) -> InventoryEntry | None:
+def _find_generated(reference: str) -> InventoryEntry | None:
     """Return the entry of the embedded or an inflated model; None: it is not written yet."""
     if reference == NATIVE:
-        return embedded()[0]
-    wanted = reference_of(parse_demo_reference(reference))
+        return list_embedded()[0]
+    wanted = make_demo_reference(parse_demo_reference(reference))
     return next((entry for entry in list_inflated() if entry.reference == wanted and not entry.is_outdated), None)
 
 
-def _sketched(reference: str) -> ModelDetails:
+def _describe_unwritten(reference: str) -> ModelDetails:
     """Describe an inflated model that is not written yet."""
     size, (target, head) = parse_demo_reference(reference), demo_sources()
     paths = inflated_paths(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
@@ -117,11 +128,18 @@ def _sketched(reference: str) -> ModelDetails:
     name = f"embedded guide at the cost of a {size.label} model"
     about = replace(describe(header), name=name, quant=size.type.upper())
     return ModelDetails(
-        reference_of(size), (paths.target,), header, about, paths.head, (), shape, unwritten_bytes=shape.weights_bytes
+        make_demo_reference(size),
+        (paths.target,),
+        header,
+        about,
+        paths.head,
+        (),
+        shape,
+        unwritten_bytes=shape.weights_bytes,
     )
 
 
-def _look(
+def _describe_files(
     reference: str,
     paths: tuple[Path, ...],
     *,
@@ -133,33 +151,37 @@ def _look(
     header = read_header(paths[0])
     shards = tuple(shard.path for shard in header.shards)
     about = describe(header)
-    eyes = find_projector_beside(paths[0], header, is_of_hub=bool(repo)) if about.kind == "model" else BLIND
-    return ModelDetails(reference, shards, header, about, own_head, drafts, _shape(header), repo, commit, eyes=eyes)
+    projector = find_projector_beside(paths[0], header, is_of_hub=bool(repo)) if about.kind == "model" else NO_PROJECTOR
+    return ModelDetails(
+        reference, shards, header, about, own_head, drafts, _read_shape(header), repo, commit, projector=projector
+    )
 
 
-def _shape(header: Header) -> ModelShape | None:
+def _read_shape(header: Header) -> ModelShape | None:
     try:
         return shape_of(header)
     except (IncompatibleError, ModelFileError):
         return None
 
 
-def _pulled(repo: str) -> tuple[KnownDraft, ...]:
+def _list_pulled_drafts(repo: str) -> tuple[KnownDraft, ...]:
     """Return the draft that was pulled with a target, if any."""
     file, cache = locations.pulled_drafts_file(), locations.hub_cache_dir()
-    path = pulled_draft(file, cache, repo)
+    path = find_pulled_draft(file, cache, repo)
     if path is None:
         return ()
     try:
         kind = draft_kind_of(read_header(path))
     except ModelFileError:
         return ()
-    return (KnownDraft(pulled_reference(file, repo), kind, is_on_disk=True, needs_import=False, is_pulled_with=True),)
+    return (
+        KnownDraft(read_pulled_reference(file, repo), kind, is_on_disk=True, needs_import=False, is_pulled_with=True),
+    )
 
 
-def _known_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
-    """Return the catalogue's drafts that have files; lookup in the text needs none and always works."""
-    target = known_target(repo, catalog)
+def _list_catalog_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
+    """Return the catalog's drafts that have files; lookup in the text needs none and always works."""
+    target = find_known_target(repo, catalog)
     if target is None:
         return ()
     cache, found = locations.hub_cache_dir(), []
@@ -170,7 +192,7 @@ def _known_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:
             found.append(KnownDraft(entry.id, entry.kind, False, False, f"in the files of {entry.gguf_repo}"))
             continue
         reference = resolve_draft_reference(entry.id, catalog)
-        problem = unsupported_reason(entry, target.outline)
+        problem = find_unsupported_reason(entry, target.outline)
         is_here = not entry.needs_import and bool(list_repo_models(cache, reference.repos[0]))
         found.append(KnownDraft(reference.text, entry.kind, is_here, entry.needs_import, problem))
     return tuple(found)

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from eaglelocal.hub.repo_builds import SUFFIX, RepoBuild, builds_of, quant_of, without_quant
+from eaglelocal.catalog.reference import GGUF_SUFFIX
+from eaglelocal.hub.repo_builds import RepoBuild, group_builds, parse_quant, remove_quant
 
 # An image's embeddings differ from those of F32 by 0.06 % (F16), 0.5 % (BF16) and 1.5 % (Q8_0). On a CPU these types
 # take about as long; every GPU reads F16.
@@ -22,11 +23,11 @@ _WORDS_OF_NOBODY = re.compile(r"(?<![a-z])(mmproj|model|gguf|vision|projector)(?
 
 @dataclass(frozen=True, slots=True)
 class NamedProjector:
-    """A projector under its file's name; `calls`: the models it is named after; `size_bytes`: 0, if not known."""
+    """A projector under its file's name; `model_names`: the models it is named after; `size_bytes`: 0, if not known."""
 
     name: str
     quant: str
-    calls: frozenset[str] = frozenset()
+    model_names: frozenset[str] = frozenset()
     size_bytes: int = 0
 
     @property
@@ -42,48 +43,56 @@ class NamedProjector:
         return replace(self, size_bytes=size_bytes)
 
 
-def projectors_in(names: Iterable[str]) -> list[str]:
-    return sorted(name for name in names if name.lower().endswith(SUFFIX) and _PROJECTOR.search(_last(name)))
+def list_projectors(names: Iterable[str]) -> list[str]:
+    return sorted(
+        name for name in names if name.lower().endswith(GGUF_SUFFIX) and _PROJECTOR.search(_find_base_name(name))
+    )
 
 
-def named(name: str, *told: str) -> NamedProjector:
+def parse_projector(name: str, *told: str) -> NamedProjector:
     """Return a projector by its file's name and by the names that its header states (`told`)."""
-    stem = _last(name)[: -len(SUFFIX)]
-    return NamedProjector(name, quant_of(stem), frozenset(filter(None, map(plain, (stem, *told)))))
+    stem = _find_base_name(name)[: -len(GGUF_SUFFIX)]
+    return NamedProjector(name, parse_quant(stem), frozenset(filter(None, map(normalize_name, (stem, *told)))))
 
 
-def plain(text: str) -> str:
+def normalize_name(text: str) -> str:
     """Return `gemma34bit` for `mmproj-gemma-3-4b-it-f16` and for `Gemma 3 4b It`; empty where no model is named."""
-    return re.sub(r"[\W_]+", "", _WORDS_OF_NOBODY.sub(" ", without_quant(text))).lower()
+    return re.sub(r"[\W_]+", "", _WORDS_OF_NOBODY.sub(" ", remove_quant(text))).lower()
 
 
-def models_in(names: Iterable[str]) -> set[str]:
+def list_model_names(names: Iterable[str]) -> set[str]:
     """Return the models among files, regardless of quantizations and without drafts."""
-    return {plain(_last(build.stem)) for build in builds_of(names) if not build.is_draft}
+    return {normalize_name(_find_base_name(build.stem)) for build in group_builds(names) if not build.is_draft}
 
 
-def called(build: RepoBuild) -> str:
-    return plain(_last(build.stem))
+def find_model_name(build: RepoBuild) -> str:
+    return normalize_name(_find_base_name(build.stem))
 
 
-def whose(found: Sequence[NamedProjector], calls: Iterable[str], *, is_alone: bool) -> list[NamedProjector]:
+def match_projectors(
+    found: Sequence[NamedProjector], model_names: Iterable[str], *, is_alone: bool
+) -> list[NamedProjector]:
     """Return the projectors that belong to a model, the best first; none where that is ambiguous.
 
     calls     the model's names
     is_alone  True: no other model is beside them, so that projectors named after no model are this one's
     """
-    wanted = {call for call in map(plain, calls) if call}
+    wanted = {call for call in map(normalize_name, model_names) if call}
     left = (
-        [each for each in found if each.calls & wanted]
-        or [each for each in found if any(one in other or other in one for one in each.calls for other in wanted)]
+        [each for each in found if each.model_names & wanted]
+        or [each for each in found if any(one in other or other in one for one in each.model_names for other in wanted)]
         or (list(found) if is_alone else [])
     )
-    return sorted(left, key=lambda each: each.rank) if len({plain(_stem(each)) for each in left}) == 1 else []
+    return (
+        sorted(left, key=lambda each: each.rank)
+        if len({normalize_name(_strip_suffix(each)) for each in left}) == 1
+        else []
+    )
 
 
-def _stem(each: NamedProjector) -> str:
-    return _last(each.name)[: -len(SUFFIX)]
+def _strip_suffix(each: NamedProjector) -> str:
+    return _find_base_name(each.name)[: -len(GGUF_SUFFIX)]
 
 
-def _last(name: str) -> str:
+def _find_base_name(name: str) -> str:
     return name.rsplit("/", 1)[-1]

@@ -1,8 +1,8 @@
-"""Resolution of a projector reference beside its target: the file that encodes images for it, or why there is none.
+"""Resolution of a projector reference for a target: the file that encodes its images, or why there is none.
 
-`auto` takes what is beside the target, in the same snapshot of a hub's repository or the same folder: of several
-types the best, of several models' the one that is called after the target, and nothing that would not load. A
-projector that was named and does not fit is an error.
+`auto` searches the target's snapshot in the hub's cache, or its folder: it takes the best of several types, of several
+models' projectors the one named after the target, and none that does not fit. A projector that was named and does not
+fit is an error.
 """
 
 from __future__ import annotations
@@ -18,20 +18,26 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.projector import Projector, check_projector, is_audio_only
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.file_quantization import quantization_of
-from eaglelocal.hub.hub_cache import names_in, snapshot_of
-from eaglelocal.hub.projector_names import NamedProjector, models_in, named, projectors_in, whose
+from eaglelocal.hub.hub_cache import find_snapshot, list_gguf_files
+from eaglelocal.hub.hub_references import AUTO, NONE
+from eaglelocal.hub.projector_names import (
+    NamedProjector,
+    list_model_names,
+    list_projectors,
+    match_projectors,
+    parse_projector,
+)
+from eaglelocal.hub.repo_builds import read_quantization
 from eaglelocal.hub.target_resolver import FoundTarget
-from eaglelocal.hub.typed_path import existing_file, gguf_names
+from eaglelocal.hub.typed_path import list_gguf_names, resolve_file
 
-AUTO, NONE = "auto", "none"
 AUTO_HINT = "`--mmproj auto` takes what lies beside the model"
 NAMES = ("general.name", "general.base_model.0.name")
 
 
 @dataclass(frozen=True, slots=True)
 class FoundProjector:
-    """The projector that was chosen. `note`: which one beside the target is not used, and why."""
+    """The projector that was chosen. `note`: which one in the target's folder is not used, and why."""
 
     path: Path | None = None
     projector: Projector | None = None
@@ -50,8 +56,8 @@ def find_projector(reference: str, target: FoundTarget) -> FoundProjector:
             else find_projector_beside(target.path, target.header, is_of_hub=bool(target.repo))
         )
     if task is not ModelTask.TEXT:
-        raise UsageError(f"--mmproj {reference}: {target.label} reads text alone", hint="--mmproj none")
-    path = existing_file(reference, hint=AUTO_HINT)
+        raise UsageError(f"--mmproj {reference}: {target.label} reads only text", hint="--mmproj none")
+    path = resolve_file(reference, hint=AUTO_HINT)
     return FoundProjector(path, read_projector_file(path, target.header))
 
 
@@ -63,21 +69,21 @@ def read_projector_file(path: Path, target: Header) -> Projector:
 
 
 def find_projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> FoundProjector:
-    """Find the projector of a target at `path`. Never raises: one that cannot be read, or does not fit, is a note."""
-    folder, names = (snapshot_of(path), names_in(snapshot_of(path))) if is_of_hub else (path.parent, [])
-    names = names or gguf_names(folder)
+    """Find the projector of a target at `path`. Never raises: a projector that does not fit becomes a note."""
+    folder, names = (find_snapshot(path), list_gguf_files(find_snapshot(path))) if is_of_hub else (path.parent, [])
+    names = names or list_gguf_names(folder)
     found, notes = [], []
-    for name in projectors_in(names):
+    for name in list_projectors(names):
         try:
             header = read_header(folder / name)
             if is_audio_only(header):
                 continue
-            one, projector = _fitted(name, header, target)
+            one, projector = _read_fitting(name, header, target)
             found.append((one.of_size(projector.weights_bytes), projector))
         except (ModelFileError, IncompatibleError) as problem:
             notes.append(f"no images: {problem.message}")
-    calls = [path.stem.partition("-00001-of-")[0], *_told_names(target)]
-    left = whose([each for each, _ in found], calls, is_alone=len(models_in(names)) <= 1)
+    model_names = [path.stem.partition("-00001-of-")[0], *_read_names(target)]
+    left = match_projectors([each for each, _ in found], model_names, is_alone=len(list_model_names(names)) <= 1)
     if left:
         return FoundProjector(folder / left[0].name, dict(found)[left[0]])
     if found:
@@ -85,20 +91,20 @@ def find_projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> Fou
     return FoundProjector(note=notes[0] if notes else "")
 
 
-def _fitted(name: str, header: Header, target: Header) -> tuple[NamedProjector, Projector]:
+def _read_fitting(name: str, header: Header, target: Header) -> tuple[NamedProjector, Projector]:
     projector = Projector.from_header(header)
     check_projector(projector, target, name=name)
-    one = named(name, *_told_names(header))
-    return NamedProjector(one.name, one.quant or quantization_of(header), one.calls), projector
+    one = parse_projector(name, *_read_names(header))
+    return NamedProjector(one.name, one.quant or read_quantization(header), one.model_names), projector
 
 
-def _told_names(header: Header) -> Iterator[str]:
+def _read_names(header: Header) -> Iterator[str]:
     yield from (told for name in NAMES if isinstance(told := header.metadata.get(name), str))
 
 
-def projector_of_hub(path: Path) -> Path | None:
-    """Return the projector of a model in a hub's cache; None where it has none, or it cannot be read."""
-    if not projectors_in(names_in(snapshot_of(path))):
+def find_cached_projector(path: Path) -> Path | None:
+    """Return the projector of a model in a hub's cache; None if it has none, or it cannot be read."""
+    if not list_projectors(list_gguf_files(find_snapshot(path))):
         return None
     with suppress(EagleLocalError):
         return find_projector_beside(path, read_header(path), is_of_hub=True).path

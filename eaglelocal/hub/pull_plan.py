@@ -1,101 +1,110 @@
-"""Orders of downloads: what would be fetched for a reference, by asking a hub for its lists. Fetches nothing."""
+"""The plan of `eaglelocal pull`: which model to fetch for a reference, and which draft with it. Asks no hub."""
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 
-from eaglelocal.errors import DownloadError, UsageError
+from eaglelocal.catalog.catalog import Catalog, load_catalog
+from eaglelocal.catalog.draft_entries import DRAFT_MODEL, EAGLE, MTP
+from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo, parse_reference
+from eaglelocal.catalog.target_entries import TargetEntry
+from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
+from eaglelocal.errors import UsageError
 from eaglelocal.hub.cached_files import HubReference
-from eaglelocal.hub.download import DownloadOrder
-from eaglelocal.hub.hub_api import RemoteRepo, check_access, look_up
-from eaglelocal.hub.hub_errors import RetryPolicy, is_missing
-from eaglelocal.hub.name_lists import listed
-from eaglelocal.hub.projector_names import called, models_in, named, projectors_in, whose
-from eaglelocal.hub.repo_builds import RepoBuild, choose
+from eaglelocal.hub.hub_references import (
+    AUTO,
+    NONE,
+    find_known_target,
+    make_hub_reference,
+    refer_to_entry,
+    resolve_draft_reference,
+)
+from eaglelocal.hub.repo_builds import normalize_quant
 
-AUTO, NONE = "auto", "none"
-CONFIG = "config.json"
-WEIGHTS = (".safetensors", ".safetensors.index.json")
-PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?")  # read without running anything in it
+NO_LAYER = "no draft: this file has no MTP layer"  # shown where the file turns out to have none
 
 
-def order_model(reference: HubReference, patience: RetryPolicy) -> DownloadOrder:
-    """Order a model as GGUF, of the first of its repositories that has the quantization that is wanted.
+@dataclass(frozen=True, slots=True)
+class PullPlan:
+    """A target to fetch, and its draft. Without a draft, `advice` says what could draft.
 
-    Raises UsageError with what there is instead, DownloadError where no repository can be read.
+    A name that the user gave and that does not exist is an error; what was chosen here may be replaced.
     """
-    problems: list[DownloadError | UsageError] = []
-    for name in reference.repos:
-        try:
-            repo = look_up(name, patience)
-            order = _order(repo, choose(repo.builds, reference.quant, repo=name, drafts=reference.drafts))
-        except UsageError as problem:
-            problems.append(problem)
-        except DownloadError as problem:
-            if not is_missing(problem):
-                raise
-            problems.append(problem)
-        else:
-            return checked(order, patience)
-    raise problems[0]
+
+    target: HubReference
+    draft: HubReference | None = None
+    quant_is_asked_for: bool = True
+    draft_is_asked_for: bool = False
+    advice: str = ""
+    layer_repo: str = ""  # its files have an MTP layer: with one of them `draft` is not needed
+    layer_is_asked_for: bool = False
 
 
-def order_head(name: str, patience: RetryPolicy) -> DownloadOrder:
-    """Order the files of a draft head that is yet to be imported. Raises UsageError where the repository holds none."""
-    repo = look_up(name, patience)
-    config = [file for file in repo.files if file.name == CONFIG]
-    weights = [file for file in repo.files if file.name.endswith(WEIGHTS)]
-    weights = weights or [file for file in repo.files if PICKLED.fullmatch(file.name)]
-    if not (config and weights):
-        raise UsageError(f"{name} holds no draft head: no {CONFIG} with weights", hint=f"see {repo.page}")
-    return checked(DownloadOrder(repo, (*config, *weights), name), patience)
+def plan_pull(target: str, *, draft: str = AUTO, quant: str | None = None) -> PullPlan | None:
+    """Return what to fetch for these references; None for the embedded model. Raises UsageError."""
+    parsed = parse_reference(target)
+    match parsed:
+        case EmbeddedModel():
+            return None
+        case File(path):
+            raise UsageError(f"{target} is the path of a file", hint=f"eaglelocal chat --target {path}")
+    catalog = load_catalog()
+    reference = make_hub_reference(_add_quant(parsed, quant), catalog)
+    if draft == NONE:
+        return PullPlan(reference)
+    known = find_known_target(parsed, catalog)
+    if draft != AUTO:
+        draft = find_mtp_id(known, catalog) if draft.lower() == MTP else draft
+        if is_own_layer(draft, known, catalog):
+            return PullPlan(reference, layer_is_asked_for=True)
+        return PullPlan(reference, resolve_draft_reference(draft, catalog), draft_is_asked_for=True)
+    return PullPlan(reference) if known is None else _add_catalog_draft(reference, known, catalog)
 
 
-def order_draft(reference: HubReference, patience: RetryPolicy) -> DownloadOrder:
-    """Order a draft: as GGUF where the repository has one, else as a head that is to be imported."""
-    try:
-        return order_model(reference, patience)
-    except UsageError as problem:
-        if reference.quant is not None:
-            raise
-        try:
-            return order_head(reference.repos[0], patience)
-        except UsageError:
-            raise problem from None
+def find_mtp_id(target: TargetEntry | None, catalog: Catalog) -> str:
+    """Return the id of the target's MTP layers in the catalog, else `mtp`."""
+    entries = catalog.drafts_for(target) if target else ()
+    return next((entry.id for entry in entries if entry.kind == MTP), MTP)
 
 
-def add_projector(order: DownloadOrder, mmproj: str) -> DownloadOrder:
-    """Add to an order the image projector that is named, or for `auto` the best that its repository has for the model.
+def is_own_layer(draft: str, target: TargetEntry | None, catalog: Catalog) -> bool:
+    """Return whether a layer of the target's own file is meant. Raises UsageError where it is another target's."""
+    entry = catalog.drafts.get(draft.lower())
+    if entry is None or not entry.is_in_target:
+        return draft == MTP
+    if target is not None and not entry.serves(target.id):
+        raise UsageError(f"{draft} is a layer of {', '.join(entry.targets)}", hint=f"--draft {AUTO}, or another")
+    return True
 
-    Raises UsageError where it has none of that name.
+
+def _add_quant(parsed: Profile | Repo, quant: str | None) -> Profile | Repo:
+    if quant is None or (parsed.quant and normalize_quant(parsed.quant) == normalize_quant(quant)):
+        return parsed
+    if parsed.quant:
+        raise UsageError(f"two quantizations are named: {parsed.quant} and {quant}", hint="name one of them")
+    return Profile(parsed.id, quant) if isinstance(parsed, Profile) else Repo(parsed.name, quant)
+
+
+def _add_catalog_draft(reference: HubReference, target: TargetEntry, catalog: Catalog) -> PullPlan:
+    """Add the target's own MTP layer, which comes with it, or else the first supported head.
+
+    A small model that could draft is only mentioned, because it costs memory.
     """
-    build = next((build for build in order.repo.builds if order.files[0].name in build.names), None)
-    if build is None or build.is_draft or mmproj == NONE:
-        return order
-    sizes = {file.name: file.size_bytes for file in order.repo.files}
-    names = projectors_in(sizes)
-    if mmproj == AUTO:
-        eyes = [named(name).of_size(sizes[name]) for name in names]
-        found = [one.name for one in whose(eyes, [called(build)], is_alone=len(models_in(sizes)) <= 1)]
-    else:
-        found = [name for name in names if mmproj.lower() in (name.lower(), name.rsplit("/", 1)[-1].lower())]
-        if not found:
-            has = f"it has {listed(names, like=mmproj)}" if names else "it has none; --mmproj none"
-            raise UsageError(f"{order.repo.id} has no projector {mmproj}", hint=has)
-    chosen = [file for file in order.repo.files if file.name in found[:1]]
-    return DownloadOrder(order.repo, (*order.files, *chosen), order.reference)
-
-
-def needs_import(order: DownloadOrder) -> bool:
-    return order.files[0].name == CONFIG
-
-
-def checked(order: DownloadOrder, patience: RetryPolicy) -> DownloadOrder:
-    """Return the order if its files may be read; raise before anything is fetched if not."""
-    if order.repo.is_gated:
-        check_access(order.repo, order.files[0], patience)
-    return order
-
-
-def _order(repo: RemoteRepo, build: RepoBuild) -> DownloadOrder:
-    return DownloadOrder(repo, repo.files_of(build), f"{repo.id}:{build.tag}")
+    entries = catalog.drafts_for(target)
+    problems = {entry.id: find_unsupported_reason(entry, target.outline) for entry in entries}
+    able = [entry for entry in entries if not problems[entry.id]]
+    repos = [repo.lower() for repo in reference.repos]
+    layers = [entry.gguf_repo for entry in able if entry.is_in_target and entry.gguf_repo]
+    layer_repo = next((repo for repo in layers if repo.lower() in repos), "")
+    heads = [entry for entry in able if entry.kind in (EAGLE, MTP) and not entry.is_in_target]
+    if heads or layer_repo:
+        head, advice = refer_to_entry(heads[0]) if heads else None, NO_LAYER if layer_repo else ""
+        return PullPlan(reference, head, layer_repo=layer_repo, advice=advice)
+    if layers:
+        return PullPlan(reference, advice=f"no draft: the files of {layers[0]} have an MTP layer that drafts")
+    models = [entry for entry in able if entry.kind == DRAFT_MODEL and entry.gguf_repo]
+    if models:
+        text = refer_to_entry(models[0]).text
+        return PullPlan(reference, advice=f"no head is known for it; a small model can draft: --draft {text}")
+    why = [problems[entry.id] for entry in entries if entry.kind in (EAGLE, MTP)]
+    return PullPlan(reference, advice=f"no draft: {why[0] if why else 'none is known for it'}")

@@ -1,7 +1,7 @@
 """A record of the draft that was pulled with each target; `--draft auto` takes it again.
 
-One small file, by the target's repository, so that every quantization of it has the draft. An entry that cannot be
-read, or whose draft was removed since, is ignored.
+One small file, by the target's repository, so that all quantizations of a target have the same draft. An entry that
+cannot be read, or whose draft was removed, is ignored.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from eaglelocal.hub.cached_files import HubReference, find_cached
 
 
 def remember_draft(file: Path, *, target_repo: str, draft_repo: str, draft_tag: str) -> None:
-    """Record a target's draft; `draft_tag` follows the colon. Raises OSError where the file cannot be written."""
+    """Record a target's draft; `draft_tag` follows the colon. Raises OSError if the file cannot be written."""
     known = {**_read(file), target_repo: f"{draft_repo}:{draft_tag}"}
     write_atomically(file, json.dumps(known, indent=1, sort_keys=True))
 
 
 def forget_draft(file: Path, target_repo: str) -> None:
-    """Forget the draft that was pulled with a target. Raises OSError where the file cannot be written."""
+    """Forget the draft that was pulled with a target. Raises OSError if the file cannot be written."""
     known = _read(file)
     if target_repo in known:
         rest = {repo: draft for repo, draft in known.items() if repo != target_repo}
         write_atomically(file, json.dumps(rest, indent=1, sort_keys=True))
 
 
-def pulled_reference(file: Path, target_repo: str) -> str:
-    """Return the draft recorded for a target, such as `user/repo:Q8_0`; empty where there is none."""
+def read_pulled_reference(file: Path, target_repo: str) -> str:
+    """Return the draft recorded for a target, such as `user/repo:Q8_0`; empty if there is none."""
     return _read(file).get(target_repo, "")
 
 
-def pulled_draft(file: Path, cache: Path, target_repo: str) -> Path | None:
-    """Return the file of the draft that was pulled with a target; None where it is not on disk."""
-    repo, _, tag = pulled_reference(file, target_repo).partition(":")
+def find_pulled_draft(file: Path, cache: Path, target_repo: str) -> Path | None:
+    """Return the file of the draft that was pulled with a target; None if it is not on disk."""
+    repo, _, tag = read_pulled_reference(file, target_repo).partition(":")
     if not repo:
         return None
     try:
@@ -48,9 +48,9 @@ def pulled_draft(file: Path, cache: Path, target_repo: str) -> Path | None:
 
 def _read(file: Path) -> Mapping[str, str]:
     try:
-        told = read_json(file.read_text(encoding="utf-8"))
+        content = read_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    if not isinstance(told, dict):
+    if not isinstance(content, dict):
         return {}
-    return {target: draft for target, draft in told.items() if isinstance(draft, str)}
+    return {target: draft for target, draft in content.items() if isinstance(draft, str)}

@@ -1,21 +1,25 @@
-"""Models by the names of a repository's GGUF files: which files make up one, and in which quantization.
+"""The models among a repository's GGUF files, by name: the files of each, and its quantization.
 
-A model is one file or the parts of a split one; image encoders and calibration data are none. Pure: takes names,
-whether they are on a hub or on disk.
+A model is one file or the parts of a split one; image encoders and calibration data are left out. Works on names only,
+on a hub or on disk.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.name_lists import listed
+from eaglelocal.gguf.file_type import stated_type
+from eaglelocal.gguf.header import Header
 
-SUFFIX = ".gguf"
-# if none is asked for: the best form of four bits that there is, as the catalogue's sizes assume
+MAX_NAMES = 12  # in one sentence
+MAX_COMPARED = 1000  # comparing names is slow
+# if none is named: the best with four bits, as the catalog's sizes assume
 DEFAULTS = ("Q4_K_M", "UD-Q4_K_XL", "MXFP4", "MXFP4_MOE", "Q4_K_S", "IQ4_XS", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0")
 
 _QUANT = re.compile(
@@ -30,7 +34,7 @@ _SAME = {"FP16": "F16", "FP32": "F32"}
 
 @dataclass(frozen=True, slots=True)
 class RepoBuild:
-    """A model: the names of its files in order, inside the repository. `quant` is empty where the name has none."""
+    """A model: the names of its files in order, inside the repository. `quant` is empty if the name has none."""
 
     stem: str  # the name without parts and suffix
     quant: str  # upper case
@@ -49,87 +53,94 @@ class RepoBuild:
     @property
     def tag(self) -> str:
         """The part of its reference after the colon: the quantization, else the file's name."""
-        return self.quant or f"{self.stem}{SUFFIX}"
+        return self.quant or f"{self.stem}{GGUF_SUFFIX}"
 
 
-def builds_of(names: Iterable[str]) -> tuple[RepoBuild, ...]:
-    """Return the models among files, by stem; parts are put together, files that are no model are left out."""
+def group_builds(names: Iterable[str]) -> tuple[RepoBuild, ...]:
+    """Return the models among files, by stem; parts are put together, other files are left out."""
     parts: dict[str, dict[int, str]] = defaultdict(dict)
     counts: dict[str, int] = {}
     for name in names:
-        if not name.lower().endswith(SUFFIX) or _NO_MODEL.search(name):
+        if not name.lower().endswith(GGUF_SUFFIX) or _NO_MODEL.search(name):
             continue
-        stem, number, count = _place(name[: -len(SUFFIX)])
+        stem, number, count = _parse_part(name[: -len(GGUF_SUFFIX)])
         parts[stem][number] = name
         counts[stem] = max(count, counts.get(stem, 1))
     return tuple(
-        RepoBuild(stem, quant_of(stem), tuple(name for _, name in sorted(parts[stem].items())), counts[stem])
+        RepoBuild(stem, parse_quant(stem), tuple(name for _, name in sorted(parts[stem].items())), counts[stem])
         for stem in sorted(parts)
     )
 
 
-def _place(stem: str) -> tuple[str, int, int]:
+def _parse_part(stem: str) -> tuple[str, int, int]:
     """Return (stem without the part, number of the part, count of parts)."""
     part = _PART.fullmatch(stem)
     return (part["stem"], int(part["number"]), int(part["count"])) if part else (stem, 1, 1)
 
 
-def quant_of(stem: str) -> str:
+def parse_quant(stem: str) -> str:
     """Return `Q4_K_M` for `dir/Model-7B-q4_k_m`; empty if none. The file's own name goes before its folder's."""
     for text in reversed(stem.split("/")):
         found = _QUANT.findall(text)
         if found:
-            return canonical(found[-1])
+            return normalize_quant(found[-1])
     return ""
 
 
-def without_quant(text: str) -> str:
+def read_quantization(header: Header) -> str:
+    """Return `UD-Q4_K_XL` or the like; empty if unknown. Names go first: they state mixtures without a type number."""
+    return parse_quant(header.path.stem) or stated_type(header)
+
+
+def remove_quant(text: str) -> str:
     return _QUANT.sub(" ", text)
 
 
-def canonical(quant: str) -> str:
+def normalize_quant(quant: str) -> str:
     upper = quant.upper()
     return _SAME.get(upper, upper)
 
 
-def choose(builds: Sequence[RepoBuild], wanted: str | None, *, repo: str, drafts: bool = False) -> RepoBuild:
+def choose_build(builds: Sequence[RepoBuild], wanted: str | None, *, repo: str, drafts: bool = False) -> RepoBuild:
     """Return the build of this quantization or file name; without one (None) the first of DEFAULTS, or the only build.
 
-    drafts  True: files that are named as drafts are meant, else they are left out
+    drafts  True: only files that are named as drafts; otherwise they are left out
 
     Raises UsageError that lists what there is.
     """
     whole = [build for build in builds if build.is_complete]
     named = [build for build in whole if wanted and _is_named(build, wanted)]
-    found = named or _wanted([build for build in whole if build.is_draft == drafts] or whole, wanted)
+    found = named or _match_quant([build for build in whole if build.is_draft == drafts] or whole, wanted)
     if len(found) == 1:
         return found[0]
     if len(found) > 1:
-        files = listed((build.names[0] for build in found), like=wanted or "")
+        files = join_names((build.names[0] for build in found), like=wanted or "")
         raise UsageError(f"{repo} has several models {_like(wanted)}: {files}", hint=f"{repo}:{found[0].names[0]}")
     if not whole:
-        raise _nothing(builds, repo)
-    there = listed(_usual_first(whole), like=wanted or "")
+        raise _make_missing_error(builds, repo)
+    there = join_names(_order_tags(whole), like=wanted or "")
     if wanted is None:
-        raise UsageError(f"{repo} has several models: {there}", hint=f"say which: {repo}:{_usual_first(whole)[0]}")
+        raise UsageError(
+            f"{repo} has several models: {there}", hint=f"name one, such as {repo}:{_order_tags(whole)[0]}"
+        )
     raise UsageError(f"{repo} has no {wanted}", hint=f"it has {there}")
 
 
-def _usual_first(builds: Sequence[RepoBuild]) -> list[str]:
+def _order_tags(builds: Sequence[RepoBuild]) -> list[str]:
     """Return the builds' tags, those of the usual quantizations first."""
     ranks = {quant: rank for rank, quant in enumerate(DEFAULTS)}
     return [build.tag for build in sorted(builds, key=lambda build: ranks.get(build.quant, len(ranks)))]
 
 
-def _wanted(builds: Sequence[RepoBuild], wanted: str | None) -> list[RepoBuild]:
+def _match_quant(builds: Sequence[RepoBuild], wanted: str | None) -> list[RepoBuild]:
     if wanted is None:
-        return _default(builds)
-    quant = canonical(wanted)
+        return _match_default(builds)
+    quant = normalize_quant(wanted)
     exact = [build for build in builds if build.quant == quant]
     return exact or [build for build in builds if build.quant == f"UD-{quant}"]
 
 
-def _default(builds: Sequence[RepoBuild]) -> list[RepoBuild]:
+def _match_default(builds: Sequence[RepoBuild]) -> list[RepoBuild]:
     for quant in DEFAULTS:
         found = [build for build in builds if build.quant == quant]
         if found:
@@ -139,9 +150,9 @@ def _default(builds: Sequence[RepoBuild]) -> list[RepoBuild]:
 
 def _is_named(build: RepoBuild, wanted: str) -> bool:
     wanted = wanted.lower()
-    return wanted.endswith(SUFFIX) and any(
+    return wanted.endswith(GGUF_SUFFIX) and any(
         name.lower() == wanted or name.lower().endswith(f"/{wanted}")
-        for name in (*build.names, f"{build.stem}{SUFFIX}")
+        for name in (*build.names, f"{build.stem}{GGUF_SUFFIX}")
     )
 
 
@@ -149,8 +160,20 @@ def _like(wanted: str | None) -> str:
     return f"that are {wanted}" if wanted else "to choose from"
 
 
-def _nothing(builds: Sequence[RepoBuild], repo: str) -> UsageError:
+def _make_missing_error(builds: Sequence[RepoBuild], repo: str) -> UsageError:
     if builds:
         missing = f"{len(builds[0].names)} of {builds[0].num_parts} parts of {builds[0].stem}"
         return UsageError(f"{repo} has only {missing}", hint="choose another repository")
-    return UsageError(f"{repo} has no GGUF files", hint=f"repositories with GGUFs are often called {repo}-GGUF")
+    return UsageError(f"{repo} has no GGUF files", hint=f"try {repo}-GGUF")
+
+
+def join_names(names: Iterable[str], *, like: str = "", joint: str = ", ") -> str:
+    """Return `Q4_K_M, Q8_0 and 2980 more`, in the order given; if too many, those that resemble `like` first."""
+    every = list(dict.fromkeys(names))
+    if like and len(every) > MAX_NAMES:
+        near = difflib.get_close_matches(like.lower(), [name.lower() for name in every[:MAX_COMPARED]], MAX_NAMES, 0.3)
+        ranks = {name: rank for rank, name in enumerate(near)}
+        every.sort(key=lambda name: ranks.get(name.lower(), len(ranks)))
+    left = len(every) - MAX_NAMES
+    shown = joint.join(every[:MAX_NAMES])
+    return f"{shown} and {left} more" if left > 0 else shown

@@ -1,7 +1,7 @@
 """Resolution of a target reference: its file, its header and a label for people.
 
-Takes what is on disk: the embedded model, files, and what was fetched from a hub, by its repository or by its
-entry in the catalogue. Fetches nothing. Does not know drafts, except that the embedded model comes with its head.
+Finds what is on disk: the embedded model, files, and models of a hub, named by their repository or catalog entry.
+Downloads nothing. Does not know drafts, except that the embedded model comes with its head.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.catalog.reference import UNDERSTOOD, EmbeddedModel, File, Profile, Repo, parse_reference
+from eaglelocal.catalog.reference import REFERENCE_FORMS, EmbeddedModel, File, Profile, Repo, parse_reference
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
@@ -21,9 +21,9 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
 from eaglelocal.hub.hub_cache import CachedModel
-from eaglelocal.hub.hub_references import hub_reference
+from eaglelocal.hub.hub_references import make_hub_reference
 from eaglelocal.hub.inflation.inflate import Progress, inflate, parse_demo_reference
-from eaglelocal.hub.typed_path import existing_file, gguf_names
+from eaglelocal.hub.typed_path import list_gguf_names, resolve_file
 
 NATIVE = "demo@native"
 EXAMPLES = ("demo", NATIVE, "demo@1b", "demo@1b:bf16", "demo@8b:q4_0")
@@ -52,11 +52,11 @@ def find_target(reference: str, *, on_progress: Progress) -> FoundTarget:
     parsed = parse_reference(reference)
     match parsed:
         case EmbeddedModel():
-            return _embedded(reference, on_progress)
+            return _find_embedded(reference, on_progress)
         case File():
-            return read_target(existing_file(reference))
+            return read_target(resolve_file(reference))
         case Profile() | Repo():
-            model = _in_hub_cache(parsed)
+            model = _find_in_cache(parsed)
             return replace(read_target(model.path), repo=model.repo)
 
 
@@ -65,10 +65,10 @@ def read_target(path: Path, *, label: str = "", head: Path | None = None) -> Fou
     architecture = str(header.metadata.get("general.architecture"))
     if architecture in NOT_TARGETS:
         what, flag = NOT_TARGETS[architecture]
-        hint = f"give it as `{flag}`, or another target"
+        hint = f"{flag} {path}, and another --target"
         raise ModelFileError(f"{path.name} is {what}, not a model that can answer", hint=hint)
     info = read_model(header)
-    return FoundTarget(path, label or label_of(info.name, path), header, info, head)
+    return FoundTarget(path, label or make_label(info.name, path), header, info, head)
 
 
 def demo_sources() -> tuple[Path, Path]:
@@ -77,38 +77,40 @@ def demo_sources() -> tuple[Path, Path]:
     target, head = folder / "guide-target.gguf", folder / "guide-head.gguf"
     for path in (target, head):
         if not path.is_file():
-            raise ModelFileError(f"the embedded model lacks {path.name}", hint="install eaglelocal again")
+            raise ModelFileError(
+                f"{path.name} of the embedded model is missing", hint="pip install --force-reinstall eaglelocal"
+            )
     return target, head
 
 
-def label_of(name: str, path: Path) -> str:
-    """Return the name that the file states, then its file name; only characters that a terminal shows."""
+def make_label(name: str, path: Path) -> str:
+    """Return the name in the file's header, then the file name; only characters that a terminal shows."""
     shown = "".join(char for char in name if char.isprintable()).strip()[:MAX_LABEL_CHARS]
     return f"{shown} ({path.name})" if shown and shown != path.stem else path.name
 
 
-def unknown_reference(reference: str, known: Iterable[str] = ()) -> UsageError:
-    near = difflib.get_close_matches(reference, [*EXAMPLES, *known, *gguf_names(Path())], n=1)
+def make_unknown_target_error(reference: str, known: Iterable[str] = ()) -> UsageError:
+    near = difflib.get_close_matches(reference, [*EXAMPLES, *known, *list_gguf_names(Path())], n=1)
     guess = f"did you mean `{near[0]}`? " if near else ""
-    return UsageError(f"unknown target {reference!r}", hint=f"{guess}understood are {UNDERSTOOD}")
+    return UsageError(f"unknown target {reference!r}", hint=f"{guess}use {REFERENCE_FORMS}")
 
 
-def _in_hub_cache(parsed: Profile | Repo) -> CachedModel:
-    """Return a model in the hub's cache. Raises ModelFileError with the command that would fetch it."""
+def _find_in_cache(parsed: Profile | Repo) -> CachedModel:
+    """Return a model in the hub's cache. Raises ModelFileError with the command that fetches it."""
     catalog = load_catalog()
     if isinstance(parsed, Profile) and parsed.id.lower() not in catalog.targets:
-        raise unknown_reference(parsed.id, catalog.targets)
-    return find_cached(locations.hub_cache_dir(), hub_reference(parsed, catalog))
+        raise make_unknown_target_error(parsed.id, catalog.targets)
+    return find_cached(locations.hub_cache_dir(), make_hub_reference(parsed, catalog))
 
 
-def _embedded(reference: str, on_progress: Progress) -> FoundTarget:
+def _find_embedded(reference: str, on_progress: Progress) -> FoundTarget:
     if reference == NATIVE:
         target, head = demo_sources()
         return read_target(target, label="embedded guide (native size)", head=head)
-    return _inflated(reference, on_progress)
+    return _inflate_demo(reference, on_progress)
 
 
-def _inflated(reference: str, on_progress: Progress) -> FoundTarget:
+def _inflate_demo(reference: str, on_progress: Progress) -> FoundTarget:
     size = parse_demo_reference(reference)
     source_target, source_head = demo_sources()
     paths = inflate(

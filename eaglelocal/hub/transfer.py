@@ -1,8 +1,7 @@
-"""The download of one file into its blob in the cache: resumed, counted, hashed, and in place only when it is right.
+"""The download of one file into its blob in the cache: resumed, counted, and verified by its hash.
 
-What was received so far is in BLOB.incomplete, and stays there when the connection, the person or the machine stops:
-the next call resumes. Whether the bytes are right is judged by the hash that the hub states for them, over all of
-them, those of earlier calls too. The caller holds the lock of the blob.
+What was received is in BLOB.incomplete, and stays there if the download stops for any reason; the next call resumes.
+The hash is that of the whole file, including the bytes of earlier calls. The caller holds the lock of the blob.
 """
 
 from __future__ import annotations
@@ -15,21 +14,20 @@ from typing import BinaryIO
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import SHARED, make_folder
 from eaglelocal.errors import DownloadError, ResourceError
-from eaglelocal.hub.disk_error import disk_trouble
-from eaglelocal.hub.hub_api import CHUNK_BYTES, RemoteFile, RemoteRepo, Stream, opened
-from eaglelocal.hub.hub_cache import PARTIAL
-from eaglelocal.hub.hub_errors import PROBLEMS, RetryPolicy, explained
-from eaglelocal.hub.verification import SHA256_CHARS, new_hash
+from eaglelocal.hub.hub_api import CHUNK_BYTES, RemoteFile, RemoteRepo, Stream, open_stream
+from eaglelocal.hub.hub_cache import PARTIAL, make_write_error
+from eaglelocal.hub.hub_errors import CLIENT_ERRORS, RetryPolicy, explain_error
+from eaglelocal.hub.verification import SHA256_CHARS, make_hash
 
-OnBytes = Callable[[int], None]  # bytes added; negative where they were discarded
+OnBytes = Callable[[int], None]  # bytes added; negative if they were discarded
 
 
 class _WrongBytes(Exception):
-    """A download that has all bytes, or more, and not those that were promised."""
+    """A download with other bytes than the hub states, or with more."""
 
 
 class Incoming:
-    """An open partial file, with the hash of all that it holds."""
+    """An open partial file, with the hash of its content."""
 
     def __init__(self, file: BinaryIO, expected: RemoteFile, on_bytes: OnBytes) -> None:
         self._file = file
@@ -39,7 +37,7 @@ class Incoming:
         self._hash = self._new_hash()
 
     def read_back(self) -> None:
-        """Count and hash what an earlier call left behind; start over where it is more than the whole file."""
+        """Count and hash what an earlier call received; start over if that is more than the whole file."""
         self._file.seek(0)
         while chunk := self._file.read(CHUNK_BYTES):
             self._count(chunk)
@@ -53,7 +51,7 @@ class Incoming:
         self.size_bytes, self._hash = 0, self._new_hash()
 
     def take(self, stream: Stream) -> None:
-        """Write a stream. Raises ResourceError when it cannot be written, _WrongBytes when too much comes."""
+        """Write a stream. Raises ResourceError if it cannot be written, _WrongBytes if it is too long."""
         if stream.start != self.size_bytes:
             self.start_over()
         for chunk in stream.chunks:
@@ -63,11 +61,11 @@ class Incoming:
             self._count(chunk)
 
     def _write(self, chunk: bytes) -> None:
-        """Write a chunk. Raises ResourceError, as trouble with the disk must not be retried like the connection's."""
+        """Write a chunk. Raises ResourceError, because the disk's errors must not be retried."""
         try:
             self._file.write(chunk)
         except OSError as problem:
-            raise _unwritten(problem, self._file.name) from problem
+            raise _make_partial_error(problem, self._file.name) from problem
 
     @property
     def is_whole(self) -> bool:
@@ -83,60 +81,60 @@ class Incoming:
         self._on_bytes(len(chunk))
 
     def _new_hash(self) -> hashlib._Hash:
-        return new_hash(self._expected.etag, self._expected.size_bytes)
+        return make_hash(self._expected.etag, self._expected.size_bytes)
 
 
-def partial_of(blob: Path) -> Path:
+def make_partial_path(blob: Path) -> Path:
     return blob.with_name(blob.name + PARTIAL)
 
 
-def transfer(repo: RemoteRepo, file: RemoteFile, blob: Path, *, patience: RetryPolicy, on_bytes: OnBytes) -> None:
-    """Fetch the file and put it in its place.
+def transfer(repo: RemoteRepo, file: RemoteFile, blob: Path, *, retries: RetryPolicy, on_bytes: OnBytes) -> None:
+    """Fetch the file into its blob.
 
-    Raises DownloadError, ResourceError; what was received stays for the next call, unless it is wrong.
+    Raises DownloadError or ResourceError. What was received stays for the next call, unless it is wrong.
     """
-    partial = partial_of(blob)
+    partial = make_partial_path(blob)
     try:
-        with _opened_partial(partial) as out:
+        with _open_partial(partial) as out:
             incoming = Incoming(out, file, on_bytes)
             incoming.read_back()
-            _complete(repo, file, incoming, patience)
+            _fetch_all(repo, file, incoming, retries)
             out.flush()
         flush_and_rename(partial, blob)
     except _WrongBytes:
         partial.unlink(missing_ok=True)
         raise DownloadError(
-            f"{file.name} of {repo.id} is not what the hub promised: its {_measure(file)} is wrong",
-            hint="what came was deleted; try again, and tell the repository's owner if it stays so",
+            f"{file.name} of {repo.id} is damaged: its {_name_hash(file)} is wrong",
+            hint="what was received is deleted: try again, and tell the repository's owner if it happens again",
         ) from None
     except OSError as problem:  # buffered bytes could not be written
-        raise _unwritten(problem, str(partial)) from problem
+        raise _make_partial_error(problem, str(partial)) from problem
 
 
-def _unwritten(problem: OSError, path: str) -> ResourceError:
-    return ResourceError(disk_trouble(problem, path), hint="make room; the same command goes on from there")
+def _make_partial_error(problem: OSError, path: str) -> ResourceError:
+    return make_write_error(problem, path, hint="make room with `eaglelocal rm`; the same command resumes the download")
 
 
-def _measure(file: RemoteFile) -> str:
+def _name_hash(file: RemoteFile) -> str:
     return "SHA-256" if len(file.etag) == SHA256_CHARS else "SHA-1"
 
 
-def _opened_partial(partial: Path) -> BinaryIO:
-    """Open the partial file for reading and writing, made if it is not there."""
+def _open_partial(partial: Path) -> BinaryIO:
+    """Open the partial file for reading and writing; create it if it is missing."""
     try:
         make_folder(partial.parent, SHARED)
         partial.touch()
         return partial.open("r+b")
     except OSError as problem:
-        raise ResourceError(disk_trouble(problem, str(partial)), hint="HF_HUB_CACHE names another folder") from problem
+        raise make_write_error(problem, str(partial)) from problem
 
 
-def _complete(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: RetryPolicy) -> None:
-    """Fetch until the file is whole and right. A wrong one that was begun earlier is fetched anew, once."""
+def _fetch_all(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, retries: RetryPolicy) -> None:
+    """Fetch until the file is whole and right. If what an earlier call received is wrong, start over once."""
     is_fresh = incoming.size_bytes == 0
     while True:
         try:
-            _receive(repo, file, incoming, patience)
+            _receive(repo, file, incoming, retries)
             if incoming.is_right:
                 return
         except _WrongBytes:
@@ -147,18 +145,18 @@ def _complete(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: 
         is_fresh = True
 
 
-def _receive(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, patience: RetryPolicy) -> None:
-    """Fetch until the file is whole; attempts are counted anew whenever bytes were received."""
+def _receive(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, retries: RetryPolicy) -> None:
+    """Fetch until the file is whole; the count of attempts restarts whenever bytes were received."""
     attempt, reached = 0, incoming.size_bytes
     while not incoming.is_whole:
         try:
-            with opened(repo, file, incoming.size_bytes) as stream:
+            with open_stream(repo, file, incoming.size_bytes) as stream:
                 incoming.take(stream)
             if incoming.size_bytes < stream.end:
-                raise OSError(f"it ended after {incoming.size_bytes} of {file.size_bytes} bytes")
-        except PROBLEMS as problem:
+                raise OSError(f"the file ended after {incoming.size_bytes} of {file.size_bytes} bytes")
+        except CLIENT_ERRORS as problem:
             if incoming.size_bytes > reached:
                 attempt, reached = 0, incoming.size_bytes
-            if not patience.wait(problem, attempt):
-                raise explained(problem, repo.id) from problem
+            if not retries.wait(problem, attempt):
+                raise explain_error(problem, repo.id) from problem
             attempt += 1

@@ -1,7 +1,7 @@
-"""The check that files in the cache are what the hub promised, by hashing all of each.
+"""The check that files in the cache have the hashes that the hub states.
 
-A hub names large files by SHA-256 and small ones as git does, and its client names blobs by that hash. So files are
-compared with a hub's list, or where no hub answers with the blobs' own names.
+A hub identifies large files by SHA-256 and small ones as git does, and its client names blobs by that hash. So files
+are compared with the hub's list, or with the blobs' own names if no hub answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.errors import ResourceError
-from eaglelocal.hub.hub_cache import CachedModel, first_hop
+from eaglelocal.hub.hub_cache import CachedModel, find_blob
 
 SHA256_CHARS = 64
 CHUNK_BYTES = 1 << 20
@@ -31,35 +31,35 @@ class PromisedFile:
     size_bytes: int
 
 
-def new_hash(promised: str, size_bytes: int) -> hashlib._Hash:
+def make_hash(promised: str, size_bytes: int) -> hashlib._Hash:
     """Return a hash object of the promised kind: SHA-256, or for small files git's SHA-1, which counts the size too."""
     if len(promised) == SHA256_CHARS:
         return hashlib.sha256()
     return hashlib.sha1(b"blob %d\0" % size_bytes)
 
 
-def promised_files(model: CachedModel) -> list[PromisedFile]:
-    """Return a model's files with the hashes in their blobs' names; on a disk without links there are none."""
+def list_promised_files(model: CachedModel) -> list[PromisedFile]:
+    """Return a model's files with the hashes in their blobs' names; none on a disk without links."""
     files = []
     for path, size_bytes in ((path, path.stat().st_size) for path in model.paths):
-        if _HASH.fullmatch(name := first_hop(path).name):
+        if _HASH.fullmatch(name := find_blob(path).name):
             files.append(PromisedFile(path.name, path, name, size_bytes))
     return files
 
 
 def find_damaged(files: Sequence[PromisedFile], on_bytes: OnBytes) -> list[PromisedFile]:
-    """Return the files whose bytes have another hash. Raises ResourceError where one cannot be read."""
-    return [file for file in files if not _is_right(file, on_bytes)]
+    """Return the files whose bytes have another hash. Raises ResourceError if one cannot be read."""
+    return [file for file in files if not _is_intact(file, on_bytes)]
 
 
-def _is_right(file: PromisedFile, on_bytes: OnBytes) -> bool:
-    told = new_hash(file.hash, file.size_bytes)
+def _is_intact(file: PromisedFile, on_bytes: OnBytes) -> bool:
+    digest = make_hash(file.hash, file.size_bytes)
     try:
         with file.path.open("rb") as content:
             while chunk := content.read(CHUNK_BYTES):
-                told.update(chunk)
+                digest.update(chunk)
                 on_bytes(len(chunk))
     except OSError as problem:
         what = f"{file.path} cannot be read: {problem.strerror or problem}"
-        raise ResourceError(what, hint="check the disk; `eaglelocal rm` takes the model away") from problem
-    return told.hexdigest() == file.hash
+        raise ResourceError(what, hint="check the disk; `eaglelocal rm` removes the model") from problem
+    return digest.hexdigest() == file.hash

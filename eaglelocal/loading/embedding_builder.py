@@ -33,7 +33,7 @@ from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, MemoryKind, c
 from eaglelocal.memory.cache_bytes import CacheParams
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
-from eaglelocal.probe.thread_count import usable_threads
+from eaglelocal.probe.thread_count import count_usable_threads
 from eaglelocal.text.templates.rerank_pairs import FramedPairs, PairFrame, Pairs, WrittenPairs
 
 Report = Callable[[LoadProgress], None]
@@ -58,7 +58,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
     with contextlib.ExitStack() as opened:
         model = _model(library, plan, report)
         opened.callback(model.close)
-        threads = plan.threads or usable_threads()
+        threads = plan.threads or count_usable_threads()
         context = EmbeddingContext(
             model,
             EmbeddingParams(

@@ -52,7 +52,7 @@ from eaglelocal.loading.calibration_store import save as save_learned
 from eaglelocal.loading.fit import FittedPlan, fit_plan
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
-from eaglelocal.probe.thread_count import usable_threads
+from eaglelocal.probe.thread_count import count_usable_threads
 from eaglelocal.scheduler.checkpoints import Checkpoints
 from eaglelocal.scheduler.host_swap import MIN_SWAP_ROWS, MIN_SWAP_ROWS_WITH_STATES, HostSwap
 from eaglelocal.scheduler.prefix_cache import PrefixCache
@@ -84,7 +84,7 @@ class EngineBuilder:
     def __init__(self, plan: Plan, report: Report, opened: contextlib.ExitStack) -> None:
         self._plan, self._report, self._opened = plan, report, opened
         self._started_at = time.perf_counter()
-        self._threads = plan.threads or usable_threads()
+        self._threads = plan.threads or count_usable_threads()
         self._machine = probe()
         self._model_bytes = 0  # weights of all models loaded
         self._num_branches = 0  # in each slot's trees

@@ -24,9 +24,9 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
 from eaglelocal.hub.draft_resolver import find_draft, read_draft_file
 from eaglelocal.hub.hub_cache import list_repo_models, repo_folder
-from eaglelocal.hub.hub_references import hub_reference, resolve_draft_reference
+from eaglelocal.hub.hub_references import make_hub_reference, resolve_draft_reference
 from eaglelocal.hub.projector_resolver import find_projector
-from eaglelocal.hub.repo_builds import canonical
+from eaglelocal.hub.repo_builds import normalize_quant
 from eaglelocal.hub.target_resolver import FoundTarget, read_target
 from eaglelocal.planning.options import DraftOnDisk, DraftOption, ModelOption, make_file_option, options_of
 
@@ -83,7 +83,7 @@ def _unlisted(target: TargetEntry, names: Sequence[str], quant: str | None) -> l
     """
     unlisted = [name for name in names if target.quantization(name) is None]
     if quant is not None:
-        return [name for name in unlisted if name == canonical(quant)]
+        return [name for name in unlisted if name == normalize_quant(quant)]
     plain = {name: name.removeprefix("UD-") for name in unlisted}
     return [name for name in unlisted if plain[name] in names or target.quantization(plain[name]) is None]
 
@@ -96,7 +96,7 @@ def _quants_on_disk(target: TargetEntry, cache: Path) -> list[str]:
 def _found(target: TargetEntry, quant: str, catalog: Catalog) -> FoundTarget | None:
     """Return the file that `chat --target ID:QUANT` would find; None if there is none."""
     try:
-        model = find_cached(locations.hub_cache_dir(), hub_reference(Profile(target.id, quant), catalog))
+        model = find_cached(locations.hub_cache_dir(), make_hub_reference(Profile(target.id, quant), catalog))
         return replace(read_target(model.path), repo=model.repo)
     except EagleLocalError:
         return None

@@ -24,7 +24,7 @@ from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_referenc
 from eaglelocal.hub.inventory import describe_file
 from eaglelocal.hub.projector_resolver import AUTO_HINT, read_projector_file
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources
-from eaglelocal.hub.typed_path import existing_file
+from eaglelocal.hub.typed_path import resolve_file
 from eaglelocal.planning.model_files import ModelFiles, find_files
 from eaglelocal.planning.options import (
     DraftOnDisk,
@@ -88,7 +88,7 @@ def choose_projector(option: ModelOption, options: RunOptions) -> ModelOption:
         return option
     if options.mmproj == NONE:
         return dataclasses.replace(option, projector=None)
-    path = existing_file(options.mmproj, hint=AUTO_HINT)
+    path = resolve_file(options.mmproj, hint=AUTO_HINT)
     named = read_projector_file(path, option.header) if option.header else Projector.from_header(read_header(path))
     return dataclasses.replace(option, projector=named)
 

@@ -144,7 +144,7 @@ def make_machine_spec(machine: Machine, known: Mapping[str, KnownMachine]) -> Ma
     gpus: list[DeviceSpec] = []
     numbers: dict[str, int] = {}  # the last device number of each backend
     for gpu in sorted(machine.gpus, key=lambda gpu: gpu.device_index or 0):
-        backend = None if gpu.is_mute or gpu.hidden_by else machine.backend_of(gpu)
+        backend = None if gpu.is_unresponsive or gpu.hidden_by else machine.backend_of(gpu)
         device, said = _gpu(machine, gpu, host, _device_name(backend, numbers), known)
         notes += said
         gpus += [device] if device else []
@@ -224,7 +224,7 @@ def _gpu(
 
 def _free_bytes(machine: Machine, gpu: Gpu) -> int | None:
     """Return the free bytes of a GPU; of an integrated one at most what is free in RAM and what its driver lends."""
-    free, lent = machine.memory.available_bytes, gpu.room_bytes
+    free, lent = machine.memory.available_bytes, gpu.usable_bytes
     if not gpu.shares_memory:
         return lent
     if free is None or _may_have_all(gpu):
@@ -247,13 +247,13 @@ def _may_have_all(gpu: Gpu) -> bool:
 
 def _is_beside_a_card(machine: Machine, gpu: Gpu) -> bool:
     """Return whether it is an integrated GPU next to a discrete one; llama.cpp leaves it out."""
-    cards = (each for each in machine.gpus if not (each.shares_memory or each.is_mute or each.hidden_by))
+    cards = (each for each in machine.gpus if not (each.shares_memory or each.is_unresponsive or each.hidden_by))
     return gpu.shares_memory and not _may_have_all(gpu) and any(machine.backend_of(each) for each in cards)
 
 
 def _not_planned(machine: Machine, gpu: Gpu, free: int | None) -> str:
     """Return the reason why nothing is planned for a GPU; empty if it is used."""
-    if gpu.is_mute:
+    if gpu.is_unresponsive:
         return "is not used: it does not answer"
     if machine.backend_of(gpu) is None:
         return f"is not used: llama.cpp here was built without {' or '.join(gpu.backends)}"

@@ -1,7 +1,7 @@
 """Weigh a model's release date: a later model makes better use of each parameter. Pure.
 
 It does not judge single models: a weak one of this year counts as much as a strong one. A model without a date counts
-as old as the usual model of the catalogue (`Catalog.usual_release`).
+as old as the usual model of the catalogue (`Catalog.median_release`).
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Age:
 
 
 def age_of(target: TargetEntry, catalog: Catalog) -> Age:
-    return Age(target.released, usual=catalog.usual_release)
+    return Age(target.released, usual=catalog.median_release)
 
 
 def age_of_file(header: Header, catalog: Catalog) -> Age:
     """Return the age of the catalogue entry that the file is or derives from, by its names or its repository."""
     target = _named(header, catalog) or _from_repo(header, catalog)
-    return age_of(target, catalog) if target else Age(usual=catalog.usual_release)
+    return age_of(target, catalog) if target else Age(usual=catalog.median_release)
 
 
 def _named(header: Header, catalog: Catalog) -> TargetEntry | None:

@@ -11,9 +11,14 @@ from dataclasses import dataclass, field, replace
 
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import BLOCKS, DRAFT_MODEL, EAGLE, MTP, NGRAM, DraftEntry
-from eaglelocal.catalog.estimated_shapes import planned_type, shape_of_draft, shape_of_mtp, shape_of_target
+from eaglelocal.catalog.estimated_shapes import (
+    estimate_draft_shape,
+    estimate_mtp_shape,
+    estimate_target_shape,
+    find_loaded_type,
+)
 from eaglelocal.catalog.target_entries import EntryShape, Quantization, TargetEntry
-from eaglelocal.catalog.unsupported_drafts import unsupported_reason
+from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.gguf.architectures import (
     HYBRID_ARCHITECTURES,
     LAYER_INPUT_ARCHITECTURES,
@@ -24,7 +29,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.loaded_tensors import TOKEN_EMBEDDING, is_expert, is_input, loaded_tensors
 from eaglelocal.gguf.model_shape import BLOCK, ModelShape, read_draft_shape, shape_of
 from eaglelocal.gguf.projector import Projector
-from eaglelocal.hub.file_quantization import quantization_of
+from eaglelocal.hub.repo_builds import read_quantization
 from eaglelocal.planning.model_age import Age, age_of, age_of_file
 from eaglelocal.planning.predicted_acceptance import HEAD_DEFAULT, MODEL_DEFAULT, MTP_DEFAULT, PredictedAcceptance
 from eaglelocal.planning.quality import NATIVE, effective_b
@@ -108,7 +113,7 @@ def options_of(target: TargetEntry, catalog: Catalog, *, quant: str | None = Non
 
 def option_of(target: TargetEntry, quantization: Quantization, catalog: Catalog) -> ModelOption:
     outline = target.outline
-    shape = shape_of_target(outline, quantization.name, quantization.num_bytes)
+    shape = estimate_target_shape(outline, quantization.name, quantization.num_bytes)
     computed = NATIVE if NATIVE in target.quantizations else quantization.name  # experts keep their native type
     drafts, unusable = find_draft_options(target, shape, catalog)
     return ModelOption(
@@ -175,9 +180,9 @@ def lookup_option(architecture: str, *, has_state: bool) -> DraftOption:
 
 def _problem(draft: DraftEntry, target: EntryShape) -> str:
     """Return the reason why this draft cannot be planned for this target; empty if it can."""
-    if found := unsupported_reason(draft, target):
+    if found := find_unsupported_reason(draft, target):
         return found
-    is_known = draft.is_in_target or shape_of_draft(draft, target) is not None
+    is_known = draft.is_in_target or estimate_draft_shape(draft, target) is not None
     how = " before it is fetched" if draft.kind in BLOCKS else "; `eaglelocal import` tells"
     return "" if is_known else f"its size is not known{how}"
 
@@ -190,11 +195,11 @@ def _draft_option(draft: DraftEntry, target: EntryShape, shape: ModelShape) -> D
     if not acceptance.is_reported:
         notes.append(f"nobody reported its acceptance: {default:.0%} a token assumed")
     if draft.needs_import:
-        notes.append(f"{draft.id} must be imported; planned in {planned_type(draft)}")
+        notes.append(f"{draft.id} must be imported; planned in {find_loaded_type(draft)}")
     return DraftOption(
         id=draft.id,
         kind=kind,
-        shape=shape_of_mtp(target, shape) if draft.is_in_target else shape_of_draft(draft, target),
+        shape=estimate_mtp_shape(target, shape) if draft.is_in_target else estimate_draft_shape(draft, target),
         acceptance=acceptance,
         import_from=draft.repo or "" if draft.needs_import else "",
         notes=tuple(notes),
@@ -258,7 +263,7 @@ def make_file_option(
     found = TargetOnDisk(
         reference=reference,
         label=label,
-        quant=quantization_of(header) or header.main_type,
+        quant=read_quantization(header) or header.main_type,
         shape=shape,
         parameters=parameters,
         active=active,

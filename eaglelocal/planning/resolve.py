@@ -10,7 +10,7 @@ from eaglelocal.core.plan import MAX_SLOTS, Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.draft_resolver import FoundDraft, lookup_draft, requantize_draft
+from eaglelocal.hub.draft_resolver import FoundDraft, make_ngram_draft, requantize_draft
 from eaglelocal.hub.inflation.inflate import Progress
 from eaglelocal.hub.projector_resolver import FoundProjector
 from eaglelocal.hub.target_resolver import FoundTarget
@@ -82,7 +82,7 @@ def context_size(ctx: int | None, target: FoundTarget) -> int:
 
 
 def _draft(decision: Decision, files: ModelFiles) -> FoundDraft:
-    return lookup_draft(files.target, decision.without_draft) if decision.without_draft else files.draft
+    return make_ngram_draft(files.target, decision.without_draft) if decision.without_draft else files.draft
 
 
 def _check_slots(num_slots: int) -> None:

@@ -1,4 +1,4 @@
-"""Facts that macOS states through sysctl, system_profiler and Metal. On other systems every answer is None."""
+"""Facts about a Mac from sysctl, system_profiler and Metal. On other systems every answer is None."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import cast
 from eaglelocal.core.json_text import read_object
 from eaglelocal.probe.machine import Unified
 from eaglelocal.probe.subprocess_calls import ask_text
+from eaglelocal.probe.system_files import parse_count
 
 SYSCTL = "/usr/sbin/sysctl"
 SYSTEM_PROFILER = ("/usr/sbin/system_profiler", "SPDisplaysDataType", "-json", "-detailLevel", "basic")
@@ -19,34 +20,34 @@ WORKING_SET_SCRIPT = (
 )
 OSASCRIPT = ("/usr/bin/osascript", "-l", "JavaScript", "-e", WORKING_SET_SCRIPT)
 SYSCTL_S, METAL_S, PROFILER_S = 2.0, 2.0, 3.0
-# The GPU's share where the owner set no limit: two thirds of small memories, three quarters of large ones
+# The GPU's share if the owner set no limit: two thirds of a small memory, three quarters of a large one
 SMALL_BYTES, SMALL_SHARE, LARGE_SHARE = 32 << 30, 2 / 3, 3 / 4
 
 
-def sysctl(key: str) -> str | None:
-    """Return the value of one key; None where there is none."""
-    return _ask("-n", key)
+def read_sysctl(key: str) -> str | None:
+    """Return the value of one key; None if there is none."""
+    return _run_sysctl("-n", key)
 
 
-def sysctl_tree(key: str) -> str | None:
-    """Return all keys below `key`, as lines "key: value"; None where there are none."""
-    return _ask(key)
+def read_sysctl_tree(key: str) -> str | None:
+    """Return all keys below `key`, as lines "key: value"; None if there are none."""
+    return _run_sysctl(key)
 
 
 def read_unified() -> Unified | None:
-    """Read an Apple chip's unified memory. None elsewhere: llama.cpp cannot use what an Intel Mac's GPU shares."""
+    """Read an Apple chip's unified memory. None elsewhere: llama.cpp cannot use the memory of an Intel Mac's GPU."""
     if sys.platform != "darwin" or platform.machine() != "arm64":
         return None
-    return unified_from(
-        chip=sysctl("machdep.cpu.brand_string"),
-        memory_bytes=sysctl("hw.memsize"),
-        limit_mib=sysctl("iogpu.wired_limit_mb"),
+    return parse_unified(
+        chip=read_sysctl("machdep.cpu.brand_string"),
+        memory_bytes=read_sysctl("hw.memsize"),
+        limit_mib=read_sysctl("iogpu.wired_limit_mb"),
         working_set=ask_text(OSASCRIPT, timeout_s=METAL_S),
         displays=ask_text(SYSTEM_PROFILER, timeout_s=PROFILER_S),
     )
 
 
-def unified_from(
+def parse_unified(
     *,
     chip: str | None,
     memory_bytes: str | None,
@@ -54,28 +55,30 @@ def unified_from(
     working_set: str | None = None,
     displays: str | None = None,
 ) -> Unified:
-    """Build it from the programs' output. A limit of 0 is the system's default; `working_set` is Metal's own figure."""
-    total, limit = _number(memory_bytes), _number(limit_mib)
-    owners = limit * 1024 * 1024 if limit else None
+    """Parse the programs' output. A limit of 0 is the system's default; `working_set` is Metal's own figure."""
+    total, limit = parse_count(memory_bytes), parse_count(limit_mib)
+    owner_limit = limit * 1024 * 1024 if limit else None
     cores, metal = parse_displays(displays or "")
     return Unified(
         chip=chip or None,
         total_bytes=total,
-        gpu_limit_bytes=owners,
-        working_set_bytes=_plausible(_number(working_set), total) or owners or usual_working_set(total),
+        gpu_limit_bytes=owner_limit,
+        working_set_bytes=_check_working_set(parse_count(working_set), total)
+        or owner_limit
+        or default_working_set(total),
         gpu_cores=cores,
         metal=metal,
     )
 
 
-def usual_working_set(total_bytes: int | None) -> int | None:
+def default_working_set(total_bytes: int | None) -> int | None:
     if total_bytes is None:
         return None
     return int(total_bytes * (SMALL_SHARE if total_bytes <= SMALL_BYTES else LARGE_SHARE))
 
 
 def parse_displays(text: str) -> tuple[int | None, str | None]:
-    """Return GPU cores and Metal's version from system_profiler's JSON; None where they are not stated."""
+    """Return GPU cores and Metal's version from system_profiler's JSON; None if it does not state them."""
     try:
         displays = cast("list[object]", read_object(text)["SPDisplaysDataType"])
         gpu = next(each for each in displays if isinstance(each, dict) and "sppci_cores" in each)
@@ -83,18 +86,14 @@ def parse_displays(text: str) -> tuple[int | None, str | None]:
         return None, None
     family = str(gpu.get("spdisplays_mtlgpufamilysupport", ""))  # spdisplays_metal3
     version = family.removeprefix("spdisplays_metal")
-    return _number(str(gpu["sppci_cores"])), f"Metal {version}" if version.isdigit() else None
+    return parse_count(str(gpu["sppci_cores"])), f"Metal {version}" if version.isdigit() else None
 
 
-def _plausible(working_set: int | None, total: int | None) -> int | None:
+def _check_working_set(working_set: int | None, total: int | None) -> int | None:
     return working_set if working_set and total and total // 4 <= working_set <= total else None
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() else None
-
-
-def _ask(*arguments: str) -> str | None:
+def _run_sysctl(*arguments: str) -> str | None:
     if sys.platform != "darwin":
         return None
     return ask_text((SYSCTL, *arguments), timeout_s=SYSCTL_S)

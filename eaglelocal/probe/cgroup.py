@@ -1,7 +1,7 @@
-"""The limits that a container or a service puts on this process: CPU time and memory, cgroup v1 and v2.
+"""The limits of CPU time and memory that a container or a service sets for this process, in cgroups v1 and v2.
 
-A limit may stand at the process's own group or at any group above it; the tightest counts. In a container the path in
-/proc/self/cgroup may not exist below the mount; the mount's root is read in any case.
+A limit may be set on the process's own group or on any group above it; the tightest counts. In a container the path
+in /proc/self/cgroup may not exist below the mount, so the mount's root is always read too.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from eaglelocal.probe.system_files import parse_count, read_text
 
 MEMBERSHIP = Path("/proc/self/cgroup")
 ROOT = Path("/sys/fs/cgroup")
@@ -22,20 +24,20 @@ class Cgroups:
     membership: str  # text of /proc/self/cgroup
     root: Path = ROOT
 
-    def quota_cores(self) -> float | None:
-        """Return the CPU time granted, in cores; None without a limit."""
-        new = (parse_cpu_max(_text(group / "cpu.max")) for group in self._groups(""))
-        old = (
-            parse_cfs(_text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us"))
+    def read_quota_cores(self) -> float | None:
+        """Return the CPU time that is granted, in cores; None without a limit."""
+        v2 = (parse_cpu_max(read_text(group / "cpu.max")) for group in self._groups(""))
+        v1 = (
+            parse_cfs(read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us"))
             for group in self._groups("cpu")
         )
-        return min((cores for cores in (*new, *old) if cores is not None), default=None)
+        return min((cores for cores in (*v2, *v1) if cores is not None), default=None)
 
-    def memory(self) -> MemoryLimit | None:
+    def read_memory_limit(self) -> MemoryLimit | None:
         """Return the limit of the group with the least memory left; None without a limit."""
-        new = (_memory_v2(group) for group in self._groups(""))
-        old = (_memory_v1(group) for group in self._groups("memory"))
-        limits = [limit for limit in (*new, *old) if limit is not None]
+        v2 = (_read_memory_v2(group) for group in self._groups(""))
+        v1 = (_read_memory_v1(group) for group in self._groups("memory"))
+        limits = [limit for limit in (*v2, *v1) if limit is not None]
         return min(limits, key=lambda limit: limit.left_bytes, default=None)
 
     def _groups(self, controller: str) -> Iterator[Path]:
@@ -44,21 +46,23 @@ class Cgroups:
             if controller in controllers:
                 names = ("", "unified") if controller == "" else (",".join(controllers), controller)
                 for name in dict.fromkeys(names):
-                    yield from _upwards(self.root / name, path)
+                    yield from _list_groups_above(self.root / name, path)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
+    """A cgroup's memory limit and its use."""
+
     limit_bytes: int
-    used_bytes: int  # without file pages that can be dropped
+    used_bytes: int  # without file pages, which can be dropped
 
     @property
     def left_bytes(self) -> int:
         return max(0, self.limit_bytes - self.used_bytes)
 
 
-def own_cgroups() -> Cgroups:
-    return Cgroups(_text(MEMBERSHIP))
+def read_own_cgroups() -> Cgroups:
+    return Cgroups(read_text(MEMBERSHIP))
 
 
 def parse_membership(text: str) -> list[tuple[tuple[str, ...], str]]:
@@ -75,12 +79,12 @@ def parse_cpu_max(text: str) -> float | None:
 
 def parse_cfs(quota: str, period: str) -> float | None:
     """Return the cores of a quota, in microseconds of CPU time per period; None for -1 or "max", no limit."""
-    quota_us, period_us = _number(quota), _number(period)
+    quota_us, period_us = parse_count(quota), parse_count(period)
     return quota_us / period_us if quota_us and period_us else None
 
 
 def parse_limit(text: str) -> int | None:
-    limit = _number(text)
+    limit = parse_count(text)
     return None if limit is None or limit >= NO_LIMIT_BYTES else limit
 
 
@@ -89,47 +93,35 @@ def parse_stat(text: str, key: str) -> int:
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name == key:
-            return _number(value) or 0
+            return parse_count(value) or 0
     return 0
 
 
-def _memory_v2(group: Path) -> MemoryLimit | None:
-    return _memory(group, "memory.max", "memory.current", "")
+def _read_memory_v2(group: Path) -> MemoryLimit | None:
+    return _read_memory(group, "memory.max", "memory.current", "")
 
 
-def _memory_v1(group: Path) -> MemoryLimit | None:
-    return _memory(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+def _read_memory_v1(group: Path) -> MemoryLimit | None:
+    return _read_memory(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 
 
-def _memory(group: Path, limit_file: str, used_file: str, prefix: str) -> MemoryLimit | None:
-    """Return a group's limit and use; None without a limit. File pages do not count as used, for they can be dropped.
+def _read_memory(group: Path, limit_file: str, used_file: str, prefix: str) -> MemoryLimit | None:
+    """Return a group's limit and use; None without a limit.
 
-    That includes active ones, such as a model's that was read by two runs.
+    File pages do not count as used, because the kernel can drop them, active ones too.
     """
-    limit_bytes = parse_limit(_text(group / limit_file))
+    limit_bytes = parse_limit(read_text(group / limit_file))
     if limit_bytes is None:
         return None
-    used_bytes = _number(_text(group / used_file)) or 0
-    stat = _text(group / "memory.stat")
+    used_bytes = parse_count(read_text(group / used_file)) or 0
+    stat = read_text(group / "memory.stat")
     dropped_bytes = parse_stat(stat, f"{prefix}inactive_file") + parse_stat(stat, f"{prefix}active_file")
     return MemoryLimit(limit_bytes, max(0, used_bytes - dropped_bytes))
 
 
-def _upwards(base: Path, path: str) -> Iterator[Path]:
+def _list_groups_above(base: Path, path: str) -> Iterator[Path]:
     names = PurePosixPath(path).parts[1:]
-    if ".." in names:  # outside of this cgroup namespace
+    if ".." in names:  # outside this cgroup namespace
         names = ()
     for depth in range(len(names), -1, -1):
         yield base.joinpath(*names[:depth])
-
-
-def _number(text: str) -> int | None:
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -1,13 +1,13 @@
-"""Parsers for the CPU's name and for the vector extensions that ggml has kernels for. Opens no files.
+"""Parsers of the CPU's name and of the vector extensions that ggml has kernels for. Opens no files.
 
-There are three sources: /proc/cpuinfo on x86, the same with other keys on ARM and RISC-V, and sysctl on macOS.
+The sources are /proc/cpuinfo, whose keys differ between x86, ARM and RISC-V, and sysctl on macOS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# extensions with ggml kernels, as the systems name them, in the order in which they are shown
+# extensions with ggml kernels, by the systems' names, in the order in which they are shown
 X86 = (
     "sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16",
     "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16",
@@ -34,17 +34,17 @@ Processor = Mapping[str, str]
 
 def parse_cpuinfo(text: str) -> tuple[Processor, ...]:
     """Return the blocks of /proc/cpuinfo; the last may describe the board and not a processor."""
-    blocks = [dict(_fields(block)) for block in text.split("\n\n")]
+    blocks = [dict(_parse_fields(block)) for block in text.split("\n\n")]
     return tuple(block for block in blocks if block)
 
 
-def _fields(block: str) -> list[tuple[str, str]]:
+def _parse_fields(block: str) -> list[tuple[str, str]]:
     rows = [line.partition(":") for line in block.splitlines()]
     return [(key.strip(), value.strip()) for key, colon, value in rows if colon]
 
 
-def cpu_name(blocks: tuple[Processor, ...]) -> str | None:
-    """Return the processor's name, else the board's; None where neither is stated."""
+def find_cpu_name(blocks: tuple[Processor, ...]) -> str | None:
+    """Return the processor's name, else the board's; None if neither is stated."""
     for key in NAME_KEYS:
         for block in blocks:
             if block.get(key):
@@ -52,25 +52,25 @@ def cpu_name(blocks: tuple[Processor, ...]) -> str | None:
     return None
 
 
-def vector_extensions(blocks: tuple[Processor, ...]) -> tuple[str, ...] | None:
-    """Return the extensions that every processor has; None where the system does not state them."""
+def find_vector_extensions(blocks: tuple[Processor, ...]) -> tuple[str, ...] | None:
+    """Return the extensions that every processor has; None if the system does not state them."""
     flags = [frozenset(block[key].split()) for block in blocks for key in FLAG_KEYS if key in block]
     if flags:
         shared = frozenset.intersection(*flags)
         return tuple(name for name in (*X86, *ARM) if name in shared)
     isas = [block["isa"] for block in blocks if "isa" in block]
-    return _riscv_extensions(isas[0]) if isas else None
+    return _parse_riscv_isa(isas[0]) if isas else None
 
 
-def _riscv_extensions(isa: str) -> tuple[str, ...]:
+def _parse_riscv_isa(isa: str) -> tuple[str, ...]:
     """Return the vector extensions in rv64imafdcv_zvfh: single letters up to the first underscore, then words."""
     letters, *words = isa.lower().split("_")
     single = ("v",) if "v" in letters.removeprefix("rv") else ()
     return (*single, *(word for word in words if word.startswith("zv")))
 
 
-def core_keys(blocks: tuple[Processor, ...]) -> dict[int, str]:
-    """Map logical CPUs to a name of their physical core, where the system states it."""
+def map_cores(blocks: tuple[Processor, ...]) -> dict[int, str]:
+    """Map logical CPUs to a name of their physical core, as far as the system states it."""
     keys: dict[int, str] = {}
     for block in blocks:
         number, core = block.get("processor", ""), block.get("core id")
@@ -81,8 +81,8 @@ def core_keys(blocks: tuple[Processor, ...]) -> dict[int, str]:
 
 def parse_sysctl(text: str) -> dict[str, str]:
     """Parse lines "key: value" of macOS's sysctl."""
-    return dict(_fields(text))
+    return dict(_parse_fields(text))
 
 
-def apple_extensions(sysctl: Mapping[str, str]) -> tuple[str, ...]:
+def find_apple_extensions(sysctl: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name for key, name in APPLE.items() if sysctl.get(key) == "1")

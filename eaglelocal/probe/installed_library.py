@@ -1,6 +1,6 @@
-"""llama-cpp-python as it is on disk: its version and the ggml backends it was built with.
+"""The installed llama-cpp-python: its version and the ggml backends it was built with.
 
-Nothing is imported: loading the library takes time and memory, and a broken one can end the process.
+Imports nothing: loading the library takes time and memory, and a broken one can crash the process.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ _BASE_FILE = re.compile(r"libggml-base\.(?:so\.(\d+(?:\.\d+)+)|(\d+(?:\.\d+)+)\.
 
 
 def read_llama_cpp() -> LlamaCpp:
-    folder = library_folder()
+    folder = find_library_folder()
     names = [path.name for path in folder.iterdir()] if folder else []
-    return LlamaCpp(version=_version(), backends=backends_of(names), folder=folder, ggml_version=ggml_version_of(names))
+    return LlamaCpp(
+        version=_read_version(), backends=find_backends(names), folder=folder, ggml_version=find_ggml_version(names)
+    )
 
 
-def backends_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the backends among files: cpu, cuda for libggml-cpu-haswell.so, ggml-cuda.dll; libggml-base is none."""
+def find_backends(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the backends among file names: cpu and cuda for libggml-cpu-haswell.so, ggml-cuda.dll, libggml-base.so."""
     matches = (_BACKEND_FILE.fullmatch(name) for name in names)
     return tuple(sorted({match[1] for match in matches if match} - {"base"}))
 
 
-def ggml_version_of(names: Iterable[str]) -> str | None:
+def find_ggml_version(names: Iterable[str]) -> str | None:
     """Return 0.25.3 for libggml-base.so.0.25.3 or libggml-base.0.25.3.dylib; the longest of several."""
     matches = (_BASE_FILE.fullmatch(name) for name in names)
     return max((match[1] or match[2] for match in matches if match), key=lambda v: (len(v), v), default=None)
 
 
-def library_folder() -> Path | None:
-    """Return the folder in which the binding looks for its libraries; None where it is not installed."""
+def find_library_folder() -> Path | None:
+    """Return the folder in which the binding looks for its libraries; None if it is not installed."""
     override = os.environ.get("LLAMA_CPP_LIB_PATH")  # the binding's own variable
     if override:
         return _existing(Path(override))
@@ -52,7 +54,7 @@ def _existing(folder: Path) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _version() -> str | None:
+def _read_version() -> str | None:
     try:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""NVIDIA's devices through NVML. A missing driver or library, or a failing call, is an answer, not an error.
+"""NVIDIA's GPUs as NVML describes them. Never raises: what a missing driver or a failing call leaves open is None.
 
 Runs in a separate process (nvml_child.py), because a driver that hangs would hang its caller.
 """
@@ -6,8 +6,10 @@ Runs in a separate process (nvml_child.py), because a driver that hangs would ha
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import PurePath
 from typing import Protocol, TypeVar
 
@@ -16,9 +18,9 @@ from eaglelocal.probe.machine import Gpu, GpuProcess, MigSlice, PcieLink
 T = TypeVar("T")
 
 CLOCK_MEM = 2  # NVML_CLOCK_MEM
-DATA_PER_CLOCK = 2  # every NVIDIA memory is counted at double data rate
+TRANSFERS_PER_CLOCK = 2  # NVML states the clock of every memory as for double data rate
 SHARED_MEMORY_NAMES = ("GB10", "Orin", "Thor", "Xavier", "Tegra")  # GPUs that use main memory
-MAX_SLICES = 16  # the largest cards have seven; a driver may say anything
+MAX_SLICES = 16  # the largest GPUs have seven; a driver may state any number
 UNKNOWN_BYTES = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
 
 
@@ -44,7 +46,7 @@ class ProcessInfo(Protocol):
 
 
 class Nvml(Protocol):
-    """The part of pynvml that is used; any call may raise, and an old pynvml may lack some."""
+    """The part of pynvml that is used. Any call may raise, and an old pynvml may lack some of them."""
 
     @property
     def nvmlMemory_v2(self) -> int: ...
@@ -74,7 +76,7 @@ class Nvml(Protocol):
     def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: object, index: int, /) -> object: ...
 
 
-def installed_nvml() -> Nvml | None:
+def import_nvml() -> Nvml | None:
     try:
         import pynvml
     except Exception:  # not installed, or broken
@@ -91,52 +93,48 @@ def read_gpus(nvml: Nvml | None) -> tuple[Gpu, ...]:
     except Exception:  # NVML's own errors share no base that is safe to import here
         return ()
     try:
-        return _devices(nvml)
+        return _read_devices(nvml)
     finally:
-        _attempt(lambda: nvml.nvmlShutdown())
+        attempt(lambda: nvml.nvmlShutdown())
 
 
-def capability_text(capability: tuple[int, int]) -> str:
+def format_capability(capability: tuple[int, int]) -> str:
     return f"{capability[0]}.{capability[1]}"
 
 
-def cuda_text(version: int) -> str:
+def format_cuda(version: int) -> str:
     """Return a version of CUDA as text: 12.4 for 12040."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-def pci_address(bus_id: str) -> str:
+def format_pci_address(bus_id: str) -> str:
     """Return an address as the kernel writes it: 0000:0a:00.0 for 00000000:0A:00.0."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{domain[-4:]}:{rest}"
 
 
-def bandwidth_bytes_s(bus_bits: int, clock_mhz: int) -> int:
-    """Return a memory's bandwidth: 936 GB/s for 384 bits at 9751 MHz (an RTX 3090)."""
-    return bus_bits * clock_mhz * 1_000_000 * DATA_PER_CLOCK // 8
+def compute_bandwidth(bus_bits: int, clock_mhz: int) -> int:
+    """Return a memory's bytes per second: 936 GB/s for 384 bits at 9751 MHz (an RTX 3090)."""
+    return bus_bits * clock_mhz * 1_000_000 * TRANSFERS_PER_CLOCK // 8
 
 
-def _devices(nvml: Nvml) -> tuple[Gpu, ...]:
-    driver = _text(_attempt(lambda: nvml.nvmlSystemGetDriverVersion()))
-    max_cuda = _then(cuda_text, _attempt(lambda: nvml.nvmlSystemGetCudaDriverVersion()))
-    num_devices = _attempt(lambda: nvml.nvmlDeviceGetCount()) or 0
+def _read_devices(nvml: Nvml) -> tuple[Gpu, ...]:
+    driver = decode(attempt(lambda: nvml.nvmlSystemGetDriverVersion()))
+    max_cuda = _convert(format_cuda, attempt(lambda: nvml.nvmlSystemGetCudaDriverVersion()))
+    num_devices = attempt(lambda: nvml.nvmlDeviceGetCount()) or 0
     unknown = (Gpu(index=index, driver=driver, max_cuda=max_cuda) for index in range(num_devices))
-    return tuple(_attempt(_described(nvml, gpu)) or gpu for gpu in unknown)
+    return tuple(attempt(partial(_read_device, nvml, gpu)) or gpu for gpu in unknown)
 
 
-def _described(nvml: Nvml, gpu: Gpu) -> Callable[[], Gpu]:
-    return lambda: _device(nvml, gpu)
-
-
-def _device(nvml: Nvml, gpu: Gpu) -> Gpu:
-    """Return the device with all that its driver states."""
-    handle = _attempt(lambda: nvml.nvmlDeviceGetHandleByIndex(gpu.index))
-    if handle is None:  # fallen off the bus, or forbidden
+def _read_device(nvml: Nvml, gpu: Gpu) -> Gpu:
+    """Return the GPU with everything that its driver states."""
+    handle = attempt(lambda: nvml.nvmlDeviceGetHandleByIndex(gpu.index))
+    if handle is None:  # it fell off the bus, or access is forbidden
         return gpu
-    name = _text(_attempt(lambda: nvml.nvmlDeviceGetName(handle)))
-    memory, reserved = _memory(nvml, handle)
-    limit_mw = _attempt(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
-    mig = _attempt(lambda: bool(next(iter(nvml.nvmlDeviceGetMigMode(handle)))))
+    name = decode(attempt(lambda: nvml.nvmlDeviceGetName(handle)))
+    memory, reserved = _read_memory(nvml, handle)
+    limit_mw = attempt(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+    mig = attempt(lambda: bool(next(iter(nvml.nvmlDeviceGetMigMode(handle)))))
     return dataclasses.replace(
         gpu,
         name=name,
@@ -145,91 +143,88 @@ def _device(nvml: Nvml, gpu: Gpu) -> Gpu:
         used_bytes=max(0, memory.total - memory.free - (reserved or 0)) if memory else None,
         reserved_bytes=reserved,
         shares_memory=any(word in (name or "") for word in SHARED_MEMORY_NAMES),
-        capability=_then(capability_text, _attempt(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))),
-        processes=_processes(nvml, handle),
-        bandwidth_bytes_s=_bandwidth(nvml, handle),
-        uuid=_text(_attempt(lambda: nvml.nvmlDeviceGetUUID(handle))),
-        pci=_then(pci_address, _text(_attempt(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId))),
-        pcie=_link(nvml, handle),
+        capability=_convert(format_capability, attempt(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))),
+        processes=_read_processes(nvml, handle),
+        bandwidth_bytes_s=_read_bandwidth(nvml, handle),
+        uuid=decode(attempt(lambda: nvml.nvmlDeviceGetUUID(handle))),
+        pci=_convert(format_pci_address, decode(attempt(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId))),
+        pcie=_read_link(nvml, handle),
         power_limit_w=None if limit_mw is None else limit_mw / 1000,
         mig=mig,
-        slices=_slices(nvml, handle) if mig else (),
+        slices=_read_slices(nvml, handle) if mig else (),
     )
 
 
-def _memory(nvml: Nvml, handle: object) -> tuple[MemoryInfo | None, int | None]:
-    """Return the device's memory and the driver's reserve; None: older drivers count the reserve as used."""
-    memory = _attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
+def _read_memory(nvml: Nvml, handle: object) -> tuple[MemoryInfo | None, int | None]:
+    """Return the GPU's memory and the driver's reserve; None for older drivers, which count the reserve as used."""
+    memory = attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
     if memory is not None and memory.total:
         return memory, max(0, memory.total - memory.free - memory.used)
-    memory = _attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    memory = attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     return (memory, None) if memory is not None and memory.total else (None, None)
 
 
-def _bandwidth(nvml: Nvml, handle: object) -> int | None:
-    width = _attempt(lambda: nvml.nvmlDeviceGetMemoryBusWidth(handle))
-    clock = _attempt(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, CLOCK_MEM))
-    return bandwidth_bytes_s(width, clock) if width and clock else None
+def _read_bandwidth(nvml: Nvml, handle: object) -> int | None:
+    width = attempt(lambda: nvml.nvmlDeviceGetMemoryBusWidth(handle))
+    clock = attempt(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, CLOCK_MEM))
+    return compute_bandwidth(width, clock) if width and clock else None
 
 
-def _link(nvml: Nvml, handle: object) -> PcieLink | None:
+def _read_link(nvml: Nvml, handle: object) -> PcieLink | None:
     link = PcieLink(
-        generation=_attempt(lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
-        width=_attempt(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
-        max_generation=_attempt(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
-        max_width=_attempt(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
+        generation=attempt(lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
+        width=attempt(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
+        max_generation=attempt(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
+        max_width=attempt(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
     )
     return None if link == PcieLink() else link
 
 
-def _processes(nvml: Nvml, handle: object) -> tuple[GpuProcess, ...] | None:
-    """Return the other processes that compute or draw, each once; None where the driver does not say."""
-    asked = (
-        _attempt(lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
-        _attempt(lambda: list(nvml.nvmlDeviceGetGraphicsRunningProcesses(handle))),
+def _read_processes(nvml: Nvml, handle: object) -> tuple[GpuProcess, ...] | None:
+    """Return the other processes that compute or draw, each once; None if the driver does not state them."""
+    answers = (
+        attempt(lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
+        attempt(lambda: list(nvml.nvmlDeviceGetGraphicsRunningProcesses(handle))),
     )
-    told = [each for each in asked if each is not None]
-    if not told:
+    lists = [processes for processes in answers if processes is not None]
+    if not lists:
         return None
     used: dict[int, int | None] = {}
-    for process in (process for each in told for process in each):
+    for process in itertools.chain.from_iterable(lists):
         held = None if process.usedGpuMemory in (None, UNKNOWN_BYTES) else process.usedGpuMemory
         used[process.pid] = max((n for n in (used.get(process.pid), held) if n is not None), default=None)
     used.pop(os.getpid(), None)
-    found = (GpuProcess(pid=pid, name=_name_of(nvml, pid), used_bytes=held) for pid, held in used.items())
+    found = (GpuProcess(pid=pid, name=_read_process_name(nvml, pid), used_bytes=held) for pid, held in used.items())
     return tuple(sorted(found, key=lambda process: (-(process.used_bytes or 0), process.pid)))
 
 
-def _name_of(nvml: Nvml, pid: int) -> str | None:
+def _read_process_name(nvml: Nvml, pid: int) -> str | None:
     """Return a process's name without folders and arguments, which may be private."""
-    name = _text(_attempt(lambda: nvml.nvmlSystemGetProcessName(pid)))
+    name = decode(attempt(lambda: nvml.nvmlSystemGetProcessName(pid)))
     words = (name or "").split()
     return PurePath(words[0].replace("\\", "/")).name or None if words else None
 
 
-def _slices(nvml: Nvml, handle: object) -> tuple[MigSlice, ...]:
-    num_slices = _attempt(lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
+def _read_slices(nvml: Nvml, handle: object) -> tuple[MigSlice, ...]:
+    num_slices = attempt(lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
     indices = range(min(num_slices, MAX_SLICES))
-    found = ((index, _attempt(_handle_of_slice(nvml, handle, index))) for index in indices)
-    return tuple(_slice(nvml, index, part) for index, part in found if part is not None)
+    handles = ((index, attempt(partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index))) for index in indices)
+    return tuple(_read_slice(nvml, index, part) for index, part in handles if part is not None)
 
 
-def _handle_of_slice(nvml: Nvml, handle: object, index: int) -> Callable[[], object]:
-    return lambda: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-
-
-def _slice(nvml: Nvml, index: int, handle: object) -> MigSlice:
-    memory, _ = _memory(nvml, handle)
+def _read_slice(nvml: Nvml, index: int, handle: object) -> MigSlice:
+    memory, _ = _read_memory(nvml, handle)
     return MigSlice(
         index=index,
-        name=_text(_attempt(lambda: nvml.nvmlDeviceGetName(handle))),
-        uuid=_text(_attempt(lambda: nvml.nvmlDeviceGetUUID(handle))),
+        name=decode(attempt(lambda: nvml.nvmlDeviceGetName(handle))),
+        uuid=decode(attempt(lambda: nvml.nvmlDeviceGetUUID(handle))),
         total_bytes=memory.total if memory else None,
         free_bytes=memory.free if memory else None,
     )
 
 
-def _attempt(ask: Callable[[], T]) -> T | None:
+def attempt(ask: Callable[[], T]) -> T | None:
+    """Return the answer of a call; None where it fails."""
     try:
         return ask()
     except Exception:  # one missing figure must not prevent the others
@@ -239,9 +234,9 @@ def _attempt(ask: Callable[[], T]) -> T | None:
 U = TypeVar("U")
 
 
-def _then(change: Callable[[T], U], value: T | None) -> U | None:
-    return None if value is None else _attempt(lambda: change(value))
+def _convert(change: Callable[[T], U], value: T | None) -> U | None:
+    return None if value is None else attempt(lambda: change(value))
 
 
-def _text(value: str | bytes | None) -> str | None:
+def decode(value: str | bytes | None) -> str | None:
     return value.decode(errors="replace") if isinstance(value, bytes) else value

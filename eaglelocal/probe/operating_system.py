@@ -1,4 +1,4 @@
-"""The operating system, and the WSL or the container that it runs in. Reads small files and variables only."""
+"""The operating system, and the WSL or the container that it runs in. Reads only small files and variables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eaglelocal.probe.machine import System
+from eaglelocal.probe.system_files import read_text
 
 CONTAINER_FILES = {".dockerenv": "docker", "run/.containerenv": "podman"}
 CONTAINER_GROUPS = ("kubepods", "docker", "libpod", "lxc", "containerd")  # in the path of the cgroup of process 1
@@ -20,19 +21,19 @@ def read_system(root: Path = Path("/"), environ: Mapping[str, str] = os.environ)
         return System(name=f"macOS {platform.mac_ver()[0]}", kernel=kernel)
     if not sys.platform.startswith("linux"):
         return System(name=platform.system() or None, kernel=kernel)
-    return linux_system(root, environ)
+    return read_linux_system(root, environ)
 
 
-def linux_system(root: Path, environ: Mapping[str, str]) -> System:
+def read_linux_system(root: Path, environ: Mapping[str, str]) -> System:
     """Read a Linux system from the files below `root`."""
-    release = parse_os_release(_text(root / "etc/os-release") or _text(root / "usr/lib/os-release"))
-    kernel = _text(root / "proc/sys/kernel/osrelease").strip()
+    release = parse_os_release(read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release"))
+    kernel = read_text(root / "proc/sys/kernel/osrelease")
     return System(
         name=release.get("PRETTY_NAME") or release.get("NAME") or None,
         kernel=kernel or None,
         distribution=release.get("ID") or None,
-        wsl=wsl_version(kernel),
-        container=_container(root, environ),
+        wsl=find_wsl_version(kernel),
+        container=_find_container(root, environ),
     )
 
 
@@ -41,14 +42,14 @@ def parse_os_release(text: str) -> dict[str, str]:
     return {key.strip(): value.strip().strip("\"'") for key, equals, value in rows if equals}
 
 
-def wsl_version(kernel: str) -> int | None:
+def find_wsl_version(kernel: str) -> int | None:
     """Return 2 for 5.15.167.4-microsoft-standard-WSL2, and 1 for 4.4.0-19041-Microsoft, which is no Linux kernel."""
     if "microsoft" not in kernel.lower():
         return None
     return 2 if "wsl2" in kernel.lower() or "microsoft-standard" in kernel else 1
 
 
-def _container(root: Path, environ: Mapping[str, str]) -> str | None:
+def _find_container(root: Path, environ: Mapping[str, str]) -> str | None:
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
     for name, kind in CONTAINER_FILES.items():
@@ -56,13 +57,6 @@ def _container(root: Path, environ: Mapping[str, str]) -> str | None:
             return kind
     if environ.get("container"):  # systemd-nspawn, lxc and podman set it
         return environ["container"]
-    groups = _text(root / "proc/1/cgroup")
+    groups = read_text(root / "proc/1/cgroup")
     found = next((word for word in CONTAINER_GROUPS if f"/{word}" in groups), None)
     return {"kubepods": "kubernetes", "libpod": "podman"}.get(found, found) if found else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

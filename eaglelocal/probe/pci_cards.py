@@ -1,7 +1,7 @@
-"""Graphics cards on Linux's PCI bus: AMD's and Intel's, and NVIDIA's where NVML does not answer.
+"""Graphics cards on Linux's PCI bus: AMD's and Intel's, and NVIDIA's if NVML does not answer.
 
-Reads /sys only. What a driver does not state there is None; the memory of Intel's cards is known by their model, or by
-the size of the PCI window through which the processor sees it.
+Reads only /sys. What a driver does not state there is None. The memory of Intel's cards follows from their model, or
+from the size of the PCI window through which the CPU sees it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from eaglelocal.probe.machine import Gpu, PcieLink
-from eaglelocal.probe.pci_names import card_name
+from eaglelocal.probe.pci_names import find_card_name
+from eaglelocal.probe.system_files import parse_count, read_text
 
 VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
 BACKENDS = {"nvidia": ("cuda", "vulkan"), "amd": ("hip", "vulkan"), "intel": ("sycl", "vulkan")}
@@ -20,37 +21,37 @@ MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 BRIDGE_CLASS = "0x0604"
 DISPLAY_CLASSES = ("0x03", "0x12")  # display controllers; accelerators, such as AMD's Instinct
 GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # by GT/s
-# memory of Intel's cards by device id, where a model has one size
+# memory of Intel's cards by device id, for models that come in one size
 INTEL_CARDS_GIB = {"56a1": 8, "56a2": 8, "56a5": 6, "56a6": 4, "e20b": 12, "e20c": 10, "e211": 24, "e212": 16}
-LEAST_CARD_WINDOW = 4 << 30  # integrated graphics have a smaller one
+MIN_CARD_WINDOW_BYTES = 4 << 30  # that of integrated graphics is smaller
 STRIX_HALO, STRIX_HALO_BYTES_S = "1586", 256_000_000_000  # gfx1151: 256 bits of LPDDR5X-8000, by AMD's data sheet
 
 
 def read_cards(root: Path = Path("/")) -> tuple[Gpu, ...]:
-    """Return the cards in the order of their PCI addresses, numbered from 0; none where there is no such bus."""
+    """Return the cards by PCI address, numbered from 0; none if there is no such bus."""
     devices = sorted((root / "sys/bus/pci/devices").glob("*:*:*.*"))
-    found = (_card(root, device) for device in devices)
-    return tuple(_numbered([card for card in found if card is not None]))
+    found = (_read_card(root, device) for device in devices)
+    return tuple(_number_cards([card for card in found if card is not None]))
 
 
-def together(nvml: tuple[Gpu, ...], cards: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+def merge_gpus(nvml: tuple[Gpu, ...], cards: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """Return NVML's GPUs, then the other cards in their order.
 
-    Where NVML answers, NVIDIA cards of the bus are left out: it knows better which of them may be used.
+    If NVML answers, NVIDIA cards found on the bus are left out: it knows better which of them can be used.
     """
     others = [card for card in cards if not nvml or card.vendor != "nvidia"]
-    return (*nvml, *_numbered(others, start=len(nvml)))
+    return (*nvml, *_number_cards(others, start=len(nvml)))
 
 
-def link_generation(speed: str) -> int | None:
+def parse_link_generation(speed: str) -> int | None:
     """Return the PCIe generation of a speed: 4 for "16.0 GT/s PCIe"."""
     return GENERATIONS.get(speed.partition(" ")[0])
 
 
-def largest_window(resource: str) -> int:
-    """Return the bytes of the largest PCI window in a device's `resource`; 0 where there is none.
+def find_largest_window(resource: str) -> int:
+    """Return the bytes of the largest PCI window in a device's `resource`; 0 if there is none.
 
-    Its lines are "start end flags" in hex, of which the first six are windows.
+    Its lines are "start end flags" in hex; the first six are windows.
     """
     sizes = [0]
     for line in resource.splitlines()[:6]:
@@ -60,23 +61,25 @@ def largest_window(resource: str) -> int:
     return max(sizes)
 
 
-def _numbered(cards: list[Gpu], *, start: int = 0) -> Iterator[Gpu]:
+def _number_cards(cards: list[Gpu], *, start: int = 0) -> Iterator[Gpu]:
     return (dataclasses.replace(card, index=index) for index, card in enumerate(cards, start))
 
 
-def _card(root: Path, device: Path) -> Gpu | None:
+def _read_card(root: Path, device: Path) -> Gpu | None:
     """Return the card; None for a device that is no graphics card of these makers."""
-    vendor_id = _text(device / "vendor").removeprefix("0x")
+    vendor_id = read_text(device / "vendor").removeprefix("0x")
     vendor = VENDORS.get(vendor_id)
-    if vendor is None or not _text(device / "class").startswith(DISPLAY_CLASSES):
+    if vendor is None or not read_text(device / "class").startswith(DISPLAY_CLASSES):
         return None
-    device_id, revision = (_text(device / name).removeprefix("0x") for name in ("device", "revision"))
-    name = _text(device / "product_name") or card_name(root, vendor=vendor_id, device=device_id, revision=revision)
-    shares = _shares_memory(device, vendor, device_id, name or "")
-    total, used = _lent(device) if vendor == "amd" and shares else _memory(device, vendor, device_id)
+    device_id, revision = (read_text(device / name).removeprefix("0x") for name in ("device", "revision"))
+    name = read_text(device / "product_name") or find_card_name(
+        root, vendor=vendor_id, device=device_id, revision=revision
+    )
+    shares = _is_integrated(device, vendor, device_id, name or "")
+    total, used = _read_shared_memory(device) if vendor == "amd" and shares else _read_memory(device, vendor, device_id)
     return Gpu(
         index=0,
-        name=_full_name(vendor, name or f"GPU {vendor_id}:{device_id}"),
+        name=_add_maker(vendor, name or f"GPU {vendor_id}:{device_id}"),
         vendor=vendor,
         backends=BACKENDS[vendor],
         shares_memory=shares,
@@ -84,100 +87,92 @@ def _card(root: Path, device: Path) -> Gpu | None:
         free_bytes=None if total is None or used is None else max(0, total - used),
         used_bytes=used,
         bandwidth_bytes_s=STRIX_HALO_BYTES_S if (vendor, device_id) == ("amd", STRIX_HALO) else None,
-        driver=_driver(device),
+        driver=_read_driver(device),
         pci=device.name,
-        pcie=_link(_slot_end(device, vendor)),
-        power_limit_w=_power_limit(device),
+        pcie=_read_link(_find_slot_end(device, vendor)),
+        power_limit_w=_read_power_limit(device),
     )
 
 
-def _memory(device: Path, vendor: str, device_id: str) -> tuple[int | None, int | None]:
-    """Return total and used bytes; None where they are not known."""
+def _read_memory(device: Path, vendor: str, device_id: str) -> tuple[int | None, int | None]:
+    """Return total and used bytes; None if they are not known."""
     if vendor == "amd":
-        return _number(device / "mem_info_vram_total"), _number(device / "mem_info_vram_used")
+        return _read_count(device / "mem_info_vram_total"), _read_count(device / "mem_info_vram_used")
     if vendor == "intel":
         if device_id in INTEL_CARDS_GIB:
             return INTEL_CARDS_GIB[device_id] << 30, None
-        window = _window(device)
-        return (window if window >= LEAST_CARD_WINDOW else None), None
+        window = _read_largest_window(device)
+        return (window if window >= MIN_CARD_WINDOW_BYTES else None), None
     return None, None
 
 
-def _lent(device: Path) -> tuple[int | None, int | None]:
+def _read_shared_memory(device: Path) -> tuple[int | None, int | None]:
     """Return the bytes of main memory that amdgpu lends to integrated graphics (GTT): total and used."""
-    return _number(device / "mem_info_gtt_total"), _number(device / "mem_info_gtt_used")
+    return _read_count(device / "mem_info_gtt_total"), _read_count(device / "mem_info_gtt_used")
 
 
-def _shares_memory(device: Path, vendor: str, device_id: str, name: str) -> bool:
-    """Return whether it is integrated graphics. AMD calls those "... Graphics", without a series such as RX or Pro.
+def _is_integrated(device: Path, vendor: str, device_id: str, name: str) -> bool:
+    """Return whether it is integrated graphics. AMD names those "... Graphics", without a series such as RX or Pro.
 
-    With a carve-out (set in the firmware) that is larger than what it could borrow it counts as having its own memory.
+    It counts as a card with its own memory if the firmware reserves more for it than it could borrow.
     """
     if vendor == "intel":
-        return device_id not in INTEL_CARDS_GIB and _window(device) < LEAST_CARD_WINDOW
+        return device_id not in INTEL_CARDS_GIB and _read_largest_window(device) < MIN_CARD_WINDOW_BYTES
     if vendor != "amd":
         return False
     is_graphics = name.endswith("Graphics") and not {"RX", "Pro", "PRO", "Instinct"} & set(name.split())
-    own, lent = _number(device / "mem_info_vram_total") or 0, _lent(device)[0]
+    own, lent = _read_count(device / "mem_info_vram_total") or 0, _read_shared_memory(device)[0]
     return (is_graphics or device_id == STRIX_HALO) and (lent is None or own <= lent)
 
 
-def _window(device: Path) -> int:
+def _read_largest_window(device: Path) -> int:
     try:
-        return largest_window(_text(device / "resource"))
+        return find_largest_window(read_text(device / "resource"))
     except ValueError:
         return 0
 
 
-def _driver(device: Path) -> str | None:
+def _read_driver(device: Path) -> str | None:
     try:
         return (device / "driver").readlink().name
     except OSError:
         return None
 
 
-def _full_name(vendor: str, name: str) -> str:
+def _add_maker(vendor: str, name: str) -> str:
     return name if name.startswith(MAKERS[vendor]) else f"{MAKERS[vendor]} {name}"
 
 
-def _slot_end(device: Path, vendor: str) -> Path:
-    """Return the slot's end of the PCIe link: cards with a switch on board state an inner link themselves.
+def _find_slot_end(device: Path, vendor: str) -> Path:
+    """Return the end of the PCIe link that is in the slot: a card with a switch on board states an inner link itself.
 
-    AMD's switch is two bridges with AMD's vendor id. Intel's id is also on bridges of processors: there a switch is two
-    bridges below a third, the root port.
+    AMD's switch is two bridges with AMD's vendor id. Intel's id is also that of the CPU's bridges, so there a switch
+    is two bridges below a third one, the root port.
     """
     try:
-        bridges = [each for each in device.resolve().parents if _text(each / "class").startswith(BRIDGE_CLASS)]
+        bridges = [each for each in device.resolve().parents if read_text(each / "class").startswith(BRIDGE_CLASS)]
     except OSError:
         return device
     if vendor == "amd":
-        own = list(itertools.takewhile(lambda each: _text(each / "vendor") == "0x1002", bridges))
+        own = list(itertools.takewhile(lambda each: read_text(each / "vendor") == "0x1002", bridges))
         return own[-1] if own else device
     return bridges[1] if vendor == "intel" and len(bridges) >= 3 else device
 
 
-def _link(device: Path) -> PcieLink | None:
+def _read_link(device: Path) -> PcieLink | None:
     link = PcieLink(
-        generation=link_generation(_text(device / "current_link_speed")),
-        width=_number(device / "current_link_width") or None,
-        max_generation=link_generation(_text(device / "max_link_speed")),
-        max_width=_number(device / "max_link_width") or None,
+        generation=parse_link_generation(read_text(device / "current_link_speed")),
+        width=_read_count(device / "current_link_width") or None,
+        max_generation=parse_link_generation(read_text(device / "max_link_speed")),
+        max_width=_read_count(device / "max_link_width") or None,
     )
     return None if link == PcieLink() else link
 
 
-def _power_limit(device: Path) -> float | None:
-    microwatts = (_number(cap) for cap in sorted(device.glob("hwmon/hwmon*/power1_cap")))
+def _read_power_limit(device: Path) -> float | None:
+    microwatts = (_read_count(cap) for cap in sorted(device.glob("hwmon/hwmon*/power1_cap")))
     return next((value / 1e6 for value in microwatts if value), None)
 
 
-def _number(path: Path) -> int | None:
-    text = _text(path)
-    return int(text) if text.isascii() and text.isdigit() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
+def _read_count(path: Path) -> int | None:
+    return parse_count(read_text(path))

@@ -1,6 +1,6 @@
-"""Names of graphics cards, from the lists that Linux systems carry: libdrm's amdgpu.ids and pci.ids.
+"""Names of graphics cards, from two lists of Linux systems: libdrm's amdgpu.ids, and pci.ids.
 
-A list is searched line by line and never kept: of pci.ids' 1.5 MB one line is needed.
+A list is searched line by line and not kept: pci.ids is large, and one line of it is needed.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ AMDGPU_IDS = ("usr/share/libdrm/amdgpu.ids", "usr/local/share/libdrm/amdgpu.ids"
 PCI_IDS = ("usr/share/hwdata/pci.ids", "usr/share/misc/pci.ids", "usr/local/share/pci.ids")
 
 
-def card_name(root: Path, *, vendor: str, device: str, revision: str) -> str | None:
+def find_card_name(root: Path, *, vendor: str, device: str, revision: str) -> str | None:
     """Return a card's name, None if unlisted. Ids are four (the revision two) lower-case hex digits: 1002, 744c, c8."""
     if vendor == "1002":
-        exact = amd_name(_lines(root, AMDGPU_IDS), device=device, revision=revision)
+        exact = find_amd_name(_read_lines(root, AMDGPU_IDS), device=device, revision=revision)
         if exact:
             return exact
-    return pci_name(_lines(root, PCI_IDS), vendor=vendor, device=device)
+    return find_pci_name(_read_lines(root, PCI_IDS), vendor=vendor, device=device)
 
 
-def amd_name(lines: Iterable[str], *, device: str, revision: str) -> str | None:
+def find_amd_name(lines: Iterable[str], *, device: str, revision: str) -> str | None:
     """Return the name from lines such as "744C,\tC8,\tAMD Radeon RX 7900 XTX"; None if unlisted."""
     for line in lines:
         words = [word.strip() for word in line.split(",", 2)]
@@ -30,10 +30,10 @@ def amd_name(lines: Iterable[str], *, device: str, revision: str) -> str | None:
     return None
 
 
-def pci_name(lines: Iterable[str], *, vendor: str, device: str) -> str | None:
-    """Return the sales name, which stands in brackets; None if unlisted.
+def find_pci_name(lines: Iterable[str], *, vendor: str, device: str) -> str | None:
+    """Return the sales name, which is in brackets; None if unlisted.
 
-    The lines are "8086  Intel Corporation" and below it "\t56a0  DG2 [Arc A770]".
+    The lines are "8086  Intel Corporation" and, below it, "\t56a0  DG2 [Arc A770]".
     """
     inside = False
     for line in lines:
@@ -44,16 +44,16 @@ def pci_name(lines: Iterable[str], *, vendor: str, device: str) -> str | None:
                 return None
             inside = line.lower().startswith(f"{vendor} ")
         elif inside and line[1:5].lower() == device:
-            return _sales_name(line[5:].strip())
+            return _parse_sales_name(line[5:].strip())
     return None
 
 
-def _sales_name(name: str) -> str | None:
+def _parse_sales_name(name: str) -> str | None:
     _, bracket, sold_as = name.partition("[")
     return (sold_as.rpartition("]")[0] if bracket else name).strip() or None
 
 
-def _lines(root: Path, names: Iterable[str]) -> Iterator[str]:
+def _read_lines(root: Path, names: Iterable[str]) -> Iterator[str]:
     """Yield the lines of the first file that exists."""
     for name in names:
         try:

@@ -1,6 +1,6 @@
-"""`probe()`, which describes this machine and survives the failure of each part.
+"""`probe()` describes this machine; each part may fail without the others.
 
-Knows how to ask the system; the parsing is in the files beside it. Loads neither llama.cpp nor torch.
+Reads the system; the parsing is in the other files of this folder. Loads neither llama.cpp nor torch.
 """
 
 from __future__ import annotations
@@ -18,18 +18,24 @@ from typing import TypeVar
 import psutil
 
 from eaglelocal import locations
-from eaglelocal.probe.apple import read_unified, sysctl, sysctl_tree
-from eaglelocal.probe.bandwidth import stored_bandwidth
-from eaglelocal.probe.cgroup import MemoryLimit, own_cgroups
-from eaglelocal.probe.cpuinfo import apple_extensions, cpu_name, parse_cpuinfo, parse_sysctl, vector_extensions
+from eaglelocal.probe.apple import read_sysctl, read_sysctl_tree, read_unified
+from eaglelocal.probe.bandwidth import load_bandwidth
+from eaglelocal.probe.cgroup import MemoryLimit, read_own_cgroups
+from eaglelocal.probe.cpuinfo import (
+    find_apple_extensions,
+    find_cpu_name,
+    find_vector_extensions,
+    parse_cpuinfo,
+    parse_sysctl,
+)
 from eaglelocal.probe.installed_library import read_llama_cpp
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, System
 from eaglelocal.probe.nvml_child import ask_gpus, has_driver
 from eaglelocal.probe.operating_system import read_system
-from eaglelocal.probe.pci_cards import read_cards, together
+from eaglelocal.probe.pci_cards import merge_gpus, read_cards
 from eaglelocal.probe.subprocess_calls import NoAnswer
-from eaglelocal.probe.thread_count import CPUINFO, allowed_cpus, last_level_cache_bytes, usable_threads
-from eaglelocal.probe.visible_gpus import as_seen
+from eaglelocal.probe.thread_count import CPUINFO, count_usable_threads, list_allowed_cpus, read_last_level_cache_bytes
+from eaglelocal.probe.visible_gpus import apply_visibility
 
 MIN_CLOCK_MHZ = 100.0
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -38,42 +44,42 @@ T = TypeVar("T")
 
 
 def probe() -> Machine:
-    """Return the machine as far as it can be found out. Never raises. Memory bandwidth is looked up, not measured."""
+    """Return the machine as far as it can be described. Never raises. Memory bandwidth is loaded, not measured."""
     nvml, unanswered = _ask_nvml()
     machine = Machine(
-        gpus=_attempt(lambda: together(nvml, read_cards() if sys.platform.startswith("linux") else ()), nvml),
-        unified=_attempt(read_unified, None),
-        cpu=_attempt(_read_cpu, Cpu()),
-        memory=_attempt(_read_memory, MainMemory()),
-        cache_free_bytes=_attempt(lambda: free_bytes(locations.cache_dir()), None),
-        hub_free_bytes=_attempt(lambda: free_bytes(locations.hub_cache_dir()), None),
-        llama_cpp=_attempt(read_llama_cpp, LlamaCpp()),
-        system=_attempt(read_system, System()),
+        gpus=attempt_or(lambda: merge_gpus(nvml, read_cards() if sys.platform.startswith("linux") else ()), nvml),
+        unified=attempt_or(read_unified, None),
+        cpu=attempt_or(_read_cpu, Cpu()),
+        memory=attempt_or(_read_memory, MainMemory()),
+        cache_free_bytes=attempt_or(lambda: free_bytes(locations.cache_dir()), None),
+        hub_free_bytes=attempt_or(lambda: free_bytes(locations.hub_cache_dir()), None),
+        llama_cpp=attempt_or(read_llama_cpp, LlamaCpp()),
+        system=attempt_or(read_system, System()),
         unanswered=unanswered,
     )
-    known = _attempt(lambda: stored_bandwidth(machine), None)
-    measured = dataclasses.replace(machine, cpu=dataclasses.replace(machine.cpu, bandwidth=known))
-    return _attempt(lambda: as_seen(measured, os.environ), measured)
+    bandwidth = attempt_or(lambda: load_bandwidth(machine), None)
+    complete = dataclasses.replace(machine, cpu=dataclasses.replace(machine.cpu, bandwidth=bandwidth))
+    return attempt_or(lambda: apply_visibility(complete, os.environ), complete)
 
 
 def _ask_nvml() -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-    """Return NVML's GPUs, and a complaint where the driver does not answer."""
+    """Return NVML's GPUs, and a sentence if the driver does not answer."""
     try:
         return (ask_gpus() if has_driver() else ()), ()
-    except NoAnswer as complaint:
-        return (), (str(complaint),)
-    except Exception:  # as when the answer is cut off
-        return (), ("NVIDIA's library said nothing that could be understood",)
+    except NoAnswer as error:
+        return (), (str(error),)
+    except Exception:  # for example an answer that is cut off
+        return (), ("the answer of NVIDIA's library cannot be read",)
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the free space on the disk where a folder is or would be made."""
+    """Return the free bytes on the disk of a folder, which need not exist yet."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free
 
 
-def memory_of(*, total_bytes: int, available_bytes: int, limit: MemoryLimit | None) -> MainMemory:
-    """Return the machine's memory, cut down to the cgroup's limit."""
+def limit_memory(*, total_bytes: int, available_bytes: int, limit: MemoryLimit | None) -> MainMemory:
+    """Return the machine's memory, limited to what the cgroup allows."""
     if limit is None:
         return MainMemory(total_bytes=total_bytes, available_bytes=available_bytes, installed_bytes=total_bytes)
     return MainMemory(
@@ -86,62 +92,67 @@ def memory_of(*, total_bytes: int, available_bytes: int, limit: MemoryLimit | No
 
 def _read_cpu() -> Cpu:
     unknown: tuple[str | None, tuple[str, ...] | None] = (None, None)
-    name, extensions = _attempt(_name_and_extensions, unknown)
+    name, extensions = attempt_or(_read_name_and_extensions, unknown)
     return Cpu(
         name=name or platform.processor() or None,
         architecture=platform.machine() or None,
         logical_cores=os.cpu_count(),
-        physical_cores=_attempt(lambda: psutil.cpu_count(logical=False), None),
-        allowed_cores=_attempt(lambda: len(allowed_cpus()), None),
-        quota_cores=_attempt(lambda: own_cgroups().quota_cores(), None),
-        usable_threads=usable_threads(),
-        clock_mhz=_attempt(_clock_mhz, None),
+        physical_cores=attempt_or(lambda: psutil.cpu_count(logical=False), None),
+        allowed_cores=attempt_or(lambda: len(list_allowed_cpus()), None),
+        quota_cores=attempt_or(lambda: read_own_cgroups().read_quota_cores(), None),
+        usable_threads=count_usable_threads(),
+        clock_mhz=attempt_or(_read_clock_mhz, None),
         vector_extensions=extensions,
-        last_level_cache_bytes=_attempt(lambda: last_level_cache_bytes(allowed_cpus()), None),
+        last_level_cache_bytes=attempt_or(lambda: read_last_level_cache_bytes(list_allowed_cpus()), None),
     )
 
 
-def _clock_mhz() -> float | None:
-    """Return the highest clock, else the present one. Figures too low are no answer: some systems say 0, some GHz."""
-    told = psutil.cpu_freq()
-    known = [each for each in (told.max, told.current) if each >= MIN_CLOCK_MHZ] if told else []
+def _read_clock_mhz() -> float | None:
+    """Return the highest clock, else the current one; None if too low, as some systems state 0 and some GHz."""
+    clock = psutil.cpu_freq()
+    known = [mhz for mhz in (clock.max, clock.current) if mhz >= MIN_CLOCK_MHZ] if clock else []
     return known[0] if known else None
 
 
-def _name_and_extensions() -> tuple[str | None, tuple[str, ...] | None]:
+def _read_name_and_extensions() -> tuple[str | None, tuple[str, ...] | None]:
     if sys.platform == "darwin":
-        return sysctl("machdep.cpu.brand_string"), apple_extensions(parse_sysctl(sysctl_tree("hw.optional") or ""))
+        return read_sysctl("machdep.cpu.brand_string"), find_apple_extensions(
+            parse_sysctl(read_sysctl_tree("hw.optional") or "")
+        )
     if not CPUINFO.exists():
         return None, None
     blocks = parse_cpuinfo(CPUINFO.read_text(errors="replace"))
-    return cpu_name(blocks), vector_extensions(blocks)
+    return find_cpu_name(blocks), find_vector_extensions(blocks)
 
 
 def _read_memory() -> MainMemory:
     memory = psutil.virtual_memory()
-    found = memory_of(
+    found = limit_memory(
         total_bytes=memory.total,
         available_bytes=memory.available,
-        limit=_attempt(lambda: own_cgroups().memory(), None),
+        limit=attempt_or(lambda: read_own_cgroups().read_memory_limit(), None),
     )
-    return dataclasses.replace(_with_swap(found), huge_pages=_attempt(lambda: marked(HUGE_PAGES.read_text()), None))
+    return dataclasses.replace(
+        _add_swap(found), huge_pages=attempt_or(lambda: parse_marked(HUGE_PAGES.read_text()), None)
+    )
 
 
-def marked(text: str) -> str | None:
-    """Return the value that a file of the kernel marks: madvise in "always [madvise] never"."""
+def parse_marked(text: str) -> str | None:
+    """Return the value that is selected in a file of the kernel: madvise in "always [madvise] never"."""
     found = re.search(r"\[(\w+)\]", text)
     return found[1] if found else None
 
 
-def _with_swap(memory: MainMemory) -> MainMemory:
-    swap = _attempt(psutil.swap_memory, None)
+def _add_swap(memory: MainMemory) -> MainMemory:
+    swap = attempt_or(psutil.swap_memory, None)
     if swap is None:
         return memory
     return dataclasses.replace(memory, swap_total_bytes=swap.total, swap_free_bytes=swap.free)
 
 
-def _attempt(ask: Callable[[], T], otherwise: T) -> T:
+def attempt_or(ask: Callable[[], T], otherwise: T) -> T:
+    """Return the answer of a call; `otherwise` where it fails."""
     try:
         return ask()
-    except Exception:  # the probe reports what it can, on any machine
+    except Exception:  # one missing fact must not prevent the others
         return otherwise

@@ -1,11 +1,13 @@
-"""The identity and the CPU time of a process.
+"""Facts about processes: identity, CPU time, and which one listens on a port.
 
-Never raises; None where the process is gone or the system does not tell. A pid is given to another process after its
-owner has ended, so a process is identified by the pid together with a mark of its start.
+Never raises; None if the process has ended or the system does not tell. Systems reuse pids, so a process is identified
+by its pid together with a mark of its start.
 """
 
 from __future__ import annotations
 
+import errno
+import socket
 from pathlib import Path
 
 _STATE, _BIRTH_TICKS = 0, 19  # fields of /proc/PID/stat, counted after the name
@@ -13,20 +15,20 @@ _PROC = Path("/proc/self/stat")
 
 
 def start_mark(pid: int) -> str | None:
-    """Return a mark of the process's start, which the pid's next owner will not have; None where it has ended."""
-    fields = _stat(pid)
-    if fields is not None:  # ticks since the machine started: setting the clock does not move them
+    """Return a mark of the process's start, which no later process with this pid has; None if it has ended."""
+    fields = _read_stat(pid)
+    if fields is not None:  # ticks since the machine started, which setting the clock does not change
         return fields[_BIRTH_TICKS] if fields[_STATE] not in "ZX" else None
-    return None if _PROC.exists() else _birth_by_psutil(pid)
+    return None if _PROC.exists() else _read_start_by_psutil(pid)
 
 
 def is_alive(pid: int, birth: str) -> bool:
-    """Return whether the process that had this mark still runs."""
+    """Return whether the process with this mark is still running."""
     return start_mark(pid) == birth
 
 
 def cpu_s(pid: int) -> float | None:
-    """Return the seconds of CPU time it has used so far, to some 10 ms; None where it is gone."""
+    """Return the seconds of CPU time that a process has used, to about 10 ms; None if it has ended."""
     import psutil
 
     try:
@@ -36,8 +38,39 @@ def cpu_s(pid: int) -> float | None:
     return float(times.user + times.system)
 
 
-def _stat(pid: int) -> list[str] | None:
-    """Return the fields behind the name, which stands in brackets and may hold anything; None where it is gone."""
+def is_port_taken(host: str, port: int) -> bool:
+    """Return whether the port is in use, by binding it for a moment. False if the host is not local."""
+    try:
+        (family, kind, _, _, address), *_ = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
+        with socket.socket(family, kind) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, because of closing connections
+            trial.bind(address)
+            trial.listen(1)
+    except (OSError, OverflowError) as error:
+        return getattr(error, "errno", None) == errno.EADDRINUSE
+    return False
+
+
+def find_port_listener(port: int) -> str | None:
+    """Return name and pid of the process that listens on the port; None if the system does not tell this user."""
+    import psutil
+
+    try:
+        found = psutil.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return None
+    pids = (each.pid for each in found if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port)
+    pid = next((pid for pid in pids if pid), None)
+    if pid is None:
+        return None
+    try:
+        return f"{psutil.Process(pid).name()} (pid {pid})"
+    except (psutil.Error, OSError):
+        return f"pid {pid}"
+
+
+def _read_stat(pid: int) -> list[str] | None:
+    """Return the fields after the name, which is in parentheses; None if the process has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -45,7 +78,7 @@ def _stat(pid: int) -> list[str] | None:
     return fields if len(fields) > _BIRTH_TICKS else None
 
 
-def _birth_by_psutil(pid: int) -> str | None:
+def _read_start_by_psutil(pid: int) -> str | None:
     import psutil
 
     try:

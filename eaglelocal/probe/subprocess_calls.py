@@ -1,6 +1,6 @@
-"""Calls of other programs with a time limit, after which the caller goes on without them.
+"""Calls of other programs with a timeout, after which the caller goes on without them.
 
-A driver that hangs can make a process unkillable; so a program that is out of time is killed, but not waited for.
+A driver that hangs can make a process unkillable, so a program that is out of time is killed but not waited for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProcessResult:
-    """The end of a program; a negative code is the signal that killed it."""
+    """The result of a program; a negative code is the signal that killed it."""
 
     code: int
     stdout: bytes
@@ -36,7 +36,7 @@ def run_module(name: str, *, timeout_s: float) -> ProcessResult | None:
 
 
 def run(command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None = None) -> ProcessResult | None:
-    """Run a command to its end. Returns None where it cannot be started; raises NoAnswer after `timeout_s`."""
+    """Run a command to its end. Returns None if it cannot be started; raises NoAnswer after `timeout_s`."""
     pipe = subprocess.PIPE
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environ)
@@ -45,13 +45,13 @@ def run(command: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] 
     try:
         stdout, stderr = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        _leave(process)
-        raise NoAnswer(f"{command[0]} gave no answer in {timeout_s:g} s") from None
+        _abandon(process)
+        raise NoAnswer(f"{command[0]} did not answer within {timeout_s:g} s") from None
     return ProcessResult(process.returncode, stdout, stderr)
 
 
 def ask_text(command: Sequence[str], *, timeout_s: float) -> str | None:
-    """Return a command's stdout, stripped; None where it fails, prints nothing or is out of time."""
+    """Return a command's stdout, stripped; None if it fails, prints nothing or is out of time."""
     try:
         ran = run(command, timeout_s=timeout_s)
     except NoAnswer:
@@ -59,11 +59,11 @@ def ask_text(command: Sequence[str], *, timeout_s: float) -> str | None:
     return ran.stdout.decode(errors="replace").strip() or None if ran and ran.code == 0 else None
 
 
-def _leave(process: subprocess.Popen[bytes]) -> None:
+def _abandon(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(OSError):
         process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=0.1)  # most end at once, and leave no zombie then
+        process.wait(timeout=0.1)  # most end at once, and then leave no zombie
     for pipe in (process.stdout, process.stderr):
         if pipe:
             pipe.close()

@@ -1,8 +1,8 @@
-"""The number of threads for llama.cpp: the physical cores that this process may really use.
+"""The number of threads for llama.cpp: the physical cores that this process may use.
 
-Heeds affinity (taskset, a container's cpuset) and the cgroup's CPU time, counts hyperthreads of a core once (they share
-its arithmetic units, and a decode is bound by those or by memory), and leaves out efficiency cores, which make the
-others wait at every barrier. Calibration may later find a better number.
+Respects affinity (taskset, a container's cpuset) and the cgroup's CPU time. Hyperthreads of a core count once, because
+they share its arithmetic units. Efficiency cores are left out, because the others would wait for them at every
+barrier. Calibration may later find a better number.
 """
 
 from __future__ import annotations
@@ -15,63 +15,65 @@ from pathlib import Path
 
 import psutil
 
-from eaglelocal.probe.apple import sysctl
-from eaglelocal.probe.cgroup import own_cgroups
-from eaglelocal.probe.cpuinfo import core_keys, parse_cpuinfo
+from eaglelocal.probe.apple import read_sysctl
+from eaglelocal.probe.cgroup import read_own_cgroups
+from eaglelocal.probe.cpuinfo import map_cores, parse_cpuinfo
 
 CPUS = Path("/sys/devices/system/cpu")
 CPUINFO = Path("/proc/cpuinfo")
 FAST_CPUS = Path("/sys/devices/cpu_core/cpus")  # exists only on Intel chips with two kinds of core
-FAST_SHARE = 0.6  # of the fastest core's capacity, where the kernel states it, as on ARM
+FAST_SHARE = 0.6  # of the fastest core's capacity, which the kernel states on ARM
 
 
-def usable_threads() -> int:
+def count_usable_threads() -> int:
     """Return the number of threads to use, at least 1. Never raises."""
     try:
-        allowed = allowed_cpus()
+        allowed = list_allowed_cpus()
         if sys.platform == "linux":
-            return threads_for(_fast(allowed), physical_cores(allowed), own_cgroups().quota_cores())
-        return max(1, min(len(allowed), _fast_cores_elsewhere()))
-    except Exception:  # whatever a machine may be, the engine can start with one thread
+            return count_threads(
+                _keep_fast(allowed), map_physical_cores(allowed), read_own_cgroups().read_quota_cores()
+            )
+        return max(1, min(len(allowed), _count_fast_cores()))
+    except Exception:  # on any machine the engine can start with one thread
         return 1
 
 
-def threads_for(allowed: frozenset[int], core_of: Mapping[int, str], quota_cores: float | None) -> int:
+def count_threads(allowed: frozenset[int], core_of: Mapping[int, str], quota_cores: float | None) -> int:
     """Count the distinct cores among the allowed logical CPUs, at most the whole cores that the quota grants.
 
-    A CPU that core_of does not know counts as a core of its own.
+    A CPU that is not in core_of counts as a core of its own.
     """
     num_cores = len({core_of.get(cpu, f"cpu {cpu}") for cpu in allowed})
     granted = num_cores if quota_cores is None else math.floor(quota_cores)
     return max(1, min(num_cores, granted))
 
 
-def allowed_cpus() -> frozenset[int]:
-    """Return the logical CPUs in the process's affinity; all of them where the system has no affinity."""
+def list_allowed_cpus() -> frozenset[int]:
+    """Return the logical CPUs in the process's affinity; all of them if the system has no affinity."""
     if sys.platform == "linux":
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
-def physical_cores(cpus: frozenset[int], *, folder: Path = CPUS, cpuinfo: Path = CPUINFO) -> dict[int, str]:
-    """Map logical CPUs to a name of their core: the list of its siblings, else what /proc/cpuinfo states."""
-    siblings = {cpu: name for cpu in cpus if (name := _siblings(folder / f"cpu{cpu}" / "topology"))}
+def map_physical_cores(cpus: frozenset[int], *, folder: Path = CPUS, cpuinfo: Path = CPUINFO) -> dict[int, str]:
+    """Map logical CPUs to a name of their core: the list of its hyperthreads, else what /proc/cpuinfo states."""
+    siblings = {cpu: name for cpu in cpus if (name := _read_siblings(folder / f"cpu{cpu}" / "topology"))}
     if siblings:
         return siblings
     try:
-        return core_keys(parse_cpuinfo(cpuinfo.read_text(errors="replace")))
+        return map_cores(parse_cpuinfo(cpuinfo.read_text(errors="replace")))
     except OSError:
         return {}
 
 
-def last_level_cache_bytes(cpus: frozenset[int], *, folder: Path = CPUS) -> int | None:
-    """Return the bytes of these CPUs' caches of the highest level, each counted once; None where unknown."""
-    caches = [cache for cpu in cpus for cache in _caches(folder / f"cpu{cpu}" / "cache")]
+def read_last_level_cache_bytes(cpus: frozenset[int], *, folder: Path = CPUS) -> int | None:
+    """Return the bytes of these CPUs' caches of the highest level, each counted once; None if unknown."""
+    caches = [cache for cpu in cpus for cache in _read_caches(folder / f"cpu{cpu}" / "cache")]
     highest = max((level for level, _, _ in caches), default=0)
     return sum({shared: size for level, shared, size in caches if level == highest}.values()) or None
 
 
-def _caches(folder: Path) -> list[tuple[int, str, int]]:
+def _read_caches(folder: Path) -> list[tuple[int, str, int]]:
     """Return the caches of one CPU: (level, CPUs that share it, bytes)."""
     found = []
     for index in folder.glob("index*"):
@@ -98,7 +100,7 @@ def parse_cpu_list(text: str) -> frozenset[int]:
     return frozenset(cpus)
 
 
-def _siblings(topology: Path) -> str:
+def _read_siblings(topology: Path) -> str:
     for name in ("core_cpus_list", "thread_siblings_list"):  # the second is the older name
         try:
             return (topology / name).read_text().strip()
@@ -107,15 +109,15 @@ def _siblings(topology: Path) -> str:
     return ""
 
 
-def _fast(allowed: frozenset[int]) -> frozenset[int]:
+def _keep_fast(allowed: frozenset[int]) -> frozenset[int]:
     try:
         return allowed & parse_cpu_list(FAST_CPUS.read_text()) or allowed
     except (OSError, ValueError):
-        return able(allowed)
+        return keep_capable(allowed)
 
 
-def able(cpus: frozenset[int], *, folder: Path = CPUS) -> frozenset[int]:
-    """Return the fast CPUs, by the capacity of each; all where one is not known."""
+def keep_capable(cpus: frozenset[int], *, folder: Path = CPUS) -> frozenset[int]:
+    """Return the fast CPUs, by their capacity; all of them if a capacity is not known."""
     try:
         capacity = {cpu: int((folder / f"cpu{cpu}" / "cpu_capacity").read_text()) for cpu in cpus}
     except (OSError, ValueError):
@@ -123,6 +125,6 @@ def able(cpus: frozenset[int], *, folder: Path = CPUS) -> frozenset[int]:
     return frozenset(cpu for cpu in cpus if capacity[cpu] >= FAST_SHARE * max(capacity.values()))
 
 
-def _fast_cores_elsewhere() -> int:
-    fast = sysctl("hw.perflevel0.physicalcpu") if sys.platform == "darwin" else None
+def _count_fast_cores() -> int:
+    fast = read_sysctl("hw.perflevel0.physicalcpu") if sys.platform == "darwin" else None
     return int(fast) if fast else psutil.cpu_count(logical=False) or 1

@@ -27,7 +27,7 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_indices, read_rows, read_span, read_tensor
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
-from eaglelocal.hub.heads.convert import FILE_TYPES, tokenizer_entries
+from eaglelocal.hub.heads.convert import FILE_TYPES, copy_tokenizer
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.heads.weight_conversion import convert_indices, convert_matrix, convert_vector
 from eaglelocal.training.eagle_head import EagleHead, HeadShape
@@ -295,7 +295,7 @@ def head_entries(head: EagleHead, school: HeadSource, *, name: str, kind: str) -
         KeyValue("eagle3.target_layers", ValueType.ARRAY, shape.taps, ValueType.INT32),
         KeyValue("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, shape.norm_eps),
         KeyValue("eagle3.rope.freq_base", ValueType.FLOAT32, shape.rope_theta),
-        *tokenizer_entries(school.target),
+        *copy_tokenizer(school.target),
     ]
 
 

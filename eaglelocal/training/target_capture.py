@@ -24,7 +24,7 @@ from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.loading.fit import fit_plan
 from eaglelocal.probe.probe import probe
-from eaglelocal.probe.thread_count import usable_threads
+from eaglelocal.probe.thread_count import count_usable_threads
 
 CAPTURE_ROWS = 128  # of a decode: llama.cpp keeps logits of the whole vocabulary for each row
 MOST_LOGIT = 6e4  # f16 ends at 65504
@@ -59,7 +59,7 @@ class TargetCapture:
     def __init__(self, plan: Plan, taps: tuple[int, ...], vocabulary: Ints | None) -> None:
         self._vocabulary = vocabulary
         self._opened = contextlib.ExitStack()
-        threads = plan.threads or usable_threads()
+        threads = plan.threads or count_usable_threads()
         library = load_library()
         part = fit_plan(replace(plan, n_batch=CAPTURE_ROWS), probe(), library, threads=threads).target
         with contextlib.ExitStack() as opened:

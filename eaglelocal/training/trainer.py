@@ -17,7 +17,7 @@ import torch
 
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.probe.thread_count import usable_threads
+from eaglelocal.probe.thread_count import count_usable_threads
 from eaglelocal.training.batches import Accepted, BatchSchedule, HeadBatch, Imitation, Reader, Unrolling
 from eaglelocal.training.conversations import TrainingConversation
 from eaglelocal.training.draft_head import (
@@ -124,7 +124,7 @@ def parts_of(together: Sequence[TrainingConversation], width: int) -> Iterator[S
 
 def _learned(study: HeadTraining) -> TrainedHead:
     study = within_context(study)
-    torch.set_num_threads(study.plan.threads or usable_threads())
+    torch.set_num_threads(study.plan.threads or count_usable_threads())
     torch.manual_seed(study.seed)
     new_tokens = frequent_tokens(_counts(study)) if study.school.start is None else None
     words = choose_vocabulary(study.school, new_tokens)

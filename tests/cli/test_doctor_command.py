@@ -18,8 +18,8 @@ from eaglelocal.cli import main
 from eaglelocal.doctor.llama_trial import try_library
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe import nvml_child
-from eaglelocal.probe.port_owner import is_taken, port_listener
 from eaglelocal.probe.probe import probe
+from eaglelocal.probe.process_info import find_port_listener, is_port_taken
 
 ROOT = Path(__file__).parents[2]
 LINUX = sys.platform.startswith("linux")
@@ -102,7 +102,7 @@ def test_a_gpu_without_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     compiler = os.environ.get("CC") or "cc"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=60)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setattr(nvml_child, "DRIVER_MARKS", (str(library),))
+    monkeypatch.setattr(nvml_child, "DRIVER_FILES", (str(library),))
     if "cuda" in probe().llama_cpp.backends:
         pytest.skip("this build has the backend")
     finding = next(iter(examined().values()))
@@ -194,7 +194,7 @@ def test_a_port_that_somebody_else_has_and_files_that_were_left(
         findings = examined()
     assert findings["port"]["text"].startswith(f"port {port} is taken by ")
     assert not LINUX or f"(pid {os.getpid()})" in findings["port"]["text"]  # elsewhere only root is told
-    assert findings["partial_downloads"]["text"].startswith("a download was broken off")
+    assert findings["partial_downloads"]["text"].startswith("a download was interrupted")
     assert findings["leftovers"]["level"] == "warning"
     assert main.run(["ps"]) == 0  # the command that it names
     subprocess.run(findings["partial_downloads"]["command"], shell=True, check=True)
@@ -215,7 +215,7 @@ def test_a_library_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
     findings = examined()
     assert findings["library_loads"]["level"] == "problem"
-    assert findings["library_loads"]["text"].startswith("llama.cpp cannot be loaded: ")
+    assert findings["library_loads"]["text"].startswith("llama.cpp does not load: ")
 
 
 def test_a_library_that_crashes_and_one_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,9 +223,9 @@ def test_a_library_that_crashes_and_one_that_hangs(tmp_path: Path, monkeypatch: 
     package.mkdir()
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
     (package / "__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
-    assert try_library().failure == "it crashes (SIGILL: an instruction that this processor does not have)"
+    assert try_library().failure == "it crashes (SIGILL: an instruction this processor does not have)"
     (package / "__init__.py").write_text("import time\ntime.sleep(60)\n")
-    assert try_library(timeout_s=1.5).failure == "it is not loaded after 1.5 s"
+    assert try_library(timeout_s=1.5).failure == "it did not load within 1.5 s"
 
 
 def test_our_own_part_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,8 +253,8 @@ def test_fewer_processors_than_there_are() -> None:
 def test_ports() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert is_taken("127.0.0.1", port)
-        assert not LINUX or (port_listener(port) or "").endswith(f"(pid {os.getpid()})")
-    assert not is_taken("127.0.0.1", port)
-    assert not is_taken("no.such.host.invalid", port)
-    assert port_listener(port) is None
+        assert is_port_taken("127.0.0.1", port)
+        assert not LINUX or (find_port_listener(port) or "").endswith(f"(pid {os.getpid()})")
+    assert not is_port_taken("127.0.0.1", port)
+    assert not is_port_taken("no.such.host.invalid", port)
+    assert find_port_listener(port) is None

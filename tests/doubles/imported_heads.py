@@ -7,7 +7,7 @@ from pathlib import Path
 from eaglelocal.gguf.draft_pairing import read_draft
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.heads.convert import HeadReading, ReadHead, entries_of, read_head, tensors_of
+from eaglelocal.hub.heads.convert import HeadReading, ReadHead, make_entries, make_tensors, read_head
 from eaglelocal.hub.heads.head_folder import read_published
 from eaglelocal.hub.heads.head_store import write_head_file
 
@@ -22,7 +22,7 @@ def imported(folder: Path, target: Path, path: Path, *, kind: str = "f32", readi
     header = read_header(target)
     info = ModelInfo.from_header(header)
     head = understood(folder, target)
-    entries = entries_of(head, reading or head.stated, header, info, kind)
-    with write_head_file(path, entries, tensors_of(head, info, kind), on_progress=lambda fraction: None) as partial:
+    entries = make_entries(head, reading or head.stated, header, info, kind)
+    with write_head_file(path, entries, make_tensors(head, info, kind), on_progress=lambda fraction: None) as partial:
         read_draft(read_header(partial), beside=header, target=info)
     return path

@@ -15,16 +15,16 @@ from typing import Any
 
 import pynvml
 
-from eaglelocal.probe.apple import unified_from
+from eaglelocal.probe.apple import parse_unified
 from eaglelocal.probe.cgroup import Cgroups
-from eaglelocal.probe.cpuinfo import core_keys, cpu_name, parse_cpuinfo, vector_extensions
-from eaglelocal.probe.installed_library import backends_of, ggml_version_of
+from eaglelocal.probe.cpuinfo import find_cpu_name, find_vector_extensions, map_cores, parse_cpuinfo
+from eaglelocal.probe.installed_library import find_backends, find_ggml_version
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine
 from eaglelocal.probe.nvml_gpus import read_gpus
-from eaglelocal.probe.operating_system import linux_system
-from eaglelocal.probe.pci_cards import read_cards, together
-from eaglelocal.probe.probe import memory_of
-from eaglelocal.probe.thread_count import threads_for
+from eaglelocal.probe.operating_system import read_linux_system
+from eaglelocal.probe.pci_cards import merge_gpus, read_cards
+from eaglelocal.probe.probe import limit_memory
+from eaglelocal.probe.thread_count import count_threads
 
 FOLDER = Path(__file__).parent / "machines"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
@@ -44,21 +44,23 @@ def recorded_machine(name: str, root: Path) -> Machine:
     lay_out(told, root)
     groups = Cgroups(_text(root / "proc/self/cgroup"), root / "sys/fs/cgroup")
     nvml = read_gpus(RecordedNvml(told["nvml"])) if told["nvml"] else ()
-    unified = unified_from(**told["apple"]) if "apple" in told else None
+    unified = parse_unified(**told["apple"]) if "apple" in told else None
     names = told["llama_cpp"]["libraries"]
     return Machine(
-        gpus=together(nvml, read_cards(root)),
+        gpus=merge_gpus(nvml, read_cards(root)),
         unified=unified,
         cpu=_cpu(root, groups) if unified is None else Cpu(name=unified.chip, physical_cores=12, usable_threads=8),
-        memory=memory_of(
-            total_bytes=told["memory"]["total"], available_bytes=told["memory"]["available"], limit=groups.memory()
+        memory=limit_memory(
+            total_bytes=told["memory"]["total"],
+            available_bytes=told["memory"]["available"],
+            limit=groups.read_memory_limit(),
         ),
         cache_free_bytes=DISK_FREE_BYTES,
         hub_free_bytes=DISK_FREE_BYTES,
         llama_cpp=LlamaCpp(
-            version=told["llama_cpp"]["version"], backends=backends_of(names), ggml_version=ggml_version_of(names)
+            version=told["llama_cpp"]["version"], backends=find_backends(names), ggml_version=find_ggml_version(names)
         ),
-        system=linux_system(root, told.get("environ", {})),
+        system=read_linux_system(root, told.get("environ", {})),
     )
 
 
@@ -72,17 +74,17 @@ def lay_out(told: Recording, root: Path) -> None:
 
 def _cpu(root: Path, groups: Cgroups) -> Cpu:
     blocks = parse_cpuinfo(_text(root / "proc/cpuinfo"))
-    cores = core_keys(blocks)
-    quota = groups.quota_cores()
+    cores = map_cores(blocks)
+    quota = groups.read_quota_cores()
     return Cpu(
-        name=cpu_name(blocks),
+        name=find_cpu_name(blocks),
         architecture="x86_64",
         logical_cores=len(cores),
         physical_cores=len(set(cores.values())),
         allowed_cores=len(cores),
         quota_cores=quota,
-        usable_threads=threads_for(frozenset(cores), cores, quota),
-        vector_extensions=vector_extensions(blocks),
+        usable_threads=count_threads(frozenset(cores), cores, quota),
+        vector_extensions=find_vector_extensions(blocks),
     )
 
 

@@ -17,7 +17,7 @@ from doubles.rig import drive
 from eaglelocal import locations
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.gguf import head_requantization
-from eaglelocal.hub.heads.requantized_copy import light_copy
+from eaglelocal.hub.heads.requantized_copy import make_light_copy
 
 SHAPE = replace(TINY, layer_gain=0.2)
 DRAFTS = ("agreeing head", "random head", "same model", "other model", "agreeing block", "random block")
@@ -96,7 +96,7 @@ def test_a_head_in_fewer_bits_drafts_nearly_as_well(
     monkeypatch.setattr(head_requantization, "LEAST_BYTES", 1)
     monkeypatch.setattr(locations, "light_heads_dir", lambda: tmp_path)
     head = files / "F32-head.gguf"
-    copy = light_copy(head, kind, on_progress=lambda share: None)
+    copy = make_light_copy(head, kind, on_progress=lambda share: None)
     assert copy.parent == tmp_path
     accepted = {}
     for draft in (head, copy):

@@ -22,7 +22,7 @@ from eaglelocal.backend.image_encoder import LlamaImageReader, mend
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.doctor.llama_trial import why_blind
+from eaglelocal.doctor.llama_trial import find_image_problem
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, RequestError, ResourceError
 from eaglelocal.scheduler.checkpoints import Checkpoints
@@ -246,7 +246,7 @@ def test_a_build_without_eyes_runs_texts(
     monkeypatch.delattr(llama_cpp, "mtmd_cpp")
     engine = real_engine(folder / "phi4.gguf", projector=folder / "mmproj-phi4.gguf")
     (note,) = [note for note in engine.info.notes if note.startswith("no images: ")]
-    assert words in note and words in why_blind(load_library())
+    assert words in note and words in find_image_problem(load_library())
     assert drive(engine, [asked("a", message("text"))])["a"].finished is not None
     engine.close()
 

@@ -24,7 +24,7 @@ from eaglelocal.core.batch import Batch
 from eaglelocal.core.huge_pages import TUNABLES, tunables
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.resolve import resolve
-from eaglelocal.probe.thread_count import usable_threads
+from eaglelocal.probe.thread_count import count_usable_threads
 
 SIZES = (1, 4, 8)
 WAYS = {
@@ -40,7 +40,7 @@ def opened(path: Path, placement: Placement, around: contextlib.ExitStack) -> tu
     model = LlamaModel(load_library(), path, placement)
     took_s = time.perf_counter() - began_s
     around.callback(model.close)
-    context = LlamaContext(model, ContextParams(n_ctx=512, threads=usable_threads()))
+    context = LlamaContext(model, ContextParams(n_ctx=512, threads=count_usable_threads()))
     around.callback(context.close)
     return context, took_s
 

@@ -154,6 +154,6 @@ def machine_name() -> str:
     from eaglelocal.probe.probe import probe
 
     machine = probe()
-    served = [gpu for gpu in machine.gpus if not gpu.hidden_by and not gpu.is_mute and machine.backend_of(gpu)]
+    served = [gpu for gpu in machine.gpus if not gpu.hidden_by and not gpu.is_unresponsive and machine.backend_of(gpu)]
     names = [gpu.name or "GPU" for gpu in served] + ([machine.cpu.name] if machine.cpu.name else [])
     return ", ".join(names) or "unknown"

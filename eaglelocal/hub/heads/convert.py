@@ -26,17 +26,17 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_rows
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
-from eaglelocal.hub.heads.head_config import OTHER, HeadConfig, Readings, read_config, readings_of
+from eaglelocal.hub.heads.head_config import OTHER_HEAD, HeadConfig, Readings, list_readings, read_config
 from eaglelocal.hub.heads.head_folder import PublishedHead
 from eaglelocal.hub.heads.safetensors_files import Floats, Ints, StoredTensor
-from eaglelocal.hub.heads.tensor_names import HeadTensors, head_tensors
-from eaglelocal.hub.heads.vocabulary_map import target_tokens
+from eaglelocal.hub.heads.tensor_names import HeadTensors, name_tensors
+from eaglelocal.hub.heads.vocabulary_map import map_target_tokens
 from eaglelocal.hub.heads.weight_conversion import (
     convert_indices,
     convert_matrix,
     convert_vector,
-    interleaved,
-    scaled_columns,
+    interleave_rows,
+    scale_columns,
 )
 
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # general.file_type, for programs that show it
@@ -107,11 +107,11 @@ class ReadHead:
 
 def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, name: str) -> ReadHead:
     """Read a head; `beside` is the target's header. Raises ModelFileError or IncompatibleError with the reason."""
-    tensors = head_tensors(published.tensors)
+    tensors = name_tensors(published.tensors)
     config = read_config(published.config, prefix=tensors.prefix, layer_name=tensors.layer_name)
-    num_taps = _num_taps(tensors["fc.weight"], config, target)
-    fc_norm, norm_before_fc = _norms(tensors, config, num_taps)
-    output = _output_of(tensors, config)
+    num_taps = _count_taps(tensors["fc.weight"], config, target)
+    fc_norm, norm_before_fc = _read_norms(tensors, config, num_taps)
+    output = _find_output(tensors, config)
     num_rows = target.n_vocab if output is None else output.shape[0]
     return ReadHead(
         name=name,
@@ -120,37 +120,40 @@ def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, na
         num_taps=num_taps,
         fc_norm=fc_norm,
         norm_before_fc=norm_before_fc,
-        target_tokens=target_tokens(
+        target_tokens=map_target_tokens(
             tensors.get("d2t"), tensors.get("t2d"), num_rows=num_rows, num_tokens=target.n_vocab
         ),
-        shares_embeddings=_shares_embeddings(tensors.get("embed_tokens.weight"), beside, target),
-        readings=readings_of(config, num_taps=num_taps, n_layer=target.n_layer, last_tap=last_tap(target)),
-        notes=tuple(_notes(config, tensors, target, fc_norm=fc_norm)),
+        shares_embeddings=_has_target_embeddings(tensors.get("embed_tokens.weight"), beside, target),
+        readings=list_readings(config, num_taps=num_taps, n_layer=target.n_layer, last_tap=find_last_tap(target)),
+        notes=tuple(_list_notes(config, tensors, target, fc_norm=fc_norm)),
     )
 
 
-def last_tap(target: ModelInfo) -> int:
+def find_last_tap(target: ModelInfo) -> int:
     """Return the highest layer id that can be tapped; id n_layer is the state after the last layer."""
     return target.n_layer - (target.final_state is None)
 
 
-def _num_taps(fc: StoredTensor, config: HeadConfig, target: ModelInfo) -> int:
+def _count_taps(fc: StoredTensor, config: HeadConfig, target: ModelInfo) -> int:
     hidden = config.target_hidden_size or target.n_embd
     if hidden != target.n_embd:
         raise IncompatibleError(
-            f"the head was made for hidden size {hidden}, {target.name} has {target.n_embd}", hint=OTHER
+            f"the head was made for hidden size {hidden}, {target.name} has {target.n_embd}", hint=OTHER_HEAD
         )
     if len(fc.shape) != 2 or fc.shape[0] != config.width or fc.shape[1] % hidden:
         raise IncompatibleError(
-            f"the head's fc is {list(fc.shape)}, which reads no states {hidden} wide into {config.width}", hint=OTHER
+            f"the head's fc is {list(fc.shape)}, which reads no states {hidden} wide into {config.width}",
+            hint=OTHER_HEAD,
         )
     num_taps = fc.shape[1] // hidden
     if num_taps > NUM_TAPS:
-        raise IncompatibleError(f"the head taps {num_taps} layers, llama.cpp runs heads with {NUM_TAPS}", hint=OTHER)
+        raise IncompatibleError(
+            f"the head taps {num_taps} layers, llama.cpp runs heads with {NUM_TAPS}", hint=OTHER_HEAD
+        )
     return num_taps
 
 
-def _norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tuple[bool, bool]:
+def _read_norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tuple[bool, bool]:
     """Return (fc_norm, norm_before_fc) by the tensors; raise where one that the configuration states is missing."""
     fc_norm, norm_before_fc = bool(tensors.fc_norms), tensors.get("input_norm.weight") is not None
     for flag, asked, there in (
@@ -160,15 +163,15 @@ def _norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tuple[boo
         if asked and not there:
             raise ModelFileError(f"config.json says {flag}, but its weights are missing")
     if fc_norm and norm_before_fc:
-        raise IncompatibleError("the head has fc_norm and norm_before_fc, which exclude each other", hint=OTHER)
+        raise IncompatibleError("the head has fc_norm and norm_before_fc, which exclude each other", hint=OTHER_HEAD)
     if fc_norm and len(tensors.fc_norms) != num_taps:
         raise ModelFileError(f"there are {len(tensors.fc_norms)} norms for {num_taps} taps")
     if norm_before_fc and num_taps != NUM_TAPS:
-        raise IncompatibleError(f"the head normalises {num_taps} taps at once, llama.cpp {NUM_TAPS}", hint=OTHER)
+        raise IncompatibleError(f"the head normalises {num_taps} taps at once, llama.cpp {NUM_TAPS}", hint=OTHER_HEAD)
     return fc_norm, norm_before_fc
 
 
-def _shares_embeddings(own: StoredTensor | None, beside: Header, target: ModelInfo) -> bool:
+def _has_target_embeddings(own: StoredTensor | None, beside: Header, target: ModelInfo) -> bool:
     """Return whether the head can use the target's embeddings: it has none, or a copy, as some of the rows show.
 
     Many heads come with a copy, which is as large as the rest of the head twice over. Where the target's are rounded to
@@ -185,13 +188,13 @@ def _shares_embeddings(own: StoredTensor | None, beside: Header, target: ModelIn
     return float(np.linalg.norm(ours - theirs)) <= SAME_SHARE * float(np.linalg.norm(ours))
 
 
-def _output_of(tensors: HeadTensors, config: HeadConfig) -> StoredTensor | None:
+def _find_output(tensors: HeadTensors, config: HeadConfig) -> StoredTensor | None:
     """Return the tensor that gives the logits; None where the target lends its own."""
     own = tensors.get("lm_head.weight")
     return tensors.get("embed_tokens.weight") if own is None and config.ties_embeddings else own
 
 
-def _notes(config: HeadConfig, tensors: HeadTensors, target: ModelInfo, *, fc_norm: bool) -> Iterator[str]:
+def _list_notes(config: HeadConfig, tensors: HeadTensors, target: ModelInfo, *, fc_norm: bool) -> Iterator[str]:
     if config.vocab_size is not None and config.vocab_size != target.n_vocab:
         yield f"config.json counts {config.vocab_size} tokens, the target's file {target.n_vocab}"
     if fc_norm and not config.fc_norm:
@@ -200,7 +203,7 @@ def _notes(config: HeadConfig, tensors: HeadTensors, target: ModelInfo, *, fc_no
         yield f"left out, because they change nothing: {len(tensors.dropped)} tensors ({tensors.dropped[0]} ...)"
 
 
-def entries_of(head: ReadHead, reading: HeadReading, beside: Header, target: ModelInfo, kind: str) -> list[KeyValue]:
+def make_entries(head: ReadHead, reading: HeadReading, beside: Header, target: ModelInfo, kind: str) -> list[KeyValue]:
     """Return the file's keys; the tokenizer is the target's."""
     config = head.config
     counts = {
@@ -234,7 +237,7 @@ def entries_of(head: ReadHead, reading: HeadReading, beside: Header, target: Mod
         KeyValue("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, config.rms_eps),
         KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it was tried
         *config.rope.keys(),
-        *tokenizer_entries(beside),
+        *copy_tokenizer(beside),
     ]
 
 
@@ -244,57 +247,57 @@ def pad_taps(taps: tuple[int, ...], n_layer: int) -> tuple[int, ...]:
     return taps + tuple(next(spare, 0) for _ in range(NUM_TAPS - len(taps)))
 
 
-def tokenizer_entries(beside: Header) -> list[KeyValue]:
+def copy_tokenizer(beside: Header) -> list[KeyValue]:
     """Return the target's tokenizer keys, which the head's file needs, too."""
     others = frozenset(key for key in beside.metadata if not key.startswith("tokenizer."))
     return copy_entries(beside, without=others)
 
 
-def tensors_of(head: ReadHead, target: ModelInfo, kind: str) -> list[StreamedTensor]:
+def make_tensors(head: ReadHead, target: ModelInfo, kind: str) -> list[StreamedTensor]:
     """Return the file's tensors. Wrong shapes are found when the written file is checked against the target."""
     tensors, config = head.tensors, head.config
-    written = [_fc(head, target, kind)]
+    written = [_convert_fc(head, target, kind)]
     if head.norm_before_fc:
         written.append(convert_vector("enc.output_norm.weight", tensors["input_norm.weight"].floats()))
     written += [convert_vector(name, tensors[source].floats()) for source, name in VECTORS.items()]
     for part in "qk":
         source = tensors[f"layer.self_attn.{part}_proj.weight"]
-        shape = _shape(source, multiple_of=config.head_dim)
-        rows = interleaved(source, config.head_dim)
+        shape = _read_matrix_shape(source, multiple_of=config.head_dim)
+        rows = interleave_rows(source, config.head_dim)
         written.append(convert_matrix(f"blk.0.attn_{part}.weight", rows, shape, kind, block=config.head_dim))
-    written += [_plain(name, tensors[source], kind) for source, name in MATRICES.items()]
+    written += [_convert_plain(name, tensors[source], kind) for source, name in MATRICES.items()]
     factors = config.rope.factors(config.head_dim)
     if factors is not None:
         written.append(convert_vector("rope_freqs.weight", factors))
-    return [*written, *_vocabulary_tensors(head, target, kind)]
+    return [*written, *_convert_vocabulary(head, target, kind)]
 
 
-def _fc(head: ReadHead, target: ModelInfo, kind: str) -> StreamedTensor:
+def _convert_fc(head: ReadHead, target: ModelInfo, kind: str) -> StreamedTensor:
     norms = head.tensors.fc_norms
     gains: Floats | None = np.concatenate([norm.floats().reshape(-1) for norm in norms]) if norms else None
     fc, columns = head.tensors["fc.weight"], NUM_TAPS * target.n_embd
     if gains is not None and gains.shape != (fc.shape[1],):
         raise ModelFileError(f"the gains of fc_norm are {len(gains)} numbers, fc reads {fc.shape[1]}")
-    return convert_matrix("fc.weight", scaled_columns(fc, gains, num_columns=columns), (fc.shape[0], columns), kind)
+    return convert_matrix("fc.weight", scale_columns(fc, gains, num_columns=columns), (fc.shape[0], columns), kind)
 
 
-def _vocabulary_tensors(head: ReadHead, target: ModelInfo, kind: str) -> Iterator[StreamedTensor]:
+def _convert_vocabulary(head: ReadHead, target: ModelInfo, kind: str) -> Iterator[StreamedTensor]:
     """Yield embeddings, output and d2t. Rows after the target's vocabulary are padding, and left out."""
-    embeddings, output = head.tensors.get("embed_tokens.weight"), _output_of(head.tensors, head.config)
+    embeddings, output = head.tensors.get("embed_tokens.weight"), _find_output(head.tensors, head.config)
     if embeddings is not None and not head.shares_embeddings:
-        yield _plain("token_embd.weight", embeddings, kind, most_rows=target.n_vocab)
+        yield _convert_plain("token_embd.weight", embeddings, kind, most_rows=target.n_vocab)
     if output is not None:
-        yield _plain("output.weight", output, kind, most_rows=target.n_vocab)
+        yield _convert_plain("output.weight", output, kind, most_rows=target.n_vocab)
     if head.target_tokens is not None:
         yield convert_indices("d2t", head.target_tokens)
 
 
-def _plain(name: str, source: StoredTensor, kind: str, *, most_rows: int | None = None) -> StreamedTensor:
-    num_rows, columns = _shape(source)
+def _convert_plain(name: str, source: StoredTensor, kind: str, *, most_rows: int | None = None) -> StreamedTensor:
+    num_rows, columns = _read_matrix_shape(source)
     return convert_matrix(name, source.rows, (min(num_rows, most_rows or num_rows), columns), kind)
 
 
-def _shape(source: StoredTensor, *, multiple_of: int = 1) -> tuple[int, int]:
+def _read_matrix_shape(source: StoredTensor, *, multiple_of: int = 1) -> tuple[int, int]:
     if len(source.shape) != 2 or source.shape[0] % multiple_of:
         raise ModelFileError(
             f"tensor {source.name} is {list(source.shape)}, no matrix of heads {multiple_of} rows high"

@@ -18,7 +18,7 @@ from eaglelocal.hub.heads.rope import Rope, read_rope
 MAX_COUNT = 2**31 - 1
 MAX_TAPS = 16
 MAX_HEAD_DIM = 4096
-OTHER = "choose another head of this target"
+OTHER_HEAD = "choose another head of this target"
 POST_NORM = ("norm_output", "return_hidden_post_norm")  # two names of one flag
 TAPS_KEY = "eagle_aux_hidden_state_layer_ids"
 
@@ -61,8 +61,8 @@ class ConfigKeys:
 
     def __init__(self, config: Mapping[str, object]) -> None:
         self.top = config
-        self.eagle = _below(config, "eagle_config")
-        self.layer = _below(config, "transformer_layer_config")
+        self.eagle = _read_nested(config, "eagle_config")
+        self.layer = _read_nested(config, "transformer_layer_config")
         self.merged = {**self.eagle, **config, **self.layer}
 
     def count(self, key: str, default: int | None = None) -> int:
@@ -96,12 +96,12 @@ class ConfigKeys:
         return value if isinstance(value, str) else ""
 
 
-def _below(config: Mapping[str, object], key: str) -> Mapping[str, object]:
+def _read_nested(config: Mapping[str, object], key: str) -> Mapping[str, object]:
     value = config.get(key)
     return value if isinstance(value, Mapping) else {}
 
 
-def _head_dim(keys: ConfigKeys, usual: int) -> int:
+def _read_head_dim(keys: ConfigKeys, usual: int) -> int:
     """Return the head dimension, which must be even: RoPE rotates one half against the other."""
     head_dim = keys.count("head_dim", max(usual, 1))
     if head_dim % 2 or head_dim > MAX_HEAD_DIM:
@@ -117,18 +117,18 @@ def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str) -
     keys = ConfigKeys(config)
     _check_runnable(keys)
     width, n_head = keys.count("hidden_size"), keys.count("num_attention_heads")
-    layer_ids, nested = _layer_ids(keys)
+    layer_ids, nested = _read_layer_ids(keys)
     return HeadConfig(
-        dialect=dialect_of(keys, prefix, layer_name),
+        dialect=find_dialect(keys, prefix, layer_name),
         width=width,
         n_head=n_head,
         n_kv_head=keys.count("num_key_value_heads", n_head),
-        head_dim=_head_dim(keys, width // n_head),
+        head_dim=_read_head_dim(keys, width // n_head),
         n_ff=keys.count("intermediate_size"),
-        rms_eps=_epsilon(keys),
+        rms_eps=_read_epsilon(keys),
         rope=read_rope(keys.merged),
         max_context=keys.count("max_position_embeddings", 2048),
-        window=_window(keys),
+        window=_read_window(keys),
         vocab_size=keys.optional_count("vocab_size"),
         draft_vocab=keys.optional_count("draft_vocab_size"),
         target_hidden_size=keys.optional_count("target_hidden_size"),
@@ -139,11 +139,11 @@ def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str) -
         norm_output=keys.flag(*POST_NORM) or False,
         norm_before_residual=keys.flag("norm_before_residual"),
         ties_embeddings=keys.flag("tie_word_embeddings") or False,
-        verifier=_verifier(keys),
+        verifier=_read_verifier(keys),
     )
 
 
-def dialect_of(keys: ConfigKeys, prefix: str, layer_name: str) -> str:
+def find_dialect(keys: ConfigKeys, prefix: str, layer_name: str) -> str:
     """Return the project that wrote the head.
 
     Only speculators and the place of the layer ids change what is read; the rest is for people.
@@ -161,7 +161,7 @@ def dialect_of(keys: ConfigKeys, prefix: str, layer_name: str) -> str:
     return "SpecForge" if architecture == "LlamaForCausalLMEagle3" and layer_name == "midlayer" else "SafeAILab"
 
 
-def readings_of(config: HeadConfig, *, num_taps: int, n_layer: int, last_tap: int) -> Readings:
+def list_readings(config: HeadConfig, *, num_taps: int, n_layer: int, last_tap: int) -> Readings:
     """Return what the configuration may mean for a target of `n_layer` layers.
 
     `last_tap` is the highest layer input that it has. Raises ModelFileError, or IncompatibleError where it lacks a tap.
@@ -177,15 +177,17 @@ def readings_of(config: HeadConfig, *, num_taps: int, n_layer: int, last_tap: in
     layer_ids = usual if config.layer_ids is None else config.layer_ids
     if len(layer_ids) != num_taps:
         raise ModelFileError(f"config.json names {len(layer_ids)} layers, fc reads {num_taps}")
-    taps = tap_readings(layer_ids, usual=usual, nested=config.ids_are_nested)
+    taps = list_tap_readings(layer_ids, usual=usual, nested=config.ids_are_nested)
     possible = tuple(layers for layers in taps if 0 <= min(layers) <= max(layers) <= last_tap)
     if not possible:
         message = f"the head taps layers {list(layer_ids)}; of this target those to {last_tap} can be had"
-        raise IncompatibleError(message, hint=OTHER)
+        raise IncompatibleError(message, hint=OTHER_HEAD)
     return Readings(possible, residuals)
 
 
-def tap_readings(layer_ids: tuple[int, ...], *, usual: tuple[int, ...], nested: bool) -> tuple[tuple[int, ...], ...]:
+def list_tap_readings(
+    layer_ids: tuple[int, ...], *, usual: tuple[int, ...], nested: bool
+) -> tuple[tuple[int, ...], ...]:
     """Return the layer inputs that the ids may mean, the likeliest first.
 
     Ids count layer inputs (vLLM, speculators, llama.cpp) or layer outputs, which are one lower (SGLang, ModelOpt,
@@ -206,14 +208,18 @@ def _check_runnable(keys: ConfigKeys) -> None:
     layers = keys.count("num_hidden_layers", 1)
     activation = keys.text("hidden_act") or "silu"
     if layers != 1:
-        raise IncompatibleError(f"the head has {layers} layers, llama.cpp runs heads with one", hint=OTHER)
+        raise IncompatibleError(f"the head has {layers} layers, llama.cpp runs heads with one", hint=OTHER_HEAD)
     if activation not in ("silu", "swish"):
-        raise IncompatibleError(f"the head's activation is {activation}, llama.cpp runs heads with silu", hint=OTHER)
+        raise IncompatibleError(
+            f"the head's activation is {activation}, llama.cpp runs heads with silu", hint=OTHER_HEAD
+        )
     if keys.flag("parallel_drafting"):
-        raise IncompatibleError("the head drafts several tokens in parallel (P-EAGLE), which is not run", hint=OTHER)
+        raise IncompatibleError(
+            "the head drafts several tokens in parallel (P-EAGLE), which is not run", hint=OTHER_HEAD
+        )
 
 
-def _layer_ids(keys: ConfigKeys) -> tuple[tuple[int, ...] | None, bool]:
+def _read_layer_ids(keys: ConfigKeys) -> tuple[tuple[int, ...] | None, bool]:
     for place, nested in ((keys.top, False), (keys.layer, False), (keys.eagle, True)):
         ids = place.get(TAPS_KEY)
         if not ids:  # ModelOpt writes an empty list for the usual ones
@@ -226,14 +232,14 @@ def _layer_ids(keys: ConfigKeys) -> tuple[tuple[int, ...] | None, bool]:
     return None, False
 
 
-def _epsilon(keys: ConfigKeys) -> float:
+def _read_epsilon(keys: ConfigKeys) -> float:
     eps = keys.merged.get("rms_norm_eps", 1e-6)
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ModelFileError(f"config.json: rms_norm_eps is {str(eps)[:40]}")
     return float(eps)
 
 
-def _window(keys: ConfigKeys) -> int | None:
+def _read_window(keys: ConfigKeys) -> int | None:
     """Return the sliding window, None if unused: many models state one and do not use it; the layer's type decides."""
     window = keys.optional_count("sliding_window")
     types = keys.merged.get("layer_types")
@@ -243,8 +249,8 @@ def _window(keys: ConfigKeys) -> int | None:
     return window if is_used else None
 
 
-def _verifier(keys: ConfigKeys) -> str:
+def _read_verifier(keys: ConfigKeys) -> str:
     """Return the target that the head was trained for, which speculators names; else empty."""
-    speculators = _below(keys.top, "speculators_config")
-    name = _below(speculators, "verifier").get("name_or_path")
+    speculators = _read_nested(keys.top, "speculators_config")
+    name = _read_nested(speculators, "verifier").get("name_or_path")
     return name if isinstance(name, str) else ""

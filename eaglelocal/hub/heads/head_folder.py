@@ -5,18 +5,22 @@ Finds and reads the files; dialects, and what a head is, are not known here.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglelocal import locations
 from eaglelocal.core import json_text
-from eaglelocal.errors import ModelFileError
+from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.heads.safetensors_files import StoredTensor, check_count, read_safetensors
 from eaglelocal.hub.heads.torch_files import read_pickled
 
-CONFIG, SUFFIX = "config.json", ".safetensors"
+CONFIG, WEIGHTS_SUFFIX = "config.json", ".safetensors"
 MAX_JSON_BYTES = 16 << 20
 MAX_FILES = 1000
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class Format:
         return f"{self.stem}{self.suffix}.index.json"
 
 
-FORMATS = (Format(SUFFIX, "model", read_safetensors), Format(".bin", "pytorch_model", read_pickled))
+FORMATS = (Format(WEIGHTS_SUFFIX, "model", read_safetensors), Format(".bin", "pytorch_model", read_pickled))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +48,53 @@ class PublishedHead:
     tensors: Mapping[str, StoredTensor]
 
 
+def find_published_folder(reference: str) -> tuple[Path, str]:
+    """Return the folder and the head's name. Raises UsageError or ModelFileError where there is none."""
+    path = Path(os.path.expanduser(reference))
+    if path.is_dir():
+        return path, path.resolve().name
+    if path.exists():
+        raise UsageError(f"{path} is a file", hint=_suggest_instead(path))
+    if not REPOSITORY.fullmatch(reference):
+        raise ModelFileError(f"{path} does not exist", hint=f"give a folder with {CONFIG} and *{WEIGHTS_SUFFIX}")
+    cached = _find_cached(reference)
+    if cached is None:
+        raise ModelFileError(f"{reference} is not on this machine", hint=f"eaglelocal pull TARGET --draft {reference}")
+    return cached, reference.rpartition("/")[2]
+
+
+def _find_cached(repository: str) -> Path | None:
+    """Return the repository's snapshot in the hub's cache; None where it has none."""
+    from eaglelocal.hub.client_settings import prepare_client
+
+    prepare_client(connects=False)
+    from huggingface_hub import try_to_load_from_cache  # slow to import
+    from huggingface_hub.errors import HFValidationError
+
+    from eaglelocal.hub.hub_errors import explain_error
+
+    try:
+        found = try_to_load_from_cache(repository, CONFIG, cache_dir=locations.hub_cache_dir())
+    except HFValidationError as problem:
+        raise explain_error(problem, repository) from None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _suggest_instead(path: Path) -> str:
+    if path.suffix == ".gguf":
+        return "a GGUF needs no import: name it with --draft"
+    return f"give the folder that it lies in: {path.parent or '.'}"
+
+
 def read_published(folder: Path) -> PublishedHead:
     """Read a published head. Raises ModelFileError on whatever is missing or damaged."""
     if not folder.is_dir():
-        raise ModelFileError(f"{folder} is not a folder", hint=f"give a folder with {CONFIG} and *{SUFFIX}")
+        raise ModelFileError(f"{folder} is not a folder", hint=f"give a folder with {CONFIG} and *{WEIGHTS_SUFFIX}")
     if not (folder / CONFIG).is_file():
         raise ModelFileError(f"{folder} has no {CONFIG}", hint="give the folder of a published head")
     config = read_json(folder / CONFIG)
     tensors: dict[str, StoredTensor] = {}
-    form, paths = _tensor_files(folder)
+    form, paths = _find_tensor_files(folder)
     for path in paths:
         for name, tensor in form.read(path).items():
             if name in tensors:
@@ -80,29 +122,31 @@ def read_json(path: Path) -> dict[str, object]:
     return value
 
 
-def _tensor_files(folder: Path) -> tuple[Format, list[Path]]:
+def _find_tensor_files(folder: Path) -> tuple[Format, list[Path]]:
     """Return the first format that is there, with its files."""
     for form in FORMATS:
         if (folder / form.index).is_file():
-            return form, _shards(folder, form)
-        if files := sorted(folder.glob(f"{'*' if form.suffix == SUFFIX else form.stem}{form.suffix}")):
-            _check_files(folder.name, len(files))
+            return form, _find_shards(folder, form)
+        if files := sorted(folder.glob(f"{'*' if form.suffix == WEIGHTS_SUFFIX else form.stem}{form.suffix}")):
+            _check_file_count(folder.name, len(files))
             return form, files
-    raise ModelFileError(f"{folder} has no *{SUFFIX} and no pytorch_model.bin", hint="fetch the rest of the head")
+    raise ModelFileError(
+        f"{folder} has no *{WEIGHTS_SUFFIX} and no pytorch_model.bin", hint="fetch the rest of the head"
+    )
 
 
-def _check_files(what: str, num_files: int) -> None:
+def _check_file_count(what: str, num_files: int) -> None:
     if num_files > MAX_FILES:
         raise ModelFileError(f"{what}: {num_files} files with weights, more than the limit of {MAX_FILES} for a head")
 
 
-def _shards(folder: Path, form: Format) -> list[Path]:
+def _find_shards(folder: Path, form: Format) -> list[Path]:
     """Return the files that the index names, which must be in the folder itself."""
     names = read_json(folder / form.index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise ModelFileError(f"{form.index}: no weight_map")
     files = sorted({str(name) for name in names.values()})
-    _check_files(form.index, len(files))
+    _check_file_count(form.index, len(files))
     for name in files:
         if Path(name).name != name or not name.endswith(form.suffix):
             raise ModelFileError(f"{form.index} names {name!r}, which is no *{form.suffix} beside it")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.catalog.reference import SUFFIX
+from eaglelocal.catalog.reference import GGUF_SUFFIX
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import PRIVATE, SHARED, make_folder
 from eaglelocal.errors import EagleLocalError, ResourceError
@@ -28,12 +28,14 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, max_file_bytes, write_streamed
+from eaglelocal.probe.probe import free_bytes
 from eaglelocal.probe.process_info import is_alive, start_mark
 
 MAX_HEADS = 64  # of one kind of target, the newest, that are read
 SPARE_DISK_BYTES = 200_000_000
 PARTIAL = ".partial"
-WRITER = re.compile(rf"{re.escape(SUFFIX)}\.(?P<pid>\d+)-(?P<birth>[\w.]+){re.escape(PARTIAL)}$")  # of a partial file
+# the name of a partial file, which holds its writer
+WRITER = re.compile(rf"{re.escape(GGUF_SUFFIX)}\.(?P<pid>\d+)-(?P<birth>[\w.]+){re.escape(PARTIAL)}$")
 TRAINED_HERE = ", trained here"  # ends the names of such heads
 
 Progress = Callable[[float], None]
@@ -46,7 +48,7 @@ class StoredHead:
     is_own: bool  # made for a target of this name
 
 
-def folder_of(beside: Header, target: ModelInfo) -> Path:
+def make_target_folder(beside: Header, target: ModelInfo) -> Path:
     """Return the folder of the heads for this kind of target."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(f"{target.architecture} {target.n_embd} {target.n_layer}".encode())
@@ -54,28 +56,28 @@ def folder_of(beside: Header, target: ModelInfo) -> Path:
     return locations.heads_dir() / digest.hexdigest()
 
 
-def head_path(beside: Header, target: ModelInfo, name: str, kind: str) -> Path:
+def make_head_path(beside: Header, target: ModelInfo, name: str, kind: str) -> Path:
     """Return the path for a head of this name, in the type `kind`."""
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "head"
-    return folder_of(beside, target) / f"{slug}-{kind}.gguf"
+    return make_target_folder(beside, target) / f"{slug}-{kind}.gguf"
 
 
-def heads_for(beside: Header, target: ModelInfo) -> list[StoredHead]:
+def list_fitting_heads(beside: Header, target: ModelInfo) -> list[StoredHead]:
     """Return the heads that fit this target, those made for it first, then the newest; damaged files are skipped."""
     found = []
-    for path in all_heads(beside, target):
-        info = _fitting(path, target)
+    for path in list_heads(beside, target):
+        info = _read_fitting(path, target)
         if info is not None:
             found.append(StoredHead(path, info, is_same_model(info.target_name, target.name)))
     return sorted(found, key=lambda head: not head.is_own)
 
 
-def all_heads(beside: Header, target: ModelInfo) -> list[Path]:
+def list_heads(beside: Header, target: ModelInfo) -> list[Path]:
     """Return all heads in the folder of this kind of target, the newest first, also those that cannot draft."""
-    return _newest_first(folder_of(beside, target)) if locations.heads_dir().is_dir() else []
+    return _list_newest(make_target_folder(beside, target)) if locations.heads_dir().is_dir() else []
 
 
-def _newest_first(folder: Path) -> list[Path]:
+def _list_newest(folder: Path) -> list[Path]:
     dated = []
     for path in folder.glob("*.gguf"):
         with suppress(OSError):  # it was just deleted, or is a dangling link
@@ -83,7 +85,7 @@ def _newest_first(folder: Path) -> list[Path]:
     return [path for _, path in sorted(dated, reverse=True)[:MAX_HEADS]]
 
 
-def _fitting(path: Path, target: ModelInfo) -> EagleInfo | None:
+def _read_fitting(path: Path, target: ModelInfo) -> EagleInfo | None:
     try:
         info = EagleInfo.from_header(read_header(path))
         check_pair(info, target)
@@ -110,7 +112,7 @@ def find_unfinished_heads() -> list[UnfinishedHead]:
     return found
 
 
-def _partial_of(path: Path) -> Path:
+def _make_partial_path(path: Path) -> Path:
     """Return the path of a partial file, which names the writing process, so that others know when it has ended."""
     return path.with_name(f"{path.name}.{os.getpid()}-{start_mark(os.getpid())}{PARTIAL}")
 
@@ -120,7 +122,7 @@ def _has_writer(partial: Path) -> bool:
     return writer is not None and is_alive(int(writer["pid"]), writer["birth"])
 
 
-def drop_leftovers(folder: Path) -> int:
+def delete_leftovers(folder: Path) -> int:
     """Delete the partial files of killed writers, and no others; return the bytes that this freed."""
     freed = 0
     for partial in folder.glob(f"*{PARTIAL}"):
@@ -140,12 +142,12 @@ def write_head_file(
 
     Raises ResourceError where the disk is too small or cannot be written.
     """
-    partial = _partial_of(path)
-    drop_leftovers(path.parent)
+    partial = _make_partial_path(path)
+    delete_leftovers(path.parent)
     try:
         _write(partial, entries, tensors, on_progress)
         yield partial
-        _appear(partial, path)
+        _rename_into_place(partial, path)
     finally:
         with suppress(OSError):  # nothing was written, perhaps not even the folder
             partial.unlink()
@@ -163,18 +165,18 @@ def check_writable(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path.parent):
             return
     except OSError as error:
-        raise _unwritable(path.parent, error) from error
+        raise _make_write_error(path.parent, error) from error
 
 
-def _unwritable(place: Path, error: OSError) -> ResourceError:
+def _make_write_error(place: Path, error: OSError) -> ResourceError:
     return ResourceError(f"cannot write {place}: {error.strerror}", hint="`--out FILE` elsewhere")
 
 
-def _appear(partial: Path, path: Path) -> None:
+def _rename_into_place(partial: Path, path: Path) -> None:
     try:
         flush_and_rename(partial, path)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _make_write_error(path, error) from error
 
 
 def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor], on_progress: Progress) -> None:
@@ -190,12 +192,11 @@ def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTe
         _check_disk(path.parent, max_file_bytes(entries, tensors))
         write_streamed(path, "eagle3", entries=entries, tensors=tensors, on_bytes=count)
     except OSError as error:
-        raise _unwritable(path.parent, error) from error
+        raise _make_write_error(path.parent, error) from error
 
 
 def _check_disk(folder: Path, wanted_bytes: int) -> None:
-    found = os.statvfs(folder)
-    free = found.f_bavail * found.f_frsize
+    free = free_bytes(folder)
     if wanted_bytes + SPARE_DISK_BYTES > free:
         raise ResourceError(
             f"the head takes {wanted_bytes / 1e9:.2f} GB on disk, {free / 1e9:.2f} GB are free in {folder}",

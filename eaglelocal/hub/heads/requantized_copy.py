@@ -24,7 +24,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_raw_pieces, read_span
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import Bytes, KeyValue, StreamedTensor, copy_entries
-from eaglelocal.hub.heads.head_store import drop_leftovers, write_head_file
+from eaglelocal.hub.heads.head_store import delete_leftovers, write_head_file
 from eaglelocal.hub.heads.weight_conversion import PIECE_BYTES, encode
 
 METHOD = "1"  # part of every name: raise it when the same original would give another copy
@@ -36,7 +36,7 @@ MAX_STEM = 40  # letters of a name: they may take four bytes each
 Progress = Callable[[float], None]
 
 
-def light_copy(path: Path, kind: str, *, on_progress: Progress) -> Path:
+def make_light_copy(path: Path, kind: str, *, on_progress: Progress) -> Path:
     """Return a head's copy in the type `kind`, written now unless it is there; the head itself if none is lighter.
 
     Raises ModelFileError where the head cannot be read, ResourceError where the copy cannot be written.
@@ -46,23 +46,23 @@ def light_copy(path: Path, kind: str, *, on_progress: Progress) -> Path:
     if not types:
         return path
     try:
-        copy = place_of(path, kind)
+        copy = make_copy_path(path, kind)
         if not is_current(copy):  # or it is damaged
             delete_stale_copies(copy.parent)
             _write(copy, header, types, kind, on_progress)
         return copy
     except (OSError, ValueError) as error:
-        raise _unwritten(kind, str(error)) from error
+        raise _make_copy_error(kind, str(error)) from error
     except ResourceError as error:
-        raise _unwritten(kind, error.message) from error
+        raise _make_copy_error(kind, error.message) from error
 
 
-def _unwritten(kind: str, reason: str) -> ResourceError:
+def _make_copy_error(kind: str, reason: str) -> ResourceError:
     message = f"no copy of the head in {kind} could be written: {reason}"
     return ResourceError(message, hint="free some space, or `--draft-type file`")
 
 
-def place_of(path: Path, kind: str) -> Path:
+def make_copy_path(path: Path, kind: str) -> Path:
     """Return the path of a head's copy, written or not. Raises OSError or ModelFileError where the head is missing."""
     told = hashlib.sha256(f"{METHOD} {kind}".encode())
     for shard in read_header(path, keys=()).shards:
@@ -76,10 +76,10 @@ def list_copies() -> list[Path]:
     return sorted(locations.light_heads_dir().glob("*.gguf"))
 
 
-def copies_of(path: Path) -> list[Path]:
+def find_copies(path: Path) -> list[Path]:
     """Return the copies of a head that are on disk."""
     with suppress(OSError, EagleLocalError):
-        return [copy for kind in FILE_TYPES if (copy := place_of(path, kind)).is_file()]
+        return [copy for kind in FILE_TYPES if (copy := make_copy_path(path, kind)).is_file()]
     return []
 
 
@@ -92,7 +92,7 @@ def delete_stale_copies(folder: Path) -> int:
                 num_bytes = copy.stat().st_size
                 copy.unlink()
                 freed += num_bytes
-    return freed + drop_leftovers(folder)
+    return freed + delete_leftovers(folder)
 
 
 def is_current(copy: Path) -> bool:
@@ -103,7 +103,7 @@ def is_current(copy: Path) -> bool:
         return False
     if not isinstance(origin, str):
         return False
-    return copy in copies_of(Path(os.fsdecode(unquote_to_bytes(origin.removeprefix("file://")))))
+    return copy in find_copies(Path(os.fsdecode(unquote_to_bytes(origin.removeprefix("file://")))))
 
 
 def _write(copy: Path, header: Header, types: Mapping[str, GgmlType], kind: str, on_progress: Progress) -> None:
@@ -112,7 +112,7 @@ def _write(copy: Path, header: Header, types: Mapping[str, GgmlType], kind: str,
         KeyValue(FILE_TYPE_KEY, ValueType.UINT32, FILE_TYPES[kind]),
         KeyValue(ORIGIN_KEY, ValueType.STRING, header.path.absolute().as_uri()),
     ]
-    tensors = [_tensor(header, tensor, types.get(name)) for name, tensor in header.tensors.items()]
+    tensors = [_stream_tensor(header, tensor, types.get(name)) for name, tensor in header.tensors.items()]
     with write_head_file(copy, entries, tensors, on_progress=on_progress) as made:
         _check(read_header(made), header, kind)
 
@@ -126,14 +126,14 @@ def _check(copy: Header, original: Header, kind: str) -> None:
         raise ResourceError(f"{original.path.name} came out otherwise than it should")
 
 
-def _tensor(header: Header, tensor: TensorInfo, light: GgmlType | None) -> StreamedTensor:
+def _stream_tensor(header: Header, tensor: TensorInfo, light: GgmlType | None) -> StreamedTensor:
     if light is None:
         as_it_is = partial(read_raw_pieces, header, tensor.name, PIECE_BYTES)
         return StreamedTensor(tensor.name, tensor.shape, tensor.type, as_it_is)
-    return StreamedTensor(tensor.name, tensor.shape, light, partial(_encoded, header, tensor, light))
+    return StreamedTensor(tensor.name, tensor.shape, light, partial(_encode_pieces, header, tensor, light))
 
 
-def _encoded(header: Header, tensor: TensorInfo, light: GgmlType) -> Iterator[Bytes]:
+def _encode_pieces(header: Header, tensor: TensorInfo, light: GgmlType) -> Iterator[Bytes]:
     columns, rows = tensor.shape
     step = max(1, PIECE_BYTES // (4 * columns))
     for first in range(0, rows, step):

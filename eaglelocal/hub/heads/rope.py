@@ -57,63 +57,63 @@ def read_rope(config: Mapping[str, object]) -> Rope:
     """Read the rotation. Raises IncompatibleError on a scaling that llama.cpp does otherwise than in training."""
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(scaling, Mapping) or any(isinstance(value, Mapping) for value in scaling.values()):
-        raise _unknown(f"rope_scaling is {str(scaling)[:60]}")
-    theta = _real(scaling, "rope_theta", _real(config, "rope_theta", DEFAULT_THETA))
-    part = _real(scaling, "partial_rotary_factor", _real(config, "partial_rotary_factor", 1.0))
+        raise _make_unsupported_error(f"rope_scaling is {str(scaling)[:60]}")
+    theta = _read_number(scaling, "rope_theta", _read_number(config, "rope_theta", DEFAULT_THETA))
+    part = _read_number(scaling, "partial_rotary_factor", _read_number(config, "partial_rotary_factor", 1.0))
     if part != 1.0:
-        raise _unknown(f"it turns {part:.0%} of each head only")
+        raise _make_unsupported_error(f"it turns {part:.0%} of each head only")
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     match kind:
         case "llama3":
-            return _llama3(scaling, theta)
+            return _read_llama3(scaling, theta)
         case "linear":
-            return Rope(theta, "linear", _real(scaling, "factor", 1.0))
+            return Rope(theta, "linear", _read_number(scaling, "factor", 1.0))
         case "yarn":
-            return _yarn(scaling, theta)
+            return _read_yarn(scaling, theta)
         case str() if kind in PLAIN:
             return Rope(theta)
-    raise _unknown(f"its rope scaling is {kind!r}")
+    raise _make_unsupported_error(f"its rope scaling is {kind!r}")
 
 
-def _llama3(scaling: Mapping[str, object], theta: float) -> Rope:
+def _read_llama3(scaling: Mapping[str, object], theta: float) -> Rope:
     rope = Rope(
         theta,
         "llama3",
-        _real(scaling, "factor", 8.0),
-        int(_real(scaling, "original_max_position_embeddings", 8192)),
-        low=_real(scaling, "low_freq_factor", 1.0),
-        high=_real(scaling, "high_freq_factor", 4.0),
+        _read_number(scaling, "factor", 8.0),
+        int(_read_number(scaling, "original_max_position_embeddings", 8192)),
+        low=_read_number(scaling, "low_freq_factor", 1.0),
+        high=_read_number(scaling, "high_freq_factor", 4.0),
     )
     if not (rope.low < rope.high and rope.factor >= 1 and rope.original_context > 0):
-        raise _unknown(f"its llama3 scaling has the factors {rope.factor}, {rope.low} to {rope.high}")
+        raise _make_unsupported_error(f"its llama3 scaling has the factors {rope.factor}, {rope.low} to {rope.high}")
     return rope
 
 
-def _yarn(scaling: Mapping[str, object], theta: float) -> Rope:
+def _read_yarn(scaling: Mapping[str, object], theta: float) -> Rope:
     own = [name for name in ("attention_factor", "mscale", "mscale_all_dim") if scaling.get(name) is not None]
     if own or scaling.get("truncate") is False:
-        raise _unknown(f"its yarn scaling sets {', '.join(own) or 'truncate'}")
+        raise _make_unsupported_error(f"its yarn scaling sets {', '.join(own) or 'truncate'}")
     rope = Rope(
         theta,
         "yarn",
-        _real(scaling, "factor", 1.0),
-        int(_real(scaling, "original_max_position_embeddings", 0)),
-        low=_real(scaling, "beta_slow", 1.0),
-        high=_real(scaling, "beta_fast", 32.0),
+        _read_number(scaling, "factor", 1.0),
+        int(_read_number(scaling, "original_max_position_embeddings", 0)),
+        low=_read_number(scaling, "beta_slow", 1.0),
+        high=_read_number(scaling, "beta_fast", 32.0),
     )
     if rope.original_context <= 0 or rope.factor < 1:
-        raise _unknown(f"its yarn scaling is by {rope.factor} from {rope.original_context} tokens")
+        raise _make_unsupported_error(f"its yarn scaling is by {rope.factor} from {rope.original_context} tokens")
     return rope
 
 
-def _real(values: Mapping[str, object], key: str, default: float) -> float:
+def _read_number(values: Mapping[str, object], key: str, default: float) -> float:
     value = values.get(key)
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise _unknown(f"{key} is {str(value)[:40]}")
+        raise _make_unsupported_error(f"{key} is {str(value)[:40]}")
     return float(value)
 
 
-def _unknown(what: str) -> IncompatibleError:
+def _make_unsupported_error(what: str) -> IncompatibleError:
     return IncompatibleError(f"the head cannot be run: {what}", hint="choose another head of this target")

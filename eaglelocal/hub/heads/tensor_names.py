@@ -59,14 +59,14 @@ class HeadTensors:
         return self.named.get(name)
 
 
-def head_tensors(stored: Mapping[str, StoredTensor]) -> HeadTensors:
+def name_tensors(stored: Mapping[str, StoredTensor]) -> HeadTensors:
     """Return the tensors under their common names.
 
     Raises IncompatibleError on a head that is of another kind, ModelFileError on names that are no head's.
     """
     named: dict[str, StoredTensor] = {}
     for name, tensor in stored.items():
-        common = common_name(name)
+        common = normalize_tensor_name(name)
         if common in named:
             raise ModelFileError(f"tensors {named[common].name} and {name} are both {common}")
         named[common] = tensor
@@ -80,22 +80,22 @@ def head_tensors(stored: Mapping[str, StoredTensor]) -> HeadTensors:
     return HeadTensors(
         named=kept,
         fc_norms=tuple(fc_norms[tap] for tap in range(len(fc_norms))),
-        prefix=_prefix(layer),
+        prefix=_find_prefix(layer),
         layer_name="midlayer" if "midlayer." in layer else "layers.0",
         dropped=tuple(dropped),
     )
 
 
-def common_name(name: str) -> str:
+def normalize_tensor_name(name: str) -> str:
     """Return `layer.mlp.up_proj.weight` for `model.layers.0.mlp.up_proj.weight` and `midlayer.mlp.up_proj.weight`."""
-    name = name.removeprefix(_prefix(name))
+    name = name.removeprefix(_find_prefix(name))
     for old, new in RENAMED:
         if name.startswith(old):
             name = new + name.removeprefix(old)
     return name
 
 
-def _prefix(name: str) -> str:
+def _find_prefix(name: str) -> str:
     rest = name
     while prefix := next((prefix for prefix in PREFIXES if rest.startswith(prefix)), ""):
         rest = rest.removeprefix(prefix)
@@ -110,7 +110,7 @@ def _is_needless(name: str, tensor: StoredTensor) -> bool:
 def _check(named: Mapping[str, StoredTensor]) -> None:
     unknown = [name for name in named if name not in REQUIRED | OPTIONAL and not FC_NORM.fullmatch(name)]
     for name in unknown:
-        if reason := _foreign(name):
+        if reason := _find_foreign_part(name):
             raise IncompatibleError(
                 f"the head {reason} (tensor {named[name].name}), which llama.cpp's eagle3 graph cannot",
                 hint="choose another head of this target",
@@ -118,14 +118,16 @@ def _check(named: Mapping[str, StoredTensor]) -> None:
     missing = sorted(REQUIRED - named.keys())
     if "layer.hidden_norm.weight" in missing:
         what = "an EAGLE-1 or EAGLE-2 head" if "fc.weight" in named else "no EAGLE head"
-        raise ModelFileError(f"this is {what}: {_listed(missing)} are missing", hint="EAGLE-3 and 3.1 heads are run")
+        raise ModelFileError(
+            f"this is {what}: {_join_names(missing)} are missing", hint="EAGLE-3 and 3.1 heads are run"
+        )
     if unknown:
-        raise ModelFileError(f"tensors that no EAGLE-3 head has: {_listed([named[name].name for name in unknown])}")
+        raise ModelFileError(f"tensors that no EAGLE-3 head has: {_join_names([named[name].name for name in unknown])}")
     if missing:
-        raise ModelFileError(f"the head lacks {_listed(missing)}", hint="fetch the rest of the head")
+        raise ModelFileError(f"the head lacks {_join_names(missing)}", hint="fetch the rest of the head")
 
 
-def _foreign(name: str) -> str:
+def _find_foreign_part(name: str) -> str:
     if OTHER_LAYER.match(name):
         return "has more than one layer"
     if name.endswith(".bias"):
@@ -133,6 +135,6 @@ def _foreign(name: str) -> str:
     return next((reason for part, reason in FOREIGN if part in name), "")
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     shown = ", ".join(names[:MAX_SHOWN])
     return shown if len(names) <= MAX_SHOWN else f"{shown} and {len(names) - MAX_SHOWN} more"

@@ -54,20 +54,20 @@ def read_pickled(path: Path) -> dict[str, StoredTensor]:
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
             entries = {info.filename.partition("/")[2]: info for info in archive.infolist()}
-            views = _views(path, archive, entries.get("data.pkl"))
+            views = _read_views(path, archive, entries.get("data.pkl"))
             check_count(path, len(views))
-            return {name: _located(path, file, name, view, entries) for name, view in views.items()}
+            return {name: _locate(path, file, name, view, entries) for name, view in views.items()}
     except DAMAGED as error:
         raise malformed_error(path.name, f"not in torch's present format: {error}", hint=CONVERT) from error
     except OSError as error:
         raise malformed_error(path.name, f"cannot be read: {error.strerror}") from error
 
 
-def _views(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo | None) -> dict[str, _View]:
+def _read_views(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo | None) -> dict[str, _View]:
     if entry is None or not _is_stored(entry) or entry.file_size > MAX_PICKLE_BYTES:
         raise malformed_error(path.name, "no archive of torch: it has no data.pkl of a sane size", hint=CONVERT)
     try:
-        found = PickleInterpreter(_known, _storage).run(archive.read(entry))
+        found = PickleInterpreter(_find_known, _parse_storage).run(archive.read(entry))
     except ModelFileError as error:
         raise malformed_error(path.name, error.message, hint=CONVERT) from error
     except Exception as error:  # a damaged pickle fails in many ways
@@ -84,7 +84,7 @@ def _is_stored(entry: zipfile.ZipInfo) -> bool:
     return entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size
 
 
-def _known(module: str, name: str) -> object:
+def _find_known(module: str, name: str) -> object:
     """Return the object for one of the few names that a dictionary of tensors needs."""
     if module == "torch" and name in STORAGES:
         return STORAGES[name]
@@ -94,18 +94,18 @@ def _known(module: str, name: str) -> object:
         raise ModelFileError(f"its pickle asks for {module}.{name}, which no tensor needs") from None
 
 
-def _storage(pid: object) -> _Storage:
+def _parse_storage(pid: object) -> _Storage:
     match pid:
         case ("storage", str() as dtype, str() as key, _, int()) if dtype in ITEM_BYTES:
             return _Storage(dtype, key)
     raise ModelFileError("its pickle refers to what is no storage of a known type")
 
 
-def _dictionary() -> dict[str, object]:
+def _make_dictionary() -> dict[str, object]:
     return {}
 
 
-def _rebuilt(storage: object, first: object, shape: object, strides: object, *rest: object) -> _View:
+def _rebuild_view(storage: object, first: object, shape: object, strides: object, *rest: object) -> _View:
     match storage, first, shape, strides:
         case _Storage(), int(), tuple(), tuple() if len(shape) == len(strides) <= MAX_RANK and all(
             _is_count(size) for size in (first, *shape, *strides)
@@ -118,20 +118,20 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**48
 
 
-def _parameter(view: object, *rest: object) -> object:
+def _unwrap_parameter(view: object, *rest: object) -> object:
     return view
 
 
 FUNCTIONS: Mapping[tuple[str, str], Callable[..., object]] = MappingProxyType(
     {
-        ("collections", "OrderedDict"): _dictionary,
-        ("torch._utils", "_rebuild_tensor_v2"): _rebuilt,
-        ("torch._utils", "_rebuild_parameter"): _parameter,
+        ("collections", "OrderedDict"): _make_dictionary,
+        ("torch._utils", "_rebuild_tensor_v2"): _rebuild_view,
+        ("torch._utils", "_rebuild_parameter"): _unwrap_parameter,
     }
 )
 
 
-def _located(
+def _locate(
     path: Path, file: IO[bytes], name: str, view: _View, entries: Mapping[str, zipfile.ZipInfo]
 ) -> StoredTensor:
     """Return a tensor with the place of its bytes, which must be in order and uncompressed, as torch writes them."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MIN_FIRST = 0.10  # trained heads reach 0.5 to 0.8; one trained on 5 000 samples for minutes 0.34
-SURE = 2.0  # standard errors by which a reading must be better than the stated one
+MIN_STANDARD_ERRORS = 2.0  # standard errors by which a reading must be better than the stated one
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class TrialAcceptance:
     @property
     def least(self) -> float:
         """The share `first` that a head must reach; below it, the head does not know this target."""
-        return max(MIN_FIRST, self.commonest_share + SURE * self.first_error)
+        return max(MIN_FIRST, self.commonest_share + MIN_STANDARD_ERRORS * self.first_error)
 
     @property
     def knows_target(self) -> bool:
@@ -74,9 +74,9 @@ def sum_acceptance(counts: Iterable[tuple[int, Sequence[int]]], tokens: Iterable
 
 def has_better_first_token(other: TrialAcceptance, stated: TrialAcceptance) -> bool:
     """Return whether this reading's first drafted token is accepted significantly more often."""
-    return other.first - stated.first > SURE * math.hypot(other.first_error, stated.first_error)
+    return other.first - stated.first > MIN_STANDARD_ERRORS * math.hypot(other.first_error, stated.first_error)
 
 
 def has_longer_acceptance(other: TrialAcceptance, stated: TrialAcceptance) -> bool:
     """Return whether this reading's acceptance length is significantly higher."""
-    return other.length - stated.length > SURE * math.hypot(other.length_error, stated.length_error)
+    return other.length - stated.length > MIN_STANDARD_ERRORS * math.hypot(other.length_error, stated.length_error)

@@ -12,7 +12,9 @@ from eaglelocal.errors import ModelFileError
 from eaglelocal.hub.heads.safetensors_files import Ints, StoredTensor
 
 
-def target_tokens(d2t: StoredTensor | None, t2d: StoredTensor | None, *, num_rows: int, num_tokens: int) -> Ints | None:
+def map_target_tokens(
+    d2t: StoredTensor | None, t2d: StoredTensor | None, *, num_rows: int, num_tokens: int
+) -> Ints | None:
     """Return the target token of each output row [num_rows]; None where row i is token i, for all of them.
 
     >>> target_tokens(None, None, num_rows=8, num_tokens=8) is None
@@ -28,24 +30,24 @@ def target_tokens(d2t: StoredTensor | None, t2d: StoredTensor | None, *, num_row
     if len(offsets) != num_rows:
         raise ModelFileError(f"d2t has {len(offsets)} entries, the head drafts {num_rows} tokens")
     marked = None if t2d is None else np.flatnonzero(t2d.integers().reshape(-1))
-    tokens = _tokens(offsets, marked, num_tokens)
+    tokens = _decode_offsets(offsets, marked, num_tokens)
     if num_rows == num_tokens and (tokens == np.arange(num_rows)).all():
         return None
     return tokens
 
 
-def _tokens(offsets: Ints, marked: Ints | None, num_tokens: int) -> Ints:
+def _decode_offsets(offsets: Ints, marked: Ints | None, num_tokens: int) -> Ints:
     """Return the target tokens of offsets, which are usual; of absolute ids only where t2d proves that they are."""
     problems = []
     for tokens in (offsets + np.arange(len(offsets)), offsets):
-        problem = _problem(tokens, marked, num_tokens)
+        problem = _find_problem(tokens, marked, num_tokens)
         if not problem and (tokens is not offsets or marked is not None):
             return tokens
         problems.append(problem)
     raise ModelFileError(f"d2t is damaged or of another head: {problems[0]}", hint="fetch the head again")
 
 
-def _problem(tokens: Ints, marked: Ints | None, num_tokens: int) -> str:
+def _find_problem(tokens: Ints, marked: Ints | None, num_tokens: int) -> str:
     if tokens.min() < 0 or tokens.max() >= num_tokens:
         return f"it names tokens {tokens.min()} to {tokens.max()} of {num_tokens}"
     ordered = np.sort(tokens)

@@ -62,7 +62,7 @@ def encode(values: Floats, kind: GgmlType, name: str) -> Bytes:
     return np.ascontiguousarray(encoded).reshape(-1).view(np.uint8)
 
 
-def interleaved(source: StoredTensor, head_dim: int) -> Rows:
+def interleave_rows(source: StoredTensor, head_dim: int) -> Rows:
     """Return a reader of rows of queries or keys in llama.cpp's order.
 
     Within each head, row i and row i + d/2 become 2i and 2i + 1.
@@ -76,7 +76,7 @@ def interleaved(source: StoredTensor, head_dim: int) -> Rows:
     return rows
 
 
-def scaled_columns(source: StoredTensor, gains: Floats | None, *, num_columns: int) -> Rows:
+def scale_columns(source: StoredTensor, gains: Floats | None, *, num_columns: int) -> Rows:
     """Return a reader of fc with each tap's gains in its columns, and columns of zeros up to `num_columns`."""
 
     def rows(first: int, end: int) -> Floats:

@@ -23,8 +23,8 @@ from eaglelocal.gguf.values import Scalar, ValueType
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries, max_file_bytes
 from eaglelocal.hub.inflation.demo_sizes import HEAD_DIM, DemoShape, DemoSize, choose_head, choose_target
 from eaglelocal.hub.inflation.ggml_blocks import Floats, RandomPool
-from eaglelocal.hub.inflation.patch_matrix import Patch, Patchwork, filled, vector, zeros
-from eaglelocal.hub.inflation.widen import Growth, attention, feed_forward
+from eaglelocal.hub.inflation.patch_matrix import Patch, Patchwork, make_patch, make_vector, make_zero_patch
+from eaglelocal.hub.inflation.widen import Growth, widen_attention, widen_feed_forward
 
 INFLATED_FROM_KEY = "eaglelocal.inflated_from"
 _FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 7, "bf16": 32}
@@ -42,7 +42,7 @@ class EmbeddedSource:
         return read_tensor(self.header.path, self.header, name)
 
     def vector_if_there(self, name: str) -> list[StreamedTensor]:
-        return [vector(name, self(name))] if name in self.header.tensors else []
+        return [make_vector(name, self(name))] if name in self.header.tensors else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def plan_inflation(reference: DemoSize, source_target: Path, source_head: Path) 
     target, head = EmbeddedSource(read_header(source_target)), EmbeddedSource(read_header(source_head))
     model, eagle = ModelInfo.from_header(target.header), EagleInfo.from_header(head.header)
     check_pair(eagle, model)
-    small, small_head = target_shape(model), head_shape(eagle)
+    small, small_head = read_target_shape(model), read_head_shape(eagle)
     growth = Growth(small, choose_target(reference.num_parameters, small))
     draft_vocab = eagle.draft_vocab or eagle.n_vocab
     head_growth = Growth(small_head, choose_head(growth.new, small_head, draft_vocab))
@@ -88,7 +88,7 @@ def plan_inflation(reference: DemoSize, source_target: Path, source_head: Path) 
     )
 
 
-def target_shape(model: ModelInfo) -> DemoShape:
+def read_target_shape(model: ModelInfo) -> DemoShape:
     heads, kv_heads, ffn = set(model.n_head), set(model.n_kv_head), set(model.n_ff)
     if model.architecture != "llama" or len(heads) + len(kv_heads) + len(ffn) != 3:
         raise IncompatibleError(f"cannot inflate {model.name}: only llama models with equal layers can grow")
@@ -97,7 +97,7 @@ def target_shape(model: ModelInfo) -> DemoShape:
     return shape
 
 
-def head_shape(eagle: EagleInfo) -> DemoShape:
+def read_head_shape(eagle: EagleInfo) -> DemoShape:
     if eagle.norm_before_fc:  # its norm spans all taps with the head's eps, which growth would change
         raise IncompatibleError(f"cannot inflate {eagle.name}: heads with norm_before_fc cannot grow exactly")
     shape = DemoShape(eagle.width, 1, eagle.n_ff, eagle.n_head, eagle.n_kv_head, eagle.n_vocab)
@@ -142,14 +142,14 @@ def _with_copies(source: EmbeddedSource, changed: list[KeyValue]) -> list[KeyVal
     return [*changed, *copy_entries(source.header, without=frozenset(entry.key for entry in changed))]
 
 
-def _scalar(source: EmbeddedSource, key: str) -> float:
+def _read_number(source: EmbeddedSource, key: str) -> float:
     value: Scalar | object = source.header.metadata.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise IncompatibleError(f"{source.header.path.name}: {key} is {value!r}, not a number")
     return float(value)
 
 
-def _streamed(parts: Iterator[Patchwork | StreamedTensor], pool: RandomPool) -> list[StreamedTensor]:
+def _make_tensors(parts: Iterator[Patchwork | StreamedTensor], pool: RandomPool) -> list[StreamedTensor]:
     return [part.tensor(pool) if isinstance(part, Patchwork) else part for part in parts]
 
 
@@ -167,9 +167,9 @@ class _TargetPlan:
     reference: DemoSize
 
     def file(self, pool: RandomPool) -> FilePlan:
-        tensors = _streamed(self._tensors(), pool)
+        tensors = _make_tensors(self._tensors(), pool)
         _check_all_used(self.source, tensors)
-        eps = _scalar(self.source, f"llama.{_EPS}") * self.growth.eps_factor
+        eps = _read_number(self.source, f"llama.{_EPS}") * self.growth.eps_factor
         name = f"{self.model.name} at the cost of a {self.reference.label} model"
         changed = _label_entries(self.source, self.reference, name)
         changed += _shape_entries("llama", self.growth.new, eps)
@@ -188,8 +188,8 @@ class _TargetPlan:
         weights = None if appended else self.source
         for norm in (f"{prefix}.attn_norm.weight", f"{prefix}.ffn_norm.weight"):
             yield self.growth.norm(norm, weights(norm) if weights else None)
-        yield from attention(prefix, self.growth, self.growth.stream, weights)
-        yield from feed_forward(prefix, self.growth, weights)
+        yield from widen_attention(prefix, self.growth, self.growth.stream, weights)
+        yield from widen_feed_forward(prefix, self.growth, weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class _HeadPlan:
     reference: DemoSize
 
     def file(self, pool: RandomPool) -> FilePlan:
-        tensors = _streamed(self._tensors(), pool)
+        tensors = _make_tensors(self._tensors(), pool)
         _check_all_used(self.source, tensors)
         name = f"draft head of the {self.eagle.name} at the cost of a {self.reference.label} model's"
         changed = _label_entries(self.source, self.reference, name)
@@ -222,8 +222,8 @@ class _HeadPlan:
         for norm in ("output_norm", "blk.0.attn_norm", "blk.0.attn_norm_2", "blk.0.ffn_norm"):
             yield self.growth.norm(f"{norm}.weight", self.source(f"{norm}.weight"))
         yield from self.source.vector_if_there(_ROPE)
-        yield from attention("blk.0", self.growth, self.growth.pair, self.source)
-        yield from feed_forward("blk.0", self.growth, self.source)
+        yield from widen_attention("blk.0", self.growth, self.growth.pair, self.source)
+        yield from widen_feed_forward("blk.0", self.growth, self.source)
         if self.eagle.draft_vocab is not None:
             yield self._vocabulary_map()
 
@@ -243,8 +243,10 @@ class _HeadPlan:
         gain = np.float32(self.target_growth.norm_gain if self.eagle.fc_norm else 1.0)
         patches: list[Patch] = []
         for tap in range(values.shape[1] // old):
-            patches.append(zeros(self.growth.old.width, tap * new, self.growth.new.width - self.growth.old.width, old))
-            patches.append(filled(0, tap * new, values[:, tap * old : (tap + 1) * old] * gain))
+            patches.append(
+                make_zero_patch(self.growth.old.width, tap * new, self.growth.new.width - self.growth.old.width, old)
+            )
+            patches.append(make_patch(0, tap * new, values[:, tap * old : (tap + 1) * old] * gain))
         return Patchwork("fc.weight", self.growth.new.width, 3 * new, patches)
 
     def _vocabulary_map(self) -> StreamedTensor:

@@ -14,8 +14,8 @@ from eaglelocal.gguf.head_requantization import BEST_TYPE
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import EAGLE, ModelShape
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.inflation.blueprint import head_shape, target_shape
-from eaglelocal.hub.inflation.demo_sizes import HEAD_DIM, DemoSize, choose_head, choose_target, head_parameters
+from eaglelocal.hub.inflation.blueprint import read_head_shape, read_target_shape
+from eaglelocal.hub.inflation.demo_sizes import HEAD_DIM, DemoSize, choose_head, choose_target, count_head_parameters
 from eaglelocal.hub.inflation.demo_sizes import DemoShape as Proportions
 
 
@@ -32,23 +32,23 @@ def plan_demo(size: DemoSize, source_target: Path, source_head: Path) -> Planned
     """Return the pair's shapes. Raises ModelFileError or IncompatibleError where the sources cannot be inflated."""
     model = ModelInfo.from_header(read_header(source_target))
     eagle = EagleInfo.from_header(read_header(source_head))
-    small = target_shape(model)
+    small = read_target_shape(model)
     grown = choose_target(size.num_parameters, small)
     draft_vocab = eagle.draft_vocab or eagle.n_vocab
-    head = choose_head(grown, head_shape(eagle), draft_vocab)
-    embedding = bytes_of(size.type, grown.vocab * grown.width)
-    head_values = head_parameters(head, grown.width, draft_vocab)
-    target = _shape(
+    head = choose_head(grown, read_head_shape(eagle), draft_vocab)
+    embedding = count_bytes(size.type, grown.vocab * grown.width)
+    head_values = count_head_parameters(head, grown.width, draft_vocab)
+    target = _make_shape(
         "llama",
         grown,
-        weights_bytes=bytes_of(size.type, grown.num_parameters),
+        weights_bytes=count_bytes(size.type, grown.num_parameters),
         embedding_bytes=embedding,
         max_context=model.context_length,
     )
     looked_up = head.vocab * head.width
-    lent = min(bytes_of(kind, looked_up) for kind in (size.type, "q8_0"))
-    read = min(bytes_of(kind, head_values - looked_up) for kind in (size.type, BEST_TYPE))
-    drafting = _shape(
+    lent = min(count_bytes(kind, looked_up) for kind in (size.type, "q8_0"))
+    read = min(count_bytes(kind, head_values - looked_up) for kind in (size.type, BEST_TYPE))
+    drafting = _make_shape(
         EAGLE,
         head,
         weights_bytes=lent + read,  # of the lighter copy that is loaded (gguf/head_requantization.py)
@@ -58,12 +58,12 @@ def plan_demo(size: DemoSize, source_target: Path, source_head: Path) -> Planned
     return PlannedDemo(target, drafting, grown.num_parameters)
 
 
-def bytes_of(type_name: str, num_values: int) -> int:
+def count_bytes(type_name: str, num_values: int) -> int:
     kind = GGML_TYPES_BY_NAME[type_name.upper()]
     return num_values // kind.block_elements * kind.block_bytes
 
 
-def _shape(
+def _make_shape(
     architecture: str, shape: Proportions, *, weights_bytes: int, embedding_bytes: int, max_context: int
 ) -> ModelShape:
     is_head = architecture == EAGLE

@@ -139,7 +139,7 @@ def _target_candidates(num_parameters: int, source: DemoShape) -> Iterator[tuple
     for width, layers, ffn, kv_heads in _REAL:
         for num_layers in range(max(source.layers, layers // 2), 2 * layers + 1):
             bare = DemoShape(width, num_layers, 0, width // HEAD_DIM, kv_heads, source.vocab)
-            fitted = _rounded((num_parameters - bare.num_parameters) / (3 * width * num_layers))
+            fitted = _round_to_step((num_parameters - bare.num_parameters) / (3 * width * num_layers))
             if fitted <= 0:
                 continue
             shape = DemoShape(width, num_layers, fitted, bare.heads, kv_heads, source.vocab)
@@ -147,7 +147,7 @@ def _target_candidates(num_parameters: int, source: DemoShape) -> Iterator[tuple
                 yield 2 * abs(math.log(num_layers / layers)) + abs(math.log(fitted / ffn)), shape
 
 
-def head_parameters(shape: DemoShape, target_width: int, draft_vocab: int) -> int:
+def count_head_parameters(shape: DemoShape, target_width: int, draft_vocab: int) -> int:
     """Return the parameters in the matrices of an EAGLE-3 head with its own embeddings and output.
 
     Its attention reads twice the width.
@@ -170,17 +170,17 @@ def _head_candidates(
 ) -> Iterator[tuple[float, DemoShape]]:
     for width in range(source.width, 4 * target.width + 1, _STEP):
         heads = width // HEAD_DIM
-        kv_heads = _kv_heads(heads, source)
+        kv_heads = _choose_kv_heads(heads, source)
         if kv_heads is None or (width > 1024 and heads % 4):  # large heads come in groups of four
             continue
         bare = DemoShape(width, 1, 0, heads, kv_heads, source.vocab)
-        ffn = _rounded((budget - head_parameters(bare, target.width, draft_vocab)) / (3 * width))
+        ffn = _round_to_step((budget - count_head_parameters(bare, target.width, draft_vocab)) / (3 * width))
         if ffn >= source.ffn:
             unlike = abs(math.log(ffn / (3.5 * width))) + abs(math.log(width / target.width))
             yield unlike, DemoShape(width, 1, ffn, heads, kv_heads, source.vocab)
 
 
-def _kv_heads(heads: int, source: DemoShape) -> int | None:
+def _choose_kv_heads(heads: int, source: DemoShape) -> int | None:
     """Return a number of KV heads that makes groups of about four and has room for the source's heads; None: none."""
     fitting = [
         count for count in range(source.kv_heads, heads + 1) if heads % count == 0 and heads // count >= source.group
@@ -188,5 +188,5 @@ def _kv_heads(heads: int, source: DemoShape) -> int | None:
     return min(fitting, key=lambda count: abs(heads / count - 4)) if fitting else None
 
 
-def _rounded(value: float) -> int:
+def _round_to_step(value: float) -> int:
     return round(value / _STEP) * _STEP

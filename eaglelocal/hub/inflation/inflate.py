@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import write_streamed
 from eaglelocal.hub.inflation.blueprint import Blueprint, FilePlan, plan_inflation
 from eaglelocal.hub.inflation.demo_sizes import DEFAULT_SIZE, DemoSize, parse_demo_reference
+from eaglelocal.probe.probe import free_bytes
 
 __all__ = ["DEFAULT_SIZE", "DemoSize", "InflatedPaths", "inflate", "inflated_paths", "parse_demo_reference"]
 
@@ -48,10 +48,6 @@ class InflatedPaths:
         return self.target.is_file() and self.head.is_file()
 
 
-def free_disk_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
-
-
 def _no_progress(fraction: float, what: str) -> None:
     pass
 
@@ -63,7 +59,7 @@ def inflate(
     source_head: Path,
     folder: Path,
     on_progress: Progress = _no_progress,
-    free_bytes: Callable[[Path], int] = free_disk_bytes,
+    free_bytes: Callable[[Path], int] = free_bytes,
 ) -> InflatedPaths:
     """Return the inflated pair, written now unless it is there already.
 
@@ -72,13 +68,13 @@ def inflate(
     """
     paths = inflated_paths(reference, source_target=source_target, source_head=source_head, folder=folder)
     if paths.complete:
-        _tidy(folder)
+        _remove_leftovers(folder)
         return paths
-    with _lock_file(folder) as lock, _only_writer(folder, lock):
+    with _open_lock(folder) as lock, _hold_lock(folder, lock):
         if not paths.complete:  # the process that held the lock may have written it
             blueprint = plan_inflation(reference, source_target, source_head)
             _check_disk(blueprint, reference, free_bytes(folder))
-            _write_pair(blueprint, paths, _Tally(blueprint, reference, on_progress))
+            _write_pair(blueprint, paths, _WriteProgress(blueprint, reference, on_progress))
     return paths
 
 
@@ -86,18 +82,18 @@ def inflated_paths(reference: DemoSize, *, source_target: Path, source_head: Pat
     """Return the paths of the pair, written or not."""
     digest = hashlib.sha256(METHOD.encode())
     for source in (source_target, source_head):
-        digest.update(_content_digest(source))
+        digest.update(_hash_content(source))
     stem = f"demo-{reference.slug}-{digest.hexdigest()[:12]}"
     return InflatedPaths(folder / f"{stem}.gguf", folder / f"{stem}-head.gguf")
 
 
-def _content_digest(path: Path) -> bytes:
+def _hash_content(path: Path) -> bytes:
     read_header(path, keys=())  # raises on a missing or damaged source
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def _lock_file(folder: Path) -> IO[str]:
+def _open_lock(folder: Path) -> IO[str]:
     try:
         make_folder(folder, SHARED)
         return (folder / _LOCK).open("w")
@@ -108,7 +104,7 @@ def _lock_file(folder: Path) -> IO[str]:
 
 
 @contextmanager
-def _only_writer(folder: Path, lock: IO[str]) -> Iterator[None]:
+def _hold_lock(folder: Path, lock: IO[str]) -> Iterator[None]:
     """Hold the lock of this folder, and clear its partial files. The lock ends with the process, however that ends."""
     fcntl.flock(lock, fcntl.LOCK_EX)
     _remove_partial(folder)
@@ -118,11 +114,11 @@ def _only_writer(folder: Path, lock: IO[str]) -> Iterator[None]:
         _remove_partial(folder)
 
 
-def _tidy(folder: Path) -> None:
+def _remove_leftovers(folder: Path) -> None:
     """Remove what a killed process left, gigabytes that nothing else would remove; nothing while a process writes."""
     if not any(folder.glob(_PARTIALS)):
         return
-    with suppress(ResourceError, BlockingIOError), _lock_file(folder) as lock:
+    with suppress(ResourceError, BlockingIOError), _open_lock(folder) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove_partial(folder)
 
@@ -143,8 +139,8 @@ def _check_disk(blueprint: Blueprint, reference: DemoSize, free_bytes: int) -> N
         )
 
 
-def _write_pair(blueprint: Blueprint, paths: InflatedPaths, tally: _Tally) -> None:
-    partial = InflatedPaths(_partial(paths.target), _partial(paths.head))
+def _write_pair(blueprint: Blueprint, paths: InflatedPaths, tally: _WriteProgress) -> None:
+    partial = InflatedPaths(_make_partial_path(paths.target), _make_partial_path(paths.head))
     _write(blueprint.head, partial.head, tally)
     _write(blueprint.target, partial.target, tally)
     check_pair(EagleInfo.from_header(read_header(partial.head)), ModelInfo.from_header(read_header(partial.target)))
@@ -152,11 +148,11 @@ def _write_pair(blueprint: Blueprint, paths: InflatedPaths, tally: _Tally) -> No
     flush_and_rename(partial.target, paths.target)
 
 
-def _partial(path: Path) -> Path:
+def _make_partial_path(path: Path) -> Path:
     return path.with_name(path.name + _TEMPORARY)
 
 
-class _Tally:
+class _WriteProgress:
     """A sum of what was written, for the progress bar."""
 
     def __init__(self, blueprint: Blueprint, reference: DemoSize, on_progress: Progress) -> None:
@@ -170,7 +166,7 @@ class _Tally:
         self._on_progress(self._done_bytes / self._total_bytes, self._what)
 
 
-def _write(plan: FilePlan, path: Path, tally: _Tally) -> None:
+def _write(plan: FilePlan, path: Path, tally: _WriteProgress) -> None:
     try:
         write_streamed(path, plan.architecture, entries=plan.entries, tensors=plan.tensors, on_bytes=tally.add)
     except OSError as error:

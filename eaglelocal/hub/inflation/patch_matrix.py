@@ -28,11 +28,11 @@ class Patch:
     values: Floats | None = None  # [rows, columns]
 
 
-def zeros(row: int, column: int, rows: int, columns: int) -> Patch:
+def make_zero_patch(row: int, column: int, rows: int, columns: int) -> Patch:
     return Patch(row, column, max(rows, 0), max(columns, 0))
 
 
-def filled(row: int, column: int, values: Floats) -> Patch:
+def make_patch(row: int, column: int, values: Floats) -> Patch:
     return Patch(row, column, values.shape[0], values.shape[1], values)
 
 
@@ -85,7 +85,7 @@ class _Stamp:
         piece[top - first : bottom - first, self.start : self.start + self.encoded.shape[1]] = self.encoded[rows]
 
 
-def vector(name: str, values: Floats) -> StreamedTensor:
+def make_vector(name: str, values: Floats) -> StreamedTensor:
     """Return a one-dimensional tensor, such as a norm, in F32."""
     raw = encode(values.reshape(1, -1), "f32").reshape(-1)
     return StreamedTensor(name, (values.size,), ggml_type("f32"), lambda: iter((raw,)))

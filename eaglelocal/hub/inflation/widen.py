@@ -19,7 +19,7 @@ import numpy as np
 from eaglelocal.gguf.writer import StreamedTensor
 from eaglelocal.hub.inflation.demo_sizes import HEAD_DIM, DemoShape
 from eaglelocal.hub.inflation.ggml_blocks import Floats
-from eaglelocal.hub.inflation.patch_matrix import Patch, Patchwork, filled, vector, zeros
+from eaglelocal.hub.inflation.patch_matrix import Patch, Patchwork, make_patch, make_vector, make_zero_patch
 
 Weights = Callable[[str], Floats]
 
@@ -67,19 +67,19 @@ class Growth:
         gains = np.ones(self.new.width, np.float32)
         if values is not None:
             gains[: values.size] = values
-        return vector(name, gains * np.float32(self.norm_gain))
+        return make_vector(name, gains * np.float32(self.norm_gain))
 
     def embeddings(self, name: str, values: Floats) -> Patchwork:
         """Return the embeddings, a row for each token; the appended channels start at zero and stay there."""
         rows, width = values.shape
-        patches = [zeros(0, width, rows, self.new.width - width), filled(0, 0, values)]
+        patches = [make_zero_patch(0, width, rows, self.new.width - width), make_patch(0, 0, values)]
         return Patchwork(name, rows, self.new.width, patches)
 
     def output(self, name: str, values: Floats) -> Patchwork:
-        return Patchwork(name, values.shape[0], self.new.width, [filled(0, 0, values)])
+        return Patchwork(name, values.shape[0], self.new.width, [make_patch(0, 0, values)])
 
 
-def attention(
+def widen_attention(
     prefix: str, growth: Growth, inputs: Sequence[ColumnRange], weights: Weights | None
 ) -> Iterator[Patchwork]:
     """Yield q, k, v and output of a layer; without weights, of an appended one that adds nothing."""
@@ -87,7 +87,7 @@ def attention(
     kept_keys = old.kv_heads * HEAD_DIM if weights else 0
     queries, keys = new.heads * HEAD_DIM, new.kv_heads * HEAD_DIM
     columns = inputs[-1].new + new.width
-    silent = [zeros(kept_keys, span.new, keys - kept_keys, span.width) for span in inputs]
+    silent = [make_zero_patch(kept_keys, span.new, keys - kept_keys, span.width) for span in inputs]
     query_patches: list[Patch] = []
     key_patches: list[Patch] = []
     output_patches: list[Patch] = []
@@ -102,30 +102,30 @@ def attention(
     yield Patchwork(f"{prefix}.attn_output.weight", new.width, queries, output_patches)
 
 
-def feed_forward(prefix: str, growth: Growth, weights: Weights | None) -> Iterator[Patchwork]:
+def widen_feed_forward(prefix: str, growth: Growth, weights: Weights | None) -> Iterator[Patchwork]:
     """Yield gate, up and down of a layer; without weights, of an appended one that adds nothing."""
     new, old = growth.new, growth.old
     kept = old.ffn if weights else 0
-    silent = [zeros(kept, 0, new.ffn - kept, old.width)]
+    silent = [make_zero_patch(kept, 0, new.ffn - kept, old.width)]
     gate_patches: list[Patch] = []
     down_patches: list[Patch] = []
     if weights:
-        gate_patches = [filled(0, 0, weights(f"{prefix}.ffn_gate.weight"))]
-        silent.append(filled(0, 0, weights(f"{prefix}.ffn_up.weight")))
+        gate_patches = [make_patch(0, 0, weights(f"{prefix}.ffn_gate.weight"))]
+        silent.append(make_patch(0, 0, weights(f"{prefix}.ffn_up.weight")))
         down = weights(f"{prefix}.ffn_down.weight")
-        down_patches = [zeros(old.width, 0, new.width - old.width, kept), filled(0, 0, down)]
+        down_patches = [make_zero_patch(old.width, 0, new.width - old.width, kept), make_patch(0, 0, down)]
     yield Patchwork(f"{prefix}.ffn_gate.weight", new.ffn, new.width, gate_patches)
     yield Patchwork(f"{prefix}.ffn_up.weight", new.ffn, new.width, silent)
     yield Patchwork(f"{prefix}.ffn_down.weight", new.width, new.ffn, down_patches)
 
 
 def _rows_from(values: Floats, inputs: Sequence[ColumnRange]) -> list[Patch]:
-    return [filled(0, span.new, values[:, span.old : span.old + span.width]) for span in inputs]
+    return [make_patch(0, span.new, values[:, span.old : span.old + span.width]) for span in inputs]
 
 
 def _query_patches(growth: Growth, inputs: Sequence[ColumnRange], values: Floats) -> list[Patch]:
     return [
-        filled(
+        make_patch(
             growth.head_row(head),
             span.new,
             values[head * HEAD_DIM : (head + 1) * HEAD_DIM, span.old : span.old + span.width],
@@ -138,8 +138,8 @@ def _query_patches(growth: Growth, inputs: Sequence[ColumnRange], values: Floats
 def _output_patches(growth: Growth, values: Floats) -> list[Patch]:
     """Return the output's patches: zeros for appended heads of a source head's group, which see real values."""
     shared = growth.old.kv_heads * growth.new.group * HEAD_DIM
-    patches = [zeros(0, 0, growth.new.width, shared)]
+    patches = [make_zero_patch(0, 0, growth.new.width, shared)]
     for head in range(growth.old.heads):
         columns = values[:, head * HEAD_DIM : (head + 1) * HEAD_DIM]
-        patches.append(filled(0, growth.head_row(head), columns))
+        patches.append(make_patch(0, growth.head_row(head), columns))
     return patches

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.model_task import ModelTask
-from eaglelocal.hub.repo_builds import quant_of
+from eaglelocal.hub.repo_builds import parse_quant
 from eaglelocal.server.dependencies import ServerState
 from eaglelocal.server.http_errors import PERMISSION, Problem
 from eaglelocal.server.loaded_models import Loaded
@@ -151,7 +151,7 @@ def running_card(loaded: Loaded) -> Running:
 
 def details_of(name: str, info: EngineInfo | None) -> Details:
     family = info.architecture if info is not None else ""
-    return Details(family=family, families=[family] if family else [], quantization_level=quant_of(name))
+    return Details(family=family, families=[family] if family else [], quantization_level=parse_quant(name))
 
 
 def capabilities_of(models: ModelManager, name: str) -> list[str]:

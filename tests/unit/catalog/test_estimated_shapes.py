@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.catalog.catalog import Catalog, load_catalog
-from eaglelocal.catalog.estimated_shapes import expert_share, shape_of_draft, shape_of_mtp, shape_of_target
+from eaglelocal.catalog.estimated_shapes import (
+    compute_expert_share,
+    estimate_draft_shape,
+    estimate_mtp_shape,
+    estimate_target_shape,
+)
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 
@@ -21,7 +26,7 @@ def catalog() -> Catalog:
 
 def shape(catalog: Catalog, target: str, quant: str) -> ModelShape:
     entry = catalog.target(target)
-    return shape_of_target(entry.outline, quant, entry.quantizations[quant].num_bytes)
+    return estimate_target_shape(entry.outline, quant, entry.quantizations[quant].num_bytes)
 
 
 @pytest.mark.parametrize(
@@ -89,22 +94,22 @@ def test_few_experts_are_read(catalog: Catalog) -> None:
 )
 def test_experts_of_some_layers(catalog: Catalog, target: str, in_experts_b: float, in_embeddings_b: float) -> None:
     outline = catalog.target(target).outline
-    assert expert_share(outline) == pytest.approx(in_experts_b / (outline.parameters_b - in_embeddings_b))
+    assert compute_expert_share(outline) == pytest.approx(in_experts_b / (outline.parameters_b - in_embeddings_b))
 
 
 def test_heads(catalog: Catalog) -> None:
     target = catalog.target("qwen3-8b").outline
-    head = shape_of_draft(catalog.drafts["e3-qwen3-8b-angelslim"], target)
+    head = estimate_draft_shape(catalog.drafts["e3-qwen3-8b-angelslim"], target)
     assert head is not None and head.is_head
     assert 2 * head.kv_values_per_token == 4096  # bytes of a token in f16, as published
     published = catalog.drafts["e3-qwen3-8b-angelslim"].sizes["q8_0"]
     assert head.weights_bytes == pytest.approx(published * 4.5 / 8.5, abs=1), "it is loaded as a copy in four bits"
-    assert shape_of_draft(catalog.drafts["e3-qwen3-next-80b-specforge"], target) is None  # nobody told its size
+    assert estimate_draft_shape(catalog.drafts["e3-qwen3-next-80b-specforge"], target) is None  # nobody told its size
 
 
 def test_an_mtp_layer_is_as_large_as_what_it_adds_to_a_published_file(catalog: Catalog) -> None:
     outline = catalog.target("qwen3.6-27b").outline
-    layer = shape_of_mtp(outline, shape(catalog, "qwen3.6-27b", "Q4_K_M"))
+    layer = estimate_mtp_shape(outline, shape(catalog, "qwen3.6-27b", "Q4_K_M"))
     entry = catalog.drafts["mtp-qwen3.6-27b"]
     assert layer.weights_bytes == pytest.approx(entry.sizes["file"], rel=0.15)
     assert 2 * layer.kv_values_per_token == entry.kv_bytes_per_token
@@ -113,11 +118,11 @@ def test_an_mtp_layer_is_as_large_as_what_it_adds_to_a_published_file(catalog: C
 
 def test_a_small_model_keeps_what_is_published(catalog: Catalog) -> None:
     target = catalog.target("qwen3-8b").outline
-    small = shape_of_draft(catalog.drafts["plain-qwen3-0.6b"], target)
+    small = estimate_draft_shape(catalog.drafts["plain-qwen3-0.6b"], target)
     assert small is not None and not small.is_head
     assert 2 * small.kv_values_per_token == 114688
     for draft in catalog.drafts.values():
-        drawn = shape_of_draft(draft, target) if draft.kind in ("draft_model", "eagle3") else None
+        drawn = estimate_draft_shape(draft, target) if draft.kind in ("draft_model", "eagle3") else None
         if drawn is not None:
             kept = 2 * drawn.kv_values_per_token
             assert draft.kv_bytes_per_token is not None

@@ -220,6 +220,6 @@ def test_a_conversation_that_is_removed_stays_removed(tmp_path: Path, synced: li
 
 def test_the_name_of_a_download_outlives_a_power_cut(tmp_path: Path, synced: list[int]) -> None:
     (tmp_path / "blob").write_text("model")
-    download._link(tmp_path / "blob", tmp_path / "snapshots" / "model.gguf")
+    download._make_link(tmp_path / "blob", tmp_path / "snapshots" / "model.gguf")
     assert (tmp_path / "snapshots" / "model.gguf").read_text() == "model"
     assert synced == inodes_of(tmp_path, tmp_path / "snapshots")

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from eaglelocal.cli.doctor import WIDTH, findings_lines, findings_object, summary
 from eaglelocal.doctor.checks import CHECKS, run_checks
 from eaglelocal.doctor.finding import Finding
-from eaglelocal.doctor.gather import gated_of
+from eaglelocal.doctor.gather import list_gated_repos
 from eaglelocal.doctor.gpu_parts import NEWER_HEADERS
 from eaglelocal.doctor.installation import DeviceFiles, Disk, Hub, Installation, LlamaTrial, NativePart, Port, Tools
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, System, Unified
-from eaglelocal.probe.visible_gpus import as_seen
+from eaglelocal.probe.visible_gpus import apply_visibility
 
 GIB = 1 << 30
 NODE = Path("/dev/dri/renderD128")
@@ -39,7 +39,7 @@ WELL = Installation(
     disks=(Disk(folder=Path("/cache/hub"), holds="downloads", free_bytes=100 * GIB),),
     hub=Hub(cache=Path("/cache/hub"), has_token=True),
     port=Port(number=8421),
-    wanted_version="0.3.36",
+    required_version="0.3.36",
 )
 MachineOf = Callable[[str], Machine]
 
@@ -166,7 +166,7 @@ def test_a_card_that_is_lent_to_a_virtual_machine_is_not_missed() -> None:
 def test_a_card_that_was_not_given_to_the_container(machine_of: MachineOf) -> None:
     facts = on(machine_of("container-without-nvml"))
     finding = found(facts, "gpu_driver")
-    assert finding.text == "NVIDIA GeForce RTX 3090 is there, but this container (docker) was not given it"
+    assert finding.text == "NVIDIA GeForce RTX 3090 is present, but this container (docker) has no access to it"
     assert (finding.level, finding.command) == ("warning", "docker run --gpus all ...")
     assert found(facts, "gpu_backend").level == "ok"  # another build would not help
 
@@ -185,7 +185,7 @@ def test_a_card_whose_driver_is_not_nvidias_or_does_not_answer(driver: str | Non
 
 
 def test_a_driver_that_hangs_and_a_card_that_fell_off_the_bus() -> None:
-    hangs = changed(WELL, unanswered=("NVIDIA's driver gave no answer in 8 s",))
+    hangs = changed(WELL, unanswered=("NVIDIA's driver did not answer within 8 s",))
     assert levels(hangs) == {"gpu_driver": "problem"}
     assert found(hangs, "gpu_driver").command == "nvidia-smi", "it may be slow, and nobody reboots on a guess"
     assert levels(changed(WELL, gpus=(Gpu(index=1, driver="550.120"),))) == {"gpu_driver": "problem"}
@@ -205,17 +205,17 @@ RADEON = Gpu(index=0, name="AMD Radeon RX 7900 XTX", vendor="amd", backends=("hi
 @pytest.mark.parametrize(
     ("files", "container", "backend", "text", "command"),
     [
-        (DeviceFiles(), "docker", "vulkan", "(docker) was not given it", "docker run --device /dev/dri ..."),
-        (DeviceFiles(), "podman", "hip", "not given it", "podman run --device /dev/dri --device /dev/kfd ..."),
-        (DeviceFiles(), "lxc", "hip", "(lxc) was not given it", ""),
+        (DeviceFiles(), "docker", "vulkan", "(docker) has no access to it", "docker run --device /dev/dri ..."),
+        (DeviceFiles(), "podman", "hip", "has no access to it", "podman run --device /dev/dri --device /dev/kfd ..."),
+        (DeviceFiles(), "lxc", "hip", "(lxc) has no access to it", ""),
         (
-            DeviceFiles(paths=(NODE,), closed=((NODE, "render"),)),
+            DeviceFiles(paths=(NODE,), inaccessible=((NODE, "render"),)),
             None,
             "vulkan",
             "the group render",
             "sudo usermod -aG",
         ),
-        (DeviceFiles(paths=(NODE,), closed=((NODE, "109"),)), "docker", "hip", "group 109", "--group-add 109"),
+        (DeviceFiles(paths=(NODE,), inaccessible=((NODE, "109"),)), "docker", "hip", "group 109", "--group-add 109"),
         (DeviceFiles(paths=(NODE,)), "docker", "vulkan", "does not see AMD Radeon RX 7900 XTX", "-DGGML_VULKAN=on"),
         (DeviceFiles(), None, "vulkan", "does not see AMD Radeon RX 7900 XTX", "-DGGML_VULKAN=on"),
         (None, None, "vulkan", "does not see AMD Radeon RX 7900 XTX", "-DGGML_VULKAN=on"),
@@ -234,16 +234,16 @@ def test_a_card_whose_files_are_closed_or_not_there(
 
 
 def test_a_device_that_only_llama_cpp_knows() -> None:
-    assert found(WELL, "gpu_backend").text == "no GPU that llama.cpp could use"
+    assert found(WELL, "gpu_backend").text == "there is no GPU that llama.cpp can use"
     seen = dataclasses.replace(WELL, trial=LlamaTrial(devices=("Vulkan0",)))
     assert found(seen, "gpu_backend").text == "llama.cpp sees Vulkan0"
 
 
 def test_what_a_build_for_vulkan_needs() -> None:
     wants = changed(WELL, gpus=(RADEON,))
-    missing = dataclasses.replace(wants, tools=dataclasses.replace(BUILT, missing_of_vulkan=("glslc",)))
+    missing = dataclasses.replace(wants, tools=dataclasses.replace(BUILT, missing_vulkan_parts=("glslc",)))
     assert found(missing, "toolkit").command == "sudo apt install libvulkan-dev glslc spirv-headers"
-    old = dataclasses.replace(wants, tools=dataclasses.replace(BUILT, missing_of_vulkan=(NEWER_HEADERS,)))
+    old = dataclasses.replace(wants, tools=dataclasses.replace(BUILT, missing_vulkan_parts=(NEWER_HEADERS,)))
     assert "vulkan.lunarg.com" in found(old, "toolkit").text and not found(old, "toolkit").command
     assert "toolkit" not in levels(wants)
 
@@ -251,17 +251,17 @@ def test_what_a_build_for_vulkan_needs() -> None:
 @pytest.mark.parametrize("value", ["", "-1", "7", "GPU-00000000"])
 def test_a_variable_that_hides_every_gpu(value: str, machine_of: MachineOf) -> None:
     machine = machine_of("rtx-3090")
-    facts = on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": value}), trial=LlamaTrial())
+    facts = on(apply_visibility(machine, {"CUDA_VISIBLE_DEVICES": value}), trial=LlamaTrial())
     assert found(facts, "hidden_gpus").command == "unset CUDA_VISIBLE_DEVICES"
     assert f"CUDA_VISIBLE_DEVICES={value!r}" in found(facts, "hidden_gpus").text
     assert not any("reinstall" in finding.command for finding in run_checks(facts))  # another build would see as little
     assert "gpu_devices" not in levels(facts)
-    assert "hidden_gpus" not in levels(on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": "0"})))
+    assert "hidden_gpus" not in levels(on(apply_visibility(machine, {"CUDA_VISIBLE_DEVICES": "0"})))
 
 
 def test_a_variable_that_leaves_a_gpu_is_meant(machine_of: MachineOf) -> None:
     machine = dataclasses.replace(machine_of("2x-rtx-4090"), llama_cpp=machine_of("rtx-3090").llama_cpp)
-    facts = on(as_seen(machine, {"CUDA_VISIBLE_DEVICES": "1"}), trial=LlamaTrial())
+    facts = on(apply_visibility(machine, {"CUDA_VISIBLE_DEVICES": "1"}), trial=LlamaTrial())
     assert "hidden_gpus" not in levels(facts)
     assert "does not see NVIDIA GeForce RTX 4090 (" in found(facts, "gpu_devices").text
 
@@ -323,8 +323,8 @@ def test_our_own_c_part() -> None:
 
 
 def test_a_build_that_reads_no_images_runs_texts() -> None:
-    finding = found(dataclasses.replace(WELL, trial=LlamaTrial(blindness="libmtmd is missing")), "images")
-    assert (finding.level, finding.text) == ("warning", "models cannot be shown images: libmtmd is missing")
+    finding = found(dataclasses.replace(WELL, trial=LlamaTrial(image_problem="libmtmd is missing")), "images")
+    assert (finding.level, finding.text) == ("warning", "models cannot read images: libmtmd is missing")
     assert "llama-cpp-python==0.3.36" in finding.command
 
 
@@ -360,7 +360,7 @@ def test_disks(disk: Disk, level: str) -> None:
         (Hub(cache=Path("/h")), "ok"),
         (Hub(cache=Path("/h"), gated=("meta-llama/Llama-3.1-8B-Instruct",)), "warning"),
         (Hub(cache=Path("/h"), gated=("google/gemma-3-4b-it",), has_token=True), "ok"),
-        (Hub(cache=Path("/h"), has_token=True, token_looks_wrong=True), "warning"),
+        (Hub(cache=Path("/h"), has_token=True, is_token_malformed=True), "warning"),
     ],
 )
 def test_a_token_is_missed_only_where_one_is_needed(hub: Hub, level: str) -> None:
@@ -370,7 +370,7 @@ def test_a_token_is_missed_only_where_one_is_needed(hub: Hub, level: str) -> Non
 
 
 def test_a_wrong_token_in_a_variable_is_not_mended_by_logging_in() -> None:
-    hub = Hub(cache=Path("/h"), has_token=True, token_looks_wrong=True, token_variable="HF_TOKEN")
+    hub = Hub(cache=Path("/h"), has_token=True, is_token_malformed=True, token_variable="HF_TOKEN")
     assert found(dataclasses.replace(WELL, hub=hub), "hub_token").command == "unset HF_TOKEN"
 
 
@@ -383,7 +383,7 @@ def test_which_references_are_gated() -> None:
         "/google/x",
         "./google/x",
     )
-    assert gated_of(references) == ("meta-llama/Llama-3.1-8B",)
+    assert list_gated_repos(references) == ("meta-llama/Llama-3.1-8B",)
 
 
 def test_what_the_hub_says_beside_its_token() -> None:
@@ -406,7 +406,7 @@ def test_stale_calibrations_are_named_with_their_build() -> None:
     one = ((Path("/s/a b.json"), "llama-cpp-python 0.3.30 (cpu)"),)
     facts = dataclasses.replace(WELL, stale_calibrations=one, current_build="llama-cpp-python 0.3.36 (cpu)")
     finding = found(facts, "calibration")
-    assert finding.text.startswith("a calibration is stale: measured with llama-cpp-python 0.3.30 (cpu), and now")
+    assert finding.text.startswith("a calibration is outdated: measured with llama-cpp-python 0.3.30 (cpu), now")
     assert (finding.level, finding.command) == ("warning", "(cd /s && rm 'a b.json')")
     two = tuple((Path(f"/my state/{i}.json"), "old") for i in range(2))
     finding = found(dataclasses.replace(WELL, stale_calibrations=two), "calibration")
@@ -440,7 +440,7 @@ def test_ports_and_leftovers() -> None:
 def test_limits_of_a_container(machine_of: MachineOf) -> None:
     facts = on(machine_of("cgroup-limited"))
     assert levels(facts) == {"memory": "warning", "threads": "warning"}
-    assert found(facts, "memory").text == "3.2 GiB of memory can be had: the cgroup allows 4.0 GiB of 256.0 GiB"
+    assert found(facts, "memory").text == "3.2 GiB of memory are free: the cgroup allows 4.0 GiB of 256.0 GiB"
     assert found(facts, "threads").text == "the cgroup grants 1.5 of 16 cores: llama.cpp gets 1 thread"
 
 

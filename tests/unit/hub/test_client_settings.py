@@ -12,7 +12,7 @@ import pytest
 
 from eaglelocal.errors import UsageError
 from eaglelocal.hub import client_settings
-from eaglelocal.hub.client_settings import check_settings, unused_settings
+from eaglelocal.hub.client_settings import check_settings, list_unused_settings
 
 UNUSABLE = [
     ("HF_ENDPOINT", "", "unset HF_ENDPOINT"),
@@ -114,9 +114,9 @@ def test_a_pipe_is_no_key_log_and_nobody_waits_for_its_reader(tmp_path: Path) ->
 
 
 def test_what_is_set_and_does_nothing_is_named() -> None:
-    assert unused_settings({}) == []
-    assert unused_settings({"HF_HUB_VERBOSITY": "debug", "HF_HUB_ENABLE_HF_TRANSFER": "0"}) == []
-    transfer, level = unused_settings({"HF_HUB_VERBOSITY": "loud", "HF_HUB_ENABLE_HF_TRANSFER": "1"})
+    assert list_unused_settings({}) == []
+    assert list_unused_settings({"HF_HUB_VERBOSITY": "debug", "HF_HUB_ENABLE_HF_TRANSFER": "0"}) == []
+    transfer, level = list_unused_settings({"HF_HUB_VERBOSITY": "loud", "HF_HUB_ENABLE_HF_TRANSFER": "1"})
     assert transfer.startswith("HF_HUB_ENABLE_HF_TRANSFER does nothing: ")
     assert level.startswith("HF_HUB_VERBOSITY is 'loud' and does nothing: ")
 
@@ -187,8 +187,9 @@ def test_what_the_client_logs_later_is_heard(tmp_path: Path) -> None:
 
 HOST = """
 import huggingface_hub
-from eaglelocal.hub.hub_errors import brief, gated, page
-print(page("a/b"), brief(OSError("no http://me:s3cret@127.0.0.1:9/x")), gated("a/b"), gated("a/b").hint)
+from eaglelocal.hub.hub_errors import make_gated_error, make_page_url, summarize_error
+error = summarize_error(OSError("no http://me:s3cret@127.0.0.1:9/x"))
+print(make_page_url("a/b"), error, make_gated_error("a/b"), make_gated_error("a/b").hint)
 """
 
 

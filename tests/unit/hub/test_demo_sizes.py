@@ -11,7 +11,7 @@ from eaglelocal.hub.inflation.demo_sizes import (
     DemoSize,
     choose_head,
     choose_target,
-    head_parameters,
+    count_head_parameters,
     parse_demo_reference,
 )
 
@@ -72,7 +72,7 @@ def test_well_known_sizes_look_like_their_models() -> None:
 def test_heads_weigh_what_real_heads_weigh(num_parameters: int) -> None:
     target = choose_target(num_parameters, SOURCE)
     head = choose_head(target, SOURCE_HEAD, SOURCE.vocab)
-    share = head_parameters(head, target.width, SOURCE.vocab) / target.num_parameters
+    share = count_head_parameters(head, target.width, SOURCE.vocab) / target.num_parameters
     assert 0.04 < share < 0.09
     assert head.holds(SOURCE_HEAD)
 

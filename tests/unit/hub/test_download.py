@@ -20,11 +20,11 @@ from eaglelocal.core.folders import make_folder
 from eaglelocal.errors import DownloadError, EagleLocalError, ResourceError, UsageError
 from eaglelocal.hub import download, hub_api
 from eaglelocal.hub.cached_files import HubReference
-from eaglelocal.hub.download import ByteCount, DownloadOrder, DownloadProgress, download_files, missing_bytes
-from eaglelocal.hub.hub_api import look_up
+from eaglelocal.hub.download import ByteCount, DownloadOrder, DownloadProgress, count_missing_bytes, download_files
+from eaglelocal.hub.download_orders import order_model
+from eaglelocal.hub.hub_api import fetch_repo
 from eaglelocal.hub.hub_cache import PARTIAL, find_partials, list_models, repo_folder
 from eaglelocal.hub.hub_errors import RetryPolicy
-from eaglelocal.hub.pull_plan import order_model
 
 REPO = "someone/tiny-GGUF"
 CONTENT = model_bytes(rows=8192)  # 2 MiB: several chunks of the client's and of the hub's
@@ -39,7 +39,7 @@ class Waits:
     slept_s: list[float] = field(default_factory=list)
 
     @property
-    def patience(self) -> RetryPolicy:
+    def retries(self) -> RetryPolicy:
         return RetryPolicy(waits_s=(1.0, 2.0, 4.0), sleep=self.slept_s.append, on_wait=self.said.append)
 
 
@@ -62,13 +62,13 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LoopbackHub
         yield hub
 
 
-def order_of(patience: RetryPolicy, repo: str = REPO, wanted: str | None = None) -> DownloadOrder:
-    return order_model(HubReference(repo, (repo,), wanted), patience)
+def order_of(retries: RetryPolicy, repo: str = REPO, wanted: str | None = None) -> DownloadOrder:
+    return order_model(HubReference(repo, (repo,), wanted), retries)
 
 
 def fetched(cache: Path, waits: Waits, repo: str = REPO, wanted: str | None = None) -> Path:
-    order = order_of(waits.patience, repo, wanted)
-    (path,) = download_files([order], cache, patience=waits.patience, on_progress=lambda progress: None)
+    order = order_of(waits.retries, repo, wanted)
+    (path,) = download_files([order], cache, retries=waits.retries, on_progress=lambda progress: None)
     return path
 
 
@@ -142,7 +142,7 @@ def test_a_file_too_large_for_one_answer_comes_in_several(
 def test_what_came_stays_for_the_next_call(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
     hub.faults.drops = [1_000_000, 0, 0, 0, 0]
     error = refusal(tmp_path, waits)
-    assert "connection" in error.message and "goes on" in error.hint
+    assert "connection" in error.message and "resumes" in error.hint
     (partial,) = find_partials(tmp_path)
     assert 800_000 < partial.size_bytes <= 1_000_000
     hub.faults.drops = []
@@ -228,21 +228,21 @@ def test_a_repository_that_is_not_there(hub: LoopbackHub, tmp_path: Path, waits:
 
 
 def test_a_name_that_no_repository_can_have(hub: LoopbackHub, waits: Waits) -> None:
-    with pytest.raises(UsageError, match="no name of a repository"):
-        look_up("some one/no--thing..git", waits.patience)
+    with pytest.raises(UsageError, match="not the name of a repository"):
+        fetch_repo("some one/no--thing..git", waits.retries)
 
 
 def test_a_gated_repository_is_explained(
     hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.repos[REPO].gated = "manual"
-    assert look_up(REPO, waits.patience).is_gated  # its list is public
-    with pytest.raises(DownloadError, match="licence must be accepted") as refused:
-        order_of(waits.patience)
+    assert fetch_repo(REPO, waits.retries).is_gated  # its list is public
+    with pytest.raises(DownloadError, match="license must be accepted") as refused:
+        order_of(waits.retries)
     assert f"{hub.url}/{REPO}" in refused.value.hint and "HF_TOKEN" in refused.value.hint
     monkeypatch.setenv("HF_TOKEN", "hf_of_somebody")
     with pytest.raises(DownloadError, match="your token has no access"):
-        order_of(waits.patience)
+        order_of(waits.retries)
     assert not hub.asked_of_storage()
     monkeypatch.setenv("HF_TOKEN", hub.token)
     assert fetched(tmp_path, waits).read_bytes() == CONTENT
@@ -260,7 +260,7 @@ def test_a_token_stays_with_the_hub(
 def test_a_bad_token_is_named(hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_bad")
     error = refusal(tmp_path, waits)
-    assert "does not know your token" in error.message and "HF_TOKEN" in error.hint
+    assert "does not accept your token" in error.message and "HF_TOKEN" in error.hint
 
 
 def test_a_login_page_is_no_hub(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
@@ -286,7 +286,7 @@ def test_names_that_cannot_be_shown_are_refused_in_letters_that_can(
 ) -> None:
     hub.repos[REPO].files = {name: HubFile(CONTENT)}
     message = refusal(tmp_path / "cache", waits).message
-    assert message.isprintable() and "has a character that cannot be shown" in message and "\\" in message
+    assert message.isprintable() and "contains a character that cannot be shown" in message and "\\" in message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -296,7 +296,7 @@ def test_names_that_cannot_be_shown_are_refused_in_letters_that_can(
 def test_a_name_that_no_disk_takes_is_told(hub: LoopbackHub, tmp_path: Path, waits: Waits, name: str) -> None:
     hub.repos[REPO].files = {name: HubFile(CONTENT)}
     refused = refusal(tmp_path / "cache", waits)
-    assert isinstance(refused, DownloadError) and "whose name no disk takes" in refused.message
+    assert isinstance(refused, DownloadError) and "whose name is too long" in refused.message
     assert "at most" in refused.message and len(refused.message) < 250
     assert hub.asked_of_storage() == []
 
@@ -356,13 +356,13 @@ def test_a_silent_storage_is_given_up(
 
 
 def test_a_disk_without_room_is_asked_first(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
-    order = order_of(waits.patience)
+    order = order_of(waits.retries)
     leave_partial(tmp_path, CONTENT[:1_000_000])
     needed = len(CONTENT) - 1_000_000 + (64 << 20)
-    with pytest.raises(ResourceError, match="MB left"):
-        download_files([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=needed - 1)
+    with pytest.raises(ResourceError, match="MB free"):
+        download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None, free=needed - 1)
     assert not hub.asked_of_storage()
-    download_files([order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=needed)
+    download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None, free=needed)
 
 
 def test_a_disk_that_becomes_full_keeps_what_came(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
@@ -372,7 +372,7 @@ def test_a_disk_that_becomes_full_keeps_what_came(hub: LoopbackHub, tmp_path: Pa
         error = refusal(tmp_path, waits)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert isinstance(error, ResourceError) and "goes on from there" in error.hint
+    assert isinstance(error, ResourceError) and "resumes the download" in error.hint
     assert str(partial_path(tmp_path)) in error.message
     assert 0 < find_partials(tmp_path)[0].size_bytes <= 1_000_000
     assert fetched(tmp_path, waits).read_bytes() == CONTENT
@@ -402,9 +402,9 @@ def test_parts_of_a_model_count_only_together(hub: LoopbackHub, tmp_path: Path, 
 def test_progress_is_of_all_files_together(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
     hub.repos["someone/more-GGUF"] = HubRepo({"more-F16.gguf": HubFile(model_bytes(rows=4096))})
     hub.faults.drops = [500_000]
-    orders = [order_of(waits.patience), order_of(waits.patience, "someone/more-GGUF")]
+    orders = [order_of(waits.retries), order_of(waits.retries, "someone/more-GGUF")]
     told: list[DownloadProgress] = []
-    download_files(orders, tmp_path, patience=waits.patience, on_progress=told.append)
+    download_files(orders, tmp_path, retries=waits.retries, on_progress=told.append)
     total = sum(order.size_bytes for order in orders)
     assert {progress.total_bytes for progress in told} == {total}
     done = [progress.done_bytes for progress in told]
@@ -421,14 +421,12 @@ def test_on_a_disk_without_links_nothing_is_wanted_twice(
         raise OSError("no links here")
 
     monkeypatch.setattr("eaglelocal.hub.download.os.symlink", refuse)
-    order = order_of(waits.patience)
-    assert missing_bytes([order], tmp_path) == order.size_bytes
+    order = order_of(waits.retries)
+    assert count_missing_bytes([order], tmp_path) == order.size_bytes
     path = fetched(tmp_path, waits)
     assert path.read_bytes() == CONTENT and not path.is_symlink()
-    assert missing_bytes([order], tmp_path) == 0
-    download_files(
-        [order], tmp_path, patience=waits.patience, on_progress=lambda progress: None, free=0
-    )  # needs no room
+    assert count_missing_bytes([order], tmp_path) == 0
+    download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None, free=0)  # needs no room
 
 
 def test_nobody_else_may_write_what_was_fetched_whatever_the_umask(
@@ -455,10 +453,10 @@ def test_what_killed_writers_of_a_reference_left_goes(hub: LoopbackHub, tmp_path
 def test_the_rate_is_of_the_last_seconds() -> None:
     now, told = [0.0], []
     tally = ByteCount(1000, told.append, clock=lambda: now[0])
-    tally.found(500)
+    tally.add_present(500)
     for second in range(31):
         now[0] = float(second)
-        tally.came(10 if second < 20 else 2)
+        tally.add_received(10 if second < 20 else 2)
     assert told[0].rate is None
     assert told[20].rate == pytest.approx(10, rel=0.2)
     assert told[-1].rate == pytest.approx(2, rel=0.1)
@@ -467,13 +465,13 @@ def test_the_rate_is_of_the_last_seconds() -> None:
 
 def test_two_who_want_the_same_file_fetch_it_once(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
     hub.faults.slow_s = 0.02
-    orders = [order_of(waits.patience) for _ in range(3)]
+    orders = [order_of(waits.retries) for _ in range(3)]
     waiting: list[str] = []
     paths: list[Path] = []
 
     def one(order: DownloadOrder) -> None:
         paths.extend(
-            download_files([order], tmp_path, patience=RetryPolicy(), on_progress=lambda p: waiting.append(p.waits_for))
+            download_files([order], tmp_path, retries=RetryPolicy(), on_progress=lambda p: waiting.append(p.waits_for))
         )
 
     threads = [threading.Thread(target=one, args=(order,)) for order in orders]

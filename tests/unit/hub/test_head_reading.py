@@ -16,9 +16,9 @@ from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_rows, read_tensor
-from eaglelocal.hub.heads.head_config import read_config, tap_readings
-from eaglelocal.hub.heads.tensor_names import common_name
-from eaglelocal.hub.heads.vocabulary_map import target_tokens
+from eaglelocal.hub.heads.head_config import list_tap_readings, read_config
+from eaglelocal.hub.heads.tensor_names import normalize_tensor_name
+from eaglelocal.hub.heads.vocabulary_map import map_target_tokens
 
 SHAPE = TargetShape(n_embd=128, n_layer=6, n_ff=128)
 HEAD = random_checkpoint(Kind())
@@ -50,7 +50,7 @@ def test_the_dialect_is_told(dialect: str, target: Path, tmp_path: Path) -> None
     ],
 )
 def test_names_of_all_dialects_are_one(name: str, common: str) -> None:
-    assert common_name(name) == common
+    assert normalize_tensor_name(name) == common
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_names_of_all_dialects_are_one(name: str, common: str) -> None:
     ],
 )
 def test_layer_ids_count_inputs_or_outputs(ids: tuple[int, ...], nested: bool, readings: list[tuple[int, ...]]) -> None:
-    assert list(tap_readings(ids, usual=(2, 18, 33), nested=nested)) == readings
+    assert list(list_tap_readings(ids, usual=(2, 18, 33), nested=nested)) == readings
 
 
 def test_readings_beyond_the_last_layer_are_none(target: Path, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ class Table:
 
 
 def mapped(d2t: object, t2d: object, *, rows: int = 3, tokens: int = 8) -> list[int] | None:
-    found = target_tokens(
+    found = map_target_tokens(
         None if d2t is None else Table(d2t),  # type: ignore[arg-type]
         None if t2d is None else Table(t2d),  # type: ignore[arg-type]
         num_rows=rows,

@@ -19,9 +19,9 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.draft_resolver import find_draft
 from eaglelocal.hub.heads import head_store
-from eaglelocal.hub.heads.convert import entries_of, tensors_of
-from eaglelocal.hub.heads.head_source import head_folder
-from eaglelocal.hub.heads.head_store import find_unfinished_heads, head_path, heads_for, write_head_file
+from eaglelocal.hub.heads.convert import make_entries, make_tensors
+from eaglelocal.hub.heads.head_folder import find_published_folder
+from eaglelocal.hub.heads.head_store import find_unfinished_heads, list_fitting_heads, make_head_path, write_head_file
 from eaglelocal.hub.target_resolver import read_target
 
 SHAPE = TargetShape(n_embd=128, n_layer=4, n_ff=128)
@@ -41,12 +41,12 @@ def target(tmp_path: Path) -> Path:
 def keep(name: str, target: Path, folder: Path, kind: Kind | None = None) -> Path:
     header = read_header(target)
     published = write_checkpoint(folder / name, random_checkpoint(kind or Kind()), "SpecForge")
-    return imported(published, target, head_path(header, ModelInfo.from_header(header), name, "bf16"), kind="bf16")
+    return imported(published, target, make_head_path(header, ModelInfo.from_header(header), name, "bf16"), kind="bf16")
 
 
 def names(target: Path) -> list[str]:
     header = read_header(target)
-    return [head.info.name for head in heads_for(header, ModelInfo.from_header(header))]
+    return [head.info.name for head in list_fitting_heads(header, ModelInfo.from_header(header))]
 
 
 def test_none_to_begin_with(target: Path) -> None:
@@ -110,8 +110,8 @@ def test_a_head_appears_complete_or_not_at_all(target: Path, tmp_path: Path) -> 
         pytest.raises(RuntimeError),
         write_head_file(
             path,
-            entries_of(head, head.stated, header, info, "f16"),
-            tensors_of(head, info, "f16"),
+            make_entries(head, head.stated, header, info, "f16"),
+            make_tensors(head, info, "f16"),
             on_progress=shares.append,
         ) as partial,
     ):
@@ -133,26 +133,26 @@ def test_no_room_on_the_disk(target: Path, tmp_path: Path, monkeypatch: pytest.M
 def test_names_stay_in_their_folder(name: str, target: Path) -> None:
     header = read_header(target)
     info = ModelInfo.from_header(header)
-    path = head_path(header, info, name, "bf16")
-    assert path.parent == head_store.folder_of(header, info)
+    path = make_head_path(header, info, name, "bf16")
+    assert path.parent == head_store.make_target_folder(header, info)
     assert not path.name.startswith(".") and len(path.name) < 100
 
 
 def test_where_a_head_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "Some-Head").mkdir()
-    assert head_folder(str(tmp_path / "Some-Head")) == (tmp_path / "Some-Head", "Some-Head")
+    assert find_published_folder(str(tmp_path / "Some-Head")) == (tmp_path / "Some-Head", "Some-Head")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelFileError, match="somebody/head is not on this machine"):
-        head_folder("somebody/head")
+        find_published_folder("somebody/head")
     with pytest.raises(ModelFileError, match="does not exist"):
-        head_folder("./nowhere")
+        find_published_folder("./nowhere")
 
 
 @pytest.mark.parametrize("name", ["a/b--c", "a/b..c", "a--b/c", "a/b-", "a/b.git", f"a/{'x' * 120}"])
 def test_names_that_no_hub_has_are_said_to_be_none(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="is no name of a repository"):
-        head_folder(name)
+    with pytest.raises(UsageError, match="is not the name of a repository"):
+        find_published_folder(name)
 
 
 def killed_import(target: Path, folder: Path) -> Path:
@@ -191,8 +191,8 @@ def test_what_is_being_written_is_left_alone(target: Path, tmp_path: Path) -> No
     header = read_header(target)
     read = understood(write_checkpoint(tmp_path / "one", random_checkpoint(Kind()), "SpecForge"), target)
     info = ModelInfo.from_header(header)
-    entries, tensors = entries_of(read, read.stated, header, info, "bf16"), tensors_of(read, info, "bf16")
-    place = head_path(header, info, "one", "bf16")
+    entries, tensors = make_entries(read, read.stated, header, info, "bf16"), make_tensors(read, info, "bf16")
+    place = make_head_path(header, info, "one", "bf16")
     with write_head_file(place, entries, tensors, on_progress=lambda fraction: None) as partial:
         (head,) = find_unfinished_heads()
         assert (head.path, head.is_being_written) == (partial, True)

@@ -13,7 +13,7 @@ from doubles.hub_models import model_bytes
 from huggingface_hub import scan_cache_dir
 
 from eaglelocal import locations
-from eaglelocal.hub.hub_cache import find_repo_partials, list_models, repo_folder, repos_in
+from eaglelocal.hub.hub_cache import find_repo_partials, list_models, list_repos, repo_folder
 from eaglelocal.hub.removal import plan_file_removal, plan_removal, remove
 
 REPO = "someone/tiny-GGUF"
@@ -115,7 +115,7 @@ def test_what_is_not_whole_is_no_model(tmp_path: Path) -> None:
     cache.partial(b"", name="d" * 64)
     assert list_models(tmp_path) == []
     assert [partial.size_bytes for partial in find_repo_partials(tmp_path, REPO)] == [4]
-    assert repos_in(tmp_path) == [REPO]
+    assert list_repos(tmp_path) == [REPO]
 
 
 def test_an_empty_or_missing_cache_has_nothing(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_an_unfinished_download_is_freed(tmp_path: Path) -> None:
     removal = plan_removal(tmp_path, [], find_repo_partials(tmp_path, REPO))
     assert removal.freed_bytes == 4
     remove(removal)
-    assert not path.exists() and repos_in(tmp_path) == []
+    assert not path.exists() and list_repos(tmp_path) == []
 
 
 def test_a_model_leaves_an_unfinished_download_alone(tmp_path: Path) -> None:

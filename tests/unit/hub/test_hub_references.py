@@ -6,9 +6,10 @@ import pytest
 
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.reference import File, Repo, parse_reference
-from eaglelocal.catalog.unsupported_drafts import unsupported_reason
+from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.hub_references import nearest_repo, plan_pull, resolve_hub_reference
+from eaglelocal.hub.hub_references import find_nearest_repo, resolve_hub_reference
+from eaglelocal.hub.pull_plan import plan_pull
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def test_every_draft_of_the_catalogue_that_can_run_can_be_asked_for(catalog: Cat
         assert want is not None
         asked += want.draft is not None
         for entry in catalog.drafts_for(target):
-            if entry.repo and not unsupported_reason(entry, target.outline):
+            if entry.repo and not find_unsupported_reason(entry, target.outline):
                 chosen = plan_pull(target.id, draft=entry.id)
                 if entry.is_in_target:
                     assert chosen is not None and chosen.draft is None and chosen.target.repos[0] == entry.gguf_repo
@@ -114,5 +115,5 @@ def test_a_file_of_a_repository_can_be_named() -> None:
 
 
 def test_a_mistyped_repository_has_a_neighbour() -> None:
-    assert nearest_repo("Qwen/Qwen3-8B-GUF") == "Qwen/Qwen3-8B-GGUF"
-    assert nearest_repo("nobody/nothing") is None
+    assert find_nearest_repo("Qwen/Qwen3-8B-GUF") == "Qwen/Qwen3-8B-GGUF"
+    assert find_nearest_repo("nobody/nothing") is None

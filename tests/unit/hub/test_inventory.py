@@ -13,9 +13,9 @@ from eaglelocal.cli.rm import removal_of
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.cached_files import HubReference, find_cached
 from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
-from eaglelocal.hub.inventory import describe_file, embedded, list_all_models, list_imported, list_inflated
+from eaglelocal.hub.inventory import describe_file, list_all_models, list_embedded, list_imported, list_inflated
 from eaglelocal.hub.model_details import describe_model
-from eaglelocal.hub.pulled_drafts import pulled_draft, remember_draft
+from eaglelocal.hub.pulled_drafts import find_pulled_draft, remember_draft
 from eaglelocal.hub.removal import remove
 from eaglelocal.hub.target_resolver import demo_sources
 
@@ -76,7 +76,7 @@ def test_a_model_of_an_older_version_is_told_and_removed_with_the_present_one() 
 
 
 def test_the_embedded_model_is_always_there() -> None:
-    (entry,) = embedded()
+    (entry,) = list_embedded()
     assert (entry.reference, entry.description.architecture, entry.description.context) == (
         "demo@native",
         "llama",
@@ -125,23 +125,23 @@ def test_what_is_not_there_is_told_with_the_command_that_fetches_it() -> None:
 def test_the_draft_that_was_fetched_with_a_target_is_remembered(tmp_path: Path) -> None:
     file, cache = tmp_path / "state" / "pulled.json", locations.hub_cache_dir()
     head = write_cached("a/head", "head-BF16.gguf")
-    assert pulled_draft(file, cache, "a/x") is None
+    assert find_pulled_draft(file, cache, "a/x") is None
     remember_draft(file, target_repo="a/x", draft_repo="a/head", draft_tag="BF16")
     remember_draft(file, target_repo="a/y", draft_repo="a/gone", draft_tag="Q8_0")
-    assert pulled_draft(file, cache, "a/x") == head
-    assert pulled_draft(file, cache, "a/y") is None
-    assert pulled_draft(file, cache, "") is None
+    assert find_pulled_draft(file, cache, "a/x") == head
+    assert find_pulled_draft(file, cache, "a/y") is None
+    assert find_pulled_draft(file, cache, "") is None
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", json.dumps({"a/x": 7})])
 def test_a_file_that_cannot_be_read_remembers_nothing(tmp_path: Path, content: str) -> None:
     file = tmp_path / "pulled.json"
     file.write_text(content)
-    assert pulled_draft(file, locations.hub_cache_dir(), "a/x") is None
+    assert find_pulled_draft(file, locations.hub_cache_dir(), "a/x") is None
     remember_draft(file, target_repo="a/x", draft_repo="a/head", draft_tag="BF16")
-    assert pulled_draft(file, locations.hub_cache_dir(), "a/x") is None
+    assert find_pulled_draft(file, locations.hub_cache_dir(), "a/x") is None
     head = write_cached("a/head", "head-BF16.gguf")
-    assert pulled_draft(file, locations.hub_cache_dir(), "a/x") == head
+    assert find_pulled_draft(file, locations.hub_cache_dir(), "a/x") == head
 
 
 def test_imported_heads_are_listed_and_removed_other_files_are_not(tmp_path: Path) -> None:

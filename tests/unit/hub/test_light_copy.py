@@ -26,7 +26,13 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices, read_tensor
 from eaglelocal.hub.draft_resolver import FoundDraft
 from eaglelocal.hub.draft_resolver import requantize_draft as lightened_draft
-from eaglelocal.hub.heads.requantized_copy import ORIGIN_KEY, copies_of, delete_stale_copies, light_copy, place_of
+from eaglelocal.hub.heads.requantized_copy import (
+    ORIGIN_KEY,
+    delete_stale_copies,
+    find_copies,
+    make_copy_path,
+    make_light_copy,
+)
 
 OWN = HeadShape(own_embeddings=True, own_output=True, draft_vocab=160, fc_norm=True, norm_output=True)
 # of a block's largest value: what rounding to 4 bits moves a weight by, at most; llama.cpp's q4_0 has 16 steps
@@ -45,7 +51,7 @@ def head(tmp_path: Path) -> Path:
 
 
 def copied(path: Path, kind: str = "q4_0") -> Path:
-    return light_copy(path, kind, on_progress=lambda share: None)
+    return make_light_copy(path, kind, on_progress=lambda share: None)
 
 
 def block_maxima(values: np.ndarray) -> np.ndarray:
@@ -174,7 +180,7 @@ def test_a_copy_is_written_once(head: Path) -> None:
     first = copied(head)
     written_at = first.stat().st_mtime_ns
     assert copied(head) == first and first.stat().st_mtime_ns == written_at
-    assert copies_of(head) == [first]
+    assert find_copies(head) == [first]
 
 
 def test_copies_are_listed_beside_the_models(head: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,7 +192,7 @@ def test_copies_are_listed_beside_the_models(head: Path, capsys: pytest.CaptureF
     assert main.run(["ls", "--json"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])["light_heads"]
     assert sum(one["size_bytes"] for one in told) == size_bytes
-    assert {Path(one["path"]) for one in told} == set(copies_of(head))
+    assert {Path(one["path"]) for one in told} == set(find_copies(head))
 
 
 def test_a_damaged_copy_is_written_again(head: Path) -> None:
@@ -217,7 +223,7 @@ def test_a_link_and_what_it_leads_to_share_a_copy(head: Path, tmp_path: Path) ->
     """As in the hub's cache, where every name is a link."""
     link = tmp_path / "head-link.gguf"
     link.symlink_to(head)
-    assert place_of(link, "q4_0").name.split("-")[-2] == place_of(head, "q4_0").name.split("-")[-2]
+    assert make_copy_path(link, "q4_0").name.split("-")[-2] == make_copy_path(head, "q4_0").name.split("-")[-2]
     copy = copied(link)
     delete_stale_copies(copy.parent)
     assert copy.is_file(), "its name is the link's, and it is current all the same"
@@ -249,7 +255,7 @@ def test_a_head_in_shards_becomes_one_file(head: Path, tmp_path: Path) -> None:
     assert [values_of(copy, name) for name in NAMES] == [values_of(whole, name) for name in NAMES]
     second = first.with_name(first.name.replace("00001", "00002"))
     os.utime(second, ns=(1, 1))
-    assert place_of(first, "q4_0") != copy, "a copy is of all shards"
+    assert make_copy_path(first, "q4_0") != copy, "a copy is of all shards"
 
 
 def test_a_layout_of_its_own_is_the_originals_alone(head: Path, tmp_path: Path) -> None:
@@ -272,7 +278,7 @@ def test_a_path_that_is_no_text(tmp_path: Path) -> None:
     head = write_head(tmp_path / "x.gguf", OWN)
     head = head.rename(folder / os.fsdecode(b"k\xf6pf" + b"\xe4\xb8\xad" * 60 + b".gguf"))
     copy = copied(head)
-    assert copy != head and copies_of(head) == [copy]
+    assert copy != head and find_copies(head) == [copy]
     delete_stale_copies(copy.parent)
     assert copy.is_file()
 
@@ -292,7 +298,7 @@ def test_a_head_that_is_cut_short_is_told_as_such_and_leaves_nothing(head: Path)
         os.truncate(head, head.stat().st_size // 2)
 
     with pytest.raises(ModelFileError, match="cut short"):
-        light_copy(head, "q4_0", on_progress=cut_while_it_is_read)
+        make_light_copy(head, "q4_0", on_progress=cut_while_it_is_read)
     assert not list(locations.light_heads_dir().glob("*"))
 
 
@@ -301,7 +307,7 @@ def test_whoever_interrupts_leaves_nothing(head: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        light_copy(head, "q4_0", on_progress=interrupt)
+        make_light_copy(head, "q4_0", on_progress=interrupt)
     assert not list(locations.light_heads_dir().glob("*"))
 
 

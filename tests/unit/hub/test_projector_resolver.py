@@ -10,7 +10,7 @@ from doubles.projectors import projector_bytes
 
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import IncompatibleError, ModelFileError
-from eaglelocal.hub.projector_names import models_in, named, plain, whose
+from eaglelocal.hub.projector_names import list_model_names, match_projectors, normalize_name, parse_projector
 from eaglelocal.planning.resolve import resolve
 
 GOOD = projector_bytes(width=WIDTH)
@@ -28,7 +28,7 @@ UNCLEAR = "no images: whether {} is this model's is not clear; --mmproj FILE tak
     ],
 )
 def test_plain(name: str, calls: str) -> None:
-    assert plain(name.removesuffix(".gguf")) == calls
+    assert normalize_name(name.removesuffix(".gguf")) == calls
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_plain(name: str, calls: str) -> None:
     ],
 )
 def test_the_best_of_the_one_that_is_the_models(names: list[str], is_alone: bool, taken: str | None) -> None:
-    found = whose([named(name) for name in names], ["Qwen3-VL-4B-Q4_K_M"], is_alone=is_alone)
+    found = match_projectors([parse_projector(name) for name in names], ["Qwen3-VL-4B-Q4_K_M"], is_alone=is_alone)
     assert (found[0].name if found else None) == taken
 
 
@@ -62,13 +62,13 @@ def test_the_best_of_the_one_that_is_the_models(names: list[str], is_alone: bool
     ],
 )
 def test_a_large_one_is_taken_where_there_is_no_smaller(sizes: dict[str, int], taken: str) -> None:
-    found = [named(f"mmproj-{quant}.gguf").of_size(size) for quant, size in sizes.items()]
-    assert whose(found, ["a"], is_alone=True)[0].quant == taken
+    found = [parse_projector(f"mmproj-{quant}.gguf").of_size(size) for quant, size in sizes.items()]
+    assert match_projectors(found, ["a"], is_alone=True)[0].quant == taken
 
 
 def test_models_are_counted_without_their_quantizations_and_drafts() -> None:
     names = ["a-Q4_K_M.gguf", "a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf", "mmproj-F16.gguf"]
-    assert models_in([*names, "mtp-a.gguf"]) == {"a"}
+    assert list_model_names([*names, "mtp-a.gguf"]) == {"a"}
 
 
 def resolved(target: Path, mmproj: str = "auto") -> tuple[str | None, str]:
@@ -125,7 +125,7 @@ def test_a_named_file_is_taken_wherever_it_lies_or_refused_with_numbers(tmp_path
     ("wish", "told"),
     [
         (RunOptions(target="eyes.gguf"), "eyes.gguf is an image encoder, not a model that can answer"),
-        (RunOptions(target="tiny.gguf", draft="./eyes.gguf"), "eyes.gguf is an image encoder, and drafts nothing"),
+        (RunOptions(target="tiny.gguf", draft="./eyes.gguf"), "eyes.gguf is an image encoder and cannot draft"),
     ],
 )
 def test_a_projector_in_another_place_is_sent_to_its_own(
@@ -136,7 +136,7 @@ def test_a_projector_in_another_place_is_sent_to_its_own(
     (tmp_path / "eyes.gguf").write_bytes(GOOD)
     with pytest.raises(ModelFileError, match=told) as raised:
         resolve(wish, on_progress=lambda fraction, what: None)
-    assert "`--mmproj`" in raised.value.hint
+    assert "--mmproj" in raised.value.hint
 
 
 def test_in_a_hubs_cache_the_whole_snapshot_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

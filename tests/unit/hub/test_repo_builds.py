@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.name_lists import MAX_NAMES, listed
-from eaglelocal.hub.repo_builds import builds_of, choose, quant_of
+from eaglelocal.hub.repo_builds import MAX_NAMES, choose_build, group_builds, join_names, parse_quant
 
 QUANTS = ("Q4_K_M", "Q5_0", "IQ4_XS", "IQ3_XXS", "Q8_0", "UD-Q4_K_XL", "MXFP4", "BF16", "F16", "Q3_K_L", "TQ2_0", "F32")
 
@@ -34,7 +33,7 @@ QUANTS = ("Q4_K_M", "Q5_0", "IQ4_XS", "IQ3_XXS", "Q8_0", "UD-Q4_K_XL", "MXFP4", 
     ],
 )
 def test_a_quantization_is_read_from_a_name(stem: str, quant: str) -> None:
-    assert quant_of(stem) == quant
+    assert parse_quant(stem) == quant
 
 
 @given(
@@ -45,46 +44,46 @@ def test_a_quantization_is_read_from_a_name(stem: str, quant: str) -> None:
 )
 def test_any_model_in_any_quantization(model: str, quant: str, lower: bool, between: str) -> None:
     stem = f"{model}{between}{quant.lower() if lower else quant}"
-    (build,) = builds_of([f"{stem}.gguf"])
+    (build,) = group_builds([f"{stem}.gguf"])
     assert build.quant == quant
-    assert choose([build], quant.swapcase(), repo="a/b") == build
+    assert choose_build([build], quant.swapcase(), repo="a/b") == build
 
 
 def test_parts_are_one_model_in_their_order() -> None:
     names = [f"Q8_0/Big-Q8_0-0000{part}-of-00003.gguf" for part in (3, 1, 2)]
-    (build,) = builds_of(names)
+    (build,) = group_builds(names)
     assert build.names == tuple(sorted(names))
     assert build.is_complete and build.quant == "Q8_0"
-    (rest,) = builds_of(names[:2])
+    (rest,) = group_builds(names[:2])
     assert not rest.is_complete
 
 
 def test_what_is_no_model_is_left_out() -> None:
     names = ["mmproj-model-f16.gguf", "Gemma.imatrix.gguf", "README.md", "model.safetensors", "Gemma-Q4_K_M.gguf"]
-    assert [build.names for build in builds_of(names)] == [("Gemma-Q4_K_M.gguf",)]
+    assert [build.names for build in group_builds(names)] == [("Gemma-Q4_K_M.gguf",)]
 
 
 def test_a_draft_is_taken_only_when_it_is_meant() -> None:
-    builds = builds_of(["Qwen3-8B-Q8_0.gguf", "Qwen3-8B-eagle3-Q8_0.gguf"])
-    assert choose(builds, "q8_0", repo="a/b").names == ("Qwen3-8B-Q8_0.gguf",)
-    assert choose(builds, "q8_0", repo="a/b", drafts=True).names == ("Qwen3-8B-eagle3-Q8_0.gguf",)
+    builds = group_builds(["Qwen3-8B-Q8_0.gguf", "Qwen3-8B-eagle3-Q8_0.gguf"])
+    assert choose_build(builds, "q8_0", repo="a/b").names == ("Qwen3-8B-Q8_0.gguf",)
+    assert choose_build(builds, "q8_0", repo="a/b", drafts=True).names == ("Qwen3-8B-eagle3-Q8_0.gguf",)
 
 
 def test_a_repository_of_drafts_has_drafts() -> None:
-    builds = builds_of(["Llama-eagle3-BF16.gguf"])
-    assert choose(builds, None, repo="a/b").is_draft
+    builds = group_builds(["Llama-eagle3-BF16.gguf"])
+    assert choose_build(builds, None, repo="a/b").is_draft
 
 
 def test_without_a_wish_four_bits() -> None:
-    builds = builds_of([f"X-{quant}.gguf" for quant in ("Q8_0", "Q4_K_M", "IQ4_XS", "BF16")])
-    assert choose(builds, None, repo="a/b").quant == "Q4_K_M"
-    assert choose(builds[:1], None, repo="a/b").quant == "BF16"
+    builds = group_builds([f"X-{quant}.gguf" for quant in ("Q8_0", "Q4_K_M", "IQ4_XS", "BF16")])
+    assert choose_build(builds, None, repo="a/b").quant == "Q4_K_M"
+    assert choose_build(builds[:1], None, repo="a/b").quant == "BF16"
 
 
 def test_dynamic_quantizations_answer_to_their_plain_names() -> None:
-    builds = builds_of(["X-UD-Q4_K_XL.gguf", "X-UD-Q8_0.gguf", "X-Q8_0.gguf"])
-    assert choose(builds, "q4_k_xl", repo="a/b").names == ("X-UD-Q4_K_XL.gguf",)
-    assert choose(builds, "q8_0", repo="a/b").names == ("X-Q8_0.gguf",)
+    builds = group_builds(["X-UD-Q4_K_XL.gguf", "X-UD-Q8_0.gguf", "X-Q8_0.gguf"])
+    assert choose_build(builds, "q4_k_xl", repo="a/b").names == ("X-UD-Q4_K_XL.gguf",)
+    assert choose_build(builds, "q8_0", repo="a/b").names == ("X-Q8_0.gguf",)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_dynamic_quantizations_answer_to_their_plain_names() -> None:
 )
 def test_what_cannot_be_chosen_says_what_there_is(names: list[str], wanted: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as refused:
-        choose(builds_of(names), wanted, repo="a/b")
+        choose_build(group_builds(names), wanted, repo="a/b")
     assert message in refused.value.message and hint in refused.value.hint
 
 
@@ -109,7 +108,7 @@ def test_of_thousands_of_models_a_few_are_told(wanted: str | None) -> None:
     kinds = ("Q8_0",) if wanted == "Q8_0" else ("IQ1_S", "F32", "Q4_K_M")
     names = [f"part-{number}/X{number}-{kind}.gguf" for number in range(1000) for kind in kinds]
     with pytest.raises(UsageError) as refused:
-        choose(builds_of(names), wanted, repo="a/b")
+        choose_build(group_builds(names), wanted, repo="a/b")
     told = f"{refused.value.message} {refused.value.hint}"
     assert len(told) < 700 and ("more" in told or wanted == "Q4_K_L")
     assert "Q8_0" in told if wanted == "Q8_0" else "Q4_K_M" in told
@@ -117,14 +116,16 @@ def test_of_thousands_of_models_a_few_are_told(wanted: str | None) -> None:
 
 def test_a_list_begins_with_what_resembles_what_was_asked_for() -> None:
     names = [f"model-{number}" for number in range(100)]
-    assert listed(names[:3]) == "model-0, model-1, model-2"
-    assert listed(names, like="Model-77").startswith("model-77, ")
-    assert listed(names, like="Model-77").endswith(f" and {100 - MAX_NAMES} more")
-    assert listed(["a", "a", "b"], joint=" or ") == "a or b"
+    assert join_names(names[:3]) == "model-0, model-1, model-2"
+    assert join_names(names, like="Model-77").startswith("model-77, ")
+    assert join_names(names, like="Model-77").endswith(f" and {100 - MAX_NAMES} more")
+    assert join_names(["a", "a", "b"], joint=" or ") == "a or b"
 
 
 def test_a_file_may_be_named() -> None:
-    builds = builds_of(["X-Q8_0.gguf", "dir/Y-Q8_0.gguf", "Z-Q8_0-00001-of-00002.gguf", "Z-Q8_0-00002-of-00002.gguf"])
-    assert choose(builds, "y-q8_0.GGUF", repo="a/b").stem == "dir/Y-Q8_0"
-    assert choose(builds, "Z-Q8_0.gguf", repo="a/b").num_parts == 2
-    assert choose(builds, "Z-Q8_0-00001-of-00002.gguf", repo="a/b").num_parts == 2
+    builds = group_builds(
+        ["X-Q8_0.gguf", "dir/Y-Q8_0.gguf", "Z-Q8_0-00001-of-00002.gguf", "Z-Q8_0-00002-of-00002.gguf"]
+    )
+    assert choose_build(builds, "y-q8_0.GGUF", repo="a/b").stem == "dir/Y-Q8_0"
+    assert choose_build(builds, "Z-Q8_0.gguf", repo="a/b").num_parts == 2
+    assert choose_build(builds, "Z-Q8_0-00001-of-00002.gguf", repo="a/b").num_parts == 2

@@ -11,9 +11,9 @@ from doubles.recorded_machines import recorded_machine
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind, device_load
 from eaglelocal.planning.machine_spec import UNKNOWN_GPU_BYTES_S, MachineSpec, known_machine_spec, make_machine_spec
-from eaglelocal.probe.apple import usual_working_set
+from eaglelocal.probe.apple import default_working_set
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, Unified
-from eaglelocal.probe.visible_gpus import as_seen
+from eaglelocal.probe.visible_gpus import apply_visibility
 
 GIB = 2**30
 BOTH = LlamaCpp(version="0.3.36", backends=("cpu", "cuda", "vulkan"))
@@ -37,7 +37,9 @@ RADEON = Gpu(
 
 
 def rig(machine: Machine, **environ: str) -> MachineSpec:
-    return make_machine_spec(as_seen(machine, environ), load_catalog(user_folder=Path("/nonexistent")).machines)
+    return make_machine_spec(
+        apply_visibility(machine, environ), load_catalog(user_folder=Path("/nonexistent")).machines
+    )
 
 
 def names(machine: Machine, **environ: str) -> list[str]:
@@ -105,7 +107,7 @@ def test_a_known_machine_with_one_memory_shares_it() -> None:
 def test_apples_limits_are_those_that_the_probe_expects() -> None:
     for machine in load_catalog(user_folder=Path("/nonexistent")).machines.values():
         if machine.kind == "metal":
-            assert machine.gpu_limit_bytes == pytest.approx(usual_working_set(machine.memory_bytes), rel=0.001), (
+            assert machine.gpu_limit_bytes == pytest.approx(default_working_set(machine.memory_bytes), rel=0.001), (
                 machine.id
             )
 

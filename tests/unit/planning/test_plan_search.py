@@ -23,7 +23,7 @@ from doubles.catalogue_plans import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.catalog.unsupported_drafts import unsupported_reason
+from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.memory.budget import RAM
@@ -166,7 +166,7 @@ def test_states_for_a_lookup_are_not_kept_where_they_cost_layers_on_the_gpu() ->
 def test_a_draft_with_states_of_its_own_is_no_way() -> None:
     target = catalog().targets["qwen3.6-27b"]
     (entry,) = [draft for draft in catalog().drafts_for(target) if draft.id == "plain-qwen3.5-0.8b"]
-    assert "keeps recurrent state itself" in unsupported_reason(entry, target.outline)
+    assert "the draft has recurrent state" in find_unsupported_reason(entry, target.outline)
     assert entry.id not in [candidate.id for candidate in option("qwen3.6-27b", "Q4_K_M").drafts]
 
 

@@ -203,7 +203,7 @@ def test_wrong_sizes_are_errors_of_usage(shipped: Path, reference: str) -> None:
     [
         ("dmeo", "unknown target 'dmeo'", "did you mean `demo`?"),
         ("demo-native", "unknown target", "did you mean `demo@native`?"),
-        ("", "cannot read the reference ''", "understood are"),
+        ("", "cannot read the reference ''", "use `demo`"),
         ("qwen3-8x:Q4_K_M", "unknown target 'qwen3-8x'", "did you mean `qwen3-8b`?"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.catalog.catalog import Catalog, load_catalog
-from eaglelocal.catalog.estimated_shapes import shape_of_draft
+from eaglelocal.catalog.estimated_shapes import estimate_draft_shape
 from eaglelocal.core.costs import MeasuredCosts, SizeCost
 from eaglelocal.memory.placement import places
 from eaglelocal.planning.machine_spec import MachineSpec, known_machine_spec, make_machine_spec
@@ -183,7 +183,7 @@ def test_what_was_measured_takes_the_place_of_the_arithmetic(catalog: Catalog) -
 
 def test_a_heavier_draft_is_slower(catalog: Catalog) -> None:
     rig, chosen = known_machine_spec(catalog.machine("rtx-3090")), option(catalog, "qwen3-8b", "Q4_K_M")
-    head = shape_of_draft(catalog.drafts["e3-qwen3-8b-angelslim"], catalog.target("qwen3-8b").outline)
+    head = estimate_draft_shape(catalog.drafts["e3-qwen3-8b-angelslim"], catalog.target("qwen3-8b").outline)
     assert head is not None
     heavy = replace(head, active_bytes=10 * head.active_bytes)
     where = places(36, ["CUDA0"], [1.0], gpu_layers=None)

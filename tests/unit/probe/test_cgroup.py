@@ -9,12 +9,12 @@ import pytest
 from eaglelocal.probe.cgroup import (
     Cgroups,
     MemoryLimit,
-    own_cgroups,
     parse_cfs,
     parse_cpu_max,
     parse_limit,
     parse_membership,
     parse_stat,
+    read_own_cgroups,
 )
 
 V1 = "12:cpu,cpuacct:/docker/abc\n5:memory:/docker/abc\n1:name=systemd:/init.scope\n0::/\n"
@@ -88,15 +88,15 @@ def test_v2_takes_the_tightest_group_above(tmp_path: Path) -> None:
         },
     )
     groups = Cgroups("0::/user.slice/app.scope\n", root)
-    assert groups.quota_cores() == 3.0
-    assert groups.memory() == MemoryLimit(limit_bytes=4000, used_bytes=3000)
+    assert groups.read_quota_cores() == 3.0
+    assert groups.read_memory_limit() == MemoryLimit(limit_bytes=4000, used_bytes=3000)
 
 
 def test_v2_in_a_container_stands_at_the_root(tmp_path: Path) -> None:
     root = lay(tmp_path, {"cpu.max": "200000 100000", "memory.max": "1000", "memory.current": "1200"})
     groups = Cgroups("0::/\n", root)
-    assert groups.quota_cores() == 2.0
-    limit = groups.memory()
+    assert groups.read_quota_cores() == 2.0
+    limit = groups.read_memory_limit()
     assert limit is not None
     assert limit.left_bytes == 0
 
@@ -114,13 +114,13 @@ def test_v1_where_the_path_is_the_hosts(tmp_path: Path) -> None:
         },
     )
     groups = Cgroups(V1, root)
-    assert groups.quota_cores() == 2.5
-    assert groups.memory() == MemoryLimit(limit_bytes=8000, used_bytes=600)
+    assert groups.read_quota_cores() == 2.5
+    assert groups.read_memory_limit() == MemoryLimit(limit_bytes=8000, used_bytes=600)
 
 
 def test_v1_with_a_folder_a_controller(tmp_path: Path) -> None:
     files = {"cpu/docker/abc/cpu.cfs_quota_us": "100000", "cpu/docker/abc/cpu.cfs_period_us": "50000"}
-    assert Cgroups(V1, lay(tmp_path, files)).quota_cores() == 2.0
+    assert Cgroups(V1, lay(tmp_path, files)).read_quota_cores() == 2.0
 
 
 def test_v1_without_limits(tmp_path: Path) -> None:
@@ -130,21 +130,21 @@ def test_v1_without_limits(tmp_path: Path) -> None:
         "memory/memory.limit_in_bytes": "9223372036854771712",
     }
     groups = Cgroups(V1, lay(tmp_path, files))
-    assert (groups.quota_cores(), groups.memory()) == (None, None)
+    assert (groups.read_quota_cores(), groups.read_memory_limit()) == (None, None)
 
 
 def test_a_path_above_the_namespace_is_not_followed(tmp_path: Path) -> None:
     root = lay(tmp_path / "inner", {"cpu.max": "100000 100000"})
     lay(tmp_path, {"outer/cpu.max": "1 100000"})
-    assert Cgroups("0::/../outer\n", root).quota_cores() == 1.0
+    assert Cgroups("0::/../outer\n", root).read_quota_cores() == 1.0
 
 
 def test_no_cgroups_at_all(tmp_path: Path) -> None:
     groups = Cgroups("", tmp_path)
-    assert (groups.quota_cores(), groups.memory()) == (None, None)
+    assert (groups.read_quota_cores(), groups.read_memory_limit()) == (None, None)
 
 
 def test_this_process_can_be_asked() -> None:
-    cores, memory = own_cgroups().quota_cores(), own_cgroups().memory()
+    cores, memory = read_own_cgroups().read_quota_cores(), read_own_cgroups().read_memory_limit()
     assert cores is None or cores > 0
     assert memory is None or memory.limit_bytes >= 0

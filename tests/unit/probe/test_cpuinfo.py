@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from eaglelocal.probe.cpuinfo import (
-    apple_extensions,
-    core_keys,
-    cpu_name,
+    find_apple_extensions,
+    find_cpu_name,
+    find_vector_extensions,
+    map_cores,
     parse_cpuinfo,
     parse_sysctl,
-    vector_extensions,
 )
 
 RYZEN = """\
@@ -90,8 +90,8 @@ BANANA_F3 = "processor : 0\nisa : rv64imafdcv_zicsr_zvfh_zvkt\nuarch : spacemit,
 )
 def test_name_and_vector_extensions(text: str, name: str | None, extensions: tuple[str, ...] | None) -> None:
     blocks = parse_cpuinfo(text)
-    assert cpu_name(blocks) == name
-    assert vector_extensions(blocks) == extensions
+    assert find_cpu_name(blocks) == name
+    assert find_vector_extensions(blocks) == extensions
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ def test_name_and_vector_extensions(text: str, name: str | None, extensions: tup
     ],
 )
 def test_which_logical_cpus_share_a_core(text: str, keys: dict[int, str]) -> None:
-    assert core_keys(parse_cpuinfo(text)) == keys
+    assert map_cores(parse_cpuinfo(text)) == keys
 
 
 def test_apple_extensions() -> None:
     text = "hw.optional.arm.FEAT_DotProd: 1\nhw.optional.arm.FEAT_SME: 0\nhw.optional.AdvSIMD: 1\nhw.optional.x: 1\n"
-    assert apple_extensions(parse_sysctl(text)) == ("asimd", "asimddp")
-    assert apple_extensions({}) == ()
+    assert find_apple_extensions(parse_sysctl(text)) == ("asimd", "asimddp")
+    assert find_apple_extensions({}) == ()

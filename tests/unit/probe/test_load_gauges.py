@@ -125,7 +125,7 @@ def test_this_machine_is_told() -> None:
 
 def test_a_watch_tells_what_it_knows_and_closes_what_it_opened() -> None:
     nvml = FakeNvml()
-    watch = GaugeWatch(lambda: LoadSensors(nvml), gap_s=0.01)
+    watch = GaugeWatch(lambda: LoadSensors(nvml), interval_s=0.01)
     assert watch.latest() is None
     wait_until(lambda: watch.latest() is not None, "it reads")
     assert (watch.latest() or LoadSensors(None).read()).gpus[0] == WHOLE

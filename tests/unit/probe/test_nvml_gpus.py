@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.probe.machine import Gpu, GpuProcess, MigSlice, PcieLink
-from eaglelocal.probe.nvml_gpus import Nvml, bandwidth_bytes_s, cuda_text, installed_nvml, pci_address, read_gpus
+from eaglelocal.probe.nvml_gpus import Nvml, compute_bandwidth, format_cuda, format_pci_address, import_nvml, read_gpus
 
 MIB = 1 << 20
 WITH_NVML = [name for name in NAMES if (recording(name)["nvml"] or {}).get("devices")]
@@ -70,14 +70,14 @@ def test_a_partitioned_card_shows_its_instances_and_has_the_room_of_the_roomiest
         (0, "NVIDIA A100-SXM4-40GB MIG 3g.20gb", 20058 * MIB),
         (2, "NVIDIA A100-SXM4-40GB MIG 2g.10gb", 1203 * MIB),
     ]
-    assert gpu.room_bytes == 20058 * MIB
+    assert gpu.usable_bytes == 20058 * MIB
 
 
 def test_room_of_a_whole_card_is_what_is_free_and_of_an_unknown_one_unknown() -> None:
-    assert Gpu(index=0, free_bytes=5).room_bytes == 5
-    assert Gpu(index=0).room_bytes is None
-    assert Gpu(index=0, free_bytes=5, mig=True).room_bytes is None
-    assert Gpu(index=0, mig=True, slices=(MigSlice(index=0), MigSlice(index=1, free_bytes=3))).room_bytes == 3
+    assert Gpu(index=0, free_bytes=5).usable_bytes == 5
+    assert Gpu(index=0).usable_bytes is None
+    assert Gpu(index=0, free_bytes=5, mig=True).usable_bytes is None
+    assert Gpu(index=0, mig=True, slices=(MigSlice(index=0), MigSlice(index=1, free_bytes=3))).usable_bytes == 3
 
 
 def test_a_machine_in_which_the_processor_and_the_gpu_share_memory() -> None:
@@ -172,7 +172,7 @@ def test_the_binding_has_every_function_that_is_called() -> None:
     names = [name for name in vars(Nvml) if name.startswith("nvml")]
     assert len(names) > 20
     assert [name for name in names if not hasattr(pynvml, name)] == []
-    assert installed_nvml() is pynvml
+    assert import_nvml() is pynvml
 
 
 @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ def test_the_binding_has_every_function_that_is_called() -> None:
 )
 def test_bandwidth_as_the_makers_state_it(width: int, clock: int, gigabytes: int) -> None:
     """RTX 3090, RTX 4090, RTX A6000, A100 80 GB, RTX 5090."""
-    assert round(bandwidth_bytes_s(width, clock) / 1e9) == gigabytes
+    assert round(compute_bandwidth(width, clock) / 1e9) == gigabytes
 
 
 def test_words_of_the_driver() -> None:
-    assert pci_address("00000000:0A:00.0") == "0000:0a:00.0"
-    assert (cuda_text(12040), cuda_text(11080), cuda_text(13000)) == ("12.4", "11.8", "13.0")
+    assert format_pci_address("00000000:0A:00.0") == "0000:0a:00.0"
+    assert (format_cuda(12040), format_cuda(11080), format_cuda(13000)) == ("12.4", "11.8", "13.0")

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.probe.cgroup import MemoryLimit
-from eaglelocal.probe.installed_library import backends_of, library_folder
-from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, MainMemory
-from eaglelocal.probe.machine_json import to_json
-from eaglelocal.probe.probe import free_bytes, marked, memory_of, probe
+from eaglelocal.probe.installed_library import find_backends, find_library_folder
+from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, MainMemory, to_json
+from eaglelocal.probe.probe import free_bytes, limit_memory, parse_marked, probe
 
 
 @pytest.mark.parametrize(
@@ -30,14 +29,14 @@ from eaglelocal.probe.probe import free_bytes, marked, memory_of, probe
     ],
 )
 def test_backends_by_the_names_of_their_libraries(names: list[str], backends: tuple[str, ...]) -> None:
-    assert backends_of(names) == backends
+    assert find_backends(names) == backends
 
 
 def test_the_bindings_own_variable_moves_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
-    assert library_folder() == tmp_path
+    assert find_library_folder() == tmp_path
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path / "missing"))
-    assert library_folder() is None
+    assert find_library_folder() is None
 
 
 @pytest.mark.parametrize(
@@ -56,14 +55,14 @@ def test_the_bindings_own_variable_moves_the_folder(tmp_path: Path, monkeypatch:
     ],
 )
 def test_memory_is_what_the_cgroup_leaves(limit: MemoryLimit | None, expected: MainMemory) -> None:
-    assert memory_of(total_bytes=1000, available_bytes=600, limit=limit) == expected
+    assert limit_memory(total_bytes=1000, available_bytes=600, limit=limit) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [("always [madvise] never\n", "madvise"), ("[never]", "never"), ("", None), ("always", None)]
 )
 def test_what_the_kernel_marks(text: str, value: str | None) -> None:
-    assert marked(text) == value
+    assert parse_marked(text) == value
 
 
 def test_free_space_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:

@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.cli.probe import WIDTH, machine_lines
-from eaglelocal.probe.apple import parse_displays, unified_from, usual_working_set
-from eaglelocal.probe.machine import Bandwidth, Gpu, Machine, PcieLink, Unified
-from eaglelocal.probe.machine_json import to_json
-from eaglelocal.probe.operating_system import wsl_version
-from eaglelocal.probe.pci_cards import largest_window, link_generation, read_cards
-from eaglelocal.probe.pci_names import pci_name
+from eaglelocal.probe.apple import default_working_set, parse_displays, parse_unified
+from eaglelocal.probe.machine import Bandwidth, Gpu, Machine, PcieLink, Unified, to_json
+from eaglelocal.probe.operating_system import find_wsl_version
+from eaglelocal.probe.pci_cards import find_largest_window, parse_link_generation, read_cards
+from eaglelocal.probe.pci_names import find_pci_name
 
 GIB, MIB = 1 << 30, 1 << 20
 MachineOf = Callable[[str], Machine]
@@ -167,13 +166,13 @@ def test_an_apple_laptop(machine_of: MachineOf) -> None:
     ],
 )
 def test_what_the_gpu_of_an_apple_chip_may_use(working_set: str | None, limit: str | None, expected: int) -> None:
-    told = unified_from(chip="M", memory_bytes=str(32 * GIB), limit_mib=limit, working_set=working_set)
+    told = parse_unified(chip="M", memory_bytes=str(32 * GIB), limit_mib=limit, working_set=working_set)
     assert told.working_set_bytes == pytest.approx(expected, abs=1)
 
 
 def test_large_apple_memories_lend_more() -> None:
-    assert usual_working_set(128 * GIB) == 96 * GIB
-    assert usual_working_set(None) is None
+    assert default_working_set(128 * GIB) == 96 * GIB
+    assert default_working_set(None) is None
 
 
 @given(
@@ -235,9 +234,9 @@ def test_bandwidth_is_shown_with_spread_and_age(
 
 # ---- words of systems
 def test_small_parsers() -> None:
-    assert [link_generation(text) for text in ("16.0 GT/s PCIe", "2.5 GT/s", "Unknown", "")] == [4, 1, None, None]
-    assert [wsl_version(text) for text in ("6.8.0-49-generic", "4.4.0-19041-Microsoft", "")] == [None, 1, None]
-    assert largest_window("0x0 0x0 0x0\n0x1000 0x1fff 0x200\n") == 4096
+    assert [parse_link_generation(text) for text in ("16.0 GT/s PCIe", "2.5 GT/s", "Unknown", "")] == [4, 1, None, None]
+    assert [find_wsl_version(text) for text in ("6.8.0-49-generic", "4.4.0-19041-Microsoft", "")] == [None, 1, None]
+    assert find_largest_window("0x0 0x0 0x0\n0x1000 0x1fff 0x200\n") == 4096
 
 
 def test_a_name_is_looked_for_at_its_maker_only() -> None:
@@ -250,8 +249,8 @@ def test_a_name_is_looked_for_at_its_maker_only() -> None:
         "9999  X\n",
         "\t3e99  No\n",
     ]
-    assert pci_name(lines, vendor="8086", device="3e98") == "UHD"
-    assert pci_name(lines, vendor="8086", device="3e99") is None
+    assert find_pci_name(lines, vendor="8086", device="3e98") == "UHD"
+    assert find_pci_name(lines, vendor="8086", device="3e99") is None
 
 
 @given(

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.probe.thread_count import (
-    able,
-    allowed_cpus,
+    count_threads,
+    count_usable_threads,
+    keep_capable,
+    list_allowed_cpus,
+    map_physical_cores,
     parse_cpu_list,
-    physical_cores,
-    threads_for,
-    usable_threads,
 )
 
 FOUR_CORES_EIGHT_THREADS = {cpu: str(cpu % 4) for cpu in range(8)}
@@ -39,7 +39,7 @@ FOUR_CORES_EIGHT_THREADS = {cpu: str(cpu % 4) for cpu in range(8)}
 def test_threads_for(
     allowed: tuple[int, ...], core_of: dict[int, str], quota_cores: float | None, threads: int
 ) -> None:
-    assert threads_for(frozenset(allowed), core_of, quota_cores) == threads
+    assert count_threads(frozenset(allowed), core_of, quota_cores) == threads
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_cores_by_their_siblings(tmp_path: Path, name: str) -> None:
         topology = tmp_path / f"cpu{cpu}" / "topology"
         topology.mkdir(parents=True)
         (topology / name).write_text(f"{cpu % 2},{cpu % 2 + 2}\n")
-    cores = physical_cores(frozenset(range(4)), folder=tmp_path)
+    cores = map_physical_cores(frozenset(range(4)), folder=tmp_path)
     assert cores == {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}
 
 
@@ -72,21 +72,21 @@ def test_slow_cores_of_arm_are_left_out(tmp_path: Path, capacities: tuple[int, .
     for cpu, capacity in enumerate(capacities):
         (tmp_path / f"cpu{cpu}").mkdir()
         (tmp_path / f"cpu{cpu}" / "cpu_capacity").write_text(f"{capacity}\n")
-    assert able(frozenset(range(4)), folder=tmp_path) == fast
+    assert keep_capable(frozenset(range(4)), folder=tmp_path) == fast
 
 
 def test_cores_by_cpuinfo_where_there_is_no_topology(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor : 0\ncore id : 7\n\nprocessor : 1\ncore id : 7\n")
-    assert physical_cores(frozenset({0, 1}), folder=tmp_path, cpuinfo=cpuinfo) == {0: "0:7", 1: "0:7"}
+    assert map_physical_cores(frozenset({0, 1}), folder=tmp_path, cpuinfo=cpuinfo) == {0: "0:7", 1: "0:7"}
 
 
 def test_cores_of_a_system_that_says_nothing(tmp_path: Path) -> None:
-    assert physical_cores(frozenset({0}), folder=tmp_path, cpuinfo=tmp_path / "missing") == {}
+    assert map_physical_cores(frozenset({0}), folder=tmp_path, cpuinfo=tmp_path / "missing") == {}
 
 
 def test_this_machine() -> None:
-    assert 1 <= usable_threads() <= (os.cpu_count() or 1)
+    assert 1 <= count_usable_threads() <= (os.cpu_count() or 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="affinity can be set on Linux only")
@@ -94,7 +94,7 @@ def test_affinity_is_obeyed() -> None:
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
-        assert allowed_cpus() == frozenset({min(before)})
-        assert usable_threads() == 1
+        assert list_allowed_cpus() == frozenset({min(before)})
+        assert count_usable_threads() == 1
     finally:
         os.sched_setaffinity(0, before)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory
-from eaglelocal.probe.visible_gpus import as_seen, chosen
+from eaglelocal.probe.visible_gpus import apply_visibility, select_gpus
 
 CARDS = tuple(
     Gpu(index=index, name=name, uuid=uuid, bandwidth_bytes_s=quick, total_bytes=1, free_bytes=1)
@@ -34,7 +34,7 @@ def machine_with(cards: tuple[Gpu, ...], *backends: str) -> Machine:
 
 def seen(**environ: str) -> list[str | None]:
     """Names in the order in which CUDA counts the cards."""
-    gpus = as_seen(machine_with(CARDS), environ).gpus
+    gpus = apply_visibility(machine_with(CARDS), environ).gpus
     left = [gpu for gpu in gpus if not gpu.hidden_by]
     assert all(gpu.device_index is None for gpu in gpus if gpu.hidden_by)
     return [gpu.name for gpu in sorted(left, key=lambda gpu: gpu.device_index or 0)]
@@ -75,21 +75,21 @@ def test_anything_may_stand_there(value: str) -> None:
 
 def test_names_that_the_driver_did_not_tell_hide_nothing() -> None:
     nameless = [replace(card, uuid=None) for card in CARDS]
-    assert chosen("GPU-aa01", nameless) == nameless
+    assert select_gpus("GPU-aa01", nameless) == nameless
 
 
 def test_an_instance_of_a_partitioned_card(tmp_path: Path) -> None:
     machine = recorded_machine("a100-mig", tmp_path)
     whole = machine.gpus[0]
     small = whole.slices[1]
-    (gpu,) = as_seen(machine, {"CUDA_VISIBLE_DEVICES": small.uuid or ""}).gpus
+    (gpu,) = apply_visibility(machine, {"CUDA_VISIBLE_DEVICES": small.uuid or ""}).gpus
     assert gpu.slices == (small,)
-    assert gpu.room_bytes == small.free_bytes != whole.room_bytes
-    (both,) = as_seen(machine, {"CUDA_VISIBLE_DEVICES": f"{small.uuid},{whole.slices[0].uuid}"}).gpus
+    assert gpu.usable_bytes == small.free_bytes != whole.usable_bytes
+    (both,) = apply_visibility(machine, {"CUDA_VISIBLE_DEVICES": f"{small.uuid},{whole.slices[0].uuid}"}).gpus
     assert both.slices == (small,)  # a process gets one
-    (old,) = as_seen(machine, {"CUDA_VISIBLE_DEVICES": f"MIG-{whole.uuid}/1/0"}).gpus
+    (old,) = apply_visibility(machine, {"CUDA_VISIBLE_DEVICES": f"MIG-{whole.uuid}/1/0"}).gpus
     assert not old.hidden_by
-    (hidden,) = as_seen(machine, {"CUDA_VISIBLE_DEVICES": "MIG-00000000-0000-5000-8000-000000000000"}).gpus
+    (hidden,) = apply_visibility(machine, {"CUDA_VISIBLE_DEVICES": "MIG-00000000-0000-5000-8000-000000000000"}).gpus
     assert hidden.hidden_by
 
 
@@ -98,7 +98,7 @@ def test_rocm_reads_two_variables_and_leaves_nvidias_alone() -> None:
     machine = machine_with(cards, "cpu", "cuda", "hip")
 
     def left(**environ: str) -> list[str | None]:
-        return [gpu.name for gpu in as_seen(machine, environ).gpus if not gpu.hidden_by]
+        return [gpu.name for gpu in apply_visibility(machine, environ).gpus if not gpu.hidden_by]
 
     assert left(ROCR_VISIBLE_DEVICES="1,2", HIP_VISIBLE_DEVICES="1") == ["slow", "amd3"]
     assert left(CUDA_VISIBLE_DEVICES="0") == ["slow", "amd1"]
@@ -107,5 +107,5 @@ def test_rocm_reads_two_variables_and_leaves_nvidias_alone() -> None:
 
 def test_a_variable_of_cuda_hides_nothing_from_vulkan() -> None:
     machine = machine_with(CARDS, "cpu", "vulkan")
-    gpus = as_seen(machine, {"CUDA_VISIBLE_DEVICES": ""}).gpus
+    gpus = apply_visibility(machine, {"CUDA_VISIBLE_DEVICES": ""}).gpus
     assert [(gpu.hidden_by, gpu.device_index) for gpu in gpus] == [("", 0), ("", 1), ("", 2)]
