@@ -121,7 +121,7 @@ def has_screen(output: Output) -> bool:
 
 def show_screen(settings: Settings, pictures: Pictures, *, keeps: bool, tint: bool) -> int:
     """Run the chat screen until the user leaves; it appears before the model is loaded. Returns the exit code."""
-    from eaglelocal.tui.chat_app import ChatApp, ChatPlaces, run_chat
+    from eaglelocal.tui.chat.chat_app import ChatApp, ChatPlaces, run_chat
     from eaglelocal.tui.display_options import display_options
     from eaglelocal.tui.key_bindings import check_display_options
 

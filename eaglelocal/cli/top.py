@@ -18,8 +18,8 @@ from eaglelocal.settings import Settings
 if TYPE_CHECKING:
     from eaglelocal.client.server_reading import ServerReading
     from eaglelocal.client.servers.server_watch import ServerWatch
-    from eaglelocal.tui.feed import Feed
-    from eaglelocal.tui.monitor_text import Scene
+    from eaglelocal.tui.monitor.monitor_text import Scene
+    from eaglelocal.tui.panel.feed import Feed
 
 BETWEEN_S = 1.0  # between the two readings of --once and --json, which give the rates
 DEFAULT_WIDTH = 80
@@ -63,7 +63,7 @@ def top(
         return watch_in_browser(where, api_key, settings, output)
     if not output.is_terminal:
         raise UsageError("stdout is no terminal", hint="`eaglelocal top --once` prints one frame, --json an object")
-    from eaglelocal.tui.run_monitor import watch_server
+    from eaglelocal.tui.monitor.run_monitor import watch_server
 
     return watch_server(where, api_key, settings)
 
@@ -83,7 +83,7 @@ def address_here() -> str:
 def look_once(url: str, api_key: str, settings: Settings, output: Output, *, as_json: bool) -> None:
     from eaglelocal.client.servers.server_watch import ServerWatch
     from eaglelocal.tui.display_options import display_options
-    from eaglelocal.tui.monitor_text import frame_text
+    from eaglelocal.tui.monitor.monitor_text import frame_text
 
     watch = ServerWatch(url, ignored, api_key=api_key)
     scene = scene_of(watch)
@@ -99,9 +99,9 @@ def scene_of(watch: ServerWatch) -> Scene:
     Raises EngineError if it does not answer.
     """
     from eaglelocal.probe.load_gauges import GaugeWatch
-    from eaglelocal.tui.feed import Feed
-    from eaglelocal.tui.monitor_text import Scene
-    from eaglelocal.tui.run_monitor import is_local
+    from eaglelocal.tui.monitor.monitor_text import Scene
+    from eaglelocal.tui.monitor.run_monitor import is_local
+    from eaglelocal.tui.panel.feed import Feed
 
     gauges = GaugeWatch() if is_local(watch.url) else None
     feed = Feed()

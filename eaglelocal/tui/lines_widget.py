@@ -22,21 +22,21 @@ ROLES: tuple[Role, ...] = ("text", "strong", "quiet", "good", "bad", "warn", "ac
 class LinesWidget(Widget):
     """A widget that shows the lines last given to `paint`, from the top; the rest of it is empty."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"painted--{role}" for role in ROLES}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{role}" for role in ROLES}
     DEFAULT_CSS = """
-    Painted {
-        & > .painted--strong { text-style: bold; }
-        & > .painted--quiet { color: $text-muted; }
-        & > .painted--good { color: $text-success; }
-        & > .painted--bad { color: $text-error; text-style: bold; }
-        & > .painted--warn { color: $text-warning; }
-        & > .painted--accent { color: $text-accent; }
-        & > .painted--chosen { text-style: reverse; }
-        &:ansi > .painted--quiet { color: ansi_default; text-style: dim; }
-        &:ansi > .painted--good { color: ansi_green; }
-        &:ansi > .painted--bad { color: ansi_red; text-style: bold; }
-        &:ansi > .painted--warn { color: ansi_yellow; }
-        &:ansi > .painted--accent { color: ansi_cyan; }
+    LinesWidget {
+        & > .lines--strong { text-style: bold; }
+        & > .lines--quiet { color: $text-muted; }
+        & > .lines--good { color: $text-success; }
+        & > .lines--bad { color: $text-error; text-style: bold; }
+        & > .lines--warn { color: $text-warning; }
+        & > .lines--accent { color: $text-accent; }
+        & > .lines--chosen { text-style: reverse; }
+        &:ansi > .lines--quiet { color: ansi_default; text-style: dim; }
+        &:ansi > .lines--good { color: ansi_green; }
+        &:ansi > .lines--bad { color: ansi_red; text-style: bold; }
+        &:ansi > .lines--warn { color: ansi_yellow; }
+        &:ansi > .lines--accent { color: ansi_cyan; }
     }
     """
 
@@ -73,7 +73,7 @@ class LinesWidget(Widget):
     def _style(self, role: Role) -> Style:
         style = self._styles.get(role)
         if style is None:
-            style = self._styles[role] = self.get_component_rich_style(f"painted--{role}")
+            style = self._styles[role] = self.get_component_rich_style(f"lines--{role}")
         return style
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from eaglelocal import locations
 from eaglelocal.backend.parent_watch import end_with_parent
 from eaglelocal.settings import Settings
-from eaglelocal.tui.run_monitor import watch_server
+from eaglelocal.tui.monitor.run_monitor import watch_server
 
 KEY_VARIABLE = "EAGLELOCAL_WATCHED_KEY"
 

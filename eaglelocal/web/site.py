@@ -29,7 +29,7 @@ from eaglelocal.web.connection_limit import bounded
 from eaglelocal.web.screen import KEY_VARIABLE
 from eaglelocal.web.web_middleware import Visits, doors, is_https
 
-DRIVER = "eaglelocal.tui.piped_driver:PipedDriver"
+DRIVER = "eaglelocal.tui.terminal.piped_driver:PipedDriver"
 MAX_SCREENS = 8  # each is a process
 MAX_COLUMNS, MAX_ROWS = 500, 200
 END_S = 3.0

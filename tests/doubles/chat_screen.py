@@ -20,7 +20,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import ModelFileError
-from eaglelocal.tui.chat_app import ChatApp, ChatPlaces
+from eaglelocal.tui.chat.chat_app import ChatApp, ChatPlaces
 from eaglelocal.tui.display_options import DisplayOptions
 
 PATIENCE_S = 20.0

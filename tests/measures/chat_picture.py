@@ -19,7 +19,7 @@ from eaglelocal.cli.chat import open_session
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import ModelChoice, Session
 from eaglelocal.settings import Settings
-from eaglelocal.tui.chat_app import ChatApp, ChatPlaces
+from eaglelocal.tui.chat.chat_app import ChatApp, ChatPlaces
 from eaglelocal.tui.display_options import DisplayOptions
 
 QUESTIONS = ("What is acceptance length?", "Write a Python function that reverses a list", "What is a draft model?")

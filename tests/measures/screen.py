@@ -75,7 +75,7 @@ def inside(asked: argparse.Namespace) -> None:
     from doubles.scenes import EMPTY, MACHINE, FedWatch
 
     from eaglelocal.tui.display_options import DisplayOptions
-    from eaglelocal.tui.monitor import Monitor
+    from eaglelocal.tui.monitor.monitor_app import Monitor
 
     watches: list[FedWatch] = []
 

@@ -13,7 +13,7 @@ from doubles.scripted_client import Script
 
 from eaglelocal.cli.main import fail
 from eaglelocal.cli.output import standard_output
-from eaglelocal.tui.chat_app import ChatApp, run_chat
+from eaglelocal.tui.chat.chat_app import ChatApp, run_chat
 
 WORDS = tuple(f"word{number}\n\n" if number % 5 == 0 else f"word{number} " for number in range(2000))
 

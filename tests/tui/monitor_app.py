@@ -8,8 +8,8 @@ from doubles.scenes import MACHINE, FedWatch
 
 from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.tui.display_options import DisplayOptions
-from eaglelocal.tui.log_tail import LogTail
-from eaglelocal.tui.monitor import Monitor
+from eaglelocal.tui.monitor.log_tail import LogTail
+from eaglelocal.tui.monitor.monitor_app import Monitor
 
 
 def monitor(

@@ -16,13 +16,13 @@ from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.errors import UsageError
-from eaglelocal.tui.chat_app import ChatApp
-from eaglelocal.tui.chat_dialogs import Dialog, ModelDialog, SettingsDialog, TalksDialog
+from eaglelocal.tui.chat.chat_app import ChatApp
+from eaglelocal.tui.chat.chat_dialogs import Dialog, ModelDialog, SettingsDialog, TalksDialog
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.key_bindings import CHAT_ACTIONS, CHAT_KEYS, MONITOR_ACTIONS, check_display_options
-from eaglelocal.tui.monitor import Monitor
-from eaglelocal.tui.prompt_input import PromptInput
-from eaglelocal.tui.request_table import RequestTable
+from eaglelocal.tui.monitor.monitor_app import Monitor
+from eaglelocal.tui.monitor.request_table import RequestTable
+from eaglelocal.tui.prompt.prompt_input import PromptInput
 
 
 def saved(folder: Path, name: str, *turns: Turn) -> None:
@@ -334,7 +334,7 @@ def marked(person: Spectator) -> str:
 def test_retry_new_and_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(tmp_path)
     desktop: list[str] = []
-    monkeypatch.setattr("eaglelocal.tui.clipboard.fill", desktop.append)
+    monkeypatch.setattr("eaglelocal.tui.terminal.clipboard.fill", desktop.append)
 
     async def scenario(person: Spectator) -> None:
         await person.pilot.press("f8")

@@ -17,8 +17,8 @@ from eaglelocal.client.server_reading import DraftingState
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.errors import EngineError
-from eaglelocal.tui.feed import PanelFrame
-from eaglelocal.tui.snapshot_rates import SnapshotRates
+from eaglelocal.tui.panel.feed import PanelFrame
+from eaglelocal.tui.panel.snapshot_rates import SnapshotRates
 
 SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
 ANSWER = (

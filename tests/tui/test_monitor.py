@@ -16,17 +16,17 @@ from tui.monitor_app import monitor
 from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.core.request import OFF, fixed_spec
 from eaglelocal.errors import RequestError, UsageError
-from eaglelocal.tui.base_screen import THEMES
+from eaglelocal.tui.base_app import THEMES
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.key_bindings import check_display_options
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.log_tail import LogTail
-from eaglelocal.tui.monitor import Monitor
-from eaglelocal.tui.panel_widget import SpeculationPanel
-from eaglelocal.tui.question_dialog import QuestionDialog
-from eaglelocal.tui.request_table import RequestTable
-from eaglelocal.tui.screen_size import LEAST
+from eaglelocal.tui.monitor.log_tail import LogTail
+from eaglelocal.tui.monitor.monitor_app import Monitor
+from eaglelocal.tui.monitor.question_dialog import QuestionDialog
+from eaglelocal.tui.monitor.request_table import RequestTable
+from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
+from eaglelocal.tui.terminal.screen_size import LEAST
 
 PATIENCE_S = 5.0
 

@@ -16,7 +16,7 @@ from tui.monitor_app import monitor
 from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.monitor import Monitor
+from eaglelocal.tui.monitor.monitor_app import Monitor
 
 BUSY = [busy(200 + 9 * i + (i * i) % 7) for i in range(40)]  # a reading a second
 STATES = {

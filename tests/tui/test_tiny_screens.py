@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from textual.geometry import Size
 from tui.monitor_app import monitor
 
-from eaglelocal.tui.entries import EntryKind, RenderOptions, TranscriptEntry, estimated_height, rows_of
-from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.glyphs import ASCII, UNICODE
-from eaglelocal.tui.monitor_text import Scene, frame_text, header_lines, table_lines
-from eaglelocal.tui.panel_text import panel_lines
-from eaglelocal.tui.screen_size import LEAST, at_least, is_enough, too_small
+from eaglelocal.tui.monitor.monitor_text import Scene, frame_text, header_lines, table_lines
+from eaglelocal.tui.monitor.table_text import TableView
+from eaglelocal.tui.panel.feed import Feed
+from eaglelocal.tui.panel.panel_text import panel_lines
 from eaglelocal.tui.styled_lines import width_of
-from eaglelocal.tui.table_text import TableView
-from eaglelocal.tui.text_rows import Ink
+from eaglelocal.tui.terminal.screen_size import LEAST, at_least, is_enough, too_small
+from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, TranscriptEntry, estimated_height, rows_of
+from eaglelocal.tui.transcript.text_rows import Ink
 
 TINY = list(product(range(1, 11), range(1, 6)))  # 1x1 to 10x5
 SMALL = [(16, 4), (20, 6), (17, 5), (30, 4), (16, 30), (40, 10)]

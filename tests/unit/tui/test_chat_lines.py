@@ -12,8 +12,8 @@ from rich.cells import cell_len
 
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.tui.chat_controller import ModelChanged
-from eaglelocal.tui.chat_lines import LEAST_NAME, activity_spans, shortened, title_line
+from eaglelocal.tui.chat.chat_controller import ModelChanged
+from eaglelocal.tui.chat.chat_lines import LEAST_NAME, activity_spans, shortened, title_line
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.tui import clipboard
+from eaglelocal.tui.terminal import clipboard
 
 PROGRAMS = clipboard.PROGRAMS  # while tests run there are none
 WAYLAND, X, SSH = {"WAYLAND_DISPLAY": "wayland-0"}, {"DISPLAY": ":0"}, {"SSH_CONNECTION": "a b"}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from eaglelocal.settings import Settings
-from eaglelocal.tui.base_screen import EagleApp
+from eaglelocal.tui.base_app import EagleApp
 from eaglelocal.tui.display_options import DisplayOptions, display_options
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 

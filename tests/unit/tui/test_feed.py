@@ -23,7 +23,7 @@ from eaglelocal.core.events import (
 )
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError
-from eaglelocal.tui.feed import WINDOW_TOKENS, Feed
+from eaglelocal.tui.panel.feed import WINDOW_TOKENS, Feed
 
 
 def tokens(count: int, request_id: str = "r") -> Tokens:

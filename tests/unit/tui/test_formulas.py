@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.tui.formulas import readable
-from eaglelocal.tui.markdown_rows import markdown_rows
-from eaglelocal.tui.text_rows import Ink, row_text
+from eaglelocal.tui.transcript.formulas import readable
+from eaglelocal.tui.transcript.markdown_rows import markdown_rows
+from eaglelocal.tui.transcript.text_rows import Ink, row_text
 
 
 @pytest.mark.parametrize(

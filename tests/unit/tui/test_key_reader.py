@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from textual import events
 from textual.message import Message
 
-from eaglelocal.tui.key_reader import MAX_CELLS, REPLACEMENT, REST_S, KeyReader
+from eaglelocal.tui.terminal.key_reader import MAX_CELLS, REPLACEMENT, REST_S, KeyReader
 
 
 class Clock:

@@ -18,9 +18,9 @@ from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoade
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams, fill_recommended
 from eaglelocal.errors import EagleLocalError, RequestError, UsageError
-from eaglelocal.tui.chat_controller import AnswerEnded, ChatController, ErrorShown, News, QuestionSent
-from eaglelocal.tui.feed import Feed
-from eaglelocal.tui.task_queue import TaskQueue
+from eaglelocal.tui.chat.chat_controller import AnswerEnded, ChatController, ErrorShown, News, QuestionSent
+from eaglelocal.tui.chat.task_queue import TaskQueue
+from eaglelocal.tui.panel.feed import Feed
 
 PATIENCE_S = 20.0
 

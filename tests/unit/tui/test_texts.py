@@ -12,15 +12,15 @@ from rich.cells import cell_len
 
 from eaglelocal.client.server_reading import DraftingState, RequestRow, ServerReading, ServerTotals
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
-from eaglelocal.tui.feed import Feed, PanelFrame
 from eaglelocal.tui.frame_rate import FASTEST_S, IDLE_S, LONGEST_S, SHARE, SLOWEST_S, FrameRate
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
-from eaglelocal.tui.log_changes import noticed
-from eaglelocal.tui.log_tail import KEPT_LINES, LogTail
-from eaglelocal.tui.monitor_text import Scene, frame_text, header_lines, prefix_share, table_lines
-from eaglelocal.tui.panel_text import count, panel_lines, state_line
+from eaglelocal.tui.monitor.log_changes import noticed
+from eaglelocal.tui.monitor.log_tail import KEPT_LINES, LogTail
+from eaglelocal.tui.monitor.monitor_text import Scene, frame_text, header_lines, prefix_share, table_lines
+from eaglelocal.tui.monitor.table_text import COLUMNS, TableView, ordered, seconds
+from eaglelocal.tui.panel.feed import Feed, PanelFrame
+from eaglelocal.tui.panel.panel_text import count, panel_lines, state_line
 from eaglelocal.tui.styled_lines import beside, fitted, line, plain, width_of
-from eaglelocal.tui.table_text import COLUMNS, TableView, ordered, seconds
 
 LLAMA = ServerReading(
     kind="llama-server", state="ready", totals=ServerTotals(generated_tokens=5.0), missing=("--metrics",)

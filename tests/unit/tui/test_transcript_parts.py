@@ -12,8 +12,8 @@ from rich.style import Style
 
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.core.events import TextPiece
-from eaglelocal.tui.draft_marks import tinted
-from eaglelocal.tui.entries import (
+from eaglelocal.tui.transcript.draft_marks import tinted
+from eaglelocal.tui.transcript.entries import (
     EntryKind,
     RenderOptions,
     TranscriptEntry,
@@ -21,10 +21,10 @@ from eaglelocal.tui.entries import (
     estimated_height,
     rows_of,
 )
-from eaglelocal.tui.live_answer import LiveAnswer
-from eaglelocal.tui.markdown_rows import block_lengths, markdown_rows
-from eaglelocal.tui.row_positions import RowPositions
-from eaglelocal.tui.text_rows import Ink, plain_rows, row_text
+from eaglelocal.tui.transcript.live_answer import LiveAnswer
+from eaglelocal.tui.transcript.markdown_rows import block_lengths, markdown_rows
+from eaglelocal.tui.transcript.row_positions import RowPositions
+from eaglelocal.tui.transcript.text_rows import Ink, plain_rows, row_text
 
 DOCUMENT = (
     "# Title\n\nSome **bold** `code`, a [link](http://x.y) and <b>html</b>.\n\n- one\n- two\n\n  still two\n\n"

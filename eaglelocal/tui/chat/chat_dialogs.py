@@ -21,8 +21,8 @@ from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fi
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
-from eaglelocal.tui.chat_controller import ChatController, ModelChanged
-from eaglelocal.tui.text_rows import harmless
+from eaglelocal.tui.chat.chat_controller import ChatController, ModelChanged
+from eaglelocal.tui.transcript.text_rows import harmless
 
 
 class Dialog(ModalScreen[None]):

@@ -31,23 +31,23 @@ from eaglelocal.conversation.slash_actions import copy_message
 from eaglelocal.conversation.slash_commands import is_command
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.tui import chat_controller as news
-from eaglelocal.tui import clipboard
-from eaglelocal.tui.base_screen import EagleApp
-from eaglelocal.tui.chat_controller import ChatController, OpenSession
-from eaglelocal.tui.chat_lines import status_line, title_line
+from eaglelocal.tui.base_app import EagleApp
+from eaglelocal.tui.chat import chat_controller as news
+from eaglelocal.tui.chat.chat_controller import ChatController, OpenSession
+from eaglelocal.tui.chat.chat_lines import status_line, title_line
 from eaglelocal.tui.display_options import DisplayOptions
-from eaglelocal.tui.entries import RenderOptions
-from eaglelocal.tui.external_editor import edited
-from eaglelocal.tui.feed import Feed, PanelFrame
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.panel_widget import SpeculationPanel
-from eaglelocal.tui.prompt_input import PromptInput
+from eaglelocal.tui.panel.feed import Feed, PanelFrame
+from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
+from eaglelocal.tui.prompt.prompt_input import PromptInput
 from eaglelocal.tui.redraw_timer import RedrawTimer
-from eaglelocal.tui.text_rows import Ink
-from eaglelocal.tui.transcript import Transcript
-from eaglelocal.tui.transcript_writer import TranscriptWriter
+from eaglelocal.tui.terminal import clipboard
+from eaglelocal.tui.terminal.external_editor import edited
+from eaglelocal.tui.transcript.entries import RenderOptions
+from eaglelocal.tui.transcript.text_rows import Ink
+from eaglelocal.tui.transcript.transcript import Transcript
+from eaglelocal.tui.transcript.transcript_writer import TranscriptWriter
 
 BESIDE_COLUMNS = 100  # from this width on the panel is right of the transcript, else below it
 ROOMY_ROWS = 34  # a narrow screen of fewer rows starts without the panel
@@ -86,7 +86,7 @@ class ChatApp(EagleApp[int]):
     #body.stacked #panel { width: 100%; height: 8; border-left: none; border-top: solid $secondary; }
     ChatApp.-ascii #panel { border-left: ascii $secondary; }
     ChatApp.-ascii #body.stacked #panel { border-left: none; border-top: ascii $secondary; }
-    ChatApp.-ascii Prompt { border: ascii $secondary; }
+    ChatApp.-ascii PromptInput { border: ascii $secondary; }
     ChatApp.-ascii Dialog #box, ChatApp.-ascii Dialog TextArea { border: ascii $secondary; }
     ToastRack { margin-bottom: 6; }
     #title:ansi { background: ansi_default; text-style: reverse; }
@@ -198,7 +198,7 @@ class ChatApp(EagleApp[int]):
         """Pass an event to the screen's thread, from any thread."""
         self.post_message(ControllerMessage(what))
 
-    def on_told(self, message: ControllerMessage) -> None:
+    def on_controller_message(self, message: ControllerMessage) -> None:
         match message.what:
             case news.ModelChanged() as changed:
                 self._on_model(changed)
@@ -266,7 +266,7 @@ class ChatApp(EagleApp[int]):
             self._spoken.note("the server answers again")
 
     # ---- user input
-    def on_prompt_submitted(self, message: PromptInput.Submitted) -> None:
+    def on_prompt_input_submitted(self, message: PromptInput.Submitted) -> None:
         text = message.text
         if self._edited is not None:
             self.partner.ask_instead(text.strip(), self._edited)
@@ -279,14 +279,14 @@ class ChatApp(EagleApp[int]):
             self.partner.ask(text.strip())
         self._tick(time.monotonic())
 
-    def on_prompt_dropped(self, message: PromptInput.Dropped) -> None:
+    def on_prompt_input_dropped(self, message: PromptInput.Dropped) -> None:
         """Attach dropped pictures. If the model reads no images, insert their paths as text."""
         if self._model is None or self._model.model.info.sees_images:
             self.partner.run_command(f"/image {message.text}")
         else:
             self.prompt.take_text(message.text)
 
-    def on_prompt_leaving(self) -> None:
+    def on_prompt_input_leaving(self) -> None:
         self.exit(0)
 
     def on_transcript_thought_clicked(self) -> None:
@@ -397,17 +397,17 @@ class ChatApp(EagleApp[int]):
         self.transcript.follow()
 
     def action_talks(self) -> None:
-        from eaglelocal.tui.chat_dialogs import TalksDialog
+        from eaglelocal.tui.chat.chat_dialogs import TalksDialog
 
         self.push_screen(TalksDialog(self._places.conversations, self.partner))
 
     def action_settings(self) -> None:
-        from eaglelocal.tui.chat_dialogs import SettingsDialog
+        from eaglelocal.tui.chat.chat_dialogs import SettingsDialog
 
         self._with_model(lambda model: SettingsDialog(model, self.partner))
 
     def action_model(self) -> None:
-        from eaglelocal.tui.chat_dialogs import ModelDialog
+        from eaglelocal.tui.chat.chat_dialogs import ModelDialog
 
         self._with_model(lambda model: ModelDialog(model, self.partner))
 
@@ -420,7 +420,7 @@ class ChatApp(EagleApp[int]):
 
 def _settle_down() -> None:
     """Do slow start-up work once the first screen is drawn, before the user waits for it."""
-    import_module("eaglelocal.tui.markdown_rows").lexer_of("python")
+    import_module("eaglelocal.tui.transcript.markdown_rows").lexer_of("python")
     gc.collect()
     gc.freeze()  # later collections skip all modules, which would delay a frame
 

@@ -17,8 +17,8 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.screen_size import at_least, is_enough, too_small
-from eaglelocal.tui.terminal_driver import TerminalDriver
+from eaglelocal.tui.terminal.screen_size import at_least, is_enough, too_small
+from eaglelocal.tui.terminal.terminal_driver import TerminalDriver
 
 THEMES = (
     Theme(

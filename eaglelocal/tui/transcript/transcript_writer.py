@@ -11,9 +11,9 @@ from eaglelocal.conversation.answer_stats import statistics_line
 from eaglelocal.conversation.ask import AskResult, left_out_line
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.tui.entries import EntryKind, TranscriptEntry, entries_of_turns, error_entry
-from eaglelocal.tui.live_answer import LiveAnswer
-from eaglelocal.tui.transcript import Transcript
+from eaglelocal.tui.transcript.entries import EntryKind, TranscriptEntry, entries_of_turns, error_entry
+from eaglelocal.tui.transcript.live_answer import LiveAnswer
+from eaglelocal.tui.transcript.transcript import Transcript
 
 
 class TranscriptWriter:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from eaglelocal.tui.feed import PanelFrame
 from eaglelocal.tui.glyphs import UNICODE, Glyphs
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.panel_text import panel_lines
+from eaglelocal.tui.panel.feed import PanelFrame
+from eaglelocal.tui.panel.panel_text import panel_lines
 
 
 class SpeculationPanel(LinesWidget):

@@ -20,7 +20,7 @@ from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 
 from eaglelocal.core.surrogates import join_surrogates
-from eaglelocal.tui.key_reader import MAX_CELLS, KeyReader
+from eaglelocal.tui.terminal.key_reader import MAX_CELLS, KeyReader
 
 READ_BYTES = 4096
 TICK_S = 0.1

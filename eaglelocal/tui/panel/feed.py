@@ -20,8 +20,8 @@ from itertools import zip_longest
 from eaglelocal.client.server_reading import DISCONNECTED, DraftingState, ServerReading, ServerTotals
 from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
 from eaglelocal.core.stats import SpeculationStats
-from eaglelocal.tui.rate_meter import History, Rate
-from eaglelocal.tui.snapshot_rates import SnapshotRates, began_anew, figures_between
+from eaglelocal.tui.panel.rate_meter import History, Rate
+from eaglelocal.tui.panel.snapshot_rates import SnapshotRates, began_anew, figures_between
 
 WINDOW_TOKENS = 256  # figures describe so many of the newest tokens
 MAX_SAMPLES = 512

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from eaglelocal.client.server_reading import DISCONNECTED
-from eaglelocal.tui.feed import PanelFrame
 from eaglelocal.tui.glyphs import Glyphs
+from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.styled_lines import EMPTY, Line, Role, StyledSpan, beside, fitted, harmless, line, width_of
 
 WIDE = 76

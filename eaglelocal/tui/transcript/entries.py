@@ -15,8 +15,8 @@ from rich.style import Style
 
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.tui.draft_marks import tinted
-from eaglelocal.tui.text_rows import Ink, Row, column_rows, plain_rows
+from eaglelocal.tui.transcript.draft_marks import tinted
+from eaglelocal.tui.transcript.text_rows import Ink, Row, column_rows, plain_rows
 
 TINT = Style(color="green", underline=True)  # colour is never the only sign
 
@@ -84,7 +84,7 @@ def _entries_of_turn(turn: Turn) -> list[TranscriptEntry]:
 
 def answer_blocks(text: str) -> list[TranscriptEntry]:
     """Return a whole answer as one entry for each top-level block of Markdown."""
-    from eaglelocal.tui.markdown_rows import block_lengths  # too slow to import for the first screen
+    from eaglelocal.tui.transcript.markdown_rows import block_lengths  # too slow to import for the first screen
 
     entries, at = [], 0
     for length in filter(None, block_lengths(text)):
@@ -101,7 +101,7 @@ def _question(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[R
 
 
 def _answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
-    from eaglelocal.tui.markdown_rows import markdown_rows
+    from eaglelocal.tui.transcript.markdown_rows import markdown_rows
 
     rows = markdown_rows(entry.text, width, view.ink, formulas=not view.is_tinted)  # the mask is of the source
     return tinted(rows, entry.text, entry.mask, TINT) if view.is_tinted else rows

@@ -22,18 +22,18 @@ from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.probe.load_gauges import MachineGauge
-from eaglelocal.tui.base_screen import EagleApp
+from eaglelocal.tui.base_app import EagleApp
 from eaglelocal.tui.display_options import DisplayOptions
-from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.log_changes import noticed
-from eaglelocal.tui.log_tail import LogTail
-from eaglelocal.tui.monitor_text import NUM_HEADER_LINES, Scene, header_lines
-from eaglelocal.tui.panel_widget import SpeculationPanel
-from eaglelocal.tui.question_dialog import DialogChoice, QuestionDialog
+from eaglelocal.tui.monitor.log_changes import noticed
+from eaglelocal.tui.monitor.log_tail import LogTail
+from eaglelocal.tui.monitor.monitor_text import NUM_HEADER_LINES, Scene, header_lines
+from eaglelocal.tui.monitor.question_dialog import DialogChoice, QuestionDialog
+from eaglelocal.tui.monitor.request_table import RequestTable
+from eaglelocal.tui.panel.feed import Feed
+from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
 from eaglelocal.tui.redraw_timer import RedrawTimer
-from eaglelocal.tui.request_table import RequestTable
 from eaglelocal.tui.styled_lines import fitted, harmless, line
 
 Outcome = Literal["quit", "stop", "leave"]  # stop: end the server too; leave: the server goes on without a screen

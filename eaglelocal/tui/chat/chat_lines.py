@@ -8,10 +8,10 @@ from rich.cells import cell_len, set_cell_size
 
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.core.events import LoadProgress
-from eaglelocal.tui.chat_controller import ModelChanged
-from eaglelocal.tui.feed import PanelFrame
+from eaglelocal.tui.chat.chat_controller import ModelChanged
 from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.panel_text import percent, state_span
+from eaglelocal.tui.panel.feed import PanelFrame
+from eaglelocal.tui.panel.panel_text import percent, state_span
 from eaglelocal.tui.styled_lines import Line, fitted, harmless, line, width_of
 
 BAR_CELLS = 16

@@ -11,7 +11,7 @@ from __future__ import annotations
 from rich.segment import Segment
 from rich.style import Style
 
-from eaglelocal.tui.text_rows import Row
+from eaglelocal.tui.transcript.text_rows import Row
 
 MAX_SKIP = 400  # characters of markup in one piece: a link's address is the longest
 

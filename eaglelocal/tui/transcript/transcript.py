@@ -23,9 +23,9 @@ from textual.scrollbar import ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
 
-from eaglelocal.tui.entries import EntryKind, RenderOptions, TranscriptEntry, estimated_height, rows_of
-from eaglelocal.tui.row_positions import RowPositions
-from eaglelocal.tui.text_rows import Row, index_at_cell
+from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, TranscriptEntry, estimated_height, rows_of
+from eaglelocal.tui.transcript.row_positions import RowPositions
+from eaglelocal.tui.transcript.text_rows import Row, index_at_cell
 
 MAX_LAID_OUT = 128  # items: a few screens full. Each garbage collection would scan more
 MAX_LEAP = 5  # rows

@@ -12,9 +12,9 @@ from textual.reactive import reactive
 from eaglelocal.client.server_reading import RequestRow, ServerReading
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.monitor_text import first_shown, table_lines
+from eaglelocal.tui.monitor.monitor_text import first_shown, table_lines
+from eaglelocal.tui.monitor.table_text import TableView, columns_in, ordered
 from eaglelocal.tui.styled_lines import EMPTY, line
-from eaglelocal.tui.table_text import TableView, columns_in, ordered
 
 
 class RequestTable(LinesWidget, can_focus=True):

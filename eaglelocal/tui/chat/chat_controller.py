@@ -24,10 +24,10 @@ from eaglelocal.conversation.slash_commands import Command, parse_command
 from eaglelocal.core.events import Finished, LoadProgress, RequestEvent, TextPiece, Tokens
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, UsageError
-from eaglelocal.tui.feed import Feed
+from eaglelocal.tui.chat.task_queue import TaskQueue
 from eaglelocal.tui.key_bindings import CHAT_KEYS
-from eaglelocal.tui.live_answer import LiveAnswer
-from eaglelocal.tui.task_queue import TaskQueue
+from eaglelocal.tui.panel.feed import Feed
+from eaglelocal.tui.transcript.live_answer import LiveAnswer
 
 OpenSession = Callable[[MessageOutput, ModelChoice], Session]
 

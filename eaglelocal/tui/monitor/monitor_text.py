@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.duration_text import format_duration
-from eaglelocal.tui.feed import PanelFrame
 from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.panel_text import NOT_TOLD, count, panel_lines, percent
+from eaglelocal.tui.monitor.table_text import TableView, ordered, row_line, title_line
+from eaglelocal.tui.panel.feed import PanelFrame
+from eaglelocal.tui.panel.panel_text import NOT_TOLD, count, panel_lines, percent
 from eaglelocal.tui.styled_lines import EMPTY, Line, Role, StyledSpan, fitted, harmless, line, plain
-from eaglelocal.tui.table_text import TableView, ordered, row_line, title_line
 
 GIB, MIB = 2**30, 2**20
 WELL = frozenset({"ready", "idle"})

@@ -29,7 +29,7 @@ class QuestionDialog(ModalScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
     DEFAULT_CSS = """
-    Question {
+    QuestionDialog {
         align: center middle;
         & > Vertical {
             width: auto; min-width: 36; max-width: 76; height: auto; padding: 0 1;

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from eaglelocal.client.server_reading import RequestRow
 from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.panel_text import NOT_TOLD, count, percent
+from eaglelocal.tui.panel.panel_text import NOT_TOLD, count, percent
 from eaglelocal.tui.styled_lines import Line, StyledSpan, fitted, harmless
 
 Key = float | str

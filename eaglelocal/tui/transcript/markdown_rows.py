@@ -24,8 +24,8 @@ from rich.markdown import BlockQuote, CodeBlock, Heading, ListItem, Markdown, Ma
 from rich.segment import Segment
 from rich.syntax import Syntax
 
-from eaglelocal.tui.formulas import readable
-from eaglelocal.tui.text_rows import Ink, Row, console, harmless, shaped
+from eaglelocal.tui.transcript.formulas import readable
+from eaglelocal.tui.transcript.text_rows import Ink, Row, console, harmless, shaped
 
 # `\(x\)`, `\[x\]`, `$$x$$` and `$x$`, but not prices such as $5 and $10
 _FORMULA = re.compile(

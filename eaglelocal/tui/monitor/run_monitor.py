@@ -25,7 +25,7 @@ def is_local(url: str) -> bool:
 
 def watch_server(url: str, api_key: str, settings: Settings) -> None:
     """Show the monitor until the user leaves. Raises UsageError for keys of unknown actions or an invalid address."""
-    from eaglelocal.tui.monitor import Monitor, ReadMachine
+    from eaglelocal.tui.monitor.monitor_app import Monitor, ReadMachine
 
     look = display_options(settings)
     check_display_options(look)

@@ -19,9 +19,9 @@ from textual.widgets.text_area import Edit, EditResult, Selection
 from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS
-from eaglelocal.tui.folding import Folding
-from eaglelocal.tui.history_search import HistorySearch
-from eaglelocal.tui.text_rows import harmless
+from eaglelocal.tui.prompt.history_search import HistorySearch
+from eaglelocal.tui.prompt.paste_folding import Folding
+from eaglelocal.tui.transcript.text_rows import harmless
 
 QUOTES = '"""'
 IMAGE = "/image "
@@ -34,7 +34,7 @@ class PromptInput(TextArea):
     """A text area that shows one to eight lines of a text of any length."""
 
     DEFAULT_CSS = """
-    Prompt {
+    PromptInput {
         height: auto; max-height: 10; min-height: 3; border: round $secondary; padding: 0 1; background: $background;
         &:focus { border: round $primary; }
         &:ansi { background: ansi_default; }

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 
 from eaglelocal.core.events import TextPiece
-from eaglelocal.tui.entries import EntryKind, TranscriptEntry
+from eaglelocal.tui.transcript.entries import EntryKind, TranscriptEntry
 
 
 class LiveAnswer:
@@ -60,7 +60,7 @@ class LiveAnswer:
         if num_whole == self._num_cut_at:  # no line has been completed
             return []
         whole = self._text[:num_whole]
-        from eaglelocal.tui.markdown_rows import block_lengths
+        from eaglelocal.tui.transcript.markdown_rows import block_lengths
 
         finished = [entry for length in block_lengths(whole)[:-1] for entry in self._cut(length)]
         self._num_cut_at = self._text.rfind("\n") + 1
