@@ -41,10 +41,10 @@ class ServeScreen:
 
     def __init__(self, settings: Settings) -> None:
         """Read the look and the key bindings. Raises UsageError if a key is bound to an unknown action."""
-        from eaglelocal.tui.display_options import display_options
+        from eaglelocal.tui.display_options import make_display_options
         from eaglelocal.tui.key_bindings import check_display_options
 
-        self._look = display_options(settings)
+        self._look = make_display_options(settings)
         check_display_options(self._look)
         self._stream = TailStream(sys.stderr, LogTail())
 

@@ -82,7 +82,7 @@ def address_here() -> str:
 # ---- one frame
 def look_once(url: str, api_key: str, settings: Settings, output: Output, *, as_json: bool) -> None:
     from eaglelocal.client.servers.server_watch import ServerWatch
-    from eaglelocal.tui.display_options import display_options
+    from eaglelocal.tui.display_options import make_display_options
     from eaglelocal.tui.monitor.monitor_text import frame_text
 
     watch = ServerWatch(url, ignored, api_key=api_key)
@@ -90,7 +90,7 @@ def look_once(url: str, api_key: str, settings: Settings, output: Output, *, as_
     if as_json:
         output.object(scene_object(scene))
     else:
-        output.data(frame_text(scene, output.width, display_options(settings).glyphs))
+        output.data(frame_text(scene, output.width, make_display_options(settings).glyphs))
 
 
 def scene_of(watch: ServerWatch) -> Scene:

@@ -72,17 +72,17 @@ class EagleApp(App[ReturnType]):
     }
     """
 
-    def __init__(self, look: DisplayOptions) -> None:
-        with nullcontext() if look.has_colour else without_colour():
+    def __init__(self, display_options: DisplayOptions) -> None:
+        with nullcontext() if display_options.has_colour else without_colour():
             super().__init__()
-        self.look = look
+        self.display_options = display_options
         self.is_too_small = False  # the terminal
-        self.set_class(look.glyphs is ASCII, "-ascii")
+        self.set_class(display_options.glyphs is ASCII, "-ascii")
         for theme in THEMES:
             self.register_theme(theme)
         self.register_theme(_renamed(BUILTIN_THEMES[ANSI], TERMINAL))
-        self.theme = look.theme
-        self.set_keymap(dict(look.keys))
+        self.theme = display_options.theme
+        self.set_keymap(dict(display_options.keys))
 
     def action_command_palette(self) -> None:
         """Open Textual's command palette, with a placeholder in ASCII."""

@@ -29,7 +29,7 @@ class DisplayOptions:
 PYTHON_S_OWN = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})  # values of LC_CTYPE that Python sets by itself (PEP 538)
 
 
-def display_options(settings: Settings, environ: Mapping[str, str] = os.environ) -> DisplayOptions:
+def make_display_options(settings: Settings, environ: Mapping[str, str] = os.environ) -> DisplayOptions:
     is_unicode = settings.glyphs == "unicode" or (settings.glyphs == "auto" and is_utf8(environ))
     return DisplayOptions(
         theme=settings.theme,

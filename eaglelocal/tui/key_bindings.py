@@ -48,6 +48,6 @@ MONITOR_ACTIONS = frozenset(
 )  # fmt: skip
 
 
-def check_display_options(look: DisplayOptions) -> None:
+def check_display_options(display_options: DisplayOptions) -> None:
     """Raise UsageError for keys of actions that no screen has; the config file is common to all screens."""
-    check_keys(look.keys, CHAT_ACTIONS | MONITOR_ACTIONS)
+    check_keys(display_options.keys, CHAT_ACTIONS | MONITOR_ACTIONS)

@@ -20,7 +20,7 @@ ROLES: tuple[Role, ...] = ("text", "strong", "quiet", "good", "bad", "warn", "ac
 
 
 class LinesWidget(Widget):
-    """A widget that shows the lines last given to `paint`, from the top; the rest of it is empty."""
+    """A widget that shows the lines last given to `show_lines`, from the top; the rest of it is empty."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{role}" for role in ROLES}
     DEFAULT_CSS = """
@@ -51,7 +51,7 @@ class LinesWidget(Widget):
         """The text that is shown, without styles."""
         return "\n".join(map(plain, self._lines))
 
-    def paint(self, lines: Sequence[Line]) -> None:
+    def show_lines(self, lines: Sequence[Line]) -> None:
         """Show these lines; only those that differ are redrawn."""
         old, self._lines = self._lines, list(lines)
         width = self.size.width

@@ -61,7 +61,7 @@ def pressed(source: str) -> set[str]:
 
 def test_the_classes_are_found() -> None:
     names = {place.__name__ for place in with_bindings()}
-    assert {"ChatApp", "PromptInput", "Dialog", "TalksDialog", "SettingsDialog", "ModelDialog"} <= names
+    assert {"ChatApp", "PromptInput", "Dialog", "ConversationsDialog", "SettingsDialog", "ModelDialog"} <= names
     assert {"Monitor", "RequestTable", "QuestionDialog"} <= names
 
 

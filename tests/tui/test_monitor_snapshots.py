@@ -63,8 +63,8 @@ def test_the_monitor_looks_as_it_did(state: str, size: tuple[int, int], snap_com
     ],
     ids=["light", "contrast", "terminal", "ascii"],
 )
-def test_it_looks_as_it_did_in_other_looks(look: DisplayOptions, snap_compare: Compare) -> None:
-    app, watch = monitor(look)
+def test_it_looks_as_it_did_in_other_looks(display_options: DisplayOptions, snap_compare: Compare) -> None:
+    app, watch = monitor(display_options)
     assert snap_compare(app, terminal_size=(80, 24), run_before=fed(app, watch, STATES["busy"]))
 
 

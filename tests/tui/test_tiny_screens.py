@@ -26,7 +26,7 @@ from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.panel.panel_text import panel_lines
 from eaglelocal.tui.styled_lines import width_of
 from eaglelocal.tui.terminal.screen_size import LEAST, at_least, is_enough, too_small
-from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, TranscriptEntry, estimated_height, rows_of
+from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, TranscriptEntry, estimate_height, render_entry
 from eaglelocal.tui.transcript.text_rows import Ink
 
 TINY = list(product(range(1, 11), range(1, 6)))  # 1x1 to 10x5
@@ -51,10 +51,10 @@ MARKDOWN += ["- ", "> ", "1. ", "    ", "`c` ", "$$x$$ ", "\n\n", "verylongword"
 )
 def test_entries_are_laid_out_at_any_width(parts: list[str], width: int, kind: EntryKind, flag: bool) -> None:
     text = "".join(parts)
-    view = RenderOptions(Ink(is_ascii=flag), is_tinted=flag, thoughts_shown=not flag)
+    view = RenderOptions(Ink(is_ascii=flag), marks_drafted=flag, shows_thoughts=not flag)
     entry = TranscriptEntry(kind, text, mask=b"\x01" * len(text))
-    assert rows_of(entry, width, view)
-    assert estimated_height(entry, width, view) >= 1
+    assert render_entry(entry, width, view)
+    assert estimate_height(entry, width, view) >= 1
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])

@@ -1,6 +1,6 @@
 """The chat screen: a transcript, a prompt and the speculation panel.
 
-Defines keys, actions and layout. `ChatController` does the work that blocks, the widgets draw.
+Defines keys, actions and layout. `ChatController` does the work that blocks, `ChatView` draws.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
@@ -16,61 +16,53 @@ from typing import ClassVar
 from textual import events
 from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
-from textual.containers import Container
-from textual.geometry import Size
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Footer
 
-from eaglelocal.client.server_reading import DISCONNECTED
-from eaglelocal.conversation.answer_stats import model_lines
-from eaglelocal.conversation.conversation import Turn
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_actions import copy_message
 from eaglelocal.conversation.slash_commands import is_command
-from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.base_app import EagleApp
-from eaglelocal.tui.chat import chat_controller as news
-from eaglelocal.tui.chat.chat_controller import ChatController, OpenSession
-from eaglelocal.tui.chat.chat_lines import status_line, title_line
+from eaglelocal.tui.chat.chat_body import ChatBody
+from eaglelocal.tui.chat.chat_controller import ChatController
+from eaglelocal.tui.chat.chat_events import AttachmentsChanged, ChatEvent, ExitRequested, ModelChanged, TextCopied
+from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
+from eaglelocal.tui.chat.chat_view import ChatView, ChatWidgets
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.panel.feed import Feed, PanelFrame
+from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
 from eaglelocal.tui.prompt.prompt_input import PromptInput
 from eaglelocal.tui.redraw_timer import RedrawTimer
 from eaglelocal.tui.terminal import clipboard
-from eaglelocal.tui.terminal.external_editor import edited
+from eaglelocal.tui.terminal.external_editor import edit_text
 from eaglelocal.tui.transcript.entries import RenderOptions
 from eaglelocal.tui.transcript.text_rows import Ink
 from eaglelocal.tui.transcript.transcript import Transcript
-from eaglelocal.tui.transcript.transcript_writer import TranscriptWriter
 
-BESIDE_COLUMNS = 100  # from this width on the panel is right of the transcript, else below it
-ROOMY_ROWS = 34  # a narrow screen of fewer rows starts without the panel
-FIGURES_S = 0.5  # between updates of figures: faster ones cannot be read, and cost as much as text
-EDITING = "the last question; enter asks again, esc leaves it as it is"
+EDIT_TITLE = "the last question: enter asks again, esc keeps it as it was"
 INTERRUPTED = 130
-LEAVE_WITHIN_S = 2.0  # a second ctrl-c within this time leaves
+DOUBLE_PRESS_S = 2.0  # a second ctrl-c within this time leaves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatPlaces:
+class ChatPaths:
     """The paths of saved conversations (a folder) and of the question history (a file)."""
 
     conversations: Path
     history: Path
 
 
-class ControllerMessage(Message):
-    """A Textual message that carries an event of `ChatController` to the screen's thread."""
+class ChatEventMessage(Message):
+    """A Textual message that carries a chat event to the screen's thread."""
 
-    def __init__(self, what: news.News) -> None:
+    def __init__(self, event: ChatEvent) -> None:
         super().__init__()
-        self.what = what
+        self.event = event
 
 
 class ChatApp(EagleApp[int]):
@@ -78,12 +70,8 @@ class ChatApp(EagleApp[int]):
 
     ENABLE_COMMAND_PALETTE = True
     CSS = """
-    #body { height: 1fr; layout: horizontal; }
-    #body.stacked { layout: vertical; }
     #title, #status { height: 1; padding: 0 1; }
     #title { background: $panel; }
-    #panel { width: 42; padding: 0 1; border-left: solid $secondary; }
-    #body.stacked #panel { width: 100%; height: 8; border-left: none; border-top: solid $secondary; }
     ChatApp.-ascii #panel { border-left: ascii $secondary; }
     ChatApp.-ascii #body.stacked #panel { border-left: none; border-top: ascii $secondary; }
     ChatApp.-ascii PromptInput { border: ascii $secondary; }
@@ -92,11 +80,11 @@ class ChatApp(EagleApp[int]):
     #title:ansi { background: ansi_default; text-style: reverse; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1", "help", "Help", id="help"),
+        Binding("f1", "run_command('/help')", "Help", id="help"),
         Binding("escape", "stop", "Stop", id="stop"),
         Binding("f2", "panel", "Panel", id="panel"),
         Binding("f3", "edit", "Edit last", id="edit", show=False, tooltip="change the last question and ask again"),
-        Binding("ctrl+n", "new", "New", id="new", tooltip="a new conversation"),
+        Binding("ctrl+n", "run_command('/clear')", "New", id="new", tooltip="a new conversation"),
         Binding("ctrl+o", "talks", "Open", id="talks", tooltip="conversations on disk"),
         Binding("f4", "settings", "Settings", id="settings", show=False, tooltip="system message and sampling"),
         Binding("f5", "model", "Model", id="model", show=False, tooltip="another model or draft"),
@@ -112,258 +100,166 @@ class ChatApp(EagleApp[int]):
     def __init__(
         self,
         open_session: OpenSession,
-        places: ChatPlaces,
-        look: DisplayOptions,
+        paths: ChatPaths,
+        display_options: DisplayOptions,
         *,
-        keeps: bool = True,
-        tint: bool = False,
+        saves: bool = True,
+        marks_drafted: bool = False,
     ) -> None:
-        """keeps: save conversations automatically. tint: mark drafted text from the start."""
-        super().__init__(look)
-        self.feed = Feed(by_events=True)
-        self.partner = ChatController(open_session, self._tell, self.feed, places.conversations, keeps=keeps)
-        self._places = places
-        self._progress: LoadProgress | None = None
-        self._engine_state = "loading"
-        self._model: news.ModelChanged | None = None
-        self._talk_name = ""
-        self._frame, self._framed_at = PanelFrame(), float("-inf")
+        """saves: save conversations automatically. marks_drafted: mark drafted text from the start."""
+        super().__init__(display_options)
+        feed, glyphs = Feed(by_events=True), display_options.glyphs
+        self.controller = ChatController(open_session, self._emit, feed, paths.conversations, saves=saves)
+        self.transcript = Transcript(is_ascii=glyphs is ASCII, id="transcript")
+        self.panel = SpeculationPanel(glyphs, id="panel")
+        self.prompt = PromptInput(
+            QuestionHistory(paths.history),
+            dict(display_options.keys),
+            placeholder="Ask something; / begins a command",
+            id="prompt",
+        )
+        self._title, self._status = LinesWidget(id="title"), LinesWidget(id="status")
+        self._body = ChatBody(self.transcript, self.panel, id="body")
+        widgets = ChatWidgets(
+            title=self._title, transcript=self.transcript, panel=self.panel, status=self._status, prompt=self.prompt
+        )
+        self.view = ChatView(widgets, self.controller, feed, glyphs)
+        self._conversations = paths.conversations
         self._interrupted_at = float("-inf")
-        self._edited: news.LastQuestion | None = None
-        self._attached: tuple[str, ...] = ()  # labels of pictures that go with the next question
-        self._is_composed = False
-        self._panel_wish: bool | None = None  # shown by the user's choice; None: by the screen's size
-        self._tint = tint
+        self._edited: LastQuestion | None = None
+        self._attachments: tuple[str, ...] = ()  # labels of pictures that go with the next question
+        self._marks_drafted = marks_drafted
 
     def compose(self) -> ComposeResult:
-        yield LinesWidget(id="title")
-        with Container(id="body"):
-            yield Transcript(id="transcript")
-            yield SpeculationPanel(self.look.glyphs, id="panel")
-        yield LinesWidget(id="status")
-        history = QuestionHistory(self._places.history)
-        yield PromptInput(history, dict(self.look.keys), placeholder="Ask something; / begins a command", id="prompt")
+        yield self._title
+        yield self._body
+        yield self._status
+        yield self.prompt
         yield Footer()
 
     def on_mount(self) -> None:
-        self.transcript, self.prompt = self.query_one(Transcript), self.query_one(PromptInput)
-        self.panel, self._spoken = self.query_one(SpeculationPanel), TranscriptWriter(self.transcript)
-        self._title, self._status = self.query_one("#title", LinesWidget), self.query_one("#status", LinesWidget)
         self.theme_changed_signal.subscribe(self, lambda _: self._restyle())
-        if self.look.glyphs is ASCII:
-            self.transcript.use_ascii()
-        self._body, self._is_composed = self.query_one("#body"), True
         self._restyle()
-        self._arrange()
+        self._body.adapt_to(self.size)
         self.prompt.focus()
-        self.ticker = RedrawTimer(self, self._tick)
-        self.partner.start()
-        self.call_after_refresh(_settle_down)
+        RedrawTimer(self, self.view.draw)
+        self.controller.start()
+        self.call_after_refresh(_warm_up)
 
-    # ---- drawing
+    # ---- layout
     def _restyle(self) -> None:
-        ink = Ink(is_dark=self.current_theme.dark, is_ascii=self.look.glyphs is ASCII)
-        self.transcript.view = RenderOptions(ink, self._tint, self.transcript.view.thoughts_shown)
-
-    def _arrange(self, size: Size | None = None) -> None:
-        width, height = size or self.size
-        self._body.set_class(width < BESIDE_COLUMNS, "stacked")
-        fits = width >= BESIDE_COLUMNS or height >= ROOMY_ROWS
-        self.panel.display = fits if self._panel_wish is None else self._panel_wish
+        ink = Ink(is_dark=self.current_theme.dark, is_ascii=self.display_options.glyphs is ASCII)
+        self.transcript.view = RenderOptions(ink, self._marks_drafted, self.transcript.view.shows_thoughts)
 
     def on_resize(self, event: events.Resize) -> None:
         """Rearrange for the new size, also under a dialog."""
-        if self._is_composed:
-            self._arrange(event.size)
+        if self._body.is_mounted:
+            self._body.adapt_to(event.size)
 
-    def _tick(self, now: float) -> bool:
-        """Draw what has changed since the last tick. Return True while an answer or a task is running."""
-        self._spoken.draw()
-        if not 0.0 <= now - self._framed_at < FIGURES_S:
-            self._frame, self._framed_at = self.feed.frame(now, seconds=60), now
-            if self.panel.display:
-                self.panel.show(self._frame)
-            self._title.paint([title_line(self._model, self._talk_name, self._title.content_size.width)])
-        frame = self._frame
-        situation = (self._progress, self._engine_state, self.partner)
-        hides_state = self.panel.display
-        self._status.paint(
-            [status_line(*situation, None if hides_state else frame, self._status.content_size.width, self.look.glyphs)]
-        )
-        self.prompt.show_waiting(self.partner.waiting)
-        return frame.is_moving or self.partner.is_busy
-
-    # ---- events of the partner
-    def _tell(self, what: news.News) -> None:
+    # ---- events of the controller
+    def _emit(self, event: ChatEvent) -> None:
         """Pass an event to the screen's thread, from any thread."""
-        self.post_message(ControllerMessage(what))
+        self.post_message(ChatEventMessage(event))
 
-    def on_controller_message(self, message: ControllerMessage) -> None:
-        match message.what:
-            case news.ModelChanged() as changed:
-                self._on_model(changed)
-            case news.QuestionSent(question, live):
-                self._spoken.ask(question, live)
-            case news.Heard():
-                self._spoken.draw()
-            case news.AnswerEnded(asked, n_ctx, name):
-                self._talk_name = name
-                self._spoken.end(asked, n_ctx)
-            case news.NoteWritten(text):
-                self._spoken.note(text)
-            case news.ErrorShown(error):
-                self._spoken.wrong(error)
-            case news.Progressed(progress):
-                self._progress = progress
-            case _:
-                self._on_change(message.what)
-        self._tick(time.monotonic())
-
-    def _on_change(self, what: news.News) -> None:
-        match what:
-            case news.TookBack():
-                self._spoken.take_back()
-            case news.Turned(turns, name):
-                self._on_turned(turns, name)
-            case news.Copied(text):
+    def on_chat_event_message(self, message: ChatEventMessage) -> None:
+        match message.event:
+            case TextCopied(text):
                 self._copy(text)
-            case news.Attached(labels):
-                self._attached = labels
-                self._retitle()
-            case news.StateChanged(state, restarts):
-                self._on_state(state, restarts)
-            case news.Left():
+            case AttachmentsChanged(labels):
+                self._attachments = labels
+                self._show_prompt_title()
+            case ExitRequested():
                 self.exit(0)
-
-    def _on_model(self, changed: news.ModelChanged) -> None:
-        is_first = self._model is None  # the command that loads a later one reports it
-        self._model, self._engine_state = changed, "ready"
-        if is_first:
-            self._note_model()
-
-    def _note_model(self) -> None:
-        if self._model is not None:
-            model = self._model.model
-            for text in model_lines(model.info, model.plan):
-                self._spoken.note(text)
-
-    def _on_turned(self, turns: tuple[Turn, ...], name: str) -> None:
-        """Show another conversation in place of the present one; for an empty one, name the model."""
-        self._talk_name = name
-        self._spoken.turn_to(turns)
-        if not turns:
-            self._note_model()
-
-    def _on_state(self, state: str, restarts: int) -> None:
-        before, self._engine_state = self._engine_state, state
-        if state == "restarting":
-            self._spoken.note("the engine has ended and is started again; what is asked meanwhile waits for it")
-        elif state == "ready" and before == "restarting":
-            self._spoken.note(f"the engine is back (started again {restarts} {'time' if restarts == 1 else 'times'})")
-        elif state == DISCONNECTED:
-            self._spoken.note("the server does not answer any more; /model REF loads a model here")
-        elif state == "ready" and before == DISCONNECTED:
-            self._spoken.note("the server answers again")
+            case event:
+                self.view.show(event)
+        self.view.draw(time.monotonic())
 
     # ---- user input
     def on_prompt_input_submitted(self, message: PromptInput.Submitted) -> None:
         text = message.text
         if self._edited is not None:
-            self.partner.ask_instead(text.strip(), self._edited)
+            self.controller.ask_instead(text.strip(), self._edited)
             self._end_editing()
         elif find_dropped_pictures(text):
-            self.partner.run_command(f"/image {text}")
+            self.controller.run_command(f"/image {text}")
         elif is_command(text):
-            self.partner.run_command(text)
+            self.controller.run_command(text)
         else:
-            self.partner.ask(text.strip())
-        self._tick(time.monotonic())
+            self.controller.ask(text.strip())
+        self.view.draw(time.monotonic())
 
     def on_prompt_input_dropped(self, message: PromptInput.Dropped) -> None:
         """Attach dropped pictures. If the model reads no images, insert their paths as text."""
-        if self._model is None or self._model.model.info.sees_images:
-            self.partner.run_command(f"/image {message.text}")
+        model = self.view.model
+        if model is None or model.model.info.sees_images:
+            self.controller.run_command(f"/image {message.text}")
         else:
-            self.prompt.take_text(message.text)
+            self.prompt.insert_pasted(message.text)
 
     def on_prompt_input_leaving(self) -> None:
         self.exit(0)
 
-    def on_transcript_thought_clicked(self) -> None:
-        self.action_thoughts()
-
     def action_stop(self) -> None:
         """Stop the answer; else move waiting questions back into the prompt; else end editing."""
-        if self.partner.stop():
+        if self.controller.stop():
             return
-        if taken := self.partner.take_back():
-            self.prompt.replace_text("\n".join([*taken, self.prompt.text]).rstrip("\n"))
+        if waiting := self.controller.cancel_waiting():
+            self.prompt.replace_text("\n".join([*waiting, self.prompt.text]).rstrip("\n"))
         elif self._edited is not None:
             self._end_editing()
             self.prompt.replace_text("")
 
     def action_interrupt(self) -> None:
         """Copy the selection; else stop the answer; else clear the prompt; else leave, at the second ctrl-c."""
-        marked = self.screen.get_selected_text() or self.prompt.selected_text
+        selected = self.screen.get_selected_text() or self.prompt.selected_text
         now, last = time.monotonic(), self._interrupted_at
-        if marked:
-            self._copy(marked)
-        elif self.partner.stop():
+        if selected:
+            self._copy(selected)
+        elif self.controller.stop():
             self._interrupted_at = now
         elif self.prompt.text:
             self.prompt.replace_text("")
-        elif now - last < LEAVE_WITHIN_S:
+        elif now - last < DOUBLE_PRESS_S:
             self.exit(INTERRUPTED)
         else:
             self._interrupted_at = now
-            self.notify("ctrl+c again, ctrl+d or ctrl+q leaves", timeout=LEAVE_WITHIN_S)
+            self.notify("press ctrl+c again, ctrl+d or ctrl+q to leave", timeout=DOUBLE_PRESS_S)
 
-    def action_help(self) -> None:
-        self.partner.run_command("/help")
-
-    def action_retry(self) -> None:
-        self.partner.run_command("/retry")
-
-    def action_new(self) -> None:
-        self.partner.run_command("/clear")
+    def action_run_command(self, line: str) -> None:
+        self.controller.run_command(line)
 
     def action_edit(self) -> None:
-        if self.partner.is_busy or self.partner.waiting:
-            self.notify("what runs must end first; esc stops an answer")
-            return
-        last = self.partner.last_question
-        if last is None:
-            self.notify("nothing was asked yet")
-            return
-        self._edited = last
-        self.prompt.replace_text(last.text)
-        self._retitle()
+        if self.controller.is_busy or self.controller.waiting:
+            self.notify("wait until the answer has ended; esc stops it")
+        elif (last := self.controller.last_question) is None:
+            self.notify("there is no question yet")
+        else:
+            self._edited = last
+            self.prompt.replace_text(last.text)
+            self._show_prompt_title()
 
     def _end_editing(self) -> None:
         self._edited = None
-        self._retitle()
+        self._show_prompt_title()
 
-    def _retitle(self) -> None:
+    def _show_prompt_title(self) -> None:
         """Show above the prompt if the last question is being edited, and what is attached."""
-        editing = [EDITING] if self._edited is not None else []
-        self.prompt.show_title("  ".join([*editing, *self._attached]))
+        edit_title = [EDIT_TITLE] if self._edited is not None else []
+        self.prompt.show_title("  ".join([*edit_title, *self._attachments]))
 
     def action_panel(self) -> None:
-        self._panel_wish = not self.panel.display
-        self._arrange()
+        self._body.toggle_panel()
 
     def action_tint(self) -> None:
-        self._tint = not self._tint
+        self._marks_drafted = not self._marks_drafted
         self._restyle()
-        self.notify("drafted and accepted text is marked" if self._tint else "text is not marked")
+        self.notify("drafted and accepted text is marked" if self._marks_drafted else "drafted text is not marked")
 
     def action_thoughts(self) -> None:
-        view = self.transcript.view
-        self.transcript.view = replace(view, thoughts_shown=not view.thoughts_shown)
+        self.transcript.toggle_thoughts()
 
     def action_copy_answer(self) -> None:
-        answer = self.partner.last_answer
-        if answer:
+        if answer := self.controller.last_answer:
             self._copy(answer)
         else:
             self.notify("there is no answer yet")
@@ -376,11 +272,11 @@ class ChatApp(EagleApp[int]):
 
     def action_editor(self) -> None:
         try:
-            text = edited(self.prompt.whole_text, self.suspend)
+            text = edit_text(self.prompt.whole_text, self.suspend)
         except EagleLocalError as error:
-            self._spoken.wrong(error)
+            self.view.show_error(error)
         except SuspendNotSupported:
-            self.notify("this terminal cannot be lent to an editor")
+            self.notify("an editor cannot run in this terminal")
         else:
             self.prompt.replace_text(self.prompt.text if text is None else text.rstrip("\n"))
 
@@ -396,31 +292,32 @@ class ChatApp(EagleApp[int]):
     def action_end(self) -> None:
         self.transcript.follow()
 
+    # ---- dialogs
     def action_talks(self) -> None:
-        from eaglelocal.tui.chat.chat_dialogs import TalksDialog
+        from eaglelocal.tui.chat.chat_dialogs import ConversationsDialog
 
-        self.push_screen(TalksDialog(self._places.conversations, self.partner))
+        self.push_screen(ConversationsDialog(self._conversations, self.controller))
 
     def action_settings(self) -> None:
         from eaglelocal.tui.chat.chat_dialogs import SettingsDialog
 
-        self._with_model(lambda model: SettingsDialog(model, self.partner))
+        self._open_model_dialog(SettingsDialog)
 
     def action_model(self) -> None:
         from eaglelocal.tui.chat.chat_dialogs import ModelDialog
 
-        self._with_model(lambda model: ModelDialog(model, self.partner))
+        self._open_model_dialog(ModelDialog)
 
-    def _with_model(self, dialog: Callable[[news.ModelChanged], ModalScreen[None]]) -> None:
-        if self._model is None:
+    def _open_model_dialog(self, dialog: Callable[[ModelChanged, ChatController], ModalScreen[None]]) -> None:
+        if self.view.model is None:
             self.notify("no model is loaded yet")
         else:
-            self.push_screen(dialog(self._model))
+            self.push_screen(dialog(self.view.model, self.controller))
 
 
-def _settle_down() -> None:
+def _warm_up() -> None:
     """Do slow start-up work once the first screen is drawn, before the user waits for it."""
-    import_module("eaglelocal.tui.transcript.markdown_rows").lexer_of("python")
+    import_module("eaglelocal.tui.transcript.markdown_rows").find_lexer("python")
     gc.collect()
     gc.freeze()  # later collections skip all modules, which would delay a frame
 
@@ -430,5 +327,5 @@ def run_chat(app: ChatApp) -> int:
     try:
         code = app.show()
     finally:
-        app.partner.close()
+        app.controller.close()
     return app.return_code or 0 if code is None else code

@@ -21,7 +21,8 @@ from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fi
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
-from eaglelocal.tui.chat.chat_controller import ChatController, ModelChanged
+from eaglelocal.tui.chat.chat_controller import ChatController
+from eaglelocal.tui.chat.chat_events import ModelChanged
 from eaglelocal.tui.transcript.text_rows import harmless
 
 
@@ -33,7 +34,7 @@ class Dialog(ModalScreen[None]):
         align: center middle;
         & #box { width: 74; max-width: 100%; height: auto; max-height: 90%; border: round $primary; padding: 0 1;
                  background: $surface; }
-        & #wrong { color: $text-error; height: auto; }
+        & #error { color: $text-error; height: auto; }
         & Input { border: none; height: 1; background: $panel; padding: 0; }
         & Input:focus { border: none; background: $boost; text-style: underline; }
         & .row { height: 1; }
@@ -51,7 +52,7 @@ class Dialog(ModalScreen[None]):
         with Vertical(id="box") as box:
             box.border_title = self.TITLE_TEXT
             yield from self.compose_box()
-            yield Label("", id="wrong")
+            yield Label("", id="error")
         yield Footer()
 
     def on_mount(self) -> None:
@@ -61,15 +62,15 @@ class Dialog(ModalScreen[None]):
     def compose_box(self) -> ComposeResult:
         raise NotImplementedError
 
-    def say_wrong(self, error: EagleLocalError) -> None:
+    def show_error(self, error: EagleLocalError) -> None:
         hint = f" ({error.hint})" if error.hint else ""
-        self.query_one("#wrong", Label).update(harmless(f"{error.message}{hint}").replace("[", "\\["))
+        self.query_one("#error", Label).update(harmless(f"{error.message}{hint}").replace("[", "\\["))
 
     def action_leave(self) -> None:
         self.dismiss(None)
 
 
-class TalksDialog(Dialog):
+class ConversationsDialog(Dialog):
     """A list of saved conversations, to open, rename, delete or export as Markdown."""
 
     TITLE_TEXT = "Conversations"
@@ -79,66 +80,66 @@ class TalksDialog(Dialog):
         Binding("e", "export", "Export", id="export", tooltip="as Markdown, into this folder"),
     ]
 
-    def __init__(self, folder: Path, partner: ChatController) -> None:
+    def __init__(self, folder: Path, controller: ChatController) -> None:
         super().__init__()
-        self._folder, self._partner = folder, partner
+        self._folder, self._controller = folder, controller
         self._names: list[str] = []
-        self._doomed = ""  # the name that a second d deletes
+        self._to_delete = ""  # the name that a second d deletes
 
     def compose_box(self) -> ComposeResult:
         entries = conversation_file.entries(self._folder)
         self._names = [entry.name for entry in entries]
-        yield OptionList(*(Option(_entry_text(entry)) for entry in entries), markup=False)
+        yield OptionList(*(Option(_format_entry(entry)) for entry in entries), markup=False)
         yield Label("nothing is saved yet" if not entries else "enter opens", id="about")
         rename = Input(placeholder="another name", id="name", select_on_focus=False)
         rename.display = False
         yield rename
 
     @property
-    def _chosen(self) -> str:
+    def _selected(self) -> str:
         index = self.query_one(OptionList).highlighted
         return "" if index is None else self._names[index]
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self._partner.run_command(f"/load {self._names[event.option_index]}")
+        self._controller.run_command(f"/load {self._names[event.option_index]}")
         self.dismiss(None)
 
     def on_option_list_option_highlighted(self) -> None:
-        self._doomed = ""
+        self._to_delete = ""
 
     def action_rename(self) -> None:
-        if self._chosen:
+        if self._selected:
             name = self.query_one("#name", Input)
-            name.display, name.value = True, self._chosen
+            name.display, name.value = True, self._selected
             name.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         try:
             target = conversation_file.path_of(self._folder, event.value)
-            if target.exists() and target.stem != self._chosen:
+            if target.exists() and target.stem != self._selected:
                 raise UsageError(f"a conversation named {target.stem!r} is there already")
         except EagleLocalError as error:
-            self.say_wrong(error)
+            self.show_error(error)
             return
-        self._partner.rename(self._chosen, event.value)
+        self._controller.rename(self._selected, event.value)
         self.dismiss(None)
 
     def action_delete(self) -> None:
-        name = self._chosen
-        if name and name == self._doomed:
-            self._partner.delete(name)
+        name = self._selected
+        if name and name == self._to_delete:
+            self._controller.delete(name)
             self.dismiss(None)
         elif name:
-            self._doomed = name
-            self.say_wrong(UsageError(f"d again deletes {name!r} for good"))
+            self._to_delete = name
+            self.show_error(UsageError(f"d again deletes {name!r} for good"))
 
     def action_export(self) -> None:
-        if self._chosen:
-            self._partner.export_markdown(self._chosen)
+        if self._selected:
+            self._controller.export_markdown(self._selected)
             self.dismiss(None)
 
 
-def _entry_text(entry: conversation_file.SavedConversation) -> str:
+def _format_entry(entry: conversation_file.SavedConversation) -> str:
     when = datetime.datetime.fromtimestamp(entry.modified_at).strftime("%Y-%m-%d %H:%M")
     return f"{when}  {harmless(entry.name)}"
 
@@ -151,9 +152,9 @@ class SettingsDialog(Dialog):
         Binding("ctrl+s", "save", "Save", id="save", priority=True),
     ]
 
-    def __init__(self, model: ModelChanged, partner: ChatController) -> None:
+    def __init__(self, model: ModelChanged, controller: ChatController) -> None:
         super().__init__()
-        self._params, self._system, self._partner = model.params, model.system, partner
+        self._params, self._system, self._controller = model.params, model.system, controller
         self._shown = fill_recommended(model.params, model.model.info.sampling)
 
     def compose_box(self) -> ComposeResult:
@@ -171,13 +172,13 @@ class SettingsDialog(Dialog):
         self.action_save()
 
     def action_save(self) -> None:
-        said = {field.name: self.query_one(f"#{field.name}", Input).value for field in FIELDS}
+        values = {field.name: self.query_one(f"#{field.name}", Input).value for field in FIELDS}
         try:
-            params = parse_fields(self._params, said, self._shown)
+            params = parse_fields(self._params, values, self._shown)
         except EagleLocalError as error:
-            self.say_wrong(error)
+            self.show_error(error)
             return
-        self._partner.set_up(params, self.query_one("#system", TextArea).text.strip())
+        self._controller.change_settings(params, self.query_one("#system", TextArea).text.strip())
         self.dismiss(None)
 
 
@@ -189,9 +190,9 @@ class ModelDialog(Dialog):
         Binding("ctrl+s", "save", "Change", id="save", priority=True),
     ]
 
-    def __init__(self, changed: ModelChanged, partner: ChatController) -> None:
+    def __init__(self, changed: ModelChanged, controller: ChatController) -> None:
         super().__init__()
-        self._changed, self._partner = changed, partner
+        self._changed, self._controller = changed, controller
 
     def compose_box(self) -> ComposeResult:
         choice, info = self._changed.choice, self._changed.model.info
@@ -210,16 +211,16 @@ class ModelDialog(Dialog):
 
     def action_save(self) -> None:
         choice = self._changed.choice
-        said = {name: self.query_one(f"#{name}", Input).value.strip() for name in ("target", "draft", "spec")}
+        values = {name: self.query_one(f"#{name}", Input).value.strip() for name in ("target", "draft", "spec")}
         try:
-            if said["spec"]:
-                parse_spec(said["spec"])
+            if values["spec"]:
+                parse_spec(values["spec"])
         except EagleLocalError as error:
-            self.say_wrong(error)
+            self.show_error(error)
             return
         known = {"target": choice.target or "", "draft": choice.draft or "", "spec": ""}
         commands = {"target": "/model", "draft": "/draft", "spec": "/spec"}
-        for name, value in said.items():
+        for name, value in values.items():
             if value and value != known[name]:
-                self._partner.run_command(f"{commands[name]} {value}")
+                self._controller.run_command(f"{commands[name]} {value}")
         self.dismiss(None)

@@ -8,7 +8,7 @@ from rich.cells import cell_len, set_cell_size
 
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.core.events import LoadProgress
-from eaglelocal.tui.chat.chat_controller import ModelChanged
+from eaglelocal.tui.chat.chat_events import ModelChanged
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.panel_text import percent, state_span
@@ -18,7 +18,7 @@ BAR_CELLS = 16
 CUT, LEAST_NAME = "...", 10  # cells
 STATES = {
     "loading": "loading the model",
-    "restarting": "the engine starts again",
+    "restarting": "restarting the engine",
     DISCONNECTED: "the server does not answer",
     "failed": "the engine has failed; /model REF loads another",
     "closed": "the engine has ended",
@@ -26,7 +26,7 @@ STATES = {
 
 
 class Activity(Protocol):
-    """The properties of `Partner` that the status line shows."""
+    """The properties of `ChatController` that the status line shows."""
 
     @property
     def is_answering(self) -> bool: ...
@@ -35,7 +35,7 @@ class Activity(Protocol):
     def is_stopping(self) -> bool: ...
 
     @property
-    def looking_s(self) -> float | None: ...
+    def image_reading_s(self) -> float | None: ...
 
     @property
     def is_busy(self) -> bool: ...
@@ -87,7 +87,7 @@ def activity_spans(state: str, activity: Activity) -> Line:
     if state in STATES:
         return line((STATES[state], "warn"))
     if activity.is_answering:
-        seconds = activity.looking_s
+        seconds = activity.image_reading_s
         doing = "answering" if seconds is None else f"reading images, {seconds:.0f} s"
         return line((doing, "accent"), (", stopping" if activity.is_stopping else ", esc stops", "quiet"))
     return line(("busy" if activity.is_busy else "ready", "quiet"))

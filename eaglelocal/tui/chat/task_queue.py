@@ -29,18 +29,18 @@ class TaskQueue:
 
     def __init__(self, on_failure: Callable[[EagleLocalError], None]) -> None:
         self._on_failure = on_failure
-        self._line: deque[QueuedTask] = deque()
+        self._tasks: deque[QueuedTask] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
         self._current: QueuedTask | None = None
-        self._thread = threading.Thread(target=self._work, name="errands", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="chat-tasks", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def send(self, run: Callable[[], None], *, question: str = "") -> None:
         with self._changed:
-            self._line.append(QueuedTask(run, question))
+            self._tasks.append(QueuedTask(run, question))
             self._changed.notify()
 
     @property
@@ -51,13 +51,13 @@ class TaskQueue:
     def waiting(self) -> tuple[str, ...]:
         """The questions whose tasks have not started."""
         with self._changed:
-            return tuple(errand.question for errand in self._line if errand.question)
+            return tuple(task.question for task in self._tasks if task.question)
 
-    def take_back(self) -> tuple[str, ...]:
+    def cancel_waiting(self) -> tuple[str, ...]:
         """Remove the questions whose tasks have not started, and return them."""
         with self._changed:
-            questions = tuple(errand.question for errand in self._line if errand.question)
-            self._line = deque(errand for errand in self._line if not errand.question)
+            questions = tuple(task.question for task in self._tasks if task.question)
+            self._tasks = deque(task for task in self._tasks if not task.question)
         return questions
 
     def close(self, timeout_s: float) -> bool:
@@ -69,21 +69,21 @@ class TaskQueue:
         return not self._thread.is_alive()
 
     def _work(self) -> None:
-        while (errand := self._next()) is not None:
+        while (task := self._next()) is not None:
             try:
-                errand.run()
+                task.run()
             except EagleLocalError as error:
                 self._on_failure(error)
             except Exception as problem:
-                _log.exception("an errand failed")
+                _log.exception("a chat task failed")
                 self._on_failure(bug_error(problem))
             finally:
                 self._current = None
 
     def _next(self) -> QueuedTask | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._line or self._is_closed)
+            self._changed.wait_for(lambda: self._tasks or self._is_closed)
             if self._is_closed:
                 return None
-            self._current = self._line.popleft()
+            self._current = self._tasks.popleft()
             return self._current

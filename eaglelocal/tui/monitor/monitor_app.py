@@ -94,7 +94,7 @@ class Monitor(EagleApp[Outcome]):
 
     def __init__(
         self,
-        look: DisplayOptions,
+        display_options: DisplayOptions,
         open_watch: OpenWatch,
         *,
         read_machine: ReadMachine | None = None,
@@ -102,7 +102,7 @@ class Monitor(EagleApp[Outcome]):
         owns_server: bool = False,
     ) -> None:
         """owns_server: ask on leaving if the server should stop."""
-        super().__init__(look)
+        super().__init__(display_options)
         self.feed, self._tail = Feed(), log or LogTail()
         self._watch = open_watch(self._take)
         self._read_machine, self._owns_server = read_machine, owns_server
@@ -117,8 +117,8 @@ class Monitor(EagleApp[Outcome]):
 
     def compose(self) -> ComposeResult:
         yield LinesWidget(id="head")
-        yield SpeculationPanel(self.look.glyphs, id="panel")
-        yield RequestTable(self.look.glyphs, id="table")
+        yield SpeculationPanel(self.display_options.glyphs, id="panel")
+        yield RequestTable(self.display_options.glyphs, id="table")
         yield LinesWidget(id="log")
         yield Input(placeholder="key, state, model or id", id="filter", compact=True)
         yield Footer(show_command_palette=True)
@@ -160,11 +160,11 @@ class Monitor(EagleApp[Outcome]):
             return
         screen, scene = self.screen_stack[0], self._scene
         head, log = screen.query_one("#head", LinesWidget), screen.query_one("#log", LinesWidget)
-        head.paint(header_lines(scene, head.size.width, self.look.glyphs)[:NUM_HEADER_LINES])
+        head.show_lines(header_lines(scene, head.size.width, self.display_options.glyphs)[:NUM_HEADER_LINES])
         screen.query_one(SpeculationPanel).show(scene.frame)
         screen.query_one(RequestTable).show(scene.frame.reading)
         newest = self._tail.newest(log.size.height)
-        log.paint([fitted(line((harmless(each), "quiet")), log.size.width) for each in newest])
+        log.show_lines([fitted(line((harmless(each), "quiet")), log.size.width) for each in newest])
 
     # ---- keys
     def action_pause(self) -> None:
@@ -272,4 +272,4 @@ class Monitor(EagleApp[Outcome]):
                 self.exit(answer)
 
     def _question(self, text: str, choices: tuple[DialogChoice, ...]) -> QuestionDialog:
-        return QuestionDialog(text, choices, is_ascii=self.look.glyphs is ASCII)
+        return QuestionDialog(text, choices, is_ascii=self.display_options.glyphs is ASCII)

@@ -105,7 +105,7 @@ class RequestTable(LinesWidget, can_focus=True):
     def _paint(self) -> None:
         width, height = self.size
         if self._reading is None:
-            self.paint([EMPTY])
+            self.show_lines([EMPTY])
             return
         chosen = self.chosen
         lines = table_lines(
@@ -113,4 +113,4 @@ class RequestTable(LinesWidget, can_focus=True):
         )
         if self.view.wanted and height > 1:
             lines = [*lines[: height - 1], line((f"only: {self.view.wanted}", "warn"))]
-        self.paint(lines)
+        self.show_lines(lines)

@@ -9,7 +9,7 @@ from eaglelocal.client.http_client import parse_url
 from eaglelocal.client.servers.server_watch import ServerWatch
 from eaglelocal.probe.load_gauges import GaugeWatch
 from eaglelocal.settings import Settings
-from eaglelocal.tui.display_options import display_options
+from eaglelocal.tui.display_options import make_display_options
 from eaglelocal.tui.key_bindings import check_display_options
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -27,13 +27,13 @@ def watch_server(url: str, api_key: str, settings: Settings) -> None:
     """Show the monitor until the user leaves. Raises UsageError for keys of unknown actions or an invalid address."""
     from eaglelocal.tui.monitor.monitor_app import Monitor, ReadMachine
 
-    look = display_options(settings)
-    check_display_options(look)
+    options = make_display_options(settings)
+    check_display_options(options)
     gauges = GaugeWatch() if is_local(url) else None
     read_machine: ReadMachine | None = gauges.latest if gauges is not None else None
     try:
         Monitor(
-            look, lambda on_reading: ServerWatch(url, on_reading, api_key=api_key), read_machine=read_machine
+            options, lambda on_reading: ServerWatch(url, on_reading, api_key=api_key), read_machine=read_machine
         ).show()
     finally:
         if gauges is not None:

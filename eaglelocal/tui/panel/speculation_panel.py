@@ -25,7 +25,7 @@ class SpeculationPanel(LinesWidget):
     def show(self, frame: PanelFrame) -> None:
         self._frame = frame
         width, height = self.content_size
-        self.paint(panel_lines(frame, width, height, self._glyphs))
+        self.show_lines(panel_lines(frame, width, height, self._glyphs))
 
     def on_resize(self) -> None:
         self.show(self._frame)

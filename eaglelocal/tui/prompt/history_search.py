@@ -14,38 +14,36 @@ class HistorySearch:
     def __init__(self, history: QuestionHistory, typed: str) -> None:
         self.typed, self.words = typed, ""
         self._history = history
-        self._path: list[int] = []  # indices into the history, each older than the one before it
-        self._is_missed = False
+        self._matches: list[int] = []  # indices into the history, each older than the one before it
+        self._has_failed = False
 
     @property
     def shown(self) -> str:
-        return self._history[self._path[-1]] if self._path else self.typed
+        return self._history[self._matches[-1]] if self._matches else self.typed
 
     @property
     def title(self) -> str:
-        return f"{'nothing earlier with' if self._is_missed else 'earlier question with'}: {self.words}"
+        return f"{'no earlier question with' if self._has_failed else 'earlier question with'}: {self.words}"
 
     def extend(self, text: str) -> None:
         self.words += text
-        if not self._path or self.words.casefold() not in self.shown.casefold():
-            self._look(self._path[-1] if self._path else None)
-            self._path = self._path[-1:]
+        if not self._matches or self.words.casefold() not in self.shown.casefold():
+            self.find_older()
+            self._matches = self._matches[-1:]
 
     def erase(self) -> None:
-        self.words, self._path, self._is_missed = self.words[:-1], [], False
+        self.words, self._matches, self._has_failed = self.words[:-1], [], False
         if self.words:
-            self._look(None)
+            self.find_older()
 
-    def older(self) -> None:
-        self._look(self._path[-1] if self._path else None)
-
-    def newer(self) -> None:
-        """Go back to the match that was shown before."""
-        self._path, self._is_missed = self._path[:-1] or self._path, False
-
-    def _look(self, before: int | None) -> None:
-        """Find the newest match before an index of the history; without one, what is shown stays."""
+    def find_older(self) -> None:
+        """Find the next older match; without one, what is shown stays."""
+        before = self._matches[-1] if self._matches else None
         found = self._history.find(self.words, before=before, but=self.shown)
-        self._is_missed = found is None
+        self._has_failed = found is None
         if found is not None:
-            self._path.append(found)
+            self._matches.append(found)
+
+    def show_newer(self) -> None:
+        """Go back to the match that was shown before."""
+        self._matches, self._has_failed = self._matches[:-1] or self._matches, False

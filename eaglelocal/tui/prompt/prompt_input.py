@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import ClassVar, cast
 
@@ -10,27 +9,25 @@ from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.document._document import Document
 from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
-from textual.widgets.text_area import Edit, EditResult, Selection
+from textual.widgets.text_area import Selection
 
-from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
+from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.conversation.slash_commands import COMMANDS
+from eaglelocal.tui.prompt.command_completion import IMAGE, complete_typed, describe_command, matching_commands
+from eaglelocal.tui.prompt.folding_text_area import FoldingTextArea
 from eaglelocal.tui.prompt.history_search import HistorySearch
-from eaglelocal.tui.prompt.paste_folding import Folding
 from eaglelocal.tui.transcript.text_rows import harmless
 
 QUOTES = '"""'
-IMAGE = "/image "
-SEARCH_KEYS = "again: older, enter takes it, esc leaves"
+SEARCH_HELP = "press again for an older one, enter to take it, esc to cancel"
 # Most terminals send this for alt+enter, and some are set up to send it for shift+enter. Textual reads a mere enter.
 cast(dict[str, object], ANSI_SEQUENCES_KEYS)["\x1b\r"] = (Keys.ControlJ,)
 
 
-class PromptInput(TextArea):
+class PromptInput(FoldingTextArea):
     """A text area that shows one to eight lines of a text of any length."""
 
     DEFAULT_CSS = """
@@ -48,7 +45,9 @@ class PromptInput(TextArea):
         Binding("down", "newer", "", id="newer", show=False),
         Binding("ctrl+r", "search", "Find", id="search", tooltip="an earlier question"),
         # replaces TextArea's f6, which selects a line
-        Binding("f6", "app.retry", "Retry", id="retry", show=False, tooltip="ask the last question again"),
+        Binding(
+            "f6", "app.run_command('/retry')", "Retry", id="retry", show=False, tooltip="ask the last question again"
+        ),
         Binding("tab", "complete", "", id="complete", show=False),
         Binding("ctrl+d", "delete_or_leave", "", id="delete_or_leave", show=False),
         Binding("ctrl+c,super+c", "app.interrupt", "", id="interrupt", show=False),
@@ -76,22 +75,19 @@ class PromptInput(TextArea):
     def __init__(
         self, history: QuestionHistory, keys: Mapping[str, str], *, placeholder: str, id: str | None = None
     ) -> None:
-        """keys: binding id -> comma-separated keys, in the place of the default ones."""
-        super().__init__(
-            id=id, soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False, placeholder=placeholder
-        )
+        """keys: binding id -> comma-separated keys, in place of the default ones."""
+        super().__init__(placeholder=placeholder, id=id)
         self._history = history
         self._search: HistorySearch | None = None
         self._title: str | None = None  # to show again after a search
-        self._folding = Folding()
-        self._at_once = {
+        self._actions_by_key = {
             key: binding.action
             for binding in (*TextArea.BINDINGS, *self.BINDINGS)
             if isinstance(binding, Binding)
             for key in keys.get(binding.id or "", binding.key).split(",")
         }
         self._waiting: tuple[str, ...] = ()
-        self._told = ""
+        self._subtitle = ""
         self.cursor_blink = False  # each blink would cost a redraw
 
     async def _on_key(self, event: events.Key) -> None:
@@ -99,8 +95,8 @@ class PromptInput(TextArea):
 
         Textual runs bindings on other queues: in a line that arrives at once, Enter would overtake the text before it.
         """
-        action = self._at_once.get(event.key)
-        is_done = self._search is not None and self._look_for(self._search, event, action)
+        action = self._actions_by_key.get(event.key)
+        is_done = self._search is not None and self._apply_to_search(self._search, event, action)
         if action is not None or is_done:
             event.stop()
             event.prevent_default()
@@ -110,34 +106,18 @@ class PromptInput(TextArea):
     def replace_text(self, text: str) -> None:
         """Show another text, with the cursor at its end."""
         self._end_search()
-        self.load_text(self._folding.again(text))
-        self.move_cursor(self.document.end)
+        self.load_folded(text)
 
-    # ---- long pastes
-    @property
-    def whole_text(self) -> str:
-        return self._folding.whole(self.text)
-
-    @property
-    def selected_text(self) -> str:
-        return self._folding.whole(super().selected_text)
-
-    def edit(self, edit: Edit) -> EditResult:
-        """Apply an edit, which changes marks of long pastes as a whole."""
-        index, place = self._lines.get_index_from_location, self._lines.get_location_from_index
-        begin, end = self._folding.around(self.text, index(edit.top), index(edit.bottom))
-        edit.from_location, edit.to_location = place(begin), place(end)
-        return super().edit(edit)
-
-    @property
-    def _lines(self) -> Document:
-        assert isinstance(self.document, Document)
-        return self.document
+    # ---- pastes
+    async def _on_paste(self, event: events.Paste) -> None:
+        event.prevent_default()
+        event.stop()
+        self._paste(event.text)
 
     def action_paste(self) -> None:
-        self._take_paste(self.app.clipboard)
+        self._paste(self.app.clipboard)
 
-    def _take_paste(self, text: str) -> None:
+    def _paste(self, text: str) -> None:
         """Insert a paste, attach pictures dropped as paths, or extend a search. Line ends become line feeds."""
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         if self._search is not None:
@@ -146,27 +126,23 @@ class PromptInput(TextArea):
         elif not self.text.startswith("/") and find_dropped_pictures(text):  # after a command a path is text
             self.post_message(self.Dropped(text.strip()))
         else:
-            self.take_text(text)
-
-    def take_text(self, text: str) -> None:
-        """Insert a text at the cursor, folded if it is long."""
-        self.replace(self._folding.folded(text), *self.selection)
+            self.insert_pasted(text)
 
     # ---- earlier questions
     def action_search(self) -> None:
         self._search, self._title = HistorySearch(self._history, self.text), self.border_title
         self._show_search(self._search)
 
-    def _look_for(self, search: HistorySearch, event: events.Key, action: str | None) -> bool:
+    def _apply_to_search(self, search: HistorySearch, event: events.Key, action: str | None) -> bool:
         """Apply a key to a search. Return False if the key keeps its usual meaning."""
         if event.key == "escape" or action == "app.interrupt":
             self.replace_text(search.typed)
         elif action == "submit":
             self._end_search()
         elif action in ("search", "older"):
-            search.older()
+            search.find_older()
         elif action == "newer":
-            search.newer()
+            search.show_newer()
         elif action == "delete_left":
             search.erase()
         elif action is None and event.is_printable:
@@ -185,10 +161,10 @@ class PromptInput(TextArea):
         begin = search.shown.lower().find(search.words.lower())
         end = begin + len(search.words)
         if begin >= 0 and end <= len(self.text):
-            place = self._lines.get_location_from_index
-            self.selection = Selection(place(begin), place(end))
+            location = self._lines.get_location_from_index
+            self.selection = Selection(location(begin), location(end))
         self.border_title = Content(harmless(search.title))
-        self._tell(SEARCH_KEYS)
+        self._show_subtitle(SEARCH_HELP)
 
     def _end_search(self) -> None:
         """End a search; what it shows stays, to be changed or sent."""
@@ -197,16 +173,29 @@ class PromptInput(TextArea):
             self.move_cursor(self.document.end)
             self.update_suggestion()
 
+    def action_older(self) -> None:
+        if not self.cursor_at_first_line:
+            self.action_cursor_up()
+        elif (question := self._history.older(self.text)) is not None:
+            self.replace_text(question)
+
+    def action_newer(self) -> None:
+        if not self.cursor_at_last_line:
+            self.action_cursor_down()
+        elif (question := self._history.newer()) is not None:
+            self.replace_text(question)
+
+    # ---- above and below the text
     def update_suggestion(self) -> None:
         """Suggest the rest of the only command that fits; below the text, show all that fit, or what waits."""
         if self._search is not None:
             return
-        matches = self._matches()
+        matches = matching_commands(self.text)
         self.suggestion = matches[0][len(self.text) :] if len(matches) == 1 else ""
         if matches:
-            self._tell(_usage(matches[0]) if len(matches) == 1 else " ".join(matches))
+            self._show_subtitle(describe_command(matches[0]) if len(matches) == 1 else " ".join(matches))
         else:
-            self._tell(f"waiting: {'; '.join(self._waiting)}" if self._waiting else "")
+            self._show_subtitle(f"waiting: {'; '.join(self._waiting)}" if self._waiting else "")
 
     def show_title(self, text: str) -> None:
         """Show a title above the text; during a search, once it has ended."""
@@ -222,15 +211,12 @@ class PromptInput(TextArea):
             self._waiting = questions
             self.update_suggestion()
 
-    def _matches(self) -> list[str]:
-        text = self.text
-        return [name for name in COMMANDS if name.startswith(text)] if text.startswith("/") else []
-
-    def _tell(self, text: str) -> None:
-        if text != self._told:  # each change of a subtitle redraws the whole widget
-            self._told = text
+    def _show_subtitle(self, text: str) -> None:
+        if text != self._subtitle:  # each change of a subtitle redraws the whole widget
+            self._subtitle = text
             self.border_subtitle = Content(harmless(text.replace("\n", " "))) if text else None
 
+    # ---- keys
     def action_submit(self) -> None:
         """Send the text, or add a line after a backslash or while triple quotes are open."""
         row, column = self.cursor_location
@@ -239,7 +225,7 @@ class PromptInput(TextArea):
         elif self.text.lstrip().startswith(QUOTES) and self.text.count(QUOTES) == 1:
             self.insert("\n")
         else:
-            self._send(self._folding.whole(_without_quotes(self.text)).strip("\n"))
+            self._send(self._folding.unfold(_strip_quotes(self.text)).strip("\n"))
 
     def _send(self, text: str) -> None:
         if text.strip():
@@ -251,31 +237,12 @@ class PromptInput(TextArea):
         self.insert("\n")
 
     def action_complete(self) -> None:
-        if self.text.startswith(IMAGE):
-            self._complete_path(self.text.removeprefix(IMAGE))
-            return
-        matches, typed = self._matches(), len(self.text)
-        if len(matches) == 1:
-            self.insert(matches[0][typed:] + (" " if COMMANDS[matches[0]].takes else ""))
-        elif matches:
-            self.insert(os.path.commonprefix(matches)[typed:])  # noqa: RUF071 # no paths: characters are meant
-
-    def _complete_path(self, begun: str) -> None:
-        found = complete_path(begun)
-        self.insert(os.path.commonprefix(found)[len(begun) :])  # noqa: RUF071 # characters are meant
-        self._tell(" ".join(name.removesuffix("/").rpartition("/")[2] for name in found) if len(found) > 1 else "")
-
-    def action_older(self) -> None:
-        if not self.cursor_at_first_line:
-            self.action_cursor_up()
-        elif (question := self._history.older(self.text)) is not None:
-            self.replace_text(question)
-
-    def action_newer(self) -> None:
-        if not self.cursor_at_last_line:
-            self.action_cursor_down()
-        elif (question := self._history.newer()) is not None:
-            self.replace_text(question)
+        typed = self.text
+        completion = complete_typed(typed)
+        if completion.text:
+            self.insert(completion.text)
+        if typed.startswith(IMAGE):
+            self._show_subtitle(" ".join(completion.choices))
 
     def action_delete_or_leave(self) -> None:
         if self.text:
@@ -283,17 +250,8 @@ class PromptInput(TextArea):
         else:
             self.post_message(self.Leaving())
 
-    async def _on_paste(self, event: events.Paste) -> None:
-        event.prevent_default()
-        event.stop()
-        self._take_paste(event.text)
 
-
-def _usage(name: str) -> str:
-    return f"{name} {COMMANDS[name].takes}".rstrip() + f": {COMMANDS[name].purpose}"
-
-
-def _without_quotes(text: str) -> str:
+def _strip_quotes(text: str) -> str:
     """Return a text without the triple quotes around it; with more of them they are code, and stay."""
     inner = text.strip()
     is_quoted = inner.count(QUOTES) == 2 and inner.startswith(QUOTES) and inner.endswith(QUOTES)

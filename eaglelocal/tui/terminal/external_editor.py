@@ -16,7 +16,7 @@ from eaglelocal.errors import ResourceError, UsageError
 Suspend = Callable[[], AbstractContextManager[None]]
 
 
-def edited(text: str, suspend: Suspend) -> str | None:
+def edit_text(text: str, suspend: Suspend) -> str | None:
     """Return the edited text, or None if the editor failed. `suspend` releases the terminal meanwhile.
 
     Raises UsageError if there is no such editor, ResourceError if it cannot be run or the disk is full.

@@ -16,7 +16,7 @@ from eaglelocal.tui.transcript.text_rows import Row
 MAX_SKIP = 400  # characters of markup in one piece: a link's address is the longest
 
 
-def tinted(rows: list[Row], source: str, mask: bytes, style: Style) -> list[Row]:
+def mark_drafted(rows: list[Row], source: str, mask: bytes, style: Style) -> list[Row]:
     """Return the rows with `style` added where the mask is set. mask: one byte per source character, 1: drafted."""
     if not any(mask):
         return rows

@@ -15,10 +15,10 @@ from rich.style import Style
 
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.tui.transcript.draft_marks import tinted
+from eaglelocal.tui.transcript.draft_marks import mark_drafted
 from eaglelocal.tui.transcript.text_rows import Ink, Row, column_rows, plain_rows
 
-TINT = Style(color="green", underline=True)  # colour is never the only sign
+DRAFTED_STYLE = Style(color="green", underline=True)  # colour is never the only sign
 
 DOT = " · "  # between figures
 OUR_SIGNS = str.maketrans({"·": "|", "█": "#"})
@@ -48,29 +48,29 @@ class RenderOptions:
     """The display settings that rendered rows depend on."""
 
     ink: Ink = field(default_factory=Ink)
-    is_tinted: bool = False
-    thoughts_shown: bool = False
+    marks_drafted: bool = False
+    shows_thoughts: bool = False
 
 
-def rows_of(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+def render_entry(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     rows = _RENDERERS[entry.kind](entry, width, view)
     return [[], *rows] if entry.has_gap else rows
 
 
-def estimated_height(entry: TranscriptEntry, width: int, view: RenderOptions) -> int:
-    """Return the approximate number of rows of an entry, much faster than `rows_of`."""
-    if entry.kind is EntryKind.THOUGHT and not view.thoughts_shown:
+def estimate_height(entry: TranscriptEntry, width: int, view: RenderOptions) -> int:
+    """Return the approximate number of rows of an entry, much faster than `render_entry`."""
+    if entry.kind is EntryKind.THOUGHT and not view.shows_thoughts:
         return 1 + entry.has_gap
     lines = entry.text.split("\n")
     return entry.has_gap + sum(max(1, -(-len(line) // max(width - 2, 1))) for line in lines)
 
 
-def entries_of_turns(turns: Iterable[Turn]) -> list[TranscriptEntry]:
+def make_entries(turns: Iterable[Turn]) -> list[TranscriptEntry]:
     """Return the entries of a conversation, with answers cut into blocks."""
     return [entry for turn in turns for entry in _entries_of_turn(turn)]
 
 
-def error_entry(error: EagleLocalError) -> TranscriptEntry:
+def make_error_entry(error: EagleLocalError) -> TranscriptEntry:
     hint = f"\nhint: {error.hint}" if error.hint else ""
     report = f"\nreport: {error.report}" if error.report else ""
     return TranscriptEntry(EntryKind.ERROR, f"error: {error.message}{hint}{report}")
@@ -79,10 +79,10 @@ def error_entry(error: EagleLocalError) -> TranscriptEntry:
 def _entries_of_turn(turn: Turn) -> list[TranscriptEntry]:
     thought = [TranscriptEntry(EntryKind.THOUGHT, turn.reasoning)] if turn.reasoning.strip() else []
     stopped = [TranscriptEntry(EntryKind.FIGURES, "stopped", has_gap=False)] if turn.stopped else []
-    return [TranscriptEntry(EntryKind.QUESTION, turn.shown_question), *thought, *answer_blocks(turn.answer), *stopped]
+    return [TranscriptEntry(EntryKind.QUESTION, turn.shown_question), *thought, *split_answer(turn.answer), *stopped]
 
 
-def answer_blocks(text: str) -> list[TranscriptEntry]:
+def split_answer(text: str) -> list[TranscriptEntry]:
     """Return a whole answer as one entry for each top-level block of Markdown."""
     from eaglelocal.tui.transcript.markdown_rows import block_lengths  # too slow to import for the first screen
 
@@ -103,16 +103,16 @@ def _question(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[R
 def _answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     from eaglelocal.tui.transcript.markdown_rows import markdown_rows
 
-    rows = markdown_rows(entry.text, width, view.ink, formulas=not view.is_tinted)  # the mask is of the source
-    return tinted(rows, entry.text, entry.mask, TINT) if view.is_tinted else rows
+    rows = markdown_rows(entry.text, width, view.ink, formulas=not view.marks_drafted)  # the mask is of the source
+    return mark_drafted(rows, entry.text, entry.mask, DRAFTED_STYLE) if view.marks_drafted else rows
 
 
 def _thought(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     closed, opened = ("+", "-") if view.ink.is_ascii else ("▸", "▾")
     words = len(entry.text.split())
-    title = f"{opened if view.thoughts_shown else closed} thought, {words} {'word' if words == 1 else 'words'}"
+    title = f"{opened if view.shows_thoughts else closed} thought, {words} {'word' if words == 1 else 'words'}"
     head = plain_rows(title, width, view.ink, "dim italic")
-    if not view.thoughts_shown:
+    if not view.shows_thoughts:
         return head
     body = plain_rows(entry.text.strip(), width - 2, view.ink, "dim italic")
     return [*head, *([Segment("  "), *row] for row in body)]

@@ -30,7 +30,7 @@ class LiveAnswer:
             self.has_begun = True
 
     @property
-    def has_news(self) -> bool:
+    def has_pieces(self) -> bool:
         return bool(self._arrived)
 
     def advance(self) -> tuple[list[TranscriptEntry], list[TranscriptEntry]]:

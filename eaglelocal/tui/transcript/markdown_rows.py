@@ -48,7 +48,7 @@ class _PlainCode(CodeBlock):
         code = str(self.text).rstrip()
         yield Syntax(
             code,
-            lexer_of(self.lexer_name),
+            find_lexer(self.lexer_name),
             theme=self.theme,
             word_wrap=True,
             padding=(0, 2),
@@ -92,7 +92,7 @@ def _document(text: str, code_theme: str, *, formulas: bool) -> _MarkdownDocumen
 
 
 @lru_cache(maxsize=64)
-def lexer_of(name: str) -> Lexer:
+def find_lexer(name: str) -> Lexer:
     """Return the lexer of a language; code in an unknown one is shown without colours.
 
     Plugins are left out: each unknown name would search the disk for them, as `p` does while `python` is being written.

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import zip_longest
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -17,32 +16,24 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.geometry import Offset, Region, Size
-from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
 
-from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, TranscriptEntry, estimated_height, rows_of
-from eaglelocal.tui.transcript.row_positions import RowPositions
+from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, TranscriptEntry, estimate_height, render_entry
 from eaglelocal.tui.transcript.text_rows import Row, index_at_cell
+from eaglelocal.tui.transcript.transcript_layout import TranscriptLayout
 
-MAX_LAID_OUT = 128  # items: a few screens full. Each garbage collection would scan more
-MAX_LEAP = 5  # rows
+MAX_SPARE_ROWS = 5
 MARGIN = 1  # cells left of the text; one more stays free right of it
 MARGIN_SEGMENT = Segment(" " * MARGIN)
 
 
 class AsciiScrollbar(ScrollBarRender):
-    """A scrollbar of whole cells, drawn with colours only."""
+    """A scrollbar of whole cells, drawn with colors only."""
 
     VERTICAL_BARS: ClassVar[list[str]] = [" "]
-
-
-@dataclass(slots=True, eq=False)
-class _Item:
-    entry: TranscriptEntry
-    rows: list[Strip] | None = None  # None: not laid out. Kept as strips, which cache what is derived from them
 
 
 class Transcript(ScrollView):
@@ -50,15 +41,11 @@ class Transcript(ScrollView):
 
     DEFAULT_CSS = "Transcript { height: 1fr; scrollbar-size-vertical: 1; overflow-x: hidden; overflow-y: scroll; }"
 
-    class ThoughtClicked(Message):
-        """The title of a thought was clicked, to unfold or fold all thoughts."""
-
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, is_ascii: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
         self.can_focus = False
-        self._items: list[_Item] = []
-        self._laid_out: dict[_Item, None] = {}  # the least recently needed first
-        self._tops = RowPositions()
+        self._is_ascii = is_ascii
+        self._layout = TranscriptLayout(self._render_entry, self._estimate_height)
         self._view = RenderOptions()
         self._follows = True
         self._grows = False
@@ -68,7 +55,7 @@ class Transcript(ScrollView):
 
     # ---- contents
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._layout)
 
     @property
     def view(self) -> RenderOptions:
@@ -78,51 +65,36 @@ class Transcript(ScrollView):
     def view(self, view: RenderOptions) -> None:
         if view != self._view:
             self._view = view
-            self._forget_rows()
+            self._lay_out_again()
 
-    def use_ascii(self) -> None:
-        """Draw the scrollbar in ASCII."""
-        self.vertical_scrollbar.renderer = AsciiScrollbar  # type: ignore[misc]  # as in Textual's docstring
+    def toggle_thoughts(self) -> None:
+        """Unfold or fold all thoughts."""
+        self.view = replace(self._view, shows_thoughts=not self._view.shows_thoughts)
 
     def replace_from(self, index: int, entries: Iterable[TranscriptEntry]) -> None:
         """Replace all entries from an index on; those that stay the same are not laid out again, nor drawn."""
-        shown, y = self._in_view(), self.scroll_offset.y
-        self._exchange(index, list(entries))
-        self._settle()
+        old_rows, y = self._visible_rows(), self.scroll_offset.y
+        self._layout.replace_from(index, list(entries))
+        self._update_scroll()
         if self.scroll_offset.y != y:
             return  # scrolling draws everything
-        changed = [row for row, (old, new) in enumerate(zip(shown, self._in_view(), strict=True)) if old != new]
+        pairs = zip(old_rows, self._visible_rows(), strict=True)
+        changed = [row for row, (old, new) in enumerate(pairs) if old != new]
         if changed:
             self.refresh(Region(0, changed[0], self.size.width, changed[-1] - changed[0] + 1))
 
-    def _exchange(self, index: int, entries: list[TranscriptEntry]) -> None:
-        kept = self._items[index:]
-        del self._items[index:]
-        self._tops.truncate(index)
-        for number, entry in enumerate(entries):
-            is_same = number < len(kept) and kept[number].entry == entry
-            item = kept[number] if is_same else _Item(entry)
-            self._items.append(item)
-            self._tops.append(self._height_of(item))
-        for old, new in zip_longest(kept, self._items[index:]):
-            if old is not None and old is not new and old.rows is not None:
-                del self._laid_out[old]
-
-    def _in_view(self) -> list[Strip]:
-        return self._rows(self.scroll_offset.y, self.size.height)
-
     def insert(self, index: int, entry: TranscriptEntry) -> None:
         """Insert an entry above the one at `index`."""
-        self.replace_from(index, [entry, *(item.entry for item in self._items[index:])])
+        self.replace_from(index, [entry, *self._layout.entries[index:]])
 
-    def note(self, index: int, text: str) -> None:
+    def insert_note(self, index: int, text: str) -> None:
         """Insert a note; consecutive notes form one block."""
-        follows_note = index > 0 and self._items[index - 1].entry.kind is EntryKind.NOTE
+        follows_note = index > 0 and self._layout.entry(index - 1).kind is EntryKind.NOTE
         self.insert(index, TranscriptEntry(EntryKind.NOTE, text, has_gap=not follows_note))
 
-    def take_back(self) -> None:
+    def remove_question(self) -> None:
         """Remove the last question and everything below it."""
-        questions = [index for index, item in enumerate(self._items) if item.entry.kind is EntryKind.QUESTION]
+        questions = [index for index, entry in enumerate(self._layout.entries) if entry.kind is EntryKind.QUESTION]
         if questions:
             self.replace_from(questions[-1], ())
 
@@ -133,110 +105,17 @@ class Transcript(ScrollView):
     def follow(self) -> None:
         """Go to the end and stay there."""
         self._follows = True
-        self._settle()
+        self._update_scroll()
 
-    def grow(self, grows: bool) -> None:
+    def set_growing(self, grows: bool) -> None:
         """Set if an answer is being written at the end."""
         self._grows = grows
-        self._settle()
+        self._update_scroll()
 
-    # ---- laying out
+    # ---- rendering
     @property
     def _width(self) -> int:
         return max(self.scrollable_content_region.width - MARGIN - 1, 1)
-
-    def _height_of(self, item: _Item) -> int:
-        return estimated_height(item.entry, self._width, self._view) if item.rows is None else len(item.rows)
-
-    def _lay_out(self, index: int) -> int:
-        """Render the rows of an item if there are none. Return its height."""
-        item = self._items[index]
-        self._laid_out.pop(item, None)
-        self._laid_out[item] = None
-        if item.rows is None:
-            item.rows = [self._painted(row) for row in rows_of(item.entry, self._width, self._view)]
-            self._tops.resize(index, len(item.rows))
-        return len(item.rows)
-
-    def _painted(self, row: Row) -> Strip:
-        """Return the row in the widget's style and width, as one strip, because each strip has half a dozen caches."""
-        styled = Segment.apply_style([MARGIN_SEGMENT, *row], self._base_style)
-        return Strip(Segment.adjust_line_length(list(styled), self.size.width, self._base_style), self.size.width)
-
-    def _settle(self) -> None:
-        """Lay out what is in view, keep it in place, and set the length of the whole."""
-        if not self.is_attached or not self.size.height:
-            return
-        y = self._settled_end() if self._follows else self._settled_middle()
-        self._forget_oldest()
-        self._set_length(max(self._tops.total, y + self.size.height if self._follows else 0))
-        if y != self.scroll_offset.y:
-            self.scroll_to(y=y, animate=False, force=True)
-
-    def _settled_end(self) -> int:
-        missing, index = self.size.height, len(self)
-        while missing > 0 and index > 0:
-            index -= 1
-            missing -= self._lay_out(index)
-        needed, now = max(self._tops.total - self.size.height, 0), self.scroll_offset.y
-        if not self._grows or needed == 0:
-            return needed
-        return now if needed <= now <= needed + self._leap else needed + self._leap
-
-    @property
-    def _leap(self) -> int:
-        """The rows left free below a growing answer after scrolling, so that one redraw serves all of them."""
-        return min(MAX_LEAP, self.size.height // 4)
-
-    def _set_length(self, num_rows: int) -> None:
-        """Set `virtual_size` without laying out the whole screen, since nothing else moves."""
-        if num_rows != self.virtual_size.height:
-            self.set_reactive(Transcript.virtual_size, Size(self._width + MARGIN, num_rows))
-            self.vertical_scrollbar.window_virtual_size = num_rows
-
-    def _settled_middle(self) -> int:
-        """Return the scroll offset that keeps the first row in view.
-
-        An item that is laid out only now keeps its last row where it was estimated.
-        """
-        if not self._items:
-            return 0
-        y = self.scroll_offset.y
-        index = self._tops.item_at(y)
-        below = self._tops.top(index + 1) - y
-        is_known = self._items[index].rows is not None
-        height = self._lay_out(index)
-        if not is_known:
-            y = self._tops.top(index + 1) - min(below, height)
-        shown = self._tops.top(index + 1) - y
-        while shown < self.size.height and index + 1 < len(self):
-            index += 1
-            shown += self._lay_out(index)
-        return max(min(y, self._tops.total - self.size.height), 0)
-
-    def _forget_oldest(self) -> None:
-        """Drop the rows of items that were not needed lately, none of them in view; their heights stay known."""
-        num_kept = max(MAX_LAID_OUT, self.size.height)  # an item in view has at least one row there
-        for item in list(self._laid_out)[: max(len(self._laid_out) - num_kept, 0)]:
-            del self._laid_out[item]
-            item.rows = None
-
-    def _forget_rows(self) -> None:
-        self._laid_out.clear()
-        for index, item in enumerate(self._items):
-            item.rows = None
-            self._tops.resize(index, self._height_of(item))
-        self._settle()
-        self.refresh()
-
-    # ---- called by Textual
-    def render_line(self, y: int) -> Strip:
-        row_number = y + self.scroll_offset.y
-        strip = self._row(row_number)
-        selection = self.text_selection
-        if selection is not None and (span := selection.get_span(row_number)) is not None:
-            strip = self._selected(strip, span)
-        return strip.apply_offsets(0, row_number)
 
     @property
     def _base_style(self) -> Style:
@@ -244,30 +123,103 @@ class Transcript(ScrollView):
             self._base = self.rich_style
         return self._base
 
-    def _row(self, row_number: int) -> Strip:
-        (row,) = self._rows(row_number, 1)
-        return row
-
-    def _rows(self, first: int, count: int) -> list[Strip]:
-        """Return `count` rows from `first` on; what is not laid out, or is behind the end, is blank."""
-        found: list[Strip] = []
-        if self._items and first < self._tops.total:
-            index = self._tops.item_at(first)
-            offset = first - self._tops.top(index)
-            while len(found) < count and index < len(self):
-                rows = self._items[index].rows
-                known = rows if rows is not None else [self._blank] * self._tops.height(index)
-                found += known[offset : offset + count - len(found)]
-                index, offset = index + 1, 0
-        return found + [self._blank] * (count - len(found))
-
     @property
     def _blank(self) -> Strip:
         if self._empty.cell_length != self.size.width or self._empty_style is not self._base_style:
             self._empty, self._empty_style = Strip.blank(self.size.width, self._base_style), self._base_style
         return self._empty
 
-    def _selected(self, strip: Strip, span: tuple[int, int]) -> Strip:
+    def _estimate_height(self, entry: TranscriptEntry) -> int:
+        return estimate_height(entry, self._width, self._view)
+
+    def _render_entry(self, entry: TranscriptEntry) -> list[Strip]:
+        return [self._make_strip(row) for row in render_entry(entry, self._width, self._view)]
+
+    def _make_strip(self, row: Row) -> Strip:
+        """Return the row in the widget's style and width, as one strip, because each strip has half a dozen caches."""
+        styled = Segment.apply_style([MARGIN_SEGMENT, *row], self._base_style)
+        return Strip(Segment.adjust_line_length(list(styled), self.size.width, self._base_style), self.size.width)
+
+    # ---- scrolling
+    def _update_scroll(self) -> None:
+        """Lay out what is in view, keep it in place, and set the length of the whole."""
+        if not self.is_attached or not self.size.height:
+            return
+        y = self._lay_out_end() if self._follows else self._lay_out_view()
+        self._layout.drop_oldest_rows(self.size.height)  # an entry in view has at least one row there
+        self._set_length(max(self._layout.num_rows, y + self.size.height if self._follows else 0))
+        if y != self.scroll_offset.y:
+            self.scroll_to(y=y, animate=False, force=True)
+
+    def _lay_out_end(self) -> int:
+        """Return the scroll offset that shows the end."""
+        missing, index = self.size.height, len(self)
+        while missing > 0 and index > 0:
+            index -= 1
+            missing -= self._layout.lay_out(index)
+        y, now = max(self._layout.num_rows - self.size.height, 0), self.scroll_offset.y
+        if not self._grows or y == 0:
+            return y
+        return now if y <= now <= y + self._spare_rows else y + self._spare_rows
+
+    @property
+    def _spare_rows(self) -> int:
+        """The rows left free below a growing answer after scrolling, so that one redraw serves all of them."""
+        return min(MAX_SPARE_ROWS, self.size.height // 4)
+
+    def _lay_out_view(self) -> int:
+        """Return the scroll offset that keeps the first row in view.
+
+        An entry that is laid out only now keeps its last row where it was estimated.
+        """
+        if not len(self):
+            return 0
+        layout, y = self._layout, self.scroll_offset.y
+        index = layout.index_at(y)
+        below = layout.top(index + 1) - y
+        was_laid_out = layout.is_laid_out(index)
+        height = layout.lay_out(index)
+        if not was_laid_out:
+            y = layout.top(index + 1) - min(below, height)
+        num_shown = layout.top(index + 1) - y
+        while num_shown < self.size.height and index + 1 < len(self):
+            index += 1
+            num_shown += layout.lay_out(index)
+        return max(min(y, layout.num_rows - self.size.height), 0)
+
+    def _set_length(self, num_rows: int) -> None:
+        """Set `virtual_size` without laying out the whole screen, since nothing else moves."""
+        if num_rows != self.virtual_size.height:
+            self.set_reactive(Transcript.virtual_size, Size(self._width + MARGIN, num_rows))
+            self.vertical_scrollbar.window_virtual_size = num_rows
+
+    def _lay_out_again(self) -> None:
+        self._layout.drop_all_rows()
+        self._update_scroll()
+        self.refresh()
+
+    # ---- called by Textual
+    def on_mount(self) -> None:
+        if self._is_ascii:
+            self.vertical_scrollbar.renderer = AsciiScrollbar  # type: ignore[misc]  # as in Textual's docstring
+
+    def render_line(self, y: int) -> Strip:
+        row_number = y + self.scroll_offset.y
+        strip = self._row(row_number)
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(row_number)) is not None:
+            strip = self._highlight(strip, span)
+        return strip.apply_offsets(0, row_number)
+
+    def _row(self, row_number: int) -> Strip:
+        (row,) = self._layout.rows(row_number, 1, self._blank)
+        return row
+
+    def _visible_rows(self) -> list[Strip]:
+        return self._layout.rows(self.scroll_offset.y, self.size.height, self._blank)
+
+    def _highlight(self, strip: Strip, span: tuple[int, int]) -> Strip:
+        """Return the row with a span of cells in the style of selections."""
         start, end = span
         end = strip.cell_length if end == -1 else end
         style = self.screen.get_component_rich_style("screen--selection")
@@ -276,31 +228,20 @@ class Transcript(ScrollView):
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """Return the text under the mouse's selection, as it is shown, and the string to end it with."""
-        lines = [
-            row.text
-            for index, item in enumerate(self._items)
-            for row in item.rows or [Strip([])] * self._tops.height(index)
-        ]
-        start, end = (self._in_characters(offset, lines) for offset in selection)
+        lines = [row.text for row in self._layout.rows(0, self._layout.num_rows, Strip([]))]
+        start, end = (_to_characters(offset, lines) for offset in selection)
         text = Selection(start, end).extract("\n".join(lines))
         return "\n".join(line.rstrip().removeprefix(" " * MARGIN) for line in text.split("\n")), "\n"
-
-    def _in_characters(self, offset: Offset | None, lines: list[str]) -> Offset | None:
-        """Convert an offset in cells to one in characters; wide characters have two cells."""
-        if offset is None or offset.y >= len(lines):
-            return offset
-        return Offset(index_at_cell(lines[offset.y], offset.x), offset.y)
 
     def _select_word(self, x: int, row_number: int) -> None:
         """Select the word in this cell; between two words, select nothing."""
         for word in re.finditer(r"\S+", self._row(row_number).text):
             begin, end = (cell_len(word.string[:index]) for index in word.span())
             if begin <= x < end:
-                self.screen.selections = {self: Selection(Offset(begin, row_number), Offset(end, row_number))}
+                self._select(row_number, begin, end)
 
-    def _select_row(self, row_number: int) -> None:
-        width = cell_len(self._row(row_number).text)
-        self.screen.selections = {self: Selection(Offset(0, row_number), Offset(width, row_number))}
+    def _select(self, row_number: int, begin: int, end: int) -> None:
+        self.screen.selections = {self: Selection(Offset(begin, row_number), Offset(end, row_number))}
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
@@ -308,27 +249,27 @@ class Transcript(ScrollView):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         if self.size.height:
-            self._follows = round(new_value) >= self._tops.total - self.size.height
+            self._follows = round(new_value) >= self._layout.num_rows - self.size.height
             if not self._follows:
-                self._settle()
+                self._update_scroll()
 
     def on_resize(self, event: events.Resize) -> None:
         if self._laid_out_width != self._width:
             self._laid_out_width = self._width
-            self._forget_rows()
+            self._lay_out_again()
         else:
-            self._settle()
+            self._update_scroll()
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
         if self._base is not None and self._base != self.rich_style:
             self._base = None
-            self._forget_rows()
+            self._lay_out_again()
 
     def on_click(self, event: events.Click) -> None:
         """Select a word at a double click, a row at a triple one; Textual would select the whole conversation.
 
-        A single click on the title of a thought posts ThoughtClicked.
+        A single click on the title of a thought unfolds or folds all thoughts.
         """
         row_number = event.y + self.scroll_offset.y
         if event.chain > 1:
@@ -337,10 +278,16 @@ class Transcript(ScrollView):
             if event.chain == 2:
                 self._select_word(event.x, row_number)
             else:
-                self._select_row(row_number)
-            return
-        if self._items and row_number < self._tops.total:
-            index = self._tops.item_at(row_number)
-            entry = self._items[index].entry
-            if entry.kind is EntryKind.THOUGHT and row_number == self._tops.top(index) + entry.has_gap:
-                self.post_message(self.ThoughtClicked())
+                self._select(row_number, 0, cell_len(self._row(row_number).text))
+        elif len(self) and row_number < self._layout.num_rows:
+            index = self._layout.index_at(row_number)
+            entry = self._layout.entry(index)
+            if entry.kind is EntryKind.THOUGHT and row_number == self._layout.top(index) + entry.has_gap:
+                self.toggle_thoughts()
+
+
+def _to_characters(offset: Offset | None, lines: list[str]) -> Offset | None:
+    """Convert an offset in cells to one in characters; wide characters have two cells."""
+    if offset is None or offset.y >= len(lines):
+        return offset
+    return Offset(index_at_cell(lines[offset.y], offset.x), offset.y)

@@ -11,7 +11,7 @@ from eaglelocal.conversation.answer_stats import statistics_line
 from eaglelocal.conversation.ask import AskResult, left_out_line
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.tui.transcript.entries import EntryKind, TranscriptEntry, entries_of_turns, error_entry
+from eaglelocal.tui.transcript.entries import EntryKind, TranscriptEntry, make_entries, make_error_entry
 from eaglelocal.tui.transcript.live_answer import LiveAnswer
 from eaglelocal.tui.transcript.transcript import Transcript
 
@@ -26,11 +26,11 @@ class TranscriptWriter:
 
     # ---- notes, above the growing answer
     def note(self, text: str) -> None:
-        self._transcript.note(self._tail, text)
+        self._transcript.insert_note(self._tail, text)
         self._tail += 1
 
-    def wrong(self, error: EagleLocalError) -> None:
-        self._add(error_entry(error))
+    def show_error(self, error: EagleLocalError) -> None:
+        self._add(make_error_entry(error))
 
     # ---- question and answer
     def ask(self, question: str, live: LiveAnswer) -> None:
@@ -39,39 +39,39 @@ class TranscriptWriter:
         self._tail = len(self._transcript)  # an answer that failed at once has not set it
         self._transcript.follow()
         self._add(TranscriptEntry(EntryKind.QUESTION, question))
-        self._transcript.grow(True)
+        self._transcript.set_growing(True)
 
     def draw(self) -> None:
         """Show what has arrived of the answer since the last call."""
-        if self._live.has_news:
+        if self._live.has_pieces:
             finished, growing = self._live.advance()
             self._transcript.replace_from(self._tail, [*finished, *growing])
             self._tail += len(finished)
 
-    def end(self, asked: AskResult, n_ctx: int) -> None:
+    def end(self, result: AskResult, n_ctx: int) -> None:
         """Finish the answer, complete or not, with its figures or its error. n_ctx: tokens of the context."""
         self.draw()
         self._tail = len(self._transcript)
-        self._transcript.grow(False)
-        outcome = asked.outcome
-        if asked.num_left_out:
-            self.note(left_out_line(asked.num_left_out, n_ctx))
+        self._transcript.set_growing(False)
+        outcome = result.outcome
+        if result.num_left_out:
+            self.note(left_out_line(result.num_left_out, n_ctx))
         if outcome.finished is not None:
             self._add(TranscriptEntry(EntryKind.FIGURES, statistics_line(outcome.finished), has_gap=False))
         elif outcome.text:
-            self._add(TranscriptEntry(EntryKind.FIGURES, "the answer above is cut off", has_gap=False))
+            self._add(TranscriptEntry(EntryKind.FIGURES, "the answer above is incomplete", has_gap=False))
         if outcome.error is not None:
-            self.wrong(outcome.error)
+            self.show_error(outcome.error)
 
     # ---- the whole
-    def take_back(self) -> None:
+    def remove_question(self) -> None:
         """Remove the last question and everything below it."""
-        self._transcript.take_back()
+        self._transcript.remove_question()
         self._tail = len(self._transcript)
 
-    def turn_to(self, turns: Iterable[Turn]) -> None:
+    def replace_conversation(self, turns: Iterable[Turn]) -> None:
         """Replace the whole transcript by another conversation."""
-        self._transcript.load(entries_of_turns(turns))
+        self._transcript.load(make_entries(turns))
         self._tail = len(self._transcript)
 
     def _add(self, entry: TranscriptEntry) -> None:

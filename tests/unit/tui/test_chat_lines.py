@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.tui.chat.chat_controller import ModelChanged
+from eaglelocal.tui.chat.chat_events import ModelChanged
 from eaglelocal.tui.chat.chat_lines import LEAST_NAME, activity_spans, shortened, title_line
 
 
@@ -62,7 +62,7 @@ class Doing:
 
     is_answering: bool = True
     is_stopping: bool = False
-    looking_s: float | None = None
+    image_reading_s: float | None = None
     is_busy: bool = True
     waiting: tuple[str, ...] = ()
 
@@ -72,9 +72,9 @@ class Doing:
     [
         (Doing(), "answering, esc stops"),
         (Doing(is_stopping=True), "answering, stopping"),
-        (Doing(looking_s=12.7), "reading images, 13 s, esc stops"),
-        (Doing(looking_s=3.2, is_stopping=True), "reading images, 3 s, stopping"),
-        (Doing(is_answering=False, looking_s=3.2), "busy"),
+        (Doing(image_reading_s=12.7), "reading images, 13 s, esc stops"),
+        (Doing(image_reading_s=3.2, is_stopping=True), "reading images, 3 s, stopping"),
+        (Doing(is_answering=False, image_reading_s=3.2), "busy"),
         (Doing(is_answering=False, is_busy=False), "ready"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from eaglelocal.settings import Settings
 from eaglelocal.tui.base_app import EagleApp
-from eaglelocal.tui.display_options import DisplayOptions, display_options
+from eaglelocal.tui.display_options import DisplayOptions, make_display_options
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 
 
@@ -29,9 +29,9 @@ from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
     ],
 )
 def test_where_the_locale_knows_ascii_alone_screens_do_too(environ: Mapping[str, str], glyphs: Glyphs) -> None:
-    assert display_options(Settings(), environ).glyphs is glyphs
-    assert display_options(Settings(glyphs="unicode"), environ).glyphs is UNICODE
-    assert display_options(Settings(glyphs="ascii"), environ).glyphs is ASCII
+    assert make_display_options(Settings(), environ).glyphs is glyphs
+    assert make_display_options(Settings(glyphs="unicode"), environ).glyphs is UNICODE
+    assert make_display_options(Settings(glyphs="ascii"), environ).glyphs is ASCII
 
 
 @pytest.mark.parametrize("said", [None, "", "1"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.tui.prompt.paste_folding import MAX_CHARS, MAX_LINES, Folding
+from eaglelocal.tui.prompt.paste_folding import MAX_CHARS, MAX_LINES, PasteFolding
 
 LONG = "\n".join("abcdefghi")  # nine lines
 MARK = "[pasted 9 lines]"
@@ -23,17 +23,17 @@ MARK = "[pasted 9 lines]"
     ],
 )
 def test_what_is_long_is_folded_and_comes_out_whole(text: str, folded: str) -> None:
-    folding = Folding()
-    assert folding.folded(text) == folded
-    assert folding.whole(f"a {folded} b") == f"a {text} b"
+    folding = PasteFolding()
+    assert folding.fold(text) == folded
+    assert folding.unfold(f"a {folded} b") == f"a {text} b"
 
 
 def test_each_paste_has_its_own_mark() -> None:
-    folding, other = Folding(), LONG.upper()
-    assert [folding.folded(text) for text in (LONG, other, LONG)] == [MARK, "[pasted 9 lines, 2]", MARK]
-    assert folding.whole(f"{MARK}[pasted 9 lines, 2]{MARK}") == LONG + other + LONG
-    assert folding.whole("[pasted 8 lines]") == "[pasted 8 lines]"
-    assert folding.again(f"a {other}{LONG} b") == f"a [pasted 9 lines, 2]{MARK} b"
+    folding, other = PasteFolding(), LONG.upper()
+    assert [folding.fold(text) for text in (LONG, other, LONG)] == [MARK, "[pasted 9 lines, 2]", MARK]
+    assert folding.unfold(f"{MARK}[pasted 9 lines, 2]{MARK}") == LONG + other + LONG
+    assert folding.unfold("[pasted 8 lines]") == "[pasted 8 lines]"
+    assert folding.fold_known(f"a {other}{LONG} b") == f"a [pasted 9 lines, 2]{MARK} b"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_each_paste_has_its_own_mark() -> None:
     ],
 )
 def test_a_mark_changes_as_a_whole(begin: int, end: int, changed: tuple[int, int]) -> None:
-    folding = Folding()
-    text = f"a {folding.folded(LONG)} b"
+    folding = PasteFolding()
+    text = f"a {folding.fold(LONG)} b"
     assert text[2:18] == MARK
-    assert folding.around(text, begin, end) == changed
+    assert folding.widen(text, begin, end) == changed
