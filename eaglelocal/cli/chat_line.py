@@ -131,7 +131,7 @@ def keep_talk(desk: ActionContext) -> None:
 
 def copy_to_desktop(text: str, output: Output) -> None:
     """Copy a text to the clipboard and confirm it. Raises UsageError if no clipboard program is found."""
-    if not clipboard.fill(text):
+    if not clipboard.copy_text(text):
         refuse_to_copy(text)
     output.message(copy_message(text))
 

@@ -1,4 +1,4 @@
-"""The base class of all screens: themes, the user's keys, and a command palette that lists the screen's bindings."""
+"""The base class of both apps: themes, the user's keys, and a command palette that lists the screen's bindings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.terminal.screen_size import at_least, is_enough, too_small
+from eaglelocal.tui.terminal.screen_size import enlarge_to_minimum, format_too_small, is_large_enough
 from eaglelocal.tui.terminal.terminal_driver import TerminalDriver
 
 THEMES = (
@@ -38,24 +38,24 @@ THEMES = (
         variables={"text-muted": "#FFFFFF", "footer-background": "#000000", "footer-key-foreground": "#FFFF00"},
     ),
 )  # fmt: skip
-NO_COLOUR = "NO_COLOR"
+NO_COLOR = "NO_COLOR"
 TERMINAL, ANSI = "terminal", "ansi-dark"  # our name and Textual's for one theme
 
 
 @contextmanager
-def without_colour() -> Iterator[None]:
+def set_no_color() -> Iterator[None]:
     """Set NO_COLOR while a Textual app is constructed, and restore it afterwards.
 
     Textual reads only this variable; nothing outside the block sees it.
     """
-    before = os.environ.get(NO_COLOUR)
-    os.environ[NO_COLOUR] = "1"
+    before = os.environ.get(NO_COLOR)
+    os.environ[NO_COLOR] = "1"
     try:
         yield
     finally:
-        del os.environ[NO_COLOUR]
+        del os.environ[NO_COLOR]
         if before is not None:
-            os.environ[NO_COLOUR] = before
+            os.environ[NO_COLOR] = before
 
 
 class EagleApp(App[ReturnType]):
@@ -73,14 +73,14 @@ class EagleApp(App[ReturnType]):
     """
 
     def __init__(self, display_options: DisplayOptions) -> None:
-        with nullcontext() if display_options.has_colour else without_colour():
+        with nullcontext() if display_options.has_color else set_no_color():
             super().__init__()
         self.display_options = display_options
         self.is_too_small = False  # the terminal
         self.set_class(display_options.glyphs is ASCII, "-ascii")
         for theme in THEMES:
             self.register_theme(theme)
-        self.register_theme(_renamed(BUILTIN_THEMES[ANSI], TERMINAL))
+        self.register_theme(_rename_theme(BUILTIN_THEMES[ANSI], TERMINAL))
         self.theme = display_options.theme
         self.set_keymap(dict(display_options.keys))
 
@@ -90,15 +90,15 @@ class EagleApp(App[ReturnType]):
             self.push_screen(CommandPalette(placeholder="Search for commands", id="--command-palette"))
 
     async def on_event(self, event: events.Event) -> None:
-        """Lay out for at least `room.LEAST`; a smaller terminal shows a line that says so instead."""
-        await super().on_event(self._in_room(event) if isinstance(event, events.Resize) else event)
+        """Lay out for at least `screen_size.MIN_SIZE`; a smaller terminal shows a line that says so instead."""
+        await super().on_event(self._fit_to_minimum(event) if isinstance(event, events.Resize) else event)
 
-    def _in_room(self, event: events.Resize) -> events.Resize:
-        was_small, self.is_too_small = self.is_too_small, not is_enough(event.size)
+    def _fit_to_minimum(self, event: events.Resize) -> events.Resize:
+        was_small, self.is_too_small = self.is_too_small, not is_large_enough(event.size)
         if self.is_too_small:
             if self._driver is not None:
-                self._driver.write(too_small(event.size))
-            size = at_least(event.size)
+                self._driver.write(format_too_small(event.size))
+            size = enlarge_to_minimum(event.size)
             return events.Resize(size, size)
         if was_small:
             self.call_later(self.refresh, layout=True)  # redraw everything, also if the layout's size is the same
@@ -124,7 +124,7 @@ class EagleApp(App[ReturnType]):
         return self._exception
 
     def _handle_exception(self, error: Exception) -> None:
-        """End the app; `show` raises the error. Textual's traceback would show local variables: keys, conversations."""
+        """End the app; `show` raises the error. Textual's traceback would show API keys and conversations."""
         self._return_code = 1
         if self._exception is None:
             self._exception = error
@@ -147,14 +147,14 @@ class EagleApp(App[ReturnType]):
             binding = active.binding
             if binding.id and active.enabled and binding.description:
                 action, node = binding.action, active.node
-                what = binding.tooltip or f"the key {self.get_key_display(binding)}"
+                help_text = binding.tooltip or f"the key {self.get_key_display(binding)}"
                 yield SystemCommand(
-                    binding.description, what, lambda action=action, node=node: self.run_action(action, node)
+                    binding.description, help_text, lambda action=action, node=node: self.run_action(action, node)
                 )
 
 
-def _renamed(theme: Theme, name: str) -> Theme:
-    """Return a copy of a theme under another name, with ANSI colours."""
+def _rename_theme(theme: Theme, name: str) -> Theme:
+    """Return a copy of a theme under another name, with ANSI colors."""
     variables = dict(theme.variables)
     return Theme(
         name=name, primary=theme.primary, secondary=theme.secondary, warning=theme.warning, error=theme.error,

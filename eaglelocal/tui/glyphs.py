@@ -51,7 +51,7 @@ class Glyphs:
         return (joined[0], joined[1], joined[2]) if joined else ("", "", "")
 
 
-def digits_of(*rows: str) -> dict[str, tuple[str, str, str]]:
+def parse_digits(*rows: str) -> dict[str, tuple[str, str, str]]:
     """Return a font from three rows with ten digits and a dash, each three cells wide with one between."""
     marks = {
         char: (rows[0][i : i + 3], rows[1][i : i + 3], rows[2][i : i + 3])
@@ -71,7 +71,7 @@ UNICODE = Glyphs(
     degrees="°C",
     up="▲",
     down="▼",
-    digits=digits_of(
+    digits=parse_digits(
         "┏━┓  ╻  ╺━┓ ╺━┓ ╻ ╻ ┏━╸ ┏━╸ ╺━┓ ┏━┓ ┏━┓    ",
         "┃ ┃  ┃  ┏━┛  ━┫ ┗━┫ ┗━┓ ┣━┓   ┃ ┣━┫ ┗━┫ ╺━╸",
         "┗━┛  ╹  ┗━╸ ╺━┛   ╹ ╺━┛ ┗━┛   ╹ ┗━┛ ╺━┛    ",
@@ -88,7 +88,7 @@ ASCII = Glyphs(
     degrees="C",
     up="^",
     down="v",
-    digits=digits_of(
+    digits=parse_digits(
         " _       _   _       _   _   _   _   _     ",
         "| |   |  _|  _| |_| |_  |_    | |_| |_|  _ ",
         "|_|   | |_   _|   |  _| |_|   | |_|  _|    ",

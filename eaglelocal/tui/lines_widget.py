@@ -14,9 +14,9 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from eaglelocal.tui.styled_lines import EMPTY, Line, Role, plain, width_of
+from eaglelocal.tui.styled_lines import EMPTY, Line, Role, cell_width, plain_text
 
-ROLES: tuple[Role, ...] = ("text", "strong", "quiet", "good", "bad", "warn", "accent", "chosen")
+ROLES: tuple[Role, ...] = ("text", "strong", "quiet", "good", "bad", "warn", "accent", "selected")
 
 
 class LinesWidget(Widget):
@@ -31,7 +31,7 @@ class LinesWidget(Widget):
         & > .lines--bad { color: $text-error; text-style: bold; }
         & > .lines--warn { color: $text-warning; }
         & > .lines--accent { color: $text-accent; }
-        & > .lines--chosen { text-style: reverse; }
+        & > .lines--selected { text-style: reverse; }
         &:ansi > .lines--quiet { color: ansi_default; text-style: dim; }
         &:ansi > .lines--good { color: ansi_green; }
         &:ansi > .lines--bad { color: ansi_red; text-style: bold; }
@@ -49,21 +49,21 @@ class LinesWidget(Widget):
     @property
     def text(self) -> str:
         """The text that is shown, without styles."""
-        return "\n".join(map(plain, self._lines))
+        return "\n".join(map(plain_text, self._lines))
 
     def show_lines(self, lines: Sequence[Line]) -> None:
         """Show these lines; only those that differ are redrawn."""
         old, self._lines = self._lines, list(lines)
         width = self.size.width
         for y in range(max(len(old), len(self._lines))):
-            if _at(old, y) != _at(self._lines, y):
+            if _line_at(old, y) != _line_at(self._lines, y):
                 self.refresh(Region(0, y, width, 1))
 
     def render_line(self, y: int) -> Strip:
         self.num_drawn += 1
-        spans = _at(self._lines, y)
+        spans = _line_at(self._lines, y)
         segments = [Segment(span.text, self._style(span.role)) for span in spans]
-        return Strip(segments, width_of(spans)).adjust_cell_length(self.size.width, self._style("text"))
+        return Strip(segments, cell_width(spans)).adjust_cell_length(self.size.width, self._style("text"))
 
     def notify_style_update(self) -> None:
         """Drop the cached styles when the theme changes."""
@@ -77,5 +77,5 @@ class LinesWidget(Widget):
         return style
 
 
-def _at(lines: Sequence[Line], y: int) -> Line:
+def _line_at(lines: Sequence[Line], y: int) -> Line:
     return lines[y] if y < len(lines) else EMPTY

@@ -334,7 +334,7 @@ def marked(person: Spectator) -> str:
 def test_retry_new_and_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(tmp_path)
     desktop: list[str] = []
-    monkeypatch.setattr("eaglelocal.tui.terminal.clipboard.fill", desktop.append)
+    monkeypatch.setattr("eaglelocal.tui.terminal.clipboard.copy_text", desktop.append)
 
     async def scenario(person: Spectator) -> None:
         await person.pilot.press("f8")
@@ -473,7 +473,7 @@ def test_an_editor_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.
     async def scenario(person: Spectator) -> None:
         await person.type("keep")
         await person.pilot.press("ctrl+g")
-        await person.sees("error: there is no editor 'no-such-editor'")
+        await person.sees("error: editor not found: 'no-such-editor'")
         assert person.app.prompt.text == "keep"
 
     play(stage, scenario)
@@ -501,7 +501,7 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
         await person.sees("renamed two to twox")
         await choose(person, "three")
         await person.pilot.press("delete")
-        await person.sees("d again deletes 'three' for good")
+        await person.sees("press d again to delete 'three' for good")
         assert "three" in conversation_file.list_names(folder)
         await person.pilot.press("d")
         await person.sees("deleted three")
@@ -633,7 +633,7 @@ def test_every_action_can_be_bound_by_its_name() -> None:
         bindings = [each for place in places for each in place.BINDINGS if isinstance(each, Binding)]
         assert {binding.id for binding in bindings} == known
     check_display_options(DisplayOptions(keys=(("panel", "ctrl+b"), ("pause", "p"))))
-    with pytest.raises(UsageError, match="no action 'pannel'"):
+    with pytest.raises(UsageError, match="unknown action 'pannel'"):
         check_display_options(DisplayOptions(keys=(("pannel", "p"),)))
 
 

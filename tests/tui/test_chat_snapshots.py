@@ -60,7 +60,7 @@ class StillFeed:
     def __init__(self, frame: PanelFrame) -> None:
         self._frame = frame
 
-    def frame(self, now: float, *, seconds: int) -> PanelFrame:
+    def make_frame(self, now: float, *, seconds: int) -> PanelFrame:
         return self._frame
 
 

@@ -38,8 +38,8 @@ def fed(app: Monitor, watch: FedWatch, readings: list[ServerReading]) -> Callabl
         app._ticker.pause(True)
         await pilot.pause(0.4)  # the machine's figures are read aside
         for i, reading in enumerate(readings):
-            app.feed.read(reading, NOW + i)
-        app._scene = replace(app._scene, frame=app.feed.frame(NOW + len(readings)))
+            app.feed.add_reading(reading, NOW + i)
+        app._scene = replace(app._scene, frame=app.feed.make_frame(NOW + len(readings)))
         app._draw()
         await pilot.pause()
 
@@ -59,7 +59,7 @@ def test_the_monitor_looks_as_it_did(state: str, size: tuple[int, int], snap_com
         DisplayOptions(theme="light"),
         DisplayOptions(theme="contrast"),
         DisplayOptions(theme="terminal"),
-        DisplayOptions(glyphs=ASCII, has_colour=False),
+        DisplayOptions(glyphs=ASCII, has_color=False),
     ],
     ids=["light", "contrast", "terminal", "ascii"],
 )

@@ -84,16 +84,30 @@ class ChatApp(EagleApp[int]):
         Binding("escape", "stop", "Stop", id="stop"),
         Binding("f2", "panel", "Panel", id="panel"),
         Binding("f3", "edit", "Edit last", id="edit", show=False, tooltip="change the last question and ask again"),
-        Binding("ctrl+n", "run_command('/clear')", "New", id="new", tooltip="a new conversation"),
-        Binding("ctrl+o", "talks", "Open", id="talks", tooltip="conversations on disk"),
-        Binding("f4", "settings", "Settings", id="settings", show=False, tooltip="system message and sampling"),
-        Binding("f5", "model", "Model", id="model", show=False, tooltip="another model or draft"),
-        Binding("f8", "copy_answer", "Copy answer", id="copy_answer", show=False, tooltip="the last one, as Markdown"),
-        Binding("f9", "tint", "Mark drafted", id="tint", show=False, tooltip="what was drafted and accepted"),
-        Binding("ctrl+t", "thoughts", "Thoughts", id="thoughts", show=False, tooltip="unfold or fold them"),
-        Binding("ctrl+g", "editor", "$EDITOR", id="editor", show=False, tooltip="edit the question there"),
-        Binding("ctrl+home", "top", "Begin", id="top", show=False, tooltip="of the conversation", priority=True),
-        Binding("ctrl+end", "end", "End", id="end", show=False, tooltip="of the conversation", priority=True),
+        Binding("ctrl+n", "run_command('/clear')", "New", id="new", tooltip="begin a new conversation"),
+        Binding("ctrl+o", "talks", "Open", id="talks", tooltip="open a saved conversation"),
+        Binding(
+            "f4", "settings", "Settings", id="settings", show=False, tooltip="change the system message and sampling"
+        ),
+        Binding("f5", "model", "Model", id="model", show=False, tooltip="change the model or draft"),
+        Binding(
+            "f8", "copy_answer", "Copy answer", id="copy_answer", show=False, tooltip="copy the last answer as Markdown"
+        ),
+        Binding("f9", "tint", "Mark drafted", id="tint", show=False, tooltip="mark text that was drafted and accepted"),
+        Binding("ctrl+t", "thoughts", "Thoughts", id="thoughts", show=False, tooltip="unfold or fold thoughts"),
+        Binding("ctrl+g", "editor", "$EDITOR", id="editor", show=False, tooltip="edit the question in $EDITOR"),
+        Binding(
+            "ctrl+home",
+            "top",
+            "Start",
+            id="top",
+            show=False,
+            tooltip="go to the start of the conversation",
+            priority=True,
+        ),
+        Binding(
+            "ctrl+end", "end", "End", id="end", show=False, tooltip="go to the end of the conversation", priority=True
+        ),
         Binding("ctrl+q", "quit", "Leave", id="leave"),
     ]
 
@@ -266,7 +280,7 @@ class ChatApp(EagleApp[int]):
 
     def _copy(self, text: str) -> None:
         self.copy_to_clipboard(text)
-        clipboard.fill(text)
+        clipboard.copy_text(text)
         self.screen.clear_selection()
         self.notify(copy_message(text))
 

@@ -1,6 +1,6 @@
 """The dialogs of the chat screen: saved conversations; system message and sampling; model and draft.
 
-They collect input, and `ChatController` acts on it. A wrong input is reported in the dialog, which stays open.
+They collect input for `ChatController`. An invalid input is reported in the dialog, which stays open.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import ModelChanged
-from eaglelocal.tui.transcript.text_rows import harmless
+from eaglelocal.tui.transcript.text_rows import sanitize_text
 
 
 class Dialog(ModalScreen[None]):
-    """A centred box with a title, an error line, and the keys below. Subclasses fill it in `compose_box`."""
+    """A centered box with a title, an error line, and the keys below. Subclasses fill it in `compose_box`."""
 
     DEFAULT_CSS = """
     Dialog {
@@ -64,7 +64,7 @@ class Dialog(ModalScreen[None]):
 
     def show_error(self, error: EagleLocalError) -> None:
         hint = f" ({error.hint})" if error.hint else ""
-        self.query_one("#error", Label).update(harmless(f"{error.message}{hint}").replace("[", "\\["))
+        self.query_one("#error", Label).update(sanitize_text(f"{error.message}{hint}").replace("[", "\\["))
 
     def action_leave(self) -> None:
         self.dismiss(None)
@@ -84,14 +84,14 @@ class ConversationsDialog(Dialog):
         super().__init__()
         self._folder, self._controller = folder, controller
         self._names: list[str] = []
-        self._to_delete = ""  # the name that a second d deletes
+        self._to_delete = ""  # name; a second d deletes it
 
     def compose_box(self) -> ComposeResult:
         entries = conversation_file.entries(self._folder)
         self._names = [entry.name for entry in entries]
         yield OptionList(*(Option(_format_entry(entry)) for entry in entries), markup=False)
-        yield Label("nothing is saved yet" if not entries else "enter opens", id="about")
-        rename = Input(placeholder="another name", id="name", select_on_focus=False)
+        yield Label("no conversation is saved yet" if not entries else "enter opens one", id="about")
+        rename = Input(placeholder="new name", id="name", select_on_focus=False)
         rename.display = False
         yield rename
 
@@ -117,7 +117,7 @@ class ConversationsDialog(Dialog):
         try:
             target = conversation_file.path_of(self._folder, event.value)
             if target.exists() and target.stem != self._selected:
-                raise UsageError(f"a conversation named {target.stem!r} is there already")
+                raise UsageError(f"there is already a conversation named {target.stem!r}")
         except EagleLocalError as error:
             self.show_error(error)
             return
@@ -131,7 +131,7 @@ class ConversationsDialog(Dialog):
             self.dismiss(None)
         elif name:
             self._to_delete = name
-            self.show_error(UsageError(f"d again deletes {name!r} for good"))
+            self.show_error(UsageError(f"press d again to delete {name!r} for good"))
 
     def action_export(self) -> None:
         if self._selected:
@@ -141,11 +141,11 @@ class ConversationsDialog(Dialog):
 
 def _format_entry(entry: conversation_file.SavedConversation) -> str:
     when = datetime.datetime.fromtimestamp(entry.modified_at).strftime("%Y-%m-%d %H:%M")
-    return f"{when}  {harmless(entry.name)}"
+    return f"{when}  {sanitize_text(entry.name)}"
 
 
 class SettingsDialog(Dialog):
-    """A form for the system message and the sampling; unset values are those that the model's makers recommend."""
+    """A form for the system message and the sampling; unset values are those that the model recommends."""
 
     TITLE_TEXT = "System message and sampling"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -196,11 +196,11 @@ class ModelDialog(Dialog):
 
     def compose_box(self) -> ComposeResult:
         choice, info = self._changed.choice, self._changed.model.info
-        yield Label(harmless(f"now: {info.target}, {info.draft}").replace("[", "\\["))
+        yield Label(sanitize_text(f"now: {info.target}, {info.draft}").replace("[", "\\["))
         for name, label, value, hint in (
-            ("target", "model", choice.target or "", "demo, demo@1b:bf16, ./model.gguf; empty: the same"),
-            ("draft", "draft", choice.draft or "", "auto, ngram, none, ./head.gguf; empty: the same"),
-            ("spec", "draft length", "", "auto, off, pid or a number; empty: the same"),
+            ("target", "model", choice.target or "", "demo, demo@1b:bf16, ./model.gguf; empty: no change"),
+            ("draft", "draft", choice.draft or "", "auto, ngram, none, ./head.gguf; empty: no change"),
+            ("spec", "draft length", "", "auto, off, pid or a number; empty: no change"),
         ):
             with Horizontal(classes="row"):
                 yield Label(label)
@@ -218,9 +218,9 @@ class ModelDialog(Dialog):
         except EagleLocalError as error:
             self.show_error(error)
             return
-        known = {"target": choice.target or "", "draft": choice.draft or "", "spec": ""}
+        current = {"target": choice.target or "", "draft": choice.draft or "", "spec": ""}
         commands = {"target": "/model", "draft": "/draft", "spec": "/spec"}
         for name, value in values.items():
-            if value and value != known[name]:
+            if value and value != current[name]:
                 self._controller.run_command(f"{commands[name]} {value}")
         self.dismiss(None)

@@ -11,12 +11,12 @@ from eaglelocal.core.events import LoadProgress
 from eaglelocal.tui.chat.chat_events import ModelChanged
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
-from eaglelocal.tui.panel.panel_text import percent, state_span
-from eaglelocal.tui.styled_lines import Line, fitted, harmless, line, width_of
+from eaglelocal.tui.panel.panel_text import format_percent, format_state
+from eaglelocal.tui.styled_lines import Line, cell_width, fit_line, make_line, sanitize
 
 BAR_CELLS = 16
-CUT, LEAST_NAME = "...", 10  # cells
-STATES = {
+ELLIPSIS, MIN_NAME_CELLS = "...", 10  # cells
+STATE_TEXTS = {  # by state of the engine
     "loading": "loading the model",
     "restarting": "restarting the engine",
     DISCONNECTED: "the server does not answer",
@@ -44,70 +44,70 @@ class Activity(Protocol):
     def waiting(self) -> tuple[str, ...]: ...
 
 
-def title_line(changed: ModelChanged | None, name: str, width: int) -> Line:
+def format_title(changed: ModelChanged | None, name: str, width: int) -> Line:
     """Return the model and its draft on the left, the conversation's name on the right."""
     if changed is None:
-        return fitted(line(("eaglelocal", "strong")), width)
+        return fit_line(make_line(("eaglelocal", "strong")), width)
     info = changed.model.info
     draft = info.draft if info.draft != "none" else "no draft"
-    target = shortened(harmless(info.target), width)
-    draft = shortened(harmless(draft), width - cell_len(target) - 2)
-    left = line((target, "strong"), (f"  {draft}" if draft else "", "quiet"))
-    return apart(left, line((shortened(harmless(name), width - width_of(left) - 2), "quiet")), width)
+    target = shorten(sanitize(info.target), width)
+    draft = shorten(sanitize(draft), width - cell_len(target) - 2)
+    left = make_line((target, "strong"), (f"  {draft}" if draft else "", "quiet"))
+    return justify(left, make_line((shorten(sanitize(name), width - cell_width(left) - 2), "quiet")), width)
 
 
-def shortened(name: str, room: int) -> str:
-    """Return a name, cut to `room` cells with an ellipsis; "" if fewer than LEAST_NAME are left for a cut one."""
+def shorten(name: str, room: int) -> str:
+    """Return a name, cut to `room` cells with an ellipsis; "" if it would be cut to fewer than MIN_NAME_CELLS."""
     if cell_len(name) <= room:
         return name
-    return set_cell_size(name, room - len(CUT)).rstrip() + CUT if room >= LEAST_NAME else ""
+    return set_cell_size(name, room - len(ELLIPSIS)).rstrip() + ELLIPSIS if room >= MIN_NAME_CELLS else ""
 
 
-def status_line(
+def format_status(
     progress: LoadProgress | None, state: str, activity: Activity, frame: PanelFrame | None, width: int, glyphs: Glyphs
 ) -> Line:
     """Return the activity and the number of waiting questions; on the right the speculation of `frame`, if given."""
-    doing = progress_spans(progress, glyphs) if progress is not None else activity_spans(state, activity)
-    left = (*doing, *waiting_spans(len(activity.waiting), activity.is_answering, glyphs))
+    activity_spans = format_progress(progress, glyphs) if progress is not None else format_activity(state, activity)
+    left = (*activity_spans, *format_waiting(len(activity.waiting), activity.is_answering, glyphs))
     if frame is None:
-        return fitted(left, width)
-    room = width - width_of(left) - 2
-    told = speculation_spans(frame, glyphs)
-    fitting = [told[:number] for number in range(len(told), 0, -1) if width_of(told[:number]) <= room]
-    return apart(left, fitting[0] if fitting else told[:1], width)
+        return fit_line(left, width)
+    room = width - cell_width(left) - 2
+    spans = format_speculation(frame, glyphs)
+    fitting = [spans[:number] for number in range(len(spans), 0, -1) if cell_width(spans[:number]) <= room]
+    return justify(left, fitting[0] if fitting else spans[:1], width)
 
 
-def progress_spans(progress: LoadProgress, glyphs: Glyphs) -> Line:
+def format_progress(progress: LoadProgress, glyphs: Glyphs) -> Line:
     fraction = min(max(progress.fraction, 0.0), 1.0)
     bar = glyphs.bar(fraction, BAR_CELLS)
-    return line((bar, "accent"), f" {percent(fraction):>5}  ", (harmless(progress.what), "quiet"))
+    return make_line((bar, "accent"), f" {format_percent(fraction):>5}  ", (sanitize(progress.what), "quiet"))
 
 
-def activity_spans(state: str, activity: Activity) -> Line:
-    if state in STATES:
-        return line((STATES[state], "warn"))
+def format_activity(state: str, activity: Activity) -> Line:
+    if state in STATE_TEXTS:
+        return make_line((STATE_TEXTS[state], "warn"))
     if activity.is_answering:
         seconds = activity.image_reading_s
-        doing = "answering" if seconds is None else f"reading images, {seconds:.0f} s"
-        return line((doing, "accent"), (", stopping" if activity.is_stopping else ", esc stops", "quiet"))
-    return line(("busy" if activity.is_busy else "ready", "quiet"))
+        text = "answering" if seconds is None else f"reading images, {seconds:.0f} s"
+        return make_line((text, "accent"), (", stopping" if activity.is_stopping else ", esc stops", "quiet"))
+    return make_line(("busy" if activity.is_busy else "ready", "quiet"))
 
 
-def waiting_spans(number: int, is_answering: bool, glyphs: Glyphs) -> Line:
-    way_out = "" if is_answering or not number else ", esc takes back"
-    return line((f" {glyphs.dot} {number} waiting{way_out}", "quiet")) if number else ()
+def format_waiting(number: int, is_answering: bool, glyphs: Glyphs) -> Line:
+    hint = "" if is_answering else ", esc takes back"
+    return make_line((f" {glyphs.dot} {number} waiting{hint}", "quiet")) if number else ()
 
 
-def speculation_spans(frame: PanelFrame, glyphs: Glyphs) -> Line:
+def format_speculation(frame: PanelFrame, glyphs: Glyphs) -> Line:
     """Return a span for the state and one for each figure, the less important ones last."""
     gain = frame.figures.gain
     parts = [f"{frame.tok_s:.1f} tok/s"] if frame.tok_s else []
     parts += [f"{gain:.2f}{glyphs.times} plain"] if gain else []
-    return (state_span(frame), *line(*((f" {glyphs.dot} {part}", "quiet") for part in parts)))
+    return (format_state(frame), *make_line(*((f" {glyphs.dot} {part}", "quiet") for part in parts)))
 
 
-def apart(left: Line, right: Line, width: int) -> Line:
-    """Return two lines at the two ends of `width` cells; the right one is cut if there is no room."""
-    room = max(width - width_of(left) - 2, 0)
-    right = right if width_of(right) <= room else fitted(right, room)
-    return (*fitted(left, max(width - width_of(right), 0)), *right)
+def justify(left: Line, right: Line, width: int) -> Line:
+    """Return a line of `width` cells with its parts at the two ends; the right one is cut if there is no room."""
+    room = max(width - cell_width(left) - 2, 0)
+    right = right if cell_width(right) <= room else fit_line(right, room)
+    return (*fit_line(left, max(width - cell_width(right), 0)), *right)

@@ -22,7 +22,7 @@ from eaglelocal.tui.chat.chat_events import (
     QuestionSent,
     TaskFailed,
 )
-from eaglelocal.tui.chat.chat_lines import status_line, title_line
+from eaglelocal.tui.chat.chat_lines import format_status, format_title
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.panel.feed import Feed, PanelFrame
@@ -69,15 +69,15 @@ class ChatView:
         widgets = self._widgets
         self._writer.draw()
         if not 0.0 <= now - self._framed_at < FIGURES_S:
-            self._frame, self._framed_at = self.feed.frame(now, seconds=60), now
+            self._frame, self._framed_at = self.feed.make_frame(now, seconds=60), now
             if widgets.panel.display:
                 widgets.panel.show(self._frame)
             width = widgets.title.content_size.width
-            widgets.title.show_lines([title_line(self._model, self._conversation_name, width)])
+            widgets.title.show_lines([format_title(self._model, self._conversation_name, width)])
         frame = None if widgets.panel.display else self._frame  # the panel shows the same
         width = widgets.status.content_size.width
         widgets.status.show_lines(
-            [status_line(self._progress, self._engine_state, self._controller, frame, width, self._glyphs)]
+            [format_status(self._progress, self._engine_state, self._controller, frame, width, self._glyphs)]
         )
         widgets.prompt.show_waiting(self._controller.waiting)
         return self._frame.is_moving or self._controller.is_busy

@@ -44,7 +44,7 @@ class CurrentAnswer:
             self._has_ended.set()
 
     def _receive(self, event: RequestEvent) -> None:
-        self._feed.take(event, time.monotonic())
+        self._feed.add_event(event, time.monotonic())
         match event:
             case Tokens(pieces=pieces):
                 is_first = not self._live.has_begun

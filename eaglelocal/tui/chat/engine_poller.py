@@ -46,7 +46,7 @@ class EnginePoller:
             if is_answering or is_due or (is_joined_server(model) and now - read_at >= IDLE_READING_S):
                 read_at = now
                 reading = make_reading(client.snapshot(), state=client.state, n_ctx=model.info.n_ctx)
-                self._feed.read(reading, time.monotonic())
+                self._feed.add_reading(reading, time.monotonic())
                 is_due = False
             self._note_state(client.state, client.restarts)
 

@@ -5,45 +5,45 @@ from __future__ import annotations
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 
 
-def noticed(before: ServerReading | None, now: ServerReading) -> list[str]:
+def describe_changes(before: ServerReading | None, now: ServerReading) -> list[str]:
     """Return a sentence for each change, in the order to log them."""
-    said = []
+    sentences = []
     if before is None or before.state != now.state:
-        said.append(_state(before, now))
+        sentences.append(_describe_state(before, now))
     if before is not None and DISCONNECTED not in (before.state, now.state):
         if before.restarts is not None and now.restarts is not None and now.restarts > before.restarts:
-            said.append(f"the engine was started anew ({now.restarts} so far)")
-        said += _models(before, now)
+            sentences.append(f"the engine has restarted ({now.restarts} so far)")
+        sentences += _describe_models(before, now)
         if before.model == now.model:  # of several loaded models, not always the same is reported
-            said += _drafting(before, now)
+            sentences += _describe_drafting(before, now)
     if now.missing and (before is None or before.missing != now.missing):
-        said.append(f"started with {' '.join(now.missing)}, {now.kind} would tell more")
-    return said
+        sentences.append(f"{now.kind} reports more when started with {' '.join(now.missing)}")
+    return sentences
 
 
-def _state(before: ServerReading | None, now: ServerReading) -> str:
-    because = f": {now.detail}" if now.detail else ""
+def _describe_state(before: ServerReading | None, now: ServerReading) -> str:
+    reason = f": {now.detail}" if now.detail else ""
     if now.state == DISCONNECTED:
         return now.detail or "no connection"
     again = " again" if before is not None and before.state == DISCONNECTED else ""
-    return f"{now.kind} is {now.state}{again}{because if now.state == 'failed' else ''}"
+    return f"{now.kind} is {now.state}{again}{reason if now.state == 'failed' else ''}"
 
 
-def _models(before: ServerReading, now: ServerReading) -> list[str]:
+def _describe_models(before: ServerReading, now: ServerReading) -> list[str]:
     if not (before.models and now.models):
         return []
-    come = [name for name in now.models if name not in before.models]
-    gone = [name for name in before.models if name not in now.models]
-    if come == list(now.models) and len(come) == 1:
+    loaded = [name for name in now.models if name not in before.models]
+    unloaded = [name for name in before.models if name not in now.models]
+    if loaded == list(now.models) and len(loaded) == 1:
         return [f"the model is now {now.model}"]
-    return [f"{name} was unloaded" for name in gone] + [f"{name} was loaded" for name in come]
+    return [f"{name} was unloaded" for name in unloaded] + [f"{name} was loaded" for name in loaded]
 
 
-def _drafting(before: ServerReading, now: ServerReading) -> list[str]:
-    said = []
+def _describe_drafting(before: ServerReading, now: ServerReading) -> list[str]:
+    sentences = []
     if before.drafting.setting and now.drafting.setting not in ("", before.drafting.setting):
-        said.append(f"drafting was set to {now.drafting.setting}")
+        sentences.append(f"drafting was set to {now.drafting.setting}")
     if before.drafting.state != now.drafting.state and now.drafting.state and before.drafting.state:
-        because = f": {now.drafting.reason}" if now.drafting.reason else ""
-        said.append(f"speculation is {now.drafting.state}{because}")
-    return said
+        reason = f": {now.drafting.reason}" if now.drafting.reason else ""
+        sentences.append(f"speculation is {now.drafting.state}{reason}")
+    return sentences

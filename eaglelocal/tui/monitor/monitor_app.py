@@ -1,6 +1,6 @@
 """The monitor of a server: the speculation panel over all slots, its requests, the machine, the log.
 
-A watch on another thread reads the server into the feed, whose frames are drawn as often as the pace allows. The
+A watch on another thread reads the server into the feed, whose frames are drawn as often as the frame rate allows. The
 monitor is the same for a server in this process, in another one, or on another machine.
 """
 
@@ -26,15 +26,15 @@ from eaglelocal.tui.base_app import EagleApp
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.monitor.log_changes import noticed
+from eaglelocal.tui.monitor.log_changes import describe_changes
 from eaglelocal.tui.monitor.log_tail import LogTail
-from eaglelocal.tui.monitor.monitor_text import NUM_HEADER_LINES, Scene, header_lines
+from eaglelocal.tui.monitor.monitor_text import NUM_HEADER_LINES, MonitorSnapshot, format_header
 from eaglelocal.tui.monitor.question_dialog import DialogChoice, QuestionDialog
 from eaglelocal.tui.monitor.request_table import RequestTable
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
 from eaglelocal.tui.redraw_timer import RedrawTimer
-from eaglelocal.tui.styled_lines import fitted, harmless, line
+from eaglelocal.tui.styled_lines import fit_line, make_line, sanitize
 
 Outcome = Literal["quit", "stop", "leave"]  # stop: end the server too; leave: the server goes on without a screen
 
@@ -56,8 +56,8 @@ class Monitored(Protocol):
 
 OpenWatch = Callable[[Callable[[ServerReading], None]], Monitored]
 ReadMachine = Callable[[], MachineGauge | None]  # returns the newest known figures at once
-SPECS = (
-    DialogChoice("auto", "auto: as much as pays", "a"),
+SPEC_CHOICES = (
+    DialogChoice("auto", "auto: as much as pays off", "a"),
     DialogChoice("off", "off", "o"),
     DialogChoice("1", "1 token, always", "1"),
     *(DialogChoice(str(length), f"{length} tokens, always", str(length)) for length in (2, 3, 4, 6, 8)),
@@ -69,13 +69,13 @@ class Monitor(EagleApp[Outcome]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c", "leave", "Quit", id="quit", tooltip="leave the monitor"),
-        Binding("space", "pause", "Pause", id="pause", tooltip="hold what is shown"),
+        Binding("space", "pause", "Pause", id="pause", tooltip="stop updating the screen"),
         Binding("s", "sort", "Sort", id="sort", tooltip="by the next column"),
         Binding("r", "reverse", "Reverse", id="reverse", tooltip="the order of the rows", show=False),
         Binding("slash", "filter", "Filter", id="filter", tooltip="rows by key, state, model or id"),
-        Binding("c", "cancel", "Cancel", id="cancel", tooltip="end the chosen request"),
+        Binding("c", "cancel", "Cancel", id="cancel", tooltip="end the selected request"),
         Binding("d", "drafting", "Drafting", id="drafting", tooltip="auto, off or a length"),
-        Binding("l", "log", "Log", id="log", tooltip="more or less of it"),
+        Binding("l", "log", "Log", id="log", tooltip="a larger or smaller log"),
         Binding("escape", "clear", "Clear", id="clear", show=False, tooltip="the filter"),
     ]
     CSS = """
@@ -90,7 +90,7 @@ class Monitor(EagleApp[Outcome]):
     .-low #panel, .-low #table { margin: 0; }
     .-log #log { height: 1fr; }
     """
-    LOW, TALL = 26, 40  # lines of a screen
+    MAX_LOW, MIN_TALL = 26, 40  # rows of a low and of a tall screen
 
     def __init__(
         self,
@@ -103,13 +103,13 @@ class Monitor(EagleApp[Outcome]):
     ) -> None:
         """owns_server: ask on leaving if the server should stop."""
         super().__init__(display_options)
-        self.feed, self._tail = Feed(), log or LogTail()
-        self._watch = open_watch(self._take)
+        self.feed, self._log_tail = Feed(), log or LogTail()
+        self._watch = open_watch(self._add_reading)
         self._read_machine, self._owns_server = read_machine, owns_server
-        self._last: ServerReading | None = None  # used by the watch's thread only
-        self._scene = Scene(
+        self._last_reading: ServerReading | None = None  # used by the watch's thread only
+        self._snapshot = MonitorSnapshot(
             url=self._watch.url,
-            frame=self.feed.frame(time.monotonic()),
+            frame=self.feed.make_frame(time.monotonic()),
             machine=None,
             is_local=read_machine is not None,
         )
@@ -135,47 +135,47 @@ class Monitor(EagleApp[Outcome]):
         """Adapt to low and tall screens, also under a question. The app's own size is still the old one here."""
         if self.screen_stack:
             screen = self.screen_stack[0]
-            screen.set_class(event.size.height <= self.LOW, "-low")
-            screen.set_class(event.size.height >= self.TALL, "-tall")
+            screen.set_class(event.size.height <= self.MAX_LOW, "-low")
+            screen.set_class(event.size.height >= self.MIN_TALL, "-tall")
             self.call_after_refresh(self._draw)
 
     # ---- readings
-    def _take(self, reading: ServerReading) -> None:
+    def _add_reading(self, reading: ServerReading) -> None:
         """Log what has changed and feed the reading. Runs on the watch's thread."""
         now = time.strftime("%H:%M:%S")
-        for sentence in noticed(self._last, reading):
-            self._tail.add(f"{now}  {sentence}")
-        self._last = reading
-        self.feed.read(reading, time.monotonic())
+        for sentence in describe_changes(self._last_reading, reading):
+            self._log_tail.add(f"{now}  {sentence}")
+        self._last_reading = reading
+        self.feed.add_reading(reading, time.monotonic())
 
     # ---- drawing
     def _tick(self, now: float) -> bool:
         machine = self._read_machine() if self._read_machine is not None else None
-        self._scene = replace(self._scene, frame=self.feed.frame(now), machine=machine)
+        self._snapshot = replace(self._snapshot, frame=self.feed.make_frame(now), machine=machine)
         self._draw()
-        return self._scene.frame.is_moving
+        return self._snapshot.frame.is_moving
 
     def _draw(self) -> None:
         if not self.screen_stack or not self.screen_stack[0].query("#log"):  # not composed yet, or removed already
             return
-        screen, scene = self.screen_stack[0], self._scene
+        screen, snapshot = self.screen_stack[0], self._snapshot
         head, log = screen.query_one("#head", LinesWidget), screen.query_one("#log", LinesWidget)
-        head.show_lines(header_lines(scene, head.size.width, self.display_options.glyphs)[:NUM_HEADER_LINES])
-        screen.query_one(SpeculationPanel).show(scene.frame)
-        screen.query_one(RequestTable).show(scene.frame.reading)
-        newest = self._tail.newest(log.size.height)
-        log.show_lines([fitted(line((harmless(each), "quiet")), log.size.width) for each in newest])
+        head.show_lines(format_header(snapshot, head.size.width, self.display_options.glyphs)[:NUM_HEADER_LINES])
+        screen.query_one(SpeculationPanel).show(snapshot.frame)
+        screen.query_one(RequestTable).show(snapshot.frame.reading)
+        newest = self._log_tail.newest(log.size.height)
+        log.show_lines([fit_line(make_line((sanitize(each), "quiet")), log.size.width) for each in newest])
 
     # ---- keys
     def action_pause(self) -> None:
-        is_paused = not self._scene.is_paused
-        self._scene = replace(self._scene, is_paused=is_paused)
+        is_paused = not self._snapshot.is_paused
+        self._snapshot = replace(self._snapshot, is_paused=is_paused)
         if self._ticker is not None:
             self._ticker.pause(is_paused)
         self._draw()
 
     def action_sort(self) -> None:
-        self.query_one(RequestTable).sort_next()
+        self.query_one(RequestTable).sort_by_next()
 
     def action_reverse(self) -> None:
         self.query_one(RequestTable).reverse()
@@ -185,68 +185,70 @@ class Monitor(EagleApp[Outcome]):
         self.call_after_refresh(self._draw)
 
     def action_filter(self) -> None:
-        shown = self.query_one("#filter", Input)
-        shown.add_class("-shown")
-        shown.focus()
+        filter_input = self.query_one("#filter", Input)
+        filter_input.add_class("-shown")
+        filter_input.focus()
 
     def action_clear(self) -> None:
-        shown = self.query_one("#filter", Input)
-        shown.value = ""
-        self._close_filter(shown)
+        filter_input = self.query_one("#filter", Input)
+        filter_input.value = ""
+        self._close_filter(filter_input)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self.query_one(RequestTable).filter(event.value.strip())
+        self.query_one(RequestTable).set_filter(event.value.strip())
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self._close_filter(event.input)
 
-    def _close_filter(self, shown: Input) -> None:
-        shown.remove_class("-shown")
+    def _close_filter(self, filter_input: Input) -> None:
+        filter_input.remove_class("-shown")
         self.query_one(RequestTable).focus()
 
     def action_cancel(self) -> None:
-        row = self.query_one(RequestTable).chosen
+        row = self.query_one(RequestTable).selected
         if row is None or not row.is_active:
-            self.notify("no running or waiting request is chosen")
-        elif self._may_control():
+            self.notify("select a running or waiting request first")
+        elif self._can_control():
             what = f"{row.state}, {row.generated_tokens or 0} tokens"
-            said = f"Cancel the request of {harmless(row.owner) or 'nobody'} ({what})?"
-            choices = (DialogChoice("yes", "yes, end it", "y"), DialogChoice("no", "no", "n"))
-            self.push_screen(self._question(said, choices), partial(self._cancel_if, row.id))
+            text = f"Cancel the request of {sanitize(row.owner) or 'nobody'} ({what})?"
+            choices = (DialogChoice("yes", "yes, cancel it", "y"), DialogChoice("no", "no", "n"))
+            self.push_screen(self._make_question(text, choices), partial(self._cancel_if, row.id))
 
     def _cancel_if(self, request_id: str, answer: str | None) -> None:
         if answer == "yes":
-            self._do(partial(self._watch.cancel, request_id), "cancelled")
+            self._control(partial(self._watch.cancel, request_id), "cancelled")
 
     def action_drafting(self) -> None:
-        if self._may_control():
-            setting = self._scene.frame.drafting.setting
+        if self._can_control():
+            setting = self._snapshot.frame.drafting.setting
             if not setting:
-                self.notify("there is nothing to switch: the model was loaded without a draft")
+                self.notify("the model was loaded without a draft, so there is no drafting to switch")
                 return
-            self.push_screen(self._question(f"Drafting is set to {setting}. From now on:", SPECS), self._switch_to)
+            self.push_screen(
+                self._make_question(f"Drafting is set to {setting}. From now on:", SPEC_CHOICES), self._switch_to
+            )
 
     def _switch_to(self, answer: str | None) -> None:
         if answer is not None:
-            self._do(partial(self._watch.switch, parse_spec(answer)), f"drafting: {answer}")
+            self._control(partial(self._watch.switch, parse_spec(answer)), f"drafting: {answer}")
 
-    def _may_control(self) -> bool:
-        reading = self._scene.frame.reading
+    def _can_control(self) -> bool:
+        reading = self._snapshot.frame.reading
         if reading is None or not reading.can_control:
             kind = reading.kind if reading is not None and reading.kind else "this server"
-            self.notify(f"{kind} cannot be told that from here", severity="warning")
+            self.notify(f"{kind} cannot be controlled from here", severity="warning")
             return False
         return True
 
     @work(thread=True, group="control")
-    def _do(self, act: Callable[[], None], said: str) -> None:
-        """Run an action that may take a moment, and notify the user of its outcome."""
+    def _control(self, action: Callable[[], None], message: str) -> None:
+        """Run an action that may take a moment, and notify the user of the result."""
         try:
-            act()
+            action()
         except EagleLocalError as error:
             self.call_from_thread(self.notify, error.message, severity="error", markup=False)
         else:
-            self.call_from_thread(self.notify, said)
+            self.call_from_thread(self.notify, message)
 
     async def action_quit(self) -> None:
         """Leave by Textual's own key or palette entry, with the same question."""
@@ -258,18 +260,18 @@ class Monitor(EagleApp[Outcome]):
             return
         choices = (
             DialogChoice("stop", "stop the server", "y"),
-            DialogChoice("leave", "leave this screen, go on serving", "d"),
+            DialogChoice("leave", "leave this screen; the server keeps running", "d"),
             DialogChoice("stay", "stay", "n"),
         )
-        reading = self._scene.frame.reading
+        reading = self._snapshot.frame.reading
         running = reading.running if reading is not None else 0
-        said = "Stop the server?" + (f" {running} running may end first." if running else "")
-        self.push_screen(self._question(said, choices), self._leave_as)
+        text = "Stop the server?" + (f" {running} running requests may end first." if running else "")
+        self.push_screen(self._make_question(text, choices), self._leave_as)
 
     def _leave_as(self, answer: str | None) -> None:
         match answer:
             case "stop" | "leave":
                 self.exit(answer)
 
-    def _question(self, text: str, choices: tuple[DialogChoice, ...]) -> QuestionDialog:
+    def _make_question(self, text: str, choices: tuple[DialogChoice, ...]) -> QuestionDialog:
         return QuestionDialog(text, choices, is_ascii=self.display_options.glyphs is ASCII)

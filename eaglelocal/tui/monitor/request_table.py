@@ -1,4 +1,4 @@
-"""The table of requests as a widget: sorted, filtered, with one chosen row. It acts on none of them."""
+"""The table of requests as a widget: sorted, filtered, with one selected row."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from textual.reactive import reactive
 from eaglelocal.client.server_reading import RequestRow, ServerReading
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.monitor.monitor_text import first_shown, table_lines
-from eaglelocal.tui.monitor.table_text import TableView, columns_in, ordered
-from eaglelocal.tui.styled_lines import EMPTY, line
+from eaglelocal.tui.monitor.monitor_text import find_first_row, format_table
+from eaglelocal.tui.monitor.table_text import TableView, arrange_rows, visible_columns
+from eaglelocal.tui.styled_lines import EMPTY, make_line
 
 
 class RequestTable(LinesWidget, can_focus=True):
-    """A table of the requests of a reading, with one chosen row."""
+    """A table of the requests of a reading, with one selected row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False, id="up"),
@@ -32,45 +32,45 @@ class RequestTable(LinesWidget, can_focus=True):
         super().__init__(id=id)
         self._glyphs = glyphs
         self._reading: ServerReading | None = None
-        self._chosen = ""
+        self._selected_id = ""
 
     @property
     def rows(self) -> list[RequestRow]:
         """The rows as they are shown: filtered and in order."""
         if self._reading is None:
             return []
-        return ordered(self._reading.requests or (), self._reading.recent, self.view)
+        return arrange_rows(self._reading.requests or (), self._reading.recent, self.view)
 
     @property
-    def chosen(self) -> RequestRow | None:
+    def selected(self) -> RequestRow | None:
         rows = self.rows
-        return next((row for row in rows if row.id == self._chosen), rows[0] if rows else None)
+        return next((row for row in rows if row.id == self._selected_id), rows[0] if rows else None)
 
     def show(self, reading: ServerReading | None) -> None:
         self._reading = reading
-        self._paint()
+        self._show_rows()
 
-    def sort_next(self) -> None:
-        self.view = self.view.with_next_sort(columns_in(self.size.width))
+    def sort_by_next(self) -> None:
+        self.view = self.view.with_next_sort(visible_columns(self.size.width))
 
     def reverse(self) -> None:
         self.view = replace(self.view, is_reversed=not self.view.is_reversed)
 
-    def filter(self, wanted: str) -> None:
-        self.view = replace(self.view, wanted=wanted)
+    def set_filter(self, text: str) -> None:
+        self.view = replace(self.view, filter=text)
 
     def watch_view(self) -> None:
-        self._paint()
+        self._show_rows()
 
     def action_move(self, by: int) -> None:
         rows = self.rows
         if rows:
-            at = min(max(self._at(rows) + by, 0), len(rows) - 1)
-            self._chosen = rows[at].id
-            self._paint()
+            at = min(max(self._selected_index(rows) + by, 0), len(rows) - 1)
+            self._selected_id = rows[at].id
+            self._show_rows()
 
     def on_resize(self) -> None:
-        self._paint()
+        self._show_rows()
 
     def on_mouse_scroll_down(self) -> None:
         self.action_move(1)
@@ -84,14 +84,14 @@ class RequestTable(LinesWidget, can_focus=True):
             self._click_title(event.x)
             return
         rows = self.rows
-        at = first_shown(len(rows), self._at(rows), self.size.height - 1) + event.y - 1
+        at = find_first_row(len(rows), self._selected_index(rows), self.size.height - 1) + event.y - 1
         if at < len(rows):
-            self._chosen = rows[at].id
-            self._paint()
+            self._selected_id = rows[at].id
+            self._show_rows()
 
     def _click_title(self, x: int) -> None:
         begin = 0
-        for column in columns_in(self.size.width):
+        for column in visible_columns(self.size.width):
             begin += column.width + 1
             if x < begin:
                 is_again = self.view.sort == column.title
@@ -99,18 +99,23 @@ class RequestTable(LinesWidget, can_focus=True):
                 self.view = replace(self.view, sort=column.title, is_reversed=reverse)
                 return
 
-    def _at(self, rows: list[RequestRow]) -> int:
-        return next((i for i, row in enumerate(rows) if row.id == self._chosen), 0)
+    def _selected_index(self, rows: list[RequestRow]) -> int:
+        return next((i for i, row in enumerate(rows) if row.id == self._selected_id), 0)
 
-    def _paint(self) -> None:
+    def _show_rows(self) -> None:
         width, height = self.size
         if self._reading is None:
             self.show_lines([EMPTY])
             return
-        chosen = self.chosen
-        lines = table_lines(
-            self._reading, self.view, width, height, self._glyphs, chosen=chosen.id if chosen is not None else ""
+        selected = self.selected
+        lines = format_table(
+            self._reading,
+            self.view,
+            width,
+            height,
+            self._glyphs,
+            selected_id=selected.id if selected is not None else "",
         )
-        if self.view.wanted and height > 1:
-            lines = [*lines[: height - 1], line((f"only: {self.view.wanted}", "warn"))]
+        if self.view.filter and height > 1:
+            lines = [*lines[: height - 1], make_line((f"only: {self.view.filter}", "warn"))]
         self.show_lines(lines)

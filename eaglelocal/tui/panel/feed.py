@@ -1,9 +1,9 @@
-"""The only bridge between an engine and the screen: events and readings in, from any thread, one `PanelFrame` out.
+"""Collect the events and readings of an engine, from any thread, and make a `PanelFrame` of them for the screen.
 
     feed = Feed(by_events=True)
-    feed.take(event, now)                       # per event, on the engine's thread: a few additions
-    feed.read(reading_of(snapshot), now)        # now and then
-    frame = feed.frame(now)                     # 5 to 10 times a second, on the screen's thread
+    feed.add_event(event, now)                 # per event, on the engine's thread: a few additions
+    feed.add_reading(make_reading(...), now)   # now and then
+    frame = feed.make_frame(now)               # 5 to 10 times a second, on the screen's thread
 
 A frame costs the same however much comes in, so a slow terminal sees fewer frames and delays nothing else. Pure: the
 caller passes the time. Does not know widgets.
@@ -21,9 +21,9 @@ from eaglelocal.client.server_reading import DISCONNECTED, DraftingState, Server
 from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
 from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.tui.panel.rate_meter import History, Rate
-from eaglelocal.tui.panel.snapshot_rates import SnapshotRates, began_anew, figures_between
+from eaglelocal.tui.panel.snapshot_rates import SnapshotRates, compute_rates, has_restarted
 
-WINDOW_TOKENS = 256  # figures describe so many of the newest tokens
+WINDOW_TOKENS = 256  # the figures describe this many of the newest tokens
 MAX_SAMPLES = 512
 HISTORY_S = 180
 
@@ -51,7 +51,7 @@ class PanelFrame:
 
 
 class Feed:
-    """The rolling figures of an engine or a server. `take` and `read` are quick and safe from any thread."""
+    """The rolling figures of an engine or a server. Events and readings may be added from any thread."""
 
     def __init__(self, *, by_events: bool = False) -> None:
         """by_events: count tokens by events as they come, else by the totals of readings."""
@@ -61,24 +61,24 @@ class Feed:
         self._drafted, self._accepted = History(), History()
         self._samples: deque[ServerTotals] = deque(maxlen=MAX_SAMPLES)  # one for each growth; the first is the baseline
         self._totals, self._read_at = ServerTotals(), 0.0
-        self._told = SpeculationStats()  # sums over answers, for engines that report no totals
+        self._answer_stats = SpeculationStats()  # sums over answers, for engines that report no totals
         self._drafting = DraftingState()
-        self._ended: Finished | None = None  # the last answer, until another begins
+        self._last_answer: Finished | None = None  # until another answer begins
         self._reading: ServerReading | None = None
         self._has_rate = by_events
         self._context: tuple[float | None, float | None] = (None, None)
         self._num_cached = 0.0
-        self._running: set[str] = set()  # ids of requests
+        self._running: set[str] = set()  # request ids
 
     # ---- in
     def count_by(self, *, events: bool) -> None:
-        """Set, for another engine, if tokens are counted by events or by the totals of readings."""
+        """Count the tokens of another engine, by events or by the totals of readings."""
         with self._lock:
             self._by_events = self._has_rate = events
-            self._ended = None
+            self._last_answer = None
             self._rate.restart()
 
-    def take(self, event: RequestEvent, now: float) -> None:
+    def add_event(self, event: RequestEvent, now: float) -> None:
         """Add an event of an answer."""
         with self._lock:
             match event:
@@ -93,66 +93,66 @@ class Feed:
                 case Failed():
                     self._running.discard(event.request_id)
 
-    def read(self, reading: ServerReading, now: float) -> None:
+    def add_reading(self, reading: ServerReading, now: float) -> None:
         """Add a reading of an engine or a server."""
         with self._lock:
             self._reading = reading
             if reading.state == DISCONNECTED:
                 return
-            self._drafting = self._drafting_of(reading)
+            self._drafting = self._choose_drafting(reading)
             self._context = (reading.cached_tokens, reading.cache_cells)
             if reading.totals.generated_tokens is not None or reading.totals.drafts is not None:
-                self._learn(reading.totals, now)
+                self._add_totals(reading.totals, now)
             elif reading.totals.tok_s is not None:
                 self._has_rate = True
 
     # ---- out
-    def frame(self, now: float, *, seconds: int = HISTORY_S) -> PanelFrame:
-        """Return the present values, with `seconds` seconds of history."""
+    def make_frame(self, now: float, *, seconds: int = HISTORY_S) -> PanelFrame:
+        """Return the current values, with `seconds` seconds of history."""
         with self._lock:
             base = self._samples[0] if self._samples else self._totals
             used, size = self._context
             return PanelFrame(
                 connection=self._reading.state if self._reading is not None else "",
                 drafting=self._drafting,
-                tok_s=self._tok_s(now),
+                tok_s=self._compute_tok_s(now),
                 is_moving=bool(self._running) or self._rate.is_moving(now),
-                figures=figures_between(base, self._totals),
+                figures=compute_rates(base, self._totals),
                 drafted=self._totals.draft_tokens,
                 accepted=self._totals.accepted_tokens,
                 context_used=used if used is not None else self._num_cached or None,
                 context_size=size,
-                tok_s_history=self._tokens.seconds(now, seconds) if self._has_rate else (),
-                acceptance_history=self._acceptances(now, seconds),
+                tok_s_history=self._tokens.amounts(now, seconds) if self._has_rate else (),
+                acceptance_history=self._acceptance_history(now, seconds),
                 reading=self._reading,
             )
 
     # ---- inside
-    def _ended_last(self, reading: ServerReading | None) -> Finished | None:
+    def _find_last_answer(self, reading: ServerReading | None) -> Finished | None:
         """Return the last answer, or None if another one is running."""
-        return None if self._running or (reading is not None and reading.running) else self._ended
+        return None if self._running or (reading is not None and reading.running) else self._last_answer
 
-    def _drafting_of(self, reading: ServerReading) -> DraftingState:
+    def _choose_drafting(self, reading: ServerReading) -> DraftingState:
         """Return the drafting state; at rest, that of the last answer, not the "on" of an idle engine."""
-        drafting, ended = reading.drafting, self._ended_last(reading)
-        if ended is None or drafting.state != "on":
+        drafting, last = reading.drafting, self._find_last_answer(reading)
+        if last is None or drafting.state != "on":
             return drafting
-        return DraftingState(state=ended.speculation.state, reason=ended.speculation.reason, setting=drafting.setting)
+        return DraftingState(state=last.speculation.state, reason=last.speculation.reason, setting=drafting.setting)
 
-    def _tok_s(self, now: float) -> float | None:
+    def _compute_tok_s(self, now: float) -> float | None:
         if not self._has_rate:
             return None
         average = self._reading.totals.tok_s if self._reading is not None else None
-        ended = self._ended_last(self._reading)
-        if ended is not None and ended.timings.decode_tok_s:
-            return ended.timings.decode_tok_s  # more exact than readings, which are seconds apart
-        return self._rate.now(now) or self._rate.last or average or 0.0
+        last = self._find_last_answer(self._reading)
+        if last is not None and last.timings.decode_tok_s:
+            return last.timings.decode_tok_s  # more exact than readings, which are seconds apart
+        return self._rate.per_second(now) or self._rate.last or average or 0.0
 
     def _start(self, request_id: str, prompt_tokens: int) -> None:
         if not self._running:
             self._rate.begin()
         self._running.add(request_id)
-        self._ended = None
+        self._last_answer = None
         self._num_cached = prompt_tokens
 
     def _count(self, num_tokens: int, now: float) -> None:
@@ -161,9 +161,9 @@ class Feed:
             self._rate.mark(self._rate.count + num_tokens, now)
             self._tokens.add(num_tokens, now, now)
 
-    def _learn(self, totals: ServerTotals, now: float) -> None:
+    def _add_totals(self, totals: ServerTotals, now: float) -> None:
         before, since = self._totals, self._read_at
-        is_first = not self._samples or began_anew(before, totals)
+        is_first = not self._samples or has_restarted(before, totals)
         if is_first:
             self._samples = deque([ServerTotals(process=totals.process)], maxlen=MAX_SAMPLES)
             if not self._by_events:
@@ -172,58 +172,58 @@ class Feed:
         if not self._by_events and totals.generated_tokens is not None:
             self._has_rate = True
             self._rate.mark(totals.generated_tokens, now)
-            self._note(self._tokens, lambda t: t.generated_tokens, None if is_first else before, since, now)
-        self._note(self._drafted, lambda t: t.draft_tokens, None if is_first else before, since, now)
-        self._note(self._accepted, lambda t: t.accepted_tokens, None if is_first else before, since, now)
+            self._add_growth(self._tokens, lambda t: t.generated_tokens, None if is_first else before, since, now)
+        self._add_growth(self._drafted, lambda t: t.draft_tokens, None if is_first else before, since, now)
+        self._add_growth(self._accepted, lambda t: t.accepted_tokens, None if is_first else before, since, now)
         if is_first or totals.generated_tokens != before.generated_tokens or totals.drafts != before.drafts:
-            self._keep(totals)
+            self._add_sample(totals)
 
-    def _note(
+    def _add_growth(
         self,
         history: History,
-        of: Callable[[ServerTotals], float | None],
+        get_count: Callable[[ServerTotals], float | None],
         before: ServerTotals | None,
         since: float,
         now: float,
     ) -> None:
         """Add the growth of a count since `before` to its history."""
-        count, old = of(self._totals), None if before is None else of(before)
+        count, old = get_count(self._totals), None if before is None else get_count(before)
         if count is not None:
             history.add(0.0 if old is None else max(count - old, 0.0), now if old is None else since, now)
 
-    def _keep(self, totals: ServerTotals) -> None:
+    def _add_sample(self, totals: ServerTotals) -> None:
         """Append a sample; drop old ones up to the newest that is WINDOW_TOKENS back, which is the baseline.
 
         The first baseline is the start of the process.
         """
         self._samples.append(totals)
-        while len(self._samples) > 2 and _work(totals) - _work(self._samples[1]) >= WINDOW_TOKENS:
+        while len(self._samples) > 2 and _count_work(totals) - _count_work(self._samples[1]) >= WINDOW_TOKENS:
             self._samples.popleft()
 
-    def _acceptances(self, now: float, seconds: int) -> tuple[float | None, ...]:
+    def _acceptance_history(self, now: float, seconds: int) -> tuple[float | None, ...]:
         if self._totals.draft_tokens is None:
             return ()
-        pairs = zip(self._drafted.seconds(now, seconds), self._accepted.seconds(now, seconds), strict=True)
+        pairs = zip(self._drafted.amounts(now, seconds), self._accepted.amounts(now, seconds), strict=True)
         return tuple(min((accepted or 0.0) / drafted, 1.0) if drafted else None for drafted, accepted in pairs)
 
     def _finish(self, finished: Finished) -> None:
         """End an answer. Its own figures count if no reading reports totals."""
         self._running.discard(finished.request_id)
         if finished.completion_tokens:
-            self._ended = finished
+            self._last_answer = finished
         if self._reading is None or self._reading.totals.drafts is None:
-            self._told = _sum(self._told, finished.speculation)
+            self._answer_stats = _add_stats(self._answer_stats, finished.speculation)
             self._drafting = DraftingState(state=finished.speculation.state, reason=finished.speculation.reason)
-            self._totals = _totals_of_answers(self._told)
+            self._totals = _make_totals(self._answer_stats)
             self._samples = deque([ServerTotals()], maxlen=MAX_SAMPLES)
 
 
-def _work(totals: ServerTotals) -> float:
+def _count_work(totals: ServerTotals) -> float:
     """Return the work done so far: generated tokens, or drafted ones if those are not reported."""
     return totals.generated_tokens or totals.draft_tokens or 0.0
 
 
-def _sum(a: SpeculationStats, b: SpeculationStats) -> SpeculationStats:
+def _add_stats(a: SpeculationStats, b: SpeculationStats) -> SpeculationStats:
     columns = zip_longest(a.accepted_per_position, b.accepted_per_position, fillvalue=0)
     return SpeculationStats(
         drafts=a.drafts + b.drafts,
@@ -234,7 +234,7 @@ def _sum(a: SpeculationStats, b: SpeculationStats) -> SpeculationStats:
     )
 
 
-def _totals_of_answers(stats: SpeculationStats) -> ServerTotals:
+def _make_totals(stats: SpeculationStats) -> ServerTotals:
     return ServerTotals(
         drafts=stats.drafts,
         draft_tokens=stats.draft_tokens,

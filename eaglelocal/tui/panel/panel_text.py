@@ -11,45 +11,57 @@ from types import MappingProxyType
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
-from eaglelocal.tui.styled_lines import EMPTY, Line, Role, StyledSpan, beside, fitted, harmless, line, width_of
+from eaglelocal.tui.styled_lines import (
+    EMPTY,
+    Line,
+    Role,
+    StyledSpan,
+    cell_width,
+    fit_line,
+    join_columns,
+    make_line,
+    sanitize,
+)
 
 WIDE = 76
 MIN_LEFT, MAX_LEFT = 38, 84  # cells of the left column, the gap included
 LABEL = 11
 MAX_POSITIONS = 8
-NOT_TOLD = "-"
-UNKNOWN = frozenset({DISCONNECTED, "loading", "restarting", "failed", "closed"})  # states that report nothing new
+UNKNOWN = "-"
+STATES_WITHOUT_DATA = frozenset(
+    {DISCONNECTED, "loading", "restarting", "failed", "closed"}
+)  # nothing new is reported in them
 STATE_ROLES: Mapping[str, Role] = MappingProxyType({"on": "good", "asleep": "warn"})
 
 
-def panel_lines(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def format_panel(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """Return at most `height` lines of `width` cells: the state, the speed, and how drafts fared."""
-    state = [fitted((state_span(frame),), width)]
+    state = [fit_line((format_state(frame),), width)]
     if width >= WIDE:
         left = min(max(width * 2 // 5, MIN_LEFT), MAX_LEFT)
-        right = drafts_block(frame, width - left, height - 1, glyphs)
-        body = beside(speed_block(frame, left - 2, glyphs), right, at=left)
+        right = format_drafts(frame, width - left, height - 1, glyphs)
+        body = join_columns(format_speed(frame, left - 2, glyphs), right, at=left)
     else:
-        speed = speed_block(frame, width, glyphs)
-        body = [*speed, EMPTY, *drafts_block(frame, width, height - len(speed) - 2, glyphs)]
-    return [fitted(each, width) for each in [*state, *body][:height]]
+        speed = format_speed(frame, width, glyphs)
+        body = [*speed, EMPTY, *format_drafts(frame, width, height - len(speed) - 2, glyphs)]
+    return [fit_line(each, width) for each in [*state, *body][:height]]
 
 
 # ---- the state
-def state_span(frame: PanelFrame) -> StyledSpan:
-    """Return the state of speculation as a span, with its role."""
-    text, drafting = state_line(frame), frame.drafting
+def format_state(frame: PanelFrame) -> StyledSpan:
+    """Return the state of speculation as a span."""
+    text, drafting = describe_state(frame), frame.drafting
     if frame.connection == DISCONNECTED:
         return StyledSpan(text, "bad")
     return StyledSpan(text, STATE_ROLES.get(drafting.state, "strong"))
 
 
-def state_line(frame: PanelFrame) -> str:
+def describe_state(frame: PanelFrame) -> str:
     """Return `speculation on, 3.1 tokens a draft`, or why it is not on."""
     drafting, length = frame.drafting, frame.figures.draft_length
-    if frame.connection in UNKNOWN:
+    if frame.connection in STATES_WITHOUT_DATA:
         return f"speculation: unknown, {frame.connection}"
-    because = f": {harmless(drafting.reason)}" if drafting.reason else ""
+    because = f": {sanitize(drafting.reason)}" if drafting.reason else ""
     match drafting.state:
         case "on" if length:
             return f"speculation on, {length:.1f} tokens a draft"
@@ -64,124 +76,130 @@ def state_line(frame: PanelFrame) -> str:
 
 
 # ---- the speed
-def speed_block(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
+def format_speed(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
     """Return large digits for tok/s and the gain, and sparklines below."""
-    speed = NOT_TOLD if frame.tok_s is None else f"{frame.tok_s:.1f}" if frame.tok_s < 1000 else f"{frame.tok_s:.0f}"
-    gain = NOT_TOLD if frame.figures.gain is None else f"{frame.figures.gain:.2f}"
+    speed = UNKNOWN if frame.tok_s is None else f"{frame.tok_s:.1f}" if frame.tok_s < 1000 else f"{frame.tok_s:.0f}"
+    gain = UNKNOWN if frame.figures.gain is None else f"{frame.figures.gain:.2f}"
     half = max(width // 2, 18)
     rows = [
-        beside([line((a, "strong" if frame.is_moving else "quiet"))], [line((b, gain_role(frame)))], at=half)[0]
-        for a, b in zip(glyphs.large(speed), _with_times(glyphs.large(gain), glyphs, gain), strict=True)
+        join_columns(
+            [make_line((a, "strong" if frame.is_moving else "quiet"))],
+            [make_line((b, choose_gain_role(frame)))],
+            at=half,
+        )[0]
+        for a, b in zip(glyphs.large(speed), _append_times(glyphs.large(gain), glyphs, gain), strict=True)
     ]
     when = "tok/s now" if frame.is_moving else "tok/s, last"
-    labels = beside([line((when, "quiet"))], [line(("gain over plain", "quiet"))], at=half)
-    return [*rows, *labels, *sparks(frame, width, glyphs)]
+    labels = join_columns([make_line((when, "quiet"))], [make_line(("gain over plain", "quiet"))], at=half)
+    return [*rows, *labels, *format_sparklines(frame, width, glyphs)]
 
 
-def gain_role(frame: PanelFrame) -> Role:
+def choose_gain_role(frame: PanelFrame) -> Role:
     gain = frame.figures.gain
-    return "quiet" if gain is None or frame.connection in UNKNOWN else "good" if gain >= 1.0 else "bad"
+    return "quiet" if gain is None or frame.connection in STATES_WITHOUT_DATA else "good" if gain >= 1.0 else "bad"
 
 
-def _with_times(rows: tuple[str, str, str], glyphs: Glyphs, text: str) -> tuple[str, str, str]:
-    return rows if text == NOT_TOLD else (rows[0], rows[1], f"{rows[2]} {glyphs.times}")
+def _append_times(rows: tuple[str, str, str], glyphs: Glyphs, text: str) -> tuple[str, str, str]:
+    return rows if text == UNKNOWN else (rows[0], rows[1], f"{rows[2]} {glyphs.times}")
 
 
-def sparks(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
+def format_sparklines(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
     room = max(width - LABEL - 9, 4)
     speeds = [value for value in frame.tok_s_history[-room:] if value is not None]
     top = max(speeds, default=0.0)
     return [
-        _spark_line("tok/s", glyphs.spark(frame.tok_s_history, room, top=top), f"max {top:.0f}" if top else ""),
-        _spark_line(
-            "acceptance", glyphs.spark(frame.acceptance_history, room, top=1.0), percent(frame.figures.acceptance)
+        _format_sparkline("tok/s", glyphs.spark(frame.tok_s_history, room, top=top), f"max {top:.0f}" if top else ""),
+        _format_sparkline(
+            "acceptance",
+            glyphs.spark(frame.acceptance_history, room, top=1.0),
+            format_percent(frame.figures.acceptance),
         ),
     ]
 
 
-def _spark_line(label: str, spark: str, figure: str) -> Line:
-    return line((f"{label:<{LABEL}}", "quiet"), (spark, "accent"), f" {figure:<8}")
+def _format_sparkline(label: str, spark: str, figure: str) -> Line:
+    return make_line((f"{label:<{LABEL}}", "quiet"), (spark, "accent"), f" {figure:<8}")
 
 
 # ---- the drafts
-def drafts_block(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def format_drafts(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """Return counts, length, shares and context, and above them bars by position in the lines that are left."""
     below = [
-        counts_line(frame, width),
-        length_line(frame),
-        shares_line(frame, width),
-        context_line(frame, width, glyphs),
+        format_counts(frame, width),
+        format_acceptance_length(frame),
+        format_time_shares(frame, width),
+        format_context(frame, width, glyphs),
     ]
     room = min(max(height - len(below), 0), MAX_POSITIONS)
-    return [*position_lines(frame.figures.per_position, width, room, glyphs), *below][: max(height, 0)]
+    return [*format_positions(frame.figures.per_position, width, room, glyphs), *below][: max(height, 0)]
 
 
-def position_lines(shares: Sequence[float] | None, width: int, room: int, glyphs: Glyphs) -> list[Line]:
+def format_positions(shares: Sequence[float] | None, width: int, room: int, glyphs: Glyphs) -> list[Line]:
     """Return a bar for each draft position: the share of drafts that were accepted at least so far."""
     if not shares:
-        return [line((f"{'position':<{LABEL}}", "quiet"), NOT_TOLD)][:room]
+        return [make_line((f"{'position':<{LABEL}}", "quiet"), UNKNOWN)][:room]
     cells = max(min(width - LABEL - 7, 40), 4)
     return [
-        line((f"position {depth:<2}", "quiet"), (glyphs.bar(share, cells), "good"), f" {percent(share):>5}")
+        make_line((f"position {depth:<2}", "quiet"), (glyphs.bar(share, cells), "good"), f" {format_percent(share):>5}")
         for depth, share in enumerate(shares[:room], 1)
     ]
 
 
-def counts_line(frame: PanelFrame, width: int) -> Line:
+def format_counts(frame: PanelFrame, width: int) -> Line:
     values = (frame.drafted, frame.accepted, frame.wasted)
-    whole = _counts(("drafted", "accepted", "wasted"), values)
-    return whole if width_of(whole) <= width else _counts(("draft", "ok", "waste"), values)
+    whole = _format_counts(("drafted", "accepted", "wasted"), values)
+    return whole if cell_width(whole) <= width else _format_counts(("draft", "ok", "waste"), values)
 
 
-def _counts(labels: Sequence[str], values: Sequence[float | None]) -> Line:
+def _format_counts(labels: Sequence[str], values: Sequence[float | None]) -> Line:
     pairs = zip(labels, values, ("  ", "  ", ""), strict=True)
     return tuple(
         span
         for label, value, gap in pairs
-        for span in (StyledSpan(f"{label} ", "quiet"), StyledSpan(f"{count(value)}{gap}"))
+        for span in (StyledSpan(f"{label} ", "quiet"), StyledSpan(f"{format_count(value)}{gap}"))
     )
 
 
-def length_line(frame: PanelFrame) -> Line:
+def format_acceptance_length(frame: PanelFrame) -> Line:
     length = frame.figures.acceptance_length
-    said = NOT_TOLD if length is None else f"{length:.2f} tokens a pass"
-    return line((f"{'acceptance length':<18}", "quiet"), said)
+    text = UNKNOWN if length is None else f"{length:.2f} tokens a pass"
+    return make_line((f"{'acceptance length':<18}", "quiet"), text)
 
 
-def shares_line(frame: PanelFrame, width: int) -> Line:
+def format_time_shares(frame: PanelFrame, width: int) -> Line:
     """Return the shares of drafting and verifying, which make a step, and of the host, which is part of both."""
     figures = frame.figures
     verify, host = ("  verify ", "  of it host ") if width >= 44 else (" verify ", " host ")  # room for two digits each
-    return line(
-        ("step: draft ", "quiet"), percent(figures.draft_share),
-        (verify, "quiet"), percent(figures.verify_share),
-        (host, "quiet"), percent(figures.host_share),
+    return make_line(
+        ("step: draft ", "quiet"), format_percent(figures.draft_share),
+        (verify, "quiet"), format_percent(figures.verify_share),
+        (host, "quiet"), format_percent(figures.host_share),
     )  # fmt: skip
 
 
-def context_line(frame: PanelFrame, width: int, glyphs: Glyphs) -> Line:
+def format_context(frame: PanelFrame, width: int, glyphs: Glyphs) -> Line:
     used, size = frame.context_used, frame.context_size
     share = frame.reading.cache_share if frame.reading is not None else None
     if used is not None and size:
         share = used / size
-    said = f"{count(used)} of {count(size)}" if used is not None else ""
+    text = f"{format_count(used)} of {format_count(size)}" if used is not None else ""
     if share is None:
-        return line((f"{'context':<{LABEL}}", "quiet"), f"{said.replace(' of -', ' tokens')}" or NOT_TOLD)
-    cells = max(min(width - LABEL - len(said) - 8, 16), 0)
-    return line(
-        (f"{'context':<{LABEL}}", "quiet"), (glyphs.bar(share, cells), "accent"), f" {percent(share):>5} {said}"
+        return make_line((f"{'context':<{LABEL}}", "quiet"), f"{text.replace(' of -', ' tokens')}" or UNKNOWN)
+    cells = max(min(width - LABEL - len(text) - 8, 16), 0)
+    return make_line(
+        (f"{'context':<{LABEL}}", "quiet"), (glyphs.bar(share, cells), "accent"), f" {format_percent(share):>5} {text}"
     )
 
 
 # ---- figures
-def percent(share: float | None) -> str:
-    return NOT_TOLD if share is None else f"{share:.0%}".replace("%", " %")
+def format_percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share:.0%}".replace("%", " %")
 
 
-def count(value: float | None) -> str:
+def format_count(value: float | None) -> str:
     """Return a count as `1 234`, `12.3 k` or `4.5 M`."""
     if value is None:
-        return NOT_TOLD
+        return UNKNOWN
     if value < 10_000:
         return f"{value:,.0f}".replace(",", " ")
     return f"{value / 1000:.1f} k" if value < 999_950 else f"{value / 1e6:.1f} M"

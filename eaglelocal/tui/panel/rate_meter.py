@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 
 WINDOW_S = 2.0  # over which "now" is measured
-TOGETHER_S = 0.05  # marks that are closer than this are merged
+MERGE_S = 0.05  # marks that are closer than this are merged
 GRACE_S = 1.0  # after a mark, before its age makes the rate fall
-SILENT_S, SILENT_GAPS = 1.6, 3.0  # seconds or gaps between marks without growth, after which it has ended
+SILENCE_S, SILENCE_GAPS = 1.6, 3.0  # seconds or gaps between marks without growth, after which it has ended
 KEPT_S = 240  # seconds of history
 
 
@@ -34,21 +34,21 @@ class Rate:
         has_moved = count > self.count
         if has_moved:
             self._moved_at = now
-        if len(self._marks) > 1 and now - self._marks[-2][0] < TOGETHER_S:
+        if len(self._marks) > 1 and now - self._marks[-2][0] < MERGE_S:
             self._marks.pop()
         self._marks.append((now, count))
         self.count = count
         while len(self._marks) > 2 and now - self._marks[1][0] >= WINDOW_S:
             self._marks.popleft()
         if has_moved:
-            self.last = self.now(now) or self.last
+            self.last = self.per_second(now) or self.last
 
     def is_moving(self, now: float) -> bool:
         gap = self._marks[-1][0] - self._marks[-2][0] if len(self._marks) > 1 else 0.0
-        return now - self._moved_at < max(SILENT_S, SILENT_GAPS * gap)
+        return now - self._moved_at < max(SILENCE_S, SILENCE_GAPS * gap)
 
-    def now(self, now: float) -> float:
-        """Return the rate per second, 0.0 if nothing was counted lately."""
+    def per_second(self, now: float) -> float:
+        """Return the rate per second; 0.0 if nothing was counted lately."""
         if len(self._marks) < 2 or not self.is_moving(now):
             return 0.0
         (began, low), (ended, high) = self._marks[0], self._marks[-1]
@@ -61,7 +61,7 @@ class History:
 
     def __init__(self) -> None:
         self._amounts: dict[int, float] = {}
-        self._since: int | None = None
+        self._first_second: int | None = None
 
     def add(self, amount: float, since: float, now: float) -> None:
         """Add an amount between two moments, spread evenly over the seconds that they span."""
@@ -72,18 +72,18 @@ class History:
             part = min(now, second + 1.0) - max(begin, float(second))
             share = part / span if span > 0 else float(second == last)
             self._amounts[second] = self._amounts.get(second, 0.0) + amount * share
-        self._since = first if self._since is None else self._since
-        self._forget(last)
+        self._first_second = first if self._first_second is None else self._first_second
+        self._drop_old(last)
 
-    def seconds(self, now: float, count: int) -> tuple[float | None, ...]:
-        """Return the amounts of the last full `count` seconds, the newest last; None before the first `add`."""
+    def amounts(self, now: float, num_seconds: int) -> tuple[float | None, ...]:
+        """Return the amounts of the last `num_seconds` full seconds, the newest last; None before the first `add`."""
         end = int(now)
-        begin = self._since
+        first = self._first_second
         return tuple(
-            self._amounts.get(second, 0.0) if begin is not None and second >= begin else None
-            for second in range(end - count, end)
+            self._amounts.get(second, 0.0) if first is not None and second >= first else None
+            for second in range(end - num_seconds, end)
         )
 
-    def _forget(self, last: int) -> None:
+    def _drop_old(self, last: int) -> None:
         if len(self._amounts) > 2 * KEPT_S:
             self._amounts = {second: value for second, value in self._amounts.items() if second > last - KEPT_S}

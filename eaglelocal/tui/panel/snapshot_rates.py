@@ -21,25 +21,25 @@ class SnapshotRates:
     host_share: float | None = None  # time outside llama.cpp, relative to the same sum
 
 
-def figures_between(before: ServerTotals, now: ServerTotals) -> SnapshotRates:
+def compute_rates(before: ServerTotals, now: ServerTotals) -> SnapshotRates:
     """Return the figures of the work between two totals of the same process, `before` the older one."""
-    drafts = _more(before.drafts, now.drafts)
-    drafted = _more(before.draft_tokens, now.draft_tokens)
-    draft_s, verify_s = _more(before.draft_s, now.draft_s), _more(before.verify_s, now.verify_s)
+    drafts = _growth(before.drafts, now.drafts)
+    drafted = _growth(before.draft_tokens, now.draft_tokens)
+    draft_s, verify_s = _growth(before.draft_s, now.draft_s), _growth(before.verify_s, now.verify_s)
     step_s = None if draft_s is None or verify_s is None else draft_s + verify_s
     return SnapshotRates(
-        acceptance=_ratio(_more(before.accepted_tokens, now.accepted_tokens), drafted),
-        acceptance_length=_length(before, now, drafts),
+        acceptance=_ratio(_growth(before.accepted_tokens, now.accepted_tokens), drafted),
+        acceptance_length=_acceptance_length(before, now, drafts),
         draft_length=_ratio(drafted, drafts),
-        per_position=_positions(before, now, drafts),
-        gain=_ratio(_more(before.plain_s, now.plain_s), _more(before.answer_s, now.answer_s)) or None,
+        per_position=_acceptance_per_position(before, now, drafts),
+        gain=_ratio(_growth(before.plain_s, now.plain_s), _growth(before.answer_s, now.answer_s)) or None,
         draft_share=_ratio(draft_s, step_s),
         verify_share=_ratio(verify_s, step_s),
-        host_share=_ratio(_more(before.host_s, now.host_s), step_s),
+        host_share=_ratio(_growth(before.host_s, now.host_s), step_s),
     )
 
 
-def began_anew(before: ServerTotals, now: ServerTotals) -> bool:
+def has_restarted(before: ServerTotals, now: ServerTotals) -> bool:
     """Return True if two totals cannot be compared: another process, or a counter that has fallen."""
     if before.process != now.process:
         return True
@@ -51,19 +51,19 @@ def began_anew(before: ServerTotals, now: ServerTotals) -> bool:
     return any(a is not None and b is not None and b < a for a, b in pairs)
 
 
-def _length(before: ServerTotals, now: ServerTotals, drafts: float | None) -> float | None:
+def _acceptance_length(before: ServerTotals, now: ServerTotals, drafts: float | None) -> float | None:
     """Return the acceptance length. If emitted tokens are not reported, assume one bonus token per draft.
 
     That holds except at the ends of answers.
     """
-    emitted = _ratio(_more(before.emitted_tokens, now.emitted_tokens), drafts)
+    emitted = _ratio(_growth(before.emitted_tokens, now.emitted_tokens), drafts)
     if emitted is not None:
         return emitted
-    accepted = _ratio(_more(before.accepted_tokens, now.accepted_tokens), drafts)
+    accepted = _ratio(_growth(before.accepted_tokens, now.accepted_tokens), drafts)
     return None if accepted is None else 1.0 + accepted
 
 
-def _positions(before: ServerTotals, now: ServerTotals, drafts: float | None) -> tuple[float, ...] | None:
+def _acceptance_per_position(before: ServerTotals, now: ServerTotals, drafts: float | None) -> tuple[float, ...] | None:
     if now.per_position is None or not drafts:
         return None
     old = before.per_position or ()
@@ -71,7 +71,7 @@ def _positions(before: ServerTotals, now: ServerTotals, drafts: float | None) ->
     return tuple(max(count, 0.0) / drafts for count in counts)
 
 
-def _more(before: float | None, now: float | None) -> float | None:
+def _growth(before: float | None, now: float | None) -> float | None:
     return None if now is None else max(now - (before or 0.0), 0.0)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from eaglelocal.tui.glyphs import UNICODE, Glyphs
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.panel.feed import PanelFrame
-from eaglelocal.tui.panel.panel_text import panel_lines
+from eaglelocal.tui.panel.panel_text import format_panel
 
 
 class SpeculationPanel(LinesWidget):
     """A panel with the state of drafting and what it gains.
 
     panel = SpeculationPanel(id="panel")
-    panel.show(feed.frame(now))           # as often as you like; only lines that differ are drawn
+    panel.show(feed.make_frame(now))           # as often as you like; only lines that differ are drawn
     """
 
     DEFAULT_CSS = "SpeculationPanel { height: 100%; width: 100%; }"
@@ -25,7 +25,7 @@ class SpeculationPanel(LinesWidget):
     def show(self, frame: PanelFrame) -> None:
         self._frame = frame
         width, height = self.content_size
-        self.show_lines(panel_lines(frame, width, height, self._glyphs))
+        self.show_lines(format_panel(frame, width, height, self._glyphs))
 
     def on_resize(self) -> None:
         self.show(self._frame)

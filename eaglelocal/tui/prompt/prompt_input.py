@@ -19,7 +19,7 @@ from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.tui.prompt.command_completion import IMAGE, complete_typed, describe_command, matching_commands
 from eaglelocal.tui.prompt.folding_text_area import FoldingTextArea
 from eaglelocal.tui.prompt.history_search import HistorySearch
-from eaglelocal.tui.transcript.text_rows import harmless
+from eaglelocal.tui.transcript.text_rows import sanitize_text
 
 QUOTES = '"""'
 SEARCH_HELP = "press again for an older one, enter to take it, esc to cancel"
@@ -43,7 +43,7 @@ class PromptInput(FoldingTextArea):
         Binding("shift+enter,alt+enter,ctrl+j", "newline", "", id="newline", show=False),
         Binding("up", "older", "", id="older", show=False),
         Binding("down", "newer", "", id="newer", show=False),
-        Binding("ctrl+r", "search", "Find", id="search", tooltip="an earlier question"),
+        Binding("ctrl+r", "search", "Find", id="search", tooltip="find an earlier question"),
         # replaces TextArea's f6, which selects a line
         Binding(
             "f6", "app.run_command('/retry')", "Retry", id="retry", show=False, tooltip="ask the last question again"
@@ -163,7 +163,7 @@ class PromptInput(FoldingTextArea):
         if begin >= 0 and end <= len(self.text):
             location = self._lines.get_location_from_index
             self.selection = Selection(location(begin), location(end))
-        self.border_title = Content(harmless(search.title))
+        self.border_title = Content(sanitize_text(search.title))
         self._show_subtitle(SEARCH_HELP)
 
     def _end_search(self) -> None:
@@ -199,7 +199,7 @@ class PromptInput(FoldingTextArea):
 
     def show_title(self, text: str) -> None:
         """Show a title above the text; during a search, once it has ended."""
-        title = harmless(text) if text else None
+        title = sanitize_text(text) if text else None
         if self._search is not None:
             self._title = title
         else:
@@ -214,7 +214,7 @@ class PromptInput(FoldingTextArea):
     def _show_subtitle(self, text: str) -> None:
         if text != self._subtitle:  # each change of a subtitle redraws the whole widget
             self._subtitle = text
-            self.border_subtitle = Content(harmless(text.replace("\n", " "))) if text else None
+            self.border_subtitle = Content(sanitize_text(text.replace("\n", " "))) if text else None
 
     # ---- keys
     def action_submit(self) -> None:

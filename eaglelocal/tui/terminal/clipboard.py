@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-WITHIN_S = 2.0
+TIMEOUT_S = 2.0
 # the variable that must be set ("": none) and the command that copies its stdin
 PROGRAMS = (
     ("WAYLAND_DISPLAY", ("wl-copy",)),
@@ -22,17 +22,17 @@ PROGRAMS = (
 )
 
 
-def fill(text: str, environ: Mapping[str, str] = os.environ) -> bool:
+def copy_text(text: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Copy `text` to the clipboard, ignoring failures. Return True if there is a program for it."""
-    command = _program(environ)
+    command = _find_program(environ)
     if command:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             quiet = subprocess.DEVNULL  # xclip keeps running and would hold a pipe open
-            subprocess.run(command, input=text.encode(), stdout=quiet, stderr=quiet, timeout=WITHIN_S, check=False)
+            subprocess.run(command, input=text.encode(), stdout=quiet, stderr=quiet, timeout=TIMEOUT_S, check=False)
     return bool(command)
 
 
-def _program(environ: Mapping[str, str]) -> tuple[str, ...]:
+def _find_program(environ: Mapping[str, str]) -> tuple[str, ...]:
     if "SSH_CONNECTION" in environ:
         return ()
     for variable, (name, *flags) in PROGRAMS:

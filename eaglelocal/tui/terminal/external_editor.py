@@ -17,27 +17,29 @@ Suspend = Callable[[], AbstractContextManager[None]]
 
 
 def edit_text(text: str, suspend: Suspend) -> str | None:
-    """Return the edited text, or None if the editor failed. `suspend` releases the terminal meanwhile.
+    """Return the edited text, or None if the editor failed. `suspend` lends the terminal to the editor.
 
     Raises UsageError if there is no such editor, ResourceError if it cannot be run or the disk is full.
     """
-    command = _command(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    command = _split_command(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     try:
-        return _edited(text, command, suspend)
+        return _run_editor(text, command, suspend)
     except FileNotFoundError as problem:
-        raise UsageError(f"there is no editor {command[0]!r}", hint="EDITOR names another") from problem
+        raise UsageError(f"editor not found: {command[0]!r}", hint="export EDITOR=nano") from problem
     except OSError as problem:
-        raise ResourceError(f"cannot run {command[0]!r}: {problem.strerror}", hint="EDITOR names another") from problem
+        raise ResourceError(f"cannot run {command[0]!r}: {problem.strerror}", hint="export EDITOR=nano") from problem
 
 
-def _command(editor: str) -> list[str]:
+def _split_command(editor: str) -> list[str]:
     try:
         return shlex.split(editor) or ["vi"]
     except ValueError as problem:
-        raise UsageError(f"EDITOR is {editor!r}, which is no command: {problem}", hint="EDITOR=nano") from None
+        raise UsageError(
+            f"EDITOR is {editor!r}, which is not a command: {problem}", hint="export EDITOR=nano"
+        ) from None
 
 
-def _edited(text: str, command: list[str], suspend: Suspend) -> str | None:
+def _run_editor(text: str, command: list[str], suspend: Suspend) -> str | None:
     handle, name = tempfile.mkstemp(prefix="question-", suffix=".md")  # with mode 0600
     path = Path(name)
     try:

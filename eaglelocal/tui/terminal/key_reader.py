@@ -18,7 +18,7 @@ from textual._xterm_parser import XTermParser
 from textual.message import Message
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-REST_S = 0.5  # to wait for the rest of a UTF-8 character, before U+FFFD takes its place
+REMAINDER_S = 0.5  # to wait for the rest of a UTF-8 character, before U+FFFD takes its place
 SEQUENCES = re.compile("(?=\x1b)")
 MAX_SEQUENCE = 33  # characters: Textual's parser gives up at that length
 MAX_CELLS = 10_000  # columns or rows; a resize to more is ignored
@@ -44,7 +44,7 @@ class KeyReader:
 
     def tick(self) -> Iterator[Message]:
         """Yield events that are certain only because nothing follows, such as a lone escape."""
-        if self._decoder.getstate()[0] and self._clock() - self._fed_at >= REST_S:
+        if self._decoder.getstate()[0] and self._clock() - self._fed_at >= REMAINDER_S:
             yield from self._parse(self._decoder.decode(b"", final=True))
             self._decoder.reset()
         yield from self._events(lambda: self._parser.tick())
@@ -68,21 +68,21 @@ class KeyReader:
             found.extend(parse())
         except Exception:  # numbers too large for a character or a size, and whatever else terminals may send
             self._parser = XTermParser()
-        yield from filter(is_possible, map(as_text, found))
+        yield from filter(is_plausible, map(_replace_surrogates, found))
 
 
-def as_text(event: Message) -> Message:
+def _replace_surrogates(event: Message) -> Message:
     """Return the event, with half a surrogate pair (which a key code can spell) replaced by U+FFFD."""
-    if isinstance(event, events.Key) and event.character is not None and not is_text(event.character):
+    if isinstance(event, events.Key) and event.character is not None and not has_no_surrogates(event.character):
         return events.Key("replacement_character", REPLACEMENT)
     return event
 
 
-def is_possible(event: Message) -> bool:
+def is_plausible(event: Message) -> bool:
     if isinstance(event, events.Resize):
         return 0 < event.size.width <= MAX_CELLS and 0 < event.size.height <= MAX_CELLS
     return True
 
 
-def is_text(text: str) -> bool:
+def has_no_surrogates(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in text)

@@ -62,7 +62,7 @@ class TerminalDriver(LinuxDriver):
             if select.select([self.fileno], [], [], TICK_S)[0]:
                 data = self._read()
                 if not data:
-                    self._end_of_input()
+                    self._handle_end_of_input()
                     break
                 for event in reader.feed(data):
                     if self._in_band_window_resize or not isinstance(event, events.Resize):
@@ -76,7 +76,7 @@ class TerminalDriver(LinuxDriver):
             return os.read(self.fileno, READ_BYTES)
         return b""
 
-    def _end_of_input(self) -> None:
+    def _handle_end_of_input(self) -> None:
         if self.input_tty:
             self._app.post_message(messages.ExitApp())
 

@@ -3,7 +3,7 @@
 Rendering drops markup and adds bullets and borders, but keeps letters in order. So each rendered character is
 looked for in the source after the last one found, skipping only markup. Pure.
 
-Example: source `**on** time`, mask on `time`; rendered `on time`: o, n are found behind the stars, time behind ` `.
+Example: source `**on** time`, mask on `time`; rendered `on time`: o, n are found after the stars, time after ` `.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ def mark_drafted(rows: list[Row], source: str, mask: bytes, style: Style) -> lis
     """Return the rows with `style` added where the mask is set. mask: one byte per source character, 1: drafted."""
     if not any(mask):
         return rows
-    follower = _Follower(source, mask)
-    return [[part for segment in row for part in _split(segment, follower, style)] for row in rows]
+    cursor = _SourceCursor(source, mask)
+    return [[part for segment in row for part in _split(segment, cursor, style)] for row in rows]
 
 
-class _Follower:
+class _SourceCursor:
     """A position in the source that follows the rendered characters."""
 
     def __init__(self, source: str, mask: bytes) -> None:
-        self._source, self._mask, self._at = source, mask, 0
+        self._source, self._mask, self._position = source, mask, 0
 
     def is_drafted(self, char: str) -> bool:
         if char.isspace():
             return False
-        found = self._source.find(char, self._at, self._at + MAX_SKIP)
-        if found < 0 or not _is_markup(self._source[self._at : found]):
+        found = self._source.find(char, self._position, self._position + MAX_SKIP)
+        if found < 0 or not _is_markup(self._source[self._position : found]):
             return False  # rendering has added it
-        self._at = found + 1
+        self._position = found + 1
         return bool(self._mask[found])
 
 
@@ -45,13 +45,13 @@ def _is_markup(skipped: str) -> bool:
     return not any(char.isalnum() for char in skipped) or "](" in skipped or "```" in skipped or "~~~" in skipped
 
 
-def _split(segment: Segment, follower: _Follower, style: Style) -> Row:
+def _split(segment: Segment, cursor: _SourceCursor, style: Style) -> Row:
     parts: list[tuple[str, bool]] = []
     for char in segment.text:
-        drafted = follower.is_drafted(char)
-        if parts and (parts[-1][1] == drafted):
-            parts[-1] = (parts[-1][0] + char, drafted)
+        is_drafted = cursor.is_drafted(char)
+        if parts and parts[-1][1] == is_drafted:
+            parts[-1] = (parts[-1][0] + char, is_drafted)
         else:
-            parts.append((char, drafted))
+            parts.append((char, is_drafted))
     base = segment.style or Style()
-    return [Segment(text, base + style if drafted else segment.style) for text, drafted in parts]
+    return [Segment(text, base + style if is_drafted else segment.style) for text, is_drafted in parts]

@@ -18,10 +18,10 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.transcript.draft_marks import mark_drafted
 from eaglelocal.tui.transcript.text_rows import Ink, Row, column_rows, plain_rows
 
-DRAFTED_STYLE = Style(color="green", underline=True)  # colour is never the only sign
+DRAFTED_STYLE = Style(color="green", underline=True)  # color is never the only sign
 
-DOT = " · "  # between figures
-OUR_SIGNS = str.maketrans({"·": "|", "█": "#"})
+SEPARATOR = " · "  # between figures
+ASCII_SIGNS = str.maketrans({"·": "|", "█": "#"})
 
 
 class EntryKind(Enum):
@@ -67,7 +67,7 @@ def estimate_height(entry: TranscriptEntry, width: int, view: RenderOptions) -> 
 
 def make_entries(turns: Iterable[Turn]) -> list[TranscriptEntry]:
     """Return the entries of a conversation, with answers cut into blocks."""
-    return [entry for turn in turns for entry in _entries_of_turn(turn)]
+    return [entry for turn in turns for entry in _make_turn_entries(turn)]
 
 
 def make_error_entry(error: EagleLocalError) -> TranscriptEntry:
@@ -76,7 +76,7 @@ def make_error_entry(error: EagleLocalError) -> TranscriptEntry:
     return TranscriptEntry(EntryKind.ERROR, f"error: {error.message}{hint}{report}")
 
 
-def _entries_of_turn(turn: Turn) -> list[TranscriptEntry]:
+def _make_turn_entries(turn: Turn) -> list[TranscriptEntry]:
     thought = [TranscriptEntry(EntryKind.THOUGHT, turn.reasoning)] if turn.reasoning.strip() else []
     stopped = [TranscriptEntry(EntryKind.FIGURES, "stopped", has_gap=False)] if turn.stopped else []
     return [TranscriptEntry(EntryKind.QUESTION, turn.shown_question), *thought, *split_answer(turn.answer), *stopped]
@@ -118,20 +118,20 @@ def _thought(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Ro
     return [*head, *([Segment("  "), *row] for row in body)]
 
 
-def _aside(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
-    """Render the program's own words, whose signs are replaced in ASCII mode."""
-    text = entry.text.translate(OUR_SIGNS) if view.ink.is_ascii else entry.text
+def _note(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+    """Render a message of the program, in ASCII mode without its Unicode signs."""
+    text = entry.text.translate(ASCII_SIGNS) if view.ink.is_ascii else entry.text
     return column_rows(text, width, view.ink, "dim")
 
 
 def _figures(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     """Render figures, with line breaks only between them."""
-    first, *others = entry.text.split(DOT)
+    first, *others = entry.text.split(SEPARATOR)
     lines = [first]
     for figure in others:
-        is_fitting = cell_len(lines[-1] + DOT + figure) <= width
-        lines = [*lines[:-1], lines[-1] + DOT + figure] if is_fitting else [*lines, figure]
-    return _aside(replace(entry, text="\n".join(lines)), width, view)
+        is_fitting = cell_len(lines[-1] + SEPARATOR + figure) <= width
+        lines = [*lines[:-1], lines[-1] + SEPARATOR + figure] if is_fitting else [*lines, figure]
+    return _note(replace(entry, text="\n".join(lines)), width, view)
 
 
 def _error(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
@@ -143,6 +143,6 @@ _RENDERERS = {
     EntryKind.ANSWER: _answer,
     EntryKind.THOUGHT: _thought,
     EntryKind.FIGURES: _figures,
-    EntryKind.NOTE: _aside,
+    EntryKind.NOTE: _note,
     EntryKind.ERROR: _error,
 }

@@ -1,6 +1,6 @@
 r"""Convert LaTeX formulas to a line of text: `\frac{a}{b}` is `a/b`, `x^2` is `x²`, `\alpha` is `α`.
 
-Pure. All or nothing: a formula with anything unknown stays as it was written.
+Pure. A formula with anything unknown stays as it was written.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ NAMES = frozenset(
 # commands whose argument is shown as it is
 PLAIN = frozenset({"text", "textbf", "textit", "mathrm", "mathbf", "mathit", "operatorname", "boxed"})
 FRACTIONS = frozenset(("frac", "dfrac", "tfrac"))
-DOUBLED: Mapping[str, str] = dict(zip("NZQRCP", "ℕℤℚℝℂℙ", strict=True))
-RAISED = str.maketrans("0123456789+-=()niabcdefghjklmoprstuvwxyz ,", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱᵃᵇᶜᵈᵉᶠᵍʰʲᵏˡᵐᵒᵖʳˢᵗᵘᵛʷˣʸᶻ ,")
-LOWERED = str.maketrans("0123456789+-=()aehijklmnoprstuvx ,", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ ,")
+BLACKBOARD: Mapping[str, str] = dict(zip("NZQRCP", "ℕℤℚℝℂℙ", strict=True))
+SUPERSCRIPTS = str.maketrans("0123456789+-=()niabcdefghjklmoprstuvwxyz ,", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱᵃᵇᶜᵈᵉᶠᵍʰʲᵏˡᵐᵒᵖʳˢᵗᵘᵛʷˣʸᶻ ,")
+SUBSCRIPTS = str.maketrans("0123456789+-=()aehijklmnoprstuvx ,", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ ,")
 
 
-class Unknown(Exception):
+class UnknownFormulaError(Exception):
     """The error for a formula that cannot be shown in a line of text."""
 
 
-def readable(written: str) -> str:
+def convert_formula(written: str) -> str:
     r"""Return a formula with its delimiters, such as `\(x^2\)`, as text.
 
     Returned as written if it cannot be converted, or may not be a formula.
@@ -58,8 +58,8 @@ def readable(written: str) -> str:
     if num_marks == 1 and not _is_sure(inner):
         return written
     try:
-        return " ".join(_FormulaReader(inner).all().split()) or written
-    except (Unknown, RecursionError):
+        return " ".join(_FormulaReader(inner).read().split()) or written
+    except (UnknownFormulaError, RecursionError):
         return written
 
 
@@ -77,29 +77,29 @@ class _FormulaReader:
     def __init__(self, source: str) -> None:
         self._tokens = [token if token.strip() else " " for token in _TOKEN.findall(source)][::-1]
 
-    def all(self, end: str = "") -> str:
+    def read(self, end: str = "") -> str:
         """Return the text up to the closing bracket `end`, or of all tokens. Raises Unknown."""
-        said = ""
+        text = ""
         while self._tokens:
             token = self._tokens.pop()
             if token == end:
-                return said
-            space = " " if token[1:] in NAMES and said[-1:].isalnum() else ""
-            said += space + self._said(token)
+                return text
+            space = " " if token[1:] in NAMES and text[-1:].isalnum() else ""
+            text += space + self._convert(token)
         if end:
-            raise Unknown
-        return said
+            raise UnknownFormulaError
+        return text
 
-    def _said(self, token: str) -> str:
+    def _convert(self, token: str) -> str:
         match token:
             case "^":
-                return _moved(self._argument(), RAISED, "^")
+                return _shift(self._argument(), SUPERSCRIPTS, "^")
             case "_":
-                return _moved(self._argument(), LOWERED, "_")
+                return _shift(self._argument(), SUBSCRIPTS, "_")
             case "{":
-                return self.all("}")
+                return self.read("}")
             case "}" | "&" | "#" | "$":
-                raise Unknown
+                raise UnknownFormulaError
         return self._command(token[1:]) if token[0] == "\\" else token
 
     def _command(self, name: str) -> str:
@@ -108,42 +108,42 @@ class _FormulaReader:
         if name in NAMES:
             return name + (" " if self._tokens and self._tokens[-1][-1].isalnum() else "")
         if name in FRACTIONS:
-            return f"{_bracketed(self._argument())}/{_bracketed(self._argument())}"
+            return f"{_bracket(self._argument())}/{_bracket(self._argument())}"
         if name == "sqrt":
             root = {"": "√", "2": "√", "3": "∛", "4": "∜"}.get(self._option())
             if root is not None:
-                return root + _bracketed(self._argument())
-        if name == "mathbb" and (letter := DOUBLED.get(self._argument())):
+                return root + _bracket(self._argument())
+        if name == "mathbb" and (letter := BLACKBOARD.get(self._argument())):
             return letter
         if name in PLAIN:
             return self._argument()
-        raise Unknown
+        raise UnknownFormulaError
 
     def _argument(self) -> str:
         """Return the text of the next token or of the group in braces."""
         while self._tokens and self._tokens[-1] == " ":
             self._tokens.pop()
         if not self._tokens:
-            raise Unknown
-        return self._said(self._tokens.pop())
+            raise UnknownFormulaError
+        return self._convert(self._tokens.pop())
 
     def _option(self) -> str:
         """Return the text in square brackets, "" if there are none."""
         if self._tokens and self._tokens[-1] == "[":
             self._tokens.pop()
-            return self.all("]")
+            return self.read("]")
         return ""
 
 
-def _bracketed(text: str) -> str:
+def _bracket(text: str) -> str:
     """Return the text in brackets, unless it is a single number or name."""
     return text if _SIMPLE.fullmatch(text) else f"({text.strip()})"
 
 
-def _moved(text: str, signs: dict[int, int], mark: str) -> str:
-    """Return the text in superscript or subscript characters, or behind `mark` if some do not exist."""
+def _shift(text: str, signs: dict[int, int], mark: str) -> str:
+    """Return the text in superscript or subscript characters, or after `mark` if some do not exist."""
     if text == SIGNS["circ"] and mark == "^":
         return SIGNS["degree"]
     if all(ord(char) in signs for char in text):
         return text.translate(signs)
-    return f"{mark}{_bracketed(text)}"
+    return f"{mark}{_bracket(text)}"

@@ -18,33 +18,33 @@ class LiveAnswer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._arrived: list[TextPiece] = []
+        self._pieces: list[TextPiece] = []
         self.has_begun = False
         self._text, self._mask = "", b""  # of the blocks that may still change
-        self._num_cut_at = 0  # characters of whole lines, when it was last cut into blocks
+        self._num_whole_chars = 0  # characters of whole lines, when it was last cut into blocks
         self._thought = ""
 
     def push(self, pieces: Iterable[TextPiece]) -> None:
         with self._lock:
-            self._arrived.extend(pieces)
+            self._pieces.extend(pieces)
             self.has_begun = True
 
     @property
     def has_pieces(self) -> bool:
-        return bool(self._arrived)
+        return bool(self._pieces)
 
     def advance(self) -> tuple[list[TranscriptEntry], list[TranscriptEntry]]:
         """Return the entries finished since the last call, and those that may still change."""
         with self._lock:
-            arrived, self._arrived = self._arrived, []
-        self._thought += "".join(piece.reasoning for piece in arrived)
-        self._text += "".join(piece.text for piece in arrived)
-        self._mask += b"".join((b"\1" if piece.drafted else b"\0") * len(piece.text) for piece in arrived)
+            pieces, self._pieces = self._pieces, []
+        self._thought += "".join(piece.reasoning for piece in pieces)
+        self._text += "".join(piece.text for piece in pieces)
+        self._mask += b"".join((b"\1" if piece.drafted else b"\0") * len(piece.text) for piece in pieces)
         if not self._text.strip():
-            return [], self._thoughts()
-        return self._thoughts(end=True) + self._finished_blocks(), self._block(len(self._text))
+            return [], self._thought_entries()
+        return self._thought_entries(end=True) + self._finished_blocks(), self._block(len(self._text))
 
-    def _thoughts(self, *, end: bool = False) -> list[TranscriptEntry]:
+    def _thought_entries(self, *, end: bool = False) -> list[TranscriptEntry]:
         """Return the thoughts so far, which may change until the answer's text begins; `end`: it has begun."""
         thought = self._thought
         if end:
@@ -57,16 +57,16 @@ class LiveAnswer:
         Only whole lines are cut: `#` begins a heading, `#tag` continues the paragraph.
         """
         num_whole = self._text.rfind("\n") + 1
-        if num_whole == self._num_cut_at:  # no line has been completed
+        if num_whole == self._num_whole_chars:  # no line has been completed
             return []
         whole = self._text[:num_whole]
         from eaglelocal.tui.transcript.markdown_rows import block_lengths
 
-        finished = [entry for length in block_lengths(whole)[:-1] for entry in self._cut(length)]
-        self._num_cut_at = self._text.rfind("\n") + 1
+        finished = [entry for length in block_lengths(whole)[:-1] for entry in self._take_block(length)]
+        self._num_whole_chars = self._text.rfind("\n") + 1
         return finished
 
-    def _cut(self, length: int) -> list[TranscriptEntry]:
+    def _take_block(self, length: int) -> list[TranscriptEntry]:
         block = self._block(length)
         self._text, self._mask = self._text[length:], self._mask[length:]
         return block

@@ -1,7 +1,7 @@
 """Render Markdown as rows of styled text, and find the blocks of a growing text, of which only the last may change.
 
 Pure: text and width in, rows out. HTML, link definitions, line ends, and formulas that do not fit into a line of text
-are shown as written: a model's words never vanish, and it ends a line where it means to, as in a poem.
+are shown as written: no word of a model vanishes, and its line breaks are kept, as in a poem.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rich.markdown import BlockQuote, CodeBlock, Heading, ListItem, Markdown, Ma
 from rich.segment import Segment
 from rich.syntax import Syntax
 
-from eaglelocal.tui.transcript.formulas import readable
-from eaglelocal.tui.transcript.text_rows import Ink, Row, console, harmless, shaped
+from eaglelocal.tui.transcript.formulas import convert_formula
+from eaglelocal.tui.transcript.text_rows import Ink, Row, get_console, sanitize_text, trim_rows
 
 # `\(x\)`, `\[x\]`, `$$x$$` and `$x$`, but not prices such as $5 and $10
 _FORMULA = re.compile(
@@ -42,7 +42,7 @@ class _LeftHeading(Heading):
 
 
 class _PlainCode(CodeBlock):
-    """A code block, highlighted in the terminal's colours on its own background, indented by two."""
+    """A code block, highlighted in the terminal's colors on its own background, indented by two."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip()
@@ -59,12 +59,12 @@ class _PlainCode(CodeBlock):
 class _DottedItem(ListItem):
     def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
         """Yield `1.` where rich has a bare number, in as many cells, also for an item that is still empty."""
-        numeral, *rest = [*super().render_number(console, options, number, last_number)] or [
+        number_segment, *rest = [*super().render_number(console, options, number, last_number)] or [
             Segment(""),
             Segment.line(),
         ]
-        assert isinstance(numeral, Segment)
-        yield Segment(f"{number}.".rjust(len(f"{last_number}.")) + " ", numeral.style)
+        assert isinstance(number_segment, Segment)
+        yield Segment(f"{number}.".rjust(len(f"{last_number}.")) + " ", number_segment.style)
         yield from rest
 
 
@@ -80,20 +80,20 @@ class _MarkdownDocument(Markdown):
 
 
 @lru_cache(maxsize=2)
-def _empty_document(code_theme: str) -> _MarkdownDocument:
+def _cached_document(code_theme: str) -> _MarkdownDocument:
     """Return a document to copy: constructing one also builds a parser, which is slower than rendering a paragraph."""
     return _MarkdownDocument("", code_theme=code_theme, hyperlinks=False)
 
 
-def _document(text: str, code_theme: str, *, formulas: bool) -> _MarkdownDocument:
-    document = copy.copy(_empty_document(code_theme))
+def _make_document(text: str, code_theme: str, *, formulas: bool) -> _MarkdownDocument:
+    document = copy.copy(_cached_document(code_theme))
     document.parsed = _parser().parse(text, {FORMULAS: formulas})
     return document
 
 
 @lru_cache(maxsize=64)
 def find_lexer(name: str) -> Lexer:
-    """Return the lexer of a language; code in an unknown one is shown without colours.
+    """Return the lexer of a language; code in an unknown one is shown without colors.
 
     Plugins are left out: each unknown name would search the disk for them, as `p` does while `python` is being written.
     """
@@ -108,18 +108,18 @@ def _languages() -> frozenset[str]:
 @lru_cache(maxsize=1)
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-    parser.inline.ruler.before("escape", "formula", _formula)
+    parser.inline.ruler.before("escape", "formula", _parse_formula)
     parser.core.ruler.push("line_ends", _keep_line_ends)
     return parser.disable(["html_block", "html_inline", "reference"])
 
 
-def _formula(state: StateInline, silent: bool) -> bool:
+def _parse_formula(state: StateInline, silent: bool) -> bool:
     """Parse a formula, as an inline rule: nothing in it is Markdown."""
     found = _FORMULA.match(state.src, state.pos, state.posMax)
     if found is None:
         return False
     if not silent:
-        state.push("text", "", 0).content = readable(found[0]) if state.env.get(FORMULAS) else found[0]
+        state.push("text", "", 0).content = convert_formula(found[0]) if state.env.get(FORMULAS) else found[0]
     state.pos = found.end()
     return True
 
@@ -138,9 +138,9 @@ def markdown_rows(text: str, width: int, ink: Ink, *, formulas: bool = True) -> 
     formulas: convert them to text, where characters exist for that.
     """
     theme = "ansi_dark" if ink.is_dark else "ansi_light"
-    document = _document(harmless(text), theme, formulas=formulas and not ink.is_ascii)
-    options = console().options.update(width=max(width, 1), no_wrap=False)
-    return shaped(console().render_lines(document, options, pad=False), ink)
+    document = _make_document(sanitize_text(text), theme, formulas=formulas and not ink.is_ascii)
+    options = get_console().options.update(width=max(width, 1), no_wrap=False)
+    return trim_rows(get_console().render_lines(document, options, pad=False), ink)
 
 
 def block_lengths(text: str) -> list[int]:

@@ -43,7 +43,7 @@ class RowPositions:
         return self._heights[index]
 
     def top(self, index: int) -> int:
-        """Return the row where an item begins; for index `len(self)`, the row behind the last item."""
+        """Return the row where an item begins; for index `len(self)`, the row after the last item."""
         for i in range(self._num_valid, index):
             self._tops[i + 1] = self._tops[i] + self._heights[i]
         self._num_valid = max(self._num_valid, index)

@@ -1,6 +1,6 @@
 """Render plain text as rows of styled text that cannot control the terminal, in ASCII on request.
 
-Pure: text and width in, rows out. Colours are the terminal's sixteen, so that its theme decides what they look like.
+Pure: text and width in, rows out. Only the terminal's 16 colors are used, so its theme decides what they look like.
 Quick to import; Markdown, which is not, is in markdown_rows.py.
 """
 
@@ -25,9 +25,9 @@ Row = list[Segment]
 TAB = "    "
 _FIRST_COLUMN = re.compile(r"\S(?:\S|\s(?!\s))*+\s{2,}+(?=\S)")
 # A model's text must not control the terminal.
-_HARMLESS: dict[int, str] = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))}
-_HARMLESS |= REPLACED
-_HARMLESS |= {ord("\n"): "\n", ord("\t"): TAB, ord("\r"): ""}
+_REPLACEMENTS: dict[int, str] = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+_REPLACEMENTS |= REPLACED
+_REPLACEMENTS |= {ord("\n"): "\n", ord("\t"): TAB, ord("\r"): ""}
 _ASCII = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "│": "|", "┃": "|", "╺": "-", "╸": "-"})
 
 STYLES = Theme(
@@ -61,26 +61,26 @@ class Ink:
 
 
 @lru_cache(maxsize=1)
-def console() -> Console:
+def get_console() -> Console:
     """Return a console that prints nowhere; it renders segments with STYLES."""
     return Console(
         file=io.StringIO(), force_terminal=True, color_system="truecolor", theme=STYLES, legacy_windows=False, width=80
     )
 
 
-def harmless(text: str) -> str:
+def sanitize_text(text: str) -> str:
     """Return the text with control characters and halves of surrogate pairs replaced by U+FFFD.
 
     Line feeds stay, tabs become blanks, carriage returns are removed.
     """
-    return text.translate(_HARMLESS)
+    return text.translate(_REPLACEMENTS)
 
 
 def plain_rows(text: str, width: int, ink: Ink, style: str = "") -> list[Row]:
     """Return the text as rows: words wrapped, lines kept, no markup interpreted."""
-    options = console().options.update(width=max(width, 1))
-    rows = console().render_lines(Text(harmless(text), style=style, overflow="fold"), options, pad=False)
-    return shaped(rows, ink)
+    options = get_console().options.update(width=max(width, 1))
+    rows = get_console().render_lines(Text(sanitize_text(text), style=style, overflow="fold"), options, pad=False)
+    return trim_rows(rows, ink)
 
 
 def column_rows(text: str, width: int, ink: Ink, style: str = "") -> list[Row]:
@@ -96,7 +96,7 @@ def _column_rows(line: str, width: int, ink: Ink, style: str) -> list[Row]:
     return [[begin if number == 0 else Segment(" " * indent), *row] for number, row in enumerate(rows)]
 
 
-def shaped(rows: Sequence[Sequence[Segment]], ink: Ink) -> list[Row]:
+def trim_rows(rows: Sequence[Sequence[Segment]], ink: Ink) -> list[Row]:
     """Return the rows without empty ones at either end; in ASCII mode, with drawing characters replaced."""
     visible = [[segment for segment in row if segment.text and not segment.control] for row in rows]
     while len(visible) > 1 and not row_text(visible[-1]).strip():
@@ -112,6 +112,6 @@ def row_text(row: Row) -> str:
     return "".join(segment.text for segment in row)
 
 
-def index_at_cell(text: str, cell: int) -> int:
-    """Return the index of the first character that begins in this cell or behind it."""
+def find_index_at_cell(text: str, cell: int) -> int:
+    """Return the index of the first character that begins in this cell or after it."""
     return next((index for index in range(len(text)) if cell_len(text[:index]) >= cell), len(text))

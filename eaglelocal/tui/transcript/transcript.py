@@ -22,7 +22,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, TranscriptEntry, estimate_height, render_entry
-from eaglelocal.tui.transcript.text_rows import Row, index_at_cell
+from eaglelocal.tui.transcript.text_rows import Row, find_index_at_cell
 from eaglelocal.tui.transcript.transcript_layout import TranscriptLayout
 
 MAX_SPARE_ROWS = 5
@@ -290,4 +290,4 @@ def _to_characters(offset: Offset | None, lines: list[str]) -> Offset | None:
     """Convert an offset in cells to one in characters; wide characters have two cells."""
     if offset is None or offset.y >= len(lines):
         return offset
-    return Offset(index_at_cell(lines[offset.y], offset.x), offset.y)
+    return Offset(find_index_at_cell(lines[offset.y], offset.x), offset.y)

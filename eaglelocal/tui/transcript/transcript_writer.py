@@ -63,7 +63,7 @@ class TranscriptWriter:
         if outcome.error is not None:
             self.show_error(outcome.error)
 
-    # ---- the whole
+    # ---- the conversation
     def remove_question(self) -> None:
         """Remove the last question and everything below it."""
         self._transcript.remove_question()

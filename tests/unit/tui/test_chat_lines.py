@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.tui.chat.chat_events import ModelChanged
-from eaglelocal.tui.chat.chat_lines import LEAST_NAME, activity_spans, shortened, title_line
+from eaglelocal.tui.chat.chat_lines import MIN_NAME_CELLS, format_activity, format_title, shorten
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,14 @@ from eaglelocal.tui.chat.chat_lines import LEAST_NAME, activity_spans, shortened
     ],
 )
 def test_names_are_shortened(name: str, room: int, shown: str) -> None:
-    assert shortened(name, room) == shown
+    assert shorten(name, room) == shown
 
 
 @given(st.text(max_size=60), st.integers(-5, 60))
 def test_a_shortened_name_fits_and_says_something_or_nothing(name: str, room: int) -> None:
-    shown = shortened(name, room)
+    shown = shorten(name, room)
     assert cell_len(shown) <= max(room, 0)
-    assert shown == name or shown == "" or room >= LEAST_NAME
+    assert shown == name or shown == "" or room >= MIN_NAME_CELLS
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_shortened_name_fits_and_says_something_or_nothing(name: str, room: in
 def test_what_is_cut_from_the_title_is_marked(width: int, shown: str) -> None:
     client = ScriptedClient((), label="a model of some name")
     model = ActiveModel(client, scripted_plan(client.label), client.info)
-    title = title_line(ModelChanged(model, ModelChoice(), SamplingParams(), ""), "Who flies high", width)
+    title = format_title(ModelChanged(model, ModelChoice(), SamplingParams(), ""), "Who flies high", width)
     assert "".join(span[0] for span in title).rstrip() == shown
 
 
@@ -79,4 +79,4 @@ class Doing:
     ],
 )
 def test_the_status_tells_what_goes_on(doing: Doing, told: str) -> None:
-    assert "".join(span[0] for span in activity_spans("ready", doing)) == told
+    assert "".join(span[0] for span in format_activity("ready", doing)) == told

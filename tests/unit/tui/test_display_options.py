@@ -37,11 +37,11 @@ def test_where_the_locale_knows_ascii_alone_screens_do_too(environ: Mapping[str,
 @pytest.mark.parametrize("said", [None, "", "1"])
 @pytest.mark.parametrize("has_colour", [True, False])
 def test_a_screen_without_colour_takes_nobody_elses_away(
-    monkeypatch: pytest.MonkeyPatch, said: str | None, has_colour: bool
+    monkeypatch: pytest.MonkeyPatch, said: str | None, has_color: bool
 ) -> None:
     if said is None:
         monkeypatch.delenv("NO_COLOR", raising=False)
     else:
         monkeypatch.setenv("NO_COLOR", said)
-    app: EagleApp[None] = EagleApp(DisplayOptions(has_colour=has_colour))
-    assert (app.no_color, os.environ.get("NO_COLOR")) == (said is not None or not has_colour, said)
+    app: EagleApp[None] = EagleApp(DisplayOptions(has_color=has_color))
+    assert (app.no_color, os.environ.get("NO_COLOR")) == (said is not None or not has_color, said)

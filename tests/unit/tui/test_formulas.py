@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.tui.transcript.formulas import readable
+from eaglelocal.tui.transcript.formulas import convert_formula
 from eaglelocal.tui.transcript.markdown_rows import markdown_rows
 from eaglelocal.tui.transcript.text_rows import Ink, row_text
 
@@ -49,7 +49,7 @@ from eaglelocal.tui.transcript.text_rows import Ink, row_text
     ],
 )
 def test_what_can_be_a_line_of_text_is_one(written: str, shown: str) -> None:
-    assert readable(written) == shown
+    assert convert_formula(written) == shown
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_where_there_are_no_signs_formulas_stay() -> None:
 @given(st.lists(st.sampled_from(["\\", "frac", "{", "}", "^", "_", "a", " ", "[", "]", "sqrt", "\n", "&", "é"])))
 def test_no_formula_is_too_odd(parts: list[str]) -> None:
     written = f"\\({''.join(parts)}\\)"
-    assert readable(written)
+    assert convert_formula(written)

@@ -131,7 +131,7 @@ def test_steps_of_a_server_of_ours_are_not_taken_for_tokens(tmp_path: Path, is_s
     controller.ask("one")
     while not isinstance(told.get(timeout=PATIENCE_S), AnswerEnded):
         pass
-    assert (feed.frame(time.monotonic()).tok_s is not None) is is_counted
+    assert (feed.make_frame(time.monotonic()).tok_s is not None) is is_counted
     controller.close()
 
 
