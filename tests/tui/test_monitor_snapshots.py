@@ -54,7 +54,7 @@ def test_the_monitor_looks_as_it_did(state: str, size: tuple[int, int], snap_com
 
 
 @pytest.mark.parametrize(
-    "look",
+    "display_options",
     [
         DisplayOptions(theme="light"),
         DisplayOptions(theme="contrast"),

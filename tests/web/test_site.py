@@ -100,7 +100,7 @@ async def closed(websocket: aiohttp.ClientWebSocketResponse) -> int | None:
 
 def screens() -> list[psutil.Process]:
     """Of this program."""
-    return [child for child in psutil.Process().children() if "eaglelocal.web.screen" in _command(child)]
+    return [child for child in psutil.Process().children() if "eaglelocal.web.monitor_process" in _command(child)]
 
 
 async def remain(number: int) -> None:
@@ -270,7 +270,7 @@ def test_a_page_with_a_key_of_its_own_asks_the_server_with_the_server_s() -> Non
 
 # ---- what stays
 def test_only_so_many_screens_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_module, "MAX_SCREENS", 1)
+    monkeypatch.setattr(site_module, "MAX_VISITORS", 1)
 
     async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:
         async with browser.ws_connect(f"{url}/ws") as websocket:

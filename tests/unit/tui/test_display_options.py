@@ -35,7 +35,7 @@ def test_where_the_locale_knows_ascii_alone_screens_do_too(environ: Mapping[str,
 
 
 @pytest.mark.parametrize("said", [None, "", "1"])
-@pytest.mark.parametrize("has_colour", [True, False])
+@pytest.mark.parametrize("has_color", [True, False])
 def test_a_screen_without_colour_takes_nobody_elses_away(
     monkeypatch: pytest.MonkeyPatch, said: str | None, has_color: bool
 ) -> None:

@@ -1,4 +1,4 @@
-"""The process behind one page: the monitor of a server, run by textual-serve as `python -m eaglelocal.web.screen URL`.
+"""The process behind one page: it runs the monitor of a server, as `python -m eaglelocal.web.monitor_process URL`.
 
 Appearance and key bindings come from the settings of the user who serves the page.
 """
