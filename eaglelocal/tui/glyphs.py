@@ -25,7 +25,7 @@ class Glyphs:
     down: str
     digits: dict[str, tuple[str, str, str]] = field(repr=False)
 
-    def bar(self, share: float, width: int) -> str:
+    def draw_bar(self, share: float, width: int) -> str:
         """Return a bar of `width` cells, filled from the left by `share` (0 to 1)."""
         share = min(max(share, 0.0), 1.0)
         steps = round(share * width * (len(self.parts) + 1))
@@ -33,7 +33,7 @@ class Glyphs:
         drawn = self.full * whole + (self.parts[part - 1] if part else "")
         return drawn + self.empty * (width - len(drawn))
 
-    def spark(self, values: Sequence[float | None], width: int, *, top: float) -> str:
+    def draw_sparkline(self, values: Sequence[float | None], width: int, *, top: float) -> str:
         """Return a sparkline of the last `width` values, newest rightmost, `top` the highest level; None is a gap."""
         shown = values[-width:] if width > 0 else ()
         return "".join(self._level(value, top) for value in shown).rjust(width)
@@ -44,7 +44,7 @@ class Glyphs:
         share = min(max(value / top, 0.0), 1.0) if top > 0 else 0.0
         return self.levels[round(share * (len(self.levels) - 1))]
 
-    def large(self, text: str) -> tuple[str, str, str]:
+    def draw_large(self, text: str) -> tuple[str, str, str]:
         """Return the text in large digits, as three rows."""
         rows = zip(*(self.digits.get(char, (" ", " ", char)) for char in text), strict=True)
         joined = [" ".join(row) for row in rows]

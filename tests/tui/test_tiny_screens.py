@@ -27,7 +27,7 @@ from eaglelocal.tui.panel.panel_text import format_panel
 from eaglelocal.tui.styled_lines import cell_width
 from eaglelocal.tui.terminal.screen_size import MIN_SIZE, enlarge_to_minimum, format_too_small, is_large_enough
 from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, TranscriptEntry, estimate_height, render_entry
-from eaglelocal.tui.transcript.text_rows import Ink
+from eaglelocal.tui.transcript.text_rows import Appearance
 
 TINY = list(product(range(1, 11), range(1, 6)))  # 1x1 to 10x5
 SMALL = [(16, 4), (20, 6), (17, 5), (30, 4), (16, 30), (40, 10)]
@@ -51,7 +51,7 @@ MARKDOWN += ["- ", "> ", "1. ", "    ", "`c` ", "$$x$$ ", "\n\n", "verylongword"
 )
 def test_entries_are_laid_out_at_any_width(parts: list[str], width: int, kind: EntryKind, flag: bool) -> None:
     text = "".join(parts)
-    view = RenderOptions(Ink(is_ascii=flag), marks_drafted=flag, shows_thoughts=not flag)
+    view = RenderOptions(Appearance(is_ascii=flag), marks_drafted=flag, shows_thoughts=not flag)
     entry = TranscriptEntry(kind, text, mask=b"\x01" * len(text))
     assert render_entry(entry, width, view)
     assert estimate_height(entry, width, view) >= 1

@@ -205,7 +205,7 @@ def test_doubtful_keys_of_a_page_are_told(tmp_path: Path) -> None:
 
 
 def test_sockets_that_say_nothing_keep_no_visitor_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptors, "MAX_CONNECTIONS", 8 * site_module.PAGE_SHARE)
+    monkeypatch.setattr(descriptors, "MAX_CONNECTIONS", 8 * site_module.CONNECTION_DIVISOR)
     monkeypatch.setattr(connection_limit, "HEAD_TIMEOUT_S", 2.0)
 
     async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:

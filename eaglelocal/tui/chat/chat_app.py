@@ -41,7 +41,7 @@ from eaglelocal.tui.redraw_timer import RedrawTimer
 from eaglelocal.tui.terminal import clipboard
 from eaglelocal.tui.terminal.external_editor import edit_text
 from eaglelocal.tui.transcript.entries import RenderOptions
-from eaglelocal.tui.transcript.text_rows import Ink
+from eaglelocal.tui.transcript.text_rows import Appearance
 from eaglelocal.tui.transcript.transcript import Transcript
 
 EDIT_TITLE = "the last question: enter asks again, esc keeps it as it was"
@@ -82,32 +82,25 @@ class ChatApp(EagleApp[int]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "run_command('/help')", "Help", id="help"),
         Binding("escape", "stop", "Stop", id="stop"),
-        Binding("f2", "panel", "Panel", id="panel"),
+        Binding("f2", "toggle_panel", "Panel", id="panel"),
         Binding("f3", "edit", "Edit last", id="edit", show=False, tooltip="change the last question and ask again"),
         Binding("ctrl+n", "run_command('/clear')", "New", id="new", tooltip="begin a new conversation"),
-        Binding("ctrl+o", "talks", "Open", id="talks", tooltip="open a saved conversation"),
-        Binding(
-            "f4", "settings", "Settings", id="settings", show=False, tooltip="change the system message and sampling"
-        ),
+        Binding("ctrl+o", "conversations", "Open", id="talks", tooltip="open a saved conversation"),
+        Binding("f4", "settings", "Settings", id="settings", show=False, tooltip="system message and sampling"),
         Binding("f5", "model", "Model", id="model", show=False, tooltip="change the model or draft"),
+        Binding("f8", "copy_answer", "Copy answer", id="copy_answer", show=False, tooltip="copy it as Markdown"),
         Binding(
-            "f8", "copy_answer", "Copy answer", id="copy_answer", show=False, tooltip="copy the last answer as Markdown"
-        ),
-        Binding("f9", "tint", "Mark drafted", id="tint", show=False, tooltip="mark text that was drafted and accepted"),
-        Binding("ctrl+t", "thoughts", "Thoughts", id="thoughts", show=False, tooltip="unfold or fold thoughts"),
-        Binding("ctrl+g", "editor", "$EDITOR", id="editor", show=False, tooltip="edit the question in $EDITOR"),
-        Binding(
-            "ctrl+home",
-            "top",
-            "Start",
-            id="top",
+            "f9",
+            "toggle_marks",
+            "Mark drafted",
+            id="tint",
             show=False,
-            tooltip="go to the start of the conversation",
-            priority=True,
+            tooltip="mark text that was drafted and accepted",
         ),
-        Binding(
-            "ctrl+end", "end", "End", id="end", show=False, tooltip="go to the end of the conversation", priority=True
-        ),
+        Binding("ctrl+t", "toggle_thoughts", "Thoughts", id="thoughts", show=False, tooltip="unfold or fold thoughts"),
+        Binding("ctrl+g", "editor", "$EDITOR", id="editor", show=False, tooltip="edit the question in $EDITOR"),
+        Binding("ctrl+home", "top", "Start", id="top", show=False, tooltip="go to the start", priority=True),
+        Binding("ctrl+end", "end", "End", id="end", show=False, tooltip="go to the end", priority=True),
         Binding("ctrl+q", "quit", "Leave", id="leave"),
     ]
 
@@ -162,8 +155,8 @@ class ChatApp(EagleApp[int]):
 
     # ---- layout
     def _restyle(self) -> None:
-        ink = Ink(is_dark=self.current_theme.dark, is_ascii=self.display_options.glyphs is ASCII)
-        self.transcript.view = RenderOptions(ink, self._marks_drafted, self.transcript.view.shows_thoughts)
+        appearance = Appearance(is_dark=self.current_theme.dark, is_ascii=self.display_options.glyphs is ASCII)
+        self.transcript.view = RenderOptions(appearance, self._marks_drafted, self.transcript.view.shows_thoughts)
 
     def on_resize(self, event: events.Resize) -> None:
         """Rearrange for the new size, also under a dialog."""
@@ -261,15 +254,15 @@ class ChatApp(EagleApp[int]):
         edit_title = [EDIT_TITLE] if self._edited is not None else []
         self.prompt.show_title("  ".join([*edit_title, *self._attachments]))
 
-    def action_panel(self) -> None:
+    def action_toggle_panel(self) -> None:
         self._body.toggle_panel()
 
-    def action_tint(self) -> None:
+    def action_toggle_marks(self) -> None:
         self._marks_drafted = not self._marks_drafted
         self._restyle()
         self.notify("drafted and accepted text is marked" if self._marks_drafted else "drafted text is not marked")
 
-    def action_thoughts(self) -> None:
+    def action_toggle_thoughts(self) -> None:
         self.transcript.toggle_thoughts()
 
     def action_copy_answer(self) -> None:
@@ -307,7 +300,7 @@ class ChatApp(EagleApp[int]):
         self.transcript.follow()
 
     # ---- dialogs
-    def action_talks(self) -> None:
+    def action_conversations(self) -> None:
         from eaglelocal.tui.chat.chat_dialogs import ConversationsDialog
 
         self.push_screen(ConversationsDialog(self._conversations, self.controller))

@@ -68,7 +68,7 @@ class QuestionRemoved:
 
 @dataclass(frozen=True, slots=True)
 class ConversationReplaced:
-    """Another conversation was opened, or a new one was begun."""
+    """The user opened another conversation or began a new one."""
 
     turns: tuple[Turn, ...]
     name: str
@@ -76,7 +76,7 @@ class ConversationReplaced:
 
 @dataclass(frozen=True, slots=True)
 class AttachmentsChanged:
-    """Other pictures are attached to the next question."""
+    """The pictures that go with the next question have changed."""
 
     labels: tuple[str, ...]
 

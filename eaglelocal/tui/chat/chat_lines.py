@@ -56,11 +56,11 @@ def format_title(changed: ModelChanged | None, name: str, width: int) -> Line:
     return justify(left, make_line((shorten(sanitize(name), width - cell_width(left) - 2), "quiet")), width)
 
 
-def shorten(name: str, room: int) -> str:
-    """Return a name, cut to `room` cells with an ellipsis; "" if it would be cut to fewer than MIN_NAME_CELLS."""
-    if cell_len(name) <= room:
+def shorten(name: str, width: int) -> str:
+    """Return a name, cut to `width` cells with an ellipsis; "" if it would be cut to fewer than MIN_NAME_CELLS."""
+    if cell_len(name) <= width:
         return name
-    return set_cell_size(name, room - len(ELLIPSIS)).rstrip() + ELLIPSIS if room >= MIN_NAME_CELLS else ""
+    return set_cell_size(name, width - len(ELLIPSIS)).rstrip() + ELLIPSIS if width >= MIN_NAME_CELLS else ""
 
 
 def format_status(
@@ -71,15 +71,15 @@ def format_status(
     left = (*activity_spans, *format_waiting(len(activity.waiting), activity.is_answering, glyphs))
     if frame is None:
         return fit_line(left, width)
-    room = width - cell_width(left) - 2
+    available = width - cell_width(left) - 2
     spans = format_speculation(frame, glyphs)
-    fitting = [spans[:number] for number in range(len(spans), 0, -1) if cell_width(spans[:number]) <= room]
+    fitting = [spans[:number] for number in range(len(spans), 0, -1) if cell_width(spans[:number]) <= available]
     return justify(left, fitting[0] if fitting else spans[:1], width)
 
 
 def format_progress(progress: LoadProgress, glyphs: Glyphs) -> Line:
     fraction = min(max(progress.fraction, 0.0), 1.0)
-    bar = glyphs.bar(fraction, BAR_CELLS)
+    bar = glyphs.draw_bar(fraction, BAR_CELLS)
     return make_line((bar, "accent"), f" {format_percent(fraction):>5}  ", (sanitize(progress.what), "quiet"))
 
 
@@ -107,7 +107,7 @@ def format_speculation(frame: PanelFrame, glyphs: Glyphs) -> Line:
 
 
 def justify(left: Line, right: Line, width: int) -> Line:
-    """Return a line of `width` cells with its parts at the two ends; the right one is cut if there is no room."""
-    room = max(width - cell_width(left) - 2, 0)
-    right = right if cell_width(right) <= room else fit_line(right, room)
+    """Return a line of `width` cells with its parts at the two ends; the right one is cut if it does not fit."""
+    available = max(width - cell_width(left) - 2, 0)
+    right = right if cell_width(right) <= available else fit_line(right, available)
     return (*fit_line(left, max(width - cell_width(right), 0)), *right)

@@ -1,4 +1,4 @@
-"""What the chat screen does with its session: load models, ask, run commands, save. Does not know widgets.
+"""Do the work of the chat screen on its session: load models, ask, run commands, save. Does not know widgets.
 
 Every public method blocks and runs as a task on the task thread; its results are emitted as events.
 """

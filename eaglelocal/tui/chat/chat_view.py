@@ -46,7 +46,7 @@ class ChatWidgets:
 
 
 class ChatView:
-    """What the chat screen shows. For the screen's thread only."""
+    """The contents of the chat screen. For the screen's thread only."""
 
     def __init__(self, widgets: ChatWidgets, controller: ChatController, feed: Feed, glyphs: Glyphs) -> None:
         self.feed = feed

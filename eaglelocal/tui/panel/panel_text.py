@@ -23,21 +23,20 @@ from eaglelocal.tui.styled_lines import (
     sanitize,
 )
 
-WIDE = 76
+MIN_TWO_COLUMNS = 76
 MIN_LEFT, MAX_LEFT = 38, 84  # cells of the left column, the gap included
-LABEL = 11
+LABEL_CELLS = 11
 MAX_POSITIONS = 8
 UNKNOWN = "-"
-STATES_WITHOUT_DATA = frozenset(
-    {DISCONNECTED, "loading", "restarting", "failed", "closed"}
-)  # nothing new is reported in them
+# states in which nothing new is reported
+STATES_WITHOUT_DATA = frozenset({DISCONNECTED, "loading", "restarting", "failed", "closed"})
 STATE_ROLES: Mapping[str, Role] = MappingProxyType({"on": "good", "asleep": "warn"})
 
 
 def format_panel(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Return at most `height` lines of `width` cells: the state, the speed, and how drafts fared."""
+    """Return at most `height` lines of `width` cells: the state, the speed, and what became of the drafts."""
     state = [fit_line((format_state(frame),), width)]
-    if width >= WIDE:
+    if width >= MIN_TWO_COLUMNS:
         left = min(max(width * 2 // 5, MIN_LEFT), MAX_LEFT)
         right = format_drafts(frame, width - left, height - 1, glyphs)
         body = join_columns(format_speed(frame, left - 2, glyphs), right, at=left)
@@ -61,18 +60,18 @@ def describe_state(frame: PanelFrame) -> str:
     drafting, length = frame.drafting, frame.figures.draft_length
     if frame.connection in STATES_WITHOUT_DATA:
         return f"speculation: unknown, {frame.connection}"
-    because = f": {sanitize(drafting.reason)}" if drafting.reason else ""
+    reason = f": {sanitize(drafting.reason)}" if drafting.reason else ""
     match drafting.state:
         case "on" if length:
             return f"speculation on, {length:.1f} tokens a draft"
         case "on":
             return "speculation on, nothing drafted yet"
         case "asleep" | "off":
-            return f"speculation {drafting.state}{because}"
+            return f"speculation {drafting.state}{reason}"
         case _ if frame.drafted:
-            return "speculation: drafts are reported, its state is not"
+            return "speculation: state not reported, drafts are"
         case _:
-            return "speculation: not reported" if frame.connection else "speculation: nothing known yet"
+            return "speculation: not reported" if frame.connection else "speculation: not known yet"
 
 
 # ---- the speed
@@ -87,7 +86,7 @@ def format_speed(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
             [make_line((b, choose_gain_role(frame)))],
             at=half,
         )[0]
-        for a, b in zip(glyphs.large(speed), _append_times(glyphs.large(gain), glyphs, gain), strict=True)
+        for a, b in zip(glyphs.draw_large(speed), _append_times(glyphs.draw_large(gain), glyphs, gain), strict=True)
     ]
     when = "tok/s now" if frame.is_moving else "tok/s, last"
     labels = join_columns([make_line((when, "quiet"))], [make_line(("gain over plain", "quiet"))], at=half)
@@ -104,21 +103,23 @@ def _append_times(rows: tuple[str, str, str], glyphs: Glyphs, text: str) -> tupl
 
 
 def format_sparklines(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
-    room = max(width - LABEL - 9, 4)
-    speeds = [value for value in frame.tok_s_history[-room:] if value is not None]
+    cells = max(width - LABEL_CELLS - 9, 4)
+    speeds = [value for value in frame.tok_s_history[-cells:] if value is not None]
     top = max(speeds, default=0.0)
     return [
-        _format_sparkline("tok/s", glyphs.spark(frame.tok_s_history, room, top=top), f"max {top:.0f}" if top else ""),
+        _format_sparkline(
+            "tok/s", glyphs.draw_sparkline(frame.tok_s_history, cells, top=top), f"max {top:.0f}" if top else ""
+        ),
         _format_sparkline(
             "acceptance",
-            glyphs.spark(frame.acceptance_history, room, top=1.0),
+            glyphs.draw_sparkline(frame.acceptance_history, cells, top=1.0),
             format_percent(frame.figures.acceptance),
         ),
     ]
 
 
-def _format_sparkline(label: str, spark: str, figure: str) -> Line:
-    return make_line((f"{label:<{LABEL}}", "quiet"), (spark, "accent"), f" {figure:<8}")
+def _format_sparkline(label: str, draw_sparkline: str, figure: str) -> Line:
+    return make_line((f"{label:<{LABEL_CELLS}}", "quiet"), (draw_sparkline, "accent"), f" {figure:<8}")
 
 
 # ---- the drafts
@@ -130,18 +131,20 @@ def format_drafts(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) ->
         format_time_shares(frame, width),
         format_context(frame, width, glyphs),
     ]
-    room = min(max(height - len(below), 0), MAX_POSITIONS)
-    return [*format_positions(frame.figures.per_position, width, room, glyphs), *below][: max(height, 0)]
+    max_rows = min(max(height - len(below), 0), MAX_POSITIONS)
+    return [*format_positions(frame.figures.per_position, width, max_rows, glyphs), *below][: max(height, 0)]
 
 
-def format_positions(shares: Sequence[float] | None, width: int, room: int, glyphs: Glyphs) -> list[Line]:
+def format_positions(shares: Sequence[float] | None, width: int, max_rows: int, glyphs: Glyphs) -> list[Line]:
     """Return a bar for each draft position: the share of drafts that were accepted at least so far."""
     if not shares:
-        return [make_line((f"{'position':<{LABEL}}", "quiet"), UNKNOWN)][:room]
-    cells = max(min(width - LABEL - 7, 40), 4)
+        return [make_line((f"{'position':<{LABEL_CELLS}}", "quiet"), UNKNOWN)][:max_rows]
+    cells = max(min(width - LABEL_CELLS - 7, 40), 4)
     return [
-        make_line((f"position {depth:<2}", "quiet"), (glyphs.bar(share, cells), "good"), f" {format_percent(share):>5}")
-        for depth, share in enumerate(shares[:room], 1)
+        make_line(
+            (f"position {depth:<2}", "quiet"), (glyphs.draw_bar(share, cells), "good"), f" {format_percent(share):>5}"
+        )
+        for depth, share in enumerate(shares[:max_rows], 1)
     ]
 
 
@@ -169,7 +172,7 @@ def format_acceptance_length(frame: PanelFrame) -> Line:
 def format_time_shares(frame: PanelFrame, width: int) -> Line:
     """Return the shares of drafting and verifying, which make a step, and of the host, which is part of both."""
     figures = frame.figures
-    verify, host = ("  verify ", "  of it host ") if width >= 44 else (" verify ", " host ")  # room for two digits each
+    verify, host = ("  verify ", "  of it host ") if width >= 44 else (" verify ", " host ")  # two digits each must fit
     return make_line(
         ("step: draft ", "quiet"), format_percent(figures.draft_share),
         (verify, "quiet"), format_percent(figures.verify_share),
@@ -184,10 +187,12 @@ def format_context(frame: PanelFrame, width: int, glyphs: Glyphs) -> Line:
         share = used / size
     text = f"{format_count(used)} of {format_count(size)}" if used is not None else ""
     if share is None:
-        return make_line((f"{'context':<{LABEL}}", "quiet"), f"{text.replace(' of -', ' tokens')}" or UNKNOWN)
-    cells = max(min(width - LABEL - len(text) - 8, 16), 0)
+        return make_line((f"{'context':<{LABEL_CELLS}}", "quiet"), f"{text.replace(' of -', ' tokens')}" or UNKNOWN)
+    cells = max(min(width - LABEL_CELLS - len(text) - 8, 16), 0)
     return make_line(
-        (f"{'context':<{LABEL}}", "quiet"), (glyphs.bar(share, cells), "accent"), f" {format_percent(share):>5} {text}"
+        (f"{'context':<{LABEL_CELLS}}", "quiet"),
+        (glyphs.draw_bar(share, cells), "accent"),
+        f" {format_percent(share):>5} {text}",
     )
 
 

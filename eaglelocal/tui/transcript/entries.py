@@ -16,7 +16,7 @@ from rich.style import Style
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.transcript.draft_marks import mark_drafted
-from eaglelocal.tui.transcript.text_rows import Ink, Row, column_rows, plain_rows
+from eaglelocal.tui.transcript.text_rows import Appearance, Row, render_columns, render_plain
 
 DRAFTED_STYLE = Style(color="green", underline=True)  # color is never the only sign
 
@@ -47,7 +47,7 @@ class TranscriptEntry:
 class RenderOptions:
     """The display settings that rendered rows depend on."""
 
-    ink: Ink = field(default_factory=Ink)
+    appearance: Appearance = field(default_factory=Appearance)
     marks_drafted: bool = False
     shows_thoughts: bool = False
 
@@ -95,33 +95,35 @@ def split_answer(text: str) -> list[TranscriptEntry]:
 
 # ---- renderers
 def _question(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
-    mark = Segment("> " if view.ink.is_ascii else "❯ ", Style(color="cyan", bold=True))
-    rows = plain_rows(entry.text, width - 2, view.ink, "bold")
+    mark = Segment("> " if view.appearance.is_ascii else "❯ ", Style(color="cyan", bold=True))
+    rows = render_plain(entry.text, width - 2, view.appearance, "bold")
     return [[mark if number == 0 else Segment("  "), *row] for number, row in enumerate(rows)]
 
 
 def _answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
-    from eaglelocal.tui.transcript.markdown_rows import markdown_rows
+    from eaglelocal.tui.transcript.markdown_rows import render_markdown
 
-    rows = markdown_rows(entry.text, width, view.ink, formulas=not view.marks_drafted)  # the mask is of the source
+    rows = render_markdown(
+        entry.text, width, view.appearance, formulas=not view.marks_drafted
+    )  # the mask is of the source
     return mark_drafted(rows, entry.text, entry.mask, DRAFTED_STYLE) if view.marks_drafted else rows
 
 
 def _thought(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
-    closed, opened = ("+", "-") if view.ink.is_ascii else ("▸", "▾")
+    closed, opened = ("+", "-") if view.appearance.is_ascii else ("▸", "▾")
     words = len(entry.text.split())
     title = f"{opened if view.shows_thoughts else closed} thought, {words} {'word' if words == 1 else 'words'}"
-    head = plain_rows(title, width, view.ink, "dim italic")
+    head = render_plain(title, width, view.appearance, "dim italic")
     if not view.shows_thoughts:
         return head
-    body = plain_rows(entry.text.strip(), width - 2, view.ink, "dim italic")
+    body = render_plain(entry.text.strip(), width - 2, view.appearance, "dim italic")
     return [*head, *([Segment("  "), *row] for row in body)]
 
 
 def _note(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     """Render a message of the program, in ASCII mode without its Unicode signs."""
-    text = entry.text.translate(ASCII_SIGNS) if view.ink.is_ascii else entry.text
-    return column_rows(text, width, view.ink, "dim")
+    text = entry.text.translate(ASCII_SIGNS) if view.appearance.is_ascii else entry.text
+    return render_columns(text, width, view.appearance, "dim")
 
 
 def _figures(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
@@ -135,7 +137,7 @@ def _figures(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Ro
 
 
 def _error(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
-    return plain_rows(entry.text, width, view.ink, "red")
+    return render_plain(entry.text, width, view.appearance, "red")
 
 
 _RENDERERS = {

@@ -25,7 +25,7 @@ from rich.segment import Segment
 from rich.syntax import Syntax
 
 from eaglelocal.tui.transcript.formulas import convert_formula
-from eaglelocal.tui.transcript.text_rows import Ink, Row, get_console, sanitize_text, trim_rows
+from eaglelocal.tui.transcript.text_rows import Appearance, Row, get_console, sanitize_text, trim_rows
 
 # `\(x\)`, `\[x\]`, `$$x$$` and `$x$`, but not prices such as $5 and $10
 _FORMULA = re.compile(
@@ -132,15 +132,15 @@ def _keep_line_ends(state: StateCore) -> None:
                 child.type = "hardbreak"
 
 
-def markdown_rows(text: str, width: int, ink: Ink, *, formulas: bool = True) -> list[Row]:
+def render_markdown(text: str, width: int, appearance: Appearance, *, formulas: bool = True) -> list[Row]:
     """Return the text as rows of at most `width` cells, at least one row.
 
     formulas: convert them to text, where characters exist for that.
     """
-    theme = "ansi_dark" if ink.is_dark else "ansi_light"
-    document = _make_document(sanitize_text(text), theme, formulas=formulas and not ink.is_ascii)
+    theme = "ansi_dark" if appearance.is_dark else "ansi_light"
+    document = _make_document(sanitize_text(text), theme, formulas=formulas and not appearance.is_ascii)
     options = get_console().options.update(width=max(width, 1), no_wrap=False)
-    return trim_rows(get_console().render_lines(document, options, pad=False), ink)
+    return trim_rows(get_console().render_lines(document, options, pad=False), appearance)
 
 
 def block_lengths(text: str) -> list[int]:

@@ -53,7 +53,7 @@ STYLES = Theme(
 
 
 @dataclass(frozen=True, slots=True)
-class Ink:
+class Appearance:
     """The background and the characters that rows are drawn for."""
 
     is_dark: bool = True
@@ -76,34 +76,34 @@ def sanitize_text(text: str) -> str:
     return text.translate(_REPLACEMENTS)
 
 
-def plain_rows(text: str, width: int, ink: Ink, style: str = "") -> list[Row]:
+def render_plain(text: str, width: int, appearance: Appearance, style: str = "") -> list[Row]:
     """Return the text as rows: words wrapped, lines kept, no markup interpreted."""
     options = get_console().options.update(width=max(width, 1))
     rows = get_console().render_lines(Text(sanitize_text(text), style=style, overflow="fold"), options, pad=False)
-    return trim_rows(rows, ink)
+    return trim_rows(rows, appearance)
 
 
-def column_rows(text: str, width: int, ink: Ink, style: str = "") -> list[Row]:
-    """Return rows as `plain_rows` does; if a line has two columns, the second one wraps below itself."""
-    return [row for line in text.split("\n") for row in _column_rows(line, width, ink, style)]
+def render_columns(text: str, width: int, appearance: Appearance, style: str = "") -> list[Row]:
+    """Return rows as `render_plain` does; if a line has two columns, the second one wraps below itself."""
+    return [row for line in text.split("\n") for row in _render_line(line, width, appearance, style)]
 
 
-def _column_rows(line: str, width: int, ink: Ink, style: str) -> list[Row]:
+def _render_line(line: str, width: int, appearance: Appearance, style: str) -> list[Row]:
     first = _FIRST_COLUMN.match(line)
     indent = first.end() if first and first.end() <= width // 2 else 0
-    rows = plain_rows(line[indent:], width - indent, ink, style)
+    rows = render_plain(line[indent:], width - indent, appearance, style)
     begin = Segment(line[:indent], rows[0][0].style if rows[0] else None)
     return [[begin if number == 0 else Segment(" " * indent), *row] for number, row in enumerate(rows)]
 
 
-def trim_rows(rows: Sequence[Sequence[Segment]], ink: Ink) -> list[Row]:
+def trim_rows(rows: Sequence[Sequence[Segment]], appearance: Appearance) -> list[Row]:
     """Return the rows without empty ones at either end; in ASCII mode, with drawing characters replaced."""
     visible = [[segment for segment in row if segment.text and not segment.control] for row in rows]
     while len(visible) > 1 and not row_text(visible[-1]).strip():
         visible.pop()
     while len(visible) > 1 and not row_text(visible[0]).strip():
         visible.pop(0)
-    if ink.is_ascii:
+    if appearance.is_ascii:
         visible = [[Segment(s.text.translate(_ASCII), s.style) for s in row] for row in visible]
     return visible or [[]]
 

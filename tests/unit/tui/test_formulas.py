@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.tui.transcript.formulas import convert_formula
-from eaglelocal.tui.transcript.markdown_rows import markdown_rows
-from eaglelocal.tui.transcript.text_rows import Ink, row_text
+from eaglelocal.tui.transcript.markdown_rows import render_markdown
+from eaglelocal.tui.transcript.text_rows import Appearance, row_text
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,14 @@ def test_what_can_be_a_line_of_text_is_one(written: str, shown: str) -> None:
     ],
 )
 def test_prices_and_code_stay_as_they_are(text: str, shown: str) -> None:
-    assert "\n".join(row_text(row).strip() for row in markdown_rows(text, 60, Ink())) == shown
+    assert "\n".join(row_text(row).strip() for row in render_markdown(text, 60, Appearance())) == shown
 
 
 def test_where_there_are_no_signs_formulas_stay() -> None:
-    for rows in (markdown_rows("$x^2$", 60, Ink(is_ascii=True)), markdown_rows("$x^2$", 60, Ink(), formulas=False)):
+    for rows in (
+        render_markdown("$x^2$", 60, Appearance(is_ascii=True)),
+        render_markdown("$x^2$", 60, Appearance(), formulas=False),
+    ):
         assert [row_text(row).strip() for row in rows] == ["$x^2$"]
 
 

@@ -56,7 +56,7 @@ def scene_of(reading: ServerReading, machine: MachineGauge | None = MACHINE) -> 
         (RESTARTING, "speculation: unknown, restarting"),
         (GONE, "speculation: unknown, disconnected"),
         (LLAMA, "speculation: not reported"),
-        (replace(busy(), drafting=DraftingState()), "speculation: drafts are reported, its state is not"),
+        (replace(busy(), drafting=DraftingState()), "speculation: state not reported, drafts are"),
     ],
 )
 def test_the_state_line_is_true(reading: ServerReading, said: str) -> None:
@@ -222,21 +222,21 @@ def test_cached_prompt_tokens_are_counted_apart_by_llama_server() -> None:
 
 @given(st.floats(-1, 2), st.integers(0, 60), st.sampled_from([UNICODE, ASCII]))
 def test_bars_have_their_width_and_grow(share: float, width: int, glyphs: Glyphs) -> None:
-    bar = glyphs.bar(share, width)
+    bar = glyphs.draw_bar(share, width)
     assert cell_len(bar) == width
-    assert bar.count(glyphs.full) <= glyphs.bar(min(share + 0.3, 1.0), width).count(glyphs.full)
+    assert bar.count(glyphs.full) <= glyphs.draw_bar(min(share + 0.3, 1.0), width).count(glyphs.full)
 
 
 @given(st.lists(st.none() | st.floats(0, 1e6), max_size=50), st.integers(0, 40), st.floats(0, 1e6))
 def test_sparklines_have_their_width(values: list[float | None], width: int, top: float) -> None:
-    assert cell_len(UNICODE.spark(values, width, top=top)) == width
+    assert cell_len(UNICODE.draw_sparkline(values, width, top=top)) == width
 
 
 @given(st.text("0123456789.-x ", max_size=8), st.sampled_from([UNICODE, ASCII]))
 def test_large_digits_are_three_even_rows(text: str, glyphs: Glyphs) -> None:
-    rows = glyphs.large(text)
+    rows = glyphs.draw_large(text)
     assert len({cell_len(row) for row in rows}) == 1
-    assert len({glyphs.large(digit) for digit in "0123456789-"}) == 11
+    assert len({glyphs.draw_large(digit) for digit in "0123456789-"}) == 11
 
 
 @given(st.text(max_size=30), st.integers(0, 20))

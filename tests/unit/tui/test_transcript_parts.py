@@ -22,9 +22,9 @@ from eaglelocal.tui.transcript.entries import (
     render_entry,
 )
 from eaglelocal.tui.transcript.live_answer import LiveAnswer
-from eaglelocal.tui.transcript.markdown_rows import block_lengths, markdown_rows
+from eaglelocal.tui.transcript.markdown_rows import block_lengths, render_markdown
 from eaglelocal.tui.transcript.row_positions import RowPositions
-from eaglelocal.tui.transcript.text_rows import Ink, plain_rows, row_text
+from eaglelocal.tui.transcript.text_rows import Appearance, render_plain, row_text
 
 DOCUMENT = (
     "# Title\n\nSome **bold** `code`, a [link](http://x.y) and <b>html</b>.\n\n- one\n- two\n\n  still two\n\n"
@@ -40,7 +40,7 @@ MARK = Style(underline=True)
 
 
 def texts(text: str, width: int = 40, *, is_ascii: bool = False) -> list[str]:
-    return [row_text(row).rstrip() for row in markdown_rows(text, width, Ink(is_ascii=is_ascii))]
+    return [row_text(row).rstrip() for row in render_markdown(text, width, Appearance(is_ascii=is_ascii))]
 
 
 # ---- rows
@@ -79,7 +79,7 @@ def test_what_is_written_stays_as_it_is_written(text: str, rows: list[str]) -> N
 @settings(deadline=None)
 @given(SCRAPS.map("\n".join), st.integers(4, 120))
 def test_rows_are_never_wider_than_the_screen(text: str, width: int) -> None:
-    for rows in (markdown_rows(text, width, Ink()), plain_rows(text, width, Ink())):
+    for rows in (render_markdown(text, width, Appearance()), render_plain(text, width, Appearance())):
         assert rows
         assert all(sum(segment.cell_length for segment in row) <= width for row in rows)
         assert not any(char < " " or "\x7f" <= char < "\xa0" for row in rows for char in row_text(row))
@@ -173,7 +173,7 @@ def marked(source: str, drafted: str) -> str:
     """The rendered characters that are marked, where all of `drafted` in the source was."""
     begin = source.index(drafted)
     mask = bytes(begin <= index < begin + len(drafted) for index in range(len(source)))
-    rows = mark_drafted(markdown_rows(source, 60, Ink()), source, mask, MARK)
+    rows = mark_drafted(render_markdown(source, 60, Appearance()), source, mask, MARK)
     return "".join(s.text for row in rows for s in row if s.style and s.style.underline and not s.style.link)
 
 
@@ -197,7 +197,7 @@ def test_marks_are_carried_over_markup(source: str, drafted: str, expected: str)
 @settings(deadline=None)
 def test_every_letter_of_plain_words_keeps_its_mark(text: str, data: st.DataObject) -> None:
     mask = bytes(data.draw(st.lists(st.booleans(), min_size=len(text), max_size=len(text))))
-    rows = mark_drafted(plain_rows(text, 20, Ink()), text, mask, MARK)
+    rows = mark_drafted(render_plain(text, 20, Appearance()), text, mask, MARK)
     shown = [(char, bool(s.style and s.style.underline)) for row in rows for s in row for char in s.text if char != " "]
     assert shown == [(char, bool(byte)) for char, byte in zip(text, mask, strict=True) if char != " "]
 
