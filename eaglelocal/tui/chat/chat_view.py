@@ -67,7 +67,7 @@ class ChatView:
     def draw(self, now: float) -> bool:
         """Draw what has changed since the last call. Return True while an answer or a task is running."""
         widgets = self._widgets
-        self._writer.draw()
+        self._writer.draw_answer()
         if not 0.0 <= now - self._framed_at < FIGURES_S:
             self._frame, self._framed_at = self.feed.make_frame(now, seconds=60), now
             if widgets.panel.display:
@@ -87,12 +87,12 @@ class ChatView:
         """Apply an event; `draw` shows what it changes."""
         match event:
             case QuestionSent(question, live):
-                self._writer.ask(question, live)
+                self._writer.add_question(question, live)
             case FirstTokensReceived():
-                self._writer.draw()
+                self._writer.draw_answer()
             case AnswerEnded(result, n_ctx, name):
                 self._conversation_name = name
-                self._writer.end(result, n_ctx)
+                self._writer.end_answer(result, n_ctx)
             case QuestionRemoved():
                 self._writer.remove_question()
             case NoteWritten(text):

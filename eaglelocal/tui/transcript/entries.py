@@ -84,23 +84,23 @@ def _make_turn_entries(turn: Turn) -> list[TranscriptEntry]:
 
 def split_answer(text: str) -> list[TranscriptEntry]:
     """Return a whole answer as one entry for each top-level block of Markdown."""
-    from eaglelocal.tui.transcript.markdown_rows import block_lengths  # too slow to import for the first screen
+    from eaglelocal.tui.transcript.markdown_rows import measure_blocks  # too slow to import for the first screen
 
     entries, at = [], 0
-    for length in filter(None, block_lengths(text)):
+    for length in filter(None, measure_blocks(text)):
         entries.append(TranscriptEntry(EntryKind.ANSWER, text[at : at + length]))
         at += length
     return entries
 
 
 # ---- renderers
-def _question(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+def _render_question(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     mark = Segment("> " if view.appearance.is_ascii else "❯ ", Style(color="cyan", bold=True))
     rows = render_plain(entry.text, width - 2, view.appearance, "bold")
     return [[mark if number == 0 else Segment("  "), *row] for number, row in enumerate(rows)]
 
 
-def _answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+def _render_answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     from eaglelocal.tui.transcript.markdown_rows import render_markdown
 
     rows = render_markdown(
@@ -109,7 +109,7 @@ def _answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row
     return mark_drafted(rows, entry.text, entry.mask, DRAFTED_STYLE) if view.marks_drafted else rows
 
 
-def _thought(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+def _render_thought(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     closed, opened = ("+", "-") if view.appearance.is_ascii else ("▸", "▾")
     words = len(entry.text.split())
     title = f"{opened if view.shows_thoughts else closed} thought, {words} {'word' if words == 1 else 'words'}"
@@ -120,31 +120,31 @@ def _thought(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Ro
     return [*head, *([Segment("  "), *row] for row in body)]
 
 
-def _note(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+def _render_note(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     """Render a message of the program, in ASCII mode without its Unicode signs."""
     text = entry.text.translate(ASCII_SIGNS) if view.appearance.is_ascii else entry.text
     return render_columns(text, width, view.appearance, "dim")
 
 
-def _figures(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+def _render_figures(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     """Render figures, with line breaks only between them."""
     first, *others = entry.text.split(SEPARATOR)
     lines = [first]
     for figure in others:
         is_fitting = cell_len(lines[-1] + SEPARATOR + figure) <= width
         lines = [*lines[:-1], lines[-1] + SEPARATOR + figure] if is_fitting else [*lines, figure]
-    return _note(replace(entry, text="\n".join(lines)), width, view)
+    return _render_note(replace(entry, text="\n".join(lines)), width, view)
 
 
-def _error(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+def _render_error(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     return render_plain(entry.text, width, view.appearance, "red")
 
 
 _RENDERERS = {
-    EntryKind.QUESTION: _question,
-    EntryKind.ANSWER: _answer,
-    EntryKind.THOUGHT: _thought,
-    EntryKind.FIGURES: _figures,
-    EntryKind.NOTE: _note,
-    EntryKind.ERROR: _error,
+    EntryKind.QUESTION: _render_question,
+    EntryKind.ANSWER: _render_answer,
+    EntryKind.THOUGHT: _render_thought,
+    EntryKind.FIGURES: _render_figures,
+    EntryKind.NOTE: _render_note,
+    EntryKind.ERROR: _render_error,
 }

@@ -78,7 +78,7 @@ class _FormulaReader:
         self._tokens = [token if token.strip() else " " for token in _TOKEN.findall(source)][::-1]
 
     def read(self, end: str = "") -> str:
-        """Return the text up to the closing bracket `end`, or of all tokens. Raises Unknown."""
+        """Return the text up to the closing bracket `end`, or of all tokens. Raises UnknownFormulaError."""
         text = ""
         while self._tokens:
             token = self._tokens.pop()
@@ -93,33 +93,33 @@ class _FormulaReader:
     def _convert(self, token: str) -> str:
         match token:
             case "^":
-                return _shift(self._argument(), SUPERSCRIPTS, "^")
+                return _shift(self._read_argument(), SUPERSCRIPTS, "^")
             case "_":
-                return _shift(self._argument(), SUBSCRIPTS, "_")
+                return _shift(self._read_argument(), SUBSCRIPTS, "_")
             case "{":
                 return self.read("}")
             case "}" | "&" | "#" | "$":
                 raise UnknownFormulaError
-        return self._command(token[1:]) if token[0] == "\\" else token
+        return self._convert_command(token[1:]) if token[0] == "\\" else token
 
-    def _command(self, name: str) -> str:
+    def _convert_command(self, name: str) -> str:
         if name in SIGNS:
             return SIGNS[name]
         if name in NAMES:
             return name + (" " if self._tokens and self._tokens[-1][-1].isalnum() else "")
         if name in FRACTIONS:
-            return f"{_bracket(self._argument())}/{_bracket(self._argument())}"
+            return f"{_bracket(self._read_argument())}/{_bracket(self._read_argument())}"
         if name == "sqrt":
-            root = {"": "√", "2": "√", "3": "∛", "4": "∜"}.get(self._option())
+            root = {"": "√", "2": "√", "3": "∛", "4": "∜"}.get(self._read_option())
             if root is not None:
-                return root + _bracket(self._argument())
-        if name == "mathbb" and (letter := BLACKBOARD.get(self._argument())):
+                return root + _bracket(self._read_argument())
+        if name == "mathbb" and (letter := BLACKBOARD.get(self._read_argument())):
             return letter
         if name in PLAIN:
-            return self._argument()
+            return self._read_argument()
         raise UnknownFormulaError
 
-    def _argument(self) -> str:
+    def _read_argument(self) -> str:
         """Return the text of the next token or of the group in braces."""
         while self._tokens and self._tokens[-1] == " ":
             self._tokens.pop()
@@ -127,7 +127,7 @@ class _FormulaReader:
             raise UnknownFormulaError
         return self._convert(self._tokens.pop())
 
-    def _option(self) -> str:
+    def _read_option(self) -> str:
         """Return the text in square brackets, "" if there are none."""
         if self._tokens and self._tokens[-1] == "[":
             self._tokens.pop()

@@ -60,9 +60,9 @@ class LiveAnswer:
         if num_whole == self._num_whole_chars:  # no line has been completed
             return []
         whole = self._text[:num_whole]
-        from eaglelocal.tui.transcript.markdown_rows import block_lengths
+        from eaglelocal.tui.transcript.markdown_rows import measure_blocks
 
-        finished = [entry for length in block_lengths(whole)[:-1] for entry in self._take_block(length)]
+        finished = [entry for length in measure_blocks(whole)[:-1] for entry in self._take_block(length)]
         self._num_whole_chars = self._text.rfind("\n") + 1
         return finished
 

@@ -87,7 +87,7 @@ def _cached_document(code_theme: str) -> _MarkdownDocument:
 
 def _make_document(text: str, code_theme: str, *, formulas: bool) -> _MarkdownDocument:
     document = copy.copy(_cached_document(code_theme))
-    document.parsed = _parser().parse(text, {FORMULAS: formulas})
+    document.parsed = _get_parser().parse(text, {FORMULAS: formulas})
     return document
 
 
@@ -97,16 +97,16 @@ def find_lexer(name: str) -> Lexer:
 
     Plugins are left out: each unknown name would search the disk for them, as `p` does while `python` is being written.
     """
-    return get_lexer_by_name(name) if name.lower() in _languages() else TextLexer()
+    return get_lexer_by_name(name) if name.lower() in _list_languages() else TextLexer()
 
 
 @lru_cache(maxsize=1)
-def _languages() -> frozenset[str]:
+def _list_languages() -> frozenset[str]:
     return frozenset(alias.lower() for _, aliases, _, _ in get_all_lexers(plugins=False) for alias in aliases)
 
 
 @lru_cache(maxsize=1)
-def _parser() -> MarkdownIt:
+def _get_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
     parser.inline.ruler.before("escape", "formula", _parse_formula)
     parser.core.ruler.push("line_ends", _keep_line_ends)
@@ -143,13 +143,13 @@ def render_markdown(text: str, width: int, appearance: Appearance, *, formulas: 
     return trim_rows(get_console().render_lines(document, options, pad=False), appearance)
 
 
-def block_lengths(text: str) -> list[int]:
+def measure_blocks(text: str) -> list[int]:
     """Return the lengths of a text's top-level blocks in characters, which add up to all of it.
 
     `Hello.\\n\\n- one` gives [8, 5]. In a growing text only the last block may still change.
     """
     lines = re.findall(r"[^\n]*\n|[^\n]+", text)
-    tokens = _parser().parse(text.replace("\r", " "))  # the parser would end a line there too
+    tokens = _get_parser().parse(text.replace("\r", " "))  # the parser would end a line there too
     begins = [token.map[0] for token in tokens if _begins_block(token) and token.map]
     edges = [0, *begins[1:], len(lines)]
     return [sum(map(len, lines[low:high])) for low, high in itertools.pairwise(edges)]

@@ -99,16 +99,16 @@ def _render_line(line: str, width: int, appearance: Appearance, style: str) -> l
 def trim_rows(rows: Sequence[Sequence[Segment]], appearance: Appearance) -> list[Row]:
     """Return the rows without empty ones at either end; in ASCII mode, with drawing characters replaced."""
     visible = [[segment for segment in row if segment.text and not segment.control] for row in rows]
-    while len(visible) > 1 and not row_text(visible[-1]).strip():
+    while len(visible) > 1 and not join_row(visible[-1]).strip():
         visible.pop()
-    while len(visible) > 1 and not row_text(visible[0]).strip():
+    while len(visible) > 1 and not join_row(visible[0]).strip():
         visible.pop(0)
     if appearance.is_ascii:
         visible = [[Segment(s.text.translate(_ASCII), s.style) for s in row] for row in visible]
     return visible or [[]]
 
 
-def row_text(row: Row) -> str:
+def join_row(row: Row) -> str:
     return "".join(segment.text for segment in row)
 
 

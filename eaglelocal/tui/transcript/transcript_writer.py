@@ -33,7 +33,7 @@ class TranscriptWriter:
         self._add(make_error_entry(error))
 
     # ---- question and answer
-    def ask(self, question: str, live: LiveAnswer) -> None:
+    def add_question(self, question: str, live: LiveAnswer) -> None:
         """Add a question, whose answer grows in `live` from here on."""
         self._live = live
         self._tail = len(self._transcript)  # an answer that failed at once has not set it
@@ -41,16 +41,16 @@ class TranscriptWriter:
         self._add(TranscriptEntry(EntryKind.QUESTION, question))
         self._transcript.set_growing(True)
 
-    def draw(self) -> None:
+    def draw_answer(self) -> None:
         """Show what has arrived of the answer since the last call."""
         if self._live.has_pieces:
             finished, growing = self._live.advance()
             self._transcript.replace_from(self._tail, [*finished, *growing])
             self._tail += len(finished)
 
-    def end(self, result: AskResult, n_ctx: int) -> None:
+    def end_answer(self, result: AskResult, n_ctx: int) -> None:
         """Finish the answer, complete or not, with its figures or its error. n_ctx: tokens of the context."""
-        self.draw()
+        self.draw_answer()
         self._tail = len(self._transcript)
         self._transcript.set_growing(False)
         outcome = result.outcome

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.tui.transcript.formulas import convert_formula
 from eaglelocal.tui.transcript.markdown_rows import render_markdown
-from eaglelocal.tui.transcript.text_rows import Appearance, row_text
+from eaglelocal.tui.transcript.text_rows import Appearance, join_row
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_can_be_a_line_of_text_is_one(written: str, shown: str) -> None:
     ],
 )
 def test_prices_and_code_stay_as_they_are(text: str, shown: str) -> None:
-    assert "\n".join(row_text(row).strip() for row in render_markdown(text, 60, Appearance())) == shown
+    assert "\n".join(join_row(row).strip() for row in render_markdown(text, 60, Appearance())) == shown
 
 
 def test_where_there_are_no_signs_formulas_stay() -> None:
@@ -71,7 +71,7 @@ def test_where_there_are_no_signs_formulas_stay() -> None:
         render_markdown("$x^2$", 60, Appearance(is_ascii=True)),
         render_markdown("$x^2$", 60, Appearance(), formulas=False),
     ):
-        assert [row_text(row).strip() for row in rows] == ["$x^2$"]
+        assert [join_row(row).strip() for row in rows] == ["$x^2$"]
 
 
 @given(st.lists(st.sampled_from(["\\", "frac", "{", "}", "^", "_", "a", " ", "[", "]", "sqrt", "\n", "&", "é"])))

@@ -22,9 +22,9 @@ from eaglelocal.tui.transcript.entries import (
     render_entry,
 )
 from eaglelocal.tui.transcript.live_answer import LiveAnswer
-from eaglelocal.tui.transcript.markdown_rows import block_lengths, render_markdown
+from eaglelocal.tui.transcript.markdown_rows import measure_blocks, render_markdown
 from eaglelocal.tui.transcript.row_positions import RowPositions
-from eaglelocal.tui.transcript.text_rows import Appearance, render_plain, row_text
+from eaglelocal.tui.transcript.text_rows import Appearance, join_row, render_plain
 
 DOCUMENT = (
     "# Title\n\nSome **bold** `code`, a [link](http://x.y) and <b>html</b>.\n\n- one\n- two\n\n  still two\n\n"
@@ -40,7 +40,7 @@ MARK = Style(underline=True)
 
 
 def texts(text: str, width: int = 40, *, is_ascii: bool = False) -> list[str]:
-    return [row_text(row).rstrip() for row in render_markdown(text, width, Appearance(is_ascii=is_ascii))]
+    return [join_row(row).rstrip() for row in render_markdown(text, width, Appearance(is_ascii=is_ascii))]
 
 
 # ---- rows
@@ -82,7 +82,7 @@ def test_rows_are_never_wider_than_the_screen(text: str, width: int) -> None:
     for rows in (render_markdown(text, width, Appearance()), render_plain(text, width, Appearance())):
         assert rows
         assert all(sum(segment.cell_length for segment in row) <= width for row in rows)
-        assert not any(char < " " or "\x7f" <= char < "\xa0" for row in rows for char in row_text(row))
+        assert not any(char < " " or "\x7f" <= char < "\xa0" for row in rows for char in join_row(row))
 
 
 def test_ascii_rows_keep_what_was_said() -> None:
@@ -92,7 +92,7 @@ def test_ascii_rows_keep_what_was_said() -> None:
 
 def shown(kind: EntryKind, text: str, width: int) -> list[str]:
     return [
-        row_text(row).rstrip()
+        join_row(row).rstrip()
         for row in render_entry(TranscriptEntry(kind, text, has_gap=False), width, RenderOptions())
     ]
 
@@ -123,7 +123,7 @@ def test_what_is_wrapped_of_a_second_column_stays_in_it() -> None:
 @settings(deadline=None)
 @given(SCRAPS.map("\n".join))
 def test_blocks_are_the_text(text: str) -> None:
-    assert sum(block_lengths(text)) == len(text)
+    assert sum(measure_blocks(text)) == len(text)
 
 
 @settings(deadline=None)
@@ -132,8 +132,8 @@ def test_a_finished_block_stays_as_it_is(text: str, data: st.DataObject) -> None
     """What stands when some lines of a text are there, stands in the whole text too."""
     ends = [index + 1 for index, char in enumerate(text) if char == "\n"]
     cut = data.draw(st.sampled_from([0, *ends]))
-    standing = block_lengths(text[:cut])[:-1]
-    assert standing == block_lengths(text)[: len(standing)]
+    standing = measure_blocks(text[:cut])[:-1]
+    assert standing == measure_blocks(text)[: len(standing)]
 
 
 @settings(deadline=None)
