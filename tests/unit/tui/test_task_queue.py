@@ -1,4 +1,4 @@
-"""Tasks and the controller: one after another, nothing lost, nothing left running."""
+"""The task queue and the chat controller: tasks run in order, none is lost, and none is left running."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PATIENCE_S = 20.0
 
 def test_tasks_run_in_order_and_failures_are_told() -> None:
     done: list[str] = []
-    told: queue.Queue[EagleLocalError] = queue.Queue()
-    tasks = TaskQueue(told.put)
+    events: queue.Queue[EagleLocalError] = queue.Queue()
+    tasks = TaskQueue(events.put)
 
     def fails() -> None:
         raise UsageError("no")
@@ -42,8 +42,8 @@ def test_tasks_run_in_order_and_failures_are_told() -> None:
     tasks.send(breaks)
     tasks.send(lambda: done.append("two"))
     tasks.start()
-    assert told.get(timeout=PATIENCE_S).message == "no"
-    assert "this is a bug: ZeroDivisionError: oh" in told.get(timeout=PATIENCE_S).message
+    assert events.get(timeout=PATIENCE_S).message == "no"
+    assert "this is a bug: ZeroDivisionError: oh" in events.get(timeout=PATIENCE_S).message
     wait_until(lambda: done == ["one", "two"] and not tasks.is_busy, "both tasks")
     assert tasks.close(PATIENCE_S)
 
@@ -62,7 +62,7 @@ def test_what_has_not_begun_can_be_taken_back() -> None:
     assert tasks.close(PATIENCE_S)
 
 
-class ControllerRig:
+class ControllerHarness:
     def __init__(self, folder: Path, *scripts: Script) -> None:
         self.events: queue.Queue[ChatEvent] = queue.Queue()
         self.client = ScriptedClient(scripts)
@@ -85,51 +85,51 @@ class ControllerRig:
 
 def test_each_answer_grows_in_its_own_place(tmp_path: Path) -> None:
     """The next question may begin before anybody has looked at the last answer."""
-    rig = ControllerRig(tmp_path, says("first"), says("second"))
-    rig.controller.ask("one")
-    rig.controller.ask("two")
+    harness = ControllerHarness(tmp_path, says("first"), says("second"))
+    harness.controller.ask("one")
+    harness.controller.ask("two")
     lives = []
     for _ in range(2):
-        asking = rig.next(QuestionSent)
+        asking = harness.next(QuestionSent)
         assert isinstance(asking, QuestionSent)
         lives.append(asking.live)
-        rig.next(AnswerEnded)
+        harness.next(AnswerEnded)
     said = [[entry.text for entry in chain(*live.advance())] for live in lives]
     assert said == [["first"], ["second"]]
-    rig.controller.close()
+    harness.controller.close()
 
 
 def test_closing_ends_an_answer_that_hangs(tmp_path: Path) -> None:
-    rig = ControllerRig(tmp_path, Script(("half",), hangs=True))
-    rig.controller.ask("one")
-    rig.next(QuestionSent)
-    rig.controller.close()
-    assert rig.client.num_closed
-    assert not rig.client.busy
+    harness = ControllerHarness(tmp_path, Script(("half",), hangs=True))
+    harness.controller.ask("one")
+    harness.next(QuestionSent)
+    harness.controller.close()
+    assert harness.client.num_closed
+    assert not harness.client.busy
 
 
 def test_a_mistyped_command_changes_nothing(tmp_path: Path) -> None:
-    rig = ControllerRig(tmp_path, says("x"))
-    rig.controller.run_command("/spek 3")
-    wrong = rig.next(TaskFailed)
-    assert isinstance(wrong, TaskFailed)
-    assert wrong.error.hint.startswith("/spec")
-    rig.controller.close()
+    harness = ControllerHarness(tmp_path, says("x"))
+    harness.controller.run_command("/spek 3")
+    failure = harness.next(TaskFailed)
+    assert isinstance(failure, TaskFailed)
+    assert failure.error.hint.startswith("/spec")
+    harness.controller.close()
 
 
 @pytest.mark.parametrize(("is_server", "is_counted"), [(True, False), (False, True)])
 def test_steps_of_a_server_of_ours_are_not_taken_for_tokens(tmp_path: Path, is_server: bool, is_counted: bool) -> None:
-    client, told, feed = ScriptedClient((says("a b c d"),)), queue.Queue[ChatEvent](), Feed(by_events=True)
+    client, events, feed = ScriptedClient((says("a b c d"),)), queue.Queue[ChatEvent](), Feed(by_events=True)
     plan = scripted_plan("m")
     model = ActiveModel(client, None if is_server else plan, client.info)
 
     def opened(output: MessageOutput, choice: ModelChoice) -> Session:
         return Session(ModelLoader(lambda choice: plan, lambda plan: model), model, SamplingParams())
 
-    controller = ChatController(opened, told.put, feed, tmp_path, saves=False)
+    controller = ChatController(opened, events.put, feed, tmp_path, saves=False)
     controller.start()
     controller.ask("one")
-    while not isinstance(told.get(timeout=PATIENCE_S), AnswerEnded):
+    while not isinstance(events.get(timeout=PATIENCE_S), AnswerEnded):
         pass
     assert (feed.make_frame(time.monotonic()).tok_s is not None) is is_counted
     controller.close()
