@@ -39,7 +39,7 @@ def fed(app: Monitor, watch: FedWatch, readings: list[ServerReading]) -> Callabl
         await pilot.pause(0.4)  # the machine's figures are read aside
         for i, reading in enumerate(readings):
             app.feed.add_reading(reading, NOW + i)
-        app._scene = replace(app._scene, frame=app.feed.make_frame(NOW + len(readings)))
+        app._snapshot = replace(app._snapshot, frame=app.feed.make_frame(NOW + len(readings)))
         app._draw()
         await pilot.pause()
 
