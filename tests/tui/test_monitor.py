@@ -276,7 +276,7 @@ def test_the_user_s_own_keys() -> None:
 
 
 def test_keys_of_actions_that_there_are_not_are_an_error() -> None:
-    with pytest.raises(UsageError, match="no action 'paus'") as raised:
+    with pytest.raises(UsageError, match="unknown action 'paus'") as raised:
         check_display_options(DisplayOptions(keys=(("paus", "p"),)))
     assert "pause" in raised.value.hint
 

@@ -72,7 +72,7 @@ def format_load(reading: ServerReading | None, width: int) -> Line:
         ("KV", format_percent(compute_kv_share(reading))),
         ("restarts", format_count(reading.restarts)),
         ("drafting", reading.drafting.setting or UNKNOWN),
-        ("engine's memory", _format_bytes(reading.memory_bytes)),
+        ("engine memory", _format_bytes(reading.memory_bytes)),
         *([("swapped chats", _format_bytes(reading.swapped_bytes))] if reading.swapped_bytes else []),
     ]
     return _join_pairs(pairs, width)

@@ -106,7 +106,7 @@ def test_the_gpu_is_told_with_units() -> None:
 def test_conversations_in_main_memory_are_told_where_there_are_some() -> None:
     assert "swapped chats" not in format_snapshot(scene_of(busy()), 140, UNICODE)
     waiting = replace(busy(), memory_bytes=6 * 2**30, swapped_bytes=300.0 * 2**20)
-    assert "engine's memory 6.0 GiB  swapped chats 300 MiB" in format_snapshot(scene_of(waiting), 140, UNICODE)
+    assert "engine memory 6.0 GiB  swapped chats 300 MiB" in format_snapshot(scene_of(waiting), 140, UNICODE)
 
 
 def test_what_is_not_told_is_a_dash() -> None:
