@@ -14,19 +14,20 @@ OnTick = Callable[[float], bool]  # takes the time (monotonic seconds), returns 
 
 
 class RedrawTimer:
-    """A timer that ticks on the screen's thread for as long as its owner lives.
-
-    self.timer = RedrawTimer(self, self.draw)   # in on_mount
-    """
+    """A timer that ticks on the screen's thread, from `start` on for as long as its owner lives."""
 
     def __init__(self, owner: MessagePump, on_tick: OnTick) -> None:
         self._owner, self._on_tick, self._frame_rate = owner, on_tick, FrameRate()
         self._is_paused = False
+        self._cpu_s, self._due_at = 0.0, 0.0
+
+    def start(self) -> None:
+        """Tick now, and from then on as the frame rate says."""
         self._cpu_s, self._due_at = time.thread_time(), time.monotonic()
         self._tick()
 
-    def pause(self, is_paused: bool) -> None:
-        """Stop drawing, so that what is shown stays, or start again."""
+    def set_paused(self, is_paused: bool) -> None:
+        """Stop drawing, so that the screen stays as it is, or go on."""
         self._is_paused = is_paused
 
     def _tick(self) -> None:

@@ -34,8 +34,7 @@ def fed(app: Monitor, watch: FedWatch, readings: list[ServerReading]) -> Callabl
     """The readings, as of a moment that is always the same."""
 
     async def run(pilot: Pilot[object]) -> None:
-        assert app._ticker is not None
-        app._ticker.pause(True)
+        app._redraw_timer.set_paused(True)
         await pilot.pause(0.4)  # the machine's figures are read aside
         for i, reading in enumerate(readings):
             app.feed.add_reading(reading, NOW + i)

@@ -142,7 +142,7 @@ class ChatApp(EagleApp[int]):
         self._restyle()
         self._body.adapt_to(self.size)
         self.prompt.focus()
-        RedrawTimer(self, self.view.draw)
+        RedrawTimer(self, self.view.draw).start()
         self.controller.start()
         self.call_after_refresh(_warm_up)
 

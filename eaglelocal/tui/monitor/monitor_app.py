@@ -113,7 +113,7 @@ class Monitor(EagleApp[Outcome]):
             machine=None,
             is_local=read_machine is not None,
         )
-        self._ticker: RedrawTimer | None = None
+        self._redraw_timer = RedrawTimer(self, self._tick)
 
     def compose(self) -> ComposeResult:
         yield LinesWidget(id="head")
@@ -126,7 +126,7 @@ class Monitor(EagleApp[Outcome]):
     def on_mount(self) -> None:
         self.query_one(RequestTable).focus()
         self._watch.start()
-        self._ticker = RedrawTimer(self, self._tick)
+        self._redraw_timer.start()
 
     async def on_unmount(self) -> None:
         await asyncio.to_thread(self._watch.close)  # close may wait for the server, which may run in this very loop
@@ -170,8 +170,7 @@ class Monitor(EagleApp[Outcome]):
     def action_pause(self) -> None:
         is_paused = not self._snapshot.is_paused
         self._snapshot = replace(self._snapshot, is_paused=is_paused)
-        if self._ticker is not None:
-            self._ticker.pause(is_paused)
+        self._redraw_timer.set_paused(is_paused)
         self._draw()
 
     def action_sort(self) -> None:
