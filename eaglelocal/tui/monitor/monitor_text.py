@@ -146,8 +146,8 @@ def format_table(
         return [format_titles(width, view, glyphs), fit_line(make_line((why, "quiet")), width)][:height]
     rows = arrange_rows(reading.requests, reading.recent, view)
     num_shown = max(height - 1, 0)
-    at = next((i for i, row in enumerate(rows) if row.id == selected_id), 0)
-    first = find_first_row(len(rows), at, num_shown)
+    selected = next((i for i, row in enumerate(rows) if row.id == selected_id), 0)
+    first = find_first_row(len(rows), selected, num_shown)
     shown = [format_row(row, width, is_selected=row.id == selected_id) for row in rows[first : first + num_shown]]
     if not rows:
         text = "no request matches the filter" if view.filter else "no request is running"
@@ -155,9 +155,9 @@ def format_table(
     return [format_titles(width, view, glyphs), *shown][:height]
 
 
-def find_first_row(num_rows: int, at: int, height: int) -> int:
-    """Return the index of the first row to show, so that the one at `at` is among `height` rows."""
-    return max(min(at - height + 1, num_rows - height), 0) if at >= height else 0
+def find_first_row(num_rows: int, selected: int, height: int) -> int:
+    """Return the index of the first row to show, so that the row `selected` is among `height` rows."""
+    return max(min(selected - height + 1, num_rows - height), 0) if selected >= height else 0
 
 
 def _join_pairs(pairs: list[tuple[str, str]], width: int) -> Line:

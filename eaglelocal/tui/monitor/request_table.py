@@ -65,8 +65,8 @@ class RequestTable(LinesWidget, can_focus=True):
     def action_move(self, by: int) -> None:
         rows = self.rows
         if rows:
-            at = min(max(self._selected_index(rows) + by, 0), len(rows) - 1)
-            self._selected_id = rows[at].id
+            index = min(max(self._selected_index(rows) + by, 0), len(rows) - 1)
+            self._selected_id = rows[index].id
             self._show_rows()
 
     def on_resize(self) -> None:
@@ -84,9 +84,9 @@ class RequestTable(LinesWidget, can_focus=True):
             self._click_title(event.x)
             return
         rows = self.rows
-        at = find_first_row(len(rows), self._selected_index(rows), self.size.height - 1) + event.y - 1
-        if at < len(rows):
-            self._selected_id = rows[at].id
+        index = find_first_row(len(rows), self._selected_index(rows), self.size.height - 1) + event.y - 1
+        if index < len(rows):
+            self._selected_id = rows[index].id
             self._show_rows()
 
     def _click_title(self, x: int) -> None:

@@ -35,8 +35,8 @@ class TableView:
 
     def with_next_sort(self, columns: Sequence[Column]) -> TableView:
         titles = ["", *(column.title for column in columns)]
-        at = titles.index(self.sort) if self.sort in titles else 0
-        return TableView(titles[(at + 1) % len(titles)], self.is_reversed, self.filter)
+        index = titles.index(self.sort) if self.sort in titles else 0
+        return TableView(titles[(index + 1) % len(titles)], self.is_reversed, self.filter)
 
 
 def format_figure(value: float | None, digits: int = 1) -> str:

@@ -1,7 +1,7 @@
 """Fill the desktop's clipboard by running its clipboard program.
 
 The chat screen asks the terminal as well, but many terminals ignore that. Over ssh this machine's clipboard is not the
-user's, so the terminal alone is asked.
+user's, so only the terminal is asked.
 """
 
 from __future__ import annotations

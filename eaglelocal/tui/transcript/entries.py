@@ -86,10 +86,10 @@ def split_answer(text: str) -> list[TranscriptEntry]:
     """Return a whole answer as one entry for each top-level block of Markdown."""
     from eaglelocal.tui.transcript.markdown_rows import measure_blocks  # too slow to import for the first screen
 
-    entries, at = [], 0
+    entries, begin = [], 0
     for length in filter(None, measure_blocks(text)):
-        entries.append(TranscriptEntry(EntryKind.ANSWER, text[at : at + length]))
-        at += length
+        entries.append(TranscriptEntry(EntryKind.ANSWER, text[begin : begin + length]))
+        begin += length
     return entries
 
 
