@@ -12,22 +12,22 @@ from eaglelocal.tui.display_options import DisplayOptions, check_keys
 
 CHAT_KEYS: Mapping[str, str] = MappingProxyType(
     {
-        "enter": "sends; alt+enter, shift+enter, ctrl+j, or \\ before enter, begins a new line",
+        "enter": "sends; alt+enter, shift+enter, ctrl+j or \\ and enter: a new line",
         "escape": "stops the answer, or takes back waiting questions",
         "up, down": "show earlier questions, on the first and last line",
         "page up, page down": "scroll the conversation; ctrl+end goes to its end",
         "tab": "completes a command",
-        "ctrl+r": "finds an earlier question by its words",
+        "ctrl+r": "finds an earlier question",
         "f6, f3": "ask the last question again; edit it first",
         "ctrl+n, ctrl+o": "begin a new conversation; open a saved one",
-        "f4, f5": "change the system message and sampling; the model and draft",
-        "f2": "shows or hides the speculation panel",
-        "f9": "marks the text that was drafted and accepted",
+        "f4, f5": "change system message and sampling; model and draft",
+        "f2": "shows or hides the panel",
+        "f9": "marks drafted text",
         "ctrl+t": "unfolds or folds thoughts",
-        "f8, ctrl+c": "copy the last answer; the text selected with the mouse",
+        "f8, ctrl+c": "copy the last answer; the selected text",
         "ctrl+g": "edits the question in $EDITOR",
-        "ctrl+z, ctrl+_": "go back to the shell (fg returns); undo typing",
-        "ctrl+p": "finds every command by its name",
+        "ctrl+z, ctrl+_": "go to the shell (fg returns); undo typing",
+        "ctrl+p": "finds commands by name",
         "ctrl+q, ctrl+d": "leave",
     }
 )
