@@ -45,7 +45,7 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_CACHE", str(tmp_path_factory.mktemp("hub")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        patch.setattr("eaglelocal.tui.clipboard.PROGRAMS", ())
+        patch.setattr("eaglelocal.tui.terminal.clipboard.PROGRAMS", ())
         copies = tmp_path_factory.mktemp("copies")  # `rm` tidies up there
         patch.setattr(locations, "light_heads_dir", lambda: copies)
         yield

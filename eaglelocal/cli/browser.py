@@ -91,10 +91,10 @@ def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output)
     """
     from eaglelocal.client.servers.connection import KeepAliveConnection
     from eaglelocal.server.access import Access, check_bind, key_warnings, parse_host_names, read_keys
-    from eaglelocal.tui.display_options import display_options
+    from eaglelocal.tui.display_options import make_display_options
     from eaglelocal.tui.key_bindings import check_display_options
 
-    check_display_options(display_options(settings))
+    check_display_options(make_display_options(settings))
     watched_url = KeepAliveConnection(url).url
     key_file = Path(settings.api_key_file).expanduser() if settings.api_key_file else None
     keys = read_keys(key_file, os.environ)

@@ -121,14 +121,15 @@ def has_screen(output: Output) -> bool:
 
 def show_screen(settings: Settings, pictures: Pictures, *, keeps: bool, tint: bool) -> int:
     """Run the chat screen until the user leaves; it appears before the model is loaded. Returns the exit code."""
-    from eaglelocal.tui.chat_app import ChatApp, ChatPlaces, run_chat
-    from eaglelocal.tui.display_options import display_options
+    from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths, run_chat
+    from eaglelocal.tui.display_options import make_display_options
     from eaglelocal.tui.key_bindings import check_display_options
 
-    look = display_options(settings)
+    look = make_display_options(settings)
     check_display_options(look)
-    places = ChatPlaces(conversations=locations.conversations_dir(), history=locations.question_history_file())
-    return run_chat(ChatApp(partial(open_session, settings, pictures=pictures), places, look, keeps=keeps, tint=tint))
+    paths = ChatPaths(conversations=locations.conversations_dir(), history=locations.question_history_file())
+    open_chat = partial(open_session, settings, pictures=pictures)
+    return run_chat(ChatApp(open_chat, paths, look, saves=keeps, marks_drafted=tint))
 
 
 def question_of(prompt: str | None, output: Output, *, as_json: bool) -> str | None:

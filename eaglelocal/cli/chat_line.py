@@ -23,7 +23,7 @@ from eaglelocal.conversation.session import Session
 from eaglelocal.conversation.slash_actions import ActionContext, LeaveChat, copy_message, refuse_to_copy, run_command
 from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse_command
 from eaglelocal.errors import TRACEBACK_VARIABLE, EagleLocalError, bug_error
-from eaglelocal.tui import clipboard
+from eaglelocal.tui.terminal import clipboard
 
 INTERRUPTED = 130
 HUNG_UP = 128 + signal.SIGHUP
@@ -131,7 +131,7 @@ def keep_talk(desk: ActionContext) -> None:
 
 def copy_to_desktop(text: str, output: Output) -> None:
     """Copy a text to the clipboard and confirm it. Raises UsageError if no clipboard program is found."""
-    if not clipboard.fill(text):
+    if not clipboard.copy_text(text):
         refuse_to_copy(text)
     output.message(copy_message(text))
 

@@ -17,11 +17,11 @@ from eaglelocal.cli.output import Output
 from eaglelocal.cli.tail_stream import TailStream
 from eaglelocal.errors import TRACEBACK_VARIABLE
 from eaglelocal.settings import Settings
-from eaglelocal.tui.log_tail import LogTail
+from eaglelocal.tui.monitor.log_tail import LogTail
 
 if TYPE_CHECKING:
     from eaglelocal.client.running_servers import RunningServer
-    from eaglelocal.tui.monitor import Monitor, OpenWatch, Outcome
+    from eaglelocal.tui.monitor.monitor_app import Monitor, OpenWatch, Outcome
 
 _log = logging.getLogger("eaglelocal.server")
 
@@ -41,10 +41,10 @@ class ServeScreen:
 
     def __init__(self, settings: Settings) -> None:
         """Read the look and the key bindings. Raises UsageError if a key is bound to an unknown action."""
-        from eaglelocal.tui.display_options import display_options
+        from eaglelocal.tui.display_options import make_display_options
         from eaglelocal.tui.key_bindings import check_display_options
 
-        self._look = display_options(settings)
+        self._look = make_display_options(settings)
         check_display_options(self._look)
         self._stream = TailStream(sys.stderr, LogTail())
 
@@ -58,7 +58,7 @@ class ServeScreen:
         Then either send SIGINT to this process, so that the server ends, or await `afterwards` while it continues.
         """
         from eaglelocal.probe.load_gauges import GaugeWatch
-        from eaglelocal.tui.monitor import Monitor
+        from eaglelocal.tui.monitor.monitor_app import Monitor
 
         gauges = GaugeWatch()
         monitor = Monitor(

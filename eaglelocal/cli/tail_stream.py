@@ -6,7 +6,7 @@ import re
 import threading
 from typing import TextIO
 
-from eaglelocal.tui.log_tail import LogTail
+from eaglelocal.tui.monitor.log_tail import LogTail
 
 SAID_AGAIN = 12  # most lines of the time under the screen that release() writes
 _LOOKS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -18,8 +18,8 @@ from eaglelocal.settings import Settings
 if TYPE_CHECKING:
     from eaglelocal.client.server_reading import ServerReading
     from eaglelocal.client.servers.server_watch import ServerWatch
-    from eaglelocal.tui.feed import Feed
-    from eaglelocal.tui.monitor_text import Scene
+    from eaglelocal.tui.monitor.monitor_text import MonitorSnapshot
+    from eaglelocal.tui.panel.feed import Feed
 
 BETWEEN_S = 1.0  # between the two readings of --once and --json, which give the rates
 DEFAULT_WIDTH = 80
@@ -63,7 +63,7 @@ def top(
         return watch_in_browser(where, api_key, settings, output)
     if not output.is_terminal:
         raise UsageError("stdout is no terminal", hint="`eaglelocal top --once` prints one frame, --json an object")
-    from eaglelocal.tui.run_monitor import watch_server
+    from eaglelocal.tui.monitor.run_monitor import watch_server
 
     return watch_server(where, api_key, settings)
 
@@ -82,36 +82,36 @@ def address_here() -> str:
 # ---- one frame
 def look_once(url: str, api_key: str, settings: Settings, output: Output, *, as_json: bool) -> None:
     from eaglelocal.client.servers.server_watch import ServerWatch
-    from eaglelocal.tui.display_options import display_options
-    from eaglelocal.tui.monitor_text import frame_text
+    from eaglelocal.tui.display_options import make_display_options
+    from eaglelocal.tui.monitor.monitor_text import format_snapshot
 
     watch = ServerWatch(url, ignored, api_key=api_key)
     scene = scene_of(watch)
     if as_json:
         output.object(scene_object(scene))
     else:
-        output.data(frame_text(scene, output.width, display_options(settings).glyphs))
+        output.data(format_snapshot(scene, output.width, make_display_options(settings).glyphs))
 
 
-def scene_of(watch: ServerWatch) -> Scene:
+def scene_of(watch: ServerWatch) -> MonitorSnapshot:
     """Read the server twice, BETWEEN_S apart, and return the monitor's contents.
 
     Raises EngineError if it does not answer.
     """
     from eaglelocal.probe.load_gauges import GaugeWatch
-    from eaglelocal.tui.feed import Feed
-    from eaglelocal.tui.monitor_text import Scene
-    from eaglelocal.tui.run_monitor import is_local
+    from eaglelocal.tui.monitor.monitor_text import MonitorSnapshot
+    from eaglelocal.tui.monitor.run_monitor import is_local
+    from eaglelocal.tui.panel.feed import Feed
 
     gauges = GaugeWatch() if is_local(watch.url) else None
     feed = Feed()
     read_into(feed, watch)
     time.sleep(BETWEEN_S)
     read_into(feed, watch)
-    frame, machine = feed.frame(time.monotonic(), seconds=0), gauges.latest() if gauges is not None else None
+    frame, machine = feed.make_frame(time.monotonic(), seconds=0), gauges.latest() if gauges is not None else None
     if gauges is not None:
         gauges.close()
-    return Scene(url=watch.url, frame=frame, machine=machine, is_local=gauges is not None)
+    return MonitorSnapshot(url=watch.url, frame=frame, machine=machine, is_local=gauges is not None)
 
 
 def read_into(feed: Feed, watch: ServerWatch) -> None:
@@ -120,10 +120,10 @@ def read_into(feed: Feed, watch: ServerWatch) -> None:
     reading = watch.read()
     if reading.state == DISCONNECTED:
         raise EngineError(reading.detail, hint="is the server running, and this its address?")
-    feed.read(reading, time.monotonic())
+    feed.add_reading(reading, time.monotonic())
 
 
-def scene_object(scene: Scene) -> dict[str, object]:
+def scene_object(scene: MonitorSnapshot) -> dict[str, object]:
     """Return the JSON object of --json; absent figures are null."""
     frame, reading = scene.frame, scene.frame.reading
     return {

@@ -25,7 +25,7 @@ class Glyphs:
     down: str
     digits: dict[str, tuple[str, str, str]] = field(repr=False)
 
-    def bar(self, share: float, width: int) -> str:
+    def draw_bar(self, share: float, width: int) -> str:
         """Return a bar of `width` cells, filled from the left by `share` (0 to 1)."""
         share = min(max(share, 0.0), 1.0)
         steps = round(share * width * (len(self.parts) + 1))
@@ -33,7 +33,7 @@ class Glyphs:
         drawn = self.full * whole + (self.parts[part - 1] if part else "")
         return drawn + self.empty * (width - len(drawn))
 
-    def spark(self, values: Sequence[float | None], width: int, *, top: float) -> str:
+    def draw_sparkline(self, values: Sequence[float | None], width: int, *, top: float) -> str:
         """Return a sparkline of the last `width` values, newest rightmost, `top` the highest level; None is a gap."""
         shown = values[-width:] if width > 0 else ()
         return "".join(self._level(value, top) for value in shown).rjust(width)
@@ -44,14 +44,14 @@ class Glyphs:
         share = min(max(value / top, 0.0), 1.0) if top > 0 else 0.0
         return self.levels[round(share * (len(self.levels) - 1))]
 
-    def large(self, text: str) -> tuple[str, str, str]:
+    def draw_large(self, text: str) -> tuple[str, str, str]:
         """Return the text in large digits, as three rows."""
         rows = zip(*(self.digits.get(char, (" ", " ", char)) for char in text), strict=True)
         joined = [" ".join(row) for row in rows]
         return (joined[0], joined[1], joined[2]) if joined else ("", "", "")
 
 
-def digits_of(*rows: str) -> dict[str, tuple[str, str, str]]:
+def parse_digits(*rows: str) -> dict[str, tuple[str, str, str]]:
     """Return a font from three rows with ten digits and a dash, each three cells wide with one between."""
     marks = {
         char: (rows[0][i : i + 3], rows[1][i : i + 3], rows[2][i : i + 3])
@@ -71,7 +71,7 @@ UNICODE = Glyphs(
     degrees="°C",
     up="▲",
     down="▼",
-    digits=digits_of(
+    digits=parse_digits(
         "┏━┓  ╻  ╺━┓ ╺━┓ ╻ ╻ ┏━╸ ┏━╸ ╺━┓ ┏━┓ ┏━┓    ",
         "┃ ┃  ┃  ┏━┛  ━┫ ┗━┫ ┗━┓ ┣━┓   ┃ ┣━┫ ┗━┫ ╺━╸",
         "┗━┛  ╹  ┗━╸ ╺━┛   ╹ ╺━┛ ┗━┛   ╹ ┗━┛ ╺━┛    ",
@@ -88,7 +88,7 @@ ASCII = Glyphs(
     degrees="C",
     up="^",
     down="v",
-    digits=digits_of(
+    digits=parse_digits(
         " _       _   _       _   _   _   _   _     ",
         "| |   |  _|  _| |_| |_  |_    | |_| |_|  _ ",
         "|_|   | |_   _|   |  _| |_|   | |_|  _|    ",

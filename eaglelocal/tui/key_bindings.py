@@ -1,6 +1,6 @@
 """The actions that users may bind to keys of their own, on any screen, and the chat's keys as /help lists them.
 
-Each screen defines its bindings. Loads no Textual, so that a wrong name is reported before a screen opens.
+Each screen defines its bindings. Loads no Textual, so an unknown name is reported before a screen opens.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from eaglelocal.tui.display_options import DisplayOptions, check_keys
 
 CHAT_KEYS: Mapping[str, str] = MappingProxyType(
     {
-        "enter": "sends; alt+enter, shift+enter, ctrl+j or \\ before it: a new line",
-        "escape": "stops the answer, or takes back what waits",
-        "up, down": "earlier questions, at the first and last line",
-        "page up, page down": "through the conversation; ctrl+end goes to its end",
+        "enter": "sends; alt+enter, shift+enter, ctrl+j or \\ and enter: a new line",
+        "escape": "stops the answer, or takes back waiting questions",
+        "up, down": "show earlier questions, on the first and last line",
+        "page up, page down": "scroll the conversation; ctrl+end goes to its end",
         "tab": "completes a command",
-        "ctrl+r": "looks for an earlier question by its words",
-        "f6, f3": "asks the last question again; changes it first",
-        "ctrl+n, ctrl+o": "a new conversation; the ones on disk",
-        "f4, f5": "system message and sampling; model and draft",
-        "f2": "the panel of speculation",
-        "f9": "marks what was drafted and accepted",
-        "ctrl+t": "unfolds and folds thoughts",
-        "f8, ctrl+c": "copies the last answer; what the mouse marked",
-        "ctrl+g": "opens the question in $EDITOR",
-        "ctrl+z, ctrl+_": "back to the shell (fg returns); takes back what was typed",
-        "ctrl+p": "everything there is, by name",
-        "ctrl+q, ctrl+d": "leaves",
+        "ctrl+r": "finds an earlier question",
+        "f6, f3": "ask the last question again; edit it first",
+        "ctrl+n, ctrl+o": "begin a new conversation; open a saved one",
+        "f4, f5": "change system message and sampling; model and draft",
+        "f2": "shows or hides the panel",
+        "f9": "marks drafted text",
+        "ctrl+t": "unfolds or folds thoughts",
+        "f8, ctrl+c": "copy the last answer; the selected text",
+        "ctrl+g": "edits the question in $EDITOR",
+        "ctrl+z, ctrl+_": "go to the shell (fg returns); undo typing",
+        "ctrl+p": "finds commands by name",
+        "ctrl+q, ctrl+d": "leave",
     }
 )
 
@@ -48,6 +48,6 @@ MONITOR_ACTIONS = frozenset(
 )  # fmt: skip
 
 
-def check_display_options(look: DisplayOptions) -> None:
-    """Raise UsageError for keys of actions that no screen has; the config file is common to all screens."""
-    check_keys(look.keys, CHAT_ACTIONS | MONITOR_ACTIONS)
+def check_display_options(display_options: DisplayOptions) -> None:
+    """Raise UsageError for keys of actions that no screen has; all screens share the config file."""
+    check_keys(display_options.keys, CHAT_ACTIONS | MONITOR_ACTIONS)

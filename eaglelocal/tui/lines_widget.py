@@ -14,29 +14,29 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from eaglelocal.tui.styled_lines import EMPTY, Line, Role, plain, width_of
+from eaglelocal.tui.styled_lines import EMPTY, Line, Role, cell_width, plain_text
 
-ROLES: tuple[Role, ...] = ("text", "strong", "quiet", "good", "bad", "warn", "accent", "chosen")
+ROLES: tuple[Role, ...] = ("text", "strong", "quiet", "good", "bad", "warn", "accent", "selected")
 
 
 class LinesWidget(Widget):
-    """A widget that shows the lines last given to `paint`, from the top; the rest of it is empty."""
+    """A widget that shows the lines last given to `show_lines`, from the top; the rest of it is empty."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"painted--{role}" for role in ROLES}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{role}" for role in ROLES}
     DEFAULT_CSS = """
-    Painted {
-        & > .painted--strong { text-style: bold; }
-        & > .painted--quiet { color: $text-muted; }
-        & > .painted--good { color: $text-success; }
-        & > .painted--bad { color: $text-error; text-style: bold; }
-        & > .painted--warn { color: $text-warning; }
-        & > .painted--accent { color: $text-accent; }
-        & > .painted--chosen { text-style: reverse; }
-        &:ansi > .painted--quiet { color: ansi_default; text-style: dim; }
-        &:ansi > .painted--good { color: ansi_green; }
-        &:ansi > .painted--bad { color: ansi_red; text-style: bold; }
-        &:ansi > .painted--warn { color: ansi_yellow; }
-        &:ansi > .painted--accent { color: ansi_cyan; }
+    LinesWidget {
+        & > .lines--strong { text-style: bold; }
+        & > .lines--quiet { color: $text-muted; }
+        & > .lines--good { color: $text-success; }
+        & > .lines--bad { color: $text-error; text-style: bold; }
+        & > .lines--warn { color: $text-warning; }
+        & > .lines--accent { color: $text-accent; }
+        & > .lines--selected { text-style: reverse; }
+        &:ansi > .lines--quiet { color: ansi_default; text-style: dim; }
+        &:ansi > .lines--good { color: ansi_green; }
+        &:ansi > .lines--bad { color: ansi_red; text-style: bold; }
+        &:ansi > .lines--warn { color: ansi_yellow; }
+        &:ansi > .lines--accent { color: ansi_cyan; }
     }
     """
 
@@ -49,21 +49,21 @@ class LinesWidget(Widget):
     @property
     def text(self) -> str:
         """The text that is shown, without styles."""
-        return "\n".join(map(plain, self._lines))
+        return "\n".join(map(plain_text, self._lines))
 
-    def paint(self, lines: Sequence[Line]) -> None:
+    def show_lines(self, lines: Sequence[Line]) -> None:
         """Show these lines; only those that differ are redrawn."""
         old, self._lines = self._lines, list(lines)
         width = self.size.width
         for y in range(max(len(old), len(self._lines))):
-            if _at(old, y) != _at(self._lines, y):
+            if _line_at(old, y) != _line_at(self._lines, y):
                 self.refresh(Region(0, y, width, 1))
 
     def render_line(self, y: int) -> Strip:
         self.num_drawn += 1
-        spans = _at(self._lines, y)
+        spans = _line_at(self._lines, y)
         segments = [Segment(span.text, self._style(span.role)) for span in spans]
-        return Strip(segments, width_of(spans)).adjust_cell_length(self.size.width, self._style("text"))
+        return Strip(segments, cell_width(spans)).adjust_cell_length(self.size.width, self._style("text"))
 
     def notify_style_update(self) -> None:
         """Drop the cached styles when the theme changes."""
@@ -73,9 +73,9 @@ class LinesWidget(Widget):
     def _style(self, role: Role) -> Style:
         style = self._styles.get(role)
         if style is None:
-            style = self._styles[role] = self.get_component_rich_style(f"painted--{role}")
+            style = self._styles[role] = self.get_component_rich_style(f"lines--{role}")
         return style
 
 
-def _at(lines: Sequence[Line], y: int) -> Line:
+def _line_at(lines: Sequence[Line], y: int) -> Line:
     return lines[y] if y < len(lines) else EMPTY

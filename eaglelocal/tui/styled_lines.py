@@ -1,6 +1,6 @@
 """Lines of text with roles, and functions to combine them; the content of panels, independent of widgets.
 
-Pure. A role says what a text means (good, bad, quiet ...), a theme how that looks. Without colours roles are
+Pure. A role says what a text means (good, bad, quiet ...), a theme how that looks. Without colors roles are
 invisible, so no information may depend on them.
 """
 
@@ -13,10 +13,10 @@ from rich.cells import cell_len, set_cell_size
 
 from eaglelocal.core.surrogates import REPLACED
 
-Role = Literal["text", "strong", "quiet", "good", "bad", "warn", "accent", "chosen"]
+Role = Literal["text", "strong", "quiet", "good", "bad", "warn", "accent", "selected"]
 
 # names from outside must not control the terminal
-_HARMLESS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))} | REPLACED
+_REPLACEMENTS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))} | REPLACED
 
 
 class StyledSpan(NamedTuple):
@@ -28,22 +28,22 @@ Line = tuple[StyledSpan, ...]
 EMPTY: Line = ()
 
 
-def harmless(text: str) -> str:
+def sanitize(text: str) -> str:
     """Return the text with control characters and halves of surrogate pairs replaced by U+FFFD."""
-    return text.translate(_HARMLESS)
+    return text.translate(_REPLACEMENTS)
 
 
-def line(*parts: str | StyledSpan | tuple[str, Role]) -> Line:
+def make_line(*parts: str | StyledSpan | tuple[str, Role]) -> Line:
     """Return a line of these texts and spans, in order."""
     return tuple(StyledSpan(part) if isinstance(part, str) else StyledSpan(*part) for part in parts if part)
 
 
-def width_of(spans: Line) -> int:
+def cell_width(spans: Line) -> int:
     """Return the width of a line in cells."""
     return sum(cell_len(span.text) for span in spans)
 
 
-def fitted(spans: Line, width: int) -> Line:
+def fit_line(spans: Line, width: int) -> Line:
     """Return the line, cut or filled up with spaces to exactly `width` cells."""
     made: list[StyledSpan] = []
     left = width
@@ -57,14 +57,14 @@ def fitted(spans: Line, width: int) -> Line:
     return (*made, StyledSpan(" " * left)) if left else tuple(made)
 
 
-def beside(left: Sequence[Line], right: Sequence[Line], *, at: int) -> list[Line]:
+def join_columns(left: Sequence[Line], right: Sequence[Line], *, at: int) -> list[Line]:
     """Return two blocks side by side; the right one begins at column `at`."""
     num_lines = max(len(left), len(right))
     return [
-        (*fitted(left[i] if i < len(left) else EMPTY, at), *(right[i] if i < len(right) else EMPTY))
+        (*fit_line(left[i] if i < len(left) else EMPTY, at), *(right[i] if i < len(right) else EMPTY))
         for i in range(num_lines)
     ]
 
 
-def plain(spans: Line) -> str:
+def plain_text(spans: Line) -> str:
     return "".join(span.text for span in spans).rstrip()

@@ -1,4 +1,4 @@
-"""Bound the connections of the browser monitor, as server/connections.py bounds those of the server.
+"""Limit the connections of the browser monitor, as server/connections.py limits those of the server.
 
 aiohttp waits without limit for the first request of a connection, and accepts any number of connections. Here a
 request's head must arrive in time, and when all places are taken a new connection replaces one that has not sent a
@@ -17,7 +17,7 @@ from eaglelocal.server.http_protocol import HEAD_TIMEOUT_S
 HEAD_END = b"\r\n\r\n"
 
 
-class BoundedConnection(asyncio.Protocol):
+class LimitedConnection(asyncio.Protocol):
     """A connection that has a place in `places` and forwards everything to aiohttp's protocol `inner`."""
 
     is_receiving = False  # pages send small requests, so a busy connection is never evicted
@@ -71,7 +71,9 @@ class BoundedConnection(asyncio.Protocol):
             self._timer = None
 
 
-def bounded(make_protocol: Callable[[], asyncio.Protocol], max_connections: int) -> Callable[[], BoundedConnection]:
+def limit_connections(
+    make_protocol: Callable[[], asyncio.Protocol], max_connections: int
+) -> Callable[[], LimitedConnection]:
     """Return a factory of protocols for `loop.create_server`."""
     places = ConnectionPlaces(max_connections)
-    return lambda: BoundedConnection(make_protocol(), places)
+    return lambda: LimitedConnection(make_protocol(), places)

@@ -1,4 +1,4 @@
-"""The monitor in a browser: textual-serve's page and WebSocket behind our middlewares, one monitor process a visitor.
+"""The monitor in a browser: textual-serve's page and WebSocket behind our middlewares, one monitor process per visitor.
 
 A visitor may do what their API key allows: the monitor process sends it to the watched server. Needs no terminal.
 """
@@ -25,15 +25,15 @@ from textual_serve.server import Server, to_int
 from eaglelocal.core.surrogates import SurrogateJoiner
 from eaglelocal.server.access import Access
 from eaglelocal.server.descriptors import ACCEPT_BATCH, max_connections, raise_descriptor_limit
-from eaglelocal.web.connection_limit import bounded
-from eaglelocal.web.screen import KEY_VARIABLE
-from eaglelocal.web.web_middleware import Visits, doors, is_https
+from eaglelocal.web.connection_limit import limit_connections
+from eaglelocal.web.monitor_process import KEY_VARIABLE
+from eaglelocal.web.web_middleware import KeyCookies, is_https, make_middlewares
 
-DRIVER = "eaglelocal.tui.piped_driver:PipedDriver"
-MAX_SCREENS = 8  # each is a process
+DRIVER = "eaglelocal.tui.terminal.piped_driver:PipedDriver"
+MAX_VISITORS = 8  # each is a process
 MAX_COLUMNS, MAX_ROWS = 500, 200
-END_S = 3.0
-PAGE_SHARE = 4  # the page may have this fraction (1/4) of the connections that a server may have
+SHUTDOWN_S = 3.0
+CONNECTION_DIVISOR = 4  # the page may have a quarter of the connections that a server may have
 FONT_PX = 16
 
 
@@ -45,7 +45,7 @@ class MonitoredServer:
     api_key: str | None = None
 
 
-class Screen(AppService):
+class MonitorProcess(AppService):
     """The monitor process of one visitor."""
 
     def __init__(self, site: MonitorSite, websocket: web.WebSocketResponse, api_key: str) -> None:
@@ -53,28 +53,28 @@ class Screen(AppService):
             site.command,
             write_bytes=websocket.send_bytes,
             write_str=websocket.send_str,
-            close=self._leave,
+            close=self._close_websocket,
             download_manager=site.download_manager,
         )
         self._websocket, self._api_key = websocket, api_key
 
-    async def _leave(self) -> None:
+    async def _close_websocket(self) -> None:
         await self._websocket.close()
 
     def _build_environment(self, width: int = 80, height: int = 24) -> dict[str, str]:
-        ours = {KEY_VARIABLE: self._api_key, "TEXTUAL_DRIVER": DRIVER}
-        return {**super()._build_environment(width, height), **ours}
+        variables = {KEY_VARIABLE: self._api_key, "TEXTUAL_DRIVER": DRIVER}
+        return {**super()._build_environment(width, height), **variables}
 
     async def set_terminal_size(self, width: int, height: int) -> None:
-        await super().set_terminal_size(_within(width, MAX_COLUMNS), _within(height, MAX_ROWS))
+        await super().set_terminal_size(_clamp(width, MAX_COLUMNS), _clamp(height, MAX_ROWS))
 
     async def end(self) -> None:
-        """Ask the process to end; kill it if it has not ended after END_S."""
+        """Ask the process to end; kill it if it has not ended after SHUTDOWN_S."""
         process = self._process
         if process is None:
             return
         try:
-            async with asyncio.timeout(END_S):
+            async with asyncio.timeout(SHUTDOWN_S):
                 await self.stop()
                 await process.wait()
         except TimeoutError:
@@ -87,28 +87,28 @@ class Screen(AppService):
 
 
 class MonitorSite(Server):
-    """A site at one address that shows one server to up to MAX_SCREENS visitors.
+    """A site at one address that shows one server to up to MAX_VISITORS visitors.
 
     async with site.open(listening): ...      # answers until the block ends
     """
 
-    def __init__(self, watched: MonitoredServer, access: Access) -> None:
+    def __init__(self, server: MonitoredServer, access: Access) -> None:
         super().__init__(
-            command_of(watched.url), title=f"eaglelocal top {watched.url}", templates_path=Path(__file__).parent
+            make_command(server.url), title=f"eaglelocal top {server.url}", templates_path=Path(__file__).parent
         )
-        self._watched, self._access = watched, access
-        self._visits = Visits(access.keys)
+        self._server, self._access = server, access
+        self._key_cookies = KeyCookies(access.keys)
         self._sockets: WeakSet[web.WebSocketResponse] = WeakSet()
-        self._num_screens = 0
+        self._num_visitors = 0
         self._cookie = ""
 
     @contextlib.asynccontextmanager
     async def open(self, listening: socket.socket) -> AsyncIterator[None]:
         self._cookie = f"eaglelocal-monitor-{listening.getsockname()[1]}"
-        runner = web.AppRunner(await self._make_app(), access_log=None, shutdown_timeout=END_S)
+        runner = web.AppRunner(await self._make_app(), access_log=None, shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
         assert runner.server is not None  # after setup
-        factory = bounded(runner.server, max_connections(raise_descriptor_limit()) // PAGE_SHARE)
+        factory = limit_connections(runner.server, max_connections(raise_descriptor_limit()) // CONNECTION_DIVISOR)
         site = await asyncio.get_running_loop().create_server(factory, sock=listening, backlog=ACCEPT_BATCH)
         try:
             yield
@@ -119,7 +119,7 @@ class MonitorSite(Server):
     # ---- hooks of textual-serve's Server
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()
-        app.middlewares.extend(doors(self._access, self._visits, self._cookie))
+        app.middlewares.extend(make_middlewares(self._access, self._key_cookies, self._cookie))
         return app
 
     async def on_startup(self, app: web.Application) -> None:
@@ -139,28 +139,28 @@ class MonitorSite(Server):
         return aiohttp_jinja2.render_template("page.html", request, context)
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-        if self._num_screens >= MAX_SCREENS:
-            raise web.HTTPServiceUnavailable(text=f"{MAX_SCREENS} screens are open already\n")
-        self._num_screens += 1
+        if self._num_visitors >= MAX_VISITORS:
+            raise web.HTTPServiceUnavailable(text=f"{MAX_VISITORS} screens are already open\n")
+        self._num_visitors += 1
         try:
             return await self._show(request)
         finally:
-            self._num_screens -= 1
+            self._num_visitors -= 1
 
     async def _show(self, request: web.Request) -> web.WebSocketResponse:
         """Run a monitor until its visitor leaves or it ends."""
         websocket = web.WebSocketResponse(heartbeat=15)
         await websocket.prepare(request)
         self._sockets.add(websocket)
-        screen = Screen(self, websocket, self._key_for(request))
+        process = MonitorProcess(self, websocket, self._key_for(request))
         try:
             columns, rows = to_int(request.query.get("width", ""), 80), to_int(request.query.get("height", ""), 24)
-            await screen.start(_within(columns, MAX_COLUMNS), _within(rows, MAX_ROWS))
-            await self._process_messages(websocket, screen)
+            await process.start(_clamp(columns, MAX_COLUMNS), _clamp(rows, MAX_ROWS))
+            await self._process_messages(websocket, process)
         except (ValueError, TypeError, OverflowError, RecursionError):
             await websocket.close(code=WSCloseCode.PROTOCOL_ERROR)  # our page never sends such a message
         finally:
-            await screen.end()
+            await process.end()
         return websocket
 
     async def _process_messages(self, websocket: web.WebSocketResponse, app_service: AppService) -> None:
@@ -168,13 +168,13 @@ class MonitorSite(Server):
 
         JavaScript may split an emoji's surrogate pair over two messages; they are joined.
         """
-        typed = SurrogateJoiner()
+        joiner = SurrogateJoiner()
         async for message in websocket:
             if message.type is not WSMsgType.TEXT:
                 continue
             match message.json():
                 case ["stdin", str(keys)]:
-                    await app_service.send_bytes(typed.feed(keys).encode())
+                    await app_service.send_bytes(joiner.feed(keys).encode())
                 case ["resize", {"width": width, "height": height}]:
                     await app_service.set_terminal_size(width, height)
                 case ["ping", data]:
@@ -183,21 +183,21 @@ class MonitorSite(Server):
                     await app_service.blur()
                 case ["focus", *_]:
                     await app_service.focus()
-                case told:
-                    raise ValueError(f"no page says {told!r}")
+                case message_data:
+                    raise ValueError(f"unexpected message {message_data!r}")
 
     def _key_for(self, request: web.Request) -> str:
         """Return the key to send to the watched server; empty if there is none."""
-        if self._watched.api_key is not None:
-            return self._watched.api_key
-        return self._visits.key_of(request.cookies.get(self._cookie, "")) or ""
+        if self._server.api_key is not None:
+            return self._server.api_key
+        return self._key_cookies.find_key(request.cookies.get(self._cookie, "")) or ""
 
 
-def command_of(url: str) -> str:
+def make_command(url: str) -> str:
     """Return the shell command that runs the monitor. With `exec`, killing the shell kills the monitor."""
-    command = [sys.executable, "-P", "-m", "eaglelocal.web.screen", url]
+    command = [sys.executable, "-P", "-m", "eaglelocal.web.monitor_process", url]
     return subprocess.list2cmdline(command) if os.name == "nt" else f"exec {shlex.join(command)}"
 
 
-def _within(size: int, most: int) -> int:
-    return min(max(int(size), 1), most)
+def _clamp(size: int, maximum: int) -> int:
+    return min(max(int(size), 1), maximum)

@@ -1,8 +1,8 @@
 """aiohttp middlewares in front of the browser monitor: Host, Origin and API key, decided by server/access.py.
 
 textual-serve admits everybody, and each page runs a program that can cancel requests. So the Host is checked (DNS
-rebinding), then the Origin (other sites' pages must not open our WebSocket), then the key if any are configured: it
-is given once, as /?key=KEY, and kept as a cookie (HttpOnly, SameSite=Strict).
+rebinding), then the Origin (other sites' pages must not open our WebSocket), then the API key if there are any: the
+visitor gives it once, as /?key=KEY, and a cookie (HttpOnly, SameSite=Strict) stands for it afterwards.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from eaglelocal.server.access import Access, ApiKeys, host_refusal, origin_refusal
 
-HEADERS = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "font-src 'self' data:; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
@@ -24,13 +24,13 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-ASK_FOR_KEY = (
-    '<!DOCTYPE html><title>eaglelocal</title><form action="/"><label>key of the server: '
+KEY_FORM = (
+    '<!DOCTYPE html><title>eaglelocal</title><form action="/"><label>API key of the server: '
     '<input name="key" type="password" autofocus></label> <button>open</button></form>'
 )
 
 
-class Visits:
+class KeyCookies:
     """Random cookie tokens, one for each API key, valid while this process runs; cookies never hold the key."""
 
     def __init__(self, keys: ApiKeys) -> None:
@@ -38,92 +38,92 @@ class Visits:
         self._tokens = tuple((secrets.token_urlsafe(32), key) for _, key in keys.by_name)
 
     def __bool__(self) -> bool:
-        """Return whether visitors need a key."""
+        """Return True if visitors need a key."""
         return bool(self._keys)
 
-    def token_of(self, key: str) -> str | None:
+    def find_token(self, key: str) -> str | None:
         """Return the token of a key, None if it is unknown. Compares with all keys: timing reveals nothing."""
-        given, found = key.encode("utf-8", "surrogateescape"), None
+        sent, found = key.encode("utf-8", "surrogateescape"), None
         for token, known in self._tokens:
-            if hmac.compare_digest(given, known.encode()):
+            if hmac.compare_digest(sent, known.encode()):
                 found = token
         return found
 
-    def key_of(self, token: str) -> str | None:
+    def find_key(self, token: str) -> str | None:
         """Return the key that a token stands for, None if the token is unknown."""
-        given, found = token.encode("utf-8", "surrogateescape"), None
+        sent, found = token.encode("utf-8", "surrogateescape"), None
         for known, key in self._tokens:
-            if hmac.compare_digest(given, known.encode()):
+            if hmac.compare_digest(sent, known.encode()):
                 found = key
         return found
 
 
-def doors(access: Access, visits: Visits, cookie: str) -> list[Middleware]:
+def make_middlewares(access: Access, cookies: KeyCookies, cookie: str) -> list[Middleware]:
     """Return the middlewares, outermost first. `cookie`: its name, which must differ between servers on one host."""
-    return [with_headers, host_door(access), key_door(visits, cookie)]
+    return [headers_middleware, make_host_middleware(access), make_key_middleware(cookies, cookie)]
 
 
 @web.middleware
-async def with_headers(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def headers_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Add security headers to every response, refusals included: nothing is loaded from elsewhere, no framing."""
     try:
         response = await handler(request)
-    except web.HTTPException as refusal:
-        response = refusal
+    except web.HTTPException as error:
+        response = error
     if not response.prepared:
-        response.headers.update(HEADERS)
+        response.headers.update(SECURITY_HEADERS)
     if isinstance(response, web.HTTPException):
         raise response
     return response
 
 
-def host_door(access: Access) -> Middleware:
+def make_host_middleware(access: Access) -> Middleware:
     @web.middleware
-    async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if any(len(request.headers.getall(name, ())) > 1 for name in ("Host", "Origin")):
-            raise web.HTTPBadRequest(text="a request has one Host and one Origin\n")
+            raise web.HTTPBadRequest(text="send exactly one Host header and at most one Origin header\n")
         host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
         if not access.admits_host(host):
-            raise Misdirected(text=f"{host_refusal(host)}\n")
+            raise MisdirectedRequest(text=f"{host_refusal(host)}\n")
         if origin is not None and not access.admits_origin(origin, host):
             raise web.HTTPForbidden(text=f"{origin_refusal(origin)}\n")
         return await handler(request)
 
-    return door
+    return check
 
 
-def key_door(visits: Visits, cookie: str) -> Middleware:
+def make_key_middleware(cookies: KeyCookies, cookie: str) -> Middleware:
     @web.middleware
-    async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not visits:
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not cookies:
             return await handler(request)
         if request.path == "/" and "key" in request.query:
-            raise remembered(request, visits.token_of(request.query["key"]), cookie)
-        if visits.key_of(request.cookies.get(cookie, "")) is None:
-            raise refused(request)
+            raise make_login_redirect(request, cookies.find_token(request.query["key"]), cookie)
+        if cookies.find_key(request.cookies.get(cookie, "")) is None:
+            raise make_unauthorized(request)
         return await handler(request)
 
-    return door
+    return check
 
 
-def remembered(request: web.Request, token: str | None, cookie: str) -> web.HTTPException:
+def make_login_redirect(request: web.Request, token: str | None, cookie: str) -> web.HTTPException:
     """Return a redirect to the same page without the key in its URL that sets the cookie; a 401 if `token` is None."""
     if token is None:
-        return refused(request)
-    rest = urlencode([(name, value) for name, value in request.query.items() if name != "key"])
-    there = web.HTTPSeeOther(f"/?{rest}" if rest else "/", headers={"Cache-Control": "no-store"})
-    there.set_cookie(cookie, token, httponly=True, samesite="Strict", secure=is_https(request), path="/")
-    return there
+        return make_unauthorized(request)
+    query = urlencode([(name, value) for name, value in request.query.items() if name != "key"])
+    redirect = web.HTTPSeeOther(f"/?{query}" if query else "/", headers={"Cache-Control": "no-store"})
+    redirect.set_cookie(cookie, token, httponly=True, samesite="Strict", secure=is_https(request), path="/")
+    return redirect
 
 
-def refused(request: web.Request) -> web.HTTPException:
-    return web.HTTPUnauthorized(text=ASK_FOR_KEY, content_type="text/html", headers={"Cache-Control": "no-store"})
+def make_unauthorized(request: web.Request) -> web.HTTPException:
+    return web.HTTPUnauthorized(text=KEY_FORM, content_type="text/html", headers={"Cache-Control": "no-store"})
 
 
 def is_https(request: web.Request) -> bool:
-    """Return whether the visitor uses HTTPS, perhaps through a proxy that ends TLS."""
+    """Return True if the visitor uses HTTPS, perhaps through a proxy that ends TLS."""
     return request.headers.get("X-Forwarded-Proto", request.scheme) == "https"
 
 
-class Misdirected(web.HTTPClientError):
+class MisdirectedRequest(web.HTTPClientError):
     status_code = 421

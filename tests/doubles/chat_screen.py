@@ -20,7 +20,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import ModelFileError
-from eaglelocal.tui.chat_app import ChatApp, ChatPlaces
+from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths
 from eaglelocal.tui.display_options import DisplayOptions
 
 PATIENCE_S = 20.0
@@ -33,9 +33,9 @@ class Stage:
     folder: Path
     scripts: tuple[Script, ...] = (says("the first answer", 1), says("and another one"))
     size: tuple[int, int] = (80, 24)
-    look: DisplayOptions = field(default_factory=DisplayOptions)
-    keeps: bool = False
-    tint: bool = False
+    display_options: DisplayOptions = field(default_factory=DisplayOptions)
+    saves: bool = False
+    marks_drafted: bool = False
     n_ctx: int = 2048
     sees_images: bool = False
     attached: Pictures = ()
@@ -46,24 +46,24 @@ class Stage:
     is_broken: bool = False  # the first model cannot be loaded
 
     def __post_init__(self) -> None:
-        places = ChatPlaces(conversations=self.folder / "conversations", history=self.folder / "questions.jsonl")
-        self.app = ChatApp(self._open, places, self.look, keeps=self.keeps, tint=self.tint)
+        paths = ChatPaths(conversations=self.folder / "conversations", history=self.folder / "questions.jsonl")
+        self.app = ChatApp(self._open, paths, self.display_options, saves=self.saves, marks_drafted=self.marks_drafted)
 
     @property
     def client(self) -> ScriptedClient:
         return self.clients[-1]
 
-    def _open(self, voice: MessageOutput, choice: ModelChoice) -> Session:
-        progress = voice.progress()
+    def _open(self, output: MessageOutput, choice: ModelChoice) -> Session:
+        progress = output.progress()
         progress(LoadProgress(0.62, "loading the scripted model"))
         if self.is_held:
             assert self.gate.wait(PATIENCE_S)
         progress.finish()
         if self.is_broken and choice.target is None:
             raise ModelFileError("no file missing.gguf", hint="eaglelocal chat --target demo")
-        garage = ModelLoader(self._plan, self._load)
+        loader = ModelLoader(self._plan, self._load)
         return Session(
-            garage, garage.load(garage.plan(choice)), SamplingParams(), choice=choice, attached=self.attached
+            loader, loader.load(loader.plan(choice)), SamplingParams(), choice=choice, attached=self.attached
         )
 
     def _plan(self, choice: ModelChoice) -> Plan:
@@ -114,12 +114,12 @@ class Spectator:
         await self.pilot.press("enter")
 
     async def ready(self) -> None:
-        await self.until(lambda: not self.app.partner.is_busy and "context" in self.text, "a model that is ready")
+        await self.until(lambda: not self.app.controller.is_busy and "context" in self.text, "a model that is ready")
         await self.until(lambda: bool(self.text.partition("\n")[0].strip()), "a title")  # which has its width by then
 
     async def idle(self) -> None:
         await self.until(
-            lambda: not self.app.partner.is_busy and not self.app.partner.waiting, "the end of all errands"
+            lambda: not self.app.controller.is_busy and not self.app.controller.waiting, "the end of all tasks"
         )
         await self.pilot.pause()
 
@@ -141,5 +141,5 @@ def play(stage: Stage, scenario: Scenario, *, waits: bool = True) -> int | None:
         asyncio.run(run())
     finally:
         stage.gate.set()
-        stage.app.partner.close()
+        stage.app.controller.close()
     return stage.app.return_value

@@ -19,7 +19,7 @@ from eaglelocal.cli.chat import open_session
 from eaglelocal.conversation.message_output import MessageOutput
 from eaglelocal.conversation.session import ModelChoice, Session
 from eaglelocal.settings import Settings
-from eaglelocal.tui.chat_app import ChatApp, ChatPlaces
+from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths
 from eaglelocal.tui.display_options import DisplayOptions
 
 QUESTIONS = ("What is acceptance length?", "Write a Python function that reverses a list", "What is a draft model?")
@@ -32,8 +32,8 @@ async def picture(target: str, folder: Path) -> str:
     def opened(voice: MessageOutput, choice: ModelChoice) -> Session:
         return open_session(settings, voice, choice)
 
-    places = ChatPlaces(conversations=folder / "conversations", history=folder / "questions.jsonl")
-    app = ChatApp(opened, places, DisplayOptions(), keeps=False)
+    paths = ChatPaths(conversations=folder / "conversations", history=folder / "questions.jsonl")
+    app = ChatApp(opened, paths, DisplayOptions(), saves=False)
     try:
         async with app.run_test(size=(120, 36)) as pilot:
             person = Spectator(app, pilot)
@@ -44,7 +44,7 @@ async def picture(target: str, folder: Path) -> str:
             await pilot.pause(2.0)
             return app.export_screenshot(title="eaglelocal chat")
     finally:
-        app.partner.close()
+        app.controller.close()
 
 
 def main() -> None:

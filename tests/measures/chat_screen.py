@@ -142,10 +142,10 @@ async def frames(folder: Path, num_tokens: int) -> tuple[float, list[float]]:
     conversation_file.save(Conversation(turns=[turn] * num_turns), path, target="m")
     stage = Stage(folder, size=(120, 40))
     async with stage.app.run_test(size=stage.size) as pilot:
-        await until(pilot, lambda: not stage.app.partner.is_busy)
+        await until(pilot, lambda: not stage.app.controller.is_busy)
         await pilot.pause(1.0)  # what is left to do after the start
         began = time.perf_counter()
-        stage.app.partner.run_command("/load long")
+        stage.app.controller.run_command("/load long")
         await until(pilot, lambda: len(stage.app.transcript) > num_turns)
         opened_s, took = time.perf_counter() - began, []
         for key in ["pageup"] * 60 + ["ctrl+home"] + ["pagedown"] * 60 + ["ctrl+end"]:
@@ -153,7 +153,7 @@ async def frames(folder: Path, num_tokens: int) -> tuple[float, list[float]]:
             await pilot.press(key)
             await pilot.pause()
             took.append(time.thread_time() - before)
-    stage.app.partner.close()
+    stage.app.controller.close()
     return opened_s, took
 
 

@@ -16,7 +16,7 @@ import httpx
 from eaglelocal.client.servers.server_watch import ServerWatch
 from eaglelocal.probe.load_gauges import GaugeWatch
 from eaglelocal.tui.display_options import DisplayOptions
-from eaglelocal.tui.monitor import Monitor
+from eaglelocal.tui.monitor.monitor_app import Monitor
 
 QUESTIONS = ("Count from 1 to 30.", "What is acceptance length?", "What is a draft model?")
 ASKERS, SECONDS = 2, 40.0

@@ -75,7 +75,7 @@ def inside(asked: argparse.Namespace) -> None:
     from doubles.scenes import EMPTY, MACHINE, FedWatch
 
     from eaglelocal.tui.display_options import DisplayOptions
-    from eaglelocal.tui.monitor import Monitor
+    from eaglelocal.tui.monitor.monitor_app import Monitor
 
     watches: list[FedWatch] = []
 
@@ -118,7 +118,7 @@ def feed(app, watch, asked: argparse.Namespace) -> None:  # type: ignore[no-unty
         time.sleep(0.5)
     app.feed._by_events = True
     while True:
-        app.feed.take(Tokens("r", (TextPiece(1, "word", drafted=False),)), time.monotonic())
+        app.feed.add_event(Tokens("r", (TextPiece(1, "word", drafted=False),)), time.monotonic())
         time.sleep(1.0 / asked.rate)
 
 

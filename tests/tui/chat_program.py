@@ -13,14 +13,14 @@ from doubles.scripted_client import Script
 
 from eaglelocal.cli.main import fail
 from eaglelocal.cli.output import standard_output
-from eaglelocal.tui.chat_app import ChatApp, run_chat
+from eaglelocal.tui.chat.chat_app import ChatApp, run_chat
 
 WORDS = tuple(f"word{number}\n\n" if number % 5 == 0 else f"word{number} " for number in range(2000))
 
 if __name__ == "__main__":
-    stage = Stage(Path(sys.argv[1]), scripts=(Script(WORDS, delay_s=0.001),), keeps=True)
+    stage = Stage(Path(sys.argv[1]), scripts=(Script(WORDS, delay_s=0.001),), saves=True)
     if sys.argv[2:] == ["broken"]:
-        ChatApp.action_help = lambda self: 1 // 0  # type: ignore[assignment,method-assign,return-value]
+        ChatApp.action_run_command = lambda self, line: 1 // 0  # type: ignore[assignment,method-assign,return-value]
     try:
         code = run_chat(stage.app)
     except Exception as problem:

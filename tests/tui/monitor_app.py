@@ -8,12 +8,12 @@ from doubles.scenes import MACHINE, FedWatch
 
 from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.tui.display_options import DisplayOptions
-from eaglelocal.tui.log_tail import LogTail
-from eaglelocal.tui.monitor import Monitor
+from eaglelocal.tui.monitor.log_tail import LogTail
+from eaglelocal.tui.monitor.monitor_app import Monitor
 
 
 def monitor(
-    look: DisplayOptions | None = None, *, owns_server: bool = False, log: LogTail | None = None
+    display_options: DisplayOptions | None = None, *, owns_server: bool = False, log: LogTail | None = None
 ) -> tuple[Monitor, FedWatch]:
     made: list[FedWatch] = []
 
@@ -21,5 +21,7 @@ def monitor(
         made.append(FedWatch(on_reading))
         return made[0]
 
-    app = Monitor(look or DisplayOptions(), open_watch, read_machine=lambda: MACHINE, owns_server=owns_server, log=log)
+    app = Monitor(
+        display_options or DisplayOptions(), open_watch, read_machine=lambda: MACHINE, owns_server=owns_server, log=log
+    )
     return app, made[0]

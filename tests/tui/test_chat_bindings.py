@@ -16,13 +16,13 @@ from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.errors import UsageError
-from eaglelocal.tui.chat_app import ChatApp
-from eaglelocal.tui.chat_dialogs import Dialog, ModelDialog, SettingsDialog, TalksDialog
+from eaglelocal.tui.chat.chat_app import ChatApp
+from eaglelocal.tui.chat.chat_dialogs import ConversationsDialog, Dialog, ModelDialog, SettingsDialog
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.key_bindings import CHAT_ACTIONS, CHAT_KEYS, MONITOR_ACTIONS, check_display_options
-from eaglelocal.tui.monitor import Monitor
-from eaglelocal.tui.prompt_input import PromptInput
-from eaglelocal.tui.request_table import RequestTable
+from eaglelocal.tui.monitor.monitor_app import Monitor
+from eaglelocal.tui.monitor.request_table import RequestTable
+from eaglelocal.tui.prompt.prompt_input import PromptInput
 
 
 def saved(folder: Path, name: str, *turns: Turn) -> None:
@@ -150,10 +150,10 @@ def test_history_of_questions(tmp_path: Path) -> None:
 
 
 def test_earlier_questions_are_found_by_their_words(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
     history = QuestionHistory(tmp_path / "questions.jsonl")
     for question in ("What is an owl?", "What is an eagle?", "an OWL flies", "last"):
         history.add(question)
+    stage = Stage(tmp_path)
 
     async def looks(person: Spectator, *keys: str) -> str:
         await person.pilot.press(*keys)
@@ -163,13 +163,13 @@ def test_earlier_questions_are_found_by_their_words(tmp_path: Path) -> None:
         await person.type("typed")
         await person.pilot.press("ctrl+r")
         assert person.app.prompt.text == "typed"
-        await person.sees("earlier question with: ", "enter takes it, esc leaves")
+        await person.sees("earlier question with: ", "enter to take it, esc to cancel")
         assert await looks(person, *"an") == "an OWL flies"
         assert await looks(person, "ctrl+r") == "What is an eagle?"
         assert await looks(person, "space", *"ow") == "What is an owl?"
         await person.sees("earlier question with: an ow")
         assert await looks(person, "up") == "What is an owl?"
-        await person.sees("nothing earlier with: an ow")
+        await person.sees("no earlier question with: an ow")
         assert await looks(person, "backspace", "backspace", "backspace") == "an OWL flies"
         assert await looks(person, "ctrl+r", "down") == "an OWL flies"
         assert person.app.prompt.selected_text == "an"
@@ -186,7 +186,7 @@ def test_earlier_questions_are_found_by_their_words(tmp_path: Path) -> None:
 
 
 def pasted(person: Spectator, text: str) -> str:
-    person.app.prompt._take_paste(text)
+    person.app.prompt._paste(text)
     return person.app.prompt.text
 
 
@@ -334,7 +334,7 @@ def marked(person: Spectator) -> str:
 def test_retry_new_and_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(tmp_path)
     desktop: list[str] = []
-    monkeypatch.setattr("eaglelocal.tui.clipboard.fill", desktop.append)
+    monkeypatch.setattr("eaglelocal.tui.terminal.clipboard.copy_text", desktop.append)
 
     async def scenario(person: Spectator) -> None:
         await person.pilot.press("f8")
@@ -473,7 +473,7 @@ def test_an_editor_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.
     async def scenario(person: Spectator) -> None:
         await person.type("keep")
         await person.pilot.press("ctrl+g")
-        await person.sees("error: there is no editor 'no-such-editor'")
+        await person.sees("error: editor not found: 'no-such-editor'")
         assert person.app.prompt.text == "keep"
 
     play(stage, scenario)
@@ -488,7 +488,7 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
 
     async def choose(person: Spectator, name: str) -> None:
         await person.pilot.press("ctrl+o")
-        await person.until(lambda: isinstance(person.app.screen, TalksDialog), "the dialog")
+        await person.until(lambda: isinstance(person.app.screen, ConversationsDialog), "the dialog")
         person.app.screen.query_one(OptionList).highlighted = conversation_file.list_names(folder).index(name)
         await person.pilot.pause()
 
@@ -501,7 +501,7 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
         await person.sees("renamed two to twox")
         await choose(person, "three")
         await person.pilot.press("delete")
-        await person.sees("d again deletes 'three' for good")
+        await person.sees("press d again to delete 'three' for good")
         assert "three" in conversation_file.list_names(folder)
         await person.pilot.press("d")
         await person.sees("deleted three")
@@ -582,7 +582,9 @@ def test_another_model_and_draft_length(tmp_path: Path) -> None:
 
 # ---- keys of one's own, and what is told of keys
 def test_keys_can_be_given_to_other_actions(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, look=DisplayOptions(keys=(("panel", "ctrl+b"), ("send", "ctrl+s"), ("newline", "enter"))))
+    stage = Stage(
+        tmp_path, display_options=DisplayOptions(keys=(("panel", "ctrl+b"), ("send", "ctrl+s"), ("newline", "enter")))
+    )
 
     async def scenario(person: Spectator) -> None:
         await person.pilot.press("ctrl+b")
@@ -631,7 +633,7 @@ def test_every_action_can_be_bound_by_its_name() -> None:
         bindings = [each for place in places for each in place.BINDINGS if isinstance(each, Binding)]
         assert {binding.id for binding in bindings} == known
     check_display_options(DisplayOptions(keys=(("panel", "ctrl+b"), ("pause", "p"))))
-    with pytest.raises(UsageError, match="no action 'pannel'"):
+    with pytest.raises(UsageError, match="unknown action 'pannel'"):
         check_display_options(DisplayOptions(keys=(("pannel", "p"),)))
 
 
@@ -639,7 +641,10 @@ def test_ascii_draws_with_ascii_alone(tmp_path: Path) -> None:
     from eaglelocal.tui.glyphs import ASCII
 
     stage = Stage(
-        tmp_path, look=DisplayOptions(glyphs=ASCII), size=(120, 40), scripts=(says("- one\n- two\n\n> three"),)
+        tmp_path,
+        display_options=DisplayOptions(glyphs=ASCII),
+        size=(120, 40),
+        scripts=(says("- one\n- two\n\n> three"),),
     )
 
     async def scenario(person: Spectator) -> None:

@@ -104,7 +104,7 @@ def test_an_engine_that_is_killed_is_started_again_and_the_next_question_works(
     ours = processes(environ)
     (engine,) = [each for each in ours if "chat" not in each.cmdline() and "eaglelocal" in str(each.cmdline())]
     engine.kill()
-    terminal.sees("started again")
+    terminal.sees("running again")
     terminal.type("What is acceptance length?")
     terminal.press("Enter")
     terminal.sees("drafted accepted")

@@ -103,9 +103,9 @@ def test_a_failure_stands_in_the_transcript_with_its_hint(tmp_path: Path) -> Non
         await person.ask("one")
         await person.sees("broken", "error: the engine process ended with signal 9", "hint: ask again")
         stage.client.state = "restarting"
-        await person.sees("the engine has ended and is started again", "the engine starts again")
+        await person.sees("the engine has ended and is being restarted", "restarting the engine")
         stage.client.state, stage.client.restarts = "ready", 1
-        await person.sees("the engine is back (started again 1 time)")
+        await person.sees("the engine is running again (1 restart)")
         await person.ask("/retry")
         await person.sees("well")
         assert person.text.count("❯ one") == 1
@@ -130,7 +130,7 @@ def test_a_joined_server_that_goes_and_comes_back_is_told_of(tmp_path: Path) -> 
 
     async def scenario(person: Spectator) -> None:
         stage.client.state = "disconnected"
-        await person.sees("the server does not answer any more", "the server does not answer")
+        await person.sees("the server no longer answers", "the server does not answer")
         stage.client.state = "ready"
         await person.sees("the server answers again")
         await person.ask("one")
@@ -200,7 +200,7 @@ def test_a_draft_is_part_of_the_choice(tmp_path: Path) -> None:
 
 
 def test_conversations_are_kept_by_themselves(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, keeps=True)
+    stage = Stage(tmp_path, saves=True)
 
     async def scenario(person: Spectator) -> None:
         await person.ask("why is that?")
@@ -273,7 +273,7 @@ def test_a_question_is_not_edited_while_the_next_one_is_answered(tmp_path: Path)
         await person.ask("two")
         await person.sees("half")
         await person.pilot.press("f3")
-        await person.sees("what runs must end first")
+        await person.sees("wait until the answer has ended")
         assert person.app.prompt.text == ""
         await person.pilot.press("escape")
         await person.idle()
@@ -292,10 +292,10 @@ def test_an_edit_does_not_reach_another_conversation(tmp_path: Path) -> None:
         await person.sees("41.2 tok/s")
         await person.idle()
         await person.pilot.press("f3")
-        person.app.partner.run_command("/load eagles")  # as the list of conversations does
+        person.app.controller.run_command("/load eagles")  # as the list of conversations does
         await person.sees("who?")
         await person.pilot.press("backspace", "y", "enter")
-        await person.sees("error: the question that was edited is not the last one any more", "who?", "eagles")
+        await person.sees("error: the question that you edited is no longer the last one", "who?", "eagles")
         await person.pilot.press("up")
         assert person.app.prompt.text == "why"
         await person.pilot.press("enter")
@@ -450,7 +450,7 @@ def test_a_picture_is_attached_and_stands_above_its_question(tmp_path: Path) -> 
         await person.sees("❯ [image: cat.png, 40x30]", "the first answer")
         await person.no_longer_sees("─ [image: cat.png, 40x30] ")
         await person.pilot.press("f3")
-        await person.sees("the last question; enter asks again")
+        await person.sees("the last question: enter asks again")
         await person.ask(" really")
         await person.sees("what is it really", "and another one")
 

@@ -17,8 +17,8 @@ from eaglelocal.client.server_reading import DraftingState
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.errors import EngineError
-from eaglelocal.tui.feed import PanelFrame
-from eaglelocal.tui.snapshot_rates import SnapshotRates
+from eaglelocal.tui.panel.feed import PanelFrame
+from eaglelocal.tui.panel.snapshot_rates import SnapshotRates
 
 SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
 ANSWER = (
@@ -60,7 +60,7 @@ class StillFeed:
     def __init__(self, frame: PanelFrame) -> None:
         self._frame = frame
 
-    def frame(self, now: float, *, seconds: int) -> PanelFrame:
+    def make_frame(self, now: float, *, seconds: int) -> PanelFrame:
         return self._frame
 
 
@@ -77,18 +77,18 @@ async def settled(pilot: Pilot[int]) -> None:
 
 
 def compare(snap_compare: SnapCompare, stage: Stage, frame: PanelFrame, scenario: Any) -> None:
-    stage.app.feed = StillFeed(frame)  # type: ignore[assignment]
+    stage.app.view.feed = StillFeed(frame)  # type: ignore[assignment]
 
     async def before(pilot: Pilot[int]) -> None:
         await scenario(Spectator(stage.app, pilot))
-        stage.app._tick(0.0)
+        stage.app.view.draw(0.0)
         await settled(pilot)
 
     try:
         assert snap_compare(stage.app, terminal_size=stage.size, run_before=before)
     finally:
         stage.gate.set()
-        stage.app.partner.close()
+        stage.app.controller.close()
 
 
 @SIZES
@@ -148,7 +148,7 @@ def test_restarting(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, 
     async def scenario(person: Spectator) -> None:
         await person.ready()
         stage.client.state = "restarting"
-        await person.sees("is started again", "the engine starts again")
+        await person.sees("is being restarted", "restarting the engine")
 
     compare(snap_compare, stage, PanelFrame(connection="restarting"), scenario)
 
@@ -160,7 +160,7 @@ def test_disconnected(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int
     async def scenario(person: Spectator) -> None:
         await person.ready()
         stage.client.state = "disconnected"
-        await person.sees("does not answer any more", "the server does not answer")
+        await person.sees("no longer answers", "the server does not answer")
 
     compare(snap_compare, stage, replace(BUSY, connection="disconnected", is_moving=False), scenario)
 

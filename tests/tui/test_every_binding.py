@@ -14,13 +14,13 @@ from textual.dom import DOMNode
 
 import eaglelocal.tui
 
-OF_THE_MONITOR = ("Monitor", "RequestTable", "Question")
+OF_THE_MONITOR = ("Monitor", "RequestTable", "QuestionDialog")
 
 
 def with_bindings() -> Iterator[type[DOMNode]]:
     """Every class of ours that binds keys, wherever it stands."""
-    for found in pkgutil.iter_modules(eaglelocal.tui.__path__):
-        module = importlib.import_module(f"eaglelocal.tui.{found.name}")
+    for found in pkgutil.walk_packages(eaglelocal.tui.__path__, "eaglelocal.tui."):
+        module = importlib.import_module(found.name)
         for each in vars(module).values():
             is_ours = isinstance(each, type) and each.__module__ == module.__name__
             if is_ours and issubclass(each, DOMNode) and "BINDINGS" in vars(each):
@@ -61,8 +61,8 @@ def pressed(source: str) -> set[str]:
 
 def test_the_classes_are_found() -> None:
     names = {place.__name__ for place in with_bindings()}
-    assert {"ChatApp", "Prompt", "Dialog", "TalksDialog", "SettingsDialog", "ModelDialog"} <= names
-    assert {"Monitor", "RequestTable", "Question"} <= names
+    assert {"ChatApp", "PromptInput", "Dialog", "ConversationsDialog", "SettingsDialog", "ModelDialog"} <= names
+    assert {"Monitor", "RequestTable", "QuestionDialog"} <= names
 
 
 @pytest.mark.parametrize(("place", "key"), bound(), ids=lambda each: str(each))

@@ -16,17 +16,17 @@ from tui.monitor_app import monitor
 from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.core.request import OFF, fixed_spec
 from eaglelocal.errors import RequestError, UsageError
-from eaglelocal.tui.base_screen import THEMES
+from eaglelocal.tui.base_app import THEMES
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.key_bindings import check_display_options
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.log_tail import LogTail
-from eaglelocal.tui.monitor import Monitor
-from eaglelocal.tui.panel_widget import SpeculationPanel
-from eaglelocal.tui.question_dialog import QuestionDialog
-from eaglelocal.tui.request_table import RequestTable
-from eaglelocal.tui.screen_size import LEAST
+from eaglelocal.tui.monitor.log_tail import LogTail
+from eaglelocal.tui.monitor.monitor_app import Monitor
+from eaglelocal.tui.monitor.question_dialog import QuestionDialog
+from eaglelocal.tui.monitor.request_table import RequestTable
+from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
+from eaglelocal.tui.terminal.screen_size import MIN_SIZE
 
 PATIENCE_S = 5.0
 
@@ -107,7 +107,7 @@ def test_choosing_a_row_by_key_mouse_and_wheel() -> None:
             await show(pilot, watch, busy(), "anna")
 
             def chosen() -> str:
-                row = table(app).chosen
+                row = table(app).selected
                 return row.id if row is not None else ""
 
             seen = [chosen()]
@@ -226,7 +226,7 @@ def test_the_log_grows_and_shrinks_and_tells_what_changed() -> None:
             assert app.query_one("#log").size.height > height
             await pilot.press("l")
             assert app.query_one("#log").size.height == height
-            await show(pilot, watch, RESTARTING, "started anew")
+            await show(pilot, watch, RESTARTING, "has restarted")
 
     asyncio.run(run())
 
@@ -276,7 +276,7 @@ def test_the_user_s_own_keys() -> None:
 
 
 def test_keys_of_actions_that_there_are_not_are_an_error() -> None:
-    with pytest.raises(UsageError, match="no action 'paus'") as raised:
+    with pytest.raises(UsageError, match="unknown action 'paus'") as raised:
         check_display_options(DisplayOptions(keys=(("paus", "p"),)))
     assert "pause" in raised.value.hint
 
@@ -331,7 +331,7 @@ def test_sizes_that_change_while_tokens_come() -> None:
             for i, size in enumerate(sizes * 2):
                 watch.on_reading(busy(200 + 10 * i))
                 await pilot.resize_terminal(*size)
-                await until(pilot, partial(is_within, app, max(size[0], LEAST.width)), f"all is within {size}")
+                await until(pilot, partial(is_within, app, max(size[0], MIN_SIZE.width)), f"all is within {size}")
             await until(pilot, lambda: "drafted 990" in text_of(pilot), "the newest totals")
 
     asyncio.run(run())

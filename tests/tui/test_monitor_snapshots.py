@@ -16,7 +16,7 @@ from tui.monitor_app import monitor
 from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.monitor import Monitor
+from eaglelocal.tui.monitor.monitor_app import Monitor
 
 BUSY = [busy(200 + 9 * i + (i * i) % 7) for i in range(40)]  # a reading a second
 STATES = {
@@ -34,12 +34,11 @@ def fed(app: Monitor, watch: FedWatch, readings: list[ServerReading]) -> Callabl
     """The readings, as of a moment that is always the same."""
 
     async def run(pilot: Pilot[object]) -> None:
-        assert app._ticker is not None
-        app._ticker.pause(True)
+        app._redraw_timer.set_paused(True)
         await pilot.pause(0.4)  # the machine's figures are read aside
         for i, reading in enumerate(readings):
-            app.feed.read(reading, NOW + i)
-        app._scene = replace(app._scene, frame=app.feed.frame(NOW + len(readings)))
+            app.feed.add_reading(reading, NOW + i)
+        app._snapshot = replace(app._snapshot, frame=app.feed.make_frame(NOW + len(readings)))
         app._draw()
         await pilot.pause()
 
@@ -54,17 +53,17 @@ def test_the_monitor_looks_as_it_did(state: str, size: tuple[int, int], snap_com
 
 
 @pytest.mark.parametrize(
-    "look",
+    "display_options",
     [
         DisplayOptions(theme="light"),
         DisplayOptions(theme="contrast"),
         DisplayOptions(theme="terminal"),
-        DisplayOptions(glyphs=ASCII, has_colour=False),
+        DisplayOptions(glyphs=ASCII, has_color=False),
     ],
     ids=["light", "contrast", "terminal", "ascii"],
 )
-def test_it_looks_as_it_did_in_other_looks(look: DisplayOptions, snap_compare: Compare) -> None:
-    app, watch = monitor(look)
+def test_it_looks_as_it_did_in_other_looks(display_options: DisplayOptions, snap_compare: Compare) -> None:
+    app, watch = monitor(display_options)
     assert snap_compare(app, terminal_size=(80, 24), run_before=fed(app, watch, STATES["busy"]))
 
 

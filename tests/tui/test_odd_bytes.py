@@ -13,12 +13,12 @@ from doubles.pages_server import llama_pages, serving
 from doubles.patience import PATIENCE_S
 from doubles.pty_program import PtyProgram
 
-from eaglelocal.tui.terminal_driver import TerminalDriver
+from eaglelocal.tui.terminal.terminal_driver import TerminalDriver
 
 CHAT = [sys.executable, str(Path(__file__).with_name("chat_program.py"))]
 TOP = [sys.executable, "-m", "eaglelocal", "top"]
 BROKEN_TOP = (
-    "import sys; from eaglelocal.cli.main import main; from eaglelocal.tui.monitor import Monitor;"
+    "import sys; from eaglelocal.cli.main import main; from eaglelocal.tui.monitor.monitor_app import Monitor;"
     "Monitor.action_pause = lambda self: 1 // 0; sys.exit(main())"
 )
 CTRL_Q, F1 = b"\x11", b"\x1bOP"

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from textual.geometry import Size
 from tui.monitor_app import monitor
 
-from eaglelocal.tui.entries import EntryKind, RenderOptions, TranscriptEntry, estimated_height, rows_of
-from eaglelocal.tui.feed import Feed
 from eaglelocal.tui.glyphs import ASCII, UNICODE
-from eaglelocal.tui.monitor_text import Scene, frame_text, header_lines, table_lines
-from eaglelocal.tui.panel_text import panel_lines
-from eaglelocal.tui.screen_size import LEAST, at_least, is_enough, too_small
-from eaglelocal.tui.styled_lines import width_of
-from eaglelocal.tui.table_text import TableView
-from eaglelocal.tui.text_rows import Ink
+from eaglelocal.tui.monitor.monitor_text import MonitorSnapshot, format_header, format_snapshot, format_table
+from eaglelocal.tui.monitor.table_text import TableView
+from eaglelocal.tui.panel.feed import Feed
+from eaglelocal.tui.panel.panel_text import format_panel
+from eaglelocal.tui.styled_lines import cell_width
+from eaglelocal.tui.terminal.screen_size import MIN_SIZE, enlarge_to_minimum, format_too_small, is_large_enough
+from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, TranscriptEntry, estimate_height, render_entry
+from eaglelocal.tui.transcript.text_rows import Appearance
 
 TINY = list(product(range(1, 11), range(1, 6)))  # 1x1 to 10x5
 SMALL = [(16, 4), (20, 6), (17, 5), (30, 4), (16, 30), (40, 10)]
@@ -51,33 +51,33 @@ MARKDOWN += ["- ", "> ", "1. ", "    ", "`c` ", "$$x$$ ", "\n\n", "verylongword"
 )
 def test_entries_are_laid_out_at_any_width(parts: list[str], width: int, kind: EntryKind, flag: bool) -> None:
     text = "".join(parts)
-    view = RenderOptions(Ink(is_ascii=flag), is_tinted=flag, thoughts_shown=not flag)
+    view = RenderOptions(Appearance(is_ascii=flag), marks_drafted=flag, shows_thoughts=not flag)
     entry = TranscriptEntry(kind, text, mask=b"\x01" * len(text))
-    assert rows_of(entry, width, view)
-    assert estimated_height(entry, width, view) >= 1
+    assert render_entry(entry, width, view)
+    assert estimate_height(entry, width, view) >= 1
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
 def test_panels_and_tables_fit_any_size(glyphs: object) -> None:
     feed = Feed()
-    feed.read(busy(), 1.0)
-    feed.read(busy(), 2.0)
-    frame = feed.frame(3.0)
-    scene = Scene(url="http://127.0.0.1:1", frame=frame, machine=None, is_local=True)
+    feed.add_reading(busy(), 1.0)
+    feed.add_reading(busy(), 2.0)
+    frame = feed.make_frame(3.0)
+    scene = MonitorSnapshot(url="http://127.0.0.1:1", frame=frame, machine=None, is_local=True)
     for width, height in product(range(24), range(8)):
-        panel = panel_lines(frame, width, height, glyphs)  # type: ignore[arg-type]
-        table = table_lines(busy(), TableView(), width, height, glyphs, chosen="")  # type: ignore[arg-type]
-        head = header_lines(scene, width, glyphs)  # type: ignore[arg-type]
-        assert all(width_of(line) <= width for line in (*panel, *table, *head)), (width, height)
+        panel = format_panel(frame, width, height, glyphs)  # type: ignore[arg-type]
+        table = format_table(busy(), TableView(), width, height, glyphs, selected_id="")  # type: ignore[arg-type]
+        head = format_header(scene, width, glyphs)  # type: ignore[arg-type]
+        assert all(cell_width(line) <= width for line in (*panel, *table, *head)), (width, height)
         assert len(panel) <= max(height, 0) and len(table) <= max(height, 0), (width, height)
-        frame_text(scene, max(width, 1), glyphs)  # type: ignore[arg-type]
+        format_snapshot(scene, max(width, 1), glyphs)  # type: ignore[arg-type]
 
 
 def test_what_a_tiny_terminal_is_told_fits_it() -> None:
     for width, height in TINY:
-        shown = too_small(Size(width, height)).split("\x1b[H")[1].split("\r\n")
+        shown = format_too_small(Size(width, height)).split("\x1b[H")[1].split("\r\n")
         assert len(shown) <= height and all(0 < len(row) <= width for row in shown)
-        assert not is_enough(Size(width, height)) and is_enough(at_least(Size(width, height)))
+        assert not is_large_enough(Size(width, height)) and is_large_enough(enlarge_to_minimum(Size(width, height)))
 
 
 def sizes(seed: int, number: int) -> list[tuple[int, int]]:
@@ -95,7 +95,7 @@ def test_the_chat_is_resized_while_it_answers(tmp_path: Path) -> None:
         for number, (width, height) in enumerate(sizes(7, 60)):
             await pilot.resize_terminal(width, height)
             await pilot.pause(0.01)
-            assert spectator.app.size == at_least(Size(width, height))
+            assert spectator.app.size == enlarge_to_minimum(Size(width, height))
             match number % 12:
                 case 2:
                     spectator.app.notify("a notice of several words, with [brackets]")
@@ -143,7 +143,7 @@ def test_a_real_terminal_says_that_it_is_too_small_and_is_drawn_again(tmp_path: 
         for width, height in [(2, 2), (1, 1), (3, 2), (10, 5), (15, 24), (80, 3)]:
             terminal.resize(width, height)
             terminal.until(lambda text: text.startswith("t"), f"a word at {width}x{height}")
-        terminal.sees(f"too small: {LEAST.width}x{LEAST.height} is needed")
+        terminal.sees(f"too small: {MIN_SIZE.width}x{MIN_SIZE.height} is needed")
         terminal.resize(80, 24)
         terminal.sees("slot 0", "q Quit")
         terminal.type("q")

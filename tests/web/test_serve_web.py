@@ -37,7 +37,7 @@ async def visit(url: str, server_url: str) -> None:
             await drawn(websocket, f"eaglelocal at {server_url}", "answered 1")
             for said in (["focus"], ["stdin", "d"]):
                 await websocket.send_str(json.dumps(said))
-            await drawn(websocket, "cannot be told that from here")  # ben is one of several
+            await drawn(websocket, "cannot be controlled from here")  # ben is one of several
 
 
 def test_a_visitor_sees_the_server_with_a_key_and_may_do_what_the_key_may(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ async def closed(websocket: aiohttp.ClientWebSocketResponse) -> int | None:
 
 def screens() -> list[psutil.Process]:
     """Of this program."""
-    return [child for child in psutil.Process().children() if "eaglelocal.web.screen" in _command(child)]
+    return [child for child in psutil.Process().children() if "eaglelocal.web.monitor_process" in _command(child)]
 
 
 async def remain(number: int) -> None:
@@ -205,7 +205,7 @@ def test_doubtful_keys_of_a_page_are_told(tmp_path: Path) -> None:
 
 
 def test_sockets_that_say_nothing_keep_no_visitor_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptors, "MAX_CONNECTIONS", 8 * site_module.PAGE_SHARE)
+    monkeypatch.setattr(descriptors, "MAX_CONNECTIONS", 8 * site_module.CONNECTION_DIVISOR)
     monkeypatch.setattr(connection_limit, "HEAD_TIMEOUT_S", 2.0)
 
     async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:
@@ -270,7 +270,7 @@ def test_a_page_with_a_key_of_its_own_asks_the_server_with_the_server_s() -> Non
 
 # ---- what stays
 def test_only_so_many_screens_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_module, "MAX_SCREENS", 1)
+    monkeypatch.setattr(site_module, "MAX_VISITORS", 1)
 
     async def scenario(browser: aiohttp.ClientSession, url: str, pages: Pages) -> None:
         async with browser.ws_connect(f"{url}/ws") as websocket:

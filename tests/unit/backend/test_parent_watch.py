@@ -40,13 +40,13 @@ llama_trial.main()
 """,
     "draws a page": f"""
 import os, re, sys
-from eaglelocal.web import screen
+from eaglelocal.web import monitor_process
 def hang(*_):
     print(os.getpid(), flush=True)
     {BUSY}
-screen.watch_server = hang
+monitor_process.watch_server = hang
 sys.argv = ["screen", "http://127.0.0.1:9"]
-screen.main()
+monitor_process.main()
 """,
 }
 

@@ -12,8 +12,8 @@ from rich.cells import cell_len
 
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.tui.chat_controller import ModelChanged
-from eaglelocal.tui.chat_lines import LEAST_NAME, activity_spans, shortened, title_line
+from eaglelocal.tui.chat.chat_events import ModelChanged
+from eaglelocal.tui.chat.chat_lines import MIN_NAME_CELLS, format_activity, format_title, shorten
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,14 @@ from eaglelocal.tui.chat_lines import LEAST_NAME, activity_spans, shortened, tit
     ],
 )
 def test_names_are_shortened(name: str, room: int, shown: str) -> None:
-    assert shortened(name, room) == shown
+    assert shorten(name, room) == shown
 
 
 @given(st.text(max_size=60), st.integers(-5, 60))
 def test_a_shortened_name_fits_and_says_something_or_nothing(name: str, room: int) -> None:
-    shown = shortened(name, room)
+    shown = shorten(name, room)
     assert cell_len(shown) <= max(room, 0)
-    assert shown == name or shown == "" or room >= LEAST_NAME
+    assert shown == name or shown == "" or room >= MIN_NAME_CELLS
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_shortened_name_fits_and_says_something_or_nothing(name: str, room: in
 def test_what_is_cut_from_the_title_is_marked(width: int, shown: str) -> None:
     client = ScriptedClient((), label="a model of some name")
     model = ActiveModel(client, scripted_plan(client.label), client.info)
-    title = title_line(ModelChanged(model, ModelChoice(), SamplingParams(), ""), "Who flies high", width)
+    title = format_title(ModelChanged(model, ModelChoice(), SamplingParams(), ""), "Who flies high", width)
     assert "".join(span[0] for span in title).rstrip() == shown
 
 
@@ -62,7 +62,7 @@ class Doing:
 
     is_answering: bool = True
     is_stopping: bool = False
-    looking_s: float | None = None
+    image_reading_s: float | None = None
     is_busy: bool = True
     waiting: tuple[str, ...] = ()
 
@@ -72,11 +72,11 @@ class Doing:
     [
         (Doing(), "answering, esc stops"),
         (Doing(is_stopping=True), "answering, stopping"),
-        (Doing(looking_s=12.7), "reading images, 13 s, esc stops"),
-        (Doing(looking_s=3.2, is_stopping=True), "reading images, 3 s, stopping"),
-        (Doing(is_answering=False, looking_s=3.2), "busy"),
+        (Doing(image_reading_s=12.7), "reading images, 13 s, esc stops"),
+        (Doing(image_reading_s=3.2, is_stopping=True), "reading images, 3 s, stopping"),
+        (Doing(is_answering=False, image_reading_s=3.2), "busy"),
         (Doing(is_answering=False, is_busy=False), "ready"),
     ],
 )
 def test_the_status_tells_what_goes_on(doing: Doing, told: str) -> None:
-    assert "".join(span[0] for span in activity_spans("ready", doing)) == told
+    assert "".join(span[0] for span in format_activity("ready", doing)) == told

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.tui import clipboard
+from eaglelocal.tui.terminal import clipboard
 
 PROGRAMS = clipboard.PROGRAMS  # while tests run there are none
 WAYLAND, X, SSH = {"WAYLAND_DISPLAY": "wayland-0"}, {"DISPLAY": ":0"}, {"SSH_CONNECTION": "a b"}
@@ -32,7 +32,7 @@ def test_the_program_of_the_desktop_gets_the_text(
         program = tmp_path / name
         program.write_text(f"#!/bin/sh\nexec /bin/cat > {tmp_path}/{name}.got\n")
         program.chmod(0o755)
-    assert clipboard.fill("é\nb", {**environ, "PATH": str(tmp_path)}) is bool(filled)
+    assert clipboard.copy_text("é\nb", {**environ, "PATH": str(tmp_path)}) is bool(filled)
     assert {path.name: path.read_text() for path in tmp_path.glob("*.got")} == (
         {f"{filled}.got": "é\nb"} if filled else {}
     )
@@ -42,4 +42,4 @@ def test_a_program_that_cannot_be_run_is_no_failure(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(clipboard, "PROGRAMS", PROGRAMS)
     (tmp_path / "xclip").write_text("no program")
     (tmp_path / "xclip").chmod(0o755)
-    clipboard.fill("text", {**X, "PATH": str(tmp_path)})
+    clipboard.copy_text("text", {**X, "PATH": str(tmp_path)})

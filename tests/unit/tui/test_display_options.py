@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from eaglelocal.settings import Settings
-from eaglelocal.tui.base_screen import EagleApp
-from eaglelocal.tui.display_options import DisplayOptions, display_options
+from eaglelocal.tui.base_app import EagleApp
+from eaglelocal.tui.display_options import DisplayOptions, make_display_options
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 
 
@@ -29,19 +29,19 @@ from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
     ],
 )
 def test_where_the_locale_knows_ascii_alone_screens_do_too(environ: Mapping[str, str], glyphs: Glyphs) -> None:
-    assert display_options(Settings(), environ).glyphs is glyphs
-    assert display_options(Settings(glyphs="unicode"), environ).glyphs is UNICODE
-    assert display_options(Settings(glyphs="ascii"), environ).glyphs is ASCII
+    assert make_display_options(Settings(), environ).glyphs is glyphs
+    assert make_display_options(Settings(glyphs="unicode"), environ).glyphs is UNICODE
+    assert make_display_options(Settings(glyphs="ascii"), environ).glyphs is ASCII
 
 
 @pytest.mark.parametrize("said", [None, "", "1"])
-@pytest.mark.parametrize("has_colour", [True, False])
+@pytest.mark.parametrize("has_color", [True, False])
 def test_a_screen_without_colour_takes_nobody_elses_away(
-    monkeypatch: pytest.MonkeyPatch, said: str | None, has_colour: bool
+    monkeypatch: pytest.MonkeyPatch, said: str | None, has_color: bool
 ) -> None:
     if said is None:
         monkeypatch.delenv("NO_COLOR", raising=False)
     else:
         monkeypatch.setenv("NO_COLOR", said)
-    app: EagleApp[None] = EagleApp(DisplayOptions(has_colour=has_colour))
-    assert (app.no_color, os.environ.get("NO_COLOR")) == (said is not None or not has_colour, said)
+    app: EagleApp[None] = EagleApp(DisplayOptions(has_color=has_color))
+    assert (app.no_color, os.environ.get("NO_COLOR")) == (said is not None or not has_color, said)

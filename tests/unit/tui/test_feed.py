@@ -23,7 +23,7 @@ from eaglelocal.core.events import (
 )
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError
-from eaglelocal.tui.feed import WINDOW_TOKENS, Feed
+from eaglelocal.tui.panel.feed import WINDOW_TOKENS, Feed
 
 
 def tokens(count: int, request_id: str = "r") -> Tokens:
@@ -39,11 +39,11 @@ def finished(stats: SpeculationStats, request_id: str = "r") -> Finished:
 def test_the_speed_of_a_steady_stream_is_its_speed(rate: float, burst: int) -> None:
     """From the first to the last token, so a burst at the start does not count."""
     feed, now = Feed(by_events=True), 100.0
-    feed.take(Started("r", 10, 0), now)
+    feed.add_event(Started("r", 10, 0), now)
     for i in range(int(3 * rate / burst) + 3):
         now = 101.0 + i * burst / rate
-        feed.take(tokens(burst), now)
-    frame = feed.frame(now)
+        feed.add_event(tokens(burst), now)
+    frame = feed.make_frame(now)
     assert frame.is_moving
     assert frame.tok_s == pytest.approx(rate, rel=0.15)
 
@@ -53,49 +53,49 @@ def test_readings_give_the_same_speed_as_events(rate: float, gap: float) -> None
     feed, now = Feed(), 100.0
     for i in range(12):
         now = 100.0 + i * gap
-        feed.read(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=rate * i * gap)), now)
-    assert feed.frame(now).tok_s == pytest.approx(rate, rel=0.01)
+        feed.add_reading(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=rate * i * gap)), now)
+    assert feed.make_frame(now).tok_s == pytest.approx(rate, rel=0.01)
 
 
 def test_the_wait_for_the_prompt_is_no_part_of_the_speed() -> None:
     feed = Feed(by_events=True)
-    feed.take(Started("r", 10, 0), 0.0)
+    feed.add_event(Started("r", 10, 0), 0.0)
     for i in range(20):
-        feed.take(tokens(1), 1.5 + i * 0.02)
-    assert feed.frame(1.9).tok_s == pytest.approx(50.0, rel=0.05)
+        feed.add_event(tokens(1), 1.5 + i * 0.02)
+    assert feed.make_frame(1.9).tok_s == pytest.approx(50.0, rel=0.05)
 
 
 def test_a_pause_between_two_answers_does_not_slow_the_second() -> None:
     feed = Feed(by_events=True)
     for begin in (0.0, 5.0):
-        feed.take(Started("r", 10, 0), begin)
+        feed.add_event(Started("r", 10, 0), begin)
         for i in range(20):
-            feed.take(tokens(1), begin + i * 0.1)
-        feed.take(finished(SpeculationStats()), begin + 2.0)
-    assert feed.frame(6.95).tok_s == pytest.approx(10.0, rel=0.05)
+            feed.add_event(tokens(1), begin + i * 0.1)
+        feed.add_event(finished(SpeculationStats()), begin + 2.0)
+    assert feed.make_frame(6.95).tok_s == pytest.approx(10.0, rel=0.05)
 
 
 def test_when_nothing_moves_the_last_speed_stays_and_is_said_to_be_old() -> None:
     feed = Feed()
     for i in range(8):
-        feed.read(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=10.0 * min(i, 4))), i * 0.5)
-    frame = feed.frame(60.0)
+        feed.add_reading(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=10.0 * min(i, 4))), i * 0.5)
+    frame = feed.make_frame(60.0)
     assert (frame.is_moving, frame.tok_s) == (False, pytest.approx(20.0, rel=0.3))
 
 
 def test_a_stream_that_stands_still_gets_slower() -> None:
     feed = Feed(by_events=True)
-    feed.take(Started("r", 10, 0), 0.0)
+    feed.add_event(Started("r", 10, 0), 0.0)
     for i in range(40):
-        feed.take(tokens(1), i * 0.05)
-    assert feed.frame(2.0).tok_s == pytest.approx(20.0, rel=0.1)
-    assert (feed.frame(3.4).tok_s or 0.0) < 18.0
+        feed.add_event(tokens(1), i * 0.05)
+    assert feed.make_frame(2.0).tok_s == pytest.approx(20.0, rel=0.1)
+    assert (feed.make_frame(3.4).tok_s or 0.0) < 18.0
 
 
 def test_who_does_not_tell_tokens_has_no_speed() -> None:
     feed = Feed()
-    feed.read(replace(EMPTY, totals=ServerTotals()), 1.0)
-    frame = feed.frame(2.0)
+    feed.add_reading(replace(EMPTY, totals=ServerTotals()), 1.0)
+    frame = feed.make_frame(2.0)
     assert (frame.tok_s, frame.tok_s_history, frame.acceptance_history, frame.drafted) == (None, (), (), None)
 
 
@@ -105,20 +105,20 @@ def test_at_rest_the_speed_is_that_of_the_last_answer(running: int, tok_s: float
     feed = Feed()
     for second in range(3):
         totals = ServerTotals(process="1", generated_tokens=3.0 * second)
-        feed.read(replace(EMPTY, running=running, totals=totals), float(second))
-    feed.take(replace(finished(SpeculationStats()), timings=Timings(decode_tok_s=246.1)), 2.0)
-    assert feed.frame(2.0).tok_s == pytest.approx(tok_s)
+        feed.add_reading(replace(EMPTY, running=running, totals=totals), float(second))
+    feed.add_event(replace(finished(SpeculationStats()), timings=Timings(decode_tok_s=246.1)), 2.0)
+    assert feed.make_frame(2.0).tok_s == pytest.approx(tok_s)
 
 
 # ---- history
 @given(st.lists(st.tuples(st.floats(0.05, 3.0), st.integers(0, 60)), min_size=2, max_size=40))
 def test_no_token_is_lost_or_counted_twice_in_the_history(steps: list[tuple[float, int]]) -> None:
     feed, now, count = Feed(), 1000.0, 0.0
-    feed.read(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=0.0)), now)
+    feed.add_reading(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=0.0)), now)
     for gap, more in steps:
         now, count = now + gap, count + more
-        feed.read(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=count)), now)
-    history = feed.frame(now + 1.0, seconds=180).tok_s_history
+        feed.add_reading(replace(EMPTY, totals=ServerTotals(process="1", generated_tokens=count)), now)
+    history = feed.make_frame(now + 1.0, seconds=180).tok_s_history
     assert sum(value for value in history if value is not None) == pytest.approx(count)
 
 
@@ -126,8 +126,8 @@ def test_acceptance_of_a_second_without_drafts_is_a_gap() -> None:
     feed = Feed()
     for i in range(5):
         steps = 10 * min(i, 2)
-        feed.read(replace(EMPTY, totals=totals(steps)), float(i))
-    history = feed.frame(5.0, seconds=5).acceptance_history
+        feed.add_reading(replace(EMPTY, totals=totals(steps)), float(i))
+    history = feed.make_frame(5.0, seconds=5).acceptance_history
     assert history == (pytest.approx(0.6), pytest.approx(0.6), None, None, None)
 
 
@@ -136,7 +136,7 @@ def test_figures_are_of_the_newest_tokens_only() -> None:
     """Drafting paid for a long time, then nothing more was accepted."""
     feed = Feed()
     good, now = totals(1000), 0.0
-    feed.read(replace(EMPTY, totals=good), now)
+    feed.add_reading(replace(EMPTY, totals=good), now)
     for i in range(1, WINDOW_TOKENS + 40):
         now += 0.1
         worse = replace(
@@ -145,16 +145,16 @@ def test_figures_are_of_the_newest_tokens_only() -> None:
             drafts=(good.drafts or 0) + i,
             draft_tokens=(good.draft_tokens or 0) + 3 * i,
         )
-        feed.read(replace(EMPTY, totals=worse), now)
-    frame = feed.frame(now)
+        feed.add_reading(replace(EMPTY, totals=worse), now)
+    frame = feed.make_frame(now)
     assert frame.figures.acceptance == pytest.approx(0.0)
     assert frame.accepted == pytest.approx(1800)  # the totals are of all
 
 
 def test_figures_of_a_process_that_ran_before_are_those_since_its_start() -> None:
     feed = Feed()
-    feed.read(busy(200), 1.0)
-    figures = feed.frame(1.0).figures
+    feed.add_reading(busy(200), 1.0)
+    figures = feed.make_frame(1.0).figures
     assert figures.acceptance == pytest.approx(0.6)
     assert figures.acceptance_length == pytest.approx(2.8)
     assert figures.draft_length == pytest.approx(3.0)
@@ -166,8 +166,8 @@ def test_figures_of_a_process_that_ran_before_are_those_since_its_start() -> Non
 
 def test_nothing_done_is_no_figure() -> None:
     feed = Feed()
-    feed.read(EMPTY, 1.0)
-    figures = feed.frame(1.0).figures
+    feed.add_reading(EMPTY, 1.0)
+    figures = feed.make_frame(1.0).figures
     assert {figures.acceptance, figures.gain, figures.draft_length, figures.per_position} == {None}
 
 
@@ -176,8 +176,8 @@ def test_shares_stay_shares_whatever_comes(readings: list[ServerReading]) -> Non
     """Engines die, begin anew, vanish and come back."""
     feed = Feed()
     for i, reading in enumerate(readings):
-        feed.read(reading, i * 0.7)
-        frame = feed.frame(i * 0.7)
+        feed.add_reading(reading, i * 0.7)
+        frame = feed.make_frame(i * 0.7)
         shares = [frame.figures.acceptance, frame.figures.draft_share, *(frame.figures.per_position or ())]
         assert all(share is None or 0.0 <= share <= 1.0 + 1e-9 for share in shares)
         assert frame.tok_s is None or frame.tok_s >= 0.0
@@ -187,20 +187,20 @@ def test_shares_stay_shares_whatever_comes(readings: list[ServerReading]) -> Non
 
 def test_an_engine_that_begins_anew_is_not_compared_with_its_past() -> None:
     feed = Feed()
-    feed.read(busy(1000), 0.0)
+    feed.add_reading(busy(1000), 0.0)
     again = replace(totals(10), process="78", accepted_tokens=0.0)
-    feed.read(replace(EMPTY, totals=again), 1.0)
-    assert feed.frame(1.0).figures.acceptance == pytest.approx(0.0)
+    feed.add_reading(replace(EMPTY, totals=again), 1.0)
+    assert feed.make_frame(1.0).figures.acceptance == pytest.approx(0.0)
 
 
 # ---- events
 def test_answers_of_an_engine_that_tells_no_totals_count_when_they_end() -> None:
     feed = Feed(by_events=True)
     stats = SpeculationStats("on", "", 10, 30, 18, (9, 6, 3), 1.5, 28)
-    feed.read(make_reading(NOTHING_TOLD), 0.0)
-    feed.take(finished(stats), 1.0)
-    feed.take(finished(SpeculationStats("on", "", 10, 30, 0, (), 1.0, 10)), 2.0)
-    frame = feed.frame(2.0)
+    feed.add_reading(make_reading(NOTHING_TOLD), 0.0)
+    feed.add_event(finished(stats), 1.0)
+    feed.add_event(finished(SpeculationStats("on", "", 10, 30, 0, (), 1.0, 10)), 2.0)
+    frame = feed.make_frame(2.0)
     assert (frame.drafted, frame.accepted, frame.wasted) == (60, 18, 42)
     assert frame.figures.per_position == pytest.approx((0.45, 0.3, 0.15))
     assert frame.drafting.state == "on"
@@ -208,8 +208,8 @@ def test_answers_of_an_engine_that_tells_no_totals_count_when_they_end() -> None
 
 def test_a_change_of_drafting_is_known_at_once() -> None:
     feed = Feed(by_events=True)
-    feed.take(SpeculationChanged("r", "asleep", "0.94x over the last 64 tokens"), 1.0)
-    frame = feed.frame(1.0)
+    feed.add_event(SpeculationChanged("r", "asleep", "0.94x over the last 64 tokens"), 1.0)
+    frame = feed.make_frame(1.0)
     assert (frame.drafting.state, frame.drafting.reason) == ("asleep", "0.94x over the last 64 tokens")
 
 
@@ -226,28 +226,28 @@ def test_a_change_of_drafting_is_known_at_once() -> None:
 )
 def test_at_rest_the_last_answer_says_how_it_was_drafted_for(ended: str, running: int, told: str, shown: str) -> None:
     feed, reading = Feed(), replace(EMPTY, running=running, drafting=DraftingState(state=told, setting="auto"))
-    feed.take(finished(SpeculationStats(state=ended)), 1.0)
-    feed.read(reading, 1.5)
-    assert feed.frame(2.0).drafting.state == shown
-    feed.take(Started("s", 10, 0), 3.0)
-    feed.read(reading, 3.5)
-    assert feed.frame(4.0).drafting.state == told
+    feed.add_event(finished(SpeculationStats(state=ended)), 1.0)
+    feed.add_reading(reading, 1.5)
+    assert feed.make_frame(2.0).drafting.state == shown
+    feed.add_event(Started("s", 10, 0), 3.0)
+    feed.add_reading(reading, 3.5)
+    assert feed.make_frame(4.0).drafting.state == told
 
 
 @pytest.mark.parametrize("last", [finished(SpeculationStats()), Failed("r", EngineError("gone"))])
 def test_an_answer_moves_until_it_ends(last: RequestEvent) -> None:
     feed = Feed(by_events=True)
-    feed.take(Started("r", 10, 0), 0.0)
-    assert feed.frame(30.0).is_moving  # a long prompt
-    feed.take(last, 31.0)
-    assert not feed.frame(40.0).is_moving
+    feed.add_event(Started("r", 10, 0), 0.0)
+    assert feed.make_frame(30.0).is_moving  # a long prompt
+    feed.add_event(last, 31.0)
+    assert not feed.make_frame(40.0).is_moving
 
 
 def test_the_context_is_what_was_read_and_said() -> None:
     feed = Feed(by_events=True)
-    feed.take(Started("r", 100, 0), 0.0)
-    feed.take(tokens(20), 1.0)
-    assert feed.frame(1.0).context_used == 120
+    feed.add_event(Started("r", 100, 0), 0.0)
+    feed.add_event(tokens(20), 1.0)
+    assert feed.make_frame(1.0).context_used == 120
 
 
 def test_threads_may_write_while_one_reads() -> None:
@@ -255,17 +255,17 @@ def test_threads_may_write_while_one_reads() -> None:
 
     def write(name: str) -> None:
         for i in range(500):
-            feed.take(tokens(2, name), i * 0.01)
-            feed.read(busy(i), i * 0.01)
+            feed.add_event(tokens(2, name), i * 0.01)
+            feed.add_reading(busy(i), i * 0.01)
 
     writers = [threading.Thread(target=write, args=(str(n),)) for n in range(4)]
     for writer in writers:
         writer.start()
     for i in range(200):
-        feed.frame(i * 0.02)
+        feed.make_frame(i * 0.02)
     for writer in writers:
         writer.join()
-    assert sum(value or 0.0 for value in feed.frame(10.0).tok_s_history) == 4 * 500 * 2
+    assert sum(value or 0.0 for value in feed.make_frame(10.0).tok_s_history) == 4 * 500 * 2
 
 
 NOTHING_TOLD = EngineSnapshot(0, 0, 0, 0, 0, SpeculationStats(), 0.0, 0.0, 0)

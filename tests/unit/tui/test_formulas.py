@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.tui.formulas import readable
-from eaglelocal.tui.markdown_rows import markdown_rows
-from eaglelocal.tui.text_rows import Ink, row_text
+from eaglelocal.tui.transcript.formulas import convert_formula
+from eaglelocal.tui.transcript.markdown_rows import render_markdown
+from eaglelocal.tui.transcript.text_rows import Appearance, join_row
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ from eaglelocal.tui.text_rows import Ink, row_text
     ],
 )
 def test_what_can_be_a_line_of_text_is_one(written: str, shown: str) -> None:
-    assert readable(written) == shown
+    assert convert_formula(written) == shown
 
 
 @pytest.mark.parametrize(
@@ -63,15 +63,18 @@ def test_what_can_be_a_line_of_text_is_one(written: str, shown: str) -> None:
     ],
 )
 def test_prices_and_code_stay_as_they_are(text: str, shown: str) -> None:
-    assert "\n".join(row_text(row).strip() for row in markdown_rows(text, 60, Ink())) == shown
+    assert "\n".join(join_row(row).strip() for row in render_markdown(text, 60, Appearance())) == shown
 
 
 def test_where_there_are_no_signs_formulas_stay() -> None:
-    for rows in (markdown_rows("$x^2$", 60, Ink(is_ascii=True)), markdown_rows("$x^2$", 60, Ink(), formulas=False)):
-        assert [row_text(row).strip() for row in rows] == ["$x^2$"]
+    for rows in (
+        render_markdown("$x^2$", 60, Appearance(is_ascii=True)),
+        render_markdown("$x^2$", 60, Appearance(), formulas=False),
+    ):
+        assert [join_row(row).strip() for row in rows] == ["$x^2$"]
 
 
 @given(st.lists(st.sampled_from(["\\", "frac", "{", "}", "^", "_", "a", " ", "[", "]", "sqrt", "\n", "&", "é"])))
 def test_no_formula_is_too_odd(parts: list[str]) -> None:
     written = f"\\({''.join(parts)}\\)"
-    assert readable(written)
+    assert convert_formula(written)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from textual import events
 from textual.message import Message
 
-from eaglelocal.tui.key_reader import MAX_CELLS, REPLACEMENT, REST_S, KeyReader
+from eaglelocal.tui.terminal.key_reader import MAX_CELLS, REMAINDER_S, REPLACEMENT, KeyReader
 
 
 class Clock:
@@ -49,7 +49,7 @@ def test_a_lone_byte_is_shown_when_nothing_follows() -> None:
     reader = KeyReader(clock)
     assert typed(list(reader.feed(b"\xe9"))) == ""
     assert typed(list(reader.tick())) == ""  # its rest may be on its way
-    clock.now_s += REST_S
+    clock.now_s += REMAINDER_S
     assert typed(list(reader.tick())) == REPLACEMENT
     assert typed(list(reader.tick())) == ""
     assert typed(list(reader.feed("\u00e9".encode()))) == "\u00e9"
@@ -91,7 +91,7 @@ def test_no_bytes_end_it(parts: list[bytes]) -> None:
     for part in parts:
         list(reader.feed(part))
         list(reader.tick())
-    clock.now_s += REST_S
+    clock.now_s += REMAINDER_S
     list(reader.tick())
     list(reader.feed(b"\x1b[201~"))  # whatever was begun
     assert typed(list(reader.feed(b" end"))).endswith(" end")

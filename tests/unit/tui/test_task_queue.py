@@ -1,4 +1,4 @@
-"""Errands and the partner: one after another, nothing lost, nothing left running."""
+"""The task queue and the chat controller: tasks run in order, none is lost, and none is left running."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoade
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams, fill_recommended
 from eaglelocal.errors import EagleLocalError, RequestError, UsageError
-from eaglelocal.tui.chat_controller import AnswerEnded, ChatController, ErrorShown, News, QuestionSent
-from eaglelocal.tui.feed import Feed
-from eaglelocal.tui.task_queue import TaskQueue
+from eaglelocal.tui.chat.chat_controller import ChatController
+from eaglelocal.tui.chat.chat_events import AnswerEnded, ChatEvent, QuestionSent, TaskFailed
+from eaglelocal.tui.chat.task_queue import TaskQueue
+from eaglelocal.tui.panel.feed import Feed
 
 PATIENCE_S = 20.0
 
 
-def test_errands_run_in_order_and_failures_are_told() -> None:
+def test_tasks_run_in_order_and_failures_are_told() -> None:
     done: list[str] = []
-    told: queue.Queue[EagleLocalError] = queue.Queue()
-    errands = TaskQueue(told.put)
+    events: queue.Queue[EagleLocalError] = queue.Queue()
+    tasks = TaskQueue(events.put)
 
     def fails() -> None:
         raise UsageError("no")
@@ -36,39 +37,39 @@ def test_errands_run_in_order_and_failures_are_told() -> None:
     def breaks() -> None:
         raise ZeroDivisionError("oh")
 
-    errands.send(lambda: done.append("one"))
-    errands.send(fails)
-    errands.send(breaks)
-    errands.send(lambda: done.append("two"))
-    errands.start()
-    assert told.get(timeout=PATIENCE_S).message == "no"
-    assert "this is a bug: ZeroDivisionError: oh" in told.get(timeout=PATIENCE_S).message
-    wait_until(lambda: done == ["one", "two"] and not errands.is_busy, "both errands")
-    assert errands.close(PATIENCE_S)
+    tasks.send(lambda: done.append("one"))
+    tasks.send(fails)
+    tasks.send(breaks)
+    tasks.send(lambda: done.append("two"))
+    tasks.start()
+    assert events.get(timeout=PATIENCE_S).message == "no"
+    assert "this is a bug: ZeroDivisionError: oh" in events.get(timeout=PATIENCE_S).message
+    wait_until(lambda: done == ["one", "two"] and not tasks.is_busy, "both tasks")
+    assert tasks.close(PATIENCE_S)
 
 
 def test_what_has_not_begun_can_be_taken_back() -> None:
     gate, done = threading.Event(), []
-    errands = TaskQueue(lambda error: None)
-    errands.send(lambda: gate.wait(PATIENCE_S) and None)
-    errands.start()
-    errands.send(lambda: done.append("asked"), question="why?")
-    errands.send(lambda: done.append("kept"))
-    assert errands.waiting == ("why?",)
-    assert errands.take_back() == ("why?",)
+    tasks = TaskQueue(lambda error: None)
+    tasks.send(lambda: gate.wait(PATIENCE_S) and None)
+    tasks.start()
+    tasks.send(lambda: done.append("asked"), question="why?")
+    tasks.send(lambda: done.append("kept"))
+    assert tasks.waiting == ("why?",)
+    assert tasks.cancel_waiting() == ("why?",)
     gate.set()
     wait_until(lambda: done == ["kept"], "what was not taken back")
-    assert errands.close(PATIENCE_S)
+    assert tasks.close(PATIENCE_S)
 
 
-class Rig:
+class ControllerHarness:
     def __init__(self, folder: Path, *scripts: Script) -> None:
-        self.news: queue.Queue[News] = queue.Queue()
+        self.events: queue.Queue[ChatEvent] = queue.Queue()
         self.client = ScriptedClient(scripts)
-        self.partner = ChatController(self._open, self.news.put, Feed(by_events=True), folder, keeps=False)
-        self.partner.start()
+        self.controller = ChatController(self._open, self.events.put, Feed(by_events=True), folder, saves=False)
+        self.controller.start()
 
-    def _open(self, voice: MessageOutput, choice: ModelChoice) -> Session:
+    def _open(self, output: MessageOutput, choice: ModelChoice) -> Session:
         return Session(
             ModelLoader(lambda choice: scripted_plan("m"), self._load), self._load(scripted_plan("m")), SamplingParams()
         )
@@ -76,62 +77,62 @@ class Rig:
     def _load(self, plan: Plan) -> ActiveModel:
         return ActiveModel(self.client, plan, self.client.info)
 
-    def next(self, kind: type[News]) -> News:
-        while not isinstance(news := self.news.get(timeout=PATIENCE_S), kind):
+    def next(self, kind: type[ChatEvent]) -> ChatEvent:
+        while not isinstance(event := self.events.get(timeout=PATIENCE_S), kind):
             pass
-        return news
+        return event
 
 
 def test_each_answer_grows_in_its_own_place(tmp_path: Path) -> None:
     """The next question may begin before anybody has looked at the last answer."""
-    rig = Rig(tmp_path, says("first"), says("second"))
-    rig.partner.ask("one")
-    rig.partner.ask("two")
+    harness = ControllerHarness(tmp_path, says("first"), says("second"))
+    harness.controller.ask("one")
+    harness.controller.ask("two")
     lives = []
     for _ in range(2):
-        asking = rig.next(QuestionSent)
+        asking = harness.next(QuestionSent)
         assert isinstance(asking, QuestionSent)
         lives.append(asking.live)
-        rig.next(AnswerEnded)
+        harness.next(AnswerEnded)
     said = [[entry.text for entry in chain(*live.advance())] for live in lives]
     assert said == [["first"], ["second"]]
-    rig.partner.close()
+    harness.controller.close()
 
 
 def test_closing_ends_an_answer_that_hangs(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, Script(("half",), hangs=True))
-    rig.partner.ask("one")
-    rig.next(QuestionSent)
-    rig.partner.close()
-    assert rig.client.num_closed
-    assert not rig.client.busy
+    harness = ControllerHarness(tmp_path, Script(("half",), hangs=True))
+    harness.controller.ask("one")
+    harness.next(QuestionSent)
+    harness.controller.close()
+    assert harness.client.num_closed
+    assert not harness.client.busy
 
 
 def test_a_mistyped_command_changes_nothing(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, says("x"))
-    rig.partner.run_command("/spek 3")
-    wrong = rig.next(ErrorShown)
-    assert isinstance(wrong, ErrorShown)
-    assert wrong.error.hint.startswith("/spec")
-    rig.partner.close()
+    harness = ControllerHarness(tmp_path, says("x"))
+    harness.controller.run_command("/spek 3")
+    failure = harness.next(TaskFailed)
+    assert isinstance(failure, TaskFailed)
+    assert failure.error.hint.startswith("/spec")
+    harness.controller.close()
 
 
 @pytest.mark.parametrize(("is_server", "is_counted"), [(True, False), (False, True)])
 def test_steps_of_a_server_of_ours_are_not_taken_for_tokens(tmp_path: Path, is_server: bool, is_counted: bool) -> None:
-    client, told, feed = ScriptedClient((says("a b c d"),)), queue.Queue[News](), Feed(by_events=True)
+    client, events, feed = ScriptedClient((says("a b c d"),)), queue.Queue[ChatEvent](), Feed(by_events=True)
     plan = scripted_plan("m")
     model = ActiveModel(client, None if is_server else plan, client.info)
 
-    def opened(voice: MessageOutput, choice: ModelChoice) -> Session:
+    def opened(output: MessageOutput, choice: ModelChoice) -> Session:
         return Session(ModelLoader(lambda choice: plan, lambda plan: model), model, SamplingParams())
 
-    partner = ChatController(opened, told.put, feed, tmp_path, keeps=False)
-    partner.start()
-    partner.ask("one")
-    while not isinstance(told.get(timeout=PATIENCE_S), AnswerEnded):
+    controller = ChatController(opened, events.put, feed, tmp_path, saves=False)
+    controller.start()
+    controller.ask("one")
+    while not isinstance(events.get(timeout=PATIENCE_S), AnswerEnded):
         pass
-    assert (feed.frame(time.monotonic()).tok_s is not None) is is_counted
-    partner.close()
+    assert (feed.make_frame(time.monotonic()).tok_s is not None) is is_counted
+    controller.close()
 
 
 # ---- the form of sampling

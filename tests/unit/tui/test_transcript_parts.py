@@ -12,19 +12,19 @@ from rich.style import Style
 
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.core.events import TextPiece
-from eaglelocal.tui.draft_marks import tinted
-from eaglelocal.tui.entries import (
+from eaglelocal.tui.transcript.draft_marks import mark_drafted
+from eaglelocal.tui.transcript.entries import (
     EntryKind,
     RenderOptions,
     TranscriptEntry,
-    entries_of_turns,
-    estimated_height,
-    rows_of,
+    estimate_height,
+    make_entries,
+    render_entry,
 )
-from eaglelocal.tui.live_answer import LiveAnswer
-from eaglelocal.tui.markdown_rows import block_lengths, markdown_rows
-from eaglelocal.tui.row_positions import RowPositions
-from eaglelocal.tui.text_rows import Ink, plain_rows, row_text
+from eaglelocal.tui.transcript.live_answer import LiveAnswer
+from eaglelocal.tui.transcript.markdown_rows import measure_blocks, render_markdown
+from eaglelocal.tui.transcript.row_positions import RowPositions
+from eaglelocal.tui.transcript.text_rows import Appearance, join_row, render_plain
 
 DOCUMENT = (
     "# Title\n\nSome **bold** `code`, a [link](http://x.y) and <b>html</b>.\n\n- one\n- two\n\n  still two\n\n"
@@ -40,7 +40,7 @@ MARK = Style(underline=True)
 
 
 def texts(text: str, width: int = 40, *, is_ascii: bool = False) -> list[str]:
-    return [row_text(row).rstrip() for row in markdown_rows(text, width, Ink(is_ascii=is_ascii))]
+    return [join_row(row).rstrip() for row in render_markdown(text, width, Appearance(is_ascii=is_ascii))]
 
 
 # ---- rows
@@ -79,10 +79,10 @@ def test_what_is_written_stays_as_it_is_written(text: str, rows: list[str]) -> N
 @settings(deadline=None)
 @given(SCRAPS.map("\n".join), st.integers(4, 120))
 def test_rows_are_never_wider_than_the_screen(text: str, width: int) -> None:
-    for rows in (markdown_rows(text, width, Ink()), plain_rows(text, width, Ink())):
+    for rows in (render_markdown(text, width, Appearance()), render_plain(text, width, Appearance())):
         assert rows
         assert all(sum(segment.cell_length for segment in row) <= width for row in rows)
-        assert not any(char < " " or "\x7f" <= char < "\xa0" for row in rows for char in row_text(row))
+        assert not any(char < " " or "\x7f" <= char < "\xa0" for row in rows for char in join_row(row))
 
 
 def test_ascii_rows_keep_what_was_said() -> None:
@@ -92,7 +92,8 @@ def test_ascii_rows_keep_what_was_said() -> None:
 
 def shown(kind: EntryKind, text: str, width: int) -> list[str]:
     return [
-        row_text(row).rstrip() for row in rows_of(TranscriptEntry(kind, text, has_gap=False), width, RenderOptions())
+        join_row(row).rstrip()
+        for row in render_entry(TranscriptEntry(kind, text, has_gap=False), width, RenderOptions())
     ]
 
 
@@ -122,7 +123,7 @@ def test_what_is_wrapped_of_a_second_column_stays_in_it() -> None:
 @settings(deadline=None)
 @given(SCRAPS.map("\n".join))
 def test_blocks_are_the_text(text: str) -> None:
-    assert sum(block_lengths(text)) == len(text)
+    assert sum(measure_blocks(text)) == len(text)
 
 
 @settings(deadline=None)
@@ -131,8 +132,8 @@ def test_a_finished_block_stays_as_it_is(text: str, data: st.DataObject) -> None
     """What stands when some lines of a text are there, stands in the whole text too."""
     ends = [index + 1 for index, char in enumerate(text) if char == "\n"]
     cut = data.draw(st.sampled_from([0, *ends]))
-    standing = block_lengths(text[:cut])[:-1]
-    assert standing == block_lengths(text)[: len(standing)]
+    standing = measure_blocks(text[:cut])[:-1]
+    assert standing == measure_blocks(text)[: len(standing)]
 
 
 @settings(deadline=None)
@@ -164,7 +165,7 @@ def test_thoughts_come_before_what_is_said() -> None:
         [TranscriptEntry(EntryKind.THOUGHT, "let me see")],
         [TranscriptEntry(EntryKind.ANSWER, "So.", b"\0\0\0")],
     )
-    assert not live.has_news
+    assert not live.has_pieces
 
 
 # ---- marks
@@ -172,7 +173,7 @@ def marked(source: str, drafted: str) -> str:
     """The rendered characters that are marked, where all of `drafted` in the source was."""
     begin = source.index(drafted)
     mask = bytes(begin <= index < begin + len(drafted) for index in range(len(source)))
-    rows = tinted(markdown_rows(source, 60, Ink()), source, mask, MARK)
+    rows = mark_drafted(render_markdown(source, 60, Appearance()), source, mask, MARK)
     return "".join(s.text for row in rows for s in row if s.style and s.style.underline and not s.style.link)
 
 
@@ -196,7 +197,7 @@ def test_marks_are_carried_over_markup(source: str, drafted: str, expected: str)
 @settings(deadline=None)
 def test_every_letter_of_plain_words_keeps_its_mark(text: str, data: st.DataObject) -> None:
     mask = bytes(data.draw(st.lists(st.booleans(), min_size=len(text), max_size=len(text))))
-    rows = tinted(plain_rows(text, 20, Ink()), text, mask, MARK)
+    rows = mark_drafted(render_plain(text, 20, Appearance()), text, mask, MARK)
     shown = [(char, bool(s.style and s.style.underline)) for row in rows for s in row for char in s.text if char != " "]
     assert shown == [(char, bool(byte)) for char, byte in zip(text, mask, strict=True) if char != " "]
 
@@ -226,13 +227,13 @@ def test_tops_are_sums_of_heights(changes: list[tuple[int, int]], data: st.DataO
 # ---- entries
 def test_a_conversation_becomes_entries() -> None:
     turns = [Turn("q", "a\n\nb", reasoning="r"), Turn("q2", "", stopped=True)]
-    kinds = [entry.kind.value for entry in entries_of_turns(turns)]
+    kinds = [entry.kind.value for entry in make_entries(turns)]
     assert kinds == ["question", "thought", "answer", "answer", "question", "figures"]
 
 
 @settings(deadline=None)
 @given(SCRAPS.map("\n".join), st.sampled_from(EntryKind), st.integers(10, 100))
 def test_an_estimate_is_of_the_right_size(text: str, kind: EntryKind, width: int) -> None:
-    entry, view = TranscriptEntry(kind, text), RenderOptions(thoughts_shown=True)
-    assert estimated_height(entry, width, view) >= 1
-    assert len(rows_of(entry, width, view)) <= 4 * estimated_height(entry, width, view) + 8
+    entry, view = TranscriptEntry(kind, text), RenderOptions(shows_thoughts=True)
+    assert estimate_height(entry, width, view) >= 1
+    assert len(render_entry(entry, width, view)) <= 4 * estimate_height(entry, width, view) + 8

@@ -1,0 +1,163 @@
+"""The base class of both apps: themes, the user's keys, and a command palette that lists the screen's bindings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+
+from rich.console import RenderableType
+from textual import events
+from textual.app import App, ReturnType, SystemCommand
+from textual.command import CommandPalette
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
+from textual.screen import Screen
+from textual.theme import BUILTIN_THEMES, Theme
+
+from eaglelocal.tui.display_options import DisplayOptions
+from eaglelocal.tui.glyphs import ASCII
+from eaglelocal.tui.terminal.screen_size import enlarge_to_minimum, format_too_small, is_large_enough
+from eaglelocal.tui.terminal.terminal_driver import TerminalDriver
+
+THEMES = (
+    Theme(
+        name="dark",
+        primary="#5FAFD7", secondary="#3A6E8F", accent="#87D7FF", warning="#FFAF5F", error="#FF6B6B", success="#7FD88F",
+        foreground="#E4E4E4", background="#121417", surface="#1B1F24", panel="#262C33",
+    ),
+    Theme(
+        name="light",
+        primary="#005F87", secondary="#4F7A94", accent="#005FAF", warning="#8A4B00", error="#AF0000", success="#006B2D",
+        foreground="#1C1C1C", background="#F7F7F4", surface="#ECECE8", panel="#DEDED8", dark=False,
+    ),
+    Theme(
+        name="contrast",
+        primary="#FFFFFF", secondary="#FFFFFF", accent="#00FFFF", warning="#FFFF00", error="#FF5555", success="#00FF00",
+        foreground="#FFFFFF", background="#000000", surface="#000000", panel="#000000", text_alpha=1.0,
+        variables={"text-muted": "#FFFFFF", "footer-background": "#000000", "footer-key-foreground": "#FFFF00"},
+    ),
+)  # fmt: skip
+NO_COLOR = "NO_COLOR"
+TERMINAL, ANSI = "terminal", "ansi-dark"  # our name and Textual's for one theme
+
+
+@contextmanager
+def set_no_color() -> Iterator[None]:
+    """Set NO_COLOR while a Textual app is constructed, and restore it afterwards.
+
+    Textual reads only this variable; nothing outside the block sees it.
+    """
+    before = os.environ.get(NO_COLOR)
+    os.environ[NO_COLOR] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[NO_COLOR]
+        if before is not None:
+            os.environ[NO_COLOR] = before
+
+
+class EagleApp(App[ReturnType]):
+    """An app with the themes, glyphs and keys of a `DisplayOptions`. Users can rebind every binding that has an id."""
+
+    TITLE = "eaglelocal"
+    DEFAULT_CSS = """
+    EagleApp.-ascii {
+        Footer FooterKey.-command-palette { border-left: none; }
+        Toast { border-left: none; border-right: none; }
+        OptionList { scrollbar-size: 0 0; }
+        CommandPalette #--input, CommandPalette LoadingIndicator { border: none; }
+        CommandPalette SearchIcon { display: none; }
+    }
+    """
+
+    def __init__(self, display_options: DisplayOptions) -> None:
+        with nullcontext() if display_options.has_color else set_no_color():
+            super().__init__()
+        self.display_options = display_options
+        self.is_too_small = False  # the terminal
+        self.set_class(display_options.glyphs is ASCII, "-ascii")
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.register_theme(_rename_theme(BUILTIN_THEMES[ANSI], TERMINAL))
+        self.theme = display_options.theme
+        self.set_keymap(dict(display_options.keys))
+
+    def action_command_palette(self) -> None:
+        """Open Textual's command palette, with a placeholder in ASCII."""
+        if not isinstance(self.screen, CommandPalette):
+            self.push_screen(CommandPalette(placeholder="Search for commands", id="--command-palette"))
+
+    async def on_event(self, event: events.Event) -> None:
+        """Lay out for at least `screen_size.MIN_SIZE`; a smaller terminal shows a line that says so instead."""
+        await super().on_event(self._fit_to_minimum(event) if isinstance(event, events.Resize) else event)
+
+    def _fit_to_minimum(self, event: events.Resize) -> events.Resize:
+        was_small, self.is_too_small = self.is_too_small, not is_large_enough(event.size)
+        if self.is_too_small:
+            if self._driver is not None:
+                self._driver.write(format_too_small(event.size))
+            size = enlarge_to_minimum(event.size)
+            return events.Resize(size, size)
+        if was_small:
+            self.call_later(self.refresh, layout=True)  # redraw everything, also if the layout's size is the same
+        return event
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        if not self.is_too_small:
+            super()._display(screen, renderable)
+
+    def show(self) -> ReturnType | None:
+        """Run the app until the user leaves and return its result.
+
+        Raises `failure`, if there is one, after the terminal has been restored.
+        """
+        result = self.run()
+        if self.failure is not None:
+            raise self.failure
+        return result
+
+    @property
+    def failure(self) -> Exception | None:
+        """The unexpected exception that ended the app, or None."""
+        return self._exception
+
+    def _handle_exception(self, error: Exception) -> None:
+        """End the app; `show` raises the error. Textual's traceback would show API keys and conversations."""
+        self._return_code = 1
+        if self._exception is None:
+            self._exception = error
+            self._exception_event.set()
+        self._close_messages_no_wait()
+
+    def get_driver_class(self) -> type[Driver]:
+        """Return TerminalDriver for a terminal; behind a pipe and in tests, the driver that Textual chooses."""
+        found = super().get_driver_class()
+        return TerminalDriver if found is LinuxDriver else found
+
+    def on_load(self) -> None:
+        """Redraw everything when the app resumes from the shell, which may have written over the screen."""
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Yield Textual's commands and one for every active binding that has an id and a description."""
+        yield from super().get_system_commands(screen)
+        for active in screen.active_bindings.values():
+            binding = active.binding
+            if binding.id and active.enabled and binding.description:
+                action, node = binding.action, active.node
+                help_text = binding.tooltip or f"the key {self.get_key_display(binding)}"
+                yield SystemCommand(
+                    binding.description, help_text, lambda action=action, node=node: self.run_action(action, node)
+                )
+
+
+def _rename_theme(theme: Theme, name: str) -> Theme:
+    """Return a copy of a theme under another name, with ANSI colors."""
+    variables = dict(theme.variables)
+    return Theme(
+        name=name, primary=theme.primary, secondary=theme.secondary, warning=theme.warning, error=theme.error,
+        success=theme.success, accent=theme.accent, foreground=theme.foreground, background=theme.background,
+        surface=theme.surface, panel=theme.panel, boost=theme.boost, dark=theme.dark, variables=variables, ansi=True,
+    )  # fmt: skip

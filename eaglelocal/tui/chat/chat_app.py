@@ -1,0 +1,331 @@
+"""The chat screen: a transcript, a prompt and the speculation panel.
+
+Defines keys, actions and layout. `ChatController` does the work that blocks, `ChatView` draws.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult, SuspendNotSupported
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Footer
+
+from eaglelocal.conversation.pictures import find_dropped_pictures
+from eaglelocal.conversation.question_history import QuestionHistory
+from eaglelocal.conversation.slash_actions import copy_message
+from eaglelocal.conversation.slash_commands import is_command
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.tui.base_app import EagleApp
+from eaglelocal.tui.chat.chat_body import ChatBody
+from eaglelocal.tui.chat.chat_controller import ChatController
+from eaglelocal.tui.chat.chat_events import AttachmentsChanged, ChatEvent, ExitRequested, ModelChanged, TextCopied
+from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
+from eaglelocal.tui.chat.chat_view import ChatView, ChatWidgets
+from eaglelocal.tui.display_options import DisplayOptions
+from eaglelocal.tui.glyphs import ASCII
+from eaglelocal.tui.lines_widget import LinesWidget
+from eaglelocal.tui.panel.feed import Feed
+from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
+from eaglelocal.tui.prompt.prompt_input import PromptInput
+from eaglelocal.tui.redraw_timer import RedrawTimer
+from eaglelocal.tui.terminal import clipboard
+from eaglelocal.tui.terminal.external_editor import edit_text
+from eaglelocal.tui.transcript.entries import RenderOptions
+from eaglelocal.tui.transcript.text_rows import Appearance
+from eaglelocal.tui.transcript.transcript import Transcript
+
+EDIT_TITLE = "the last question: enter asks again, esc keeps it as it was"
+INTERRUPTED = 130
+DOUBLE_PRESS_S = 2.0  # a second ctrl-c within this time leaves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPaths:
+    """The paths of saved conversations (a folder) and of the question history (a file)."""
+
+    conversations: Path
+    history: Path
+
+
+class ChatEventMessage(Message):
+    """A Textual message that carries a chat event to the screen's thread."""
+
+    def __init__(self, event: ChatEvent) -> None:
+        super().__init__()
+        self.event = event
+
+
+class ChatApp(EagleApp[int]):
+    """The app of `eaglelocal chat` on a terminal; its result is the exit code."""
+
+    ENABLE_COMMAND_PALETTE = True
+    CSS = """
+    #title, #status { height: 1; padding: 0 1; }
+    #title { background: $panel; }
+    ChatApp.-ascii #panel { border-left: ascii $secondary; }
+    ChatApp.-ascii #body.stacked #panel { border-left: none; border-top: ascii $secondary; }
+    ChatApp.-ascii PromptInput { border: ascii $secondary; }
+    ChatApp.-ascii Dialog #box, ChatApp.-ascii Dialog TextArea { border: ascii $secondary; }
+    ToastRack { margin-bottom: 6; }
+    #title:ansi { background: ansi_default; text-style: reverse; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "run_command('/help')", "Help", id="help"),
+        Binding("escape", "stop", "Stop", id="stop"),
+        Binding("f2", "toggle_panel", "Panel", id="panel"),
+        Binding("f3", "edit", "Edit last", id="edit", show=False, tooltip="change the last question and ask again"),
+        Binding("ctrl+n", "run_command('/clear')", "New", id="new", tooltip="begin a new conversation"),
+        Binding("ctrl+o", "conversations", "Open", id="talks", tooltip="open a saved conversation"),
+        Binding("f4", "settings", "Settings", id="settings", show=False, tooltip="system message and sampling"),
+        Binding("f5", "model", "Model", id="model", show=False, tooltip="change the model or draft"),
+        Binding("f8", "copy_answer", "Copy answer", id="copy_answer", show=False, tooltip="copy it as Markdown"),
+        Binding("f9", "toggle_marks", "Mark drafted", id="tint", show=False, tooltip="mark text that was drafted"),
+        Binding("ctrl+t", "toggle_thoughts", "Thoughts", id="thoughts", show=False, tooltip="unfold or fold thoughts"),
+        Binding("ctrl+g", "editor", "$EDITOR", id="editor", show=False, tooltip="edit the question in $EDITOR"),
+        Binding("ctrl+home", "top", "Start", id="top", show=False, tooltip="go to the start", priority=True),
+        Binding("ctrl+end", "end", "End", id="end", show=False, tooltip="go to the end", priority=True),
+        Binding("ctrl+q", "quit", "Leave", id="leave"),
+    ]
+
+    def __init__(
+        self,
+        open_session: OpenSession,
+        paths: ChatPaths,
+        display_options: DisplayOptions,
+        *,
+        saves: bool = True,
+        marks_drafted: bool = False,
+    ) -> None:
+        """saves: save conversations automatically. marks_drafted: mark drafted text from the start."""
+        super().__init__(display_options)
+        feed, glyphs = Feed(by_events=True), display_options.glyphs
+        self.controller = ChatController(open_session, self._emit, feed, paths.conversations, saves=saves)
+        self.transcript = Transcript(is_ascii=glyphs is ASCII, id="transcript")
+        self.panel = SpeculationPanel(glyphs, id="panel")
+        self.prompt = PromptInput(
+            QuestionHistory(paths.history),
+            dict(display_options.keys),
+            placeholder="Ask something; / begins a command",
+            id="prompt",
+        )
+        self._title, self._status = LinesWidget(id="title"), LinesWidget(id="status")
+        self._body = ChatBody(self.transcript, self.panel, id="body")
+        widgets = ChatWidgets(
+            title=self._title, transcript=self.transcript, panel=self.panel, status=self._status, prompt=self.prompt
+        )
+        self.view = ChatView(widgets, self.controller, feed, glyphs)
+        self._conversations = paths.conversations
+        self._interrupted_at = float("-inf")
+        self._edited: LastQuestion | None = None
+        self._attachments: tuple[str, ...] = ()  # labels of pictures that go with the next question
+        self._marks_drafted = marks_drafted
+
+    def compose(self) -> ComposeResult:
+        yield self._title
+        yield self._body
+        yield self._status
+        yield self.prompt
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self.theme_changed_signal.subscribe(self, lambda _: self._restyle())
+        self._restyle()
+        self._body.adapt_to(self.size)
+        self.prompt.focus()
+        RedrawTimer(self, self.view.draw).start()
+        self.controller.start()
+        self.call_after_refresh(_warm_up)
+
+    # ---- layout
+    def _restyle(self) -> None:
+        appearance = Appearance(is_dark=self.current_theme.dark, is_ascii=self.display_options.glyphs is ASCII)
+        self.transcript.view = RenderOptions(appearance, self._marks_drafted, self.transcript.view.shows_thoughts)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Rearrange for the new size, also under a dialog."""
+        if self._body.is_mounted:
+            self._body.adapt_to(event.size)
+
+    # ---- events of the controller
+    def _emit(self, event: ChatEvent) -> None:
+        """Pass an event to the screen's thread, from any thread."""
+        self.post_message(ChatEventMessage(event))
+
+    def on_chat_event_message(self, message: ChatEventMessage) -> None:
+        match message.event:
+            case TextCopied(text):
+                self._copy(text)
+            case AttachmentsChanged(labels):
+                self._attachments = labels
+                self._show_prompt_title()
+            case ExitRequested():
+                self.exit(0)
+            case event:
+                self.view.show(event)
+        self.view.draw(time.monotonic())
+
+    # ---- user input
+    def on_prompt_input_submitted(self, message: PromptInput.Submitted) -> None:
+        text = message.text
+        if self._edited is not None:
+            self.controller.ask_instead(text.strip(), self._edited)
+            self._end_editing()
+        elif find_dropped_pictures(text):
+            self.controller.run_command(f"/image {text}")
+        elif is_command(text):
+            self.controller.run_command(text)
+        else:
+            self.controller.ask(text.strip())
+        self.view.draw(time.monotonic())
+
+    def on_prompt_input_dropped(self, message: PromptInput.Dropped) -> None:
+        """Attach dropped pictures. If the model reads no images, insert their paths as text."""
+        model = self.view.model
+        if model is None or model.model.info.sees_images:
+            self.controller.run_command(f"/image {message.text}")
+        else:
+            self.prompt.insert_pasted(message.text)
+
+    def on_prompt_input_leaving(self) -> None:
+        self.exit(0)
+
+    def action_stop(self) -> None:
+        """Stop the answer; else move waiting questions back into the prompt; else end editing."""
+        if self.controller.stop():
+            return
+        if waiting := self.controller.cancel_waiting():
+            self.prompt.replace_text("\n".join([*waiting, self.prompt.text]).rstrip("\n"))
+        elif self._edited is not None:
+            self._end_editing()
+            self.prompt.replace_text("")
+
+    def action_interrupt(self) -> None:
+        """Copy the selection; else stop the answer; else clear the prompt; else leave, at the second ctrl-c."""
+        selected = self.screen.get_selected_text() or self.prompt.selected_text
+        now, last = time.monotonic(), self._interrupted_at
+        if selected:
+            self._copy(selected)
+        elif self.controller.stop():
+            self._interrupted_at = now
+        elif self.prompt.text:
+            self.prompt.replace_text("")
+        elif now - last < DOUBLE_PRESS_S:
+            self.exit(INTERRUPTED)
+        else:
+            self._interrupted_at = now
+            self.notify("press ctrl+c again, ctrl+d or ctrl+q to leave", timeout=DOUBLE_PRESS_S)
+
+    def action_run_command(self, line: str) -> None:
+        self.controller.run_command(line)
+
+    def action_edit(self) -> None:
+        if self.controller.is_busy or self.controller.waiting:
+            self.notify("wait until the answer has ended; esc stops it")
+        elif (last := self.controller.last_question) is None:
+            self.notify("there is no question yet")
+        else:
+            self._edited = last
+            self.prompt.replace_text(last.text)
+            self._show_prompt_title()
+
+    def _end_editing(self) -> None:
+        self._edited = None
+        self._show_prompt_title()
+
+    def _show_prompt_title(self) -> None:
+        """Show above the prompt if the last question is being edited, and what is attached."""
+        edit_title = [EDIT_TITLE] if self._edited is not None else []
+        self.prompt.show_title("  ".join([*edit_title, *self._attachments]))
+
+    def action_toggle_panel(self) -> None:
+        self._body.toggle_panel()
+
+    def action_toggle_marks(self) -> None:
+        self._marks_drafted = not self._marks_drafted
+        self._restyle()
+        self.notify("drafted and accepted text is marked" if self._marks_drafted else "drafted text is not marked")
+
+    def action_toggle_thoughts(self) -> None:
+        self.transcript.toggle_thoughts()
+
+    def action_copy_answer(self) -> None:
+        if answer := self.controller.last_answer:
+            self._copy(answer)
+        else:
+            self.notify("there is no answer yet")
+
+    def _copy(self, text: str) -> None:
+        self.copy_to_clipboard(text)
+        clipboard.copy_text(text)
+        self.screen.clear_selection()
+        self.notify(copy_message(text))
+
+    def action_editor(self) -> None:
+        try:
+            text = edit_text(self.prompt.whole_text, self.suspend)
+        except EagleLocalError as error:
+            self.view.show_error(error)
+        except SuspendNotSupported:
+            self.notify("an editor cannot run in this terminal")
+        else:
+            self.prompt.replace_text(self.prompt.text if text is None else text.rstrip("\n"))
+
+    def action_page_up(self) -> None:
+        self.transcript.scroll_page_up(animate=False)
+
+    def action_page_down(self) -> None:
+        self.transcript.scroll_page_down(animate=False)
+
+    def action_top(self) -> None:
+        self.transcript.scroll_to(y=0, animate=False)
+
+    def action_end(self) -> None:
+        self.transcript.follow()
+
+    # ---- dialogs
+    def action_conversations(self) -> None:
+        from eaglelocal.tui.chat.chat_dialogs import ConversationsDialog
+
+        self.push_screen(ConversationsDialog(self._conversations, self.controller))
+
+    def action_settings(self) -> None:
+        from eaglelocal.tui.chat.chat_dialogs import SettingsDialog
+
+        self._open_model_dialog(SettingsDialog)
+
+    def action_model(self) -> None:
+        from eaglelocal.tui.chat.chat_dialogs import ModelDialog
+
+        self._open_model_dialog(ModelDialog)
+
+    def _open_model_dialog(self, dialog: Callable[[ModelChanged, ChatController], ModalScreen[None]]) -> None:
+        if self.view.model is None:
+            self.notify("no model is loaded yet")
+        else:
+            self.push_screen(dialog(self.view.model, self.controller))
+
+
+def _warm_up() -> None:
+    """Do slow start-up work once the first screen is drawn, before the user waits for it."""
+    import_module("eaglelocal.tui.transcript.markdown_rows").find_lexer("python")
+    gc.collect()
+    gc.freeze()  # later collections skip all modules, which would delay a frame
+
+
+def run_chat(app: ChatApp) -> int:
+    """Show the screen until the user leaves and return the exit code. Raises the error that ended it otherwise."""
+    try:
+        code = app.show()
+    finally:
+        app.controller.close()
+    return app.return_code or 0 if code is None else code

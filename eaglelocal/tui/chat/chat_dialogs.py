@@ -1,0 +1,226 @@
+"""The dialogs of the chat screen: saved conversations; system message and sampling; model and draft.
+
+They collect input for `ChatController`. An invalid input is reported in the dialog, which stays open.
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Input, Label, OptionList, TextArea
+from textual.widgets.option_list import Option
+
+from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fields
+from eaglelocal.core.request import parse_spec
+from eaglelocal.core.sampling import fill_recommended
+from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.tui.chat.chat_controller import ChatController
+from eaglelocal.tui.chat.chat_events import ModelChanged
+from eaglelocal.tui.transcript.text_rows import sanitize_text
+
+
+class Dialog(ModalScreen[None]):
+    """A centered box with a title, an error line, and the keys below. Subclasses fill it in `compose_box`."""
+
+    DEFAULT_CSS = """
+    Dialog {
+        align: center middle;
+        & #box { width: 74; max-width: 100%; height: auto; max-height: 90%; border: round $primary; padding: 0 1;
+                 background: $surface; }
+        & #error { color: $text-error; height: auto; }
+        & Input { border: none; height: 1; background: $panel; padding: 0; }
+        & Input:focus { border: none; background: $boost; text-style: underline; }
+        & .row { height: 1; }
+        & .row Label { width: 16; color: $text-muted; }
+        & .row Input { width: 1fr; }
+        & TextArea, & TextArea:focus { height: 5; border: round $secondary; padding: 0; }
+        & OptionList, & OptionList:focus { height: auto; max-height: 14; border: none; padding: 0; }
+        &:ansi #box { background: ansi_default; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Close", id="close")]
+    TITLE_TEXT = ""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title = self.TITLE_TEXT
+            yield from self.compose_box()
+            yield Label("", id="error")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        for field in (*self.query(Input), *self.query(TextArea)):
+            field.cursor_blink = False  # as in the prompt: blinking redraws every half second
+
+    def compose_box(self) -> ComposeResult:
+        raise NotImplementedError
+
+    def show_error(self, error: EagleLocalError) -> None:
+        hint = f" ({error.hint})" if error.hint else ""
+        self.query_one("#error", Label).update(sanitize_text(f"{error.message}{hint}").replace("[", "\\["))
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+class ConversationsDialog(Dialog):
+    """A list of saved conversations, to open, rename, delete or export as Markdown."""
+
+    TITLE_TEXT = "Conversations"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("r", "rename", "Rename", id="rename"),
+        Binding("d,delete", "delete", "Delete", id="delete", tooltip="asks again"),
+        Binding("e", "export", "Export", id="export", tooltip="as Markdown, into this folder"),
+    ]
+
+    def __init__(self, folder: Path, controller: ChatController) -> None:
+        super().__init__()
+        self._folder, self._controller = folder, controller
+        self._names: list[str] = []
+        self._to_delete = ""  # name; a second d deletes it
+
+    def compose_box(self) -> ComposeResult:
+        entries = conversation_file.entries(self._folder)
+        self._names = [entry.name for entry in entries]
+        yield OptionList(*(Option(_format_entry(entry)) for entry in entries), markup=False)
+        yield Label("no conversation is saved yet" if not entries else "enter opens one", id="about")
+        rename = Input(placeholder="new name", id="name", select_on_focus=False)
+        rename.display = False
+        yield rename
+
+    @property
+    def _selected(self) -> str:
+        index = self.query_one(OptionList).highlighted
+        return "" if index is None else self._names[index]
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self._controller.run_command(f"/load {self._names[event.option_index]}")
+        self.dismiss(None)
+
+    def on_option_list_option_highlighted(self) -> None:
+        self._to_delete = ""
+
+    def action_rename(self) -> None:
+        if self._selected:
+            name = self.query_one("#name", Input)
+            name.display, name.value = True, self._selected
+            name.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        try:
+            target = conversation_file.path_of(self._folder, event.value)
+            if target.exists() and target.stem != self._selected:
+                raise UsageError(f"there is already a conversation named {target.stem!r}")
+        except EagleLocalError as error:
+            self.show_error(error)
+            return
+        self._controller.rename(self._selected, event.value)
+        self.dismiss(None)
+
+    def action_delete(self) -> None:
+        name = self._selected
+        if name and name == self._to_delete:
+            self._controller.delete(name)
+            self.dismiss(None)
+        elif name:
+            self._to_delete = name
+            self.show_error(UsageError(f"press d again to delete {name!r} for good"))
+
+    def action_export(self) -> None:
+        if self._selected:
+            self._controller.export_markdown(self._selected)
+            self.dismiss(None)
+
+
+def _format_entry(entry: conversation_file.SavedConversation) -> str:
+    when = datetime.datetime.fromtimestamp(entry.modified_at).strftime("%Y-%m-%d %H:%M")
+    return f"{when}  {sanitize_text(entry.name)}"
+
+
+class SettingsDialog(Dialog):
+    """A form for the system message and the sampling; unset values are those that the model recommends."""
+
+    TITLE_TEXT = "System message and sampling"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s", "save", "Save", id="save", priority=True),
+    ]
+
+    def __init__(self, model: ModelChanged, controller: ChatController) -> None:
+        super().__init__()
+        self._params, self._system, self._controller = model.params, model.system, controller
+        self._shown = fill_recommended(model.params, model.model.info.sampling)
+
+    def compose_box(self) -> ComposeResult:
+        system = TextArea(self._system, id="system", tab_behavior="focus")
+        system.border_title = "system message"
+        yield system
+        for field in FIELDS:
+            with Horizontal(classes="row"):
+                yield Label(field.label)
+                yield Input(
+                    format_field(self._shown, field), placeholder=field.unset, id=field.name, select_on_focus=False
+                )
+
+    def on_input_submitted(self) -> None:
+        self.action_save()
+
+    def action_save(self) -> None:
+        values = {field.name: self.query_one(f"#{field.name}", Input).value for field in FIELDS}
+        try:
+            params = parse_fields(self._params, values, self._shown)
+        except EagleLocalError as error:
+            self.show_error(error)
+            return
+        self._controller.change_settings(params, self.query_one("#system", TextArea).text.strip())
+        self.dismiss(None)
+
+
+class ModelDialog(Dialog):
+    """A form to change the model, its draft and the draft length."""
+
+    TITLE_TEXT = "Model and draft"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s", "save", "Change", id="save", priority=True),
+    ]
+
+    def __init__(self, changed: ModelChanged, controller: ChatController) -> None:
+        super().__init__()
+        self._changed, self._controller = changed, controller
+
+    def compose_box(self) -> ComposeResult:
+        choice, info = self._changed.choice, self._changed.model.info
+        yield Label(sanitize_text(f"now: {info.target}, {info.draft}").replace("[", "\\["))
+        for name, label, value, hint in (
+            ("target", "model", choice.target or "", "demo, demo@1b:bf16, ./model.gguf; empty: no change"),
+            ("draft", "draft", choice.draft or "", "auto, ngram, none, ./head.gguf; empty: no change"),
+            ("spec", "draft length", "", "auto, off, pid or a number; empty: no change"),
+        ):
+            with Horizontal(classes="row"):
+                yield Label(label)
+                yield Input(value, placeholder=hint, id=name, select_on_focus=False)
+
+    def on_input_submitted(self) -> None:
+        self.action_save()
+
+    def action_save(self) -> None:
+        choice = self._changed.choice
+        values = {name: self.query_one(f"#{name}", Input).value.strip() for name in ("target", "draft", "spec")}
+        try:
+            if values["spec"]:
+                parse_spec(values["spec"])
+        except EagleLocalError as error:
+            self.show_error(error)
+            return
+        current = {"target": choice.target or "", "draft": choice.draft or "", "spec": ""}
+        commands = {"target": "/model", "draft": "/draft", "spec": "/spec"}
+        for name, value in values.items():
+            if value and value != current[name]:
+                self._controller.run_command(f"{commands[name]} {value}")
+        self.dismiss(None)

@@ -1,0 +1,125 @@
+"""The events that `ChatController` sends to the chat screen, in the order in which they happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from eaglelocal.conversation.ask import AskResult
+from eaglelocal.conversation.conversation import Turn
+from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.tui.transcript.live_answer import LiveAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChanged:
+    """A model is ready, or its sampling or system message has changed."""
+
+    model: ActiveModel
+    choice: ModelChoice
+    params: SamplingParams
+    system: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStateChanged:
+    """The engine is in another state, or has restarted."""
+
+    state: str  # as in client.port.Client
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgressed:
+    """A model is being loaded. `progress` is None when that has ended."""
+
+    progress: LoadProgress | None
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionSent:
+    """A question was sent; its answer grows in `live`."""
+
+    question: str
+    live: LiveAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTokensReceived:
+    """The first tokens of an answer have arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEnded:
+    """An answer is complete, was stopped, or has failed."""
+
+    result: AskResult
+    n_ctx: int
+    conversation_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionRemoved:
+    """The last question and its answer were removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationReplaced:
+    """The user opened another conversation or began a new one."""
+
+    turns: tuple[Turn, ...]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentsChanged:
+    """The pictures that go with the next question have changed."""
+
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteWritten:
+    """A note for the transcript."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    """A task failed; the error is for the transcript."""
+
+    error: EagleLocalError
+
+
+@dataclass(frozen=True, slots=True)
+class TextCopied:
+    """A text for the clipboard."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRequested:
+    """The user wants to leave."""
+
+
+ChatEvent = (
+    ModelChanged
+    | EngineStateChanged
+    | LoadProgressed
+    | QuestionSent
+    | FirstTokensReceived
+    | AnswerEnded
+    | QuestionRemoved
+    | ConversationReplaced
+    | AttachmentsChanged
+    | NoteWritten
+    | TaskFailed
+    | TextCopied
+    | ExitRequested
+)
+Emit = Callable[[ChatEvent], None]  # may be called from any thread

@@ -1,0 +1,206 @@
+"""Do the work of the chat screen on its session: load models, ask, run commands, save. Does not know widgets.
+
+Every public method blocks and runs as a task on the task thread; its results are emitted as events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.ask import ask
+from eaglelocal.conversation.conversation import Conversation
+from eaglelocal.conversation.markdown_export import export_markdown
+from eaglelocal.conversation.message_output import MessageOutput
+from eaglelocal.conversation.session import ActiveModel, ModelChoice, Session
+from eaglelocal.conversation.slash_actions import ActionContext, LeaveChat, run_command
+from eaglelocal.conversation.slash_commands import Command, parse_command
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.tui.chat.chat_events import (
+    AnswerEnded,
+    AttachmentsChanged,
+    ConversationReplaced,
+    Emit,
+    ExitRequested,
+    ModelChanged,
+    NoteWritten,
+    QuestionRemoved,
+    TaskFailed,
+    TextCopied,
+)
+from eaglelocal.tui.chat.current_answer import CurrentAnswer
+from eaglelocal.tui.chat.engine_poller import is_joined_server
+from eaglelocal.tui.chat.event_output import EventOutput
+from eaglelocal.tui.key_bindings import CHAT_KEYS
+from eaglelocal.tui.panel.feed import Feed
+
+OpenSession = Callable[[MessageOutput, ModelChoice], Session]
+
+
+@dataclass(frozen=True, slots=True)
+class LastQuestion:
+    """The last question and its place, as they were when an edit of it began."""
+
+    text: str
+    conversation: Conversation
+    num_turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """The parts of a session that a command may change, to compare before and after it."""
+
+    conversation: Conversation
+    num_turns: int
+    settings: tuple[ActiveModel, str, SamplingParams]  # model, system message, sampling
+
+    @classmethod
+    def of(cls, session: Session) -> SessionState:
+        conversation = session.conversation
+        settings = (session.model, conversation.system, session.params)
+        return cls(conversation, len(conversation.turns), settings)
+
+
+class ChatTasks:
+    """The tasks of a chat, and the session that they work on."""
+
+    def __init__(
+        self, open_session: OpenSession, emit: Emit, answer: CurrentAnswer, feed: Feed, folder: Path, *, saves: bool
+    ) -> None:
+        """folder: where conversations are saved. saves: save them automatically."""
+        self._open_session, self._emit, self._answer, self._feed = open_session, emit, answer, feed
+        self._folder, self._saves = folder, saves
+        self._output = EventOutput(emit)
+        self._session: Session | None = None
+
+    # ---- for any thread
+    @property
+    def session(self) -> Session | None:
+        """The session; None until a model is loaded."""
+        return self._session
+
+    @property
+    def model(self) -> ActiveModel | None:
+        return None if self._session is None else self._session.model
+
+    @property
+    def last_question(self) -> LastQuestion | None:
+        if self._session is None:
+            return None
+        conversation = self._session.conversation
+        text = conversation.unanswered or (conversation.turns[-1].question if conversation.turns else "")
+        return LastQuestion(text, conversation, len(conversation.turns)) if text else None
+
+    # ---- tasks
+    def open(self, choice: ModelChoice) -> None:
+        self._session = self._open_session(self._output, choice)
+        self._emit_model(self._session)
+        self._emit_attachments(self._session)
+        self._session.check_attached()
+
+    def ask(self, question: str) -> None:
+        session = self._require_session()
+        pictures = session.take_attached()
+        self._emit_attachments(session)
+        self._answer.begin(question, pictures)
+        result = ask(session, question, self._answer.follow, pictures)
+        self._save(session)
+        self._emit(AnswerEnded(result, session.model.info.n_ctx, session.conversation.name))
+
+    def ask_instead(self, question: str, last: LastQuestion) -> None:
+        """Ask in place of the last question. Raises UsageError if that is no longer `last`."""
+        session = self._require_session()
+        if self.last_question != last:
+            raise UsageError(
+                "the question that you edited is no longer the last one, so nothing was replaced",
+                hint="press up to get back what you typed",
+            )
+        session.attach_again()
+        session.conversation.take_last_question()
+        session.conversation.unanswered = ""
+        self._emit(QuestionRemoved())
+        self.ask(question)
+
+    def run_command(self, line: str) -> None:
+        command = parse_command(line)
+        if self._session is None and command.name == "/exit":
+            self._emit(ExitRequested())
+        elif self._session is None and command.name == "/model" and command.argument:
+            self.open(ModelChoice(target=command.argument))  # the first model could not be loaded
+        else:
+            self._run_command(self._require_session(), command)
+
+    def change_settings(self, params: SamplingParams, system: str) -> None:
+        session = self._require_session()
+        session.params, session.conversation.system = params, system
+        self._emit_model(session)
+
+    def rename(self, old: str, new: str) -> None:
+        name = conversation_file.rename(self._folder, old, new)
+        conversation = self._require_session().conversation
+        if conversation.name == old:
+            conversation.name = name
+        self._emit(NoteWritten(f"renamed {old} to {name}"))
+
+    def export_markdown(self, name: str) -> None:
+        """Write a saved conversation as Markdown into the current folder."""
+        conversation = conversation_file.load_conversation(self._folder, name)
+        path = export_markdown(conversation, f"{name}.md", target=self._require_session().model.info.target)
+        self._emit(NoteWritten(f"written to {path}"))
+
+    # ---- inside
+    def _require_session(self) -> Session:
+        """Return the session. Raises UsageError while no model is loaded."""
+        if self._session is None:
+            raise UsageError("no model is loaded", hint="/model REF loads one, such as /model demo")
+        return self._session
+
+    def _run_command(self, session: Session, command: Command) -> None:
+        before = SessionState.of(session)
+        context = ActionContext(
+            session, self._output, self._folder, lambda text: self._emit(TextCopied(text)), CHAT_KEYS
+        )
+        try:
+            question = run_command(context, command)
+        except LeaveChat:
+            self._emit(ExitRequested())
+            return
+        finally:
+            self._emit_changes(session, before)
+        if question is not None:
+            self._emit(QuestionRemoved())
+            self.ask(question)
+
+    def _emit_changes(self, session: Session, before: SessionState) -> None:
+        now = SessionState.of(session)
+        if now.conversation is not before.conversation or now.num_turns == 0 < before.num_turns:
+            self._emit(ConversationReplaced(tuple(now.conversation.turns), now.conversation.name))
+        if now.settings != before.settings:
+            self._emit_model(session)
+        self._emit_attachments(session)
+
+    def _emit_model(self, session: Session) -> None:
+        # An event of a joined server is a whole step, not a token, so tokens are counted from its readings.
+        self._feed.count_by(events=not is_joined_server(session.model))
+        self._emit(ModelChanged(session.model, session.choice, session.params, session.conversation.system))
+
+    def _emit_attachments(self, session: Session) -> None:
+        self._emit(AttachmentsChanged(tuple(picture.label for picture in session.attached)))
+
+    def _save(self, session: Session) -> None:
+        """Save the conversation. After a failure, such as a full disk, report it and save no more."""
+        conversation = session.conversation
+        if not self._saves or not conversation.turns:
+            return
+        name = conversation.name or conversation_file.fresh_name(self._folder, conversation.turns[0].question)
+        try:
+            path = conversation_file.path_of(self._folder, name)
+            conversation_file.save(conversation, path, target=session.model.info.target)
+            conversation.name = path.stem
+        except EagleLocalError as error:
+            self._saves = False
+            self._emit(TaskFailed(error))
+            self._emit(NoteWritten("conversations are no longer saved"))

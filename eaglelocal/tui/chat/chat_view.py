@@ -1,0 +1,147 @@
+"""The drawing half of the chat screen: shows events and figures in its widgets. Reads no keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglelocal.client.server_reading import DISCONNECTED
+from eaglelocal.conversation.answer_stats import model_lines
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.tui.chat.chat_controller import ChatController
+from eaglelocal.tui.chat.chat_events import (
+    AnswerEnded,
+    ChatEvent,
+    ConversationReplaced,
+    EngineStateChanged,
+    FirstTokensReceived,
+    LoadProgressed,
+    ModelChanged,
+    NoteWritten,
+    QuestionRemoved,
+    QuestionSent,
+    TaskFailed,
+)
+from eaglelocal.tui.chat.chat_lines import format_status, format_title
+from eaglelocal.tui.glyphs import Glyphs
+from eaglelocal.tui.lines_widget import LinesWidget
+from eaglelocal.tui.panel.feed import Feed, PanelFrame
+from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
+from eaglelocal.tui.prompt.prompt_input import PromptInput
+from eaglelocal.tui.transcript.transcript import Transcript
+from eaglelocal.tui.transcript.transcript_writer import TranscriptWriter
+
+FIGURES_S = 0.5  # between updates of figures: faster ones cannot be read, and cost as much as text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatWidgets:
+    """The widgets of the chat screen."""
+
+    title: LinesWidget
+    transcript: Transcript
+    panel: SpeculationPanel
+    status: LinesWidget
+    prompt: PromptInput
+
+
+class ChatView:
+    """The contents of the chat screen. For the screen's thread only."""
+
+    def __init__(self, widgets: ChatWidgets, controller: ChatController, feed: Feed, glyphs: Glyphs) -> None:
+        self.feed = feed
+        self._widgets, self._controller, self._glyphs = widgets, controller, glyphs
+        self._writer = TranscriptWriter(widgets.transcript)
+        self._model: ModelChanged | None = None
+        self._progress: LoadProgress | None = None
+        self._engine_state = "loading"
+        self._conversation_name = ""
+        self._frame, self._framed_at = PanelFrame(), float("-inf")
+
+    @property
+    def model(self) -> ModelChanged | None:
+        """The model with its settings; None until one is loaded."""
+        return self._model
+
+    # ---- figures
+    def draw(self, now: float) -> bool:
+        """Draw what has changed since the last call. Return True while an answer or a task is running."""
+        widgets = self._widgets
+        self._writer.draw_answer()
+        if not 0.0 <= now - self._framed_at < FIGURES_S:
+            self._frame, self._framed_at = self.feed.make_frame(now, seconds=60), now
+            if widgets.panel.display:
+                widgets.panel.show(self._frame)
+            width = widgets.title.content_size.width
+            widgets.title.show_lines([format_title(self._model, self._conversation_name, width)])
+        frame = None if widgets.panel.display else self._frame  # the panel shows the same
+        width = widgets.status.content_size.width
+        widgets.status.show_lines(
+            [format_status(self._progress, self._engine_state, self._controller, frame, width, self._glyphs)]
+        )
+        widgets.prompt.show_waiting(self._controller.waiting)
+        return self._frame.is_moving or self._controller.is_busy
+
+    # ---- events
+    def show(self, event: ChatEvent) -> None:
+        """Apply an event; `draw` shows what it changes."""
+        match event:
+            case QuestionSent(question, live):
+                self._writer.add_question(question, live)
+            case FirstTokensReceived():
+                self._writer.draw_answer()
+            case AnswerEnded(result, n_ctx, name):
+                self._conversation_name = name
+                self._writer.end_answer(result, n_ctx)
+            case QuestionRemoved():
+                self._writer.remove_question()
+            case NoteWritten(text):
+                self._writer.note(text)
+            case TaskFailed(error):
+                self.show_error(error)
+            case ConversationReplaced():
+                self._replace_conversation(event)
+            case _:
+                self._show_engine_event(event)
+
+    def _show_engine_event(self, event: ChatEvent) -> None:
+        match event:
+            case LoadProgressed(progress):
+                self._progress = progress
+            case ModelChanged():
+                self._change_model(event)
+            case EngineStateChanged(state, restarts):
+                self._change_state(state, restarts)
+
+    def show_error(self, error: EagleLocalError) -> None:
+        self._writer.show_error(error)
+
+    def _change_model(self, model: ModelChanged) -> None:
+        is_first = self._model is None  # the command that loads a later one reports it
+        self._model, self._engine_state = model, "ready"
+        if is_first:
+            self._note_model()
+
+    def _note_model(self) -> None:
+        if self._model is not None:
+            model = self._model.model
+            for text in model_lines(model.info, model.plan):
+                self._writer.note(text)
+
+    def _replace_conversation(self, event: ConversationReplaced) -> None:
+        """Show the conversation in place of the present one; if it is empty, name the model."""
+        self._conversation_name = event.name
+        self._writer.replace_conversation(event.turns)
+        if not event.turns:
+            self._note_model()
+
+    def _change_state(self, state: str, restarts: int) -> None:
+        before, self._engine_state = self._engine_state, state
+        if state == "restarting":
+            self._writer.note("the engine has ended and is being restarted; new questions wait for it")
+        elif state == "ready" and before == "restarting":
+            self._writer.note(f"the engine is running again ({restarts} {'restart' if restarts == 1 else 'restarts'})")
+        elif state == DISCONNECTED:
+            self._writer.note("the server no longer answers; /model REF loads a model here")
+        elif state == "ready" and before == DISCONNECTED:
+            self._writer.note("the server answers again")

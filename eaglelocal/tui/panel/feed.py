@@ -1,0 +1,244 @@
+"""Collect the events and readings of an engine, from any thread, and make a `PanelFrame` of them for the screen.
+
+    feed = Feed(by_events=True)
+    feed.add_event(event, now)                 # per event, on the engine's thread: a few additions
+    feed.add_reading(make_reading(...), now)   # now and then
+    frame = feed.make_frame(now)               # 5 to 10 times a second, on the screen's thread
+
+A frame costs the same however much comes in, so a slow terminal sees fewer frames and delays nothing else. Pure: the
+caller passes the time. Does not know widgets.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from eaglelocal.client.server_reading import DISCONNECTED, DraftingState, ServerReading, ServerTotals
+from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
+from eaglelocal.core.stats import SpeculationStats
+from eaglelocal.tui.panel.rate_meter import History, Rate
+from eaglelocal.tui.panel.snapshot_rates import SnapshotRates, compute_rates, has_restarted
+
+WINDOW_TOKENS = 256  # the figures describe this many of the newest tokens
+MAX_SAMPLES = 512
+HISTORY_S = 180
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PanelFrame:
+    """The values that a panel shows at one moment. None: not reported."""
+
+    connection: str = ""  # state of the server or the engine: ready, loading, restarting, disconnected ...
+    drafting: DraftingState = field(default_factory=DraftingState)
+    tok_s: float | None = None  # now; while nothing moves, the last rate
+    is_moving: bool = False
+    figures: SnapshotRates = field(default_factory=SnapshotRates)  # over the newest WINDOW_TOKENS tokens
+    drafted: float | None = None  # totals of the process
+    accepted: float | None = None
+    context_used: float | None = None  # tokens in the KV cache
+    context_size: float | None = None
+    tok_s_history: tuple[float | None, ...] = ()  # one value per second, the newest last
+    acceptance_history: tuple[float | None, ...] = ()  # likewise; None where nothing was drafted
+    reading: ServerReading | None = None  # the newest one, for screens that show more
+
+    @property
+    def wasted(self) -> float | None:
+        return None if self.drafted is None or self.accepted is None else self.drafted - self.accepted
+
+
+class Feed:
+    """The rolling figures of an engine or a server. Events and readings may be added from any thread."""
+
+    def __init__(self, *, by_events: bool = False) -> None:
+        """by_events: count tokens by events as they come, else by the totals of readings."""
+        self._by_events = by_events
+        self._lock = threading.Lock()
+        self._rate, self._tokens = Rate(), History()
+        self._drafted, self._accepted = History(), History()
+        self._samples: deque[ServerTotals] = deque(maxlen=MAX_SAMPLES)  # one for each growth; the first is the baseline
+        self._totals, self._read_at = ServerTotals(), 0.0
+        self._answer_stats = SpeculationStats()  # sums over answers, for engines that report no totals
+        self._drafting = DraftingState()
+        self._last_answer: Finished | None = None  # until another answer begins
+        self._reading: ServerReading | None = None
+        self._has_rate = by_events
+        self._context: tuple[float | None, float | None] = (None, None)
+        self._num_cached = 0.0
+        self._running: set[str] = set()  # request ids
+
+    # ---- in
+    def count_by(self, *, events: bool) -> None:
+        """Count the tokens of another engine, by events or by the totals of readings."""
+        with self._lock:
+            self._by_events = self._has_rate = events
+            self._last_answer = None
+            self._rate.restart()
+
+    def add_event(self, event: RequestEvent, now: float) -> None:
+        """Add an event of an answer."""
+        with self._lock:
+            match event:
+                case Started(request_id, prompt_tokens, _):
+                    self._start(request_id, prompt_tokens)
+                case Tokens(_, pieces):
+                    self._count(len(pieces), now)
+                case SpeculationChanged(_, state, reason):
+                    self._drafting = DraftingState(state=state, reason=reason, setting=self._drafting.setting)
+                case Finished():
+                    self._finish(event)
+                case Failed():
+                    self._running.discard(event.request_id)
+
+    def add_reading(self, reading: ServerReading, now: float) -> None:
+        """Add a reading of an engine or a server."""
+        with self._lock:
+            self._reading = reading
+            if reading.state == DISCONNECTED:
+                return
+            self._drafting = self._choose_drafting(reading)
+            self._context = (reading.cached_tokens, reading.cache_cells)
+            if reading.totals.generated_tokens is not None or reading.totals.drafts is not None:
+                self._add_totals(reading.totals, now)
+            elif reading.totals.tok_s is not None:
+                self._has_rate = True
+
+    # ---- out
+    def make_frame(self, now: float, *, seconds: int = HISTORY_S) -> PanelFrame:
+        """Return the current values, with `seconds` seconds of history."""
+        with self._lock:
+            base = self._samples[0] if self._samples else self._totals
+            used, size = self._context
+            return PanelFrame(
+                connection=self._reading.state if self._reading is not None else "",
+                drafting=self._drafting,
+                tok_s=self._compute_tok_s(now),
+                is_moving=bool(self._running) or self._rate.is_moving(now),
+                figures=compute_rates(base, self._totals),
+                drafted=self._totals.draft_tokens,
+                accepted=self._totals.accepted_tokens,
+                context_used=used if used is not None else self._num_cached or None,
+                context_size=size,
+                tok_s_history=self._tokens.amounts(now, seconds) if self._has_rate else (),
+                acceptance_history=self._acceptance_history(now, seconds),
+                reading=self._reading,
+            )
+
+    # ---- inside
+    def _find_last_answer(self, reading: ServerReading | None) -> Finished | None:
+        """Return the last answer, or None if another one is running."""
+        return None if self._running or (reading is not None and reading.running) else self._last_answer
+
+    def _choose_drafting(self, reading: ServerReading) -> DraftingState:
+        """Return the drafting state; at rest, that of the last answer, not the "on" of an idle engine."""
+        drafting, last = reading.drafting, self._find_last_answer(reading)
+        if last is None or drafting.state != "on":
+            return drafting
+        return DraftingState(state=last.speculation.state, reason=last.speculation.reason, setting=drafting.setting)
+
+    def _compute_tok_s(self, now: float) -> float | None:
+        if not self._has_rate:
+            return None
+        average = self._reading.totals.tok_s if self._reading is not None else None
+        last = self._find_last_answer(self._reading)
+        if last is not None and last.timings.decode_tok_s:
+            return last.timings.decode_tok_s  # more exact than readings, which are seconds apart
+        return self._rate.per_second(now) or self._rate.last or average or 0.0
+
+    def _start(self, request_id: str, prompt_tokens: int) -> None:
+        if not self._running:
+            self._rate.begin()
+        self._running.add(request_id)
+        self._last_answer = None
+        self._num_cached = prompt_tokens
+
+    def _count(self, num_tokens: int, now: float) -> None:
+        self._num_cached += num_tokens
+        if self._by_events:
+            self._rate.mark(self._rate.count + num_tokens, now)
+            self._tokens.add(num_tokens, now, now)
+
+    def _add_totals(self, totals: ServerTotals, now: float) -> None:
+        before, since = self._totals, self._read_at
+        is_first = not self._samples or has_restarted(before, totals)
+        if is_first:
+            self._samples = deque([ServerTotals(process=totals.process)], maxlen=MAX_SAMPLES)
+            if not self._by_events:
+                self._rate.restart()
+        self._totals, self._read_at = totals, now
+        if not self._by_events and totals.generated_tokens is not None:
+            self._has_rate = True
+            self._rate.mark(totals.generated_tokens, now)
+            self._add_growth(self._tokens, lambda t: t.generated_tokens, None if is_first else before, since, now)
+        self._add_growth(self._drafted, lambda t: t.draft_tokens, None if is_first else before, since, now)
+        self._add_growth(self._accepted, lambda t: t.accepted_tokens, None if is_first else before, since, now)
+        if is_first or totals.generated_tokens != before.generated_tokens or totals.drafts != before.drafts:
+            self._add_sample(totals)
+
+    def _add_growth(
+        self,
+        history: History,
+        get_count: Callable[[ServerTotals], float | None],
+        before: ServerTotals | None,
+        since: float,
+        now: float,
+    ) -> None:
+        """Add the growth of a count since `before` to its history."""
+        count, old = get_count(self._totals), None if before is None else get_count(before)
+        if count is not None:
+            history.add(0.0 if old is None else max(count - old, 0.0), now if old is None else since, now)
+
+    def _add_sample(self, totals: ServerTotals) -> None:
+        """Append a sample; drop old ones up to the newest that is WINDOW_TOKENS back, which is the baseline.
+
+        The first baseline is the start of the process.
+        """
+        self._samples.append(totals)
+        while len(self._samples) > 2 and _count_work(totals) - _count_work(self._samples[1]) >= WINDOW_TOKENS:
+            self._samples.popleft()
+
+    def _acceptance_history(self, now: float, seconds: int) -> tuple[float | None, ...]:
+        if self._totals.draft_tokens is None:
+            return ()
+        pairs = zip(self._drafted.amounts(now, seconds), self._accepted.amounts(now, seconds), strict=True)
+        return tuple(min((accepted or 0.0) / drafted, 1.0) if drafted else None for drafted, accepted in pairs)
+
+    def _finish(self, finished: Finished) -> None:
+        """End an answer. Its own figures count if no reading reports totals."""
+        self._running.discard(finished.request_id)
+        if finished.completion_tokens:
+            self._last_answer = finished
+        if self._reading is None or self._reading.totals.drafts is None:
+            self._answer_stats = _add_stats(self._answer_stats, finished.speculation)
+            self._drafting = DraftingState(state=finished.speculation.state, reason=finished.speculation.reason)
+            self._totals = _make_totals(self._answer_stats)
+            self._samples = deque([ServerTotals()], maxlen=MAX_SAMPLES)
+
+
+def _count_work(totals: ServerTotals) -> float:
+    """Return the work done so far: generated tokens, or drafted ones if those are not reported."""
+    return totals.generated_tokens or totals.draft_tokens or 0.0
+
+
+def _add_stats(a: SpeculationStats, b: SpeculationStats) -> SpeculationStats:
+    columns = zip_longest(a.accepted_per_position, b.accepted_per_position, fillvalue=0)
+    return SpeculationStats(
+        drafts=a.drafts + b.drafts,
+        draft_tokens=a.draft_tokens + b.draft_tokens,
+        accepted_tokens=a.accepted_tokens + b.accepted_tokens,
+        emitted_tokens=a.emitted_tokens + b.emitted_tokens,
+        accepted_per_position=tuple(map(sum, columns)),
+    )
+
+
+def _make_totals(stats: SpeculationStats) -> ServerTotals:
+    return ServerTotals(
+        drafts=stats.drafts,
+        draft_tokens=stats.draft_tokens,
+        accepted_tokens=stats.accepted_tokens,
+        emitted_tokens=stats.emitted_tokens,
+        per_position=tuple(map(float, stats.accepted_per_position)) or None,
+    )

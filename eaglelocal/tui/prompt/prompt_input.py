@@ -1,0 +1,258 @@
+"""The input field for questions: grows with the text, sends with Enter, and recalls earlier questions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, cast
+
+from textual import events
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.keys import Keys
+from textual.message import Message
+from textual.widgets import TextArea
+from textual.widgets.text_area import Selection
+
+from eaglelocal.conversation.pictures import find_dropped_pictures
+from eaglelocal.conversation.question_history import QuestionHistory
+from eaglelocal.tui.prompt.command_completion import IMAGE, complete_typed, describe_command, matching_commands
+from eaglelocal.tui.prompt.folding_text_area import FoldingTextArea
+from eaglelocal.tui.prompt.history_search import HistorySearch
+from eaglelocal.tui.transcript.text_rows import sanitize_text
+
+QUOTES = '"""'
+SEARCH_HELP = "press again for an older one, enter to take it, esc to cancel"
+# Most terminals send this for alt+enter, and some are set up to send it for shift+enter. Textual reads a mere enter.
+cast(dict[str, object], ANSI_SEQUENCES_KEYS)["\x1b\r"] = (Keys.ControlJ,)
+
+
+class PromptInput(FoldingTextArea):
+    """A text area that shows one to eight lines of a text of any length."""
+
+    DEFAULT_CSS = """
+    PromptInput {
+        height: auto; max-height: 10; min-height: 3; border: round $secondary; padding: 0 1; background: $background;
+        &:focus { border: round $primary; }
+        &:ansi { background: ansi_default; }
+    }
+    """
+    # bindings that only make sense while typing have no description: the palette lists the others
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "Send", id="send", key_display="enter"),
+        Binding("shift+enter,alt+enter,ctrl+j", "newline", "", id="newline", show=False),
+        Binding("up", "older", "", id="older", show=False),
+        Binding("down", "newer", "", id="newer", show=False),
+        Binding("ctrl+r", "search", "Find", id="search", tooltip="find an earlier question"),
+        # replaces TextArea's f6, which selects a line
+        Binding(
+            "f6", "app.run_command('/retry')", "Retry", id="retry", show=False, tooltip="ask the last question again"
+        ),
+        Binding("tab", "complete", "", id="complete", show=False),
+        Binding("ctrl+d", "delete_or_leave", "", id="delete_or_leave", show=False),
+        Binding("ctrl+c,super+c", "app.interrupt", "", id="interrupt", show=False),
+        Binding("ctrl+z", "app.suspend_process", "", id="suspend", show=False),
+        Binding("ctrl+underscore", "undo", "", id="undo", show=False),
+        Binding("pageup", "app.page_up", "", id="page_up", show=False),
+        Binding("pagedown", "app.page_down", "", id="page_down", show=False),
+    ]
+
+    class Submitted(Message):
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class Dropped(Message):
+        """Pictures were dropped; `text` has their paths."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class Leaving(Message):
+        """Ctrl-D was pressed with nothing typed."""
+
+    def __init__(
+        self, history: QuestionHistory, keys: Mapping[str, str], *, placeholder: str, id: str | None = None
+    ) -> None:
+        """keys: binding id -> comma-separated keys, in place of the default ones."""
+        super().__init__(placeholder=placeholder, id=id)
+        self._history = history
+        self._search: HistorySearch | None = None
+        self._title: str | None = None  # to show again after a search
+        self._actions_by_key = {
+            key: binding.action
+            for binding in (*TextArea.BINDINGS, *self.BINDINGS)
+            if isinstance(binding, Binding)
+            for key in keys.get(binding.id or "", binding.key).split(",")
+        }
+        self._waiting: tuple[str, ...] = ()
+        self._subtitle = ""
+        self.cursor_blink = False  # each blink would cost a redraw
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Run the actions of keys at once, in the order in which they were typed.
+
+        Textual runs bindings on other queues: in a line that arrives at once, Enter would overtake the text before it.
+        """
+        action = self._actions_by_key.get(event.key)
+        is_done = self._search is not None and self._apply_to_search(self._search, event, action)
+        if action is not None or is_done:
+            event.stop()
+            event.prevent_default()
+        if action is not None and not is_done:
+            await self.run_action(action)
+
+    def replace_text(self, text: str) -> None:
+        """Show another text, with the cursor at its end."""
+        self._end_search()
+        self.load_folded(text)
+
+    # ---- pastes
+    async def _on_paste(self, event: events.Paste) -> None:
+        event.prevent_default()
+        event.stop()
+        self._paste(event.text)
+
+    def action_paste(self) -> None:
+        self._paste(self.app.clipboard)
+
+    def _paste(self, text: str) -> None:
+        """Insert a paste, attach pictures dropped as paths, or extend a search. Line ends become line feeds."""
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if self._search is not None:
+            self._search.extend(text.partition("\n")[0])
+            self._show_search(self._search)
+        elif not self.text.startswith("/") and find_dropped_pictures(text):  # after a command a path is text
+            self.post_message(self.Dropped(text.strip()))
+        else:
+            self.insert_pasted(text)
+
+    # ---- earlier questions
+    def action_search(self) -> None:
+        self._search, self._title = HistorySearch(self._history, self.text), self.border_title
+        self._show_search(self._search)
+
+    def _apply_to_search(self, search: HistorySearch, event: events.Key, action: str | None) -> bool:
+        """Apply a key to a search. Return False if the key keeps its usual meaning."""
+        if event.key == "escape" or action == "app.interrupt":
+            self.replace_text(search.typed)
+        elif action == "submit":
+            self._end_search()
+        elif action in ("search", "older"):
+            search.find_older()
+        elif action == "newer":
+            search.show_newer()
+        elif action == "delete_left":
+            search.erase()
+        elif action is None and event.is_printable:
+            search.extend(event.character or "")
+        else:
+            if action is not None:
+                self._end_search()
+            return False
+        if self._search is not None:
+            self._show_search(search)
+        return True
+
+    def _show_search(self, search: HistorySearch) -> None:
+        """Show the match, with the words of the search selected."""
+        self.load_text(search.shown)
+        begin = search.shown.lower().find(search.words.lower())
+        end = begin + len(search.words)
+        if begin >= 0 and end <= len(self.text):
+            location = self._lines.get_location_from_index
+            self.selection = Selection(location(begin), location(end))
+        self.border_title = Content(sanitize_text(search.title))
+        self._show_subtitle(SEARCH_HELP)
+
+    def _end_search(self) -> None:
+        """End a search; what it shows stays, to be changed or sent."""
+        if self._search is not None:
+            self._search, self.border_title = None, Content(self._title) if self._title else None
+            self.move_cursor(self.document.end)
+            self.update_suggestion()
+
+    def action_older(self) -> None:
+        if not self.cursor_at_first_line:
+            self.action_cursor_up()
+        elif (question := self._history.older(self.text)) is not None:
+            self.replace_text(question)
+
+    def action_newer(self) -> None:
+        if not self.cursor_at_last_line:
+            self.action_cursor_down()
+        elif (question := self._history.newer()) is not None:
+            self.replace_text(question)
+
+    # ---- above and below the text
+    def update_suggestion(self) -> None:
+        """Suggest the rest of the only command that fits; below the text, show all that fit, or what waits."""
+        if self._search is not None:
+            return
+        matches = matching_commands(self.text)
+        self.suggestion = matches[0][len(self.text) :] if len(matches) == 1 else ""
+        if matches:
+            self._show_subtitle(describe_command(matches[0]) if len(matches) == 1 else " ".join(matches))
+        else:
+            self._show_subtitle(f"waiting: {'; '.join(self._waiting)}" if self._waiting else "")
+
+    def show_title(self, text: str) -> None:
+        """Show a title above the text; during a search, once it has ended."""
+        title = sanitize_text(text) if text else None
+        if self._search is not None:
+            self._title = title
+        else:
+            self.border_title = Content(title) if title else None
+
+    def show_waiting(self, questions: tuple[str, ...]) -> None:
+        """Show below the text the questions that were sent and have not started yet."""
+        if questions != self._waiting:
+            self._waiting = questions
+            self.update_suggestion()
+
+    def _show_subtitle(self, text: str) -> None:
+        if text != self._subtitle:  # each change of a subtitle redraws the whole widget
+            self._subtitle = text
+            self.border_subtitle = Content(sanitize_text(text.replace("\n", " "))) if text else None
+
+    # ---- keys
+    def action_submit(self) -> None:
+        """Send the text, or add a line after a backslash or while triple quotes are open."""
+        row, column = self.cursor_location
+        if self.document.get_line(row)[:column].endswith("\\"):
+            self.replace("\n", (row, column - 1), (row, column))
+        elif self.text.lstrip().startswith(QUOTES) and self.text.count(QUOTES) == 1:
+            self.insert("\n")
+        else:
+            self._send(self._folding.unfold(_strip_quotes(self.text)).strip("\n"))
+
+    def _send(self, text: str) -> None:
+        if text.strip():
+            self._history.add(text)
+            self.load_text("")
+            self.post_message(self.Submitted(text))
+
+    def action_newline(self) -> None:
+        self.insert("\n")
+
+    def action_complete(self) -> None:
+        typed = self.text
+        completion = complete_typed(typed)
+        if completion.text:
+            self.insert(completion.text)
+        if typed.startswith(IMAGE):
+            self._show_subtitle(" ".join(completion.choices))
+
+    def action_delete_or_leave(self) -> None:
+        if self.text:
+            self.action_delete_right()
+        else:
+            self.post_message(self.Leaving())
+
+
+def _strip_quotes(text: str) -> str:
+    """Return a text without the triple quotes around it; with more of them they are code, and stay."""
+    inner = text.strip()
+    is_quoted = inner.count(QUOTES) == 2 and inner.startswith(QUOTES) and inner.endswith(QUOTES)
+    return inner[len(QUOTES) : -len(QUOTES)] if is_quoted else text

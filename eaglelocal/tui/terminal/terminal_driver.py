@@ -1,0 +1,104 @@
+"""A Textual driver for terminals, with fixes to Textual's own: who reads keys, which bytes they may be, where it draws.
+
+A terminal that closes sends SIGCONT, as does `kill -CONT`. Textual's own driver takes each for an `fg` and starts one
+more thread that reads, but ends only the last. The others never end, and spin once the terminal is gone.
+
+It also ends the app at a byte that is not UTF-8, spins at the end of its input, draws on stderr even if that is a file,
+and believes COLUMNS rather than the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+from textual import events, messages
+from textual.app import App
+from textual.drivers.linux_driver import LinuxDriver
+
+from eaglelocal.core.surrogates import join_surrogates
+from eaglelocal.tui.terminal.key_reader import MAX_CELLS, KeyReader
+
+READ_BYTES = 4096
+TICK_S = 0.1
+
+
+class TerminalDriver(LinuxDriver):
+    """The driver of screens on a terminal."""
+
+    _is_suspended = False
+
+    def __init__(
+        self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+    ) -> None:
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        if not _is_terminal(self._file) and _is_terminal(sys.__stdout__):
+            self._file = sys.__stdout__
+        self._size = size or self._get_terminal_size()
+
+    def write(self, data: str) -> None:
+        """Write `data`, with half a surrogate pair replaced: it cannot be encoded and would end the drawing thread."""
+        super().write(join_surrogates(data))
+
+    def suspend_application_mode(self) -> None:
+        super().suspend_application_mode()
+        self._is_suspended = True
+
+    def resume_application_mode(self) -> None:
+        if self._is_reading and os.isatty(self.fileno):  # after a SIGSTOP the shell has changed the terminal
+            self.suspend_application_mode()
+            self._must_signal_resume = True  # so that everything is redrawn
+        if self._is_suspended:
+            super().resume_application_mode()
+            self._is_suspended = not self._is_reading  # a background process may not read yet
+
+    def run_input_thread(self) -> None:
+        """Read keys until the driver stops. A lost terminal ends the app; the end of a file or /dev/null does not."""
+        reader = KeyReader()
+        while not self.exit_event.is_set():
+            if select.select([self.fileno], [], [], TICK_S)[0]:
+                data = self._read()
+                if not data:
+                    self._handle_end_of_input()
+                    break
+                for event in reader.feed(data):
+                    if self._in_band_window_resize or not isinstance(event, events.Resize):
+                        self.process_message(event)
+            for event in reader.tick():
+                self.process_message(event)
+        reader.close()
+
+    def _read(self) -> bytes:
+        with suppress(OSError):  # EIO: the terminal is closed
+            return os.read(self.fileno, READ_BYTES)
+        return b""
+
+    def _handle_end_of_input(self) -> None:
+        if self.input_tty:
+            self._app.post_message(messages.ExitApp())
+
+    def _run_input_thread(self) -> None:
+        """Run the input thread, and hand a failure to the app as any other."""
+        try:
+            self.run_input_thread()
+        except Exception as problem:
+            self._app.call_later(self._app._handle_exception, problem)
+
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Return the columns and rows of the terminal that is drawn on."""
+        try:
+            width, height = os.get_terminal_size(self._file.fileno() if self._file is not None else self.fileno)
+        except (OSError, ValueError):
+            width, height = super()._get_terminal_size()
+        return min(width or 80, MAX_CELLS), min(height or 24, MAX_CELLS)
+
+    @property
+    def _is_reading(self) -> bool:
+        return self._key_thread is not None and self._key_thread.is_alive()
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()

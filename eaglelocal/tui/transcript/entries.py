@@ -1,0 +1,150 @@
+"""The entries of a transcript (questions, answer blocks, thoughts, notes, figures, errors) and their rows. Pure.
+
+An answer is many entries, one for each block of Markdown, so that a finished block is rendered only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+
+from eaglelocal.conversation.conversation import Turn
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.tui.transcript.draft_marks import mark_drafted
+from eaglelocal.tui.transcript.text_rows import Appearance, Row, render_columns, render_plain
+
+DRAFTED_STYLE = Style(color="green", underline=True)  # color is never the only sign
+
+SEPARATOR = " · "  # between figures
+ASCII_SIGNS = str.maketrans({"·": "|", "█": "#"})
+
+
+class EntryKind(Enum):
+    QUESTION = "question"
+    ANSWER = "answer"
+    THOUGHT = "thought"
+    FIGURES = "figures"
+    NOTE = "note"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptEntry:
+    """A part of a transcript."""
+
+    kind: EntryKind
+    text: str
+    mask: bytes = b""  # for answers, one byte per character: 1 if it was drafted and accepted
+    has_gap: bool = True  # an empty row above
+
+
+@dataclass(frozen=True, slots=True)
+class RenderOptions:
+    """The display settings that rendered rows depend on."""
+
+    appearance: Appearance = field(default_factory=Appearance)
+    marks_drafted: bool = False
+    shows_thoughts: bool = False
+
+
+def render_entry(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+    rows = _RENDERERS[entry.kind](entry, width, view)
+    return [[], *rows] if entry.has_gap else rows
+
+
+def estimate_height(entry: TranscriptEntry, width: int, view: RenderOptions) -> int:
+    """Return the approximate number of rows of an entry, much faster than `render_entry`."""
+    if entry.kind is EntryKind.THOUGHT and not view.shows_thoughts:
+        return 1 + entry.has_gap
+    lines = entry.text.split("\n")
+    return entry.has_gap + sum(max(1, -(-len(line) // max(width - 2, 1))) for line in lines)
+
+
+def make_entries(turns: Iterable[Turn]) -> list[TranscriptEntry]:
+    """Return the entries of a conversation, with answers cut into blocks."""
+    return [entry for turn in turns for entry in _make_turn_entries(turn)]
+
+
+def make_error_entry(error: EagleLocalError) -> TranscriptEntry:
+    hint = f"\nhint: {error.hint}" if error.hint else ""
+    report = f"\nreport: {error.report}" if error.report else ""
+    return TranscriptEntry(EntryKind.ERROR, f"error: {error.message}{hint}{report}")
+
+
+def _make_turn_entries(turn: Turn) -> list[TranscriptEntry]:
+    thought = [TranscriptEntry(EntryKind.THOUGHT, turn.reasoning)] if turn.reasoning.strip() else []
+    stopped = [TranscriptEntry(EntryKind.FIGURES, "stopped", has_gap=False)] if turn.stopped else []
+    return [TranscriptEntry(EntryKind.QUESTION, turn.shown_question), *thought, *split_answer(turn.answer), *stopped]
+
+
+def split_answer(text: str) -> list[TranscriptEntry]:
+    """Return a whole answer as one entry for each top-level block of Markdown."""
+    from eaglelocal.tui.transcript.markdown_rows import measure_blocks  # too slow to import for the first screen
+
+    entries, begin = [], 0
+    for length in filter(None, measure_blocks(text)):
+        entries.append(TranscriptEntry(EntryKind.ANSWER, text[begin : begin + length]))
+        begin += length
+    return entries
+
+
+# ---- renderers
+def _render_question(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+    mark = Segment("> " if view.appearance.is_ascii else "❯ ", Style(color="cyan", bold=True))
+    rows = render_plain(entry.text, width - 2, view.appearance, "bold")
+    return [[mark if number == 0 else Segment("  "), *row] for number, row in enumerate(rows)]
+
+
+def _render_answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+    from eaglelocal.tui.transcript.markdown_rows import render_markdown
+
+    rows = render_markdown(
+        entry.text, width, view.appearance, formulas=not view.marks_drafted
+    )  # the mask is of the source
+    return mark_drafted(rows, entry.text, entry.mask, DRAFTED_STYLE) if view.marks_drafted else rows
+
+
+def _render_thought(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+    closed, opened = ("+", "-") if view.appearance.is_ascii else ("▸", "▾")
+    words = len(entry.text.split())
+    title = f"{opened if view.shows_thoughts else closed} thought, {words} {'word' if words == 1 else 'words'}"
+    head = render_plain(title, width, view.appearance, "dim italic")
+    if not view.shows_thoughts:
+        return head
+    body = render_plain(entry.text.strip(), width - 2, view.appearance, "dim italic")
+    return [*head, *([Segment("  "), *row] for row in body)]
+
+
+def _render_note(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+    """Render a message of the program, in ASCII mode without its Unicode signs."""
+    text = entry.text.translate(ASCII_SIGNS) if view.appearance.is_ascii else entry.text
+    return render_columns(text, width, view.appearance, "dim")
+
+
+def _render_figures(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+    """Render figures, with line breaks only between them."""
+    first, *others = entry.text.split(SEPARATOR)
+    lines = [first]
+    for figure in others:
+        is_fitting = cell_len(lines[-1] + SEPARATOR + figure) <= width
+        lines = [*lines[:-1], lines[-1] + SEPARATOR + figure] if is_fitting else [*lines, figure]
+    return _render_note(replace(entry, text="\n".join(lines)), width, view)
+
+
+def _render_error(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+    return render_plain(entry.text, width, view.appearance, "red")
+
+
+_RENDERERS = {
+    EntryKind.QUESTION: _render_question,
+    EntryKind.ANSWER: _render_answer,
+    EntryKind.THOUGHT: _render_thought,
+    EntryKind.FIGURES: _render_figures,
+    EntryKind.NOTE: _render_note,
+    EntryKind.ERROR: _render_error,
+}

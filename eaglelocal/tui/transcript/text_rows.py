@@ -1,0 +1,117 @@
+"""Render plain text as rows of styled text that cannot control the terminal, in ASCII on request.
+
+Pure: text and width in, rows out. Only the terminal's 16 colors are used, so its theme decides what they look like.
+Quick to import; Markdown, which is not, is in markdown_rows.py.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.segment import Segment
+from rich.text import Text
+from rich.theme import Theme
+
+from eaglelocal.core.surrogates import REPLACED
+
+Row = list[Segment]
+
+TAB = "    "
+_FIRST_COLUMN = re.compile(r"\S(?:\S|\s(?!\s))*+\s{2,}+(?=\S)")
+# A model's text must not control the terminal.
+_REPLACEMENTS: dict[int, str] = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+_REPLACEMENTS |= REPLACED
+_REPLACEMENTS |= {ord("\n"): "\n", ord("\t"): TAB, ord("\r"): ""}
+_ASCII = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "│": "|", "┃": "|", "╺": "-", "╸": "-"})
+
+STYLES = Theme(
+    {
+        "markdown.h1": "bold underline",
+        "markdown.h2": "bold",
+        "markdown.h3": "bold",
+        "markdown.h4": "bold italic",
+        "markdown.h5": "italic",
+        "markdown.h6": "italic",
+        "markdown.code": "cyan",
+        "markdown.code_block": "none",
+        "markdown.block_quote": "dim",
+        "markdown.link": "underline",
+        "markdown.link_url": "underline",
+        "markdown.item.bullet": "bold",
+        "markdown.item.number": "bold",
+        "markdown.table.border": "dim",
+        "markdown.table.header": "bold",
+        "markdown.hr": "dim",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Appearance:
+    """The background and the characters that rows are drawn for."""
+
+    is_dark: bool = True
+    is_ascii: bool = False
+
+
+@lru_cache(maxsize=1)
+def get_console() -> Console:
+    """Return a console that prints nowhere; it renders segments with STYLES."""
+    return Console(
+        file=io.StringIO(), force_terminal=True, color_system="truecolor", theme=STYLES, legacy_windows=False, width=80
+    )
+
+
+def sanitize_text(text: str) -> str:
+    """Return the text with control characters and halves of surrogate pairs replaced by U+FFFD.
+
+    Line feeds stay, tabs become blanks, carriage returns are removed.
+    """
+    return text.translate(_REPLACEMENTS)
+
+
+def render_plain(text: str, width: int, appearance: Appearance, style: str = "") -> list[Row]:
+    """Return the text as rows: words wrapped, lines kept, no markup interpreted."""
+    options = get_console().options.update(width=max(width, 1))
+    rows = get_console().render_lines(Text(sanitize_text(text), style=style, overflow="fold"), options, pad=False)
+    return trim_rows(rows, appearance)
+
+
+def render_columns(text: str, width: int, appearance: Appearance, style: str = "") -> list[Row]:
+    """Return rows as `render_plain` does; if a line has two columns, the second one wraps below itself."""
+    return [row for line in text.split("\n") for row in _render_line(line, width, appearance, style)]
+
+
+def _render_line(line: str, width: int, appearance: Appearance, style: str) -> list[Row]:
+    first = _FIRST_COLUMN.match(line)
+    indent = first.end() if first and first.end() <= width // 2 else 0
+    rows = render_plain(line[indent:], width - indent, appearance, style)
+    begin = Segment(line[:indent], rows[0][0].style if rows[0] else None)
+    return [[begin if number == 0 else Segment(" " * indent), *row] for number, row in enumerate(rows)]
+
+
+def trim_rows(rows: Sequence[Sequence[Segment]], appearance: Appearance) -> list[Row]:
+    """Return the rows without empty ones at either end; in ASCII mode, with drawing characters replaced."""
+    visible = [[segment for segment in row if segment.text and not segment.control] for row in rows]
+    while len(visible) > 1 and not join_row(visible[-1]).strip():
+        visible.pop()
+    while len(visible) > 1 and not join_row(visible[0]).strip():
+        visible.pop(0)
+    if appearance.is_ascii:
+        visible = [[Segment(s.text.translate(_ASCII), s.style) for s in row] for row in visible]
+    return visible or [[]]
+
+
+def join_row(row: Row) -> str:
+    return "".join(segment.text for segment in row)
+
+
+def find_index_at_cell(text: str, cell: int) -> int:
+    """Return the index of the first character that begins in this cell or after it."""
+    return next((index for index in range(len(text)) if cell_len(text[:index]) >= cell), len(text))

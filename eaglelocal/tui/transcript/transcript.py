@@ -1,0 +1,293 @@
+"""The transcript: a scrolling column of entries, of any length, of which only those in view are laid out.
+
+It draws lines and has no child widgets, so scrolling through fifty thousand tokens costs as much as one screen. While
+it shows the end it follows new text; scrolled up, it stays where it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Offset, Region, Size
+from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBarRender
+from textual.selection import Selection
+from textual.strip import Strip
+
+from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, TranscriptEntry, estimate_height, render_entry
+from eaglelocal.tui.transcript.text_rows import Row, find_index_at_cell
+from eaglelocal.tui.transcript.transcript_layout import TranscriptLayout
+
+MAX_SPARE_ROWS = 5
+MARGIN = 1  # cells left of the text; one more stays free right of it
+MARGIN_SEGMENT = Segment(" " * MARGIN)
+
+
+class AsciiScrollbar(ScrollBarRender):
+    """A scrollbar of whole cells, drawn with colors only."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "]
+
+
+class Transcript(ScrollView):
+    """A scroll view of entries, one below the other."""
+
+    DEFAULT_CSS = "Transcript { height: 1fr; scrollbar-size-vertical: 1; overflow-x: hidden; overflow-y: scroll; }"
+
+    def __init__(self, *, is_ascii: bool = False, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.can_focus = False
+        self._is_ascii = is_ascii
+        self._layout = TranscriptLayout(self._render_entry, self._estimate_height)
+        self._view = RenderOptions()
+        self._follows = True
+        self._grows = False
+        self._laid_out_width = 0
+        self._empty, self._empty_style = Strip([]), Style.null()
+        self._base: Style | None = None  # cache of `rich_style`, which is slow; None after a change of style
+
+    # ---- contents
+    def __len__(self) -> int:
+        return len(self._layout)
+
+    @property
+    def view(self) -> RenderOptions:
+        return self._view
+
+    @view.setter
+    def view(self, view: RenderOptions) -> None:
+        if view != self._view:
+            self._view = view
+            self._lay_out_again()
+
+    def toggle_thoughts(self) -> None:
+        """Unfold or fold all thoughts."""
+        self.view = replace(self._view, shows_thoughts=not self._view.shows_thoughts)
+
+    def replace_from(self, index: int, entries: Iterable[TranscriptEntry]) -> None:
+        """Replace all entries from an index on; those that stay the same are not laid out again, nor drawn."""
+        old_rows, y = self._visible_rows(), self.scroll_offset.y
+        self._layout.replace_from(index, list(entries))
+        self._update_scroll()
+        if self.scroll_offset.y != y:
+            return  # scrolling draws everything
+        pairs = zip(old_rows, self._visible_rows(), strict=True)
+        changed = [row for row, (old, new) in enumerate(pairs) if old != new]
+        if changed:
+            self.refresh(Region(0, changed[0], self.size.width, changed[-1] - changed[0] + 1))
+
+    def insert(self, index: int, entry: TranscriptEntry) -> None:
+        """Insert an entry above the one at `index`."""
+        self.replace_from(index, [entry, *self._layout.entries[index:]])
+
+    def insert_note(self, index: int, text: str) -> None:
+        """Insert a note; consecutive notes form one block."""
+        follows_note = index > 0 and self._layout.entry(index - 1).kind is EntryKind.NOTE
+        self.insert(index, TranscriptEntry(EntryKind.NOTE, text, has_gap=not follows_note))
+
+    def remove_question(self) -> None:
+        """Remove the last question and everything below it."""
+        questions = [index for index, entry in enumerate(self._layout.entries) if entry.kind is EntryKind.QUESTION]
+        if questions:
+            self.replace_from(questions[-1], ())
+
+    def load(self, entries: Iterable[TranscriptEntry]) -> None:
+        self._follows = True
+        self.replace_from(0, entries)
+
+    def follow(self) -> None:
+        """Go to the end and stay there."""
+        self._follows = True
+        self._update_scroll()
+
+    def set_growing(self, grows: bool) -> None:
+        """Set if an answer is being written at the end."""
+        self._grows = grows
+        self._update_scroll()
+
+    # ---- rendering
+    @property
+    def _width(self) -> int:
+        return max(self.scrollable_content_region.width - MARGIN - 1, 1)
+
+    @property
+    def _base_style(self) -> Style:
+        if self._base is None:
+            self._base = self.rich_style
+        return self._base
+
+    @property
+    def _blank(self) -> Strip:
+        if self._empty.cell_length != self.size.width or self._empty_style is not self._base_style:
+            self._empty, self._empty_style = Strip.blank(self.size.width, self._base_style), self._base_style
+        return self._empty
+
+    def _estimate_height(self, entry: TranscriptEntry) -> int:
+        return estimate_height(entry, self._width, self._view)
+
+    def _render_entry(self, entry: TranscriptEntry) -> list[Strip]:
+        return [self._make_strip(row) for row in render_entry(entry, self._width, self._view)]
+
+    def _make_strip(self, row: Row) -> Strip:
+        """Return the row in the widget's style and width, as one strip, because each strip has half a dozen caches."""
+        styled = Segment.apply_style([MARGIN_SEGMENT, *row], self._base_style)
+        return Strip(Segment.adjust_line_length(list(styled), self.size.width, self._base_style), self.size.width)
+
+    # ---- scrolling
+    def _update_scroll(self) -> None:
+        """Lay out what is in view, keep it in place, and set the length of the whole."""
+        if not self.is_attached or not self.size.height:
+            return
+        y = self._lay_out_end() if self._follows else self._lay_out_view()
+        self._layout.drop_oldest_rows(self.size.height)  # an entry in view has at least one row there
+        self._set_length(max(self._layout.num_rows, y + self.size.height if self._follows else 0))
+        if y != self.scroll_offset.y:
+            self.scroll_to(y=y, animate=False, force=True)
+
+    def _lay_out_end(self) -> int:
+        """Return the scroll offset that shows the end."""
+        missing, index = self.size.height, len(self)
+        while missing > 0 and index > 0:
+            index -= 1
+            missing -= self._layout.lay_out(index)
+        y, now = max(self._layout.num_rows - self.size.height, 0), self.scroll_offset.y
+        if not self._grows or y == 0:
+            return y
+        return now if y <= now <= y + self._spare_rows else y + self._spare_rows
+
+    @property
+    def _spare_rows(self) -> int:
+        """The rows left free below a growing answer after scrolling, so that one redraw serves all of them."""
+        return min(MAX_SPARE_ROWS, self.size.height // 4)
+
+    def _lay_out_view(self) -> int:
+        """Return the scroll offset that keeps the first row in view.
+
+        An entry that is laid out only now keeps its last row where it was estimated.
+        """
+        if not len(self):
+            return 0
+        layout, y = self._layout, self.scroll_offset.y
+        index = layout.index_at(y)
+        below = layout.top(index + 1) - y
+        was_laid_out = layout.is_laid_out(index)
+        height = layout.lay_out(index)
+        if not was_laid_out:
+            y = layout.top(index + 1) - min(below, height)
+        num_shown = layout.top(index + 1) - y
+        while num_shown < self.size.height and index + 1 < len(self):
+            index += 1
+            num_shown += layout.lay_out(index)
+        return max(min(y, layout.num_rows - self.size.height), 0)
+
+    def _set_length(self, num_rows: int) -> None:
+        """Set `virtual_size` without laying out the whole screen, since nothing else moves."""
+        if num_rows != self.virtual_size.height:
+            self.set_reactive(Transcript.virtual_size, Size(self._width + MARGIN, num_rows))
+            self.vertical_scrollbar.window_virtual_size = num_rows
+
+    def _lay_out_again(self) -> None:
+        self._layout.drop_all_rows()
+        self._update_scroll()
+        self.refresh()
+
+    # ---- called by Textual
+    def on_mount(self) -> None:
+        if self._is_ascii:
+            self.vertical_scrollbar.renderer = AsciiScrollbar  # type: ignore[misc]  # as in Textual's docstring
+
+    def render_line(self, y: int) -> Strip:
+        row_number = y + self.scroll_offset.y
+        strip = self._row(row_number)
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(row_number)) is not None:
+            strip = self._highlight(strip, span)
+        return strip.apply_offsets(0, row_number)
+
+    def _row(self, row_number: int) -> Strip:
+        (row,) = self._layout.rows(row_number, 1, self._blank)
+        return row
+
+    def _visible_rows(self) -> list[Strip]:
+        return self._layout.rows(self.scroll_offset.y, self.size.height, self._blank)
+
+    def _highlight(self, strip: Strip, span: tuple[int, int]) -> Strip:
+        """Return the row with a span of cells in the style of selections."""
+        start, end = span
+        end = strip.cell_length if end == -1 else end
+        style = self.screen.get_component_rich_style("screen--selection")
+        parts = list(strip.divide([start, end, strip.cell_length]))
+        return Strip.join([part.apply_style(style) if i == 1 else part for i, part in enumerate(parts)])
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """Return the text under the mouse's selection, as it is shown, and the string to end it with."""
+        lines = [row.text for row in self._layout.rows(0, self._layout.num_rows, Strip([]))]
+        start, end = (_to_characters(offset, lines) for offset in selection)
+        text = Selection(start, end).extract("\n".join(lines))
+        return "\n".join(line.rstrip().removeprefix(" " * MARGIN) for line in text.split("\n")), "\n"
+
+    def _select_word(self, x: int, row_number: int) -> None:
+        """Select the word in this cell; between two words, select nothing."""
+        for word in re.finditer(r"\S+", self._row(row_number).text):
+            begin, end = (cell_len(word.string[:index]) for index in word.span())
+            if begin <= x < end:
+                self._select(row_number, begin, end)
+
+    def _select(self, row_number: int, begin: int, end: int) -> None:
+        self.screen.selections = {self: Selection(Offset(begin, row_number), Offset(end, row_number))}
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        self.refresh()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if self.size.height:
+            self._follows = round(new_value) >= self._layout.num_rows - self.size.height
+            if not self._follows:
+                self._update_scroll()
+
+    def on_resize(self, event: events.Resize) -> None:
+        if self._laid_out_width != self._width:
+            self._laid_out_width = self._width
+            self._lay_out_again()
+        else:
+            self._update_scroll()
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        if self._base is not None and self._base != self.rich_style:
+            self._base = None
+            self._lay_out_again()
+
+    def on_click(self, event: events.Click) -> None:
+        """Select a word at a double click, a row at a triple one; Textual would select the whole conversation.
+
+        A single click on the title of a thought unfolds or folds all thoughts.
+        """
+        row_number = event.y + self.scroll_offset.y
+        if event.chain > 1:
+            event.prevent_default()
+            event.stop()
+            if event.chain == 2:
+                self._select_word(event.x, row_number)
+            else:
+                self._select(row_number, 0, cell_len(self._row(row_number).text))
+        elif len(self) and row_number < self._layout.num_rows:
+            index = self._layout.index_at(row_number)
+            entry = self._layout.entry(index)
+            if entry.kind is EntryKind.THOUGHT and row_number == self._layout.top(index) + entry.has_gap:
+                self.toggle_thoughts()
+
+
+def _to_characters(offset: Offset | None, lines: list[str]) -> Offset | None:
+    """Convert an offset in cells to one in characters; wide characters have two cells."""
+    if offset is None or offset.y >= len(lines):
+        return offset
+    return Offset(find_index_at_cell(lines[offset.y], offset.x), offset.y)
