@@ -26,9 +26,9 @@ from eaglelocal.conversation.slash_actions import copy_message
 from eaglelocal.conversation.slash_commands import is_command
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.base_app import EagleApp
-from eaglelocal.tui.chat.chat_body import ChatBody
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import AttachmentsChanged, ChatEvent, ExitRequested, ModelChanged, TextCopied
+from eaglelocal.tui.chat.chat_panes import ChatPanes
 from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView, ChatWidgets
 from eaglelocal.tui.display_options import DisplayOptions
@@ -119,7 +119,7 @@ class ChatApp(EagleApp[int]):
             id="prompt",
         )
         self._title, self._status = LinesWidget(id="title"), LinesWidget(id="status")
-        self._body = ChatBody(self.transcript, self.panel, id="body")
+        self._panes = ChatPanes(self.transcript, self.panel, id="body")
         widgets = ChatWidgets(
             title=self._title, transcript=self.transcript, panel=self.panel, status=self._status, prompt=self.prompt
         )
@@ -132,7 +132,7 @@ class ChatApp(EagleApp[int]):
 
     def compose(self) -> ComposeResult:
         yield self._title
-        yield self._body
+        yield self._panes
         yield self._status
         yield self.prompt
         yield Footer()
@@ -140,7 +140,7 @@ class ChatApp(EagleApp[int]):
     def on_mount(self) -> None:
         self.theme_changed_signal.subscribe(self, lambda _: self._restyle())
         self._restyle()
-        self._body.adapt_to(self.size)
+        self._panes.adapt_to(self.size)
         self.prompt.focus()
         RedrawTimer(self, self.view.draw).start()
         self.controller.start()
@@ -153,8 +153,8 @@ class ChatApp(EagleApp[int]):
 
     def on_resize(self, event: events.Resize) -> None:
         """Rearrange for the new size, also under a dialog."""
-        if self._body.is_mounted:
-            self._body.adapt_to(event.size)
+        if self._panes.is_mounted:
+            self._panes.adapt_to(event.size)
 
     # ---- events of the controller
     def _emit(self, event: ChatEvent) -> None:
@@ -248,7 +248,7 @@ class ChatApp(EagleApp[int]):
         self.prompt.show_title("  ".join([*edit_title, *self._attachments]))
 
     def action_toggle_panel(self) -> None:
-        self._body.toggle_panel()
+        self._panes.toggle_panel()
 
     def action_toggle_marks(self) -> None:
         self._marks_drafted = not self._marks_drafted

@@ -13,11 +13,11 @@ MIN_SIDE_PANEL_COLUMNS = 100  # from this width on the panel is right of the tra
 MIN_LOW_PANEL_ROWS = 34  # a narrower screen of fewer rows starts without the panel
 
 
-class ChatBody(Container):
+class ChatPanes(Container):
     """A container of the transcript and the panel, arranged for the size of the screen."""
 
     DEFAULT_CSS = """
-    ChatBody {
+    ChatPanes {
         height: 1fr; layout: horizontal;
         &.stacked { layout: vertical; }
         & #panel { width: 42; padding: 0 1; border-left: solid $secondary; }
