@@ -13,17 +13,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eaglelocal.core.batch import NO_FURTHER, ExtraLevels, FeatureRows, Roots
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, FeatureRows, Roots
 from eaglelocal.core.ports import BlockContext
 from eaglelocal.drafters.drafter import (
     NOTHING,
     Committed,
     ContextDrafter,
     Continuation,
+    DraftTraits,
     Node,
     Swapped,
-    behind,
-    continuations,
+    skip_rows,
+    split_proposals,
 )
 from eaglelocal.drafters.row_buffer import RowBuffer
 from eaglelocal.errors import EngineError
@@ -46,31 +47,32 @@ class BlockSlot:
 
 
 class BlockDrafter(ContextDrafter):
-    """A drafter (drafters.base.Drafter) over one head context.
+    """A drafter (drafters.drafter.Drafter) over one head context.
 
-    at_once   tokens of a block
-    branches  tokens that are proposed at each place; drafting goes on after the best
+    block_size  tokens of a block
+    branches    tokens that are proposed at each position; drafting goes on after the best
     """
 
-    name = "dflash"
-    reuse_margin = 0  # a reused prefix has its features in the cache, and nothing else is needed
-
     def __init__(self, head: BlockContext, taps: tuple[int, ...], *, block_size: int, branches: int = 1) -> None:
-        super().__init__(head)
+        # no margin: the features of a reused prefix are in the cache
+        super().__init__(head, DraftTraits(name="dflash", taps=taps, block_size=block_size))
         self._head, self._branches = head, branches
         self._slots: defaultdict[int, BlockSlot] = defaultdict(BlockSlot)
-        self.taps, self.block_size = taps, block_size
 
-    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(
+        self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
+    ) -> list[Continuation]:
         """Return a block after each root, and nothing after other nodes: a block's last token has no continuation."""
         self._wake([node.slot for node in nodes if node.is_root])
         asked = [node for node in nodes if node.is_root and self._is_shown(node)]
         if not asked:
             return [NOTHING for _ in nodes]
         roots = Roots([n.token for n in asked], [n.position for n in asked], [n.slot for n in asked])
-        said = continuations(self._head.fill(roots, min(depth, self.block_size), self._branches), len(asked))
-        found = dict(zip(roots.sequences, said, strict=True))
-        return [found.get(node.slot, NOTHING) for node in nodes]
+        proposed = split_proposals(
+            self._head.fill(roots, min(depth, self.traits.block_size), self._branches), len(asked)
+        )
+        by_slot = dict(zip(roots.sequences, proposed, strict=True))
+        return [by_slot.get(node.slot, NOTHING) for node in nodes]
 
     def _is_shown(self, root: Node) -> bool:
         """Return whether the head was shown everything before the root."""
@@ -101,7 +103,7 @@ class BlockDrafter(ContextDrafter):
         if features is None or known >= len(rows.tokens):
             return None
         slot.end = rows.first_position + len(rows.tokens)
-        return FeatureRows(rows.slot, rows.first_position + known, behind(features, known))
+        return FeatureRows(rows.slot, rows.first_position + known, skip_rows(features, known))
 
     def buffer(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
@@ -129,9 +131,9 @@ class BlockDrafter(ContextDrafter):
 
     def skip(self, image: Committed) -> None:
         """Forget the slot: drafting starts over after the image."""
-        self.drop(image.slot, 0)
+        self.rollback(image.slot, 0)
 
-    def drop(self, slot: int, position: int) -> None:
+    def rollback(self, slot: int, position: int) -> None:
         state = self._slots[slot]
         if state.remembered is not None:
             state.remembered.forget(position)
@@ -143,14 +145,14 @@ class BlockDrafter(ContextDrafter):
         state.end = min(state.end, position)
         self._head.remove(slot, state.end)
 
-    def fork(self, source: int, target: int, position: int) -> None:
+    def copy_slot(self, source: int, target: int, position: int) -> None:
         """Share cells, which are never written again: what is drafted or committed later comes after them."""
         self._head.remove(target, 0)
         theirs = self._slots[source]
         if not theirs.is_empty:
             self._head.share(source, target, theirs.start, theirs.end)
         self._slots[target] = theirs.copy()
-        self.drop(target, position)
+        self.rollback(target, position)
 
     def swapped_bytes(self, slot: int) -> int:
         remembered = self._slots[slot].remembered

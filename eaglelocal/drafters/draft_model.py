@@ -11,9 +11,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from eaglelocal.core.batch import NO_FURTHER, Batch, ExtraLevels
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, ExtraLevels
 from eaglelocal.core.ports import Context
-from eaglelocal.drafters.drafter import NOTHING, Committed, ContextDrafter, Continuation, Node, Swapped, continuations
+from eaglelocal.drafters.drafter import (
+    NOTHING,
+    Committed,
+    ContextDrafter,
+    Continuation,
+    DraftTraits,
+    Node,
+    Swapped,
+    split_proposals,
+)
 from eaglelocal.errors import EngineError, ResourceError
 
 MAX_WAITING_TOKENS = 24  # more are decoded without waiting for a draft
@@ -35,21 +44,19 @@ class DraftModelSlot:
 
 
 class DraftModel(ContextDrafter):
-    """A drafter (drafters.base.Drafter) over a plain context, which holds a chain.
+    """A drafter (drafters.drafter.Drafter) over a plain context, which holds a chain.
 
     branches  children of a node that are proposed; drafting goes on after the best
     """
 
-    name = "draft_model"
-    taps: tuple[int, ...] = ()
-    reuse_margin = 0
-
     def __init__(self, context: Context, *, branches: int = 1) -> None:
-        super().__init__(context)
+        super().__init__(context, DraftTraits(name="draft_model"))
         self._context, self._branches = context, branches
         self._slots: defaultdict[int, DraftModelSlot] = defaultdict(DraftModelSlot)
 
-    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(
+        self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
+    ) -> list[Continuation]:
         self._write_long_queues([node.slot for node in nodes])  # of slots that have slept
         rows = Batch([], [], [], [])
         sighted = [node for node in nodes if self._slots[node.slot].image is None]
@@ -57,9 +64,9 @@ class DraftModel(ContextDrafter):
         if not asked:
             return [NOTHING for _ in nodes]
         self._context.decode(rows)
-        said = continuations(self._context.propose(asked, self._branches, confident=True), len(asked))
-        found = dict(zip([node.slot for node in sighted], said, strict=True))
-        return [found.get(node.slot, NOTHING) for node in nodes]
+        proposed = split_proposals(self._context.propose(asked, self._branches, confident=True), len(asked))
+        by_slot = dict(zip([node.slot for node in sighted], proposed, strict=True))
+        return [by_slot.get(node.slot, NOTHING) for node in nodes]
 
     def _add_rows(self, node: Node, rows: Batch) -> list[int]:
         slot = self._slots[node.slot]
@@ -124,7 +131,7 @@ class DraftModel(ContextDrafter):
         if slot.image is None:
             slot.image = image.first_position
 
-    def drop(self, slot: int, position: int) -> None:
+    def rollback(self, slot: int, position: int) -> None:
         state = self._slots[slot]
         if state.image is not None and position <= state.image:
             state.image = None
@@ -133,7 +140,7 @@ class DraftModel(ContextDrafter):
         state.drafted = []
         self._context.remove(slot, state.num_written)
 
-    def fork(self, source: int, target: int, position: int) -> None:
+    def copy_slot(self, source: int, target: int, position: int) -> None:
         self._context.remove(target, 0)
         theirs = self._slots[source]
         kept = min(theirs.num_written, position)

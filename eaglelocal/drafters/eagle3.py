@@ -23,10 +23,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from eaglelocal.core.batch import NO_FURTHER, ExtraLevels, State
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.drafter import Committed, ContextDrafter, Continuation, Node, Swapped
-from eaglelocal.drafters.head_rows import HeadRows, drafted
+from eaglelocal.drafters.drafter import Committed, ContextDrafter, Continuation, DraftTraits, Node, Swapped
+from eaglelocal.drafters.head_rows import HeadRows, decode_rows
 from eaglelocal.drafters.row_buffer import RowBuffer
 from eaglelocal.errors import EngineError
 
@@ -78,13 +78,11 @@ class EagleSlot:
 
 
 class Eagle3(ContextDrafter):
-    """A drafter (drafters.base.Drafter) over one head context, which holds a chain.
+    """A drafter (drafters.drafter.Drafter) over one head context, which holds a chain.
 
     branches  children of a node that are proposed; drafting goes on after the best
     window    positions that attention reaches back, its own included; None: all of them
     """
-
-    reuse_margin = 1  # the pair at the border of a reused prefix needs a feature that no cache holds
 
     def __init__(
         self,
@@ -95,31 +93,35 @@ class Eagle3(ContextDrafter):
         window: int | None = None,
         name: str = "eagle3",
     ) -> None:
-        super().__init__(head)
+        # margin 1: the pair at the border of a reused prefix needs a feature that no cache holds
+        super().__init__(head, DraftTraits(name=name, taps=taps, reuse_margin=1))
         self._head, self._branches, self._window = head, branches, window
         self._slots: defaultdict[int, EagleSlot] = defaultdict(EagleSlot)
-        self.taps, self.name = taps, name
 
-    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(
+        self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
+    ) -> list[Continuation]:
         self._wake([node.slot for node in nodes if node.is_root])
         rows = HeadRows()
         for node in nodes:
             self._add_rows(node, rows)
-        return drafted(self._head, rows, nodes, self._slots, branches=self._branches, depth=depth, further=further)
+        return decode_rows(
+            self._head, rows, nodes, self._slots, branches=self._branches, depth=depth, extra_levels=extra_levels
+        )
 
     def _add_rows(self, node: Node, rows: HeadRows) -> None:
         """Queue the rows whose last one proposes the node's children; none if the state for it is missing."""
         slot = self._slots[node.slot]
         if not node.is_root:
             rows.add(node.slot, node.position - 1, node.token, slot.state)
-            rows.ask()
+            rows.mark_output()
             return
         if slot.tail is None or node.position != slot.num_pairs + 1:
             return
         self._forget(node.slot, slot, node.position)
         self._take_waiting(node.slot, slot, rows)
         rows.add(node.slot, node.position - 1, node.token, slot.tail)
-        rows.ask()
+        rows.mark_output()
         slot.num_written = node.position
 
     def _forget(self, index: int, slot: EagleSlot, position: int) -> None:
@@ -209,9 +211,9 @@ class Eagle3(ContextDrafter):
 
     def skip(self, image: Committed) -> None:
         """Forget the slot: drafting starts over after the image."""
-        self.drop(image.slot, 0)
+        self.rollback(image.slot, 0)
 
-    def drop(self, slot: int, position: int) -> None:
+    def rollback(self, slot: int, position: int) -> None:
         """Keep the pairs of tokens before `position`: the last of them pairs token position - 1."""
         state = self._slots[slot]
         if state.remembered is not None:
@@ -229,14 +231,14 @@ class Eagle3(ContextDrafter):
         state.num_written = min(state.num_written, keep)
         self._head.remove(slot, state.num_written)
 
-    def fork(self, source: int, target: int, position: int) -> None:
+    def copy_slot(self, source: int, target: int, position: int) -> None:
         """Share cells, which are never written again: what is drafted or committed later comes after them."""
         self._head.remove(target, 0)
         theirs = self._slots[source]
         if theirs.start < theirs.num_written:
             self._head.share(source, target, theirs.start, theirs.num_written)
         self._slots[target] = theirs.copy()
-        self.drop(target, position)
+        self.rollback(target, position)
 
     def swapped_bytes(self, slot: int) -> int:
         return self._head.swapped_bytes(slot) + self._slots[slot].num_bytes

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
-from eaglelocal.core.batch import NO_FURTHER, ExtraLevels
-from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Node, Swapped
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
+from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, DraftTraits, Node, Swapped
 from eaglelocal.drafters.text_index import CONTEXT, Generations, SuffixCursor
 from eaglelocal.errors import EngineError
 
@@ -152,17 +152,14 @@ class NgramSlot:
 
 
 class Ngram:
-    """A drafter (drafters.base.Drafter) without a model.
+    """A drafter (drafters.drafter.Drafter) without a model.
 
     max_tokens  of a slot's text: the context. An index holds twice as many at most
 
     A slot for which `begin` was not called belongs to "", and all its text counts as an answer.
     """
 
-    name = "ngram"
-    taps: tuple[int, ...] = ()
-    block_size = 1
-    reuse_margin = 0
+    traits = DraftTraits(name="ngram")
     native_s = 0.0
 
     def __init__(self, max_tokens: int, *, pool_tokens: int = POOL_TOKENS, max_owners: int = MAX_OWNERS) -> None:
@@ -178,7 +175,7 @@ class Ngram:
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
         """Start a request of `owner` in the slot; its answer begins after `num_prompt` tokens.
 
-        To be called before the first rows of the request, before or after the `drop` of what it does not share.
+        To be called before the first rows of the request, before or after the `rollback` of what it does not share.
         """
         self.end(slot)
         state = self._slots[slot]
@@ -199,7 +196,9 @@ class Ngram:
             del self._pools[next(iter(self._pools))]
         return pool
 
-    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(
+        self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
+    ) -> list[Continuation]:
         return [self._expand(node, depth) for node in nodes]
 
     def _expand(self, node: Node, depth: int) -> Continuation:
@@ -252,7 +251,7 @@ class Ngram:
         state.text.extend(rows.tokens[state.end - rows.first_position :])
         state.chain = None
 
-    def drop(self, slot: int, position: int) -> None:
+    def rollback(self, slot: int, position: int) -> None:
         self.end(slot)
         state = self._slots[slot]
         if position == 0:
@@ -262,7 +261,7 @@ class Ngram:
                 state.index(self._max_tokens)  # what is cut off may well be generated again
             state.cut(position, position)
 
-    def fork(self, source: int, target: int, position: int) -> None:
+    def copy_slot(self, source: int, target: int, position: int) -> None:
         """Copy the tokens alone, which are the target's own prompt; indexed again, so that nothing else comes along."""
         theirs = self._slots[source]
         self._begin_with(target, theirs.text[: max(position - theirs.start, 0)], theirs.start, position)

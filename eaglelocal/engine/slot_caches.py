@@ -15,7 +15,7 @@ from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.ports import Context
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.drafters.drafter import Committed, Drafter, Swapped
+from eaglelocal.drafters.drafter import Committed, Drafter, SlotState, Swapped
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.sequence_ids import SequenceIds
 from eaglelocal.errors import ResourceError
@@ -28,7 +28,7 @@ class SwappedSlot(NamedTuple):
 
     cells: Bytes
     states: dict[int, bytearray]  # by position, where decoding can resume although cells cannot be cut there
-    drafters: list[Swapped[Any]]  # each drafter's state of the slot
+    drafters: list[Swapped[Any]]  # the states of the drafters that have SlotState
 
 
 class SlotCaches:
@@ -39,6 +39,8 @@ class SlotCaches:
     ) -> None:
         self._context, self._branches = context, branches
         self._drafters, self._scheduler, self._num_slots = drafters, scheduler, num_slots
+        self._slot_states = [drafter for drafter in drafters if isinstance(drafter, SlotState)]
+        self._without_slot_state = [drafter for drafter in drafters if not isinstance(drafter, SlotState)]
         self._saved: dict[tuple[int, int], bytearray] = {}  # states, by the scheduler's checkpoints
         self._swapped: dict[int, SwappedSlot] = {}  # by the scheduler's keys
 
@@ -52,10 +54,16 @@ class SlotCaches:
             self._swap_in(admission, swapped)
         elif source is not None:
             self._branches.fork(source, slot, admission.sequence.num_reused)
-            for drafter in self._drafters:
-                drafter.fork(source, slot, admission.num_unchanged)
+            for states in self._slot_states:
+                states.copy_slot(source, slot, admission.num_unchanged)
+            self._empty_drafters(slot)
         elif admission.is_cut:
             self._cut(admission, self._saved.get((slot, admission.sequence.num_reused)))
+
+    def _empty_drafters(self, slot: int) -> None:
+        """Empty the slot in the drafters that could not copy or restore its new contents."""
+        for drafter in self._without_slot_state:
+            drafter.rollback(slot, 0)
 
     def _swap_out(self, slot: int, key: int) -> None:
         """Copy the slot's conversation to RAM. Without memory for it, drop it: its prompt is then prefilled again."""
@@ -63,7 +71,7 @@ class SlotCaches:
         try:
             if swap.make_room(key, self._swapped_bytes(slot)):
                 self._forget_swapped()  # free evicted copies before allocating this one
-                drafters = [drafter.swap_out(slot) for drafter in self._drafters]
+                drafters = [states.swap_out(slot) for states in self._slot_states]
                 cells, states = self._context.swap_out(slot), self._states(slot, swap[key])
                 if swap.make_room(key, swap[key].num_bytes + sum(map(len, states.values()))):
                     self._swapped[key] = SwappedSlot(cells, states, drafters)
@@ -73,8 +81,7 @@ class SlotCaches:
 
     def _swapped_bytes(self, slot: int) -> int:
         """Return the bytes of the slot's cells in RAM, those of drafters included: a draft model's can be as many."""
-        of_drafters = sum([drafter.swapped_bytes(slot) for drafter in self._drafters])
-        return self._context.swapped_bytes(slot) + of_drafters
+        return self._context.swapped_bytes(slot) + sum([states.swapped_bytes(slot) for states in self._slot_states])
 
     def _states(self, slot: int, conversation: SwappedText) -> dict[int, bytearray]:
         """Return the state at each position where the conversation can resume.
@@ -97,8 +104,9 @@ class SlotCaches:
         self._branches.cut(slot, 0)
         try:
             self._context.swap_in(slot, swapped.cells)
-            for drafter, known in zip(self._drafters, swapped.drafters, strict=True):
-                drafter.swap_in(slot, known, tokens)
+            for drafter, state in zip(self._slot_states, swapped.drafters, strict=True):
+                drafter.swap_in(slot, state, tokens)
+            self._empty_drafters(slot)
         except ResourceError:
             self.forget(slot)
             self._scheduler.restart(sequence)
@@ -120,7 +128,7 @@ class SlotCaches:
         self._drop_states()
         self._branches.cut(slot, position)
         for drafter in self._drafters:
-            drafter.drop(slot, admission.num_unchanged)
+            drafter.rollback(slot, admission.num_unchanged)
 
     def _forget_swapped(self) -> None:
         kept = self._scheduler.swap
@@ -187,7 +195,7 @@ class SlotCaches:
         """Empty the slot after a failed decode, when its contents are unknown."""
         self._branches.cut(slot, 0)
         for drafter in self._drafters:
-            drafter.drop(slot, 0)
+            drafter.rollback(slot, 0)
         self._scheduler.forget(slot)
         self._drop_states()
 

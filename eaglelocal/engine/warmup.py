@@ -15,7 +15,7 @@ from eaglelocal.core.draft import ROOT
 from eaglelocal.core.ports import Context
 from eaglelocal.drafters.drafter import Committed, Drafter, Node
 from eaglelocal.engine.calibration import FIRST_SIZES, Calibration, useful_sizes
-from eaglelocal.engine.draft_loop import behind
+from eaglelocal.engine.draft_loop import advance
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 SLOT, TOKEN = 0, 0
@@ -61,15 +61,15 @@ class Warmup:
         for drafter in self._drafters:
             drafter.begin(SLOT, "", num_rows)
             drafter.commit([rows])
-            if num_rows + max(DRAFT_LEVELS, drafter.block_size) <= self._context.n_ctx:
+            if num_rows + max(DRAFT_LEVELS, drafter.traits.block_size) <= self._context.n_ctx:
                 self._draft(drafter, Node(SLOT, ROOT, TOKEN, num_rows))
-            drafter.drop(SLOT, 0)
+            drafter.rollback(SLOT, 0)
         self._context.remove(SLOT, 0)
 
     def _draft(self, drafter: Drafter, root: Node) -> None:
-        (first,) = drafter.draft([root], drafter.block_size)
-        if first.tokens and drafter.block_size == 1:
-            drafter.draft([behind(root, first.tokens)])
+        (first,) = drafter.draft([root], drafter.traits.block_size)
+        if first.tokens and drafter.traits.block_size == 1:
+            drafter.draft([advance(root, first.tokens)])
 
     def _decode(self, num_rows: int) -> Outputs:
         rows = list(range(num_rows))

@@ -331,7 +331,7 @@ class EngineBuilder:
             num_slots=plan.num_slots,
             n_ctx=plan.n_ctx,
             n_batch=plan.n_batch,
-            reuse_margin=max((drafter.reuse_margin for drafter in drafters), default=0),
+            reuse_margin=max((drafter.traits.reuse_margin for drafter in drafters), default=0),
             can_cut=self._can_cut and not model.is_hybrid,
             checkpoints=Checkpoints(self._num_checkpoints) if model.is_hybrid else None,
             most_drafted=plan.max_draft if model.is_hybrid else None,
@@ -375,10 +375,10 @@ def controller_of(
     plan: Plan, drafters: tuple[Drafter, ...], *, max_siblings: int = 0, makes_kernels: bool = False
 ) -> Controller:
     """Return the controller of these drafters. A lookup is the primary drafter only if it is the only one."""
-    names = [drafter.name for drafter in drafters]
+    names = [drafter.traits.name for drafter in drafters]
     primary = names[-1] if names else None
     lookups = tuple(name for name in names if name != primary)
-    block_size = drafters[-1].block_size if drafters else 1
+    block_size = drafters[-1].traits.block_size if drafters else 1
     return Controller(
         plan.spec,
         DrafterSet(primary, lookups, block_size),

@@ -94,7 +94,7 @@ class Rig:
         self.context = context_kind(
             table, n_ctx=n_ctx, n_batch=n_batch, num_slots=num_slots, num_branches=num_slots * branches
         )
-        margin = max(one.reuse_margin for one in drafters)
+        margin = max(one.traits.reuse_margin for one in drafters)
         self.scheduler = Scheduler(
             num_slots=num_slots, n_ctx=n_ctx, n_batch=n_batch, reuse_margin=margin, min_fork=min_fork
         )
@@ -119,7 +119,7 @@ def fixed_controller(drafter: Drafter, num_draft_tokens: int) -> Controller:
 
 def controller_of(drafters: Sequence[Drafter], spec: Spec, *, branches: int = 0) -> Controller:
     """Return a controller whose primary drafter is the last one."""
-    *lookups, primary = [drafter.name for drafter in drafters]
+    *lookups, primary = [drafter.traits.name for drafter in drafters]
     names = DrafterSet(primary, tuple(lookups))
     if branches:
         return FreeController(spec, names, FreeRows(), max_siblings=branches)

@@ -87,7 +87,7 @@ def scripted_drafter(kind: str) -> Drafter:
 
 
 def scripted_engine(context: ScriptedContext, drafter: Drafter, length: int) -> Engine:
-    margin = drafter.reuse_margin
+    margin = drafter.traits.reuse_margin
     return Engine(
         context=context,
         vocabulary=LetterVocabulary(TABLE.n_vocab),

@@ -76,7 +76,7 @@ def engine_of(num_draft_tokens: int = 4, template_end: str = "") -> Engine:
         inputs=Inputs(constraints=LetterConstraints()),
         drafters=(drafter,),
         controller=controller_of((drafter,), spec),
-        scheduler=Scheduler(num_slots=1, n_ctx=128, n_batch=48, reuse_margin=drafter.reuse_margin),
+        scheduler=Scheduler(num_slots=1, n_ctx=128, n_batch=48, reuse_margin=drafter.traits.reuse_margin),
         info=replace(INFO, num_slots=1),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from eaglelocal.core.batch import NO_FURTHER, ExtraLevels
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.core.draft import Draft
 from eaglelocal.core.request import DraftPolicy
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel, Outlook
@@ -91,15 +91,15 @@ class StepPolicy:
     def levels(self, drafter: str, slots: Sequence[int]) -> tuple[int, ExtraLevels]:
         """Return how many levels to draft for these slots in one call, and how many more while each token is sure."""
         if drafter == self._drafters.primary and self._drafters.block_size > 1:
-            return min(self._drafters.block_size, max([self._length(slot) for slot in slots])), NO_FURTHER
+            return min(self._drafters.block_size, max([self._length(slot) for slot in slots])), NO_EXTRA_LEVELS
         told = min([self._sure_length(slot) - self.num_drafted(slot, drafter) for slot in slots])
         if told > 0 or any(self._minds[slot].watch is None for slot in slots):
-            return max(told, 1), NO_FURTHER
+            return max(told, 1), NO_EXTRA_LEVELS
         most = min([self._room[slot] - self.num_drafted(slot, drafter) for slot in slots])
         if drafter != self._drafters.primary:
-            return min(LOOKUP_LEVELS, most), NO_FURTHER
+            return min(LOOKUP_LEVELS, most), NO_EXTRA_LEVELS
         if len(self._auto) > 1:
-            return self._levels_in_doubt(drafter, slots, most), NO_FURTHER
+            return self._levels_in_doubt(drafter, slots, most), NO_EXTRA_LEVELS
         return self._levels_alone(drafter, slots[0], most)
 
     def _levels_alone(self, drafter: str, slot: int, most: int) -> tuple[int, ExtraLevels]:
@@ -110,7 +110,7 @@ class StepPolicy:
         ends = len(gains) + 1, len(gains) + most
         sure = min([self._acceptance.probability(slot, drafter, at, SURE) for at in ends])
         num_sure = num_paying(*chain_so_far, chance=sure, most=most)
-        return depth, ExtraLevels(num_sure - depth, SURE) if num_sure > depth else NO_FURTHER
+        return depth, ExtraLevels(num_sure - depth, SURE) if num_sure > depth else NO_EXTRA_LEVELS
 
     def _levels_in_doubt(self, drafter: str, slots: Sequence[int], most: int) -> int:
         """Return how many levels pay even if each token is worse than most: another call costs more than a level."""

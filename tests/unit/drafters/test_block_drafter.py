@@ -119,12 +119,12 @@ class Texts:
 
     def _cut(self, slot: int, position: int) -> None:
         del self.texts[slot][position:]
-        self.drafter.drop(slot, position)
+        self.drafter.rollback(slot, position)
 
     def _copy(self, source: int, target: int) -> None:
         position = self.random.randint(0, len(self.texts[source]))
         self.texts[target] = self.texts[source][:position]
-        self.drafter.fork(source, target, position)
+        self.drafter.copy_slot(source, target, position)
 
     def _swap_in(self, slot: int) -> None:
         """It may come back more than once."""
