@@ -35,7 +35,7 @@ class PromptTokens:
         return len(self.tokens) + sum(image.num_hidden for image in self.images)
 
 
-def placed(pieces: Iterable[int | ImageRows]) -> PromptTokens:
+def place_images(pieces: Iterable[int | ImageRows]) -> PromptTokens:
     """Return the prompt of these tokens and images, with stand-in ids in the images' positions."""
     tokens, images = list[int](), list[PlacedImage]()
     for piece in pieces:
@@ -83,10 +83,10 @@ def infill_prompt(infill: Infill, vocabulary: Vocabulary, n_ctx: int) -> tuple[i
     num_before = num_code * 3 // 4
     num_behind = max(num_code - num_before - len(begun) - 4, 0)  # four: the marks, and BOS
     return (
-        *last(snippet_tokens(infill, marks, vocabulary), num_snippets),
+        *last_tokens(snippet_tokens(infill, marks, vocabulary), num_snippets),
         *vocabulary.tokenize("", add_special=True, parse_special=False),
         marks.prefix,
-        *last(plain(infill.before, vocabulary), num_before),
+        *last_tokens(plain(infill.before, vocabulary), num_before),
         *begun,
         marks.suffix,
         *plain(infill.behind, vocabulary)[:num_behind],
@@ -116,5 +116,5 @@ def plain(parts: Parts, vocabulary: Vocabulary) -> tuple[int, ...]:
     return mixed_tokens(Mixed(parts, add_special=False, parse_special=False), vocabulary)
 
 
-def last(tokens: tuple[int, ...], count: int) -> tuple[int, ...]:
+def last_tokens(tokens: tuple[int, ...], count: int) -> tuple[int, ...]:
     return tokens[max(len(tokens) - count, 0) :]

@@ -166,7 +166,7 @@ class SlotCaches:
             if asleep:
                 drafter.buffer(asleep)
 
-    def look(self, sequence: Sequence, image: PlacedImage) -> None:
+    def decode_image(self, sequence: Sequence, image: PlacedImage) -> None:
         """Decode an image of the prompt into the slot. Raises ResourceError."""
         self._context.look(sequence.slot, image.first, image.rows)
         if self._scheduler.checkpoints.wanted(sequence) == image.end:

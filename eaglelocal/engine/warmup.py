@@ -32,12 +32,15 @@ class Warmup:
     def __init__(self, context: Context, drafters: Sequence[Drafter], *, max_outputs: int) -> None:
         self._context, self._drafters, self._max_outputs = context, drafters, max_outputs
 
-    def measure(self, costs: StepCosts, *, num_slots: int, is_known: bool, makes_kernels: bool) -> None:
-        """Measure the useful numbers of rows, and enter their seconds into `costs`.
+    def measure(
+        self, costs: StepCosts, *, num_slots: int, stored: object | None = None, makes_kernels: bool = False
+    ) -> None:
+        """Measure what decodes cost, and enter it into `costs`. This also loads the weights.
 
-        is_known       `costs` come from an earlier engine on this machine and model, and only need to be confirmed
-        makes_kernels  see Engine.warm_up
+        stored         costs that an earlier engine measured on this machine with this model; they are only confirmed
+        makes_kernels  a GPU may compute, which compiles or loads kernels when a number of rows first runs
         """
+        is_known = stored is not None and costs.restore(stored)
         most = min(self._context.n_batch, self._context.n_ctx)
         sizes = useful_sizes(min(most, self._max_outputs), num_slots=num_slots, most_beside=most)
         is_known &= all(costs.num_samples(size) for size in sizes if size in FIRST_SIZES)

@@ -76,6 +76,11 @@ class FittedPlan:
     uses_gpu: bool  # also without layers on it: llama.cpp computes large batches there all the same
 
     @property
+    def num_branches(self) -> int:
+        """The number of branches in each slot's trees."""
+        return self.target.context.num_branches // self.plan.num_slots
+
+    @property
     def has_gpu(self) -> bool:
         return bool(self.gpus)
 

@@ -14,7 +14,8 @@ from eaglelocal.core.ports import ImageReader
 from eaglelocal.core.request import OFF, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.tools import CallPart, ToolCall, join_calls
 from eaglelocal.drafters.drafter import Drafter
-from eaglelocal.engine.engine import Engine, Inputs
+from eaglelocal.engine.engine import Engine
+from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.engine.input_queue import INLINE
 from eaglelocal.scheduler.host_swap import HostSwap
 from eaglelocal.scheduler.scheduler import Scheduler
@@ -99,10 +100,11 @@ class Rig:
             num_slots=num_slots, n_ctx=n_ctx, n_batch=n_batch, reuse_margin=margin, min_fork=min_fork
         )
         self.scheduler.swap = swap or HostSwap()
+        vocabulary = vocabulary or LetterVocabulary(table.n_vocab)
         self.engine = Engine(
             context=self.context,
-            vocabulary=vocabulary or LetterVocabulary(table.n_vocab),
-            inputs=Inputs(constraints=LetterConstraints(), image_reader=image_reader, lanes=lanes),
+            input_processor=InputProcessor(vocabulary, n_ctx, LetterConstraints(), image_reader=image_reader),
+            lanes=lanes,
             drafters=drafters if spec != OFF else (),
             controller=controller_of(drafters, spec, branches=branches),
             scheduler=self.scheduler,

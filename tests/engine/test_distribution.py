@@ -35,6 +35,7 @@ from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.engine.engine import Engine
+from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.scheduler.scheduler import Scheduler
 
 LEAST_P = 1e-4  # fixed seeds: a right sampler passes for good, a wrong one has p values far below
@@ -87,10 +88,10 @@ def scripted_drafter(kind: str) -> Drafter:
 
 
 def scripted_engine(context: ScriptedContext, drafter: Drafter, length: int) -> Engine:
-    margin = drafter.traits.reuse_margin
+    margin, vocabulary = drafter.traits.reuse_margin, LetterVocabulary(TABLE.n_vocab)
     return Engine(
         context=context,
-        vocabulary=LetterVocabulary(TABLE.n_vocab),
+        input_processor=InputProcessor(vocabulary, context.n_ctx),
         drafters=(drafter,),
         controller=fixed_controller(drafter, length),
         scheduler=Scheduler(num_slots=4, n_ctx=context.n_ctx, n_batch=context.n_batch, reuse_margin=margin),

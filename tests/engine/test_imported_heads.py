@@ -27,7 +27,7 @@ from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
-from eaglelocal.loading.engine_builder import head_norms
+from eaglelocal.loading.draft_loader import head_norms
 
 torch = pytest.importorskip("torch")
 

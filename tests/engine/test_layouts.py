@@ -20,7 +20,7 @@ from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.engine_builder import notes_on_layouts
+from eaglelocal.loading.load_notes import notes_on_layouts
 
 X86_LINUX = sys.platform == "linux" and platform.machine() == "x86_64"
 SHAPE = TargetShape(n_embd=256, n_ff=512, type="Q4_0")

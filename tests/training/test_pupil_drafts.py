@@ -29,7 +29,7 @@ from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, WINDOW_KEY, EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import KeyValue
-from eaglelocal.loading.engine_builder import head_norms
+from eaglelocal.loading.draft_loader import head_norms
 
 torch = pytest.importorskip("torch")
 
