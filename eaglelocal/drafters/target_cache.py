@@ -1,10 +1,10 @@
-"""Draft by MTP layers that keep no cache and read the target's (Gemma 4's "assistant").
+"""Draft by MTP layers that read the target's cache and keep none (Gemma 4's "assistant").
 
     target rows   0   1   2   3          h[3] waits for token 4
     draft root   (t4,h3) -> s -> child c5;   draft c5: (c5, s) -> s' -> c6 ...
 
-All rows of a draft have the position of its root, and attend to what the target has committed before it; drafted tokens
-leave no cells. Of a slot only the state of its newest row is kept, asleep or awake.
+All rows of a draft have the position of its root and attend to the target's cells before it; drafted tokens leave no
+cells. Each slot keeps only the state of its newest row, asleep or awake.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eaglelocal.drafters.head_rows import HeadRows, decode_rows
 
 @dataclass(slots=True)
 class TargetCacheSlot:
-    """The draft state of a slot: `tail` is the target's state at the newest committed row, which is before `end`."""
+    """The draft state of a slot: `tail` is the target's state at the newest committed row, at position end - 1."""
 
     tail: State | None = None
     end: int = 0

@@ -28,7 +28,7 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.fit import check_experts, placement_of
+from eaglelocal.loading.fit import check_experts, make_placement
 from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, MemoryKind, check_fits, join_devices, minimum_buffers
 from eaglelocal.memory.cache_bytes import CacheParams
 from eaglelocal.probe.machine import Machine
@@ -140,4 +140,4 @@ def _model(library: LlamaLibrary, plan: Plan, report: Report) -> LlamaModel:
     def report_fraction(fraction: float) -> None:
         report(LoadProgress(fraction, name))
 
-    return LlamaModel(library, plan.target, placement_of(plan), on_progress=report_fraction)
+    return LlamaModel(library, plan.target, make_placement(plan), on_progress=report_fraction)

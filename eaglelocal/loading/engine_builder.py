@@ -64,11 +64,11 @@ def build_engine(plan: Plan, report: Report, opened: contextlib.ExitStack) -> En
     renderer = start_renderer(opened)
     library = load_library()
     parts = fit_plan(restore_original_draft(plan), machine, library, threads=threads)
-    plan, target_header = parts.plan, parts.target.header
+    plan = parts.plan
     loader = ModelLoader(parts=parts, library=library, threads=threads, report=report, opened=opened)
 
     target = loader.load_target()
-    info = read_model(target_header)
+    info = read_model(parts.target.header)
     template = chat_template(target.vocabulary, renderer)
     wait_for_constraints = loader.prepare_constraints(target)
     context = loader.open_target_context(target, info)
@@ -77,44 +77,26 @@ def build_engine(plan: Plan, report: Report, opened: contextlib.ExitStack) -> En
     controller = make_controller(plan, drafters, max_siblings=parts.num_branches, makes_kernels=parts.uses_gpu)
     image_reader, no_images = loader.open_image_reader(target)
     scheduler = make_scheduler(loader, machine, target, drafters)
-    buffers = buffer_bytes(library.log)
-    sampling = recommended_sampling(target_header)
+    description = describe_engine(loader, target, drafters)
     input_processor = InputProcessor(
         target.vocabulary,
         context.n_ctx,
         target.constraints,
         image_reader=image_reader,
-        trained_ctx=target.trained_ctx,
-        sampling=sampling,
+        trained_ctx=description.trained_ctx,
+        sampling=description.sampling,
         template=template,
     )
     wait_for_constraints()  # so that calibration is not disturbed
     notes = collect_notes(parts, info, library, template, no_images=no_images)
     calibrate(loader, make_cost_key(loader, machine), context, drafters, controller)
     restore_acceptance(loader, controller)
-    vocabulary = target.vocabulary
-    engine_info = EngineInfo(
-        target=plan.target_label,
-        draft=plan.draft_label if drafters else "none",
-        draft_reason="" if drafters else plan.draft_reason,
-        n_ctx=plan.n_ctx,
-        num_slots=plan.num_slots,
-        n_vocab=vocabulary.n_tokens,
-        chat_template=vocabulary.chat_template is not None,
-        threads=threads,
+    engine_info = dataclasses.replace(
+        description,
         model_bytes=target.size_bytes + (draft.size_bytes if draft not in (None, target) else 0),
         load_s=time.perf_counter() - started_at,  # mostly calibration
-        library=library.build,
-        cache_bytes=buffers.get("KV", 0) + buffers.get("RS", 0),
-        compute_bytes=buffers.get("compute", 0) + buffers.get("output", 0),
         notes=notes,
-        trained_ctx=target.trained_ctx,
-        max_draft=plan.max_draft,
-        sampling=sampling,
         architecture=info.architecture,
-        template=vocabulary.chat_template or "",
-        bos_text=vocabulary.bos_text,
-        eos_text=vocabulary.eos_text,
         sees_images=image_reader is not None,
     )
     return Engine(
@@ -126,6 +108,33 @@ def build_engine(plan: Plan, report: Report, opened: contextlib.ExitStack) -> En
         info=engine_info,
         lanes=threaded_lanes(),
         close=opened.close,
+    )
+
+
+def describe_engine(loader: ModelLoader, target: LlamaModel, drafters: tuple[Drafter, ...]) -> EngineInfo:
+    """Return what is known of the engine from its plan, its target and llama.cpp's log of the contexts."""
+    plan, vocabulary = loader.parts.plan, target.vocabulary
+    buffers = buffer_bytes(loader.library.log)
+    return EngineInfo(
+        target=plan.target_label,
+        draft=plan.draft_label if drafters else "none",
+        draft_reason="" if drafters else plan.draft_reason,
+        n_ctx=plan.n_ctx,
+        num_slots=plan.num_slots,
+        n_vocab=vocabulary.n_tokens,
+        chat_template=vocabulary.chat_template is not None,
+        threads=loader.threads,
+        model_bytes=target.size_bytes,
+        load_s=0.0,
+        library=loader.library.build,
+        cache_bytes=buffers.get("KV", 0) + buffers.get("RS", 0),
+        compute_bytes=buffers.get("compute", 0) + buffers.get("output", 0),
+        trained_ctx=target.trained_ctx,
+        max_draft=plan.max_draft,
+        sampling=recommended_sampling(loader.parts.target.header),
+        template=vocabulary.chat_template or "",
+        bos_text=vocabulary.bos_text,
+        eos_text=vocabulary.eos_text,
     )
 
 

@@ -31,7 +31,7 @@ from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, ModelShape, shape_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.fit import context_params, parts_of, read_sources
+from eaglelocal.loading.fit import context_params, make_parts, read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 from eaglelocal.memory.compute_buffers import SLACK_BYTES, compute_bytes
@@ -280,10 +280,10 @@ def test_target_and_its_mtp_layer(tmp_path: Path, name: str, slots: int) -> None
         tmp_path / "m.gguf", replace(plain, n_layer=plain.n_layer + 1, keys=plain.keys | {"nextn_predict_layers": 1})
     )
     plan = replace(Case(8192, slots=slots).plan, target=path, draft_kind="mtp", draft=path, rollback=4)
-    sources = read_sources(plan)
+    sources = read_models(plan)
     jobs = contexts_of(plan, *(source.shape for source in sources))
     predicted = sum_by_purpose(buffer for job in jobs for buffer in buffers_of(job, (), ()))
-    parts = parts_of(plan, sources, [PLACEMENT, PLACEMENT], threads=1)
+    parts = make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1)
     told = sum_by_purpose(plan_buffers(load_library(), parts, devices=()))
     assert predicted.draft_bytes > 0 and told.draft_bytes == 0
     weights = predicted.weights_bytes + predicted.draft_bytes
@@ -298,11 +298,11 @@ def test_target_and_an_assistant_that_reads_its_cache(tmp_path: Path, slots: int
     target = write_gemma(tmp_path / "gemma.gguf")
     assistant = write_assistant(tmp_path / "assistant.gguf", target)
     plan = replace(Case(2048, slots=slots).plan, target=target, draft_kind="mtp", draft=assistant)
-    sources = read_sources(plan)
+    sources = read_models(plan)
     jobs = contexts_of(plan, *(source.shape for source in sources))
     predicted = sum_by_purpose(buffer for job in jobs for buffer in buffers_of(job, (), ()))
     told = sum_by_purpose(
-        plan_buffers(load_library(), parts_of(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
+        plan_buffers(load_library(), make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
     )
     assert predicted.draft_bytes == read_header(assistant).tensor_bytes
     for name in ("weights_bytes", "draft_bytes", "kv_bytes"):
@@ -323,11 +323,11 @@ def test_target_and_a_head_that_fills_blocks(tmp_path: Path, head: BlockShape, s
     target = write_target(tmp_path / "target.gguf", shape)
     draft = write_block_head(tmp_path / "head.gguf", head, shape)
     plan = replace(Case(4096, slots=slots).plan, target=target, draft_kind="dflash", draft=draft)
-    sources = read_sources(plan)
+    sources = read_models(plan)
     jobs = contexts_of(plan, *(source.shape for source in sources))
     predicted = sum_by_purpose(buffer for job in jobs for buffer in buffers_of(job, (), ()))
     told = sum_by_purpose(
-        plan_buffers(load_library(), parts_of(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
+        plan_buffers(load_library(), make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
     )
     for name in ("weights_bytes", "draft_bytes", "kv_bytes", "draft_kv_bytes"):
         assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=4 * LOG_STEP), name

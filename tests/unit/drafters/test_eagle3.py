@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.drafters.drafter import NOTHING, Committed, Node
 from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS, Eagle3
-from eaglelocal.drafters.row_buffer import MAX_REMEMBERED
+from eaglelocal.drafters.row_buffer import MAX_BUFFERED
 from eaglelocal.errors import EngineError
 
 
@@ -266,8 +266,8 @@ def test_a_long_sleep_is_woken_from_the_newest_rows() -> None:
     assert head.encoded_rows == 10 and head.decodes == 0
     text.append(best(text))
     assert draft_chain(drafter, 0, text, 3) == true_chain(text, 3)
-    assert cells_of(head)[0] == 100 - MAX_REMEMBERED
-    assert head.encoded_rows == 10 + MAX_REMEMBERED
+    assert cells_of(head)[0] == 100 - MAX_BUFFERED
+    assert head.encoded_rows == 10 + MAX_BUFFERED
 
 
 def test_a_hole_in_the_sleep_forgets_what_was_before() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
 from eaglelocal.core.draft import ROOT
 from eaglelocal.drafters.drafter import NOTHING, Committed, Drafter, Node
-from eaglelocal.drafters.ngram import LONG_MATCH, MAX_REREAD, MIN_MATCH, Ngram, confidence
+from eaglelocal.drafters.ngram import LONG_MATCH, MAX_REREAD, MIN_MATCH, Ngram, estimate_confidence
 from eaglelocal.drafters.text_index import CONTEXT, SuffixCursor
 from eaglelocal.errors import EngineError
 
@@ -277,10 +277,10 @@ def test_answers_that_end_meanwhile_are_drafted_at_once() -> None:
 
 @given(st.integers(1, 1000), st.integers(0, 100), st.integers(0, 100))
 def test_confidence_is_a_probability_that_rises_with_length_and_agreement(length: int, seen: int, agreed: int) -> None:
-    value = confidence(length, seen, agreed)
+    value = estimate_confidence(length, seen, agreed)
     assert 0 < value < 1
-    assert confidence(length + 1, seen, agreed) > value
-    assert confidence(length, seen, agreed + 1) >= value
+    assert estimate_confidence(length + 1, seen, agreed) > value
+    assert estimate_confidence(length, seen, agreed + 1) >= value
 
 
 def test_disagreement_costs_confidence() -> None:
@@ -325,9 +325,9 @@ def test_matches_reach_back_over_the_turn_of_generations() -> None:
 def test_a_hole_is_an_error_awake_and_a_new_beginning_asleep() -> None:
     drafter = Ngram(100)
     drafter.commit([committed(0, [1, 2, 3])])
-    with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: rows go on at 4"):
+    with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: the next rows begin at 4"):
         drafter.commit([Committed(0, 4, [5], None)])
-    with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: rows go on at 5"):
+    with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: the next rows begin at 5"):
         drafter.draft([Node(0, ROOT, 5, 5)])
     drafter.buffer([Committed(0, 10, [5, 6, 5], None)])
     assert [c.tokens for c in drafter.draft([Node(0, ROOT, 6, 13)])] == [[5]]
