@@ -2,9 +2,9 @@
 
 A sleeping slot keeps only its newest rows, and wakes from them in one encode call.
 
-The head's cache holds at position P the pair (token[P+1], g[P]), where g[P] is the target's fused feature at P. The pair
-of the newest row waits until the next token is known, and is written by the call that drafts from it: a cycle costs one
-encode, and one decode per drafted token.
+The head's cache holds at position P the pair (token[P+1], g[P]), where g[P] is the fused feature of the target at P.
+The pair of the newest row waits until the next token is known, and is written by the call that drafts from it: a cycle
+costs one encode, and one decode per drafted token.
 
     target rows   0   1   2   3          g[3] waits for token 4
     pairs         (t1,g0) (t2,g1) (t3,g2)

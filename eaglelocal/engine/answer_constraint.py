@@ -1,7 +1,7 @@
-"""Chooses the constraint that an answer must satisfy, and compiles it once to see that it is usable.
+"""Chooses the constraint that an answer must satisfy, and compiles it once to check it.
 
-One unusual schema among many tools must not make the request fail: tools and formats that are not strict are loosened
-until they compile, and each loosened tool is remembered. Does not know prompts.
+One unusual schema among many tools must not fail the request: tools and formats that are not strict are loosened until
+they compile, and loosened tools are remembered. Does not know prompts.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from eaglelocal.errors import RequestError, TooComplexError
 from eaglelocal.text.tool_calls.bindable_schemas import allow_any_arguments, loosen_constraint, loosen_tool
 from eaglelocal.text.tool_calls.tool_grammar import make_constraint
 
-MAX_LOOSENED = 512  # tools that were loosened
-MAX_COSTLY = 2  # schemas per request that may be found too complex; finding that out takes seconds
+MAX_LOOSENED = 512  # tools
+MAX_COSTLY = 2  # schemas per request that may turn out too complex, which takes seconds to find out
 ONE_CALL = ToolChoice(use=ToolUse.REQUIRED)
 
 

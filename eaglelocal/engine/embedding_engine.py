@@ -1,7 +1,7 @@
 """The engine of an embedding model or a reranker: batches the texts of all requests into passes, in fair turns.
 
-Implements process.EngineLoop. Knows an Embedder and a vocabulary, not llama.cpp. Vectors are normalised, scores are
-converted to probabilities; a request's results are emitted together, in input order, when the last one is done.
+Implements worker.process.EngineLoop over an Embedder and a vocabulary. Vectors are normalized, scores are converted to
+probabilities; a request's results are emitted together, in input order, when the last one is done.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Ranking, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.engine.input_queue import INLINE, INPUT_WAIT_S, InputQueue
-from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, embed_lane
+from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, choose_embed_lane
 from eaglelocal.engine.running_answer import make_never_started
 from eaglelocal.engine.step_timing import peak_rss_bytes
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
@@ -97,7 +97,7 @@ class EmbeddingEngine:
         self.info = info
         self._embedder, self._vocabulary, self._close = embedder, vocabulary, close
         self._pairs, self._gives_probabilities = output.pairs, output.gives_probabilities
-        self._inputs = InputQueue(self._read, lanes, lane_of=embed_lane)
+        self._inputs = InputQueue(self._read, lanes, lane_of=choose_embed_lane)
         self._running: dict[str, RunningEmbedding] = {}
         self._turns: deque[RunningEmbedding] = deque()  # with texts that wait for a pass
         self._outbox: list[RequestEvent] = []
@@ -249,7 +249,7 @@ class EmbeddingEngine:
         """Return scores [documents, 1] from the model's class logits. Raises EngineError if one is not finite."""
         scores = classes[:, :1]
         if not np.isfinite(scores).all():
-            raise EngineError("the model gave a score that is no number", hint="its file may be damaged")
+            raise EngineError("the model returned a score that is not a number", hint="its file may be damaged")
         if ranking.is_raw or self._gives_probabilities:
             return scores
         return np.asarray(0.5 * (1.0 + np.tanh(0.5 * scores)), np.float32)  # the logistic function, without overflow
@@ -268,5 +268,5 @@ def normalize(vectors: Floats) -> Floats:
     """Return the vectors [rows, n_embd] scaled to length 1. Raises EngineError if one is zero or not finite."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     if not np.isfinite(lengths).all() or not (lengths > 0).all():
-        raise EngineError("the model gave a vector without a direction", hint="its file may be damaged")
+        raise EngineError("the model returned a vector that is zero or not finite", hint="its file may be damaged")
     return np.asarray(vectors / lengths, np.float32)

@@ -15,8 +15,14 @@ from eaglelocal.core.request import ChatRequest, Image, Mixed, Request
 from eaglelocal.core.sampling import SamplingParams, fill_recommended
 from eaglelocal.core.tools import Split, ToolUse
 from eaglelocal.engine.answer_constraint import AnswerConstraint, ConstraintSpec
-from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, PromptCache, num_raw_chars
-from eaglelocal.engine.prompt_tokens import PromptTokens, infill_prompt, mixed_tokens, place_images, starts_with_bos
+from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, PromptCache, count_raw_chars
+from eaglelocal.engine.prompt_tokens import (
+    PromptTokens,
+    make_infill_prompt,
+    place_images,
+    starts_with_bos,
+    tokenize_mixed,
+)
 from eaglelocal.errors import NOT_SUPPORTED, RequestError
 from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.templates.chat_template import ChatTemplate, chat_template
@@ -34,14 +40,14 @@ class NoConstraints:
     """The core.ports.Constraints of an engine that cannot constrain answers."""
 
     def check(self, constraint: Constraint) -> None:
-        raise RequestError("this engine cannot bind answers to a format")
+        raise RequestError("this engine cannot constrain answers to a format")
 
     def hold(self, constraint: Constraint) -> object:
         raise AssertionError("nothing passes `check`")
 
 
 class InputProcessor:
-    """The input processor: converts ChatRequests to Requests."""
+    """Converts ChatRequests to Requests."""
 
     def __init__(
         self,
@@ -56,7 +62,8 @@ class InputProcessor:
     ) -> None:
         """Take ownership of the template, by default the vocabulary's.
 
-        sampling  values that the model's makers recommend
+        trained_ctx  positions that the model was trained for; 0: unknown
+        sampling     values that the model's makers recommend
         """
         self.template = chat_template(vocabulary) if template is None else template
         self.vocabulary, self._n_ctx, self._sampling = vocabulary, n_ctx, sampling or {}
@@ -65,16 +72,16 @@ class InputProcessor:
         self._prompts = PromptCache(self.make_prompt)
         self._constraints = NoConstraints() if constraints is None else constraints
         self._answer_constraint = AnswerConstraint(self._constraints)
-        self._spellings = Spellings(vocabulary.control_texts)  # walks the whole vocabulary: done before any request
+        self._spellings = Spellings(vocabulary.control_texts)  # walks the vocabulary, so do it before any request
 
     def close(self) -> None:
         self.template.close()
 
-    def stops(self, request: ChatRequest) -> tuple[str, ...]:
+    def list_stops(self, request: ChatRequest) -> tuple[str, ...]:
         """Return the request's stop strings, and those of a fallback template, whose answers have no end token."""
         return (*request.params.stop, *(self.template.stops if request.messages else ()))
 
-    def read_with_prompt(self, request: ChatRequest) -> ReadRequest:
+    def process(self, request: ChatRequest) -> ReadRequest:
         """Return the prompt, and the Request unless only the prompt's tokens are counted. Raises RequestError.
 
         Safe from any thread.
@@ -89,13 +96,13 @@ class InputProcessor:
             raise RequestError("the prompt is empty", parameter="messages" if request.messages else "prompt")
         self._check_fits(prompt.num_rows, is_chat=bool(request.messages))
         self._check_tokens(tuple(token for token, _ in request.params.logit_bias))
-        split = self._split(request, prompt) if request.messages else None
-        constraint = self._constraint(request, split)
+        split = self._make_split(request, prompt) if request.messages else None
+        constraint = self._make_constraint(request, split)
         return Request(
             id=request.id,
             prompt=prompt.tokens,
             images=prompt.images,
-            params=self._params(request, prompt.num_rows),
+            params=self._make_params(request, prompt.num_rows),
             spec=request.spec,
             owner=request.owner,
             constraint=constraint,
@@ -105,43 +112,45 @@ class InputProcessor:
             line_limit_s=request.line_limit_s,
         )
 
-    def _params(self, request: ChatRequest, num_prompt: int) -> SamplingParams:
+    def _make_params(self, request: ChatRequest, num_prompt: int) -> SamplingParams:
         """Return the sampling parameters, with recommended values filled in and token counts limited to the context."""
         params = fill_recommended(request.params, self._sampling)
         max_tokens = None if params.max_tokens is None else min(params.max_tokens, self._n_ctx - num_prompt)
         repeat_last_n = min(params.repeat_last_n, self._n_ctx)
-        return dataclasses.replace(params, stop=self.stops(request), max_tokens=max_tokens, repeat_last_n=repeat_last_n)
+        return dataclasses.replace(
+            params, stop=self.list_stops(request), max_tokens=max_tokens, repeat_last_n=repeat_last_n
+        )
 
     # ---- the prompt
     def make_prompt(self, request: ChatRequest) -> PromptTokens:
         """Make the prompt, without checking that it fits the context. Raises RequestError."""
         if request.messages:
-            return self._chat_prompt(request)
+            return self._make_chat_prompt(request)
         if request.tools:
             raise RequestError("tools need messages, not a raw prompt", parameter="tools")
         if not request.is_counted:
-            self._check_length(num_raw_chars(request), is_chat=False)
+            self._check_length(count_raw_chars(request), is_chat=False)
         if request.infill is not None:
-            return PromptTokens(self._check_tokens(infill_prompt(request.infill, self.vocabulary, self._n_ctx)))
+            return PromptTokens(self._check_tokens(make_infill_prompt(request.infill, self.vocabulary, self._n_ctx)))
         if request.mixed is not None:
-            return PromptTokens(self._check_tokens(mixed_tokens(request.mixed, self.vocabulary)))
+            return PromptTokens(self._check_tokens(tokenize_mixed(request.mixed, self.vocabulary)))
         if request.suffix:
-            return PromptTokens(self._fill_prompt(request))
+            return PromptTokens(self._make_fill_prompt(request))
         if request.text is not None:  # raw prompts may spell control tokens
-            return PromptTokens(mixed_tokens(Mixed((request.text,)), self.vocabulary))
+            return PromptTokens(tokenize_mixed(Mixed((request.text,)), self.vocabulary))
         return PromptTokens(self._check_tokens(request.tokens))
 
-    def _fill_prompt(self, request: ChatRequest) -> tuple[int, ...]:
+    def _make_fill_prompt(self, request: ChatRequest) -> tuple[int, ...]:
         """Return a fill-in-the-middle prompt. Control tokens in the texts around the gap are plain text."""
         marks = self.vocabulary.fill_tokens
         if marks is None:
             what = "this model has no tokens for a suffix: it cannot fill in the middle"
             raise RequestError(what, parameter="suffix", code="unsupported_parameter")
         bos = self.vocabulary.tokenize("", add_special=True, parse_special=False)
-        before = self._check_tokens(request.tokens) if request.text is None else self._plain_tokens(request.text)
-        return (*bos, marks.prefix, *before, marks.suffix, *self._plain_tokens(request.suffix), marks.middle)
+        before = self._check_tokens(request.tokens) if request.text is None else self._tokenize_plain(request.text)
+        return (*bos, marks.prefix, *before, marks.suffix, *self._tokenize_plain(request.suffix), marks.middle)
 
-    def _plain_tokens(self, text: str) -> list[int]:
+    def _tokenize_plain(self, text: str) -> list[int]:
         return self.vocabulary.tokenize(text, add_special=False, parse_special=False)
 
     def _check_tokens(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
@@ -150,12 +159,12 @@ class InputProcessor:
                 raise RequestError(f"token {token} is not in the vocabulary of {self.vocabulary.n_tokens}")
         return tokens
 
-    def _chat_prompt(self, request: ChatRequest) -> PromptTokens:
+    def _make_chat_prompt(self, request: ChatRequest) -> PromptTokens:
         """Render the messages and tokenize them.
 
         Only the template may write control tokens: those that a message spells become plain text.
         """
-        literals, beginning = HiddenSpellings(self._spellings), self._beginning(request)
+        literals, beginning = HiddenSpellings(self._spellings), self._find_beginning(request)
         text = self.template.render(
             beginning.messages,
             tools=() if request.tool_choice.use is ToolUse.NONE else request.tools,
@@ -168,11 +177,11 @@ class InputProcessor:
         in_thought = bool(beginning.thought) or (not beginning.is_said and self.template.family.has_begun(text))
         if not request.is_counted:
             self._check_length(len(text), is_chat=True)
-        prompt = self._read(list(literals.pieces(text)))
-        rendered = rendered_text(literals.pieces(text)) if request.tells_prompt else ""
+        prompt = self._tokenize(list(literals.pieces(text)))
+        rendered = join_text(literals.pieces(text)) if request.tells_prompt else ""
         return dataclasses.replace(prompt, in_thought=in_thought, in_said=beginning.is_said, rendered=rendered)
 
-    def _beginning(self, request: ChatRequest) -> Beginning:
+    def _find_beginning(self, request: ChatRequest) -> Beginning:
         """Return the messages, and the answer's beginning if the last message is to be continued.
 
         A constrained answer always starts new: its constraint holds for the whole of it.
@@ -183,10 +192,10 @@ class InputProcessor:
             return Beginning(request.messages)
         return read_beginning(request.messages, self.template.family)
 
-    def _read(self, pieces: Sequence[Span | Image]) -> PromptTokens:
+    def _tokenize(self, pieces: Sequence[Span | Image]) -> PromptTokens:
         add_special = not starts_with_bos(first_text(pieces), self.vocabulary)
         if any(isinstance(piece, Image) for piece in pieces):
-            return self._read_images(pieces, add_special=add_special)
+            return self._tokenize_with_images(pieces, add_special=add_special)
         tokens: list[int] = []
         for piece in pieces:
             assert not isinstance(piece, Image)
@@ -196,31 +205,31 @@ class InputProcessor:
             )
         return PromptTokens(tuple(tokens))
 
-    def _read_images(self, pieces: Sequence[Span | Image], *, add_special: bool) -> PromptTokens:
+    def _tokenize_with_images(self, pieces: Sequence[Span | Image], *, add_special: bool) -> PromptTokens:
         if self._image_reader is None:
-            what = "this model reads no images: no projector is loaded for it"
-            hint = "--mmproj FILE, where there is one for this model"
+            what = "this model reads no images: no projector is loaded"
+            hint = "--mmproj FILE, with a projector for this model"
             raise RequestError(what, hint=hint, parameter="messages", code=NOT_SUPPORTED)
         parts = [piece.data if isinstance(piece, Image) else TextPart(piece[0], not piece[1]) for piece in pieces]
         prompt = place_images(self._image_reader.tokenize(parts, add_special=add_special))
         if prompt.images and prompt.images[-1].end == len(prompt.tokens):
-            raise RequestError("the prompt ends with an image: nothing can be answered to that", parameter="messages")
+            raise RequestError("the prompt ends with an image, and text must follow it", parameter="messages")
         return prompt
 
     def _check_length(self, num_chars: int, *, is_chat: bool) -> None:
-        """Refuse a text that cannot fit, before it is tokenized: that takes seconds for millions of characters."""
+        """Refuse a text that cannot fit before tokenizing it, which takes seconds for millions of characters."""
         if num_chars < self._n_ctx * SURE_TOKEN_BYTES:
             return
         max_bytes = self.vocabulary.max_token_bytes  # walks the vocabulary, once
         if max_bytes is not None and num_chars >= self._n_ctx * max_bytes:
-            raise self._too_long(f"more than {num_chars // max_bytes}", is_chat=is_chat)
+            raise self._make_too_long(f"more than {num_chars // max_bytes}", is_chat=is_chat)
 
     def _check_fits(self, num_prompt: int, *, is_chat: bool) -> None:
         if num_prompt >= self._n_ctx:
-            raise self._too_long(str(num_prompt), is_chat=is_chat)
+            raise self._make_too_long(str(num_prompt), is_chat=is_chat)
 
-    def _too_long(self, num_prompt: str, *, is_chat: bool) -> RequestError:
-        return RequestError(  # clients recognise the first words and shorten the prompt
+    def _make_too_long(self, num_prompt: str, *, is_chat: bool) -> RequestError:
+        return RequestError(  # clients recognize the first words and shorten the prompt
             f"this model's maximum context length is {self._n_ctx} tokens, and the prompt has {num_prompt}: "
             "no room is left for an answer",
             hint="a larger --ctx" if self._can_grow else "a shorter prompt: the model was trained for no more",
@@ -229,7 +238,7 @@ class InputProcessor:
         )
 
     # ---- the answer
-    def _split(self, request: ChatRequest, prompt: PromptTokens) -> Split:
+    def _make_split(self, request: ChatRequest, prompt: PromptTokens) -> Split:
         family = self.template.family
         split = dataclasses.replace(
             family.split(),
@@ -238,26 +247,26 @@ class InputProcessor:
             tools=callable_tools(request.tools, request.tool_choice),
             parallel=request.tool_choice.parallel,
         )
-        tokens = self._marker_tokens(split)
+        tokens = self._find_marker_tokens(split)
         marks = tuple((token, name) for name, token in tokens.items() if not self.vocabulary.piece(token))
         return dataclasses.replace(split, marks=marks)
 
-    def _marker_tokens(self, split: Split) -> dict[str, int]:
+    def _find_marker_tokens(self, split: Split) -> dict[str, int]:
         """Return the tokens of those markers that are a single token."""
         found = {
             name: self.vocabulary.tokenize(name, add_special=False, parse_special=True) for name in list_markers(split)
         }
         return {name: tokens[0] for name, tokens in found.items() if len(tokens) == 1}
 
-    def _constraint(self, request: ChatRequest, split: Split | None) -> Constraint | None:
-        """Return the constraint of the answer, compiled once to see that it is usable."""
+    def _make_constraint(self, request: ChatRequest, split: Split | None) -> Constraint | None:
+        """Return the answer's constraint, which has been compiled once to check it."""
         if split is None:
             return self._answer_constraint.fit_text(request.constraint)
         spec = ConstraintSpec(
             split=split,
             choice=request.tool_choice,
             constraint=request.constraint,
-            tokens=self._marker_tokens(split),
+            tokens=self._find_marker_tokens(split),
             is_split=request.is_split,
         )
         return self._answer_constraint.fit_split(spec)
@@ -267,7 +276,7 @@ def first_text(pieces: Sequence[Span | Image]) -> str:
     return pieces[0][0] if pieces and not isinstance(pieces[0], Image) else ""
 
 
-def rendered_text(pieces: Iterable[Span | Image]) -> str:
+def join_text(pieces: Iterable[Span | Image]) -> str:
     return "".join(IMAGE_TEXT if isinstance(piece, Image) else piece[0] for piece in pieces)
 
 

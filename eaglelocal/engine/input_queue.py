@@ -1,7 +1,7 @@
-"""Reads requests on executors beside the step loop, so that no answer waits for another request's prompt.
+"""Reads requests on executors outside the step loop, so that no answer waits for another request's prompt.
 
 Rendering, tokenizing and compiling constraints take from a millisecond to seconds. Lanes are executors of one thread
-each and keep the order of arrival; input_size.py picks a request's lane. Does not know templates or vocabularies.
+each and keep the order of arrival; input_size.py chooses a request's lane. Does not know templates or vocabularies.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from eaglelocal.core.request import AnyRequest
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.worker.unexpected_error import as_engine_error
 
-INPUT_WAIT_S = 0.05  # a step without other work waits so long for a request; commands are handled between steps
+INPUT_WAIT_S = 0.05  # a step without other work waits this long for a request; commands are handled between steps
 STACK_BYTES = 32 * 1024 * 1024  # of address space; the grammar compiler recurses
 NICENESS = 10  # of low lanes: decoding has priority
-# Each native call of a step gives up the GIL and waits so long to get it back; Python's default is 5 ms.
+# Each native call of a step releases the GIL, and waits this long to get it back; Python's default is 5 ms.
 SWITCH_INTERVAL_S = 0.0005
 
 RequestT = TypeVar("RequestT", bound=AnyRequest)
@@ -33,7 +33,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared(Generic[RequestT, ResultT]):
-    """A request that has been read: the result, or the error that came instead."""
+    """A request that has been read: its result or its error."""
 
     request: RequestT
     submitted_at_s: float

@@ -1,6 +1,6 @@
-"""The size of a request's input, which decides where it is read, and keys of equal prompts.
+"""The size of a request's input, which decides on which lane it is read, and a cache of equal prompts.
 
-Pure, on plain data. Does not know how long anything takes on this machine.
+Works on plain data, without measuring anything on this machine.
 """
 
 from __future__ import annotations
@@ -17,37 +17,41 @@ from eaglelocal.errors import RequestError
 
 SHORT_CHARS = 32 * 1024  # of all texts of a request; tokenizing so many takes about ten milliseconds
 SURE_TOKEN_BYTES = 16  # every vocabulary has longer tokens
-MAX_KEPT_PROMPTS = 2
-LONG_LANE, BOUND_LANE = 1, 2
+MAX_CACHED_PROMPTS = 2
+LONG_LANE, CONSTRAINT_LANE = 1, 2
 QUICK_S, MAX_QUICK = 0.05, 256
 
 
 class ChatLanes:
     """Chooses the lane of a request: lane 0 if it is short, one for long texts and images, one for new constraints.
 
-    So only requests with a new schema wait for schemas. One that was compiled quickly counts as short from then on.
+    Only requests with a new schema wait for schemas. A schema that was compiled quickly counts as short from then on.
     """
 
     def __init__(self) -> None:
-        self._quick: OrderedDict[int, None] = OrderedDict()  # hashes of bound_key
+        self._quick: OrderedDict[int, None] = OrderedDict()  # hashes of make_constraint_key
 
-    def lane_of(self, request: ChatRequest, num_lanes: int) -> int:
+    def choose(self, request: ChatRequest, num_lanes: int) -> int:
         if num_lanes == 1:
             return 0
-        if num_chars(request) > SHORT_CHARS or any(message.images for message in request.messages):
+        if count_chars(request) > SHORT_CHARS or any(message.images for message in request.messages):
             return LONG_LANE
-        return BOUND_LANE if is_bound(request) and hash(bound_key(request)) not in self._quick else 0
+        return (
+            CONSTRAINT_LANE
+            if may_compile_grammar(request) and hash(make_constraint_key(request)) not in self._quick
+            else 0
+        )
 
     def learn(self, request: ChatRequest, read_s: float) -> None:
         """Remember a constraint that was compiled, or refused, quickly."""
-        if read_s > QUICK_S or not is_bound(request):
+        if read_s > QUICK_S or not may_compile_grammar(request):
             return
-        self._quick[hash(bound_key(request))] = None
+        self._quick[hash(make_constraint_key(request))] = None
         while len(self._quick) > MAX_QUICK:
             self._quick.popitem(last=False)
 
 
-def embed_lane(request: EmbedRequest, num_lanes: int) -> int:
+def choose_embed_lane(request: EmbedRequest, num_lanes: int) -> int:
     """Return the index of the lane that reads the request: 0 if it is short."""
     count = sum(map(len, request.inputs)) + (len(request.ranking.query) if request.ranking else 0)
     return 0 if num_lanes == 1 or count <= SHORT_CHARS else LONG_LANE
@@ -55,30 +59,34 @@ def embed_lane(request: EmbedRequest, num_lanes: int) -> int:
 
 def may_take_long(request: ChatRequest) -> bool:
     """Return whether reading may take more than about ten milliseconds: long texts, images, constraints."""
-    return is_bound(request) or any(message.images for message in request.messages) or num_chars(request) > SHORT_CHARS
+    return (
+        may_compile_grammar(request)
+        or any(message.images for message in request.messages)
+        or count_chars(request) > SHORT_CHARS
+    )
 
 
-def is_bound(request: ChatRequest) -> bool:
+def may_compile_grammar(request: ChatRequest) -> bool:
     """Return whether a grammar may have to be compiled for the request."""
     if request.constraint is not None or request.tool_choice.use is ToolUse.REQUIRED:
         return True
     return any(tool.is_strict for tool in request.tools)
 
 
-def bound_key(request: ChatRequest) -> tuple[object, ...]:
+def make_constraint_key(request: ChatRequest) -> tuple[object, ...]:
     """Return the fields of the request that determine its grammar."""
     return request.constraint, request.tools, request.tool_choice, request.is_split
 
 
-def num_raw_chars(request: ChatRequest) -> int:
+def count_raw_chars(request: ChatRequest) -> int:
     """Return the characters of a prompt without template. Infill does not count: it is cut to fit."""
     mixed = request.mixed.parts if request.mixed is not None else ()
     return len(request.text or "") + len(request.suffix) + sum(len(part) for part in mixed if isinstance(part, str))
 
 
-def num_chars(request: ChatRequest) -> int:
+def count_chars(request: ChatRequest) -> int:
     """Return the characters of all the request's texts; a token counts as one."""
-    count = num_raw_chars(request) + len(request.tokens)
+    count = count_raw_chars(request) + len(request.tokens)
     count += sum(len(message.content) + len(message.reasoning) for message in request.messages)
     count += sum(len(call.arguments) for message in request.messages for call in message.tool_calls)
     count += sum(len(tool.parameters) + len(tool.description) for tool in request.tools)
@@ -90,7 +98,7 @@ def num_chars(request: ChatRequest) -> int:
     return count
 
 
-def prompt_key(request: ChatRequest) -> tuple[object, ...]:
+def make_prompt_key(request: ChatRequest) -> tuple[object, ...]:
     """Return the fields that determine a prompt: requests with equal keys have equal prompts."""
     begins_anew = request.constraint is not None or request.tool_choice.use is ToolUse.REQUIRED
     content = (request.messages, request.text, request.tokens, request.mixed, request.infill, request.suffix)
@@ -112,18 +120,18 @@ class PromptCache:
         """Return the request's prompt. Raises RequestError as `make` does."""
         if not may_take_long(request):
             return self._make(request)
-        key = prompt_key(request)
+        key = make_prompt_key(request)
         with self._lock:
-            found = self._prompts.pop(key, None)
-        if found is None:
-            found = self._try_make(request)
+            prompt = self._prompts.pop(key, None)
+        if prompt is None:
+            prompt = self._try_make(request)
         with self._lock:
-            self._prompts[key] = found
-            while len(self._prompts) > MAX_KEPT_PROMPTS:
+            self._prompts[key] = prompt
+            while len(self._prompts) > MAX_CACHED_PROMPTS:
                 self._prompts.popitem(last=False)
-        if isinstance(found, RequestError):
-            raise copy.copy(found)  # a raised error keeps its traceback's frames alive
-        return found
+        if isinstance(prompt, RequestError):
+            raise copy.copy(prompt)  # a raised error keeps its traceback's frames alive
+        return prompt
 
     def _try_make(self, request: ChatRequest) -> PromptTokens | RequestError:
         try:

@@ -30,7 +30,7 @@ class WaitingRequests:
         """Take ownership of the input processor and the lanes."""
         self._input_processor, self._scheduler = input_processor, scheduler
         self._lanes = ChatLanes()
-        self._queue = InputQueue(input_processor.read_with_prompt, lanes, lane_of=self._lanes.lane_of)
+        self._queue = InputQueue(input_processor.process, lanes, lane_of=self._lanes.choose)
         self._submitted_at: dict[str, float] = {}  # of requests in the scheduler's queue
 
     def __len__(self) -> int:

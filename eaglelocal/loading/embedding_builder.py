@@ -109,12 +109,12 @@ def check_pools(header: Header, info: ModelInfo) -> None:
         raise IncompatibleError(f"{name} keeps recurrent state and cannot make embeddings")
     if task is ModelTask.TEXT:
         raise IncompatibleError(
-            f"{name} is no embedding model: it does not say how its rows become one vector",
-            hint=f"the key {info.architecture}.pooling_type",
+            f"{name} is not an embedding model: its file has no pooling type",
+            hint=f"a file with the key {info.architecture}.pooling_type",
         )
     if task is ModelTask.RANK and not any(tensor in header.tensors for tensor in CLASSIFIERS):
         raise IncompatibleError(
-            f"{name} should rank texts, and has no classifier", hint="a file that was converted as a reranker"
+            f"{name} is a reranker without a classifier", hint="a file that was converted as a reranker"
         )
 
 

@@ -95,14 +95,16 @@ class FittedPlan:
         """Notes for the user about what differs from the request."""
         notes = []
         if self.spares_windows:
-            notes.append("memory is kept for windows only: a conversation that is changed, not continued, is read anew")
+            notes.append(
+                "the cache keeps only sliding windows: an edited conversation is prefilled again from its beginning"
+            )
         requested = self.plan.spec.max_draft if self.plan.spec.drafting is DraftPolicy.FIXED else ROLLBACKS[0]
         if self.plan.rollback is not None and self.plan.rollback < requested:
             notes.append(f"at most {self.plan.rollback} tokens are drafted: each needs a copy of this model's state")
         if self.plan.gpu_layers and not self.has_gpu:
-            notes.append(f"--gpu-layers {self.plan.gpu_layers} changes nothing: llama.cpp sees no GPU here")
+            notes.append(f"--gpu-layers {self.plan.gpu_layers} has no effect: llama.cpp finds no GPU on this machine")
         if self.plan.n_cpu_moe and not self.has_gpu:
-            notes.append(f"--n-cpu-moe {self.plan.n_cpu_moe} changes nothing: llama.cpp sees no GPU here")
+            notes.append(f"--n-cpu-moe {self.plan.n_cpu_moe} has no effect: llama.cpp finds no GPU on this machine")
         return tuple(notes)
 
     @property
@@ -126,7 +128,7 @@ class FittedPlan:
 def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: int) -> FittedPlan:
     """Return the plan as it fits this machine.
 
-    Raises ResourceError with the sum if it does not fit, and the errors of `read_draft` and llama.cpp.
+    Raises ResourceError with the numbers if it does not fit, and the errors of `read_draft` and llama.cpp.
     """
     free = free_memory(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
     check_shares(plan, free)
@@ -195,7 +197,7 @@ def read_models(plan: Plan) -> tuple[ModelHeader, ...]:
 def read_draft_model(plan: Plan, target: ModelHeader) -> ModelHeader | None:
     """Return the draft's header, checked against the target; None without a draft file. Raises UsageError."""
     if plan.draft_kind not in DRAFT_KINDS:
-        raise UsageError(f"a draft cannot be of kind {plan.draft_kind}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
+        raise UsageError(f"unknown draft kind {plan.draft_kind!r}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
     if not plan.speculates:
         return None
     info = read_model(target.header)
@@ -262,12 +264,13 @@ def rollback_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
         yield plan
         return
     if plan.n_batch < ROLLBACKS[-1] + 2:
-        raise ResourceError(f"a batch of {plan.n_batch} rows has no room for drafts", hint="`--draft none`")
+        raise ResourceError(f"a batch of {plan.n_batch} rows is too small for drafts", hint="`--draft none`")
     for num_rows in ROLLBACKS:
         if num_rows + 2 <= plan.n_batch:  # llama.cpp needs them and the root in one ubatch, else it aborts
             yield dataclasses.replace(plan, rollback=num_rows)
     if plan.draft_kind == "ngram":
-        reason = f"no room for copies of its state, of {target.state_bytes / 2**20:.0f} MiB each, to take drafts back"
+        size = f"{target.state_bytes / 2**20:.0f} MiB each"
+        reason = f"there is no memory for copies of this model's state ({size}), which drafting needs"
         yield dataclasses.replace(plan, draft_kind="none", draft_label="none", draft_reason=reason)
 
 

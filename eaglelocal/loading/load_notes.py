@@ -47,16 +47,16 @@ def notes_on_layouts(library: LlamaLibrary, target: Header) -> tuple[str, ...]:
     """Return a note if weights decode more slowly than necessary."""
     if AMX not in library.layouts or target.main_type not in LAID_OUT:
         return ()
-    return ("no layout for this processor is used: llama.cpp could not be kept from AMX, where its kernels crash",)
+    return ("weights are not repacked for this processor: llama.cpp would use AMX, where its kernels crash",)
 
 
 def notes_on_trees(plan: Plan, target: ModelShape) -> tuple[str, ...]:
-    """Return a note why drafts are chains, if another setting could make them trees."""
+    """Return a note with the reason why a model's drafts are chains, not trees."""
     if not plan.speculates or plan.draft_kind == "ngram":
         return ()
     if problem := branch_problem(target):
         return (f"drafts are chains: {problem}",)
-    return () if plan.is_unified else ("drafts are chains: each slot has a cache of its own here",)
+    return () if plan.is_unified else ("drafts are chains: each slot has its own cache",)
 
 
 def notes_on_draft(part: DryRunPart | None, beside: Header, target: ModelInfo) -> tuple[str, ...]:

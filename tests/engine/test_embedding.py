@@ -78,7 +78,7 @@ def test_poolings_differ_except_for_a_single_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pooling", "said"), [(None, "does not say how"), (0, "does not say how"), (4, "has no classifier")]
+    ("pooling", "said"), [(None, "no pooling type"), (0, "no pooling type"), (4, "without a classifier")]
 )
 def test_what_makes_no_vectors_is_refused(tmp_path: Path, pooling: int | None, said: str) -> None:
     path = write_bert(tmp_path / "bert.gguf", pooling=pooling)

@@ -16,18 +16,18 @@ from eaglelocal.core.request import ChatRequest, EmbedRequest, Image, Infill, Me
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.engine.input_queue import INLINE, STACK_BYTES, InputQueue, Prepared, threaded_lanes
 from eaglelocal.engine.input_size import (
-    BOUND_LANE,
+    CONSTRAINT_LANE,
     LONG_LANE,
-    MAX_KEPT_PROMPTS,
+    MAX_CACHED_PROMPTS,
     MAX_QUICK,
     QUICK_S,
     SHORT_CHARS,
     ChatLanes,
     PromptCache,
-    embed_lane,
+    choose_embed_lane,
+    count_chars,
+    make_prompt_key,
     may_take_long,
-    num_chars,
-    prompt_key,
 )
 from eaglelocal.engine.prompt_tokens import PromptTokens
 from eaglelocal.errors import EngineError, RequestError
@@ -193,31 +193,31 @@ SCHEMA = Constraint(Syntax.JSON_SCHEMA, "{}")
 )
 def test_what_may_take_long_is_read_apart(request_: ChatRequest, is_long: bool) -> None:
     assert may_take_long(request_) == is_long
-    assert (ChatLanes().lane_of(request_, 3) > 0) == is_long
-    assert ChatLanes().lane_of(request_, 1) == 0
+    assert (ChatLanes().choose(request_, 3) > 0) == is_long
+    assert ChatLanes().choose(request_, 1) == 0
 
 
 def test_new_schemas_keep_nobody_waiting_but_each_other() -> None:
     lanes = ChatLanes()
     bound = ChatRequest(id="a", text="a", constraint=SCHEMA)
-    assert lanes.lane_of(bound, 3) == BOUND_LANE
-    assert lanes.lane_of(replace(bound, text=LONG), 3) == lanes.lane_of(asked("a", LONG), 3) == LONG_LANE
+    assert lanes.choose(bound, 3) == CONSTRAINT_LANE
+    assert lanes.choose(replace(bound, text=LONG), 3) == lanes.choose(asked("a", LONG), 3) == LONG_LANE
     lanes.learn(bound, QUICK_S * 2)
-    assert lanes.lane_of(bound, 3) == BOUND_LANE
+    assert lanes.choose(bound, 3) == CONSTRAINT_LANE
     lanes.learn(bound, QUICK_S / 2)
-    assert lanes.lane_of(replace(bound, id="b", text="another"), 3) == 0
-    assert lanes.lane_of(replace(bound, text=LONG), 3) == LONG_LANE
-    assert lanes.lane_of(replace(bound, tools=(Tool("f"),)), 3) == BOUND_LANE
+    assert lanes.choose(replace(bound, id="b", text="another"), 3) == 0
+    assert lanes.choose(replace(bound, text=LONG), 3) == LONG_LANE
+    assert lanes.choose(replace(bound, tools=(Tool("f"),)), 3) == CONSTRAINT_LANE
     for number in range(MAX_QUICK):
         lanes.learn(replace(bound, constraint=Constraint(Syntax.REGEX, f"a{number}")), 0.0)
-    assert lanes.lane_of(bound, 3) == BOUND_LANE and len(lanes._quick) == MAX_QUICK
+    assert lanes.choose(bound, 3) == CONSTRAINT_LANE and len(lanes._quick) == MAX_QUICK
 
 
 def test_texts_to_embed_are_measured_together() -> None:
     short, long = EmbedRequest(id="a", inputs=("a", (1, 2))), EmbedRequest(id="a", inputs=("x" * SHORT_CHARS, (1,)))
     ranking = EmbedRequest(id="a", inputs=("a",), ranking=Ranking(query=LONG))
-    assert [embed_lane(each, 3) > 0 for each in (short, long, ranking)] == [False, True, True]
-    assert embed_lane(long, 1) == 0
+    assert [choose_embed_lane(each, 3) > 0 for each in (short, long, ranking)] == [False, True, True]
+    assert choose_embed_lane(long, 1) == 0
 
 
 class CountingPrompts:
@@ -226,7 +226,7 @@ class CountingPrompts:
 
     def __call__(self, request: ChatRequest) -> PromptTokens:
         self.result.append(request.id)
-        if num_chars(request) > 2 * SHORT_CHARS:
+        if count_chars(request) > 2 * SHORT_CHARS:
             raise RequestError("too long")
         return PromptTokens(tuple(map(ord, request.text or "")))
 
@@ -262,7 +262,7 @@ def test_few_prompts_are_kept_and_short_ones_not_at_all() -> None:
     for i in range(5):
         cache.get(asked(str(i), f"{LONG}{i}"))
         cache.get(asked(f"short {i}"))
-    assert len(cache._prompts) == MAX_KEPT_PROMPTS and len(make.result) == 10
+    assert len(cache._prompts) == MAX_CACHED_PROMPTS and len(make.result) == 10
 
 
 @pytest.mark.parametrize(
@@ -281,5 +281,5 @@ def test_few_prompts_are_kept_and_short_ones_not_at_all() -> None:
 )
 def test_prompts_that_may_differ_are_not_the_same(other: dict[str, object]) -> None:
     request = asked("a", LONG)
-    assert prompt_key(replace(request, **other)) != prompt_key(request)  # type: ignore[arg-type]
-    assert prompt_key(replace(request, id="b", owner="c")) == prompt_key(request)
+    assert make_prompt_key(replace(request, **other)) != make_prompt_key(request)  # type: ignore[arg-type]
+    assert make_prompt_key(replace(request, id="b", owner="c")) == make_prompt_key(request)
