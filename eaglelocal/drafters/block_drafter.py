@@ -98,11 +98,11 @@ class BlockDrafter(ContextDrafter):
             slot.start = slot.end = rows.first_position
         if rows.first_position > slot.end:
             raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.end}")
-        known = slot.end - rows.first_position
-        if features is None or known >= len(rows.tokens):
+        num_cached = slot.end - rows.first_position
+        if features is None or num_cached >= len(rows.tokens):
             return None
         slot.end = rows.first_position + len(rows.tokens)
-        return FeatureRows(rows.slot, rows.first_position + known, skip_rows(features, known))
+        return FeatureRows(rows.slot, rows.first_position + num_cached, skip_rows(features, num_cached))
 
     def buffer(self, committed: Sequence[Committed]) -> None:
         for rows in committed:

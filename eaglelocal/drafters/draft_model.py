@@ -112,10 +112,10 @@ class DraftModel(ContextDrafter):
         new = list(rows.tokens)[max(slot.num_tokens - rows.first_position, 0) :]
         if rows.first_position > slot.num_tokens:
             raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.num_tokens}")
-        kept = common_prefix(slot.drafted, new)
-        slot.num_written += kept
+        num_kept = common_prefix(slot.drafted, new)
+        slot.num_written += num_kept
         slot.drafted = []
-        slot.waiting.extend(new[kept:])
+        slot.waiting.extend(new[num_kept:])
 
     def _write(self, index: int, slot: DraftModelSlot) -> None:
         rows = Batch([], [], [], [])
@@ -143,11 +143,11 @@ class DraftModel(ContextDrafter):
     def copy_slot(self, source: int, target: int, position: int) -> None:
         self._context.remove(target, 0)
         source_slot = self._slots[source]
-        kept = min(source_slot.num_written, position)
-        if kept:
-            self._context.share(source, target, 0, kept)
+        num_kept = min(source_slot.num_written, position)
+        if num_kept:
+            self._context.share(source, target, 0, num_kept)
         image = source_slot.image if source_slot.image is not None and source_slot.image < position else None
-        self._slots[target] = DraftModelSlot(kept, source_slot.waiting[: position - kept], image=image)
+        self._slots[target] = DraftModelSlot(num_kept, source_slot.waiting[: position - num_kept], image=image)
 
     def swapped_bytes(self, slot: int) -> int:
         return self._context.swapped_bytes(slot)

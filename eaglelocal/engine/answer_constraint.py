@@ -58,7 +58,7 @@ class AnswerConstraint:
         if constraint is None:
             return None
         for candidate in loosen_constraint(constraint):
-            refusal = self._refusal(candidate)
+            refusal = self._check(candidate)
             if refusal is None:
                 return candidate
             if isinstance(refusal, TooComplexError):
@@ -78,10 +78,10 @@ class AnswerConstraint:
             candidate = spec.make(tools)
             if candidate is None or candidate is spec.constraint:
                 return candidate
-            found = self._refusal(candidate)
-            if found is None:
+            candidate_refusal = self._check(candidate)
+            if candidate_refusal is None:
                 return candidate
-            refusal = refusal or blame_parameter("tools" if tools else "response_format", found)
+            refusal = refusal or blame_parameter("tools" if tools else "response_format", candidate_refusal)
         assert refusal is not None
         raise self._blame_tool(spec) or refusal
 
@@ -100,7 +100,7 @@ class AnswerConstraint:
     def _blame_tool(self, spec: ConstraintSpec) -> RequestError | None:
         """Return the error of the first strict tool that does not compile by itself, if there is one."""
         for tool in spec.split.tools:
-            if tool.is_strict and (refusal := self._refusal(spec.make_call(tool))):
+            if tool.is_strict and (refusal := self._check(spec.make_call(tool))):
                 reason = refusal.message.partition(": ")[2] or refusal.message
                 what = f"the parameters of {tool.name}, a strict tool, cannot be bound: {reason}"
                 return RequestError(what, hint=refusal.hint, parameter="tools")
@@ -126,7 +126,7 @@ class AnswerConstraint:
         """Return the tightest form of this tool that compiles, else the loosest, and if it was too complex."""
         loosened, is_costly = tool, False
         for loosened in (tool, *loosen_tool(tool)):
-            refusal = self._refusal(spec.make_call(loosened))
+            refusal = self._check(spec.make_call(loosened))
             if refusal is None:
                 break
             if isinstance(refusal, TooComplexError):
@@ -138,7 +138,8 @@ class AnswerConstraint:
                 self._loosened.popitem(last=False)
         return loosened, is_costly
 
-    def _refusal(self, constraint: Constraint | None) -> RequestError | None:
+    def _check(self, constraint: Constraint | None) -> RequestError | None:
+        """Return the error that the constraint raises when it is compiled; None if it compiles."""
         assert constraint is not None
         try:
             self._constraints.check(constraint)

@@ -135,7 +135,7 @@ class Engine:
             self._timing.mark()
             self._caches.keep(plan, drafts, decoded, verdicts, self._controller.is_awake)
         except ResourceError as error:
-            self._timing.rest()
+            self._timing.pause()
             self._fail([*plan.decode, *(chunk.sequence for chunk in plan.prefill)], error)
             return self._drain_outbox()
         num_extra = sum(map(len, drafts.values())) + decoded.num_padding_rows
@@ -174,8 +174,8 @@ class Engine:
         )
 
     def miscounted_slots(self) -> list[int]:
-        """Return SlotCaches.miscounted()."""
-        return self._caches.miscounted()
+        """Return the slots whose cells disagree with the count of the scheduler; empty unless there is a bug."""
+        return self._caches.find_miscounted()
 
     def close(self) -> None:
         self._waiting.close()
@@ -207,7 +207,7 @@ class Engine:
     def _prepare_slot(self, assignment: SlotAssignment) -> None:
         self._caches.begin(assignment)
         if assignment.swaps:  # copying may take a second, which must not count as time of this step
-            self._timing.begin_anew()
+            self._timing.restart()
 
     def _decode_image(self) -> None:
         """Decode at most one image, so that other answers go on between images. Its time is not learned from."""
@@ -219,7 +219,7 @@ class Engine:
             self._caches.decode_image(sequence, image)
         except ResourceError as error:
             self._fail([sequence], error)
-        self._timing.begin_anew()
+        self._timing.restart()
 
     def _num_cells(self, plan: StepPlan) -> int:
         """Return the cached positions that a decoding row attends to: with a unified cache those of all slots."""
@@ -270,7 +270,7 @@ class Engine:
     def _drain_outbox(self) -> list[RequestEvent]:
         events, self._outbox = self._outbox, []
         if not self._scheduler.has_work:
-            self._timing.rest()
+            self._timing.pause()
         return events
 
     def _native_s(self) -> float:

@@ -23,15 +23,15 @@ class PaddingRow:
 
 
 class Padding:
-    """Finds slots with room for padding rows; `count_rows` says how many pay off."""
+    """Finds slots with free cells for padding rows."""
 
     def __init__(self, context: Context, scheduler: Scheduler, num_slots: int) -> None:
         self._context, self._scheduler, self._num_slots = context, scheduler, num_slots
 
     def rows(self, plan: StepPlan, drafts: Mapping[int, Draft], count_rows: CountRows) -> list[PaddingRow]:
-        """Return the padding rows of a step; none beside prompt rows, where they would save no pass.
+        """Return the padding rows of a step; none with prompt rows, where they would save no pass.
 
-        count_rows  Controller.fillers
+        count_rows  how many rows of which slots pay off: Controller.fillers
         """
         if plan.prefill or self._context.is_unified:  # one cache is one pass
             return []

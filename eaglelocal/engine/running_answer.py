@@ -29,7 +29,7 @@ class Clock:
     draft_s: float = 0.0
     verify_s: float = 0.0
     host_s: float = 0.0
-    plain_s: float = 0.0  # estimate: what its tokens after the first would have taken without drafts
+    plain_s: float = 0.0  # estimated duration of the tokens after the first without drafts
 
     def timings(self, num_tokens: int) -> Timings:
         decode_s = self.last_at - self.first_at
@@ -69,14 +69,14 @@ class RunningAnswer:
     def request_id(self) -> str:
         return self.sequence.request.id
 
-    def take(self, verdict: Verdict, vocabulary: Vocabulary) -> AnswerProgress:
+    def append(self, verdict: Verdict, vocabulary: Vocabulary) -> AnswerProgress:
         """Add the verdict's tokens to the answer; return the new pieces, and the finish reason if it ends here."""
         pieces: list[TextPiece] = []
-        reason = self._append(verdict, vocabulary, pieces)
+        reason = self._append_pieces(verdict, vocabulary, pieces)
         if self.sampler.problem is not None and len(pieces) == len(verdict.samples):  # else the answer ended before
             return AnswerProgress(tuple(pieces), error=self.sampler.problem)
         if reason is not None and pieces:
-            rest = self.rest(is_cut=reason == "length")
+            rest = self.finish_text(is_cut=reason == "length")
             pieces[-1] = pieces[-1]._replace(calls=pieces[-1].calls + rest.calls)
             if rest.stop is not None:
                 self.stop, reason = rest.stop, "stop"
@@ -85,13 +85,13 @@ class RunningAnswer:
             reason = "tool_calls"
         return AnswerProgress(tuple(pieces), reason)
 
-    def _append(self, verdict: Verdict, vocabulary: Vocabulary, pieces: list[TextPiece]) -> str | None:
+    def _append_pieces(self, verdict: Verdict, vocabulary: Vocabulary, pieces: list[TextPiece]) -> str | None:
         """Append one piece per sampled token; return the finish reason if one of them ends the answer."""
         request = self.sequence.request
-        with_logprobs = request.params.logprobs is not None
+        has_logprobs = request.params.logprobs is not None
         for i, sampled in enumerate(verdict.samples):
             self.sequence.tokens.append(sampled.token)
-            logprobs = fill_pieces(sampled, vocabulary) if with_logprobs else None
+            logprobs = fill_pieces(sampled, vocabulary) if has_logprobs else None
             is_drafted = i < verdict.num_accepted
             if vocabulary.is_end(sampled.token) and not request.goes_on_behind_end:
                 pieces.append(TextPiece(sampled.token, "", is_drafted))
@@ -109,7 +109,7 @@ class RunningAnswer:
         limit_s, first_at = self.sequence.request.line_limit_s, self.clock.first_at
         return limit_s is not None and first_at > 0 and time.perf_counter() - first_at > limit_s
 
-    def rest(self, *, is_cut: bool) -> AnswerPiece:
+    def finish_text(self, *, is_cut: bool) -> AnswerPiece:
         """Return the text that was held back when the answer ended.
 
         is_cut  the answer was cut short (limit or cancel) instead of ending by itself

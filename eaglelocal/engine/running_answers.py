@@ -129,7 +129,7 @@ class RunningAnswers:
         events: list[RequestEvent] = []
         for slot, verdict in verdicts.items():
             answer = self._by_slot[slot]
-            pieces, reason, error = answer.take(verdict, self._vocabulary)
+            pieces, reason, error = answer.append(verdict, self._vocabulary)
             self._timing.charge(
                 answer,
                 times,
@@ -159,7 +159,7 @@ class RunningAnswers:
 
     def _finish(self, answer: RunningAnswer, reason: str) -> Finished:
         self._release(answer)
-        rest = answer.rest(is_cut=True)  # empty unless the answer was cancelled
+        rest = answer.finish_text(is_cut=True)  # empty unless the answer was cancelled
         timings = answer.clock.timings(answer.sequence.num_emitted)
         state, state_reason = self._drafting.read(answer.sequence.slot)
         return Finished(

@@ -1,7 +1,7 @@
 """The contents of the slots: the target's cells, the scheduler's records of them, and the drafters' state.
 
-All three change together or not at all: only this module cuts, forks, keeps and forgets. Does not know requests,
-texts or times.
+All three change together: only this module cuts, copies, commits and empties them. Does not know requests, texts or
+times.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SwappedSlot(NamedTuple):
     """The cells and states of a slot, copied to RAM."""
 
     cells: Bytes
-    states: dict[int, bytearray]  # by position, where decoding can resume although cells cannot be cut there
+    states: dict[int, bytearray]  # by position; decoding can resume there although cells cannot be cut
     drafters: list[Swapped[Any]]  # the states of the drafters that have SlotState
 
 
@@ -53,7 +53,7 @@ class SlotCaches:
         if swapped is not None:
             self._swap_in(admission, swapped)
         elif source is not None:
-            self._branches.fork(source, slot, admission.sequence.num_reused)
+            self._branches.copy_slot(source, slot, admission.sequence.num_reused)
             for states in self._slot_states:
                 states.copy_slot(source, slot, admission.num_unchanged)
             self._empty_drafters(slot)
@@ -86,15 +86,15 @@ class SlotCaches:
     def _states(self, slot: int, conversation: SwappedText) -> dict[int, bytearray]:
         """Return the state at each position where the conversation can resume.
 
-        With a sliding window, cut and save now, last position first: no cells behind it are needed any more.
+        With a sliding window, cut and save now, last position first: the cells after it are no longer needed.
         """
-        places = sorted(conversation.places or (), reverse=True)
+        positions = sorted(conversation.places or (), reverse=True)
         if not self._scheduler.can_cut:
-            return {place: self._saved[slot, place] for place in places}
+            return {position: self._saved[slot, position] for position in positions}
         states = {}
-        for place in places:
-            self._branches.cut(slot, place)
-            states[place] = self._context.save(slot)
+        for position in positions:
+            self._branches.cut(slot, position)
+            states[position] = self._context.save(slot)
         return states
 
     def _swap_in(self, admission: SlotAssignment, swapped: SwappedSlot) -> None:
@@ -111,7 +111,7 @@ class SlotCaches:
             self.forget(slot)
             self._scheduler.restart(sequence)
         else:
-            self._saved |= {(slot, place): state for place, state in swapped.states.items()}
+            self._saved |= {(slot, position): state for position, state in swapped.states.items()}
             self._drop_states()
             if admission.is_cut:
                 self._cut(admission, swapped.states.get(sequence.num_reused))
@@ -131,15 +131,15 @@ class SlotCaches:
             drafter.rollback(slot, admission.num_unchanged)
 
     def _forget_swapped(self) -> None:
-        kept = self._scheduler.swap
-        self._swapped = {key: swapped for key, swapped in self._swapped.items() if key in kept}
+        host_swap = self._scheduler.swap
+        self._swapped = {key: swapped for key, swapped in self._swapped.items() if key in host_swap}
 
     def _drop_states(self) -> None:
-        kept = self._scheduler.checkpoints
-        self._saved = {place: state for place, state in self._saved.items() if place in kept}
+        checkpoints = self._scheduler.checkpoints
+        self._saved = {key: state for key, state in self._saved.items() if key in checkpoints}
 
     def _save(self, slot: int, position: int) -> None:
-        """Save the state behind the part of a prompt that was just decoded."""
+        """Save the state at the end of the prompt rows that were just decoded."""
         self._scheduler.checkpoints.use(slot, position)
         self._drop_states()  # free dropped states before allocating this one
         self._saved[slot, position] = self._context.save(slot)
@@ -153,12 +153,12 @@ class SlotCaches:
         is_awake: Callable[[int], bool],
     ) -> None:
         """Remove rejected cells, and show the drafters what stays; for slots without drafting they only buffer it."""
-        kept = [self._keep_prompt(chunk, decoded) for chunk in plan.prefill]
+        committed = [self._keep_prompt(chunk, decoded) for chunk in plan.prefill]
         for sequence in plan.decode:
-            kept.append(self._keep_draft(sequence, drafts[sequence.slot], decoded, verdicts[sequence.slot]))
+            committed.append(self._keep_draft(sequence, drafts[sequence.slot], decoded, verdicts[sequence.slot]))
         awake: list[Committed] = []
         asleep: list[Committed] = []
-        for rows in kept:
+        for rows in committed:
             (awake if is_awake(rows.slot) else asleep).append(rows)
         for drafter in self._drafters:
             if awake:
@@ -199,7 +199,7 @@ class SlotCaches:
         self._scheduler.forget(slot)
         self._drop_states()
 
-    def miscounted(self) -> list[int]:
+    def find_miscounted(self) -> list[int]:
         """Return the slots whose cells, or a branch's, disagree with the scheduler's count. Call it between steps."""
         return [slot for slot in range(self._num_slots) if self._is_miscounted(slot)]
 
@@ -207,4 +207,6 @@ class SlotCaches:
         num_cached = self._scheduler.num_cached(slot)
         if self._scheduler.ends_with_image(slot):  # all cells of an image may have its first position
             return False
-        return self._context.last_position(slot) + 1 != num_cached or bool(self._branches.overhang(slot, num_cached))
+        return self._context.last_position(slot) + 1 != num_cached or bool(
+            self._branches.find_miscounted(slot, num_cached)
+        )

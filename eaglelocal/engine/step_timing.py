@@ -107,13 +107,13 @@ class StepTiming:
         plain_s = self._costs.plain_seconds(verify_s, num_rows=num_rows, num_plain_rows=num_rows - num_drafted)
         return min(plain_s, verify_s)
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Note that no step follows directly: the time until the next one is waiting, not work."""
         self._ended_at = None
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Begin the step again, so that the time since the previous one is not learned from."""
-        self.rest()
+        self.pause()
         self.begin()
 
     def charge(

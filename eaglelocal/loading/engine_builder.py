@@ -22,8 +22,8 @@ from eaglelocal.engine.input_queue import threaded_lanes
 from eaglelocal.engine.warmup import Warmup
 from eaglelocal.gguf.draft_pairing import branch_problem, read_model
 from eaglelocal.gguf.recommended_sampling import recommended_sampling
-from eaglelocal.loading.calibration_store import CostKey, acceptance_key_of, key_of
 from eaglelocal.loading.calibration_store import load as load_learned
+from eaglelocal.loading.calibration_store import make_acceptance_key, make_cost_key
 from eaglelocal.loading.calibration_store import save as save_learned
 from eaglelocal.loading.draft_loader import open_drafters
 from eaglelocal.loading.fit import fit_plan
@@ -89,7 +89,7 @@ def build_engine(plan: Plan, report: Report, opened: contextlib.ExitStack) -> En
     )
     wait_for_constraints()  # so that calibration is not disturbed
     notes = collect_notes(parts, info, library, template, no_images=no_images)
-    calibrate(loader, make_cost_key(loader, machine), context, drafters, controller)
+    calibrate(loader, machine, context, drafters, controller)
     restore_acceptance(loader, controller)
     engine_info = dataclasses.replace(
         description,
@@ -218,31 +218,26 @@ def num_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int:
     """Return how many recurrent states are kept for reuse: two per slot, within a small part of the free memory."""
     if not state_bytes:
         return 0
-    room = min(MOST_CHECKPOINT_BYTES, (machine.memory.available_bytes or 0) // CHECKPOINT_PART)
-    return min(2 * num_slots, room // state_bytes)
-
-
-def make_cost_key(loader: ModelLoader, machine: Machine) -> CostKey:
-    """Return the key under which the costs of this engine are stored."""
-    parts = loader.parts
-    return key_of(
-        parts.plan,
-        machine,
-        parts.target.header,
-        parts.draft.header if parts.draft else None,
-        threads=loader.threads,
-        unified=parts.plan.is_unified,
-        library=loader.library.build,
-        is_read=parts.target.placement.reads,
-    )
+    max_bytes = min(MOST_CHECKPOINT_BYTES, (machine.memory.available_bytes or 0) // CHECKPOINT_PART)
+    return min(2 * num_slots, max_bytes // state_bytes)
 
 
 def calibrate(
-    loader: ModelLoader, key: CostKey, context: LlamaContext, drafters: tuple[Drafter, ...], controller: Controller
+    loader: ModelLoader, machine: Machine, context: LlamaContext, drafters: tuple[Drafter, ...], controller: Controller
 ) -> None:
     """Measure what steps cost, starting from the stored costs, and store the result when the engine closes."""
     parts = loader.parts
     plan = parts.plan
+    key = make_cost_key(
+        plan,
+        machine,
+        parts.target.header,
+        parts.draft.header if parts.draft else None,
+        threads=loader.threads,
+        unified=plan.is_unified,
+        library=loader.library.build,
+        is_read=parts.target.placement.reads,
+    )
     if parts.uses_gpu:  # takes seconds if the driver has not cached its kernels
         loader.report(LoadProgress(1.0, parts.target.header.path.name, "preparing the GPU"))
     max_outputs = plan.num_slots * (1 + plan.max_draft)  # a root and its draft for every slot
@@ -261,6 +256,6 @@ def restore_acceptance(loader: ModelLoader, controller: Controller) -> None:
     """Restore this draft's learned acceptance, and store it again when the engine closes."""
     if not loader.parts.plan.speculates:
         return
-    key, acceptance = acceptance_key_of(loader.parts.plan), controller.acceptance
+    key, acceptance = make_acceptance_key(loader.parts.plan), controller.acceptance
     acceptance.restore(load_learned(key))
     loader.opened.callback(lambda: save_learned(key, acceptance.state()))

@@ -16,7 +16,7 @@ from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.core.request import AUTO
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine import warmup
-from eaglelocal.engine.calibration import useful_sizes
+from eaglelocal.engine.calibration import list_useful_sizes
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.warmup import Warmup
 from eaglelocal.loading import engine_builder
@@ -130,7 +130,7 @@ def test_contexts_that_hold_no_more_than_a_size(files: Path, kind: str, n_ctx: i
     draft = files / name if (name := KINDS[kind]) else None
     engine = real_engine(files / "F32.gguf", kind, draft, spec=AUTO, n_ctx=n_ctx, num_slots=slots, n_batch=512)
     max_rows = slots * 17 if kind != "none" else slots
-    for size in useful_sizes(min(n_ctx, max_rows), num_slots=slots, most_beside=n_ctx):
+    for size in list_useful_sizes(min(n_ctx, max_rows), num_slots=slots, max_prompt_rows=n_ctx):
         Warmup(engine._context, engine._drafters, max_outputs=max_rows).prepare(size)
     assert engine.miscounted_slots() == []
     engine.close()
