@@ -56,7 +56,7 @@ class Committed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftTraits:
-    """What a drafter needs of the target, and how it drafts.
+    """The facts that a drafter declares: its needs of the target, and how it drafts.
 
     name          of the method, as statistics show it
     taps          layers of the target whose inputs `commit` needs; empty: none

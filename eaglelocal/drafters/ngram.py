@@ -142,12 +142,12 @@ class NgramSlot:
 
     def follow(self, sources: list[SuffixAutomaton]) -> None:
         """Follow the text in exactly these sources; in a new or grown one, from the last tokens on."""
-        known = {cursor.source: cursor for cursor in self.cursors if not cursor.is_outgrown}
-        if list(known) == sources:
+        current = {cursor.source: cursor for cursor in self.cursors if not cursor.is_outgrown}
+        if list(current) == sources:
             return
-        self.cursors = [known[s] if s in known else SuffixCursor(s) for s in sources]
+        self.cursors = [current[s] if s in current else SuffixCursor(s) for s in sources]
         for cursor in self.cursors:
-            if cursor.source not in known:
+            if cursor.source not in current:
                 cursor.walk(self.text[-CONTEXT:])
 
 

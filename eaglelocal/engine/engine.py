@@ -133,7 +133,7 @@ class Engine:
             self._timing.mark(self._drafters_s)
             verdicts = self._answers.verify(plan, drafts, decoded)
             self._timing.mark()
-            self._caches.keep(plan, drafts, decoded, verdicts, self._controller.is_awake)
+            self._caches.commit(plan, drafts, decoded, verdicts, self._controller.is_awake)
         except ResourceError as error:
             self._timing.pause()
             self._fail([*plan.decode, *(chunk.sequence for chunk in plan.prefill)], error)
@@ -205,7 +205,7 @@ class Engine:
                 self._outbox += self._answers.start(sequence)
 
     def _prepare_slot(self, assignment: SlotAssignment) -> None:
-        self._caches.begin(assignment)
+        self._caches.assign(assignment)
         if assignment.swaps:  # copying may take a second, which must not count as time of this step
             self._timing.restart()
 

@@ -253,10 +253,10 @@ class InputProcessor:
 
     def _find_marker_tokens(self, split: Split) -> dict[str, int]:
         """Return the tokens of those markers that are a single token."""
-        found = {
+        tokens_by_name = {
             name: self.vocabulary.tokenize(name, add_special=False, parse_special=True) for name in list_markers(split)
         }
-        return {name: tokens[0] for name, tokens in found.items() if len(tokens) == 1}
+        return {name: tokens[0] for name, tokens in tokens_by_name.items() if len(tokens) == 1}
 
     def _make_constraint(self, request: ChatRequest, split: Split | None) -> Constraint | None:
         """Return the answer's constraint, which has been compiled once to check it."""

@@ -1,4 +1,4 @@
-"""The contents of the slots: the target's cells, the scheduler's records of them, and the drafters' state.
+"""The contents of the slots: the target's cells, the scheduler's records of them, and the drafters' states.
 
 All three change together: only this module cuts, copies, commits and empties them. Does not know requests, texts or
 times.
@@ -39,26 +39,26 @@ class SlotCaches:
     ) -> None:
         self._context, self._branches = context, branches
         self._drafters, self._scheduler, self._num_slots = drafters, scheduler, num_slots
-        self._slot_states = [drafter for drafter in drafters if isinstance(drafter, SlotState)]
+        self._with_slot_state = [drafter for drafter in drafters if isinstance(drafter, SlotState)]
         self._without_slot_state = [drafter for drafter in drafters if not isinstance(drafter, SlotState)]
         self._saved: dict[tuple[int, int], bytearray] = {}  # states, by the scheduler's checkpoints
         self._swapped: dict[int, SwappedSlot] = {}  # by the scheduler's keys
 
-    def begin(self, admission: SlotAssignment) -> None:
+    def assign(self, assignment: SlotAssignment) -> None:
         """Prepare the slot and the drafters to hold exactly the prefix that the sequence reuses."""
-        slot, source = admission.sequence.slot, admission.source
-        swapped = None if admission.swapped_in is None else self._swapped[admission.swapped_in]
-        if admission.swapped_out is not None:  # may evict other conversations from RAM
-            self._swap_out(slot, admission.swapped_out)
+        slot, source = assignment.sequence.slot, assignment.source
+        swapped = None if assignment.swapped_in is None else self._swapped[assignment.swapped_in]
+        if assignment.swapped_out is not None:  # may evict other conversations from RAM
+            self._swap_out(slot, assignment.swapped_out)
         if swapped is not None:
-            self._swap_in(admission, swapped)
+            self._swap_in(assignment, swapped)
         elif source is not None:
-            self._branches.copy_slot(source, slot, admission.sequence.num_reused)
-            for states in self._slot_states:
-                states.copy_slot(source, slot, admission.num_unchanged)
+            self._branches.copy_slot(source, slot, assignment.sequence.num_reused)
+            for drafter in self._with_slot_state:
+                drafter.copy_slot(source, slot, assignment.num_unchanged)
             self._empty_drafters(slot)
-        elif admission.is_cut:
-            self._cut(admission, self._saved.get((slot, admission.sequence.num_reused)))
+        elif assignment.is_cut:
+            self._cut(assignment, self._saved.get((slot, assignment.sequence.num_reused)))
 
     def _empty_drafters(self, slot: int) -> None:
         """Empty the slot in the drafters that could not copy or restore its new contents."""
@@ -71,8 +71,8 @@ class SlotCaches:
         try:
             if swap.make_room(key, self._swapped_bytes(slot)):
                 self._forget_swapped()  # free evicted copies before allocating this one
-                drafters = [states.swap_out(slot) for states in self._slot_states]
-                cells, states = self._context.swap_out(slot), self._states(slot, swap[key])
+                drafters = [drafter.swap_out(slot) for drafter in self._with_slot_state]
+                cells, states = self._context.swap_out(slot), self._copy_states(slot, swap[key])
                 if swap.make_room(key, swap[key].num_bytes + sum(map(len, states.values()))):
                     self._swapped[key] = SwappedSlot(cells, states, drafters)
         except ResourceError:
@@ -80,10 +80,12 @@ class SlotCaches:
         self._forget_swapped()
 
     def _swapped_bytes(self, slot: int) -> int:
-        """Return the bytes of the slot's cells in RAM, those of drafters included: a draft model's can be as many."""
-        return self._context.swapped_bytes(slot) + sum([states.swapped_bytes(slot) for states in self._slot_states])
+        """Return the bytes of the slot's cells in RAM, including the drafters'."""
+        return self._context.swapped_bytes(slot) + sum(
+            [drafter.swapped_bytes(slot) for drafter in self._with_slot_state]
+        )
 
-    def _states(self, slot: int, conversation: SwappedText) -> dict[int, bytearray]:
+    def _copy_states(self, slot: int, conversation: SwappedText) -> dict[int, bytearray]:
         """Return the state at each position where the conversation can resume.
 
         With a sliding window, cut and save now, last position first: the cells after it are no longer needed.
@@ -97,14 +99,14 @@ class SlotCaches:
             states[position] = self._context.save(slot)
         return states
 
-    def _swap_in(self, admission: SlotAssignment, swapped: SwappedSlot) -> None:
+    def _swap_in(self, assignment: SlotAssignment, swapped: SwappedSlot) -> None:
         """Restore the slot from RAM; if that fails, restart the sequence so that its prompt is prefilled again."""
-        sequence, slot = admission.sequence, admission.sequence.slot
-        tokens = sequence.tokens[: admission.num_unchanged]
+        sequence, slot = assignment.sequence, assignment.sequence.slot
+        tokens = sequence.tokens[: assignment.num_unchanged]
         self._branches.cut(slot, 0)
         try:
             self._context.swap_in(slot, swapped.cells)
-            for drafter, state in zip(self._slot_states, swapped.drafters, strict=True):
+            for drafter, state in zip(self._with_slot_state, swapped.drafters, strict=True):
                 drafter.swap_in(slot, state, tokens)
             self._empty_drafters(slot)
         except ResourceError:
@@ -113,22 +115,22 @@ class SlotCaches:
         else:
             self._saved |= {(slot, position): state for position, state in swapped.states.items()}
             self._drop_states()
-            if admission.is_cut:
-                self._cut(admission, swapped.states.get(sequence.num_reused))
+            if assignment.is_cut:
+                self._cut(assignment, swapped.states.get(sequence.num_reused))
         self._forget_swapped()
 
-    def _cut(self, admission: SlotAssignment, state: bytearray | None) -> None:
+    def _cut(self, assignment: SlotAssignment, state: bytearray | None) -> None:
         """Cut the slot and the drafters back to the reused prefix.
 
         state  the recurrent state at that position; None if cells can be cut there
         """
-        slot, position = admission.sequence.slot, admission.sequence.num_reused
+        slot, position = assignment.sequence.slot, assignment.sequence.num_reused
         if state is not None:
             self._context.restore(slot, state)
         self._drop_states()
         self._branches.cut(slot, position)
         for drafter in self._drafters:
-            drafter.rollback(slot, admission.num_unchanged)
+            drafter.rollback(slot, assignment.num_unchanged)
 
     def _forget_swapped(self) -> None:
         host_swap = self._scheduler.swap
@@ -144,7 +146,7 @@ class SlotCaches:
         self._drop_states()  # free dropped states before allocating this one
         self._saved[slot, position] = self._context.save(slot)
 
-    def keep(
+    def commit(
         self,
         plan: StepPlan,
         drafts: Mapping[int, Draft],
@@ -152,10 +154,10 @@ class SlotCaches:
         verdicts: Mapping[int, Verdict],
         is_awake: Callable[[int], bool],
     ) -> None:
-        """Remove rejected cells, and show the drafters what stays; for slots without drafting they only buffer it."""
-        committed = [self._keep_prompt(chunk, decoded) for chunk in plan.prefill]
+        """Remove rejected cells, and commit the rows that stay; for sleeping slots the drafters only buffer them."""
+        committed = [self._commit_prompt(chunk, decoded) for chunk in plan.prefill]
         for sequence in plan.decode:
-            committed.append(self._keep_draft(sequence, drafts[sequence.slot], decoded, verdicts[sequence.slot]))
+            committed.append(self._commit_draft(sequence, drafts[sequence.slot], decoded, verdicts[sequence.slot]))
         awake: list[Committed] = []
         asleep: list[Committed] = []
         for rows in committed:
@@ -176,14 +178,14 @@ class SlotCaches:
         for drafter in self._drafters:
             drafter.skip(Committed(sequence.slot, image.first, tokens, None))
 
-    def _keep_prompt(self, chunk: Chunk, decoded: Decoded) -> Committed:
+    def _commit_prompt(self, chunk: Chunk, decoded: Decoded) -> Committed:
         slot, tokens = chunk.sequence.slot, chunk.tokens
         if chunk.is_saved:
             self._save(slot, chunk.first + chunk.count)
         self._scheduler.cached(chunk.sequence, tokens)
         return Committed(slot, chunk.first, tokens, decoded.features(decoded.rows[slot]))
 
-    def _keep_draft(self, sequence: Sequence, draft: Draft, decoded: Decoded, verdict: Verdict) -> Committed:
+    def _commit_draft(self, sequence: Sequence, draft: Draft, decoded: Decoded, verdict: Verdict) -> Committed:
         slot, first = sequence.slot, len(sequence.tokens) - 1
         tokens = [sequence.tokens[-1], *(draft.tokens[node] for node in verdict.path)]
         rows = [decoded.rows[slot][node + 1] for node in (-1, *verdict.path)]

@@ -29,7 +29,7 @@ class StepEstimate:
         """Take the measured costs.
 
         num_cached  gives the positions in a slot's cache
-        undivided   see layout.passes
+        undivided   see speculation.costs.ubatch_split.split_rows
         """
         self._costs, self._num_cached = costs, num_cached
         self._is_unified, self._undivided = is_unified, undivided
@@ -56,7 +56,7 @@ class StepEstimate:
         lengths = {}
         for slot, draft in drafts.items():
             before = self._lengths.get(slot, float(len(draft)))
-            is_quiet = not chunks  # beside a prompt less may be drafted, so it does not count
+            is_quiet = not chunks  # with a prompt in the step less may be drafted, so it does not count
             lengths[slot] = before + (len(draft) - before) / MEMORY if is_quiet else before
         self._lengths = lengths
 

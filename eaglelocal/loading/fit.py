@@ -74,7 +74,7 @@ class FittedPlan:
     shape: ModelShape  # the target's
     draft_shape: ModelShape | None
     gpus: tuple[str, ...]  # that llama.cpp can use
-    uses_gpu: bool  # also without layers on it: llama.cpp computes large batches there all the same
+    uses_gpu: bool  # even without layers on it: llama.cpp computes large batches there
 
     @property
     def num_branches(self) -> int:
