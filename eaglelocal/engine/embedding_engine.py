@@ -123,7 +123,7 @@ class EmbeddingEngine:
         """Return the tokens of each text. Raises RequestError. Runs on any lane."""
         if not request.inputs:
             raise RequestError("there is no input", parameter="input")
-        return [self._tokens(each, request.ranking) for each in request.inputs]
+        return [self._tokenize(each, request.ranking) for each in request.inputs]
 
     def _receive(self) -> None:
         """Take over requests that have been tokenized. With nothing else to do, wait up to INPUT_WAIT_S for one."""
@@ -182,7 +182,7 @@ class EmbeddingEngine:
         self._inputs.close()
         self._close()
 
-    def _tokens(self, text: str | tuple[int, ...], ranking: Ranking | None) -> list[int]:
+    def _tokenize(self, text: str | tuple[int, ...], ranking: Ranking | None) -> list[int]:
         if ranking is not None and self._pairs is not None and isinstance(text, str):
             return truncate_pair(self._pairs, ranking, text, self._embedder.n_batch)
         if isinstance(text, str):

@@ -51,7 +51,7 @@ def open_model_drafter(
                 return TargetCacheDrafter(layer, taps)
             return Eagle3(layer, taps, branches=branches, name="mtp")
         case EagleInfo() as info:
-            head = LlamaHeadContext(model, part.context, target=context, norms=head_norms(part.header, info))
+            head = LlamaHeadContext(model, part.context, target=context, norms=read_head_norms(part.header, info))
             loader.opened.callback(head.close)
             return Eagle3(head, info.target_layers, branches=branches, window=info.window)
         case BlockInfo() as info:
@@ -67,7 +67,7 @@ def open_model_drafter(
             return DraftModel(draft_context, branches=branches)
 
 
-def head_norms(header: Header, info: EagleInfo) -> HeadNorms:
+def read_head_norms(header: Header, info: EagleInfo) -> HeadNorms:
     """Return the head's norms, by its file; llama.cpp ignores the keys that flag them."""
     return HeadNorms(
         tap_eps=info.fc_norm_eps if info.fc_norm else None,

@@ -49,7 +49,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
     started_at, machine = time.perf_counter(), probe()
     header = read_header(plan.target)
     info = read_model(header)
-    check_pools(header, info)
+    check_pooling(header, info)
     task = read_task(header)
     check_experts(plan, shape_of(header))
     n_ctx = min(plan.n_ctx, info.context_length)  # further positions may have no embedding
@@ -102,7 +102,7 @@ def make_pairs(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
     return FramedPairs(vocabulary, PairFrame(*vocabulary.pair_frame))
 
 
-def check_pools(header: Header, info: ModelInfo) -> None:
+def check_pooling(header: Header, info: ModelInfo) -> None:
     """Raise IncompatibleError for a model that makes neither embeddings nor scores."""
     task, name = read_task(header), header.path.name
     if info.has_state:

@@ -41,8 +41,8 @@ from eaglelocal.speculation.policy.slot_policy import DrafterSet
 from eaglelocal.text.templates.chat_template import chat_template
 from eaglelocal.text.templates.render_process import RenderProcess
 
-MOST_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # limit, and divisor of the free memory
-MOST_SWAP_BYTES, SWAP_PART = 2**33, 8
+MAX_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # limit, and divisor of the free memory
+MAX_SWAP_BYTES, SWAP_PART = 2**33, 8
 MIN_FORK, FORK_PART = 32, 512  # tokens; n_ctx / FORK_PART tokens take longer to prefill than copying a whole cache
 
 
@@ -177,7 +177,7 @@ def make_scheduler(
 ) -> Scheduler:
     parts = loader.parts
     plan, shape = parts.plan, parts.shape
-    num_kept = num_checkpoints(shape.state_bytes, plan.num_slots, machine)
+    num_kept = count_checkpoints(shape.state_bytes, plan.num_slots, machine)
     scheduler = Scheduler(
         num_slots=plan.num_slots,
         n_ctx=plan.n_ctx,
@@ -186,17 +186,17 @@ def make_scheduler(
         can_cut=parts.can_cut and not model.is_hybrid,
         checkpoints=Checkpoints(num_kept) if model.is_hybrid else None,
         most_drafted=plan.max_draft if model.is_hybrid else None,
-        min_fork=None if branch_problem(shape) else min_fork(plan),
+        min_fork=None if branch_problem(shape) else choose_min_fork(plan),
     )
     if parts.can_swap and not plan.is_brief:
         loaded_bytes = host_bytes(loader.library.log, parts.gpus, lends_memory=machine.lends_memory)
-        most_bytes = swap_bytes(plan, machine.memory.available_bytes, loaded_bytes)
+        most_bytes = choose_swap_bytes(plan, machine.memory.available_bytes, loaded_bytes)
         least_rows = LEAST_ROWS_OF_STATES if model.is_hybrid else LEAST_ROWS
         scheduler.swap = HostSwap(most_bytes, least_rows=least_rows, of_windows=shape.has_windows)
     return scheduler
 
 
-def min_fork(plan: Plan) -> int:
+def choose_min_fork(plan: Plan) -> int:
     """Return from how many prompt tokens on another slot's cells are copied.
 
     In a unified cache a copy only marks cells; a cache per slot is copied as a whole, whatever part is wanted.
@@ -204,21 +204,21 @@ def min_fork(plan: Plan) -> int:
     return MIN_FORK if plan.is_unified else max(MIN_FORK, plan.n_ctx // FORK_PART)
 
 
-def swap_bytes(plan: Plan, available_bytes: int | None, loaded_bytes: int) -> int:
+def choose_swap_bytes(plan: Plan, available_bytes: int | None, loaded_bytes: int) -> int:
     """Return the bytes of RAM for evicted conversations.
 
     available_bytes  before anything was loaded: pages of mapped weights always count as available
     """
     if plan.cache_ram is not None:
         return plan.cache_ram * 2**20
-    return min(MOST_SWAP_BYTES, max((available_bytes or 0) - loaded_bytes, 0) // SWAP_PART)
+    return min(MAX_SWAP_BYTES, max((available_bytes or 0) - loaded_bytes, 0) // SWAP_PART)
 
 
-def num_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int:
+def count_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int:
     """Return how many recurrent states are kept for reuse: two per slot, within a small part of the free memory."""
     if not state_bytes:
         return 0
-    max_bytes = min(MOST_CHECKPOINT_BYTES, (machine.memory.available_bytes or 0) // CHECKPOINT_PART)
+    max_bytes = min(MAX_CHECKPOINT_BYTES, (machine.memory.available_bytes or 0) // CHECKPOINT_PART)
     return min(2 * num_slots, max_bytes // state_bytes)
 
 

@@ -155,7 +155,7 @@ def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: in
             uses_gpu=bool(used),
         )
 
-    *earlier, last = memory_choices(plan, models[0].shape)
+    *earlier, last = list_memory_choices(plan, models[0].shape)
     for candidate in earlier:
         with contextlib.suppress(ResourceError):
             return attempt(candidate)
@@ -241,21 +241,21 @@ def decide_flash_attn(plan: Plan, target: ModelHeader, free: Sequence[FreeMemory
     return dataclasses.replace(plan, flash_attn=chosen)
 
 
-def memory_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
+def list_memory_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
     """Yield the plan with less and less memory where the settings leave a choice."""
-    for with_images in image_choices(plan):
-        for candidate in window_choices(with_images, target):
-            yield from rollback_choices(candidate, target)
+    for with_images in list_image_choices(plan):
+        for candidate in list_window_choices(with_images, target):
+            yield from list_rollback_choices(candidate, target)
 
 
-def image_choices(plan: Plan) -> Iterator[Plan]:
+def list_image_choices(plan: Plan) -> Iterator[Plan]:
     """Yield the plan, then without its projector if the user did not ask for one."""
     yield plan
     if plan.projector is not None and not plan.projector_is_asked:
         yield dataclasses.replace(plan, projector=None, projector_note=NO_ROOM_FOR_IMAGES)
 
 
-def rollback_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
+def list_rollback_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
     """Yield the plan with fewer and fewer drafted rows, if each needs a copy of the recurrent state.
 
     The last choice of a lookup is to draft nothing.
@@ -279,7 +279,7 @@ def exceeds_planned_rollback(plan: Plan) -> bool:
     return plan.rollback is not None and plan.rollback > planned_rollback(plan.draft_kind)
 
 
-def window_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
+def list_window_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
     """Yield the plan with all positions kept first: a conversation can then be edited anywhere and reuse its prefix."""
     if plan.swa_full is not None or not target.has_windows:
         yield plan
@@ -299,7 +299,7 @@ def make_placements(
     )
     has_plenty = should_read_weights(sum(model.shape.weights_bytes for model in models), free, plan.gpu_layers)
     gpus = used_gpus(free, device=plan.device, split=plan.split)
-    shares = plan.shares or shares_without_full_gpus(plan, free)
+    shares = plan.shares or find_shares(plan, free)
     placements = [
         make_placement(plan, of_draft=index > 0, reads=has_plenty and model.header.main_type in types, shares=shares)
         for index, model in enumerate(models)
@@ -318,7 +318,7 @@ def place_head(placement: Placement, head: ModelHeader, gpus: Sequence[FreeMemor
     return dataclasses.replace(placement, ids_on=own if own != RAM and IDS in head.header.tensors else None)
 
 
-def shares_without_full_gpus(plan: Plan, free: Sequence[FreeMemory]) -> tuple[float, ...]:
+def find_shares(plan: Plan, free: Sequence[FreeMemory]) -> tuple[float, ...]:
     """Return shares with 0 for GPUs that are full, to which llama.cpp would give layers; empty if none is full."""
     free_bytes = [gpu.free_bytes for gpu in subtract_margins(used_gpus(free, device=plan.device, split=plan.split))]
     if None in free_bytes or all(free_bytes) or not any(free_bytes):
@@ -350,7 +350,9 @@ def make_parts(
         DryRunPart(
             header=model.header,
             info=model.info,
-            context=context_params(job, flash_attn=plan.flash_attn, threads=threads, is_mtp=is_mtp and job.of_draft),
+            context=make_context_params(
+                job, flash_attn=plan.flash_attn, threads=threads, is_mtp=is_mtp and job.of_draft
+            ),
             taps=() if job.of_draft else find_taps(draft, models[0]),
             placement=dataclasses.replace(placement, has_mtp=is_mtp and model.header.path == models[-1].header.path),
         )
@@ -365,7 +367,7 @@ def find_taps(draft: DraftInfo, target: ModelHeader) -> tuple[int, ...]:
     return draft.target_layers if isinstance(draft, EagleInfo | BlockInfo) else ()
 
 
-def context_params(job: ContextJob, *, flash_attn: str, threads: int, is_mtp: bool = False) -> ContextParams:
+def make_context_params(job: ContextJob, *, flash_attn: str, threads: int, is_mtp: bool = False) -> ContextParams:
     sizes = job.sizes
     return ContextParams(
         n_ctx=sizes.n_ctx,

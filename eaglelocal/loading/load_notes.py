@@ -25,16 +25,16 @@ def collect_notes(
     """
     header = parts.target.header
     return (
-        *notes_on_template(template),
+        *list_template_notes(template),
         *filter(None, [no_images, parts.plan.draft_note]),
-        *notes_on_draft(parts.draft, header, target),
-        *notes_on_trees(parts.plan, parts.shape),
+        *list_draft_notes(parts.draft, header, target),
+        *list_tree_notes(parts.plan, parts.shape),
         *parts.notes,
-        *notes_on_layouts(library, header),
+        *list_repack_notes(library, header),
     )
 
 
-def notes_on_template(template: ChatTemplate) -> tuple[str, ...]:
+def list_template_notes(template: ChatTemplate) -> tuple[str, ...]:
     """Return notes for the user about the chat template. An unusable one fails chats, not the loading."""
     try:
         template.check()
@@ -43,14 +43,14 @@ def notes_on_template(template: ChatTemplate) -> tuple[str, ...]:
     return (template.note,) if template.note else ()
 
 
-def notes_on_layouts(library: LlamaLibrary, target: Header) -> tuple[str, ...]:
+def list_repack_notes(library: LlamaLibrary, target: Header) -> tuple[str, ...]:
     """Return a note if weights decode more slowly than necessary."""
     if AMX not in library.layouts or target.main_type not in LAID_OUT:
         return ()
     return ("weights are not repacked for this processor: llama.cpp would use AMX, where its kernels crash",)
 
 
-def notes_on_trees(plan: Plan, target: ModelShape) -> tuple[str, ...]:
+def list_tree_notes(plan: Plan, target: ModelShape) -> tuple[str, ...]:
     """Return a note with the reason why a model's drafts are chains, not trees."""
     if not plan.speculates or plan.draft_kind == "ngram":
         return ()
@@ -59,17 +59,17 @@ def notes_on_trees(plan: Plan, target: ModelShape) -> tuple[str, ...]:
     return () if plan.is_unified else ("drafts are chains: each slot has its own cache",)
 
 
-def notes_on_draft(part: DryRunPart | None, beside: Header, target: ModelInfo) -> tuple[str, ...]:
+def list_draft_notes(part: DryRunPart | None, beside: Header, target: ModelInfo) -> tuple[str, ...]:
     """Return notes about a draft that fits its target only partly.
 
     It is not refused: it drafts badly, but never changes the answers' distribution.
     """
     if part is None:
         return ()
-    return (*draft_warnings(part.info, part.header, beside=beside, target=target), *notes_on_reach(part))
+    return (*draft_warnings(part.info, part.header, beside=beside, target=target), *list_context_notes(part))
 
 
-def notes_on_reach(part: DryRunPart) -> tuple[str, ...]:
+def list_context_notes(part: DryRunPart) -> tuple[str, ...]:
     """Return a note about a draft model whose context ends before the target's."""
     if isinstance(part.info, HeadInfo):
         return ()

@@ -30,7 +30,7 @@ from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
 from eaglelocal.drafters.drafter import Continuation, Node
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError
-from eaglelocal.loading.engine_builder import num_checkpoints
+from eaglelocal.loading.engine_builder import count_checkpoints
 from eaglelocal.probe.probe import probe
 from eaglelocal.scheduler.checkpoints import BEFORE_END
 
@@ -288,6 +288,6 @@ def test_states_are_as_many_as_there_is_room_for() -> None:
     roomy = replace(machine, memory=replace(machine.memory, available_bytes=64 * 2**30))
     tight = replace(machine, memory=replace(machine.memory, available_bytes=2**30))
     state = 150 * 2**20
-    assert [num_checkpoints(state, slots, roomy) for slots in (1, 2, 4)] == [2, 4, 6]
-    assert num_checkpoints(state, 4, tight) == 0
-    assert num_checkpoints(0, 4, roomy) == 0
+    assert [count_checkpoints(state, slots, roomy) for slots in (1, 2, 4)] == [2, 4, 6]
+    assert count_checkpoints(state, 4, tight) == 0
+    assert count_checkpoints(0, 4, roomy) == 0

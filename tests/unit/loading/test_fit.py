@@ -24,15 +24,15 @@ from eaglelocal.loading.fit import (
     check_memory,
     check_shares,
     decide_unified_cache,
+    find_shares,
     fit_plan,
-    image_choices,
+    list_image_choices,
+    list_rollback_choices,
+    list_window_choices,
     make_parts,
     make_placement,
     make_placements,
     read_models,
-    rollback_choices,
-    shares_without_full_gpus,
-    window_choices,
 )
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.probe.machine import MainMemory
@@ -73,7 +73,7 @@ def test_a_gpu_that_others_have_filled_gets_no_layers_and_a_head_lies_with_the_o
     plan: Plan, free: tuple[float | None, ...], shares: tuple[float, ...], of_head: tuple[float, ...]
 ) -> None:
     rooms = [FreeMemory(f"CUDA{i}", None if gib is None else int(gib * 2**30)) for i, gib in enumerate(free)]
-    assert shares_without_full_gpus(plan, (FreeMemory(RAM, None), *rooms)) == shares
+    assert find_shares(plan, (FreeMemory(RAM, None), *rooms)) == shares
     placed = make_placements(plan, probe(), load_library(), read_models(plan), (FreeMemory(RAM, None), *rooms))
     assert [placement.shares for placement in placed] == [shares, of_head]
 
@@ -145,10 +145,10 @@ def test_what_reads_images_is_counted_before_anything_is_loaded(
 @pytest.mark.parametrize(("is_asked", "wanted"), [(True, [True]), (False, [True, False])])
 def test_images_go_before_a_model_does_not_load(plan: Plan, is_asked: bool, wanted: list[bool]) -> None:
     seeing = replace(plan, projector=Path("mmproj.gguf"), projector_is_asked=is_asked)
-    choices = list(image_choices(seeing))
+    choices = list(list_image_choices(seeing))
     assert [choice.projector is not None for choice in choices] == wanted
     assert choices[-1].projector_note == ("" if is_asked else NO_ROOM_FOR_IMAGES)
-    assert list(image_choices(plan)) == [plan]
+    assert list(list_image_choices(plan)) == [plan]
 
 
 def test_four_slots_have_caches_of_their_own_but_for_the_head(plan: Plan) -> None:
@@ -190,13 +190,13 @@ def test_states_to_go_back_to_are_as_many_as_fit(plan: Plan) -> None:
     shape = shape_of(read_header(plan.target))
     hybrid = replace(shape, architecture="lfm2", layer_states=(2**20,) * 3 + (0,))
     lookup = replace(plan, draft_kind="ngram", draft=None)
-    assert list(rollback_choices(plan, shape)) == [plan]  # cells are cut
-    assert [each.rollback for each in rollback_choices(plan, hybrid)] == [8, 4, 2]
-    assert [each.max_draft for each in rollback_choices(lookup, hybrid)] == [8, 4, 2, 0]
-    assert "3 MiB each" in [*rollback_choices(lookup, hybrid)][-1].draft_reason
-    assert [each.rollback for each in rollback_choices(replace(plan, n_batch=6), hybrid)] == [4, 2]
+    assert list(list_rollback_choices(plan, shape)) == [plan]  # cells are cut
+    assert [each.rollback for each in list_rollback_choices(plan, hybrid)] == [8, 4, 2]
+    assert [each.max_draft for each in list_rollback_choices(lookup, hybrid)] == [8, 4, 2, 0]
+    assert "3 MiB each" in [*list_rollback_choices(lookup, hybrid)][-1].draft_reason
+    assert [each.rollback for each in list_rollback_choices(replace(plan, n_batch=6), hybrid)] == [4, 2]
     settled = [replace(plan, rollback=3), replace(plan, draft_kind="none", draft=None)]
-    assert [list(rollback_choices(each, hybrid)) for each in settled] == [[each] for each in settled]
+    assert [list(list_rollback_choices(each, hybrid)) for each in settled] == [[each] for each in settled]
 
 
 @pytest.mark.parametrize(
@@ -264,10 +264,10 @@ def test_shares_must_be_of_the_gpus_that_there_are(plan: Plan) -> None:
 def test_swa_full_are_tried_first(tmp_path: Path, plan: Plan) -> None:
     windowed = shape_of(read_header(write_windowed(tmp_path / "w.gguf")))
     plain = shape_of(read_header(plan.target))
-    assert [choice.swa_full for choice in window_choices(plan, windowed)] == [True, False]
-    assert [choice.swa_full for choice in window_choices(plan, plain)] == [None]
+    assert [choice.swa_full for choice in list_window_choices(plan, windowed)] == [True, False]
+    assert [choice.swa_full for choice in list_window_choices(plan, plain)] == [None]
     settled = replace(plan, swa_full=False)
-    assert list(window_choices(settled, windowed)) == [settled]
+    assert list(list_window_choices(settled, windowed)) == [settled]
 
 
 @pytest.mark.parametrize(
