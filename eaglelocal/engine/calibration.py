@@ -64,7 +64,7 @@ class Calibration:
         if stored_ratio is not None and self._check_stored(stored_ratio, began_at + self._max_check_s):
             return self._seconds
         self._ends_at = began_at + self._max_s
-        for group in self._groups():
+        for group in self._make_groups():
             self._measure(group)
         return self._seconds
 
@@ -80,6 +80,7 @@ class Calibration:
             yield size
 
     def _check_stored(self, stored_ratio: Callable[[int], float], ends_at: float) -> bool:
+        """Return whether a measured ratio agrees with the stored one."""
         self._ends_at = ends_at
         other = next((size for size in CHECKED_SIZES if size in self._sizes), None)
         if other is None:
@@ -88,7 +89,7 @@ class Calibration:
         measured = statistics.median(self._seconds[other]) / statistics.median(self._seconds[1])
         return abs(math.log(measured / stored_ratio(other))) < math.log(TOLERANCE)
 
-    def _groups(self) -> Iterator[list[int]]:
+    def _make_groups(self) -> Iterator[list[int]]:
         yield [size for size in self._sizes if size in FIRST_SIZES]
         others = [size for size in self._sizes if size not in FIRST_SIZES]
         for at in range(0, len(others), GROUP):
@@ -106,23 +107,27 @@ class Calibration:
 
     def _estimate(self, size: int, times: Seconds) -> float:
         """Return an upper estimate of a decode's seconds, from the next smaller timed size; 0.0 if there is none."""
-        timed = {rows: min(took) for rows, took in (*self._seconds.items(), *times.items()) if took and rows <= size}
+        timed = {
+            rows: min(durations)
+            for rows, durations in (*self._seconds.items(), *times.items())
+            if durations and rows <= size
+        }
         return timed[max(timed)] * size / max(timed) if timed else 0.0
 
     def _store(self, times: Seconds) -> None:
         """Store the times of a group, scaled so that its single rows match those of the first group."""
         before = self._seconds.get(1)
         factor = statistics.median(before) / statistics.median(times[1]) if before and times[1] else 1.0
-        for size, took in times.items():
-            if took:
-                self._seconds.setdefault(size, []).extend(seconds * factor for seconds in took)
+        for size, durations in times.items():
+            if durations:
+                self._seconds.setdefault(size, []).extend(seconds * factor for seconds in durations)
 
 
 def list_useful_sizes(max_rows: int, *, num_slots: int, max_prompt_rows: int = 0) -> list[int]:
     """Return the numbers of rows worth measuring, most useful first.
 
-    max_rows     the most that the context has outputs for
-    max_prompt_rows  the most rows of a step that decodes several slots, most of the rows a prompt's
+    max_rows         the most that the context has outputs for
+    max_prompt_rows  the most rows of a step that decodes answers and prefills a prompt
     """
     equal_slots = [num_slots * rows for rows in PER_SLOT]
     candidates = dict.fromkeys([*FIRST_SIZES, *equal_slots, *OTHER_SIZES, max_rows])

@@ -140,9 +140,8 @@ def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: in
 
     def attempt(candidate: Plan) -> FittedPlan:
         parts = make_parts(candidate, models, placements, threads=threads)
-        check_memory(
-            candidate, models, parts, library, subtract_margins(free) if exceeds_planned_rollback(candidate) else free
-        )
+        usable = subtract_margins(free) if exceeds_planned_rollback(candidate) else free
+        check_memory(candidate, models, parts, library, usable)
         draft = parts[1] if len(parts) > 1 else None
         used = used_gpus(free, device=candidate.device, split=candidate.split)
         return FittedPlan(
