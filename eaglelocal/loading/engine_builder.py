@@ -10,6 +10,7 @@ import dataclasses
 import time
 
 from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.image_encoder import LlamaImageReader
 from eaglelocal.backend.kv_cells import buffer_bytes, host_bytes
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel
@@ -38,7 +39,7 @@ from eaglelocal.scheduler.scheduler import Scheduler, check_batch
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
-from eaglelocal.text.templates.chat_template import chat_template
+from eaglelocal.text.templates.chat_template import ChatTemplate, chat_template
 from eaglelocal.text.templates.render_process import RenderProcess
 
 MAX_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # limit, and divisor of the free memory
@@ -78,15 +79,7 @@ def build_engine(plan: Plan, report: Report, opened: contextlib.ExitStack) -> En
     image_reader, no_images = loader.open_image_reader(target)
     scheduler = make_scheduler(loader, machine, target, drafters)
     description = describe_engine(loader, target, drafters)
-    input_processor = InputProcessor(
-        target.vocabulary,
-        context.n_ctx,
-        target.constraints,
-        image_reader=image_reader,
-        trained_ctx=description.trained_ctx,
-        sampling=description.sampling,
-        template=template,
-    )
+    input_processor = make_input_processor(description, target, context, image_reader, template)
     wait_for_constraints()  # so that calibration is not disturbed
     notes = collect_notes(parts, info, library, template, no_images=no_images)
     calibrate(loader, machine, context, drafters, controller)
@@ -135,6 +128,24 @@ def describe_engine(loader: ModelLoader, target: LlamaModel, drafters: tuple[Dra
         template=vocabulary.chat_template or "",
         bos_text=vocabulary.bos_text,
         eos_text=vocabulary.eos_text,
+    )
+
+
+def make_input_processor(
+    description: EngineInfo,
+    target: LlamaModel,
+    context: LlamaContext,
+    image_reader: LlamaImageReader | None,
+    template: ChatTemplate,
+) -> InputProcessor:
+    return InputProcessor(
+        target.vocabulary,
+        context.n_ctx,
+        target.constraints,
+        image_reader=image_reader,
+        trained_ctx=description.trained_ctx,
+        sampling=description.sampling,
+        template=template,
     )
 
 
