@@ -20,7 +20,7 @@ from eaglelocal.backend.llama_library import failure
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.native_step import filled
 from eaglelocal.backend.top_tokens import TopTokens, num_ranked
-from eaglelocal.core.batch import NO_FURTHER, ExtraLevels, Features, Floats, PairBatch, Proposals, State
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, Features, Floats, PairBatch, Proposals, State
 from eaglelocal.errors import EngineError
 
 FLOAT_BYTES = 4
@@ -104,18 +104,24 @@ class LlamaHeadContext(HeadCells):
         return read_states(self._encoded, range(num_rows), self._state_bytes)
 
     def decode(
-        self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1, further: ExtraLevels = NO_FURTHER
+        self,
+        batch: PairBatch,
+        branches: int,
+        *,
+        confident: bool,
+        depth: int = 1,
+        extra_levels: ExtraLevels = NO_EXTRA_LEVELS,
     ) -> Proposals:
         n, n_out = len(batch.tokens), len(batch.outputs)
         if not 0 < n <= self.n_batch:
             raise EngineError(f"a batch of {n} pairs does not fit {self.n_batch}")
         ranked, choices = num_ranked(branches, self._target.n_vocab, confident=confident), self._choices
-        choices.make_room((depth + further.num_levels) * n_out * ranked)
+        choices.make_room((depth + extra_levels.num_levels) * n_out * ranked)
         rows = array("i", [*batch.tokens, *batch.positions, *batch.sequences, *batch.outputs])
         states = b"".join(batch.states)
         given = (self._address, n, rows.buffer_info()[0], states, n_out)
         taken = (ranked, choices.tokens_at, choices.shares_at)
-        if code := self._hot.draft(*given, depth, *further, *taken):
+        if code := self._hot.draft(*given, depth, *extra_levels, *taken):
             raise failure(code, n, self._library)
         proposals = choices.read(self._struct.num_levels * n_out, ranked, branches, confident=confident)
         proposals.states.extend(read_states(self._states, range(n_out), self._state_bytes))

@@ -82,7 +82,7 @@ class ExtraLevels(NamedTuple):
     confidence: float = 1.0
 
 
-NO_FURTHER = ExtraLevels()
+NO_EXTRA_LEVELS = ExtraLevels()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from eaglelocal.core.batch import (
-    NO_FURTHER,
+    NO_EXTRA_LEVELS,
     Batch,
     Bytes,
     ExtraLevels,
@@ -148,13 +148,19 @@ class HeadContext(Swappable, Cache, Protocol):
         """Return the states of all rows: of the target's last decode, or of kept copies, [rows, taps, n_embd]."""
 
     def decode(
-        self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1, further: ExtraLevels = NO_FURTHER
+        self,
+        batch: PairBatch,
+        branches: int,
+        *,
+        confident: bool,
+        depth: int = 1,
+        extra_levels: ExtraLevels = NO_EXTRA_LEVELS,
     ) -> Proposals:
         """Write the pairs, replacing each sequence's cells from its first pair on, and propose at the output rows.
 
         confident  return confidences too, see backend/top_tokens.py
         depth      number of levels: behind each output row the best token is followed, depth - 1 rows more
-        further    optional levels behind those; only with `confident`
+        extra_levels  optional levels after those; only with `confident`
         """
 
     def forget(self, sequence: int, end: int) -> None:

@@ -66,7 +66,7 @@ def gather_facts(machine: Machine, environ: Mapping[str, str] = os.environ) -> I
         settings_problem=settings_problem,
         settings_hint=settings_hint,
         stale_calibrations=attempt_or(lambda: tuple(calibration_store.stale_files(machine, BUILD)), ()),
-        current_build=calibration_store.build_of(BUILD, machine),
+        current_build=calibration_store.describe_build(BUILD, machine),
         stale_announcements=attempt_or(lambda: tuple(find_stale_files()), ()),
         environ=environ,
     )

@@ -1,10 +1,9 @@
 """Draft by heads that fill a block at a time (DFlash, DFlash2, DSpark): all tokens of a draft in one pass.
 
     target rows   0   1   2   3          features go into the head's cache as they are committed
-    block         root at 4, masks at 5 6 7   ->  tokens for 5 6 7 8, or for 5 6 7 where the root's row says nothing
+    block         root at 4, masks at 5 6 7   ->  tokens for 5 6 7 8, or for 5 6 7 if the root's row predicts nothing
 
-No row waits for the token after it: its features are complete without. A slot that sleeps keeps its newest rows and
-wakes from them alone, as an EAGLE head does.
+No row waits for the token after it. A sleeping slot keeps only its newest rows and wakes from them, as with EAGLE.
 """
 
 from __future__ import annotations
@@ -13,17 +12,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eaglelocal.core.batch import NO_FURTHER, ExtraLevels, FeatureRows, Roots
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, FeatureRows, Roots
 from eaglelocal.core.ports import BlockContext
 from eaglelocal.drafters.drafter import (
     NOTHING,
     Committed,
     ContextDrafter,
     Continuation,
+    DraftTraits,
     Node,
     Swapped,
-    behind,
-    continuations,
+    skip_rows,
+    split_proposals,
 )
 from eaglelocal.drafters.row_buffer import RowBuffer
 from eaglelocal.errors import EngineError
@@ -31,62 +31,63 @@ from eaglelocal.errors import EngineError
 
 @dataclass(slots=True)
 class BlockSlot:
-    """The draft state of a slot: features of positions start..end-1 are cached, from anywhere, without holes."""
+    """The draft state of a slot: the cache holds features of positions start..end-1, without holes."""
 
     start: int = 0
     end: int = 0
-    remembered: RowBuffer | None = None  # while the slot sleeps
+    buffered: RowBuffer | None = None  # while the slot sleeps
 
     @property
     def is_empty(self) -> bool:
         return self.start == self.end
 
     def copy(self) -> BlockSlot:
-        return replace(self, remembered=None if self.remembered is None else RowBuffer(self.remembered))
+        return replace(self, buffered=None if self.buffered is None else RowBuffer(self.buffered))
 
 
 class BlockDrafter(ContextDrafter):
-    """A drafter (drafters.base.Drafter) over one head context.
+    """A drafter (drafters.drafter.Drafter) over one head context.
 
-    at_once   tokens of a block
-    branches  tokens that are proposed at each place; drafting goes on after the best
+    block_size  tokens of a block
+    branches    tokens that are proposed at each position; drafting goes on after the best
     """
 
-    name = "dflash"
-    reuse_margin = 0  # a reused prefix has its features in the cache, and nothing else is needed
-
     def __init__(self, head: BlockContext, taps: tuple[int, ...], *, block_size: int, branches: int = 1) -> None:
-        super().__init__(head)
+        # no margin: the features of a reused prefix are in the cache
+        super().__init__(head, DraftTraits(name="dflash", taps=taps, block_size=block_size))
         self._head, self._branches = head, branches
         self._slots: defaultdict[int, BlockSlot] = defaultdict(BlockSlot)
-        self.taps, self.block_size = taps, block_size
 
-    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
-        """Return a block after each root, and nothing after other nodes: a block's last token has no continuation."""
+    def draft(
+        self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
+    ) -> list[Continuation]:
+        """Return a block after each root, and nothing after other nodes: no pass continues a block."""
         self._wake([node.slot for node in nodes if node.is_root])
-        asked = [node for node in nodes if node.is_root and self._is_shown(node)]
-        if not asked:
+        roots = [node for node in nodes if node.is_root and self._is_complete(node)]
+        if not roots:
             return [NOTHING for _ in nodes]
-        roots = Roots([n.token for n in asked], [n.position for n in asked], [n.slot for n in asked])
-        said = continuations(self._head.fill(roots, min(depth, self.block_size), self._branches), len(asked))
-        found = dict(zip(roots.sequences, said, strict=True))
-        return [found.get(node.slot, NOTHING) for node in nodes]
+        batch = Roots([n.token for n in roots], [n.position for n in roots], [n.slot for n in roots])
+        proposed = split_proposals(
+            self._head.fill(batch, min(depth, self.traits.block_size), self._branches), len(roots)
+        )
+        by_slot = dict(zip(batch.sequences, proposed, strict=True))
+        return [by_slot.get(node.slot, NOTHING) for node in nodes]
 
-    def _is_shown(self, root: Node) -> bool:
-        """Return whether the head was shown everything before the root."""
+    def _is_complete(self, root: Node) -> bool:
+        """Return whether the cache holds everything before the root."""
         slot = self._slots[root.slot]
         return not slot.is_empty and slot.end == root.position
 
     def commit(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             slot = self._slots[rows.slot]
-            if slot.remembered and slot.remembered.end < rows.first_position:
-                self._begin_at(rows.slot, rows.first_position)
+            if slot.buffered and slot.buffered.end < rows.first_position:
+                self._restart_at(rows.slot, rows.first_position)
         self._wake([rows.slot for rows in committed])
-        self._show(committed)
+        self._encode_new(committed)
 
-    def _show(self, committed: Sequence[Committed]) -> None:
-        """Show the head what its cache does not hold already."""
+    def _encode_new(self, committed: Sequence[Committed]) -> None:
+        """Encode the rows that the head's cache does not hold yet."""
         pieces = [piece for rows in committed if (piece := self._new_rows(rows)) is not None]
         if pieces:
             self._head.show(pieces)
@@ -97,64 +98,64 @@ class BlockDrafter(ContextDrafter):
             slot.start = slot.end = rows.first_position
         if rows.first_position > slot.end:
             raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.end}")
-        known = slot.end - rows.first_position
-        if features is None or known >= len(rows.tokens):
+        num_cached = slot.end - rows.first_position
+        if features is None or num_cached >= len(rows.tokens):
             return None
         slot.end = rows.first_position + len(rows.tokens)
-        return FeatureRows(rows.slot, rows.first_position + known, behind(features, known))
+        return FeatureRows(rows.slot, rows.first_position + num_cached, skip_rows(features, num_cached))
 
     def buffer(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
             slot = self._slots[rows.slot]
-            if slot.remembered is None:
-                slot.remembered = RowBuffer()
-            slot.remembered.add(rows)
+            if slot.buffered is None:
+                slot.buffered = RowBuffer()
+            slot.buffered.add(rows)
 
     def _wake(self, slots: Sequence[int]) -> None:
-        """Catch up with what was remembered; start over from it where rows before it were forgotten."""
-        woken = []
+        """Encode the buffered rows of sleeping slots; start over from them where older rows are missing."""
+        waking = []
         for index in slots:
             slot = self._slots[index]
-            if slot.remembered:
-                rows, slot.remembered = slot.remembered.joined(index), None
-                woken.append(rows)
+            if slot.buffered:
+                rows, slot.buffered = slot.buffered.join(index), None
+                waking.append(rows)
                 if rows.first_position > slot.end:
-                    self._begin_at(index, rows.first_position)
-        if woken:
-            self._show(woken)
+                    self._restart_at(index, rows.first_position)
+        if waking:
+            self._encode_new(waking)
 
-    def _begin_at(self, index: int, position: int) -> None:
+    def _restart_at(self, index: int, position: int) -> None:
         self._head.remove(index, 0)
         self._slots[index] = BlockSlot(start=position, end=position)
 
     def skip(self, image: Committed) -> None:
         """Forget the slot: drafting starts over after the image."""
-        self.drop(image.slot, 0)
+        self.rollback(image.slot, 0)
 
-    def drop(self, slot: int, position: int) -> None:
+    def rollback(self, slot: int, position: int) -> None:
         state = self._slots[slot]
-        if state.remembered is not None:
-            state.remembered.forget(position)
-        has_hole = state.end < position and not state.remembered  # it slept too long
+        if state.buffered is not None:
+            state.buffered.forget(position)
+        has_hole = state.end < position and not state.buffered  # it slept too long
         if position <= state.start or has_hole:
             self._head.remove(slot, 0)
-            self._slots[slot] = BlockSlot(remembered=state.remembered)
+            self._slots[slot] = BlockSlot(buffered=state.buffered)
             return
         state.end = min(state.end, position)
         self._head.remove(slot, state.end)
 
-    def fork(self, source: int, target: int, position: int) -> None:
-        """Share cells, which are never written again: what is drafted or committed later comes after them."""
+    def copy_slot(self, source: int, target: int, position: int) -> None:
+        """Share the cells, which are never written again: later drafts and commits come after them."""
         self._head.remove(target, 0)
-        theirs = self._slots[source]
-        if not theirs.is_empty:
-            self._head.share(source, target, theirs.start, theirs.end)
-        self._slots[target] = theirs.copy()
-        self.drop(target, position)
+        source_slot = self._slots[source]
+        if not source_slot.is_empty:
+            self._head.share(source, target, source_slot.start, source_slot.end)
+        self._slots[target] = source_slot.copy()
+        self.rollback(target, position)
 
     def swapped_bytes(self, slot: int) -> int:
-        remembered = self._slots[slot].remembered
-        return self._head.swapped_bytes(slot) + (0 if remembered is None else remembered.num_bytes)
+        buffered = self._slots[slot].buffered
+        return self._head.swapped_bytes(slot) + (0 if buffered is None else buffered.num_bytes)
 
     def swap_out(self, slot: int) -> Swapped[BlockSlot]:
         state = self._slots[slot]

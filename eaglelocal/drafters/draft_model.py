@@ -1,7 +1,7 @@
 """Draft by greedy decoding with a smaller model of the same vocabulary, the classic speculative setup.
 
-The model's cache is kept in step with the target's: committed tokens that it has not seen wait until the next
-expansion, and drafted cells that were accepted stay.
+The model's cache follows the target's: committed tokens that it has not seen wait until the next draft, and drafted
+cells that were accepted stay.
 """
 
 from __future__ import annotations
@@ -11,12 +11,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from eaglelocal.core.batch import NO_FURTHER, Batch, ExtraLevels
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, ExtraLevels
 from eaglelocal.core.ports import Context
-from eaglelocal.drafters.drafter import NOTHING, Committed, ContextDrafter, Continuation, Node, Swapped, continuations
+from eaglelocal.drafters.drafter import (
+    NOTHING,
+    Committed,
+    ContextDrafter,
+    Continuation,
+    DraftTraits,
+    Node,
+    Swapped,
+    split_proposals,
+)
 from eaglelocal.errors import EngineError, ResourceError
 
-MAX_WAITING_TOKENS = 24  # more are decoded without waiting for a draft
+MAX_WAITING_TOKENS = 24  # beyond this, tokens are decoded without waiting for a draft
 
 
 @dataclass(slots=True)
@@ -24,55 +33,53 @@ class DraftModelSlot:
     num_written: int = 0  # committed tokens in the cache
     waiting: list[int] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)  # tokens in the cells after the committed ones, root first
-    image: int | None = None  # position of the first image: what follows means nothing to a model that sees none
+    image: int | None = None  # position of the first image: this model cannot read what follows
 
     @property
     def num_tokens(self) -> int:
         return self.num_written + len(self.waiting)
 
-    def without_draft(self) -> DraftModelSlot:
+    def copy_committed(self) -> DraftModelSlot:
         return DraftModelSlot(self.num_written, list(self.waiting))
 
 
 class DraftModel(ContextDrafter):
-    """A drafter (drafters.base.Drafter) over a plain context, which holds a chain.
+    """A drafter (drafters.drafter.Drafter) over a plain context, which holds a chain.
 
     branches  children of a node that are proposed; drafting goes on after the best
     """
 
-    name = "draft_model"
-    taps: tuple[int, ...] = ()
-    reuse_margin = 0
-
     def __init__(self, context: Context, *, branches: int = 1) -> None:
-        super().__init__(context)
+        super().__init__(context, DraftTraits(name="draft_model"))
         self._context, self._branches = context, branches
         self._slots: defaultdict[int, DraftModelSlot] = defaultdict(DraftModelSlot)
 
-    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
-        self._write_long_queues([node.slot for node in nodes])  # of slots that have slept
+    def draft(
+        self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
+    ) -> list[Continuation]:
+        self._write_long_queues([node.slot for node in nodes])  # of slots that slept
         rows = Batch([], [], [], [])
-        sighted = [node for node in nodes if self._slots[node.slot].image is None]
-        asked = [row for node in sighted for row in self._add_rows(node, rows)]
-        if not asked:
+        draftable = [node for node in nodes if self._slots[node.slot].image is None]
+        output_rows = [row for node in draftable for row in self._add_rows(node, rows)]
+        if not output_rows:
             return [NOTHING for _ in nodes]
         self._context.decode(rows)
-        said = continuations(self._context.propose(asked, self._branches, confident=True), len(asked))
-        found = dict(zip([node.slot for node in sighted], said, strict=True))
-        return [found.get(node.slot, NOTHING) for node in nodes]
+        proposed = split_proposals(self._context.propose(output_rows, self._branches, confident=True), len(output_rows))
+        by_slot = dict(zip([node.slot for node in draftable], proposed, strict=True))
+        return [by_slot.get(node.slot, NOTHING) for node in nodes]
 
     def _add_rows(self, node: Node, rows: Batch) -> list[int]:
         slot = self._slots[node.slot]
         if node.is_root:
             if node.position != slot.num_tokens:
                 raise EngineError(f"hole in the draft cache of slot {node.slot} at position {slot.num_tokens}")
-            self._take_waiting(node.slot, slot, rows)
+            self._flush_waiting(node.slot, slot, rows)
         add_row(rows, node.slot, node.position, node.token)
         slot.drafted.append(node.token)
         rows.outputs[-1] = True
         return [len(rows) - 1]
 
-    def _take_waiting(self, index: int, slot: DraftModelSlot, rows: Batch) -> None:
+    def _flush_waiting(self, index: int, slot: DraftModelSlot, rows: Batch) -> None:
         self._context.remove(index, slot.num_written)
         slot.drafted = []
         for token in slot.waiting:
@@ -91,11 +98,11 @@ class DraftModel(ContextDrafter):
     def _write_long_queues(self, slots: Sequence[int]) -> None:
         """Write the long queues of these slots.
 
-        Not of those that sleep: they may never be drafted for, and others would be charged for their rows.
+        Sleeping slots are left out: they may never be drafted for, and others would pay for their rows.
         """
         most = min(MAX_WAITING_TOKENS, self._context.n_batch // max(len(self._slots), 1) - 1)
         for index in slots:
-            if len(self._slots[index].waiting) > most:  # the next drafts of all slots must fit one batch together
+            if len(self._slots[index].waiting) > most:  # the next drafts of all slots must fit in one batch
                 self._write(index, self._slots[index])
 
     def _commit(self, rows: Committed) -> None:
@@ -105,26 +112,26 @@ class DraftModel(ContextDrafter):
         new = list(rows.tokens)[max(slot.num_tokens - rows.first_position, 0) :]
         if rows.first_position > slot.num_tokens:
             raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.num_tokens}")
-        kept = common_prefix(slot.drafted, new)
-        slot.num_written += kept
+        num_kept = common_prefix(slot.drafted, new)
+        slot.num_written += num_kept
         slot.drafted = []
-        slot.waiting.extend(new[kept:])
+        slot.waiting.extend(new[num_kept:])
 
     def _write(self, index: int, slot: DraftModelSlot) -> None:
         rows = Batch([], [], [], [])
-        self._take_waiting(index, slot, rows)
+        self._flush_waiting(index, slot, rows)
         for i in range(0, len(rows), self._context.n_batch):
             cut = slice(i, i + self._context.n_batch)
             self._context.decode(Batch(rows.tokens[cut], rows.positions[cut], rows.sequences[cut], rows.outputs[cut]))
 
     def skip(self, image: Committed) -> None:
-        """Stop drafting for the slot: after a text with holes it would not be worth its cost."""
+        """Stop drafting for the slot: drafts after a text with holes would not be worth their cost."""
         slot = self._slots[image.slot]
         slot.drafted = []
         if slot.image is None:
             slot.image = image.first_position
 
-    def drop(self, slot: int, position: int) -> None:
+    def rollback(self, slot: int, position: int) -> None:
         state = self._slots[slot]
         if state.image is not None and position <= state.image:
             state.image = None
@@ -133,14 +140,14 @@ class DraftModel(ContextDrafter):
         state.drafted = []
         self._context.remove(slot, state.num_written)
 
-    def fork(self, source: int, target: int, position: int) -> None:
+    def copy_slot(self, source: int, target: int, position: int) -> None:
         self._context.remove(target, 0)
-        theirs = self._slots[source]
-        kept = min(theirs.num_written, position)
-        if kept:
-            self._context.share(source, target, 0, kept)
-        image = theirs.image if theirs.image is not None and theirs.image < position else None
-        self._slots[target] = DraftModelSlot(kept, theirs.waiting[: position - kept], image=image)
+        source_slot = self._slots[source]
+        num_kept = min(source_slot.num_written, position)
+        if num_kept:
+            self._context.share(source, target, 0, num_kept)
+        image = source_slot.image if source_slot.image is not None and source_slot.image < position else None
+        self._slots[target] = DraftModelSlot(num_kept, source_slot.waiting[: position - num_kept], image=image)
 
     def swapped_bytes(self, slot: int) -> int:
         return self._context.swapped_bytes(slot)
@@ -149,18 +156,18 @@ class DraftModel(ContextDrafter):
         state = self._slots[slot]
         cells = None
         if state.num_written:
-            with suppress(ResourceError):  # while it sleeps a copy may wait long for the decode that it needs first
+            with suppress(ResourceError):  # a copy needs a decode first, for which a sleeping slot may wait long
                 cells = self._context.swap_out(slot)
-        return Swapped(state.without_draft(), cells)
+        return Swapped(state.copy_committed(), cells)
 
     def swap_in(self, slot: int, swapped: Swapped[DraftModelSlot], tokens: Sequence[int]) -> None:
-        """Restore the slot; if its cells cannot be restored, the text is read again: the target's cells matter more."""
+        """Restore the slot; without its cells, the text is decoded again at the next draft."""
         self._context.remove(slot, 0)
         self._slots[slot] = DraftModelSlot(waiting=list(tokens))
         if swapped.cells is not None:
             with suppress(ResourceError):
                 self._context.swap_in(slot, swapped.cells)
-                self._slots[slot] = swapped.state.without_draft()
+                self._slots[slot] = swapped.state.copy_committed()
 
 
 def add_row(rows: Batch, slot: int, position: int, token: int) -> None:

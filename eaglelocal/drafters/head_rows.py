@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from eaglelocal.core.batch import NO_FURTHER, ExtraLevels, PairBatch, State
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, PairBatch, State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.drafter import NOTHING, Continuation, Node, continuations
+from eaglelocal.drafters.drafter import NOTHING, Continuation, Node, split_proposals
 
 
 class DraftingSlot(Protocol):
@@ -32,8 +32,8 @@ class HeadRows:
         self.positions.append(position)
         self.sequences.append(slot)
 
-    def ask(self) -> None:
-        """Ask for the proposal of the last row."""
+    def mark_output(self) -> None:
+        """Make the last row an output row, whose proposal is returned."""
         self.outputs.append(len(self.tokens) - 1)
 
     def batch(self) -> PairBatch:
@@ -45,7 +45,7 @@ class HeadRows:
         return [PairBatch(self.tokens[c], self.states[c], self.positions[c], self.sequences[c], []) for c in cuts]
 
 
-def drafted(
+def decode_rows(
     head: HeadContext,
     rows: HeadRows,
     nodes: Sequence[Node],
@@ -53,14 +53,14 @@ def drafted(
     *,
     branches: int,
     depth: int,
-    further: ExtraLevels = NO_FURTHER,
+    extra_levels: ExtraLevels = NO_EXTRA_LEVELS,
 ) -> list[Continuation]:
     """Decode the rows, and return what the head proposes after each node; NOTHING where its slot has no output row."""
-    asked = [rows.sequences[row] for row in rows.outputs]
-    if not asked:
+    output_slots = [rows.sequences[row] for row in rows.outputs]
+    if not output_slots:
         return [NOTHING for _ in nodes]
-    said = head.decode(rows.batch(), branches, confident=True, depth=depth, further=further)
-    for slot, state in zip(asked, said.states, strict=True):
+    proposals = head.decode(rows.batch(), branches, confident=True, depth=depth, extra_levels=extra_levels)
+    for slot, state in zip(output_slots, proposals.states, strict=True):
         slots[slot].state = state
-    found = dict(zip(asked, continuations(said, len(asked)), strict=True))
-    return [found.get(node.slot, NOTHING) for node in nodes]
+    by_slot = dict(zip(output_slots, split_proposals(proposals, len(output_slots)), strict=True))
+    return [by_slot.get(node.slot, NOTHING) for node in nodes]

@@ -1,12 +1,12 @@
 """Draft by prompt lookup: where the text's end has occurred before, propose what followed then.
 
-Looks in the slot's own text and in the recent answers of the same owner, by suffix automata: O(1) amortised a token,
-whatever the length of the match. Chains only. Works on token ids and owners, without a model; what its confidence is
-worth is learned elsewhere (speculation/acceptance/acceptance_model.py).
+Searches the slot's own text and the recent answers of the same owner, by suffix automata: amortized O(1) per token,
+whatever the length of the match. Drafts chains, from token ids and owners alone. How often it is right is learned in
+speculation/acceptance/acceptance_model.py.
 
-Owners' texts never mix: an index is fed by one owner's requests. When a slot goes to another owner its index is
-discarded, and what the new owner's prompt shares with the cache is indexed again. For one owner a cut costs O(1): the
-index stays, stale end included, and goes on after a break.
+Owners' texts never mix: an index is fed by one owner's requests. When a slot goes to another owner, its index is
+discarded, and the part of the cache that the new prompt shares is indexed again. For the same owner a cut costs O(1):
+the index stays, stale end included, and continues after a break.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
-from eaglelocal.core.batch import NO_FURTHER, ExtraLevels
-from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Node, Swapped
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
+from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, DraftTraits, Node, Swapped
 from eaglelocal.drafters.text_index import CONTEXT, Generations, SuffixCursor
 from eaglelocal.errors import EngineError
 
-MIN_MATCH = 2  # tokens; after a single one the proposal is right one time in four, after two more than one in three
-LONG_MATCH = 16  # right nine times in ten; longer matches count as equal, and the newest text has most to follow
-MAX_REREAD = 4096  # tokens of a shared prompt that are indexed again for another owner (under 1 ms)
-POOL_TOKENS = 8192  # newest tokens of an owner's answers that are found for sure
-MAX_OWNERS = 16  # whose answers are kept; the one that answered longest ago goes first
-PRIOR_WEIGHT = 3  # imagined occurrences, by which the length of a match counts; see confidence
+MIN_MATCH = 2  # tokens; proposals after a single one are rarely right
+LONG_MATCH = 16  # longer matches count as equal, so that the newest text is preferred
+MAX_REREAD = 4096  # tokens of a shared prompt that are indexed again for another owner
+POOL_TOKENS = 8192  # newest tokens of an owner's answers that can be found for certain
+MAX_OWNERS = 16  # whose answers are kept; the least recent goes first
+PRIOR_WEIGHT = 3  # imagined occurrences that stand for the length of the match; see estimate_confidence
 
 
 @dataclass(slots=True)
 class Occurrence:
-    """An earlier occurrence that is followed token by token.
+    """An earlier occurrence of the text's end, which is followed token by token.
 
-    state       of the match and the tokens drafted after it, in `source`; 0 where that has not occurred
-    end         where the followed occurrence ends in `source`
+    state       of the match and the tokens drafted after it, in `source`; 0 if they have not occurred together
+    end         position in `source` where the followed occurrence ends
     position    of the last token, in the target's sequence
-    unwritten   root and drafted tokens, where `source` ends with this very text: an occurrence may overlap with them
+    unwritten   root and drafted tokens, if `source` is this text: an occurrence may overlap with them
     """
 
     source: SuffixAutomaton
@@ -71,37 +71,37 @@ class Occurrence:
         self.state, counts = self.source.counts(self.state, tokens)
         lengths = range(self.length, self.length + len(tokens))
         self.length, self.position = self.length + len(tokens), self.position + len(tokens)
-        return Continuation(tokens, list(map(confidence, lengths, counts, counts[1:])))
+        return Continuation(tokens, list(map(estimate_confidence, lengths, counts, counts[1:])))
 
 
-def confidence(length: int, num_seen: int, num_agreed: int) -> float:
-    """Return how sure a proposal is, in (0, 1): agreement of the occurrences, with the length of the match as a prior.
+def estimate_confidence(length: int, num_seen: int, num_agreeing: int) -> float:
+    """Return the confidence of a proposal, in (0, 1): how many occurrences agree, with the match's length as a prior.
 
-    The followed occurrence agrees by definition and does not count; of the `num_seen` - 1 others, `num_agreed` - 1 went
-    on with the same token. Three more are imagined, of which length / (length + 3) agree: a long match that was seen
-    once is worth as much as a short one that always went on alike.
+    The followed occurrence agrees by definition and does not count; of the `num_seen` - 1 others, `num_agreeing` - 1
+    continued with the same token. Three more are imagined, of which length / (length + 3) agree: a long match that was
+    seen once is worth as much as a short one that always continued alike.
 
-        one token in five agreed behind 2 tokens: 0.17    seen once, 2 tokens: 0.40    seen once, 30 tokens: 0.91
+        1 of 5 agrees, 2 tokens: 0.17    seen once, 2 tokens: 0.40    seen once, 30 tokens: 0.91
     """
     num_seen = max(num_seen, 1)
-    num_agreed = min(max(num_agreed, 1), num_seen)
+    num_agreeing = min(max(num_agreeing, 1), num_seen)
     imagined = PRIOR_WEIGHT * length / (length + PRIOR_WEIGHT)
-    return (num_agreed - 1 + imagined) / (num_seen - 1 + PRIOR_WEIGHT)
+    return (num_agreeing - 1 + imagined) / (num_seen - 1 + PRIOR_WEIGHT)
 
 
 @dataclass(slots=True)
 class NgramSlot:
-    """The text of a slot, its index, and how far the text's end is found in the other indexes of its owner."""
+    """The text of a slot, its index, and how far the text's end occurs in the other indexes of its owner."""
 
     owner: str = ""
     text: array[int] = field(default_factory=lambda: array("i"))  # committed, without a hole
     start: int = 0  # position of its first token
     num_prompt: int = 0
-    num_settled: int = 0  # tokens before this position are in the owner's pool, or are not of its answer
+    num_pooled: int = 0  # tokens before this position are in the owner's pool, or are not of its answer
     own: Generations | None = None  # None: to be built from the text
     num_read: int = 0  # tokens before this position are in the index, and the cursors have walked them
     cursors: list[SuffixCursor] = field(default_factory=list)
-    chain: Occurrence | None = None
+    occurrence: Occurrence | None = None
 
     @property
     def end(self) -> int:
@@ -112,15 +112,15 @@ class NgramSlot:
         """Keep the text before `position`; if that is nothing, it begins at `start`."""
         del self.text[max(position - self.start, 0) :]
         self.start = self.start if self.text else start
-        self.num_settled = self.num_read = self.end
-        self.cursors, self.chain = [], None
+        self.num_pooled = self.num_read = self.end
+        self.cursors, self.occurrence = [], None
         if self.own is not None:
             self.own.begin(self.text[-CONTEXT:])
 
     def take_answer(self) -> array[int]:
         """Return the tokens that were answered since the last call."""
-        first = max(self.num_prompt, self.num_settled) - self.start
-        self.num_settled = self.end
+        first = max(self.num_prompt, self.num_pooled) - self.start
+        self.num_pooled = self.end
         return self.text[max(first, 0) :]
 
     def index(self, max_tokens: int) -> Generations:
@@ -140,29 +140,26 @@ class NgramSlot:
         self.num_read = self.end
         return self.own
 
-    def watch(self, sources: list[SuffixAutomaton]) -> None:
-        """Follow the text in exactly these sources; in one that is new or has grown, from the last tokens on."""
-        known = {cursor.source: cursor for cursor in self.cursors if not cursor.is_outgrown}
-        if list(known) == sources:
+    def follow(self, sources: list[SuffixAutomaton]) -> None:
+        """Follow the text in exactly these sources; in a new or grown one, from the last tokens on."""
+        current = {cursor.source: cursor for cursor in self.cursors if not cursor.is_outgrown}
+        if list(current) == sources:
             return
-        self.cursors = [known[s] if s in known else SuffixCursor(s) for s in sources]
+        self.cursors = [current[s] if s in current else SuffixCursor(s) for s in sources]
         for cursor in self.cursors:
-            if cursor.source not in known:
+            if cursor.source not in current:
                 cursor.walk(self.text[-CONTEXT:])
 
 
 class Ngram:
-    """A drafter (drafters.base.Drafter) without a model.
+    """A drafter (drafters.drafter.Drafter) without a model.
 
     max_tokens  of a slot's text: the context. An index holds twice as many at most
 
     A slot for which `begin` was not called belongs to "", and all its text counts as an answer.
     """
 
-    name = "ngram"
-    taps: tuple[int, ...] = ()
-    block_size = 1
-    reuse_margin = 0
+    traits = DraftTraits(name="ngram")
     native_s = 0.0
 
     def __init__(self, max_tokens: int, *, pool_tokens: int = POOL_TOKENS, max_owners: int = MAX_OWNERS) -> None:
@@ -178,12 +175,12 @@ class Ngram:
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
         """Start a request of `owner` in the slot; its answer begins after `num_prompt` tokens.
 
-        To be called before the first rows of the request, before or after the `drop` of what it does not share.
+        Call it before the first rows of the request, before or after the `rollback` to the shared prefix.
         """
         self.end(slot)
         state = self._slots[slot]
         if owner != state.owner:
-            state.owner, state.own, state.cursors, state.chain = owner, None, [], None
+            state.owner, state.own, state.cursors, state.occurrence = owner, None, [], None
             state.num_read = state.end  # another owner's text is never read
         state.num_prompt = num_prompt
 
@@ -199,34 +196,36 @@ class Ngram:
             del self._pools[next(iter(self._pools))]
         return pool
 
-    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
-        return [self._expand(node, depth) for node in nodes]
+    def draft(
+        self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
+    ) -> list[Continuation]:
+        return [self._draft_after(node, depth) for node in nodes]
 
-    def _expand(self, node: Node, depth: int) -> Continuation:
+    def _draft_after(self, node: Node, depth: int) -> Continuation:
         state = self._slots[node.slot]
         if node.is_root:
             check_hole(node.slot, state, node.position, is_hole=node.position != state.end)
-            state.chain = self._match(state, node)
-        chain = state.chain
-        if chain is None or (chain.token, chain.position) != (node.token, node.position):
-            return NOTHING  # the node is another drafter's
-        return chain.grow(depth)
+            state.occurrence = self._match(state, node)
+        occurrence = state.occurrence
+        if occurrence is None or (occurrence.token, occurrence.position) != (node.token, node.position):
+            return NOTHING  # another drafter proposed the node
+        return occurrence.grow(depth)
 
     def _match(self, state: NgramSlot, root: Node) -> Occurrence | None:
-        """Return the longest match of the text and the root that has a continuation; the own text first where equal."""
-        young = self._look(state)
+        """Return the longest match that has a continuation, of the text and the root; the slot's own text wins ties."""
+        young = self._update_sources(state)
         end = young.follow(young.last, len(young), (root.token,))
-        found = [Occurrence(young, *end, root.position, root.token, [root.token])]
+        occurrences = [Occurrence(young, *end, root.position, root.token, [root.token])]
         for cursor in state.cursors:
-            found.append(Occurrence(cursor.source, *cursor.peek(root.token), root.position, root.token, None))
-        going_on = [c for c in found if c.length >= MIN_MATCH and c.next_token is not None]
-        return max(going_on, key=lambda chain: min(chain.length, LONG_MATCH), default=None)
+            occurrences.append(Occurrence(cursor.source, *cursor.peek(root.token), root.position, root.token, None))
+        usable = [c for c in occurrences if c.length >= MIN_MATCH and c.next_token is not None]
+        return max(usable, key=lambda occurrence: min(occurrence.length, LONG_MATCH), default=None)
 
-    def _look(self, state: NgramSlot) -> SuffixAutomaton:
-        """Return the growing index of the slot's own text; set the cursors to all others that it may draft from."""
+    def _update_sources(self, state: NgramSlot) -> SuffixAutomaton:
+        """Return the growing index of the slot's own text, and point the cursors at the owner's other indexes."""
         own, pool = state.index(self._max_tokens), self._pools.get(state.owner)
         others = [own.old, pool.young, pool.old] if pool else [own.old]
-        state.watch([source for source in others if source is not None])
+        state.follow([source for source in others if source is not None])
         return own.young
 
     def commit(self, committed: Sequence[Committed]) -> None:
@@ -236,7 +235,7 @@ class Ngram:
             self._commit(state, rows)
 
     def buffer(self, committed: Sequence[Committed]) -> None:
-        """Commit the rows as `commit` does, which costs no more asleep; after a hole the text starts over."""
+        """Commit the rows as `commit` does, which costs little enough; after a hole the text starts over."""
         for rows in committed:
             state = self._slots[rows.slot]
             if rows.first_position > state.end:
@@ -245,39 +244,41 @@ class Ngram:
             self._commit(state, rows)
 
     def skip(self, image: Committed) -> None:
-        """Commit the image's negative tokens, which are breaks, but match where the same image occurs again."""
+        """Commit the image's negative tokens: they match where the same image occurs again, and are never drafted."""
         self.buffer([image])
 
     def _commit(self, state: NgramSlot, rows: Committed) -> None:
         state.text.extend(rows.tokens[state.end - rows.first_position :])
-        state.chain = None
+        state.occurrence = None
 
-    def drop(self, slot: int, position: int) -> None:
+    def rollback(self, slot: int, position: int) -> None:
         self.end(slot)
         state = self._slots[slot]
         if position == 0:
             state.own = None
         if position < state.end:
             if position and state.num_read < state.end:
-                state.index(self._max_tokens)  # what is cut off may well be generated again
+                state.index(self._max_tokens)  # the part that is cut off may be generated again
             state.cut(position, position)
 
-    def fork(self, source: int, target: int, position: int) -> None:
-        """Copy the tokens alone, which are the target's own prompt; indexed again, so that nothing else comes along."""
-        theirs = self._slots[source]
-        self._begin_with(target, theirs.text[: max(position - theirs.start, 0)], theirs.start, position)
+    def copy_slot(self, source: int, target: int, position: int) -> None:
+        """Copy the tokens alone and index them again: nothing else of the source's owner may come along."""
+        source_slot = self._slots[source]
+        self._replace_text(
+            target, source_slot.text[: max(position - source_slot.start, 0)], source_slot.start, position
+        )
 
     def swapped_bytes(self, slot: int) -> int:
         return 0
 
     def swap_out(self, slot: int) -> Swapped[None]:
-        """Return no state: the tokens are all there is to know."""
+        """Return no state: `swap_in` gets the tokens, which suffice."""
         return Swapped(None)
 
     def swap_in(self, slot: int, swapped: Swapped[None], tokens: Sequence[int]) -> None:
-        self._begin_with(slot, array("i", tokens), 0, len(tokens))
+        self._replace_text(slot, array("i", tokens), 0, len(tokens))
 
-    def _begin_with(self, slot: int, text: array[int], start: int, position: int) -> None:
+    def _replace_text(self, slot: int, text: array[int], start: int, position: int) -> None:
         self.end(slot)
         state = self._slots[slot]
         state.text, state.start, state.own = text, start, None
@@ -290,4 +291,4 @@ class Ngram:
 
 def check_hole(slot: int, state: NgramSlot, position: int, *, is_hole: bool) -> None:
     if is_hole:
-        raise EngineError(f"hole in the text of slot {slot} at position {state.end}: rows go on at {position}")
+        raise EngineError(f"hole in the text of slot {slot} at position {state.end}: the next rows begin at {position}")

@@ -1,8 +1,7 @@
-"""The newest rows of a slot that sleeps, in order and without holes, as owned copies: a head wakes from them alone.
+"""The newest rows of a sleeping slot, in order and without holes, as owned copies from which a head can wake.
 
-A head that wakes from 64 rows drafts as well as from all, unless the text goes on about what lies further back: in the
-summary of a passage it loses a fifth of its acceptance length. Older rows are forgotten even so: a step that sleeps
-should cost what a plain one does. For the same reason nothing here looks at more than the ends.
+Older rows are dropped, although a head drafts somewhat better with them: a step that sleeps should cost no more than a
+plain one. For the same reason the methods touch only the ends of the buffer.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 from eaglelocal.core.batch import Floats
 from eaglelocal.drafters.drafter import Committed
 
-MAX_REMEMBERED = 64  # rows
+MAX_BUFFERED = 64  # rows
 
 
 class CommittedRows(NamedTuple):
@@ -26,12 +25,12 @@ class CommittedRows(NamedTuple):
     tokens: Sequence[int]
     features: Floats  # [rows, taps, n_embd]
 
-    def between(self, first: int, last: int) -> CommittedRows:
+    def cut(self, first: int, last: int) -> CommittedRows:
         return CommittedRows(self.first_position + first, self.tokens[first:last], self.features[first:last].copy())
 
 
 class RowBuffer:
-    """The remembered rows of one slot; false while there are none."""
+    """The buffered rows of one slot; false while there are none."""
 
     __slots__ = ("_num_rows", "_pieces")
 
@@ -49,14 +48,14 @@ class RowBuffer:
 
     @property
     def end(self) -> int:
-        """Position after the last token; -1 where nothing is remembered."""
+        """Position after the last token; -1 if the buffer is empty."""
         if not self._pieces:
             return -1
         last = self._pieces[-1]
         return last.first_position + len(last.tokens)
 
     def add(self, rows: Committed) -> None:
-        """Append rows. The old ones stay, unless these neither follow them nor replace the last of them."""
+        """Append rows. Older rows stay if the new ones follow them or replace the last of them."""
         if rows.features is None:
             self.forget(0)
             return
@@ -66,7 +65,7 @@ class RowBuffer:
                 self.forget(0)
         features = rows.features if isinstance(rows.features, np.ndarray) else rows.features.copied()
         self._append(CommittedRows(rows.first_position, rows.tokens, features))
-        self._drop_older(MAX_REMEMBERED)  # to cut the many rows of a prompt takes a copy, which should be worth it
+        self._drop_older(MAX_BUFFERED)  # cutting a prompt's rows takes a copy, so allow many first
 
     def forget(self, position: int) -> None:
         """Forget the rows from a position on."""
@@ -74,9 +73,9 @@ class RowBuffer:
             last = self._pieces.pop()
             self._num_rows -= len(last.tokens)
             if last.first_position < position:
-                self._append(last.between(0, position - last.first_position))
+                self._append(last.cut(0, position - last.first_position))
 
-    def joined(self, slot: int) -> Committed:
+    def join(self, slot: int) -> Committed:
         """Return all rows as if they had been committed together; there must be some."""
         self._drop_older(0)
         tokens = [token for piece in self._pieces for token in piece.tokens]
@@ -90,10 +89,10 @@ class RowBuffer:
     def _drop_older(self, slack: int) -> None:
         """Drop whole old pieces, and a part of the oldest where that has more than `slack` rows too many."""
         pieces = self._pieces
-        while self._num_rows - len(pieces[0].tokens) >= MAX_REMEMBERED:
+        while self._num_rows - len(pieces[0].tokens) >= MAX_BUFFERED:
             self._num_rows -= len(pieces.popleft().tokens)
-        excess = self._num_rows - MAX_REMEMBERED
+        excess = self._num_rows - MAX_BUFFERED
         if excess > slack:
             oldest = pieces[0]
-            pieces[0] = oldest.between(excess, len(oldest.tokens))
-            self._num_rows = MAX_REMEMBERED
+            pieces[0] = oldest.cut(excess, len(oldest.tokens))
+            self._num_rows = MAX_BUFFERED

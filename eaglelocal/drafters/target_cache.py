@@ -1,10 +1,10 @@
-"""Draft by MTP layers that keep no cache and read the target's (Gemma 4's "assistant").
+"""Draft by MTP layers that read the target's cache and keep none (Gemma 4's "assistant").
 
     target rows   0   1   2   3          h[3] waits for token 4
     draft root   (t4,h3) -> s -> child c5;   draft c5: (c5, s) -> s' -> c6 ...
 
-All rows of a draft have the position of its root, and attend to what the target has committed before it; drafted tokens
-leave no cells. Of a slot only the state of its newest row is kept, asleep or awake.
+All rows of a draft have the position of its root and attend to the target's cells before it; drafted tokens leave no
+cells. Each slot keeps only the state of its newest row, asleep or awake.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eaglelocal.core.batch import NO_FURTHER, ExtraLevels, State
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, State
 from eaglelocal.core.ports import HeadContext
-from eaglelocal.drafters.drafter import Committed, ContextDrafter, Continuation, Node, Swapped, behind
-from eaglelocal.drafters.head_rows import HeadRows, drafted
+from eaglelocal.drafters.drafter import Committed, ContextDrafter, Continuation, DraftTraits, Node, Swapped, skip_rows
+from eaglelocal.drafters.head_rows import HeadRows, decode_rows
 
 
 @dataclass(slots=True)
 class TargetCacheSlot:
-    """The draft state of a slot: `tail` is the target's state at the newest committed row, which is before `end`."""
+    """The draft state of a slot: `tail` is the target's state at the newest committed row, at position end - 1."""
 
     tail: State | None = None
     end: int = 0
@@ -30,22 +30,20 @@ class TargetCacheSlot:
 
 
 class TargetCacheDrafter(ContextDrafter):
-    """A drafter (drafters.base.Drafter) over one head context, whose sequences are the target's. Drafts chains."""
-
-    name = "mtp"
-    reuse_margin = 0  # a prompt's last token is always decoded, and nothing before it is needed
+    """A drafter (drafters.drafter.Drafter) over one head context, whose sequences are the target's. Drafts chains."""
 
     def __init__(self, head: HeadContext, taps: tuple[int, ...]) -> None:
-        super().__init__(head)
+        super().__init__(head, DraftTraits(name="mtp", taps=taps))  # no margin: a prompt's last token is always decoded
         self._head = head
         self._slots: defaultdict[int, TargetCacheSlot] = defaultdict(TargetCacheSlot)
-        self.taps = taps
 
-    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(
+        self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
+    ) -> list[Continuation]:
         rows = HeadRows()
         for node in nodes:
             self._add_row(node, rows)
-        return drafted(self._head, rows, nodes, self._slots, branches=1, depth=depth, further=further)
+        return decode_rows(self._head, rows, nodes, self._slots, branches=1, depth=depth, extra_levels=extra_levels)
 
     def _add_row(self, node: Node, rows: HeadRows) -> None:
         """Add the row that proposes after the node, if there is a state for it."""
@@ -55,11 +53,11 @@ class TargetCacheDrafter(ContextDrafter):
                 return
             slot.root, slot.state = node.position, slot.tail
         rows.add(node.slot, slot.root, node.token, slot.state)
-        rows.ask()
+        rows.mark_output()
 
     def commit(self, committed: Sequence[Committed]) -> None:
         states = self._head.encode(
-            [behind(rows.features, len(rows.tokens) - 1) for rows in committed if rows.features is not None]
+            [skip_rows(rows.features, len(rows.tokens) - 1) for rows in committed if rows.features is not None]
         )
         for rows, state in zip(committed, states, strict=True):
             slot = self._slots[rows.slot]
@@ -70,15 +68,15 @@ class TargetCacheDrafter(ContextDrafter):
 
     def skip(self, image: Committed) -> None:
         """Forget the slot: drafting starts over after the image."""
-        self.drop(image.slot, 0)
+        self.rollback(image.slot, 0)
 
-    def drop(self, slot: int, position: int) -> None:
+    def rollback(self, slot: int, position: int) -> None:
         if position < self._slots[slot].end:
             self._slots[slot] = TargetCacheSlot()
 
-    def fork(self, source: int, target: int, position: int) -> None:
+    def copy_slot(self, source: int, target: int, position: int) -> None:
         self._slots[target] = replace(self._slots[source])
-        self.drop(target, position)
+        self.rollback(target, position)
 
     def swapped_bytes(self, slot: int) -> int:
         return 0

@@ -1,6 +1,6 @@
 """Find where a text occurred before: a cursor follows one text in the index of another, generations bound an index.
 
-Works on token ids and their places, not on slots, owners or drafts.
+Knows token ids and their positions, not slots, owners or drafts.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
 
-CONTEXT = 32  # tokens from before a cut that are indexed again, so that matches do not begin at nothing
+CONTEXT = 32  # tokens before a cut that are indexed again, so that matches can begin in them
 
 
 class SuffixCursor:
-    """The longest suffix of a text that occurs in an automaton which does not grow meanwhile."""
+    """The longest suffix of a text that occurs in an automaton, as long as the automaton does not grow."""
 
     def __init__(self, source: SuffixAutomaton) -> None:
         self.source = source
@@ -29,14 +29,14 @@ class SuffixCursor:
         self.state, self.length = self.source.follow(self.state, self.length, tokens)
 
     def peek(self, token: int) -> tuple[int, int]:
-        """Return state and length after one more token, which is not taken."""
+        """Return state and length as they would be after one more token."""
         return self.source.follow(self.state, self.length, (token,))
 
 
 class Generations:
     """An index of the newest part of a text: at least the last `max_tokens`, at most twice as many.
 
-    When the young automaton is full it replaces the old one, which is dropped at once: nothing is indexed again.
+    When the young automaton is full, it replaces the old one. Nothing is indexed again.
     """
 
     def __init__(self, max_tokens: int) -> None:
@@ -49,18 +49,18 @@ class Generations:
 
     def extend(self, tokens: Sequence[int]) -> None:
         while len(tokens):
-            if (room := self._max_tokens - len(self.young)) <= 0:
-                self._turn()
+            if (num_free := self._max_tokens - len(self.young)) <= 0:
+                self._replace_old()
                 continue
-            self.young.extend(tokens[:room])
-            tokens = tokens[room:]
+            self.young.extend(tokens[:num_free])
+            tokens = tokens[num_free:]
 
     def begin(self, context: Sequence[int]) -> None:
-        """Begin a new piece of text: after a break, with the tokens before it, so that matches reach back into them."""
+        """Begin a new piece of text after a break, with the tokens before it, so that matches reach back into them."""
         self.young.break_off()
         self.extend(context)
 
-    def _turn(self) -> None:
+    def _replace_old(self) -> None:
         context = self.young.tail(min(CONTEXT, self._max_tokens // 2))
         self.old, self.young = self.young, SuffixAutomaton()
         self.young.extend(context)

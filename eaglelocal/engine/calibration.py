@@ -3,8 +3,8 @@
 Gets a function that times a decode of n rows, and a clock; needs no context and stores nothing. On a GPU that
 function must wait for the device.
 
-    1. one decode thrown away: it reads the weights from disk. On a GPU one of each size: kernels are compiled or loaded
-       when a size first runs, and such a decode takes ten to a thousand times as long (engine/warmup.py)
+    1. one decode that is not counted: it reads the weights from disk. On a GPU one of each size, because kernels are
+       compiled or loaded when a size first runs (engine/warmup.py)
     2. with a stored curve: one and four rows, in 0.5 s; if their ratio still holds, stop here
     3. one, two, four and eight rows, three times in turn
     4. the other sizes that a policy may want, in groups that include one row, until 2 s are over
@@ -17,11 +17,11 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 
 FIRST_SIZES = (1, 2, 4, 8)
-OTHER_SIZES = (3, 5, 6, 16, 12, 7, 10, 9, 14, 11, 13, 15, 17)  # sizes where the cost jumps on known backends come first
+OTHER_SIZES = (3, 5, 6, 16, 12, 7, 10, 9, 14, 11, 13, 15, 17)  # first those where known backends have cost steps
 WITH_PROMPTS = (4, 8, 16, 12, 6, 24, 32, 48, 64)  # rows of a step that decodes answers and prefills a prompt
 PER_SLOT = (1, 2, 3, 5, 9, 17)  # rows of a slot, when all slots draft equally far
-AGREEING_SIZES = (4, 2)  # the first of these that is allowed is compared with one row
-TOLERANCE = 1.2  # a stored ratio holds within this factor: two medians of three differ by less
+CHECKED_SIZES = (4, 2)  # the first of these that fits is compared with one row
+TOLERANCE = 1.2  # a stored ratio holds within this factor
 REPETITIONS = 3
 GROUP = 4
 MAX_PREPARE_S = 2.0  # beyond the first sizes
@@ -32,8 +32,8 @@ Seconds = dict[int, list[float]]  # by rows
 class Calibration:
     """A single calibration run.
 
-    time_rows  decodes so many rows and returns the seconds
-    prepare    does everything that happens only when a size first runs; None: nothing but reading the weights
+    time_rows  decodes this many rows and returns the seconds
+    prepare    does what happens only when a size first runs; None if that is nothing but reading the weights
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class Calibration:
         sizes: Sequence[int],
         prepare: Callable[[int], object] | None = None,
         max_s: float = 2.0,
-        max_agreement_s: float = 0.5,
+        max_check_s: float = 0.5,
     ) -> None:
         self._time_rows, self._clock, self._prepare = time_rows, clock, prepare
         self._sizes = sizes
-        self._max_s, self._max_agreement_s = max_s, max_agreement_s
+        self._max_s, self._max_check_s = max_s, max_check_s
         self._seconds: Seconds = {}
         self._ends_at = 0.0
 
@@ -58,17 +58,17 @@ class Calibration:
         stored_ratio  gives the cost of a size relative to one row, as an earlier run measured it
         """
         if self._prepare is not None:
-            self._sizes = list(self._prepared(self._prepare))
-        self._time_rows(1)  # a head encodes the rows that it was shown together with the next decode
+            self._sizes = list(self._prepare_sizes(self._prepare))
+        self._time_rows(1)  # not counted: in it a head encodes the rows of the preparations
         began_at = self._clock()
-        if stored_ratio is not None and self._agrees(stored_ratio, began_at + self._max_agreement_s):
+        if stored_ratio is not None and self._check_stored(stored_ratio, began_at + self._max_check_s):
             return self._seconds
         self._ends_at = began_at + self._max_s
-        for group in self._groups():
+        for group in self._make_groups():
             self._measure(group)
         return self._seconds
 
-    def _prepared(self, prepare: Callable[[int], object]) -> Iterator[int]:
+    def _prepare_sizes(self, prepare: Callable[[int], object]) -> Iterator[int]:
         """Prepare sizes, most useful first, and yield them: the first sizes always, the others within MAX_PREPARE_S."""
         ends_at = math.inf
         for size in self._sizes:
@@ -79,16 +79,17 @@ class Calibration:
             prepare(size)
             yield size
 
-    def _agrees(self, stored_ratio: Callable[[int], float], ends_at: float) -> bool:
+    def _check_stored(self, stored_ratio: Callable[[int], float], ends_at: float) -> bool:
+        """Return whether a measured ratio agrees with the stored one."""
         self._ends_at = ends_at
-        other = next((size for size in AGREEING_SIZES if size in self._sizes), None)
+        other = next((size for size in CHECKED_SIZES if size in self._sizes), None)
         if other is None:
-            return False  # one row is all there is to measure
+            return False  # only one row can be measured
         self._measure([1, other])
         measured = statistics.median(self._seconds[other]) / statistics.median(self._seconds[1])
         return abs(math.log(measured / stored_ratio(other))) < math.log(TOLERANCE)
 
-    def _groups(self) -> Iterator[list[int]]:
+    def _make_groups(self) -> Iterator[list[int]]:
         yield [size for size in self._sizes if size in FIRST_SIZES]
         others = [size for size in self._sizes if size not in FIRST_SIZES]
         for at in range(0, len(others), GROUP):
@@ -96,36 +97,40 @@ class Calibration:
 
     def _measure(self, group: Sequence[int]) -> None:
         """Time the sizes in turn, so that a slow moment affects all. Two sizes are timed even beyond the limit."""
-        taken: Seconds = {size: [] for size in group}
+        times: Seconds = {size: [] for size in group}
         for _ in range(REPETITIONS):
             for size in group:
-                is_needed = not taken[size] and len(self._seconds) < 2 and size in group[:2]
-                if is_needed or self._clock() + self._expected(size, taken) < self._ends_at:
-                    taken[size].append(self._time_rows(size))
-        self._enter(taken)
+                is_needed = not times[size] and len(self._seconds) < 2 and size in group[:2]
+                if is_needed or self._clock() + self._estimate(size, times) < self._ends_at:
+                    times[size].append(self._time_rows(size))
+        self._store(times)
 
-    def _expected(self, size: int, taken: Seconds) -> float:
+    def _estimate(self, size: int, times: Seconds) -> float:
         """Return an upper estimate of a decode's seconds, from the next smaller timed size; 0.0 if there is none."""
-        timed = {rows: min(took) for rows, took in (*self._seconds.items(), *taken.items()) if took and rows <= size}
+        timed = {
+            rows: min(durations)
+            for rows, durations in (*self._seconds.items(), *times.items())
+            if durations and rows <= size
+        }
         return timed[max(timed)] * size / max(timed) if timed else 0.0
 
-    def _enter(self, taken: Seconds) -> None:
+    def _store(self, times: Seconds) -> None:
         """Store the times of a group, scaled so that its single rows match those of the first group."""
         before = self._seconds.get(1)
-        factor = statistics.median(before) / statistics.median(taken[1]) if before and taken[1] else 1.0
-        for size, took in taken.items():
-            if took:
-                self._seconds.setdefault(size, []).extend(seconds * factor for seconds in took)
+        factor = statistics.median(before) / statistics.median(times[1]) if before and times[1] else 1.0
+        for size, durations in times.items():
+            if durations:
+                self._seconds.setdefault(size, []).extend(seconds * factor for seconds in durations)
 
 
-def useful_sizes(max_rows: int, *, num_slots: int, most_beside: int = 0) -> list[int]:
+def list_useful_sizes(max_rows: int, *, num_slots: int, max_prompt_rows: int = 0) -> list[int]:
     """Return the numbers of rows worth measuring, most useful first.
 
-    max_rows     the most that the context has outputs for
-    most_beside  the most rows of a step that decodes several slots, most of the rows a prompt's
+    max_rows         the most that the context has outputs for
+    max_prompt_rows  the most rows of a step that decodes answers and prefills a prompt
     """
-    together = [num_slots * rows for rows in PER_SLOT]
-    wanted = dict.fromkeys([*FIRST_SIZES, *together, *OTHER_SIZES, max_rows])
-    sizes = [size for size in wanted if size <= max_rows]
-    beside = WITH_PROMPTS if num_slots > 1 else ()
-    return [*sizes, *(size for size in beside if max_rows < size <= most_beside)]
+    equal_slots = [num_slots * rows for rows in PER_SLOT]
+    candidates = dict.fromkeys([*FIRST_SIZES, *equal_slots, *OTHER_SIZES, max_rows])
+    sizes = [size for size in candidates if size <= max_rows]
+    with_prompts = WITH_PROMPTS if num_slots > 1 else ()
+    return [*sizes, *(size for size in with_prompts if max_rows < size <= max_prompt_rows)]

@@ -1,4 +1,4 @@
-"""The draft loop: ask the drafters for children of each root until the step's choice needs no more drafts."""
+"""The draft loop: ask the drafters for tokens after each root until the step's policy needs no more."""
 
 from __future__ import annotations
 
@@ -25,43 +25,44 @@ class Drafted:
 
 
 def grow(
-    sequences: Several[Sequence], drafters: Several[Drafter], choice: StepPolicy, is_end: Callable[[int], bool]
+    sequences: Several[Sequence], drafters: Several[Drafter], policy: StepPolicy, is_end: Callable[[int], bool]
 ) -> Drafted:
     """Draft for all sequences: each drafter in turn, cheapest first, several levels and slots per call.
 
-    A call asks for as many levels as the choice wants in any case, and for more while the drafter is confident enough.
-    `is_end` tells end-of-generation tokens: nothing is drafted behind them unless the request ignores them.
+    A call asks for as many levels as the policy wants in any case, and for more while the drafter is confident enough.
+
+    is_end  recognizes end-of-generation tokens; nothing is drafted after one unless the request ignores them
     """
-    goes_on = {s.slot for s in sequences if s.request.goes_on_behind_end}
-    roots = {s.slot: root_of(s) for s in sequences}
+    ignores_end = {s.slot for s in sequences if s.request.goes_on_behind_end}
+    roots = {s.slot: make_root(s) for s in sequences}
     calls: list[DraftCall] = []
     for drafter in drafters:
-        name, frontier = drafter.name, dict(roots)
-        while slots := choice.select_slots(name):
+        name, is_block, frontier = drafter.traits.name, drafter.traits.block_size > 1, dict(roots)
+        while slots := policy.select_slots(name):
             nodes = [frontier[slot] for slot in slots]
-            depth, further = choice.select_levels(name, slots)
+            depth, extra_levels = policy.select_levels(name, slots)
             started_at = time.perf_counter()
-            proposed = drafter.draft(nodes, depth, further)
-            levels = max([len(more.tokens) for more in proposed])
+            continuations = drafter.draft(nodes, depth, extra_levels)
+            levels = max([len(each.tokens) for each in continuations])
             calls.append(DraftCall(name, len(nodes), time.perf_counter() - started_at, max(levels, 1)))
-            for node, more in zip(nodes, proposed, strict=True):
-                slot, tokens = node.slot, more.tokens
-                ends = [] if slot in goes_on else [n for n, token in enumerate(tokens, start=1) if is_end(token)]
+            for node, continuation in zip(nodes, continuations, strict=True):
+                slot, tokens = node.slot, continuation.tokens
+                ends = [] if slot in ignores_end else [n for n, token in enumerate(tokens, start=1) if is_end(token)]
                 if ends:
                     tokens = tokens[: ends[0]]
-                choice.add(slot, name, tokens, more.confidences, more.siblings)
-                if ends or not tokens or drafter.block_size > 1:
-                    choice.end(slot, name)
+                policy.add(slot, name, tokens, continuation.confidences, continuation.siblings)
+                if ends or not tokens or is_block:
+                    policy.end(slot, name)
                 else:
-                    frontier[slot] = behind(node, tokens)
-    return Drafted(choice.select_drafts(), calls)
+                    frontier[slot] = advance(node, tokens)
+    return Drafted(policy.select_drafts(), calls)
 
 
-def behind(node: Node, tokens: Several[int]) -> Node:
-    """Return the node of the last of the tokens drafted behind `node`."""
+def advance(node: Node, tokens: Several[int]) -> Node:
+    """Return the node of the last of the tokens drafted after `node`."""
     place = node.place + len(tokens)
     return Node(node.slot, place, tokens[-1], node.position + len(tokens))
 
 
-def root_of(sequence: Sequence) -> Node:
+def make_root(sequence: Sequence) -> Node:
     return Node(sequence.slot, ROOT, sequence.tokens[-1], len(sequence.tokens) - 1)

@@ -1,7 +1,7 @@
 """The engine of an embedding model or a reranker: batches the texts of all requests into passes, in fair turns.
 
-Implements process.EngineLoop. Knows an Embedder and a vocabulary, not llama.cpp. Vectors are normalised, scores are
-converted to probabilities; a request's results are emitted together, in input order, when the last one is done.
+Implements worker.process.EngineLoop over an Embedder and a vocabulary. Vectors are normalized, scores are converted to
+probabilities; a request's results are emitted together, in input order, when the last one is done.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Ranking, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.engine.input_queue import INLINE, INPUT_WAIT_S, InputQueue
-from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, embed_lane
-from eaglelocal.engine.running_answer import never_started
+from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, choose_embed_lane
+from eaglelocal.engine.running_answer import make_never_started
 from eaglelocal.engine.step_timing import peak_rss_bytes
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 from eaglelocal.text.templates.rerank_pairs import Pairs, truncate_pair
@@ -50,14 +50,14 @@ class Embedder(Protocol):
 
 
 @dataclass(slots=True)
-class _Running:
+class RunningEmbedding:
     """A request and the vectors computed so far."""
 
     id: str
     texts: list[list[int]]
     submitted_at: float
     ranking: Ranking | None
-    taken: int = 0  # texts that went into a pass
+    num_taken: int = 0  # texts that went into a pass
     vectors: list[Floats] = field(default_factory=list)
 
     @property
@@ -66,14 +66,14 @@ class _Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Making:
+class EmbeddingOutput:
     """The kind of output: vectors, or with `pairs` scores, which the model may already give as probabilities."""
 
     pairs: Pairs | None = None
     gives_probabilities: bool = False
 
 
-EMBEDS = Making()
+VECTORS = EmbeddingOutput()
 
 
 class EmbeddingEngine:
@@ -86,7 +86,7 @@ class EmbeddingEngine:
         info: EngineInfo,
         close: Callable[[], None],
         *,
-        making: Making = EMBEDS,
+        output: EmbeddingOutput = VECTORS,
         lanes: Sequence[Executor] = INLINE,
     ) -> None:
         """Take ownership of the model.
@@ -96,10 +96,10 @@ class EmbeddingEngine:
         """
         self.info = info
         self._embedder, self._vocabulary, self._close = embedder, vocabulary, close
-        self._pairs, self._gives_probabilities = making.pairs, making.gives_probabilities
-        self._inputs = InputQueue(self._read, lanes, lane_of=embed_lane)
-        self._running: dict[str, _Running] = {}
-        self._turns: deque[_Running] = deque()  # with texts that wait for a pass
+        self._pairs, self._gives_probabilities = output.pairs, output.gives_probabilities
+        self._inputs = InputQueue(self._read, lanes, lane_of=choose_embed_lane)
+        self._running: dict[str, RunningEmbedding] = {}
+        self._turns: deque[RunningEmbedding] = deque()  # with texts that wait for a pass
         self._outbox: list[RequestEvent] = []
         self._num_steps = self._num_tokens = 0
         self._step_s = 0.0
@@ -123,31 +123,31 @@ class EmbeddingEngine:
         """Return the tokens of each text. Raises RequestError. Runs on any lane."""
         if not request.inputs:
             raise RequestError("there is no input", parameter="input")
-        return [self._tokens(each, request.ranking) for each in request.inputs]
+        return [self._tokenize(each, request.ranking) for each in request.inputs]
 
     def _receive(self) -> None:
         """Take over requests that have been tokenized. With nothing else to do, wait up to INPUT_WAIT_S for one."""
         if len(self._inputs) and not (self._running or self._outbox):
             self._inputs.wait(INPUT_WAIT_S)
         for prepared in self._inputs.take():
-            asked = prepared.asked
-            if prepared.made is None:
+            request = prepared.request
+            if prepared.result is None:
                 assert prepared.error is not None
-                self._outbox.append(Failed(asked.id, prepared.error))
+                self._outbox.append(Failed(request.id, prepared.error))
                 continue
-            running = _Running(asked.id, prepared.made, prepared.submitted_at_s, asked.ranking)
-            self._running[asked.id] = running
+            running = RunningEmbedding(request.id, prepared.result, prepared.submitted_at_s, request.ranking)
+            self._running[request.id] = running
             self._turns.append(running)
-            self._outbox.append(Started(asked.id, running.prompt_tokens, cached_tokens=0))
+            self._outbox.append(Started(request.id, running.prompt_tokens, cached_tokens=0))
 
     def cancel(self, request_id: str) -> None:
         if self._inputs.withdraw(request_id):
-            self._outbox.append(never_started(request_id))
+            self._outbox.append(make_never_started(request_id))
         running = self._running.pop(request_id, None)
         if running is not None:
             if running in self._turns:
                 self._turns.remove(running)
-            self._outbox.append(self._finished(running, "cancelled"))
+            self._outbox.append(self._make_finished(running, "cancelled"))
 
     def set_spec(self, spec: Spec) -> None:
         """Do nothing: embedding models have no drafts."""
@@ -182,19 +182,19 @@ class EmbeddingEngine:
         self._inputs.close()
         self._close()
 
-    def _tokens(self, given: str | tuple[int, ...], ranking: Ranking | None) -> list[int]:
-        if ranking is not None and self._pairs is not None and isinstance(given, str):
-            return truncate_pair(self._pairs, ranking, given, self._embedder.n_batch)
-        if isinstance(given, str):
-            self._check_length(len(given))
-            tokens = self._vocabulary.tokenize(given, add_special=True, parse_special=False)
+    def _tokenize(self, text: str | tuple[int, ...], ranking: Ranking | None) -> list[int]:
+        if ranking is not None and self._pairs is not None and isinstance(text, str):
+            return truncate_pair(self._pairs, ranking, text, self._embedder.n_batch)
+        if isinstance(text, str):
+            self._check_length(len(text))
+            tokens = self._vocabulary.tokenize(text, add_special=True, parse_special=False)
         else:
-            tokens = list(given)
+            tokens = list(text)
         limit, n_vocab = self._embedder.n_batch, self._vocabulary.n_tokens
         if not tokens:
             raise RequestError("an input is empty", parameter="input")
         if len(tokens) > limit:
-            raise too_long(str(len(tokens)), limit)
+            raise make_too_long(str(len(tokens)), limit)
         for token in tokens:
             if not 0 <= token < n_vocab:
                 raise RequestError(f"token {token} is not in the vocabulary of {n_vocab}", parameter="input")
@@ -207,26 +207,26 @@ class EmbeddingEngine:
             return
         max_bytes = self._vocabulary.max_token_bytes
         if max_bytes is not None and num_chars > limit * max_bytes:
-            raise too_long(f"more than {num_chars // max_bytes}", limit)
+            raise make_too_long(f"more than {num_chars // max_bytes}", limit)
 
-    def _next_pass(self) -> list[tuple[_Running, list[int]]]:
+    def _next_pass(self) -> list[tuple[RunningEmbedding, list[int]]]:
         """Choose the texts of the next pass, one per request in turn: a long list does not delay a short one."""
-        chosen: list[tuple[_Running, list[int]]] = []
-        room = self._embedder.n_batch
+        chosen: list[tuple[RunningEmbedding, list[int]]] = []
+        num_free = self._embedder.n_batch
         while self._turns and len(chosen) < self._embedder.num_texts:
             running = self._turns[0]
-            text = running.texts[running.taken]
-            if len(text) > room:
+            text = running.texts[running.num_taken]
+            if len(text) > num_free:
                 break
-            room -= len(text)
+            num_free -= len(text)
             chosen.append((running, text))
-            running.taken += 1
+            running.num_taken += 1
             self._turns.popleft()
-            if running.taken < len(running.texts):
+            if running.num_taken < len(running.texts):
                 self._turns.append(running)
         return chosen
 
-    def _run(self, chosen: list[tuple[_Running, list[int]]]) -> None:
+    def _run(self, chosen: list[tuple[RunningEmbedding, list[int]]]) -> None:
         vectors = self._embedder.embed([text for _, text in chosen])
         self._num_tokens += sum(len(text) for _, text in chosen)
         for (running, _), vector in zip(chosen, vectors, strict=True):
@@ -234,39 +234,39 @@ class EmbeddingEngine:
         for running in {running.id: running for running, _ in chosen}.values():
             if len(running.vectors) == len(running.texts):
                 del self._running[running.id]
-                self._outbox += self._told(running)
+                self._outbox += self._make_results(running)
 
-    def _told(self, running: _Running) -> list[RequestEvent]:
+    def _make_results(self, running: RunningEmbedding) -> list[RequestEvent]:
         try:
             vectors = np.stack(running.vectors)
-            vectors = normalised(vectors) if running.ranking is None else self._scores(vectors, running.ranking)
+            vectors = normalize(vectors) if running.ranking is None else self._read_scores(vectors, running.ranking)
         except EagleLocalError as error:
             return [Failed(running.id, error)]
-        made = Embeddings(running.id, vectors.tobytes(), vectors.shape[1], running.prompt_tokens)
-        return [made, self._finished(running, "stop")]
+        embeddings = Embeddings(running.id, vectors.tobytes(), vectors.shape[1], running.prompt_tokens)
+        return [embeddings, self._make_finished(running, "stop")]
 
-    def _scores(self, classes: Floats, ranking: Ranking) -> Floats:
+    def _read_scores(self, classes: Floats, ranking: Ranking) -> Floats:
         """Return scores [documents, 1] from the model's class logits. Raises EngineError if one is not finite."""
         scores = classes[:, :1]
         if not np.isfinite(scores).all():
-            raise EngineError("the model gave a score that is no number", hint="its file may be damaged")
+            raise EngineError("the model returned a score that is not a number", hint="its file may be damaged")
         if ranking.is_raw or self._gives_probabilities:
             return scores
         return np.asarray(0.5 * (1.0 + np.tanh(0.5 * scores)), np.float32)  # the logistic function, without overflow
 
-    def _finished(self, running: _Running, reason: str) -> Finished:
+    def _make_finished(self, running: RunningEmbedding, reason: str) -> Finished:
         seconds = time.perf_counter() - running.submitted_at
         return Finished(running.id, reason, "", running.prompt_tokens, 0, Timings(prefill_s=seconds), NO_DRAFTS)
 
 
-def too_long(num_tokens: str, limit: int) -> RequestError:
+def make_too_long(num_tokens: str, limit: int) -> RequestError:
     what = f"an input of {num_tokens} tokens exceeds the context of {limit}"
     return RequestError(what, hint="a larger --ctx", parameter="input", code="context_length_exceeded")
 
 
-def normalised(vectors: Floats) -> Floats:
+def normalize(vectors: Floats) -> Floats:
     """Return the vectors [rows, n_embd] scaled to length 1. Raises EngineError if one is zero or not finite."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     if not np.isfinite(lengths).all() or not (lengths > 0).all():
-        raise EngineError("the model gave a vector without a direction", hint="its file may be damaged")
+        raise EngineError("the model returned a vector that is zero or not finite", hint="its file may be damaged")
     return np.asarray(vectors / lengths, np.float32)

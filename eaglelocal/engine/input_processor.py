@@ -15,8 +15,14 @@ from eaglelocal.core.request import ChatRequest, Image, Mixed, Request
 from eaglelocal.core.sampling import SamplingParams, fill_recommended
 from eaglelocal.core.tools import Split, ToolUse
 from eaglelocal.engine.answer_constraint import AnswerConstraint, ConstraintSpec
-from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, PromptCache, num_raw_chars
-from eaglelocal.engine.prompt_tokens import PromptTokens, infill_prompt, mixed_tokens, placed, starts_with_bos
+from eaglelocal.engine.input_size import SURE_TOKEN_BYTES, PromptCache, count_raw_chars
+from eaglelocal.engine.prompt_tokens import (
+    PromptTokens,
+    make_infill_prompt,
+    place_images,
+    starts_with_bos,
+    tokenize_mixed,
+)
 from eaglelocal.errors import NOT_SUPPORTED, RequestError
 from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.templates.chat_template import ChatTemplate, chat_template
@@ -34,14 +40,14 @@ class NoConstraints:
     """The core.ports.Constraints of an engine that cannot constrain answers."""
 
     def check(self, constraint: Constraint) -> None:
-        raise RequestError("this engine cannot bind answers to a format")
+        raise RequestError("this engine cannot constrain answers to a format")
 
     def hold(self, constraint: Constraint) -> object:
         raise AssertionError("nothing passes `check`")
 
 
 class InputProcessor:
-    """The input processor: converts ChatRequests to Requests."""
+    """Converts ChatRequests to Requests."""
 
     def __init__(
         self,
@@ -56,171 +62,174 @@ class InputProcessor:
     ) -> None:
         """Take ownership of the template, by default the vocabulary's.
 
-        sampling  values that the model's makers recommend
+        trained_ctx  positions that the model was trained for; 0: unknown
+        sampling     values that the model's makers recommend
         """
         self.template = chat_template(vocabulary) if template is None else template
-        self._vocabulary, self._n_ctx, self._sampling = vocabulary, n_ctx, sampling or {}
+        self.vocabulary, self._n_ctx, self._sampling = vocabulary, n_ctx, sampling or {}
         self._image_reader = image_reader
         self._can_grow = not 0 < trained_ctx <= n_ctx
-        self._prompts = PromptCache(self.prompt)
+        self._prompts = PromptCache(self.make_prompt)
         self._constraints = NoConstraints() if constraints is None else constraints
-        self._binding = AnswerConstraint(self._constraints)
-        self._spellings = Spellings(vocabulary.control_texts)  # walks the whole vocabulary: done before any request
+        self._answer_constraint = AnswerConstraint(self._constraints)
+        self._spellings = Spellings(vocabulary.control_texts)  # walks the vocabulary, so do it before any request
 
     def close(self) -> None:
         self.template.close()
 
-    def stops(self, asked: ChatRequest) -> tuple[str, ...]:
+    def list_stops(self, request: ChatRequest) -> tuple[str, ...]:
         """Return the request's stop strings, and those of a fallback template, whose answers have no end token."""
-        return (*asked.params.stop, *(self.template.stops if asked.messages else ()))
+        return (*request.params.stop, *(self.template.stops if request.messages else ()))
 
-    def read_asked(self, asked: ChatRequest) -> ReadRequest:
+    def process(self, request: ChatRequest) -> ReadRequest:
         """Return the prompt, and the Request unless only the prompt's tokens are counted. Raises RequestError.
 
         Safe from any thread.
         """
-        prompt = self._prompts.prompt(asked)
-        return prompt, None if asked.is_counted else self.read(asked, prompt)
+        prompt = self._prompts.get(request)
+        return prompt, None if request.is_counted else self.read(request, prompt)
 
-    def read(self, asked: ChatRequest, prompt: PromptTokens | None = None) -> Request:
+    def read(self, request: ChatRequest, prompt: PromptTokens | None = None) -> Request:
         """Return the Request, with `prompt` if it was made already. Raises RequestError if it cannot be served."""
-        prompt = self.prompt(asked) if prompt is None else prompt
+        prompt = self.make_prompt(request) if prompt is None else prompt
         if not prompt.tokens:
-            raise RequestError("the prompt is empty", parameter="messages" if asked.messages else "prompt")
-        self._check_room(prompt.num_rows, is_chat=bool(asked.messages))
-        self._checked(tuple(token for token, _ in asked.params.logit_bias))
-        split = self._split(asked, prompt) if asked.messages else None
-        constraint = self._constraint(asked, split)
+            raise RequestError("the prompt is empty", parameter="messages" if request.messages else "prompt")
+        self._check_fits(prompt.num_rows, is_chat=bool(request.messages))
+        self._check_tokens(tuple(token for token, _ in request.params.logit_bias))
+        split = self._make_split(request, prompt) if request.messages else None
+        constraint = self._make_constraint(request, split)
         return Request(
-            id=asked.id,
+            id=request.id,
             prompt=prompt.tokens,
             images=prompt.images,
-            params=self._params(asked, prompt.num_rows),
-            spec=asked.spec,
-            owner=asked.owner,
+            params=self._make_params(request, prompt.num_rows),
+            spec=request.spec,
+            owner=request.owner,
             constraint=constraint,
             compiled=None if constraint is None else self._constraints.hold(constraint),
-            split=split if asked.is_split and split and list_markers(split) else None,
-            reuses_cache=asked.reuses_cache,
-            line_limit_s=asked.line_limit_s,
+            split=split if request.is_split and split and list_markers(split) else None,
+            reuses_cache=request.reuses_cache,
+            line_limit_s=request.line_limit_s,
         )
 
-    def _params(self, asked: ChatRequest, num_prompt: int) -> SamplingParams:
+    def _make_params(self, request: ChatRequest, num_prompt: int) -> SamplingParams:
         """Return the sampling parameters, with recommended values filled in and token counts limited to the context."""
-        params = fill_recommended(asked.params, self._sampling)
+        params = fill_recommended(request.params, self._sampling)
         max_tokens = None if params.max_tokens is None else min(params.max_tokens, self._n_ctx - num_prompt)
-        looked_at = min(params.repeat_last_n, self._n_ctx)
-        return dataclasses.replace(params, stop=self.stops(asked), max_tokens=max_tokens, repeat_last_n=looked_at)
+        repeat_last_n = min(params.repeat_last_n, self._n_ctx)
+        return dataclasses.replace(
+            params, stop=self.list_stops(request), max_tokens=max_tokens, repeat_last_n=repeat_last_n
+        )
 
     # ---- the prompt
-    def prompt(self, asked: ChatRequest) -> PromptTokens:
+    def make_prompt(self, request: ChatRequest) -> PromptTokens:
         """Make the prompt, without checking that it fits the context. Raises RequestError."""
-        if asked.messages:
-            return self._chat_prompt(asked)
-        if asked.tools:
+        if request.messages:
+            return self._make_chat_prompt(request)
+        if request.tools:
             raise RequestError("tools need messages, not a raw prompt", parameter="tools")
-        if not asked.is_counted:
-            self._check_length(num_raw_chars(asked), is_chat=False)
-        if asked.infill is not None:
-            return PromptTokens(self._checked(infill_prompt(asked.infill, self._vocabulary, self._n_ctx)))
-        if asked.mixed is not None:
-            return PromptTokens(self._checked(mixed_tokens(asked.mixed, self._vocabulary)))
-        if asked.suffix:
-            return PromptTokens(self._fill_prompt(asked))
-        if asked.text is not None:  # raw prompts may spell control tokens
-            return PromptTokens(mixed_tokens(Mixed((asked.text,)), self._vocabulary))
-        return PromptTokens(self._checked(asked.tokens))
+        if not request.is_counted:
+            self._check_length(count_raw_chars(request), is_chat=False)
+        if request.infill is not None:
+            return PromptTokens(self._check_tokens(make_infill_prompt(request.infill, self.vocabulary, self._n_ctx)))
+        if request.mixed is not None:
+            return PromptTokens(self._check_tokens(tokenize_mixed(request.mixed, self.vocabulary)))
+        if request.suffix:
+            return PromptTokens(self._make_fill_prompt(request))
+        if request.text is not None:  # raw prompts may spell control tokens
+            return PromptTokens(tokenize_mixed(Mixed((request.text,)), self.vocabulary))
+        return PromptTokens(self._check_tokens(request.tokens))
 
-    def _fill_prompt(self, asked: ChatRequest) -> tuple[int, ...]:
+    def _make_fill_prompt(self, request: ChatRequest) -> tuple[int, ...]:
         """Return a fill-in-the-middle prompt. Control tokens in the texts around the gap are plain text."""
-        marks = self._vocabulary.fill_tokens
+        marks = self.vocabulary.fill_tokens
         if marks is None:
             what = "this model has no tokens for a suffix: it cannot fill in the middle"
             raise RequestError(what, parameter="suffix", code="unsupported_parameter")
-        begin = self._vocabulary.tokenize("", add_special=True, parse_special=False)
-        before = self._checked(asked.tokens) if asked.text is None else self._plain_tokens(asked.text)
-        return (*begin, marks.prefix, *before, marks.suffix, *self._plain_tokens(asked.suffix), marks.middle)
+        bos = self.vocabulary.tokenize("", add_special=True, parse_special=False)
+        before = self._check_tokens(request.tokens) if request.text is None else self._tokenize_plain(request.text)
+        return (*bos, marks.prefix, *before, marks.suffix, *self._tokenize_plain(request.suffix), marks.middle)
 
-    def _plain_tokens(self, text: str) -> list[int]:
-        return self._vocabulary.tokenize(text, add_special=False, parse_special=False)
+    def _tokenize_plain(self, text: str) -> list[int]:
+        return self.vocabulary.tokenize(text, add_special=False, parse_special=False)
 
-    def _checked(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    def _check_tokens(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         for token in tokens:
-            if not 0 <= token < self._vocabulary.n_tokens:
-                raise RequestError(f"token {token} is not in the vocabulary of {self._vocabulary.n_tokens}")
+            if not 0 <= token < self.vocabulary.n_tokens:
+                raise RequestError(f"token {token} is not in the vocabulary of {self.vocabulary.n_tokens}")
         return tokens
 
-    def _chat_prompt(self, asked: ChatRequest) -> PromptTokens:
+    def _make_chat_prompt(self, request: ChatRequest) -> PromptTokens:
         """Render the messages and tokenize them.
 
         Only the template may write control tokens: those that a message spells become plain text.
         """
-        literals, beginning = HiddenSpellings(self._spellings), self._beginning(asked)
+        literals, beginning = HiddenSpellings(self._spellings), self._find_beginning(request)
         text = self.template.render(
             beginning.messages,
-            tools=() if asked.tool_choice.use is ToolUse.NONE else asked.tools,
-            values=values_of(asked.template_values),
+            tools=() if request.tool_choice.use is ToolUse.NONE else request.tools,
+            values=read_values(request.template_values),
             literals=literals,
             continues=beginning.is_said,
         )
         if beginning.thought:
             text = reopen_thought(self.template.family, text) + literals.hide(beginning.thought)
         in_thought = bool(beginning.thought) or (not beginning.is_said and self.template.family.has_begun(text))
-        if not asked.is_counted:
+        if not request.is_counted:
             self._check_length(len(text), is_chat=True)
-        prompt = self._read(list(literals.pieces(text)))
-        rendered = rendered_text(literals.pieces(text)) if asked.tells_prompt else ""
+        prompt = self._tokenize(list(literals.pieces(text)))
+        rendered = join_text(literals.pieces(text)) if request.tells_prompt else ""
         return dataclasses.replace(prompt, in_thought=in_thought, in_said=beginning.is_said, rendered=rendered)
 
-    def _beginning(self, asked: ChatRequest) -> Beginning:
+    def _find_beginning(self, request: ChatRequest) -> Beginning:
         """Return the messages, and the answer's beginning if the last message is to be continued.
 
         A constrained answer always starts new: its constraint holds for the whole of it.
         """
-        last = asked.messages[-1]
-        is_bound = asked.constraint is not None or asked.tool_choice.use is ToolUse.REQUIRED
-        if not asked.continues_last or is_bound or last.role != "assistant" or last.tool_calls:
-            return Beginning(asked.messages)
-        return read_beginning(asked.messages, self.template.family)
+        last = request.messages[-1]
+        is_bound = request.constraint is not None or request.tool_choice.use is ToolUse.REQUIRED
+        if not request.continues_last or is_bound or last.role != "assistant" or last.tool_calls:
+            return Beginning(request.messages)
+        return read_beginning(request.messages, self.template.family)
 
-    def _read(self, pieces: Sequence[Span | Image]) -> PromptTokens:
-        add_special = not starts_with_bos(first_text(pieces), self._vocabulary)
+    def _tokenize(self, pieces: Sequence[Span | Image]) -> PromptTokens:
+        add_special = not starts_with_bos(first_text(pieces), self.vocabulary)
         if any(isinstance(piece, Image) for piece in pieces):
-            return self._read_images(pieces, add_special=add_special)
+            return self._tokenize_with_images(pieces, add_special=add_special)
         tokens: list[int] = []
         for piece in pieces:
             assert not isinstance(piece, Image)
             text, is_literal = piece
-            tokens += self._vocabulary.tokenize(
+            tokens += self.vocabulary.tokenize(
                 text, add_special=not tokens and add_special, parse_special=not is_literal
             )
         return PromptTokens(tuple(tokens))
 
-    def _read_images(self, pieces: Sequence[Span | Image], *, add_special: bool) -> PromptTokens:
+    def _tokenize_with_images(self, pieces: Sequence[Span | Image], *, add_special: bool) -> PromptTokens:
         if self._image_reader is None:
-            what = "this model reads no images: no projector is loaded for it"
-            hint = "--mmproj FILE, where there is one for this model"
+            what = "this model reads no images: no projector is loaded"
+            hint = "--mmproj FILE, with a projector for this model"
             raise RequestError(what, hint=hint, parameter="messages", code=NOT_SUPPORTED)
         parts = [piece.data if isinstance(piece, Image) else TextPart(piece[0], not piece[1]) for piece in pieces]
-        prompt = placed(self._image_reader.tokenize(parts, add_special=add_special))
+        prompt = place_images(self._image_reader.tokenize(parts, add_special=add_special))
         if prompt.images and prompt.images[-1].end == len(prompt.tokens):
-            raise RequestError("the prompt ends with an image: nothing can be answered to that", parameter="messages")
+            raise RequestError("the prompt ends with an image, and text must follow it", parameter="messages")
         return prompt
 
     def _check_length(self, num_chars: int, *, is_chat: bool) -> None:
-        """Refuse a text that cannot fit, before it is tokenized: that takes seconds for millions of characters."""
+        """Refuse a text that cannot fit before tokenizing it, which takes seconds for millions of characters."""
         if num_chars < self._n_ctx * SURE_TOKEN_BYTES:
             return
-        max_bytes = self._vocabulary.max_token_bytes  # walks the vocabulary, once
+        max_bytes = self.vocabulary.max_token_bytes  # walks the vocabulary, once
         if max_bytes is not None and num_chars >= self._n_ctx * max_bytes:
-            raise self._no_room(f"more than {num_chars // max_bytes}", is_chat=is_chat)
+            raise self._make_too_long(f"more than {num_chars // max_bytes}", is_chat=is_chat)
 
-    def _check_room(self, num_prompt: int, *, is_chat: bool) -> None:
+    def _check_fits(self, num_prompt: int, *, is_chat: bool) -> None:
         if num_prompt >= self._n_ctx:
-            raise self._no_room(str(num_prompt), is_chat=is_chat)
+            raise self._make_too_long(str(num_prompt), is_chat=is_chat)
 
-    def _no_room(self, num_prompt: str, *, is_chat: bool) -> RequestError:
-        return RequestError(  # clients recognise the first words and shorten the prompt
+    def _make_too_long(self, num_prompt: str, *, is_chat: bool) -> RequestError:
+        return RequestError(  # clients recognize the first words and shorten the prompt
             f"this model's maximum context length is {self._n_ctx} tokens, and the prompt has {num_prompt}: "
             "no room is left for an answer",
             hint="a larger --ctx" if self._can_grow else "a shorter prompt: the model was trained for no more",
@@ -229,49 +238,49 @@ class InputProcessor:
         )
 
     # ---- the answer
-    def _split(self, asked: ChatRequest, prompt: PromptTokens) -> Split:
+    def _make_split(self, request: ChatRequest, prompt: PromptTokens) -> Split:
         family = self.template.family
         split = dataclasses.replace(
             family.split(),
             in_thought=prompt.in_thought,
             in_said=prompt.in_said,
-            tools=callable_tools(asked.tools, asked.tool_choice),
-            parallel=asked.tool_choice.parallel,
+            tools=callable_tools(request.tools, request.tool_choice),
+            parallel=request.tool_choice.parallel,
         )
-        tokens = self._marker_tokens(split)
-        marks = tuple((token, name) for name, token in tokens.items() if not self._vocabulary.piece(token))
+        tokens = self._find_marker_tokens(split)
+        marks = tuple((token, name) for name, token in tokens.items() if not self.vocabulary.piece(token))
         return dataclasses.replace(split, marks=marks)
 
-    def _marker_tokens(self, split: Split) -> dict[str, int]:
+    def _find_marker_tokens(self, split: Split) -> dict[str, int]:
         """Return the tokens of those markers that are a single token."""
-        found = {
-            name: self._vocabulary.tokenize(name, add_special=False, parse_special=True) for name in list_markers(split)
+        tokens_by_name = {
+            name: self.vocabulary.tokenize(name, add_special=False, parse_special=True) for name in list_markers(split)
         }
-        return {name: tokens[0] for name, tokens in found.items() if len(tokens) == 1}
+        return {name: tokens[0] for name, tokens in tokens_by_name.items() if len(tokens) == 1}
 
-    def _constraint(self, asked: ChatRequest, split: Split | None) -> Constraint | None:
-        """Return the constraint of the answer, compiled once to see that it is usable."""
+    def _make_constraint(self, request: ChatRequest, split: Split | None) -> Constraint | None:
+        """Return the answer's constraint, which has been compiled once to check it."""
         if split is None:
-            return self._binding.of_text(asked.constraint)
-        wish = ConstraintSpec(
+            return self._answer_constraint.fit_text(request.constraint)
+        spec = ConstraintSpec(
             split=split,
-            choice=asked.tool_choice,
-            wanted=asked.constraint,
-            tokens=self._marker_tokens(split),
-            is_split=asked.is_split,
+            choice=request.tool_choice,
+            constraint=request.constraint,
+            tokens=self._find_marker_tokens(split),
+            is_split=request.is_split,
         )
-        return self._binding.of_split(wish)
+        return self._answer_constraint.fit_split(spec)
 
 
 def first_text(pieces: Sequence[Span | Image]) -> str:
     return pieces[0][0] if pieces and not isinstance(pieces[0], Image) else ""
 
 
-def rendered_text(pieces: Iterable[Span | Image]) -> str:
+def join_text(pieces: Iterable[Span | Image]) -> str:
     return "".join(IMAGE_TEXT if isinstance(piece, Image) else piece[0] for piece in pieces)
 
 
-def values_of(pairs: tuple[tuple[str, str], ...]) -> dict[str, object]:
+def read_values(pairs: tuple[tuple[str, str], ...]) -> dict[str, object]:
     """Return the template variables, parsed from JSON. Raises RequestError."""
     try:
         return {name: read_json(value) for name, value in pairs}

@@ -1,7 +1,7 @@
-"""Reads requests on executors beside the step loop, so that no answer waits for another request's prompt.
+"""Reads requests on executors outside the step loop, so that no answer waits for another request's prompt.
 
 Rendering, tokenizing and compiling constraints take from a millisecond to seconds. Lanes are executors of one thread
-each and keep the order of arrival; input_size.py picks a request's lane. Does not know templates or vocabularies.
+each and keep the order of arrival; input_size.py chooses a request's lane. Does not know templates or vocabularies.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from eaglelocal.core.request import AnyRequest
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.worker.unexpected_error import as_engine_error
 
-INPUT_WAIT_S = 0.05  # a step without other work waits so long for a request; commands are handled between steps
+INPUT_WAIT_S = 0.05  # a step without other work waits this long for a request; commands are handled between steps
 STACK_BYTES = 32 * 1024 * 1024  # of address space; the grammar compiler recurses
 NICENESS = 10  # of low lanes: decoding has priority
-# Each native call of a step gives up the GIL and waits so long to get it back; Python's default is 5 ms.
+# Each native call of a step releases the GIL, and waits this long to get it back; Python's default is 5 ms.
 SWITCH_INTERVAL_S = 0.0005
 
-Asked = TypeVar("Asked", bound=AnyRequest)
-Made = TypeVar("Made")
+RequestT = TypeVar("RequestT", bound=AnyRequest)
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared(Generic[Asked, Made]):
-    """A request that has been read: the result, or the error that came instead."""
+class Prepared(Generic[RequestT, ResultT]):
+    """A request that has been read: its result or its error."""
 
-    asked: Asked
+    request: RequestT
     submitted_at_s: float
     read_s: float
-    made: Made | None = None
+    result: ResultT | None = None
     error: EagleLocalError | None = None
 
 
@@ -79,7 +79,7 @@ def _lower_priority() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
 
 
-class InputQueue(Generic[Asked, Made]):
+class InputQueue(Generic[RequestT, ResultT]):
     """A queue of requests that are read on lanes. Belongs to the engine's thread; only `wait` and `close` block.
 
     read       converts a request for the engine; raises EagleLocalError if it cannot be served
@@ -88,15 +88,15 @@ class InputQueue(Generic[Asked, Made]):
 
     def __init__(
         self,
-        read: Callable[[Asked], Made],
+        read: Callable[[RequestT], ResultT],
         lanes: Sequence[Executor] = INLINE,
         *,
-        lane_of: Callable[[Asked, int], int],
+        lane_of: Callable[[RequestT, int], int],
     ) -> None:
         self._read, self._lanes, self._lane_of = read, lanes, lane_of
-        self._pending: dict[str, Future[Prepared[Asked, Made]]] = {}
-        self._done: deque[Future[Prepared[Asked, Made]]] = deque()
-        self._news = threading.Condition()
+        self._pending: dict[str, Future[Prepared[RequestT, ResultT]]] = {}
+        self._done: deque[Future[Prepared[RequestT, ResultT]]] = deque()
+        self._has_done = threading.Condition()
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -104,10 +104,10 @@ class InputQueue(Generic[Asked, Made]):
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._pending
 
-    def submit(self, asked: Asked) -> None:
-        lane = self._lanes[self._lane_of(asked, len(self._lanes))]
-        reading = lane.submit(self._prepare, asked, time.perf_counter())
-        self._pending[asked.id] = reading
+    def submit(self, request: RequestT) -> None:
+        lane = self._lanes[self._lane_of(request, len(self._lanes))]
+        reading = lane.submit(self._prepare, request, time.perf_counter())
+        self._pending[request.id] = reading
         reading.add_done_callback(self._announce)
 
     def withdraw(self, request_id: str) -> bool:
@@ -119,40 +119,40 @@ class InputQueue(Generic[Asked, Made]):
 
     def wait(self, timeout_s: float) -> None:
         """Return when a request has been read, or after `timeout_s`."""
-        with self._news:
-            self._news.wait_for(lambda: bool(self._done), timeout_s)
+        with self._has_done:
+            self._has_done.wait_for(lambda: bool(self._done), timeout_s)
 
-    def take(self) -> list[Prepared[Asked, Made]]:
+    def take(self) -> list[Prepared[RequestT, ResultT]]:
         """Return the requests that have been read since the last call, in the order in which they finished."""
-        found = []
+        taken = []
         while self._done:
             reading = self._done.popleft()
             if reading.cancelled():
                 continue
             prepared = reading.result()
-            if self._pending.get(prepared.asked.id) is reading:  # else it was withdrawn
-                del self._pending[prepared.asked.id]
-                found.append(prepared)
-        return found
+            if self._pending.get(prepared.request.id) is reading:  # else it was withdrawn
+                del self._pending[prepared.request.id]
+                taken.append(prepared)
+        return taken
 
     def close(self) -> None:
         """Wait for requests being read, and end the lanes: no reader may use a model that is being freed."""
         for lane in self._lanes:
             lane.shutdown(cancel_futures=True)
 
-    def _prepare(self, asked: Asked, submitted_at_s: float) -> Prepared[Asked, Made]:
+    def _prepare(self, request: RequestT, submitted_at_s: float) -> Prepared[RequestT, ResultT]:
         began_s = time.perf_counter()
-        made, error = self._read_or_fail(asked)
+        result, error = self._try_read(request)
         read_s = time.perf_counter() - began_s
-        return Prepared(asked=asked, submitted_at_s=submitted_at_s, read_s=read_s, made=made, error=error)
+        return Prepared(request=request, submitted_at_s=submitted_at_s, read_s=read_s, result=result, error=error)
 
-    def _read_or_fail(self, asked: Asked) -> tuple[Made | None, EagleLocalError | None]:
+    def _try_read(self, request: RequestT) -> tuple[ResultT | None, EagleLocalError | None]:
         try:
-            return self._read(asked), None
+            return self._read(request), None
         except BaseException as error:  # an error in one request, even a Rust panic, must not fail the others
             return None, as_engine_error(error, "the engine failed on the request")
 
-    def _announce(self, reading: Future[Prepared[Asked, Made]]) -> None:
-        with self._news:
+    def _announce(self, reading: Future[Prepared[RequestT, ResultT]]) -> None:
+        with self._has_done:
             self._done.append(reading)
-            self._news.notify()
+            self._has_done.notify()

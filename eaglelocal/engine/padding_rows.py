@@ -23,15 +23,15 @@ class PaddingRow:
 
 
 class Padding:
-    """Finds slots with room for padding rows; `count_rows` says how many pay off."""
+    """Finds slots with free cells for padding rows."""
 
     def __init__(self, context: Context, scheduler: Scheduler, num_slots: int) -> None:
         self._context, self._scheduler, self._num_slots = context, scheduler, num_slots
 
     def rows(self, plan: StepPlan, drafts: Mapping[int, Draft], count_rows: CountRows) -> list[PaddingRow]:
-        """Return the padding rows of a step; none beside prompt rows, where they would save no pass.
+        """Return the padding rows of a step; none with prompt rows, where they would save no pass.
 
-        count_rows  Controller.choose_padding_rows
+        count_rows  how many rows of which slots pay off: Controller.choose_padding_rows
         """
         if plan.prefill or self._context.is_unified:  # one cache is one pass
             return []
@@ -42,9 +42,9 @@ class Padding:
         if sum(decoding.values()) + sum(counts.values()) > self._context.n_batch:
             return []
         first = {slot: self._scheduler.num_cached(slot) + decoding.get(slot, 0) for slot in counts}
-        if any(self._has_no_room(slot, first[slot] + count) for slot, count in counts.items()):
-            return []  # fewer rows would save no pass
+        if any(self._is_full(slot, first[slot] + count) for slot, count in counts.items()):
+            return []  # fewer padding rows would save no pass
         return [PaddingRow(slot, first[slot], count, token=0) for slot, count in counts.items()]
 
-    def _has_no_room(self, slot: int, end: int) -> bool:
+    def _is_full(self, slot: int, end: int) -> bool:
         return end > self._context.n_ctx or self._scheduler.may_hold_images(slot)

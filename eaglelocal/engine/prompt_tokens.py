@@ -10,17 +10,17 @@ from eaglelocal.core.ports import FillTokens, Vocabulary
 from eaglelocal.core.request import Infill, Mixed, Parts
 from eaglelocal.errors import NOT_SUPPORTED, RequestError
 
-CODE_TOKENS = 2048  # at most, of the code around the gap
+CODE_TOKENS = 2048  # limit of the code around the gap
 ANSWER_SHARE = 8  # an eighth of the context is left for the answer
 SNIPPET = "\n\n--- snippet ---\n\n"
-PROJECT, FILE = "myproject\n", "filename\n"  # the names are not given; llama-server writes these
+PROJECT, FILE = "myproject\n", "filename\n"  # requests have no names; llama-server writes these
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
     """The prompt's tokens and images.
 
-    in_thought, in_said  the prompt ends within a thought of the answer, or within its text
+    in_thought, in_said  the prompt ends within the answer's reasoning, or within its text
     """
 
     tokens: tuple[int, ...]
@@ -35,7 +35,7 @@ class PromptTokens:
         return len(self.tokens) + sum(image.num_hidden for image in self.images)
 
 
-def placed(pieces: Iterable[int | ImageRows]) -> PromptTokens:
+def place_images(pieces: Iterable[int | ImageRows]) -> PromptTokens:
     """Return the prompt of these tokens and images, with stand-in ids in the images' positions."""
     tokens, images = list[int](), list[PlacedImage]()
     for piece in pieces:
@@ -47,7 +47,7 @@ def placed(pieces: Iterable[int | ImageRows]) -> PromptTokens:
     return PromptTokens(tuple(tokens), tuple(images))
 
 
-def mixed_tokens(mixed: Mixed, vocabulary: Vocabulary) -> tuple[int, ...]:
+def tokenize_mixed(mixed: Mixed, vocabulary: Vocabulary) -> tuple[int, ...]:
     """Return the tokens of a list of texts and tokens."""
     tokens: list[int] = []
     for i, part in enumerate(mixed.parts):
@@ -64,57 +64,57 @@ def starts_with_bos(text: str, vocabulary: Vocabulary) -> bool:
     return bool(vocabulary.bos_text) and text.startswith(vocabulary.bos_text)
 
 
-def infill_prompt(infill: Infill, vocabulary: Vocabulary, n_ctx: int) -> tuple[int, ...]:
+def make_infill_prompt(infill: Infill, vocabulary: Vocabulary, n_ctx: int) -> tuple[int, ...]:
     """Return the infill prompt, in llama-server's order (`format_prompt_infill`; https://arxiv.org/abs/2409.12186):
 
         PROJECT myproject FILE a.py (text of a.py) .. FILE filename BOS PREFIX before begun SUFFIX behind MIDDLE
 
-    Text that has no room is left out where it is furthest from the gap. How much of the snippets is read depends on the
-    context alone: while the code around the gap grows, the prompt keeps its beginning, which a cache then holds.
+    Text that does not fit is left out where it is furthest from the gap. The share of snippets depends on the context
+    alone: while the code around the gap grows, the prompt keeps its beginning, which is then found in the cache.
 
-    Raises RequestError where the vocabulary has no tokens for it.
+    Raises RequestError if the vocabulary has no tokens for infill.
     """
     marks = vocabulary.fill_tokens
     if marks is None:
         raise RequestError("infill is not supported by this model: it has no tokens for it", code=NOT_SUPPORTED)
     num_code = min(CODE_TOKENS, n_ctx // 2)
     num_snippets = n_ctx - num_code - n_ctx // ANSWER_SHARE
-    begun = mixed_tokens(Mixed((infill.begun,), add_special=False), vocabulary)
+    begun = tokenize_mixed(Mixed((infill.begun,), add_special=False), vocabulary)
     num_before = num_code * 3 // 4
     num_behind = max(num_code - num_before - len(begun) - 4, 0)  # four: the marks, and BOS
     return (
-        *last(snippet_tokens(infill, marks, vocabulary), num_snippets),
+        *last_tokens(tokenize_snippets(infill, marks, vocabulary), num_snippets),
         *vocabulary.tokenize("", add_special=True, parse_special=False),
         marks.prefix,
-        *last(plain(infill.before, vocabulary), num_before),
+        *last_tokens(tokenize_code(infill.before, vocabulary), num_before),
         *begun,
         marks.suffix,
-        *plain(infill.behind, vocabulary)[:num_behind],
+        *tokenize_code(infill.behind, vocabulary)[:num_behind],
         marks.middle,
     )
 
 
-def snippet_tokens(infill: Infill, marks: FillTokens, vocabulary: Vocabulary) -> tuple[int, ...]:
+def tokenize_snippets(infill: Infill, marks: FillTokens, vocabulary: Vocabulary) -> tuple[int, ...]:
     """Return the tokens of the snippets from other files, separated by file tokens, or by a text if there are none."""
     tokens: list[int] = []
     if marks.project is not None:
-        tokens += [marks.project, *plain((PROJECT,), vocabulary)]
+        tokens += [marks.project, *tokenize_code((PROJECT,), vocabulary)]
     for name, text in infill.snippets:
         head = (
-            [marks.file, *plain((f"{name}\n",), vocabulary)]
+            [marks.file, *tokenize_code((f"{name}\n",), vocabulary)]
             if marks.file is not None
-            else plain((SNIPPET,), vocabulary)
+            else tokenize_code((SNIPPET,), vocabulary)
         )
-        tokens += [*head, *plain((text,), vocabulary)]
+        tokens += [*head, *tokenize_code((text,), vocabulary)]
     if marks.file is not None:
-        tokens += [marks.file, *plain((FILE,), vocabulary)]
+        tokens += [marks.file, *tokenize_code((FILE,), vocabulary)]
     return tuple(tokens)
 
 
-def plain(parts: Parts, vocabulary: Vocabulary) -> tuple[int, ...]:
+def tokenize_code(parts: Parts, vocabulary: Vocabulary) -> tuple[int, ...]:
     """Return the tokens of code, in which control tokens are plain text."""
-    return mixed_tokens(Mixed(parts, add_special=False, parse_special=False), vocabulary)
+    return tokenize_mixed(Mixed(parts, add_special=False, parse_special=False), vocabulary)
 
 
-def last(tokens: tuple[int, ...], count: int) -> tuple[int, ...]:
+def last_tokens(tokens: tuple[int, ...], count: int) -> tuple[int, ...]:
     return tokens[max(len(tokens) - count, 0) :]

@@ -1,4 +1,4 @@
-"""Builds one batch from the step's plan, drafts and padding, decodes it, and records which row belongs to whom."""
+"""Builds one batch from the step's plan, drafts and padding, decodes it, and records which slot each row belongs to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Decoded:
     outputs: Outputs
     rows: dict[int, list[int]]
     num_rows: int
-    num_filler_rows: int
+    num_padding_rows: int
     num_passes: int  # over the weights
 
     def features(self, rows: list[int]) -> Features | None:
@@ -39,11 +39,11 @@ class Runner:
     def __init__(self, context: Context, branches: SequenceIds) -> None:
         self._context, self._branches = context, branches
 
-    def run(self, plan: StepPlan, drafts: Mapping[int, Draft], fillers: Several[PaddingRow] = ()) -> Decoded:
+    def run(self, plan: StepPlan, drafts: Mapping[int, Draft], padding: Several[PaddingRow] = ()) -> Decoded:
         batch = Batch([], [], [], [])
         rows: dict[int, list[int]] = {}
-        parts: list[Sequence | Chunk | PaddingRow] = [*plan.decode, *plan.prefill, *fillers]
-        for part in sorted(parts, key=BY_SLOT):  # the sort is stable: padding stays behind its slot's rows
+        parts: list[Sequence | Chunk | PaddingRow] = [*plan.decode, *plan.prefill, *padding]
+        for part in sorted(parts, key=BY_SLOT):  # the sort is stable: padding follows its slot's rows
             match part:
                 case Sequence():
                     rows[part.slot] = self._add_draft(batch, part, drafts[part.slot])
@@ -51,11 +51,11 @@ class Runner:
                     rows[part.slot] = add_chunk(batch, part)
                 case PaddingRow():
                     add_rows(batch, part.slot, part.first, [part.token] * part.count)
-        num_fillers = sum([filler.count for filler in fillers])
-        num_passes = self._num_passes(rows_by_slot(rows, fillers))
-        decoded = Decoded(self._context.decode(batch), rows, len(batch.tokens), num_fillers, num_passes)
-        for filler in fillers:
-            self._context.remove(filler.slot, filler.first)
+        num_padding_rows = sum([part.count for part in padding])
+        num_passes = self._num_passes(count_rows(rows, padding))
+        decoded = Decoded(self._context.decode(batch), rows, len(batch.tokens), num_padding_rows, num_passes)
+        for part in padding:
+            self._context.remove(part.slot, part.first)
         return decoded
 
     def _num_passes(self, rows: Mapping[int, int]) -> int:
@@ -72,11 +72,11 @@ class Runner:
         return list(range(first, len(batch.tokens)))
 
 
-def rows_by_slot(rows: Mapping[int, list[int]], fillers: Several[PaddingRow]) -> dict[int, int]:
+def count_rows(rows: Mapping[int, list[int]], padding: Several[PaddingRow]) -> dict[int, int]:
     """Return the number of batch rows of each slot, padding included."""
     counts = {slot: len(own) for slot, own in rows.items()}
-    for filler in fillers:
-        counts[filler.slot] = counts.get(filler.slot, 0) + filler.count
+    for part in padding:
+        counts[part.slot] = counts.get(part.slot, 0) + part.count
     return counts
 
 

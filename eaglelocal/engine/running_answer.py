@@ -29,7 +29,7 @@ class Clock:
     draft_s: float = 0.0
     verify_s: float = 0.0
     host_s: float = 0.0
-    plain_s: float = 0.0  # estimate: what its tokens after the first would have taken without drafts
+    plain_s: float = 0.0  # estimated duration of the tokens after the first without drafts
 
     def timings(self, num_tokens: int) -> Timings:
         decode_s = self.last_at - self.first_at
@@ -44,7 +44,7 @@ class Clock:
         )
 
 
-class Taken(NamedTuple):
+class AnswerProgress(NamedTuple):
     """The pieces that a verdict adds to an answer. A reason or an error means that the answer ends here."""
 
     pieces: tuple[TextPiece, ...]
@@ -69,39 +69,39 @@ class RunningAnswer:
     def request_id(self) -> str:
         return self.sequence.request.id
 
-    def take(self, verdict: Verdict, vocabulary: Vocabulary) -> Taken:
+    def append(self, verdict: Verdict, vocabulary: Vocabulary) -> AnswerProgress:
         """Add the verdict's tokens to the answer; return the new pieces, and the finish reason if it ends here."""
         pieces: list[TextPiece] = []
-        reason = self._say(verdict, vocabulary, pieces)
+        reason = self._append_pieces(verdict, vocabulary, pieces)
         if self.sampler.problem is not None and len(pieces) == len(verdict.samples):  # else the answer ended before
-            return Taken(tuple(pieces), error=self.sampler.problem)
+            return AnswerProgress(tuple(pieces), error=self.sampler.problem)
         if reason is not None and pieces:
-            rest = self.rest(is_cut=reason == "length")
+            rest = self.finish_text(is_cut=reason == "length")
             pieces[-1] = pieces[-1]._replace(calls=pieces[-1].calls + rest.calls)
             if rest.stop is not None:
                 self.stop, reason = rest.stop, "stop"
         self.num_calls += sum([bool(part.name) for piece in pieces for part in piece.calls])
         if reason == "stop" and self.num_calls:
             reason = "tool_calls"
-        return Taken(tuple(pieces), reason)
+        return AnswerProgress(tuple(pieces), reason)
 
-    def _say(self, verdict: Verdict, vocabulary: Vocabulary, pieces: list[TextPiece]) -> str | None:
+    def _append_pieces(self, verdict: Verdict, vocabulary: Vocabulary, pieces: list[TextPiece]) -> str | None:
         """Append one piece per sampled token; return the finish reason if one of them ends the answer."""
         request = self.sequence.request
-        with_logprobs = request.params.logprobs is not None
+        has_logprobs = request.params.logprobs is not None
         for i, sampled in enumerate(verdict.samples):
             self.sequence.tokens.append(sampled.token)
-            told = with_pieces(sampled, vocabulary) if with_logprobs else None
+            logprobs = fill_pieces(sampled, vocabulary) if has_logprobs else None
             is_drafted = i < verdict.num_accepted
             if vocabulary.is_end(sampled.token) and not request.goes_on_behind_end:
                 pieces.append(TextPiece(sampled.token, "", is_drafted))
                 return "stop"
-            said = self.text.push(sampled.token)
-            pieces.append(TextPiece(sampled.token, said.text, is_drafted, told, said.reasoning, said.calls))
-            if said.stopped:
-                self.stop = said.stop or ""
+            piece = self.text.push(sampled.token)
+            pieces.append(TextPiece(sampled.token, piece.text, is_drafted, logprobs, piece.reasoning, piece.calls))
+            if piece.stopped:
+                self.stop = piece.stop or ""
                 return "stop"
-            if "\n" in said.text and self._is_late():
+            if "\n" in piece.text and self._is_late():
                 return "length"
         return "length" if self.sequence.num_left <= 0 else None
 
@@ -109,7 +109,7 @@ class RunningAnswer:
         limit_s, first_at = self.sequence.request.line_limit_s, self.clock.first_at
         return limit_s is not None and first_at > 0 and time.perf_counter() - first_at > limit_s
 
-    def rest(self, *, is_cut: bool) -> AnswerPiece:
+    def finish_text(self, *, is_cut: bool) -> AnswerPiece:
         """Return the text that was held back when the answer ended.
 
         is_cut  the answer was cut short (limit or cancel) instead of ending by itself
@@ -123,27 +123,29 @@ class RunningAnswer:
         return self.clock.plain_s / decode_s if self.clock.plain_s > 0 and decode_s > 0 else None
 
 
-def with_pieces(sampled: Sampled, vocabulary: Vocabulary) -> Sampled:
+def fill_pieces(sampled: Sampled, vocabulary: Vocabulary) -> Sampled:
     """Return the draw with the bytes of its tokens filled in, so that readers need no vocabulary."""
     top = tuple(TokenLogprob(t.token, t.logprob, vocabulary.piece(t.token)) for t in sampled.top)
     return Sampled(sampled.token, sampled.logprob, vocabulary.piece(sampled.token), top)
 
 
-def never_started(request_id: str) -> Finished:
-    return _without_answer(request_id, "cancelled", 0, "cancelled before it started")
+def make_never_started(request_id: str) -> Finished:
+    return _make_empty_answer(request_id, "cancelled", 0, "cancelled before it started")
 
 
-def prompted(request_id: str, prompt: PromptTokens, vocabulary: Vocabulary) -> Prompted:
+def make_prompted(request_id: str, prompt: PromptTokens, vocabulary: Vocabulary) -> Prompted:
     """Return the event that shows the model's input."""
     tokens = tuple(token for token in prompt.tokens if token >= 0)  # images have none
     return Prompted(request_id, tokens, tuple(map(vocabulary.spelled, tokens)), prompt.rendered)
 
 
-def counted(request_id: str, num_prompt: int) -> tuple[RequestEvent, ...]:
+def make_count_events(request_id: str, num_prompt: int) -> tuple[RequestEvent, ...]:
     """Return all events of a request that only asks for the number of its prompt tokens."""
-    return Started(request_id, num_prompt, 0), _without_answer(request_id, "stop", num_prompt, "nothing was answered")
+    return Started(request_id, num_prompt, 0), _make_empty_answer(
+        request_id, "stop", num_prompt, "nothing was answered"
+    )
 
 
-def _without_answer(request_id: str, reason: str, num_prompt: int, why: str) -> Finished:
-    stats = SpeculationCounter().stats(state="off", reason=why, speedup_estimate=None)
+def _make_empty_answer(request_id: str, reason: str, num_prompt: int, reason_off: str) -> Finished:
+    stats = SpeculationCounter().stats(state="off", reason=reason_off, speedup_estimate=None)
     return Finished(request_id, reason, "", num_prompt, 0, Clock(0.0).timings(0), stats)

@@ -21,16 +21,15 @@ from eaglelocal.core.ports import Context
 
 
 class SequenceIds:
-    """The branch sequences of all slots.
-
-    Only this class removes target cells, so a branch never holds cells that its slot has lost.
-    """
+    """The branch sequences of all slots. Only this class removes target cells, from slots and branches alike."""
 
     def __init__(self, context: Context, num_slots: int) -> None:
         self._context = context
-        each = context.num_branches // num_slots
-        self._ids = {slot: range(num_slots + slot * each, num_slots + (slot + 1) * each) for slot in range(num_slots)}
-        self._shared = dict.fromkeys(range(num_slots, num_slots + each * num_slots), 0)  # positions from 0 on
+        per_slot = context.num_branches // num_slots
+        self._ids = {
+            slot: range(num_slots + slot * per_slot, num_slots + (slot + 1) * per_slot) for slot in range(num_slots)
+        }
+        self._shared = dict.fromkeys(range(num_slots, num_slots + per_slot * num_slots), 0)  # positions from 0 on
 
     def grow(self, slot: int, draft: Draft, position: int) -> list[tuple[int, ...]]:
         """Bring the branches up to date, and return the sequence ids of the root's row and of each node's row.
@@ -44,7 +43,7 @@ class SequenceIds:
             if self._shared[branch] < position:
                 self._context.share(slot, branch, self._shared[branch], position)
                 self._shared[branch] = position
-        return sequences_of(draft, leaves, ids)
+        return list_sequences(draft, leaves, ids)
 
     def keep(self, slot: int, draft: Draft, path: Sequence[int], position: int) -> None:
         """Remove rejected cells. The root at `position` and the accepted path stay, in the slot's own sequence."""
@@ -59,8 +58,10 @@ class SequenceIds:
             self._context.remove(slot, position + 1 + on_trunk)
         branches = self._ids[slot][: len(leaves) - 1]
         if on_trunk < len(path):
-            taken = next(b for leaf, b in zip(leaves[1:], branches, strict=True) if path[-1] in draft.path_to(leaf))
-            self._context.share(taken, slot, position + 1 + on_trunk, position + 1 + len(path))
+            accepted_branch = next(
+                b for leaf, b in zip(leaves[1:], branches, strict=True) if path[-1] in draft.path_to(leaf)
+            )
+            self._context.share(accepted_branch, slot, position + 1 + on_trunk, position + 1 + len(path))
         for branch in branches:
             self._context.remove(branch, position + 1)
             self._shared[branch] = position + 1
@@ -73,22 +74,22 @@ class SequenceIds:
                 self._context.remove(branch, position)
                 self._shared[branch] = position
 
-    def fork(self, source: int, target: int, position: int) -> None:
+    def copy_slot(self, source: int, target: int, position: int) -> None:
         """Empty the target slot, then let it share the source slot's cells before `position`."""
         self.cut(target, 0)
         self._context.share(source, target, 0, position)
 
-    def overhang(self, slot: int, num_cached: int) -> list[int]:
+    def find_miscounted(self, slot: int, num_cached: int) -> list[int]:
         """Return the branches whose cells differ from what they should share, or that hold more than their slot."""
-        held = {branch: self._context.last_position(branch) + 1 for branch in self._ids[slot]}
-        return [branch for branch, count in held.items() if not self._shared[branch] == count <= num_cached]
+        num_cells = {branch: self._context.last_position(branch) + 1 for branch in self._ids[slot]}
+        return [branch for branch, count in num_cells.items() if not self._shared[branch] == count <= num_cached]
 
 
-def sequences_of(draft: Draft, leaves: Sequence[int], ids: Sequence[int]) -> list[tuple[int, ...]]:
+def list_sequences(draft: Draft, leaves: Sequence[int], ids: Sequence[int]) -> list[tuple[int, ...]]:
     """Return, for the root's row and each node's row, the ids of all leaves at or below it."""
-    found: list[list[int]] = [[ids[0]] if not leaves else [] for _ in range(1 + len(draft))]
+    sequences_by_row: list[list[int]] = [[ids[0]] if not leaves else [] for _ in range(1 + len(draft))]
     for leaf, sequence in zip(leaves, ids, strict=False):
-        found[0].append(sequence)
+        sequences_by_row[0].append(sequence)
         for node in draft.path_to(leaf):
-            found[node + 1].append(sequence)
-    return [tuple(sequences) for sequences in found]
+            sequences_by_row[node + 1].append(sequence)
+    return [tuple(sequences) for sequences in sequences_by_row]

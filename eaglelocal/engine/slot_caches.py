@@ -1,7 +1,7 @@
-"""The contents of the slots: the target's cells, the scheduler's records of them, and the drafters' state.
+"""The contents of the slots: the target's cells, the scheduler's records of them, and the drafters' states.
 
-All three change together or not at all: only this module cuts, forks, keeps and forgets. Does not know requests,
-texts or times.
+All three change together: only this module cuts, copies, commits and empties them. Does not know requests, texts or
+times.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.ports import Context
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.drafters.drafter import Committed, Drafter, Swapped
+from eaglelocal.drafters.drafter import Committed, Drafter, SlotState, Swapped
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.sequence_ids import SequenceIds
 from eaglelocal.errors import ResourceError
@@ -28,8 +28,8 @@ class SwappedSlot(NamedTuple):
     """The cells and states of a slot, copied to RAM."""
 
     cells: Bytes
-    states: dict[int, bytearray]  # by position, where decoding can resume although cells cannot be cut there
-    drafters: list[Swapped[Any]]  # each drafter's state of the slot
+    states: dict[int, bytearray]  # by position; decoding can resume there although cells cannot be cut
+    drafters: list[Swapped[Any]]  # the states of the drafters that have SlotState
 
 
 class SlotCaches:
@@ -40,23 +40,31 @@ class SlotCaches:
     ) -> None:
         self._context, self._branches = context, branches
         self._drafters, self._scheduler, self._num_slots = drafters, scheduler, num_slots
+        self._with_slot_state = [drafter for drafter in drafters if isinstance(drafter, SlotState)]
+        self._without_slot_state = [drafter for drafter in drafters if not isinstance(drafter, SlotState)]
         self._saved: dict[tuple[int, int], bytearray] = {}  # states, by the scheduler's checkpoints
         self._swapped: dict[int, SwappedSlot] = {}  # by the scheduler's keys
 
-    def begin(self, admission: SlotAssignment) -> None:
+    def assign(self, assignment: SlotAssignment) -> None:
         """Prepare the slot and the drafters to hold exactly the prefix that the sequence reuses."""
-        slot, source = admission.sequence.slot, admission.source
-        swapped = None if admission.swapped_in is None else self._swapped[admission.swapped_in]
-        if admission.swapped_out is not None:  # may evict other conversations from RAM
-            self._swap_out(slot, admission.swapped_out)
+        slot, source = assignment.sequence.slot, assignment.source
+        swapped = None if assignment.swapped_in is None else self._swapped[assignment.swapped_in]
+        if assignment.swapped_out is not None:  # may evict other conversations from RAM
+            self._swap_out(slot, assignment.swapped_out)
         if swapped is not None:
-            self._swap_in(admission, swapped)
+            self._swap_in(assignment, swapped)
         elif source is not None:
-            self._branches.fork(source, slot, admission.sequence.num_reused)
-            for drafter in self._drafters:
-                drafter.fork(source, slot, admission.num_unchanged)
-        elif admission.is_cut:
-            self._cut(admission, self._saved.get((slot, admission.sequence.num_reused)))
+            self._branches.copy_slot(source, slot, assignment.sequence.num_reused)
+            for drafter in self._with_slot_state:
+                drafter.copy_slot(source, slot, assignment.num_unchanged)
+            self._empty_drafters(slot)
+        elif assignment.is_cut:
+            self._cut(assignment, self._saved.get((slot, assignment.sequence.num_reused)))
+
+    def _empty_drafters(self, slot: int) -> None:
+        """Empty the slot in the drafters that could not copy or restore its new contents."""
+        for drafter in self._without_slot_state:
+            drafter.rollback(slot, 0)
 
     def _swap_out(self, slot: int, key: int) -> None:
         """Copy the slot's conversation to RAM. Without memory for it, drop it: its prompt is then prefilled again."""
@@ -64,8 +72,8 @@ class SlotCaches:
         try:
             if swap.make_room(key, self._swapped_bytes(slot)):
                 self._forget_swapped()  # free evicted copies before allocating this one
-                drafters = [drafter.swap_out(slot) for drafter in self._drafters]
-                cells, states = self._context.swap_out(slot), self._states(slot, swap[key])
+                drafters = [drafter.swap_out(slot) for drafter in self._with_slot_state]
+                cells, states = self._context.swap_out(slot), self._copy_states(slot, swap[key])
                 if swap.make_room(key, swap[key].num_bytes + sum(map(len, states.values()))):
                     self._swapped[key] = SwappedSlot(cells, states, drafters)
         except ResourceError:
@@ -73,71 +81,73 @@ class SlotCaches:
         self._forget_swapped()
 
     def _swapped_bytes(self, slot: int) -> int:
-        """Return the bytes of the slot's cells in RAM, those of drafters included: a draft model's can be as many."""
-        of_drafters = sum([drafter.swapped_bytes(slot) for drafter in self._drafters])
-        return self._context.swapped_bytes(slot) + of_drafters
+        """Return the bytes of the slot's cells in RAM, including the drafters'."""
+        return self._context.swapped_bytes(slot) + sum(
+            [drafter.swapped_bytes(slot) for drafter in self._with_slot_state]
+        )
 
-    def _states(self, slot: int, conversation: SwappedText) -> dict[int, bytearray]:
+    def _copy_states(self, slot: int, conversation: SwappedText) -> dict[int, bytearray]:
         """Return the state at each position where the conversation can resume.
 
-        With a sliding window, cut and save now, last position first: no cells behind it are needed any more.
+        With a sliding window, cut and save now, last position first: the cells after it are no longer needed.
         """
-        places = sorted(conversation.places or (), reverse=True)
+        positions = sorted(conversation.places or (), reverse=True)
         if not self._scheduler.can_cut:
-            return {place: self._saved[slot, place] for place in places}
+            return {position: self._saved[slot, position] for position in positions}
         states = {}
-        for place in places:
-            self._branches.cut(slot, place)
-            states[place] = self._context.save(slot)
+        for position in positions:
+            self._branches.cut(slot, position)
+            states[position] = self._context.save(slot)
         return states
 
-    def _swap_in(self, admission: SlotAssignment, swapped: SwappedSlot) -> None:
+    def _swap_in(self, assignment: SlotAssignment, swapped: SwappedSlot) -> None:
         """Restore the slot from RAM; if that fails, restart the sequence so that its prompt is prefilled again."""
-        sequence, slot = admission.sequence, admission.sequence.slot
-        tokens = sequence.tokens[: admission.num_unchanged]
+        sequence, slot = assignment.sequence, assignment.sequence.slot
+        tokens = sequence.tokens[: assignment.num_unchanged]
         self._branches.cut(slot, 0)
         try:
             self._context.swap_in(slot, swapped.cells)
-            for drafter, known in zip(self._drafters, swapped.drafters, strict=True):
-                drafter.swap_in(slot, known, tokens)
+            for drafter, state in zip(self._with_slot_state, swapped.drafters, strict=True):
+                drafter.swap_in(slot, state, tokens)
+            self._empty_drafters(slot)
         except ResourceError:
             self.forget(slot)
             self._scheduler.restart(sequence)
         else:
-            self._saved |= {(slot, place): state for place, state in swapped.states.items()}
+            self._saved |= {(slot, position): state for position, state in swapped.states.items()}
             self._drop_states()
-            if admission.is_cut:
-                self._cut(admission, swapped.states.get(sequence.num_reused))
+            if assignment.is_cut:
+                self._cut(assignment, swapped.states.get(sequence.num_reused))
         self._forget_swapped()
 
-    def _cut(self, admission: SlotAssignment, state: bytearray | None) -> None:
+    def _cut(self, assignment: SlotAssignment, state: bytearray | None) -> None:
         """Cut the slot and the drafters back to the reused prefix.
 
         state  the recurrent state at that position; None if cells can be cut there
         """
-        slot, position = admission.sequence.slot, admission.sequence.num_reused
+        slot, position = assignment.sequence.slot, assignment.sequence.num_reused
         if state is not None:
             self._context.restore(slot, state)
         self._drop_states()
         self._branches.cut(slot, position)
         for drafter in self._drafters:
-            drafter.drop(slot, admission.num_unchanged)
+            drafter.rollback(slot, assignment.num_unchanged)
 
     def _forget_swapped(self) -> None:
-        kept = self._scheduler.swap
-        self._swapped = {key: swapped for key, swapped in self._swapped.items() if key in kept}
+        host_swap = self._scheduler.swap
+        self._swapped = {key: swapped for key, swapped in self._swapped.items() if key in host_swap}
 
     def _drop_states(self) -> None:
-        kept = self._scheduler.checkpoints
-        self._saved = {place: state for place, state in self._saved.items() if place in kept}
+        checkpoints = self._scheduler.checkpoints
+        self._saved = {key: state for key, state in self._saved.items() if key in checkpoints}
 
     def _save(self, slot: int, position: int) -> None:
-        """Save the state behind the part of a prompt that was just decoded."""
+        """Save the state at the end of the prompt rows that were just decoded."""
         self._scheduler.checkpoints.use(slot, position)
         self._drop_states()  # free dropped states before allocating this one
         self._saved[slot, position] = self._context.save(slot)
 
-    def keep(
+    def commit(
         self,
         plan: StepPlan,
         drafts: Mapping[int, Draft],
@@ -145,13 +155,13 @@ class SlotCaches:
         verdicts: Mapping[int, Verdict],
         is_awake: Callable[[int], bool],
     ) -> None:
-        """Remove rejected cells, and show the drafters what stays; for slots without drafting they only buffer it."""
-        kept = [self._keep_prompt(chunk, decoded) for chunk in plan.prefill]
+        """Remove rejected cells, and commit the rows that stay; for sleeping slots the drafters only buffer them."""
+        committed = [self._commit_prompt(chunk, decoded) for chunk in plan.prefill]
         for sequence in plan.decode:
-            kept.append(self._keep_draft(sequence, drafts[sequence.slot], decoded, verdicts[sequence.slot]))
+            committed.append(self._commit_draft(sequence, drafts[sequence.slot], decoded, verdicts[sequence.slot]))
         awake: list[Committed] = []
         asleep: list[Committed] = []
-        for rows in kept:
+        for rows in committed:
             (awake if is_awake(rows.slot) else asleep).append(rows)
         for drafter in self._drafters:
             if awake:
@@ -159,7 +169,7 @@ class SlotCaches:
             if asleep:
                 drafter.buffer(asleep)
 
-    def look(self, sequence: Sequence, image: PlacedImage) -> None:
+    def decode_image(self, sequence: Sequence, image: PlacedImage) -> None:
         """Decode an image of the prompt into the slot. Raises ResourceError."""
         self._context.look(sequence.slot, image.first, image.rows)
         if self._scheduler.checkpoints.position_to_save(sequence) == image.end:
@@ -169,14 +179,14 @@ class SlotCaches:
         for drafter in self._drafters:
             drafter.skip(Committed(sequence.slot, image.first, tokens, None))
 
-    def _keep_prompt(self, chunk: Chunk, decoded: Decoded) -> Committed:
+    def _commit_prompt(self, chunk: Chunk, decoded: Decoded) -> Committed:
         slot, tokens = chunk.sequence.slot, chunk.tokens
         if chunk.is_saved:
             self._save(slot, chunk.first + chunk.count)
         self._scheduler.commit(chunk.sequence, tokens)
         return Committed(slot, chunk.first, tokens, decoded.features(decoded.rows[slot]))
 
-    def _keep_draft(self, sequence: Sequence, draft: Draft, decoded: Decoded, verdict: Verdict) -> Committed:
+    def _commit_draft(self, sequence: Sequence, draft: Draft, decoded: Decoded, verdict: Verdict) -> Committed:
         slot, first = sequence.slot, len(sequence.tokens) - 1
         tokens = [sequence.tokens[-1], *(draft.tokens[node] for node in verdict.path)]
         rows = [decoded.rows[slot][node + 1] for node in (-1, *verdict.path)]
@@ -188,11 +198,11 @@ class SlotCaches:
         """Empty the slot after a failed decode, when its contents are unknown."""
         self._branches.cut(slot, 0)
         for drafter in self._drafters:
-            drafter.drop(slot, 0)
+            drafter.rollback(slot, 0)
         self._scheduler.forget(slot)
         self._drop_states()
 
-    def miscounted(self) -> list[int]:
+    def find_miscounted(self) -> list[int]:
         """Return the slots whose cells, or a branch's, disagree with the scheduler's count. Call it between steps."""
         return [slot for slot in range(self._num_slots) if self._is_miscounted(slot)]
 
@@ -200,4 +210,6 @@ class SlotCaches:
         num_cached = self._scheduler.num_cached(slot)
         if self._scheduler.ends_with_image(slot):  # all cells of an image may have its first position
             return False
-        return self._context.last_position(slot) + 1 != num_cached or bool(self._branches.overhang(slot, num_cached))
+        return self._context.last_position(slot) + 1 != num_cached or bool(
+            self._branches.find_miscounted(slot, num_cached)
+        )

@@ -23,7 +23,7 @@ class StepTimes:
 
     total_s: float
     decode_s: float  # the target's decode
-    shown_s: float  # of the drafters' models encoding the decoded rows
+    encode_s: float  # of the drafters' models encoding the decoded rows
     draft_s: float  # drafting, and passing decoded and committed rows to the drafters
     verify_s: float  # the target's decode and sampling
     host_s: float  # outside the native library
@@ -74,17 +74,17 @@ class StepTiming:
         self._marks.append((time.perf_counter(), drafters_s))
 
     def end(self, *, num_rows: int, num_drafted: int) -> StepTimes:
-        before_native_s, self._native_s = self._native_s, self._native_clock()
-        (began_at, _), (drafted_at, before_s), (decoded_at, after_s), (sampled_at, _) = self._marks
+        native_before_s, self._native_s = self._native_s, self._native_clock()
+        (began_at, _), (drafted_at, drafters_before_s), (decoded_at, drafters_after_s), (sampled_at, _) = self._marks
         ended_at = time.perf_counter()
-        shown_s = after_s - before_s  # a head encodes the target's rows within the decode
-        decode_s = decoded_at - drafted_at - shown_s
-        verify_s = sampled_at - drafted_at - shown_s
-        host_s = ended_at - self._started_at - (self._native_s - before_native_s)
+        encode_s = drafters_after_s - drafters_before_s  # a head encodes the target's rows within the decode
+        decode_s = decoded_at - drafted_at - encode_s
+        verify_s = sampled_at - drafted_at - encode_s
+        host_s = ended_at - self._started_at - (self._native_s - native_before_s)
         total_s = ended_at - self._started_at
         self._ended_at = ended_at
         self.totals.steps += 1
-        draft_s = drafted_at - began_at + shown_s + ended_at - sampled_at
+        draft_s = drafted_at - began_at + encode_s + ended_at - sampled_at
         self.totals.host_s += host_s
         self.totals.draft_s += draft_s
         self.totals.verify_s += verify_s
@@ -92,7 +92,7 @@ class StepTiming:
             total_s=total_s,
             draft_s=draft_s,
             decode_s=decode_s,
-            shown_s=shown_s,
+            encode_s=encode_s,
             verify_s=verify_s,
             host_s=host_s,
             plain_s=self._plain_s(verify_s, num_rows, num_drafted),
@@ -107,13 +107,13 @@ class StepTiming:
         plain_s = self._costs.plain_seconds(verify_s, num_rows=num_rows, num_plain_rows=num_rows - num_drafted)
         return min(plain_s, verify_s)
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Note that no step follows directly: the time until the next one is waiting, not work."""
         self._ended_at = None
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Begin the step again, so that the time since the previous one is not learned from."""
-        self.rest()
+        self.pause()
         self.begin()
 
     def charge(
@@ -124,7 +124,7 @@ class StepTiming:
             counter.add(num_drafted, num_accepted, num_tokens)
         self.totals.generated_tokens += num_tokens
         clock = answer.clock
-        before, clock.last_at = clock.last_at, times.ended_at
+        previous_at, clock.last_at = clock.last_at, times.ended_at
         if clock.first_at == 0.0:
             clock.first_at = times.ended_at
             return
@@ -133,7 +133,7 @@ class StepTiming:
         clock.host_s += times.host_s
         clock.plain_s += num_tokens * times.plain_s
         self.totals.plain_s += num_tokens * times.plain_s
-        self.totals.answer_s += times.ended_at - before
+        self.totals.answer_s += times.ended_at - previous_at
 
 
 def peak_rss_bytes() -> int:

@@ -1,8 +1,7 @@
-"""Steps before the first request: they measure what decodes cost, and run everything once.
+"""Steps before the first request: they measure what decodes cost, and run every kernel once.
 
-On a GPU llama.cpp compiles or loads kernels when a number of rows first runs, in the target and in the head (Vulkan
-and Metal compile them). In the middle of an answer that would be a stall, and would make this number of rows look so
-expensive that it is not tried again.
+On a GPU llama.cpp compiles or loads kernels when a number of rows first runs, in the target and in the head. During an
+answer that would be a stall, and would make this number of rows look so expensive that it is not tried again.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from eaglelocal.core.batch import Batch, Outputs
 from eaglelocal.core.draft import ROOT
 from eaglelocal.core.ports import Context
 from eaglelocal.drafters.drafter import Committed, Drafter, Node
-from eaglelocal.engine.calibration import FIRST_SIZES, Calibration, useful_sizes
-from eaglelocal.engine.draft_loop import behind
+from eaglelocal.engine.calibration import FIRST_SIZES, Calibration, list_useful_sizes
+from eaglelocal.engine.draft_loop import advance
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 SLOT, TOKEN = 0, 0
@@ -26,50 +25,53 @@ MAX_PROMPT_S = 2.0  # most seconds that a full batch may take, extrapolated from
 class Warmup:
     """Runs warm-up steps in the first slot, and leaves it empty.
 
-    max_outputs  rows of a decode whose logits can be wanted
+    max_outputs  rows of a decode whose logits can be read
     """
 
     def __init__(self, context: Context, drafters: Sequence[Drafter], *, max_outputs: int) -> None:
         self._context, self._drafters, self._max_outputs = context, drafters, max_outputs
 
-    def measure(self, costs: StepCosts, *, num_slots: int, is_known: bool, makes_kernels: bool) -> None:
-        """Measure the useful numbers of rows, and enter their seconds into `costs`.
+    def measure(
+        self, costs: StepCosts, *, num_slots: int, stored: object | None = None, makes_kernels: bool = False
+    ) -> None:
+        """Measure what decodes cost, and enter it into `costs`. This also loads the weights.
 
-        is_known       `costs` come from an earlier engine on this machine and model, and only need to be confirmed
-        makes_kernels  see Engine.warm_up
+        stored         costs that an earlier engine measured on this machine with this model; they are only confirmed
+        makes_kernels  a GPU may compute, which compiles or loads kernels when a number of rows first runs
         """
-        most = min(self._context.n_batch, self._context.n_ctx)
-        sizes = useful_sizes(min(most, self._max_outputs), num_slots=num_slots, most_beside=most)
+        is_known = stored is not None and costs.restore(stored)
+        max_rows = min(self._context.n_batch, self._context.n_ctx)
+        sizes = list_useful_sizes(min(max_rows, self._max_outputs), num_slots=num_slots, max_prompt_rows=max_rows)
         is_known &= all(costs.num_samples(size) for size in sizes if size in FIRST_SIZES)
         prepare = self.prepare if makes_kernels else None
         calibration = Calibration(self.time_rows, time.perf_counter, sizes=sizes, prepare=prepare)
         costs.calibrate(calibration.run(costs.ratio if is_known else None))
-        if makes_kernels and costs.seconds(max(sizes)) * most / max(sizes) < MAX_PROMPT_S:
-            self.prepare(most)  # a prompt's own kernels and workspaces: if they do not fit, fail now
+        if makes_kernels and costs.seconds(max(sizes)) * max_rows / max(sizes) < MAX_PROMPT_S:
+            self.prepare(max_rows)  # prompts have kernels and workspaces of their own: if they do not fit, fail now
 
     def time_rows(self, num_rows: int) -> float:
         """Return the seconds of a decode of a chain of `num_rows` rows."""
         started_at = time.perf_counter()
         self._decode(num_rows)
-        took = time.perf_counter() - started_at
+        elapsed_s = time.perf_counter() - started_at
         self._context.remove(SLOT, 0)
-        return took
+        return elapsed_s
 
     def prepare(self, num_rows: int) -> None:
-        """Decode so many rows, show them to the drafters and let them draft, so that every kernel of a step has run."""
+        """Decode this many rows, commit them to the drafters and draft, so that every kernel of a step has run."""
         rows = Committed(SLOT, 0, [TOKEN] * num_rows, self._decode(num_rows).features(list(range(num_rows))))
         for drafter in self._drafters:
             drafter.begin(SLOT, "", num_rows)
             drafter.commit([rows])
-            if num_rows + max(DRAFT_LEVELS, drafter.block_size) <= self._context.n_ctx:
+            if num_rows + max(DRAFT_LEVELS, drafter.traits.block_size) <= self._context.n_ctx:
                 self._draft(drafter, Node(SLOT, ROOT, TOKEN, num_rows))
-            drafter.drop(SLOT, 0)
+            drafter.rollback(SLOT, 0)
         self._context.remove(SLOT, 0)
 
     def _draft(self, drafter: Drafter, root: Node) -> None:
-        (first,) = drafter.draft([root], drafter.block_size)
-        if first.tokens and drafter.block_size == 1:
-            drafter.draft([behind(root, first.tokens)])
+        (first,) = drafter.draft([root], drafter.traits.block_size)
+        if first.tokens and drafter.traits.block_size == 1:
+            drafter.draft([advance(root, first.tokens)])
 
     def _decode(self, num_rows: int) -> Outputs:
         rows = list(range(num_rows))

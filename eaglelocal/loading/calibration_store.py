@@ -43,7 +43,7 @@ class CostKey:
     placement: str  # GPU layers, device and split
     is_read: bool  # the target's weights are read, not mapped
     unified: bool  # one KV cache for all slots
-    library: str  # llama.cpp build, its backends and drivers: see build_of
+    library: str  # llama.cpp build, its backends and drivers: see describe_build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class AcceptanceKey:
     draft: str  # fingerprint, or the kind of draft if it has no file
 
 
-def key_of(
+def make_cost_key(
     plan: Plan,
     machine: Machine,
     target: Header,
@@ -78,7 +78,7 @@ def key_of(
         placement=placement_key(plan),
         is_read=is_read,
         unified=unified,
-        library=build_of(library, machine),
+        library=describe_build(library, machine),
     )
 
 
@@ -90,7 +90,7 @@ def placement_key(plan: Plan) -> str:
     return ", ".join(map(str, parts)) + of_draft + experts
 
 
-def acceptance_key_of(plan: Plan) -> AcceptanceKey:
+def make_acceptance_key(plan: Plan) -> AcceptanceKey:
     return AcceptanceKey(
         target=fingerprint(plan.target), draft=fingerprint(plan.draft) if plan.draft else plan.draft_kind
     )
@@ -107,7 +107,7 @@ def fingerprint(path: Path) -> str:
     return content.hexdigest()[:24]
 
 
-def file_name_of(key: CostKey | AcceptanceKey) -> str:
+def make_file_name(key: CostKey | AcceptanceKey) -> str:
     text = json.dumps(dataclasses.asdict(key), sort_keys=True)
     return f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
@@ -119,7 +119,7 @@ def machine_name(machine: Machine) -> str:
     return ", ".join([*gpus, *chips, machine.cpu.name or "unknown processor"])
 
 
-def build_of(library: str, machine: Machine) -> str:
+def describe_build(library: str, machine: Machine) -> str:
     """Return the software that computes, such as `llama-cpp-python 0.3.36 (cpu, cuda), driver 550.120`."""
     drivers = sorted(
         {gpu.driver for gpu in machine.gpus if gpu.driver and not gpu.hidden_by and machine.backend_of(gpu)}
@@ -137,7 +137,7 @@ def shape_hash(header: Header) -> str:
 
 def load(key: CostKey | AcceptanceKey) -> object | None:
     """Return the state saved under exactly this key; None if there is none, or it is unreadable."""
-    content = _content_of(folder() / file_name_of(key))
+    content = _read_content(folder() / make_file_name(key))
     state: object = content.get("state") if content.get("key") == dataclasses.asdict(key) else None
     return state
 
@@ -147,28 +147,28 @@ def newest_costs(machine: Machine, target: Header, library: str) -> object | Non
 
     None if there are none: another placement is another curve.
     """
-    wanted = {
+    required = {
         "machine": machine_name(machine),
         "model": shape_hash(target),
-        "library": build_of(library, machine),
+        "library": describe_build(library, machine),
         "threads": machine.cpu.usable_threads,
         "num_slots": 1,
         "placement": USUAL_PLACEMENT,
     }
-    found = [path for path in folder().glob("*.json") if wanted.items() <= _key_in(path).items()]
-    content = _content_of(max(found, key=_age_of)) if found else {}
+    found = [path for path in folder().glob("*.json") if required.items() <= _read_key(path).items()]
+    content = _read_content(max(found, key=_read_mtime)) if found else {}
     state: object = content.get("state")
     return state
 
 
-def _age_of(path: Path) -> float:
+def _read_mtime(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:  # deleted meanwhile
+    except OSError:  # deleted by another engine
         return 0.0
 
 
-def _content_of(path: Path) -> dict[str, object]:
+def _read_content(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
             content = read_json(file.read(MAX_FILE_BYTES))
@@ -177,28 +177,28 @@ def _content_of(path: Path) -> dict[str, object]:
     return content if isinstance(content, dict) and content.get("format") == FORMAT else {}
 
 
-def _key_in(path: Path) -> dict[str, object]:
-    key = _content_of(path).get("key")
+def _read_key(path: Path) -> dict[str, object]:
+    key = _read_content(path).get("key")
     return key if isinstance(key, dict) else {}
 
 
 def stale_files(machine: Machine, library: str) -> list[tuple[Path, str]]:
     """Return the files of this machine's costs that another build measured, with that build. None is read again."""
-    found = ((path, _build_in(path, machine_name(machine))) for path in sorted(folder().glob("*.json")))
-    current = build_of(library, machine)
+    found = ((path, _read_build(path, machine_name(machine))) for path in sorted(folder().glob("*.json")))
+    current = describe_build(library, machine)
     return [(path, build) for path, build in found if build is not None and build != current]
 
 
-def _build_in(path: Path, machine: str) -> str | None:
+def _read_build(path: Path, machine: str) -> str | None:
     """Return the build in a file of this machine's costs; None for other machines and for acceptance."""
-    key = _key_in(path)
+    key = _read_key(path)
     build = key.get("library") if key.get("machine") == machine else None
     return build if isinstance(build, str) else None
 
 
 def save(key: CostKey | AcceptanceKey, state: object) -> bool:
     """Store a state, and delete the oldest files beyond MAX_FILES. Returns False if writing failed."""
-    path = folder() / file_name_of(key)
+    path = folder() / make_file_name(key)
     content = {"format": FORMAT, "key": dataclasses.asdict(key), "state": state}
     try:
         write_atomically(path, json.dumps(content, indent=1))

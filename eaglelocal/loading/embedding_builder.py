@@ -19,7 +19,7 @@ from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
-from eaglelocal.engine.embedding_engine import EmbeddingEngine, Making
+from eaglelocal.engine.embedding_engine import EmbeddingEngine, EmbeddingOutput
 from eaglelocal.engine.input_queue import threaded_lanes
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.draft_pairing import read_model
@@ -28,7 +28,7 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.fit import check_experts, placement_of
+from eaglelocal.loading.fit import check_experts, make_placement
 from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, MemoryKind, check_fits, join_devices, minimum_buffers
 from eaglelocal.memory.cache_bytes import CacheParams
 from eaglelocal.probe.machine import Machine
@@ -49,12 +49,12 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
     started_at, machine = time.perf_counter(), probe()
     header = read_header(plan.target)
     info = read_model(header)
-    check_pools(header, info)
+    check_pooling(header, info)
     task = read_task(header)
     check_experts(plan, shape_of(header))
     n_ctx = min(plan.n_ctx, info.context_length)  # further positions may have no embedding
     library = load_library()
-    check_memory(library, machine, needs(header, info, plan, n_ctx), plan, n_ctx)
+    check_memory(library, machine, list_buffers(header, info, plan, n_ctx), plan, n_ctx)
     with contextlib.ExitStack() as opened:
         model = _model(library, plan, report)
         opened.callback(model.close)
@@ -71,7 +71,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             ),
         )
         opened.callback(context.close)
-        told = EngineInfo(
+        engine_info = EngineInfo(
             target=plan.target_label,
             draft="none",
             draft_reason="a model that writes no text drafts nothing",
@@ -87,36 +87,38 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             embedding_size=context.n_embd if task is ModelTask.EMBEDDING else 0,
             architecture=info.architecture,
         )
-        pairs = pairs_of(header, model.vocabulary) if task is ModelTask.RANK else None
+        pairs = make_pairs(header, model.vocabulary) if task is ModelTask.RANK else None
         close = opened.pop_all().close
-        making = Making(pairs=pairs, gives_probabilities=info.architecture in SOFTMAX)
-        return EmbeddingEngine(context, model.vocabulary, told, close, making=making, lanes=threaded_lanes(num_low=1))
+        output = EmbeddingOutput(pairs=pairs, gives_probabilities=info.architecture in SOFTMAX)
+        return EmbeddingEngine(
+            context, model.vocabulary, engine_info, close, output=output, lanes=threaded_lanes(num_low=1)
+        )
 
 
-def pairs_of(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
+def make_pairs(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
     template = header.metadata.get(PAIR_TEMPLATE)
     if isinstance(template, str):
         return WrittenPairs(vocabulary, template)
     return FramedPairs(vocabulary, PairFrame(*vocabulary.pair_frame))
 
 
-def check_pools(header: Header, info: ModelInfo) -> None:
+def check_pooling(header: Header, info: ModelInfo) -> None:
     """Raise IncompatibleError for a model that makes neither embeddings nor scores."""
     task, name = read_task(header), header.path.name
     if info.has_state:
         raise IncompatibleError(f"{name} keeps recurrent state and cannot make embeddings")
     if task is ModelTask.TEXT:
         raise IncompatibleError(
-            f"{name} is no embedding model: it does not say how its rows become one vector",
-            hint=f"the key {info.architecture}.pooling_type",
+            f"{name} is not an embedding model: its file has no pooling type",
+            hint=f"a file with the key {info.architecture}.pooling_type",
         )
     if task is ModelTask.RANK and not any(tensor in header.tensors for tensor in CLASSIFIERS):
         raise IncompatibleError(
-            f"{name} should rank texts, and has no classifier", hint="a file that was converted as a reranker"
+            f"{name} is a reranker without a classifier", hint="a file that was converted as a reranker"
         )
 
 
-def needs(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> list[Buffer]:
+def list_buffers(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> list[Buffer]:
     """Return the least memory that is needed.
 
     A decoder computes logits of every row in its compute buffer, although nobody reads them.
@@ -127,15 +129,15 @@ def needs(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> list[Buffe
     return [*minimum_buffers(shape_of(header), sizes), Buffer(RAM, MemoryKind.BUFFERS, logits_bytes)]
 
 
-def check_memory(library: LlamaLibrary, machine: Machine, needed: list[Buffer], plan: Plan, n_ctx: int) -> None:
-    there = free_memory(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
-    check_fits(needed, [join_devices(there)], AdjustableSizes(n_ctx=n_ctx, gpu_layers=plan.gpu_layers))
+def check_memory(library: LlamaLibrary, machine: Machine, buffers: list[Buffer], plan: Plan, n_ctx: int) -> None:
+    free = free_memory(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
+    check_fits(buffers, [join_devices(free)], AdjustableSizes(n_ctx=n_ctx, gpu_layers=plan.gpu_layers))
 
 
 def _model(library: LlamaLibrary, plan: Plan, report: Report) -> LlamaModel:
     name = plan.target.name
 
-    def told(fraction: float) -> None:
+    def report_fraction(fraction: float) -> None:
         report(LoadProgress(fraction, name))
 
-    return LlamaModel(library, plan.target, placement_of(plan), on_progress=told)
+    return LlamaModel(library, plan.target, make_placement(plan), on_progress=report_fraction)

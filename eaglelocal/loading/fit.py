@@ -1,7 +1,8 @@
 """Converts a plan and its files into contexts and placements for this machine, checked against its memory.
 
-Runs in the child, before anything is loaded. It decides what `auto` leaves open, since the machine is known here: flash
-attention (backend/flash_attention.py), and whether layers with a sliding window keep all positions.
+Runs in the engine's process, before anything is loaded. Decides what the plan leaves open, because the machine is known
+here: flash attention (backend/flash_attention.py), one cache or several, and whether layers with a sliding window keep
+all positions.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ DRAFT_KINDS = ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSource:
-    """A model file, of which only the header was read."""
+class ModelHeader:
+    """The header of a model file, and what it says about the model."""
 
     header: Header
     info: DraftInfo
@@ -73,7 +74,12 @@ class FittedPlan:
     shape: ModelShape  # the target's
     draft_shape: ModelShape | None
     gpus: tuple[str, ...]  # that llama.cpp can use
-    uses_gpu: bool  # also without layers on it: llama.cpp computes large batches there all the same
+    uses_gpu: bool  # even without layers on it: llama.cpp computes large batches there
+
+    @property
+    def num_branches(self) -> int:
+        """The number of branches in each slot's trees."""
+        return self.target.context.num_branches // self.plan.num_slots
 
     @property
     def has_gpu(self) -> bool:
@@ -89,14 +95,16 @@ class FittedPlan:
         """Notes for the user about what differs from the request."""
         notes = []
         if self.spares_windows:
-            notes.append("memory is kept for windows only: a conversation that is changed, not continued, is read anew")
-        wished = self.plan.spec.max_draft if self.plan.spec.drafting is DraftPolicy.FIXED else ROLLBACKS[0]
-        if self.plan.rollback is not None and self.plan.rollback < wished:
+            notes.append(
+                "the cache keeps only sliding windows: an edited conversation is prefilled again from its beginning"
+            )
+        requested = self.plan.spec.max_draft if self.plan.spec.drafting is DraftPolicy.FIXED else ROLLBACKS[0]
+        if self.plan.rollback is not None and self.plan.rollback < requested:
             notes.append(f"at most {self.plan.rollback} tokens are drafted: each needs a copy of this model's state")
         if self.plan.gpu_layers and not self.has_gpu:
-            notes.append(f"--gpu-layers {self.plan.gpu_layers} changes nothing: llama.cpp sees no GPU here")
+            notes.append(f"--gpu-layers {self.plan.gpu_layers} has no effect: llama.cpp finds no GPU on this machine")
         if self.plan.n_cpu_moe and not self.has_gpu:
-            notes.append(f"--n-cpu-moe {self.plan.n_cpu_moe} changes nothing: llama.cpp sees no GPU here")
+            notes.append(f"--n-cpu-moe {self.plan.n_cpu_moe} has no effect: llama.cpp finds no GPU on this machine")
         return tuple(notes)
 
     @property
@@ -120,32 +128,33 @@ class FittedPlan:
 def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: int) -> FittedPlan:
     """Return the plan as it fits this machine.
 
-    Raises ResourceError with the sum if it does not fit, and the errors of `read_draft` and llama.cpp.
+    Raises ResourceError with the numbers if it does not fit, and the errors of `read_draft` and llama.cpp.
     """
-    there = free_memory(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
-    check_shares(plan, there)
-    sources = read_sources(plan)
-    check_experts(plan, sources[0].shape)
-    plan = decide_flash_attn(decide_unified_cache(plan, sources, there), sources[0], there)
-    check_graph(plan, sources[0].shape)
-    placements = placements_of(plan, machine, library, sources, there)
+    free = free_memory(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
+    check_shares(plan, free)
+    models = read_models(plan)
+    check_experts(plan, models[0].shape)
+    plan = decide_flash_attn(decide_unified_cache(plan, models, free), models[0], free)
+    check_graph(plan, models[0].shape)
+    placements = make_placements(plan, machine, library, models, free)
 
     def attempt(candidate: Plan) -> FittedPlan:
-        parts = parts_of(candidate, sources, placements, threads=threads)
-        check_memory(candidate, sources, parts, library, subtract_margins(there) if is_greedy(candidate) else there)
+        parts = make_parts(candidate, models, placements, threads=threads)
+        usable = subtract_margins(free) if exceeds_planned_rollback(candidate) else free
+        check_memory(candidate, models, parts, library, usable)
         draft = parts[1] if len(parts) > 1 else None
-        used = used_gpus(there, device=candidate.device, split=candidate.split)
+        used = used_gpus(free, device=candidate.device, split=candidate.split)
         return FittedPlan(
             candidate,
             parts[0],
             draft,
-            sources[0].shape,
-            draft_shape=sources[1].shape if draft is not None else None,
-            gpus=tuple(room.device for room in there if room.device != RAM),
+            models[0].shape,
+            draft_shape=models[1].shape if draft is not None else None,
+            gpus=tuple(memory.device for memory in free if memory.device != RAM),
             uses_gpu=bool(used),
         )
 
-    *earlier, last = memory_choices(plan, sources[0].shape)
+    *earlier, last = list_memory_choices(plan, models[0].shape)
     for candidate in earlier:
         with contextlib.suppress(ResourceError):
             return attempt(candidate)
@@ -166,28 +175,28 @@ def check_experts(plan: Plan, target: ModelShape) -> None:
         raise UsageError(f"--n-cpu-moe {plan.n_cpu_moe}: {problem}", hint=hint)
 
 
-def check_shares(plan: Plan, there: Sequence[FreeMemory]) -> None:
+def check_shares(plan: Plan, free: Sequence[FreeMemory]) -> None:
     """Raise UsageError if the number of shares is not that of the GPUs in use."""
-    gpus = used_gpus(there, device=plan.device, split=plan.split)
+    gpus = used_gpus(free, device=plan.device, split=plan.split)
     if plan.shares and len(plan.shares) != len(gpus):
-        names = ", ".join(room.device for room in gpus) or "none"
+        names = ", ".join(gpu.device for gpu in gpus) or "none"
         shares = ",".join(f"{share:g}" for share in plan.shares)
         message = f"--split {shares} names shares of {len(plan.shares)} GPUs, llama.cpp uses {names}"
         raise UsageError(message, hint="a share for each of them" if len(gpus) > 1 else "leave --split out")
 
 
-def read_sources(plan: Plan) -> tuple[ModelSource, ...]:
-    """Return the target's source, and the draft's if there is one, checked against the target."""
+def read_models(plan: Plan) -> tuple[ModelHeader, ...]:
+    """Return the header of the target, and of the draft if there is one, checked against the target."""
     header = read_header(plan.target)
-    target = ModelSource(header, read_model(header), shape_of(header))
-    draft = draft_source(plan, target)
+    target = ModelHeader(header, read_model(header), shape_of(header))
+    draft = read_draft_model(plan, target)
     return (target,) if draft is None else (target, draft)
 
 
-def draft_source(plan: Plan, target: ModelSource) -> ModelSource | None:
-    """Return the draft's source, checked against the target; None without a draft file. Raises UsageError."""
+def read_draft_model(plan: Plan, target: ModelHeader) -> ModelHeader | None:
+    """Return the draft's header, checked against the target; None without a draft file. Raises UsageError."""
     if plan.draft_kind not in DRAFT_KINDS:
-        raise UsageError(f"a draft cannot be of kind {plan.draft_kind}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
+        raise UsageError(f"unknown draft kind {plan.draft_kind!r}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
     if not plan.speculates:
         return None
     info = read_model(target.header)
@@ -198,10 +207,10 @@ def draft_source(plan: Plan, target: ModelSource) -> ModelSource | None:
         raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
     header = target.header if plan.draft == plan.target else read_header(plan.draft)
     draft = read_draft(header, beside=target.header, target=info, kind=plan.draft_kind)
-    return ModelSource(header, draft, read_draft_shape(header, plan.draft_kind))
+    return ModelHeader(header, draft, read_draft_shape(header, plan.draft_kind))
 
 
-def decide_unified_cache(plan: Plan, sources: Sequence[ModelSource], there: Sequence[FreeMemory]) -> Plan:
+def decide_unified_cache(plan: Plan, models: Sequence[ModelHeader], free: Sequence[FreeMemory]) -> Plan:
     """Return the plan with `unified` decided: one cache for all slots if that allows trees, else one for each.
 
     With sliding windows, llama.cpp lets a slot reuse cells outside another slot's window, although that slot may return
@@ -209,43 +218,43 @@ def decide_unified_cache(plan: Plan, sources: Sequence[ModelSource], there: Sequ
     """
     if plan.unified is not None:
         return plan
-    shapes = [source.shape for source in sources if source is sources[0] or plan.draft_kind == "draft_model"]
-    may_branch = not any(map(branch_problem, shapes)) and is_on_gpu(plan, there)
+    shapes = [model.shape for model in models if model is models[0] or plan.draft_kind == "draft_model"]
+    may_branch = not any(map(branch_problem, shapes)) and is_on_gpu(plan, free)
     return dataclasses.replace(plan, unified=shares_cache(plan.num_slots, on_gpu=may_branch))
 
 
-def is_on_gpu(plan: Plan, there: Sequence[FreeMemory]) -> bool:
+def is_on_gpu(plan: Plan, free: Sequence[FreeMemory]) -> bool:
     """Return whether any layer of the target lies on a GPU."""
-    return plan.gpu_layers != 0 and bool(used_gpus(there, device=plan.device, split=plan.split))
+    return plan.gpu_layers != 0 and bool(used_gpus(free, device=plan.device, split=plan.split))
 
 
-def decide_flash_attn(plan: Plan, target: ModelSource, there: Sequence[FreeMemory]) -> Plan:
+def decide_flash_attn(plan: Plan, target: ModelHeader, free: Sequence[FreeMemory]) -> Plan:
     """Return the plan with `--flash-attn auto` decided."""
     num_cells = plan.n_ctx * (plan.num_slots if plan.is_unified else 1)
     chosen = resolve_flash_attn(
         plan.flash_attn,
-        on_gpu=is_on_gpu(plan, there),
+        on_gpu=is_on_gpu(plan, free),
         kv_type=plan.kv_type,
         scores_bytes=scores_bytes(n_batch=plan.n_batch, num_cells=num_cells, n_head=target.shape.n_head),
     )
     return dataclasses.replace(plan, flash_attn=chosen)
 
 
-def memory_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
+def list_memory_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
     """Yield the plan with less and less memory where the settings leave a choice."""
-    for sighted in image_choices(plan):
-        for candidate in window_choices(sighted, target):
-            yield from rollback_choices(candidate, target)
+    for with_images in list_image_choices(plan):
+        for candidate in list_window_choices(with_images, target):
+            yield from list_rollback_choices(candidate, target)
 
 
-def image_choices(plan: Plan) -> Iterator[Plan]:
+def list_image_choices(plan: Plan) -> Iterator[Plan]:
     """Yield the plan, then without its projector if the user did not ask for one."""
     yield plan
     if plan.projector is not None and not plan.projector_is_asked:
         yield dataclasses.replace(plan, projector=None, projector_note=NO_ROOM_FOR_IMAGES)
 
 
-def rollback_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
+def list_rollback_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
     """Yield the plan with fewer and fewer drafted rows, if each needs a copy of the recurrent state.
 
     The last choice of a lookup is to draft nothing.
@@ -254,21 +263,22 @@ def rollback_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
         yield plan
         return
     if plan.n_batch < ROLLBACKS[-1] + 2:
-        raise ResourceError(f"a batch of {plan.n_batch} rows has no room for drafts", hint="`--draft none`")
+        raise ResourceError(f"a batch of {plan.n_batch} rows is too small for drafts", hint="`--draft none`")
     for num_rows in ROLLBACKS:
         if num_rows + 2 <= plan.n_batch:  # llama.cpp needs them and the root in one ubatch, else it aborts
             yield dataclasses.replace(plan, rollback=num_rows)
     if plan.draft_kind == "ngram":
-        reason = f"no room for copies of its state, of {target.state_bytes / 2**20:.0f} MiB each, to take drafts back"
+        size = f"{target.state_bytes / 2**20:.0f} MiB each"
+        reason = f"there is no memory for copies of this model's state ({size}), which drafting needs"
         yield dataclasses.replace(plan, draft_kind="none", draft_label="none", draft_reason=reason)
 
 
-def is_greedy(plan: Plan) -> bool:
-    """Return whether this is more states than the planner counts on: they must leave its reserve free."""
+def exceeds_planned_rollback(plan: Plan) -> bool:
+    """Return whether the plan keeps more states than the planner counts on; they must leave its reserve free."""
     return plan.rollback is not None and plan.rollback > planned_rollback(plan.draft_kind)
 
 
-def window_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
+def list_window_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
     """Yield the plan with all positions kept first: a conversation can then be edited anywhere and reuse its prefix."""
     if plan.swa_full is not None or not target.has_windows:
         yield plan
@@ -277,8 +287,8 @@ def window_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
     yield dataclasses.replace(plan, swa_full=False)
 
 
-def placements_of(
-    plan: Plan, machine: Machine, library: LlamaLibrary, sources: Sequence[ModelSource], there: Sequence[FreeMemory]
+def make_placements(
+    plan: Plan, machine: Machine, library: LlamaLibrary, models: Sequence[ModelHeader], free: Sequence[FreeMemory]
 ) -> list[Placement]:
     """Return the placement of the target, and of the draft if there is one."""
     types = types_to_read(
@@ -286,20 +296,20 @@ def placements_of(
         lays_out=library.can_repack and machine.cpu.has_avx2,
         is_brief=plan.is_brief,
     )
-    plenty = should_read_weights(sum(source.shape.weights_bytes for source in sources), there, plan.gpu_layers)
-    gpus = used_gpus(there, device=plan.device, split=plan.split)
-    shares = plan.shares or shares_beside_full(plan, there)
+    has_plenty = should_read_weights(sum(model.shape.weights_bytes for model in models), free, plan.gpu_layers)
+    gpus = used_gpus(free, device=plan.device, split=plan.split)
+    shares = plan.shares or find_shares(plan, free)
     placements = [
-        placement_of(plan, of_draft=index > 0, reads=plenty and source.header.main_type in types, shares=shares)
-        for index, source in enumerate(sources)
+        make_placement(plan, of_draft=index > 0, reads=has_plenty and model.header.main_type in types, shares=shares)
+        for index, model in enumerate(models)
     ]
-    if len(sources) > 1 and sources[1].shape.is_head:
-        output = layer_devices(sources[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
-        placements[1] = with_head_there(placements[1], sources[1], gpus, output)
+    if len(models) > 1 and models[1].shape.is_head:
+        output = layer_devices(models[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
+        placements[1] = place_head(placements[1], models[1], gpus, output)
     return placements
 
 
-def with_head_there(placement: Placement, head: ModelSource, gpus: Sequence[FreeMemory], output: str) -> Placement:
+def place_head(placement: Placement, head: ModelHeader, gpus: Sequence[FreeMemory], output: str) -> Placement:
     """Return a head's placement, all of it on the device of its target's output."""
     if len(gpus) > 1:
         placement = dataclasses.replace(placement, shares=single_device_shares(gpus, output) or placement.shares)
@@ -307,15 +317,15 @@ def with_head_there(placement: Placement, head: ModelSource, gpus: Sequence[Free
     return dataclasses.replace(placement, ids_on=own if own != RAM and IDS in head.header.tensors else None)
 
 
-def shares_beside_full(plan: Plan, there: Sequence[FreeMemory]) -> tuple[float, ...]:
+def find_shares(plan: Plan, free: Sequence[FreeMemory]) -> tuple[float, ...]:
     """Return shares with 0 for GPUs that are full, to which llama.cpp would give layers; empty if none is full."""
-    free = [room.free_bytes for room in subtract_margins(used_gpus(there, device=plan.device, split=plan.split))]
-    if None in free or all(free) or not any(free):
+    free_bytes = [gpu.free_bytes for gpu in subtract_margins(used_gpus(free, device=plan.device, split=plan.split))]
+    if None in free_bytes or all(free_bytes) or not any(free_bytes):
         return ()
-    return tuple(float(num_bytes or 0) for num_bytes in free)
+    return tuple(float(num_bytes or 0) for num_bytes in free_bytes)
 
 
-def placement_of(
+def make_placement(
     plan: Plan, *, of_draft: bool = False, reads: bool = False, shares: tuple[float, ...] = ()
 ) -> Placement:
     return Placement(
@@ -328,33 +338,35 @@ def placement_of(
     )
 
 
-def parts_of(
-    plan: Plan, sources: Sequence[ModelSource], placements: Sequence[Placement], *, threads: int
+def make_parts(
+    plan: Plan, models: Sequence[ModelHeader], placements: Sequence[Placement], *, threads: int
 ) -> tuple[DryRunPart, ...]:
     """Return the model, context and placement of the target, and of the draft if there is one."""
-    draft = sources[-1].info
+    draft = models[-1].info
     is_mtp = isinstance(draft, MtpInfo)
-    jobs = contexts_of(plan, *(source.shape for source in sources))
+    jobs = contexts_of(plan, *(model.shape for model in models))
     return tuple(
         DryRunPart(
-            header=source.header,
-            info=source.info,
-            context=context_params(job, flash_attn=plan.flash_attn, threads=threads, is_mtp=is_mtp and job.of_draft),
-            taps=() if job.of_draft else taps_of(draft, sources[0]),
-            placement=dataclasses.replace(placement, has_mtp=is_mtp and source.header.path == sources[-1].header.path),
+            header=model.header,
+            info=model.info,
+            context=make_context_params(
+                job, flash_attn=plan.flash_attn, threads=threads, is_mtp=is_mtp and job.of_draft
+            ),
+            taps=() if job.of_draft else find_taps(draft, models[0]),
+            placement=dataclasses.replace(placement, has_mtp=is_mtp and model.header.path == models[-1].header.path),
         )
-        for source, job, placement in zip(sources, jobs, placements, strict=False)
+        for model, job, placement in zip(models, jobs, placements, strict=False)
     )
 
 
-def taps_of(draft: DraftInfo, target: ModelSource) -> tuple[int, ...]:
-    """Return the target's layers whose inputs the draft reads; n_layer, the state behind the last, for an MTP layer."""
+def find_taps(draft: DraftInfo, target: ModelHeader) -> tuple[int, ...]:
+    """Return the target's layers whose inputs the draft reads; n_layer, the state after the last, for an MTP layer."""
     if isinstance(draft, MtpInfo):
         return (target.shape.n_layer,)
     return draft.target_layers if isinstance(draft, EagleInfo | BlockInfo) else ()
 
 
-def context_params(job: ContextJob, *, flash_attn: str, threads: int, is_mtp: bool = False) -> ContextParams:
+def make_context_params(job: ContextJob, *, flash_attn: str, threads: int, is_mtp: bool = False) -> ContextParams:
     sizes = job.sizes
     return ContextParams(
         n_ctx=sizes.n_ctx,
@@ -372,38 +384,38 @@ def context_params(job: ContextJob, *, flash_attn: str, threads: int, is_mtp: bo
     )
 
 
-def while_computing(held: Iterable[Buffer], there: Sequence[FreeMemory]) -> list[Buffer]:
-    """Return what a GPU's library allocates while it computes, on each GPU that holds anything."""
-    used = {buffer.device for buffer in held if buffer.num_bytes}
-    cards = [room.device for room in there if room.device != RAM and not room.in_ram and room.device in used]
-    return [Buffer(card, MemoryKind.RUNTIME, COMPUTING_BYTES) for card in cards]
+def list_runtime_buffers(buffers: Iterable[Buffer], free: Sequence[FreeMemory]) -> list[Buffer]:
+    """Return what llama.cpp allocates while it computes, on each GPU that holds one of the buffers."""
+    used = {buffer.device for buffer in buffers if buffer.num_bytes}
+    gpus = [memory.device for memory in free if memory.device != RAM and not memory.in_ram and memory.device in used]
+    return [Buffer(gpu, MemoryKind.RUNTIME, COMPUTING_BYTES) for gpu in gpus]
 
 
 def check_memory(
     plan: Plan,
-    sources: Sequence[ModelSource],
+    models: Sequence[ModelHeader],
     parts: Sequence[DryRunPart],
     library: LlamaLibrary,
-    there: Sequence[FreeMemory],
+    free: Sequence[FreeMemory],
 ) -> None:
     """Check the least memory first, then, if that fits, what llama.cpp would really allocate on each device."""
-    spare = sources[0].shape.n_layer - plan.n_cpu_moe if sources[0].shape.expert_bytes else 0
-    asked = AdjustableSizes(
+    spare = models[0].shape.n_layer - plan.n_cpu_moe if models[0].shape.expert_bytes else 0
+    sizes = AdjustableSizes(
         n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers, movable_experts=spare
     )
-    jobs = contexts_of(plan, *(source.shape for source in sources))
-    images = list(images_of(plan, sources[0].header, there))
+    jobs = contexts_of(plan, *(model.shape for model in models))
+    images = list(list_image_buffers(plan, models[0].header, free))
     least = [buffer for job in jobs for buffer in minimum_buffers(job.shape, job.sizes)]
-    check_fits([*least, *images], [join_devices(there)], asked)
-    devices = [room.device for room in there if room.device != RAM]
-    held = [*plan_buffers(library, parts, devices=devices), *images]
-    check_fits([*held, *while_computing(held, there)], there, asked)
+    check_fits([*least, *images], [join_devices(free)], sizes)
+    devices = [memory.device for memory in free if memory.device != RAM]
+    buffers = [*plan_buffers(library, parts, devices=devices), *images]
+    check_fits([*buffers, *list_runtime_buffers(buffers, free)], free, sizes)
 
 
-def images_of(plan: Plan, target: Header, there: Sequence[FreeMemory]) -> Iterator[Buffer]:
+def list_image_buffers(plan: Plan, target: Header, free: Sequence[FreeMemory]) -> Iterator[Buffer]:
     """Yield the memory for reading images. Raises ModelFileError or IncompatibleError for an unsuitable projector."""
     if plan.projector is not None:
-        gpus = used_gpus(there, device=plan.device, split=plan.split)
+        gpus = used_gpus(free, device=plan.device, split=plan.split)
         projector = Projector.from_header(read_header(plan.projector))
         check_projector(projector, target, name=plan.projector.name)
         yield from image_buffers(projector, plan, gpus)

@@ -15,7 +15,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.fit import decide_flash_attn, decide_unified_cache, read_sources
+from eaglelocal.loading.fit import decide_flash_attn, decide_unified_cache, read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.estimate import estimate, subtract_margins
 from eaglelocal.memory.placement import used_gpus
@@ -130,7 +130,7 @@ def needs_of(plan: Plan, rooms: Sequence[FreeMemory]) -> Needs:
     """Return the buffers of a plan with its files on disk. Raises ModelFileError and IncompatibleError."""
     if plan.task is not ModelTask.TEXT:
         return embedding_needs(read_header(plan.target), plan.n_ctx, rooms, gpu_layers=plan.gpu_layers)
-    target, *draft = read_sources(plan)
+    target, *draft = read_models(plan)
     plan = decide_flash_attn(decide_unified_cache(plan, (target, *draft), rooms), target, rooms)
     projector = None if plan.projector is None else Projector.from_header(read_header(plan.projector))
     return estimate(plan, target.shape, draft[0].shape if draft else None, rooms, projector)

@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[Callable[[str, Path], object], type[Exception]]] = {
     "stream": (take, EngineError),
 }
 PASSED_OVER: dict[str, Callable[[str, Path], object]] = {
-    "calibration": lambda text, at: calibration_store._content_of(write(at, text)),
+    "calibration": lambda text, at: calibration_store._read_content(write(at, text)),
     "pulled drafts": lambda text, at: pulled_drafts._read(write(at, text)),
     "running server": lambda text, at: running_servers._read(write(at, text)),
     "running server's word": lambda text, at: running_servers._word_of(text.encode()),

@@ -1,21 +1,18 @@
-"""Drafters without a model: one drafts nothing, one random tokens of random number. The text must not change."""
+"""Drafters without a model, and one without SlotState. The text must not change, whatever they draft."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 
-from eaglelocal.core.batch import NO_FURTHER, ExtraLevels
-from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Node, Swapped
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
+from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Drafter, DraftTraits, Node
 
 
 class NoDrafter:
-    """A drafter that proposes nothing and needs nothing."""
+    """A drafter that proposes nothing, needs nothing, and keeps no state that could be copied."""
 
-    name = "none"
-    taps: tuple[int, ...] = ()
-    block_size = 1
-    reuse_margin = 0
+    traits = DraftTraits(name="none")
     native_s = 0.0
 
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
@@ -27,7 +24,9 @@ class NoDrafter:
     def end(self, slot: int) -> None:
         pass
 
-    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(
+        self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
+    ) -> list[Continuation]:
         return [NOTHING for _ in nodes]
 
     def commit(self, committed: Sequence[Committed]) -> None:
@@ -36,19 +35,7 @@ class NoDrafter:
     def buffer(self, committed: Sequence[Committed]) -> None:
         pass
 
-    def drop(self, slot: int, position: int) -> None:
-        pass
-
-    def fork(self, source: int, target: int, position: int) -> None:
-        pass
-
-    def swapped_bytes(self, slot: int) -> int:
-        return 0
-
-    def swap_out(self, slot: int) -> Swapped[None]:
-        return Swapped(None)
-
-    def swap_in(self, slot: int, swapped: Swapped[None], tokens: Sequence[int]) -> None:
+    def rollback(self, slot: int, position: int) -> None:
         pass
 
     def close(self) -> None:
@@ -61,7 +48,9 @@ class FlakyDrafter(NoDrafter):
     def __init__(self, n_vocab: int, seed: int = 0) -> None:
         self._random, self._n_vocab = random.Random(seed), n_vocab
 
-    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(
+        self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
+    ) -> list[Continuation]:
         return [self._continuation(depth) for _ in nodes]
 
     def _continuation(self, depth: int) -> Continuation:
@@ -76,3 +65,17 @@ class FlakyDrafter(NoDrafter):
 
     def _doubts(self, length: int) -> list[float]:
         return [self._random.random() for _ in range(length)]
+
+
+class DrafterOnly:
+    """A drafter with the methods of the Drafter protocol alone: its slots cannot be copied or swapped."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.traits, self._drafter = drafter.traits, drafter
+        self.begin, self.draft, self.commit = drafter.begin, drafter.draft, drafter.commit
+        self.rollback, self.end, self.buffer = drafter.rollback, drafter.end, drafter.buffer
+        self.skip, self.close = drafter.skip, drafter.close
+
+    @property
+    def native_s(self) -> float:
+        return self._drafter.native_s

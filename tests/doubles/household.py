@@ -48,7 +48,7 @@ class Household:
         return (*before, *new[:15]) if kind > 0.3 else (*before[: len(before) * 3 // 4], *new[:15])
 
     def step(self) -> None:
-        for answer in self.engine._answers.values():
+        for answer in self.engine._answers._by_slot.values():
             prompt, plain = self.running[answer.request_id]
             self.texts[answer.sequence.slot] = [*prompt, *plain]
         for event in self.engine.step():

@@ -14,7 +14,8 @@ from eaglelocal.core.ports import ImageReader
 from eaglelocal.core.request import OFF, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.tools import CallPart, ToolCall, join_calls
 from eaglelocal.drafters.drafter import Drafter
-from eaglelocal.engine.engine import Engine, Inputs
+from eaglelocal.engine.engine import Engine
+from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.engine.input_queue import INLINE
 from eaglelocal.scheduler.host_swap import HostSwap
 from eaglelocal.scheduler.prefix_cache import PrefixCache
@@ -95,13 +96,14 @@ class Rig:
         self.context = context_kind(
             table, n_ctx=n_ctx, n_batch=n_batch, num_slots=num_slots, num_branches=num_slots * branches
         )
-        margin = max(one.reuse_margin for one in drafters)
+        margin = max(one.traits.reuse_margin for one in drafters)
         prefix_cache = PrefixCache(num_slots, reuse_margin=margin, min_fork=min_fork, swap=swap)
         self.scheduler = Scheduler(n_ctx=n_ctx, n_batch=n_batch, prefix_cache=prefix_cache)
+        vocabulary = vocabulary or LetterVocabulary(table.n_vocab)
         self.engine = Engine(
             context=self.context,
-            vocabulary=vocabulary or LetterVocabulary(table.n_vocab),
-            inputs=Inputs(constraints=LetterConstraints(), image_reader=image_reader, lanes=lanes),
+            input_processor=InputProcessor(vocabulary, n_ctx, LetterConstraints(), image_reader=image_reader),
+            lanes=lanes,
             drafters=drafters if spec != OFF else (),
             controller=controller_of(drafters, spec, branches=branches),
             scheduler=self.scheduler,
@@ -118,7 +120,7 @@ def fixed_controller(drafter: Drafter, num_draft_tokens: int) -> Controller:
 
 def controller_of(drafters: Sequence[Drafter], spec: Spec, *, branches: int = 0) -> Controller:
     """Return a controller whose primary drafter is the last one."""
-    *lookups, primary = [drafter.name for drafter in drafters]
+    *lookups, primary = [drafter.traits.name for drafter in drafters]
     names = DrafterSet(primary, tuple(lookups))
     if branches:
         return FreeController(spec, names, FreeRows(), max_siblings=branches)

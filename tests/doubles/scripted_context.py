@@ -16,7 +16,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from eaglelocal.core.batch import NO_FURTHER, Batch, Bytes, ExtraLevels, Features, Floats, PairBatch, Proposals, State
+from eaglelocal.core.batch import (
+    NO_EXTRA_LEVELS,
+    Batch,
+    Bytes,
+    ExtraLevels,
+    Features,
+    Floats,
+    PairBatch,
+    Proposals,
+    State,
+)
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.image import ImageRows, placeholder_ids
 from eaglelocal.core.sampling import Sampled, SamplingParams
@@ -360,23 +370,29 @@ class ScriptedHead:
         return [np.array([state, position, 0], np.float32).tobytes() for state, position, _ in rows]
 
     def decode(
-        self, batch: PairBatch, branches: int, *, confident: bool, depth: int = 1, further: ExtraLevels = NO_FURTHER
+        self,
+        batch: PairBatch,
+        branches: int,
+        *,
+        confident: bool,
+        depth: int = 1,
+        extra_levels: ExtraLevels = NO_EXTRA_LEVELS,
     ) -> Proposals:
         assert 0 < len(batch.tokens) <= self.n_batch
         for row, sequence in enumerate(batch.sequences):
             if sequence not in batch.sequences[:row]:
                 self._cells.remove(sequence, batch.positions[row])
         said = self._decode(batch, branches)
-        is_sure = all(best[0] >= further.confidence for best in said.confidences)
-        further = further if is_sure else NO_FURTHER
-        if depth + further.num_levels == 1 or not batch.outputs:
+        is_sure = all(best[0] >= extra_levels.confidence for best in said.confidences)
+        extra_levels = extra_levels if is_sure else NO_EXTRA_LEVELS
+        if depth + extra_levels.num_levels == 1 or not batch.outputs:
             return said
         if depth == 1:
-            depth, further = 2, further._replace(num_levels=further.num_levels - 1)
+            depth, extra_levels = 2, extra_levels._replace(num_levels=extra_levels.num_levels - 1)
         tokens, rows = [best[0] for best in said.tokens], batch.outputs
         positions, sequences = [batch.positions[row] + 1 for row in rows], [batch.sequences[row] for row in rows]
         ahead = PairBatch(tokens, said.states, positions, sequences, list(range(len(rows))))
-        deeper = self.decode(ahead, branches, confident=confident, depth=depth - 1, further=further)
+        deeper = self.decode(ahead, branches, confident=confident, depth=depth - 1, extra_levels=extra_levels)
         return Proposals(said.tokens + deeper.tokens, said.confidences + deeper.confidences, deeper.states)
 
     def _decode(self, batch: PairBatch, branches: int) -> Proposals:

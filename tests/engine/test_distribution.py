@@ -35,6 +35,7 @@ from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.engine.engine import Engine
+from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import Scheduler
 
@@ -88,10 +89,10 @@ def scripted_drafter(kind: str) -> Drafter:
 
 
 def scripted_engine(context: ScriptedContext, drafter: Drafter, length: int) -> Engine:
-    margin = drafter.reuse_margin
+    margin, vocabulary = drafter.traits.reuse_margin, LetterVocabulary(TABLE.n_vocab)
     return Engine(
         context=context,
-        vocabulary=LetterVocabulary(TABLE.n_vocab),
+        input_processor=InputProcessor(vocabulary, context.n_ctx),
         drafters=(drafter,),
         controller=fixed_controller(drafter, length),
         scheduler=Scheduler(

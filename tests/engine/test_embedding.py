@@ -25,7 +25,7 @@ from eaglelocal.errors import IncompatibleError, RequestError, UsageError
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.embedding_builder import build, needs
+from eaglelocal.loading.embedding_builder import build, list_buffers
 
 MEAN, CLS, LAST = 1, 2, 3
 TEXTS = ((2, 5, 6, 7, 3), (2, 9, 3), (2, 11, 12, 13, 14, 15, 16, 17, 3), (8,))
@@ -78,7 +78,7 @@ def test_poolings_differ_except_for_a_single_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pooling", "said"), [(None, "does not say how"), (0, "does not say how"), (4, "has no classifier")]
+    ("pooling", "said"), [(None, "no pooling type"), (0, "no pooling type"), (4, "without a classifier")]
 )
 def test_what_makes_no_vectors_is_refused(tmp_path: Path, pooling: int | None, said: str) -> None:
     path = write_bert(tmp_path / "bert.gguf", pooling=pooling)
@@ -98,7 +98,7 @@ def test_the_logits_that_a_decoder_computes_are_counted(tmp_path: Path) -> None:
         read_header(write_bert(tmp_path / "bert.gguf")),
         read_header(write_target(tmp_path / "l.gguf", TINY, pooling=LAST)),
     ]
-    found = [needs(header, read_model(header), plan(header.path), n_ctx=64)[-1].num_bytes for header in headers]
+    found = [list_buffers(header, read_model(header), plan(header.path), n_ctx=64)[-1].num_bytes for header in headers]
     assert found == [0, 64 * TINY.n_vocab * 4]
 
 

@@ -4,7 +4,7 @@ vain. After any mix of requests and cancels every cell is accounted for."""
 from __future__ import annotations
 
 import pytest
-from doubles.drafters import NoDrafter
+from doubles.drafters import DrafterOnly, NoDrafter
 from doubles.rig import Rig, Told, plain_text
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given, settings
@@ -19,12 +19,14 @@ from eaglelocal.drafters.ngram import Ngram
 
 TABLE = Table(seed=1)
 STEM = tuple(1 + (i * i * 5 + i) % 23 for i in range(60))
-KINDS = ("none", "eagle3", "model", "ngram")
+KINDS = ("none", "eagle3", "model", "ngram", "no slot state")
 
 
 def drafter_of(kind: str, *, branches: int = 0) -> Drafter:
     if kind == "eagle3":
         return Eagle3(ScriptedHead(TABLE), (0,), branches=1 + (branches > 0))
+    if kind == "no slot state":
+        return DrafterOnly(Eagle3(ScriptedHead(TABLE), (0,)))
     if kind == "model":
         return DraftModel(ScriptedContext(TABLE, gives_features=False, num_branches=branches), branches=1)
     return Ngram(128) if kind == "ngram" else NoDrafter()
@@ -72,7 +74,7 @@ def test_a_shared_prompt_is_computed_once(kind: str, num_slots: int, branches: i
     assert sum(rig.context.decodes) == 48  # the first takes the whole batch, nobody computes the same beside it
     finish(rig, told)
     assert_plain(told, *asked)
-    margin = drafter.reuse_margin
+    margin = drafter.traits.reuse_margin
     assert [cached(told[one.id]) for one in asked] == [0] + [len(STEM) - margin] * (num_slots - 1)
 
 
@@ -89,7 +91,7 @@ def test_what_an_idle_or_running_slot_holds_is_taken_over(kind: str) -> None:
     finish(rig, told)
     assert_plain(told, running, other)
     assert cached(told["running"]) == len(chat) - 1
-    assert cached(told["other"]) == 50 - drafter.reuse_margin
+    assert cached(told["other"]) == 50 - drafter.traits.reuse_margin
     onward = ask("onward", (*STEM[:50], 7, *told["other"].tokens, 9))
     rig.engine.submit(onward)
     finish(rig, told)

@@ -175,7 +175,7 @@ def test_levels_go_on_as_long_as_all_rows_are_sure(head: LlamaHeadContext, slots
     least = [min(best for (best,) in level) for level in levels]
     asked = sorted({0.0, 1.1, *least, *(confidence + 1e-4 for confidence in least)})
     for depth, further, confidence in product((1, 2, 4), (0, 1, 2), asked):
-        said = head.decode(batch, 1, confident=True, depth=depth, further=ExtraLevels(further, confidence))
+        said = head.decode(batch, 1, confident=True, depth=depth, extra_levels=ExtraLevels(further, confidence))
         num_sure = next((n for n, each in enumerate(least) if each < confidence), len(least))
         expected = depth if num_sure < depth else min(depth + further, num_sure + 1)
         assert said.tokens == whole.tokens[: expected * len(slots)]
@@ -190,7 +190,7 @@ def test_no_level_is_added_behind_the_end_of_an_answer(
     def drafted() -> list[int]:
         context = LlamaContext(models[0], PARAMS, taps=(1, 2, 3))
         head = LlamaHeadContext(models[1], PARAMS, target=context)
-        said = head.decode(pairs([0], [N - 1]), 1, confident=True, further=ExtraLevels(3, 0.0))
+        said = head.decode(pairs([0], [N - 1]), 1, confident=True, extra_levels=ExtraLevels(3, 0.0))
         head.close()
         context.close()
         return [best for (best,) in said.tokens]

@@ -184,9 +184,9 @@ def test_many_tools_that_are_too_complex_are_given_up_soon(constraints: LlamaCon
     schemas = [json.dumps({"type": "object", "properties": {f"p{i}": json.loads(SLOW)}}) for i in range(100)]
     tools = tuple(Tool(f"t{i}", "", schema) for i, schema in enumerate(schemas))
     counting = Counting(constraints)
-    wish = ConstraintSpec(
-        split=Split(form=forms.HERMES, tools=tools), choice=REQUIRED, wanted=None, tokens={}, is_split=True
+    spec = ConstraintSpec(
+        split=Split(form=forms.HERMES, tools=tools), choice=REQUIRED, constraint=None, tokens={}, is_split=True
     )
-    made = AnswerConstraint(counting).of_split(wish)
+    made = AnswerConstraint(counting).fit_split(spec)
     assert made is not None and "t99" in made.source and "999983" not in made.source
     assert counting.num_costly <= MAX_COSTLY + 1

@@ -25,12 +25,12 @@ from doubles.rig import drive
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
-from eaglelocal.core.batch import NO_FURTHER, Batch, ExtraLevels
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, ExtraLevels
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
-from eaglelocal.drafters.drafter import Continuation, Drafter, Node
+from eaglelocal.drafters.drafter import Continuation, Node
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError
-from eaglelocal.loading.engine_builder import num_checkpoints
+from eaglelocal.loading.engine_builder import count_checkpoints
 from eaglelocal.probe.probe import probe
 from eaglelocal.scheduler.checkpoints import BEFORE_END
 
@@ -109,15 +109,14 @@ def test_an_idle_slot_between_two_that_answer_gets_no_rows(target: Path) -> None
 
 # ---- drafts
 class Knowing:
-    """Drafts what is known to come, each token wrong one time in five; all else it leaves to a lookup."""
+    """Drafts what is known to come, each token wrong one time in five."""
 
-    def __init__(self, lookup: Drafter, texts: dict[int, list[int]], seed: int) -> None:
-        self._lookup, self._texts, self._random = lookup, texts, random.Random(seed)
+    def __init__(self, texts: dict[int, list[int]], seed: int) -> None:
+        self._texts, self._random = texts, random.Random(seed)
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._lookup, name)
-
-    def draft(self, nodes: Sequence[Node], depth: int = 1, further: ExtraLevels = NO_FURTHER) -> list[Continuation]:
+    def draft(
+        self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
+    ) -> list[Continuation]:
         return [self._continuation(self._texts[node.slot][node.position + 1 :][:depth]) for node in nodes]
 
     def _continuation(self, coming: list[int]) -> Continuation:
@@ -129,8 +128,8 @@ def drafting(target: Path, requests: Sequence[ChatRequest], plain: dict[str, lis
     """An engine whose lookups know these answers, by slots in the order of the requests."""
     engine = real_engine(target, "ngram", num_slots=len(requests), **changes)
     texts = {slot: [*request.tokens, *plain[request.id]] for slot, request in enumerate(requests)}
-    knowing = Knowing(engine._drafters[0], texts, seed=len(texts))
-    engine._drafters = engine._caches._drafters = (knowing,)
+    knowing = Knowing(texts, seed=len(texts))
+    engine._drafters[0].draft = knowing.draft  # type: ignore[method-assign]
     return engine
 
 
@@ -253,8 +252,8 @@ def test_a_draft_is_taken_back_whoever_came_first(living: Path, order: tuple[int
 def test_a_household_gets_the_plain_texts(living: Path, num_slots: int) -> None:
     household = Household(living, real_engine(living, "ngram", num_slots=num_slots, n_ctx=512), seed=num_slots)
     engine = household.engine
-    knowing = Knowing(engine._drafters[0], household.texts, seed=num_slots)
-    engine._drafters = engine._caches._drafters = (knowing,)
+    knowing = Knowing(household.texts, seed=num_slots)
+    engine._drafters[0].draft = knowing.draft  # type: ignore[method-assign]
     household.live(40)
     household.close()
 
@@ -289,6 +288,6 @@ def test_states_are_as_many_as_there_is_room_for() -> None:
     roomy = replace(machine, memory=replace(machine.memory, available_bytes=64 * 2**30))
     tight = replace(machine, memory=replace(machine.memory, available_bytes=2**30))
     state = 150 * 2**20
-    assert [num_checkpoints(state, slots, roomy) for slots in (1, 2, 4)] == [2, 4, 6]
-    assert num_checkpoints(state, 4, tight) == 0
-    assert num_checkpoints(0, 4, roomy) == 0
+    assert [count_checkpoints(state, slots, roomy) for slots in (1, 2, 4)] == [2, 4, 6]
+    assert count_checkpoints(state, 4, tight) == 0
+    assert count_checkpoints(0, 4, roomy) == 0

@@ -69,7 +69,7 @@ def plain(request: ChatRequest) -> Told:
 def test_a_prompt_with_an_image_is_read_as_it_stands() -> None:
     rig = rig_of(spec=OFF)
     told = rig.run([asked("a", message("look here", (4, CAT)))])["a"]
-    prompt = rig.engine._intake.prompt(asked("b", message("look here", (4, CAT))))
+    prompt = rig.engine._input_processor.make_prompt(asked("b", message("look here", (4, CAT))))
     tokens = list(prompt.tokens)
     for said in told.tokens:
         assert said == int(np.argmax(TABLE.after(tokens)))
@@ -139,7 +139,7 @@ def test_an_image_in_another_slot_is_copied() -> None:
 def test_what_an_image_is_worth_to_copy_are_its_rows() -> None:
     """With M-RoPE a large image has few positions, and is as dear to read as any."""
     requests = [asked(str(i), message("x", (0, WIDE)), max_tokens=9 + i) for i in range(2)]
-    num_positions = len(rig_of().engine._intake.prompt(requests[0]).tokens)
+    num_positions = len(rig_of().engine._input_processor.make_prompt(requests[0]).tokens)
     rig = rig_of(num_slots=2, min_fork=num_positions)
     told = rig.run(requests)
     assert len(rig.context.looks) == 1

@@ -27,7 +27,7 @@ from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
-from eaglelocal.loading.engine_builder import head_norms
+from eaglelocal.loading.draft_loader import read_head_norms
 
 torch = pytest.importorskip("torch")
 
@@ -149,7 +149,7 @@ def opened(path: Path, target: Path, window: int | None) -> Iterator[tuple[np.nd
     plain = Placement(repack=False)
     models = LlamaModel(load_library(), target, plain), LlamaModel(load_library(), path, plain)
     context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
-    head = LlamaHeadContext(models[1], PARAMS, target=context, norms=head_norms(header, info))
+    head = LlamaHeadContext(models[1], PARAMS, target=context, norms=read_head_norms(header, info))
     try:
         n = len(TEXT)
         context.decode(Batch(TEXT, list(range(n)), [[0]] * n, [True] * n))

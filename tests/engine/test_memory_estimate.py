@@ -31,7 +31,7 @@ from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, ModelShape, shape_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.fit import context_params, parts_of, read_sources
+from eaglelocal.loading.fit import make_context_params, make_parts, read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 from eaglelocal.memory.compute_buffers import SLACK_BYTES, compute_bytes
@@ -109,7 +109,7 @@ def sketches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def part_of(path: Path, job: ContextJob, taps: tuple[int, ...] = (), *, flash: str = "on") -> DryRunPart:
     header = read_header(path)
     info = EagleInfo.from_header(header) if job.shape.is_head else ModelInfo.from_header(header)
-    context = context_params(job, flash_attn=flash, threads=1)
+    context = make_context_params(job, flash_attn=flash, threads=1)
     return DryRunPart(header=header, info=info, context=context, taps=taps, placement=PLACEMENT)
 
 
@@ -164,14 +164,14 @@ def test_as_llama_cpp_plans_it(sketches: Path, name: str, case: Case) -> None:
 def test_as_llama_cpp_loads_it(tmp_path: Path, name: str, type_name: str) -> None:
     path = write_sketch(tmp_path / "m.gguf", replace(SKETCHES[name], n_ff_exp=256, type=type_name))
     job = job_of(path, Case(2048, slots=2, kv_type="q8_0"))
-    agrees(job, loaded(path, context_params(job, flash_attn="on", threads=1)))
+    agrees(job, loaded(path, make_context_params(job, flash_attn="on", threads=1)))
 
 
 @pytest.mark.parametrize("name", [*SKETCHES])
 def test_every_architecture_as_llama_cpp_loads_it(sketches: Path, name: str) -> None:
     path = sketches / f"{name}.gguf"
     job = job_of(path, Case(4096, slots=4, whole=False))
-    agrees(job, loaded(path, context_params(job, flash_attn="on", threads=1)))
+    agrees(job, loaded(path, make_context_params(job, flash_attn="on", threads=1)))
 
 
 STATEFUL = RECURRENT_ARCHITECTURES | HYBRID_ARCHITECTURES
@@ -205,7 +205,7 @@ def test_states_are_planned_as_they_are_loaded(sketches: Path, name: str, counts
     path = sketches / f"{name}.gguf"
     job = job_of(path, Case(512, slots=slots))
     job = replace(job, sizes=replace(job.sizes, num_snapshots=snapshots))
-    plan, real = planned(part_of(path, job)), loaded(path, context_params(job, flash_attn="on", threads=1))
+    plan, real = planned(part_of(path, job)), loaded(path, make_context_params(job, flash_attn="on", threads=1))
     assert plan.compute == real.compute
     assert plan.cache == pytest.approx(real.cache, abs=2 * LOG_STEP)
 
@@ -219,7 +219,7 @@ def test_layers_that_predict_ahead_stay_in_the_file(tmp_path: Path, name: str) -
     assert beside.weights_bytes == without.weights_bytes
     assert beside.n_layer_ahead == 1
     job = job_of(paths[1], Case(1024))
-    agrees(job, loaded(paths[1], context_params(job, flash_attn="on", threads=1)))
+    agrees(job, loaded(paths[1], make_context_params(job, flash_attn="on", threads=1)))
 
 
 def test_windows_hold_no_more_than_windows(sketches: Path) -> None:
@@ -280,10 +280,10 @@ def test_target_and_its_mtp_layer(tmp_path: Path, name: str, slots: int) -> None
         tmp_path / "m.gguf", replace(plain, n_layer=plain.n_layer + 1, keys=plain.keys | {"nextn_predict_layers": 1})
     )
     plan = replace(Case(8192, slots=slots).plan, target=path, draft_kind="mtp", draft=path, rollback=4)
-    sources = read_sources(plan)
+    sources = read_models(plan)
     jobs = contexts_of(plan, *(source.shape for source in sources))
     predicted = sum_by_purpose(buffer for job in jobs for buffer in buffers_of(job, (), ()))
-    parts = parts_of(plan, sources, [PLACEMENT, PLACEMENT], threads=1)
+    parts = make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1)
     told = sum_by_purpose(plan_buffers(load_library(), parts, devices=()))
     assert predicted.draft_bytes > 0 and told.draft_bytes == 0
     weights = predicted.weights_bytes + predicted.draft_bytes
@@ -298,11 +298,11 @@ def test_target_and_an_assistant_that_reads_its_cache(tmp_path: Path, slots: int
     target = write_gemma(tmp_path / "gemma.gguf")
     assistant = write_assistant(tmp_path / "assistant.gguf", target)
     plan = replace(Case(2048, slots=slots).plan, target=target, draft_kind="mtp", draft=assistant)
-    sources = read_sources(plan)
+    sources = read_models(plan)
     jobs = contexts_of(plan, *(source.shape for source in sources))
     predicted = sum_by_purpose(buffer for job in jobs for buffer in buffers_of(job, (), ()))
     told = sum_by_purpose(
-        plan_buffers(load_library(), parts_of(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
+        plan_buffers(load_library(), make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
     )
     assert predicted.draft_bytes == read_header(assistant).tensor_bytes
     for name in ("weights_bytes", "draft_bytes", "kv_bytes"):
@@ -323,11 +323,11 @@ def test_target_and_a_head_that_fills_blocks(tmp_path: Path, head: BlockShape, s
     target = write_target(tmp_path / "target.gguf", shape)
     draft = write_block_head(tmp_path / "head.gguf", head, shape)
     plan = replace(Case(4096, slots=slots).plan, target=target, draft_kind="dflash", draft=draft)
-    sources = read_sources(plan)
+    sources = read_models(plan)
     jobs = contexts_of(plan, *(source.shape for source in sources))
     predicted = sum_by_purpose(buffer for job in jobs for buffer in buffers_of(job, (), ()))
     told = sum_by_purpose(
-        plan_buffers(load_library(), parts_of(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
+        plan_buffers(load_library(), make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
     )
     for name in ("weights_bytes", "draft_bytes", "kv_bytes", "draft_kv_bytes"):
         assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=4 * LOG_STEP), name

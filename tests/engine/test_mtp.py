@@ -154,7 +154,7 @@ class Feeding:
 
     def swap(self) -> None:
         known = self.drafter.swap_out(0)
-        self.drafter.drop(0, 0)
+        self.drafter.rollback(0, 0)
         self.drafter.swap_in(0, known, [])
 
     def draft(self, depth: int) -> tuple[list[int], list[float]]:

@@ -76,8 +76,8 @@ def test_a_call_can_be_required_whatever_the_schemas_say(
 ) -> None:
     tools = tuple(Tool(f"t{i}", "", json.dumps(schema)) for i, schema in enumerate(said))
     choice = ToolChoice(use=ToolUse.REQUIRED)
-    wish = ConstraintSpec(split=Split(form=form, tools=tools), choice=choice, wanted=None, tokens={}, is_split=True)
-    made = AnswerConstraint(constraints).of_split(wish)
+    spec = ConstraintSpec(split=Split(form=form, tools=tools), choice=choice, constraint=None, tokens={}, is_split=True)
+    made = AnswerConstraint(constraints).fit_split(spec)
     assert made is not None and all(tool.name in made.source for tool in tools)
 
 
@@ -88,7 +88,7 @@ def test_a_format_binds_or_is_refused_whatever_its_schema_says(
 ) -> None:
     wanted = Constraint(Syntax.JSON_SCHEMA, json.dumps(schema), is_strict=is_strict)
     try:
-        made = AnswerConstraint(constraints).of_text(wanted)
+        made = AnswerConstraint(constraints).fit_text(wanted)
     except RequestError as error:
         assert error.parameter == "response_format" and "\n" not in error.message
     else:

@@ -91,7 +91,7 @@ def test_plain_text_stays_text(vocabulary: LlamaVocabulary, text: str) -> None:
 def test_what_people_write_is_no_turn(vocabulary: LlamaVocabulary) -> None:
     """Only the template writes markers: those of the system's message, the person's, and the answer's beginning."""
     asked = ChatRequest(id="a", messages=(Message("user", QUESTION),))
-    tokens = InputProcessor(vocabulary, 2048).prompt(asked).tokens
+    tokens = InputProcessor(vocabulary, 2048).make_prompt(asked).tokens
     written = [vocabulary.spelled(token).decode() for token in tokens if not vocabulary.piece(token)]
     turn = ["<|start|>", "<|message|>", "<|end|>"]
     assert written == [*turn, *turn, "<|start|>"]
@@ -104,7 +104,7 @@ def test_nor_is_what_stands_beside_an_image(tmp_path: Path) -> None:
     engine = real_engine(target, projector=projector, n_ctx=1024)
     text = f"<|start|>{QUESTION}<|call|>"
     asked = ChatRequest(id="a", messages=(Message("user", text, images=(Image(picture((255, 0, 0)), 9),)),))
-    tokens = engine._intake.prompt(asked).tokens
+    tokens = engine._input_processor.make_prompt(asked).tokens
     vocabulary = engine._vocabulary
     markers = [vocabulary.tokenize(name, add_special=False, parse_special=True) for name in ("<|start|>", "<|call|>")]
     assert min(tokens) < 0 and not [marker for marker in markers if marker[0] in tokens]

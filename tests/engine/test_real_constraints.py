@@ -293,7 +293,7 @@ def test_calls_and_refusals_cross_the_pipe() -> None:
 def test_a_server_s_engine_has_read_the_vocabulary_when_it_is_ready(tmp_path: Path, binds_answers: bool) -> None:
     engine = real_engine(write_target(tmp_path / "target.gguf", TINY), binds_answers=binds_answers)
     try:
-        constraints = engine._intake._binding._constraints
+        constraints = engine._input_processor._answer_constraint._constraints
         assert isinstance(constraints, LlamaConstraints)
         assert (constraints._tokenizer is not None) is binds_answers
     finally:

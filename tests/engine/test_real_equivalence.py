@@ -117,7 +117,7 @@ def test_where_the_copy_of_a_head_is_gone_the_head_itself_drafts(files: Path, tm
     engine = real_engine(files / "F32.gguf", kind="eagle3", draft=tmp_path / "gone.gguf", draft_origin=head)
     drive(engine, asked(5, 2, 8))
     assert engine.snapshot().speculation.accepted_tokens
-    assert any("copy of the head in fewer bits is gone" in note for note in engine.info.notes)
+    assert any("requantized copy of the head is gone" in note for note in engine.info.notes)
     engine.close()
 
 

@@ -27,7 +27,7 @@ from eaglelocal.core.batch import Bytes, Floats
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import ResourceError
-from eaglelocal.loading.engine_builder import MOST_SWAP_BYTES, swap_bytes
+from eaglelocal.loading.engine_builder import MAX_SWAP_BYTES, choose_swap_bytes
 from eaglelocal.scheduler.checkpoints import BEFORE_END, Checkpoints
 from eaglelocal.scheduler.host_swap import HostSwap
 
@@ -299,14 +299,14 @@ def has_swap(engine: Engine) -> bool:
         (None, 24 * GIB, 8 * GIB, 2 * GIB),
         (None, 24 * GIB, 25 * GIB, 0),
         (None, None, 8 * GIB, 0),
-        (None, 512 * GIB, 8 * GIB, MOST_SWAP_BYTES),
+        (None, 512 * GIB, 8 * GIB, MAX_SWAP_BYTES),
         (0, 24 * GIB, 8 * GIB, 0),
         (100, None, 8 * GIB, 100 * 2**20),
     ],
 )
 def test_how_much_memory_there_is_for_it(said: int | None, available: int | None, loaded: int, found: int) -> None:
     plan = Plan(target=Path("x"), target_label="x", cache_ram=said)
-    assert swap_bytes(plan, available, loaded) == found
+    assert choose_swap_bytes(plan, available, loaded) == found
 
 
 @pytest.mark.parametrize(("lends_memory", "expected"), [(False, 8 + 300 + 20), (True, 4000 + 8 + 300 + 20 + 500)])

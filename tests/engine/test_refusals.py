@@ -16,7 +16,7 @@ from eaglelocal.backend.llama_library import CHECKED_VERSION, bind, check_versio
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import fixed_spec
-from eaglelocal.engine.engine import Engine
+from eaglelocal.engine.warmup import Warmup
 from eaglelocal.errors import (
     EagleLocalError,
     EngineError,
@@ -301,15 +301,15 @@ def test_what_was_opened_is_freed_when_warming_up_fails(target: Path, monkeypatc
         closed.append(type(model).__name__)
         really_close(model)
 
-    def fail(engine: Engine, **asked: object) -> None:
+    def fail(warmup: Warmup, *costs: object, **asked: object) -> None:
         closed.clear()  # the planned model of the rehearsal is long gone
         raise EngineError("no first decode")
 
     monkeypatch.setattr(LlamaModel, "close", close)
-    monkeypatch.setattr(Engine, "warm_up", fail)
+    monkeypatch.setattr(Warmup, "measure", fail)
     with pytest.raises(EngineError, match="no first decode"):
         build(plan_of(target), lambda _: None)
-    assert closed == ["Model"]
+    assert closed == ["LlamaModel"]
 
 
 # ---- the library

@@ -8,7 +8,7 @@ import random
 import time
 
 import pytest
-from doubles.drafters import FlakyDrafter, NoDrafter
+from doubles.drafters import DrafterOnly, FlakyDrafter, NoDrafter
 from doubles.rig import Rig, Told, plain_text
 from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from doubles.uncut_context import NUM_SNAPSHOTS, StatesContext, WindowsContext
@@ -27,7 +27,7 @@ from eaglelocal.scheduler.host_swap import HostSwap
 
 TABLE, WRONG = Table(seed=1), Table(seed=1, sharpness=-2.0)
 TEXTS = [tuple(1 + (i * i * a + i * b + a) % 23 for i in range(60)) for a, b in ((5, 1), (3, 2), (7, 3), (2, 5))]
-KINDS = ("none", "eagle3", "model", "ngram")
+KINDS = ("none", "eagle3", "model", "ngram", "no slot state")
 PLENTY = 10**6
 
 
@@ -36,6 +36,8 @@ def drafter_of(kind: str, *, branches: int = 0) -> Drafter:
         return Eagle3(ScriptedHead(WRONG), (0,))
     if kind == "eagle3":
         return Eagle3(ScriptedHead(TABLE), (0,), branches=1 + (branches > 0))
+    if kind == "no slot state":
+        return DrafterOnly(Eagle3(ScriptedHead(TABLE), (0,)))
     if kind == "model":
         return DraftModel(ScriptedContext(TABLE, gives_features=False, num_branches=branches), branches=1)
     return Ngram(128) if kind == "ngram" else NoDrafter()
@@ -92,7 +94,7 @@ def test_a_turn_that_is_edited_goes_on_from_where_it_is_as_it_was(kind: str) -> 
     run(rig, ask("a", TEXTS[0]))
     run(rig, ask("b", TEXTS[1]))
     told = run(rig, ask("edited", (*TEXTS[0][:40], 5, 6)))
-    assert cached(told["edited"]) == 40 - drafter_of(kind).reuse_margin
+    assert cached(told["edited"]) == 40 - drafter_of(kind).traits.reuse_margin
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "model"])
@@ -249,7 +251,7 @@ def test_who_waited_in_vain_for_another_goes_on_from_main_memory(kind: str) -> N
     rig.engine.submit(dataclasses.replace(ask("anew", (*TEXTS[0], 4)), reuses_cache=False))
     told = rig.run([ask("on", (*TEXTS[0], 5))], cancel_at={"anew": 2})["on"]
     assert told.tokens == plain_text(TABLE, ask("on", (*TEXTS[0], 5)))
-    assert (rig.context.swaps_in, cached(told)) == (1, len(TEXTS[0]) - drafter_of(kind).reuse_margin)
+    assert (rig.context.swaps_in, cached(told)) == (1, len(TEXTS[0]) - drafter_of(kind).traits.reuse_margin)
     assert rig.engine.miscounted_slots() == []
 
 
@@ -260,7 +262,7 @@ def test_what_stays_can_be_used_again(kind: str) -> None:
     for turn, text in enumerate((TEXTS[1], TEXTS[2])):
         run(rig, ask(f"other {turn}", text))
         told = run(rig, ask(f"edited {turn}", (*TEXTS[0][: 25 + turn], 23, 23), max_tokens=30))[f"edited {turn}"]
-        assert cached(told) == 25 + turn - drafter_of(kind).reuse_margin
+        assert cached(told) == 25 + turn - drafter_of(kind).traits.reuse_margin
         assert told.finished is not None
         stats = told.finished.speculation
         assert stats.accepted_tokens == stats.draft_tokens or kind == "ngram"

@@ -14,7 +14,7 @@ from eaglelocal.core.request import ChatRequest, Message, fixed_spec
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.drafters.eagle3 import Eagle3
-from eaglelocal.engine.engine import Engine, Inputs
+from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import Scheduler
@@ -71,13 +71,15 @@ class WordVocabulary:
 def engine_of(num_draft_tokens: int = 4, template_end: str = "") -> Engine:
     drafter = Eagle3(ScriptedHead(TABLE), (0,))
     spec = fixed_spec(num_draft_tokens)
+    vocabulary = WordVocabulary(template_end)
     return Engine(
         context=ScriptedContext(TABLE, num_slots=1),
-        vocabulary=WordVocabulary(template_end),
-        inputs=Inputs(constraints=LetterConstraints()),
+        input_processor=InputProcessor(vocabulary, 128, LetterConstraints()),
         drafters=(drafter,),
         controller=controller_of((drafter,), spec),
-        scheduler=Scheduler(n_ctx=128, n_batch=48, prefix_cache=PrefixCache(1, reuse_margin=drafter.reuse_margin)),
+        scheduler=Scheduler(
+            n_ctx=128, n_batch=48, prefix_cache=PrefixCache(1, reuse_margin=drafter.traits.reuse_margin)
+        ),
         info=replace(INFO, num_slots=1),
     )
 

@@ -18,7 +18,7 @@ from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
-from eaglelocal.engine.sequence_ids import SequenceIds, sequences_of
+from eaglelocal.engine.sequence_ids import SequenceIds, list_sequences
 
 TABLE = Table(seed=1)
 BRANCHES = 3
@@ -163,11 +163,11 @@ def test_rows_list_all_leaves_below_them() -> None:
     #   └── 3
     comb = Draft((7, 8, 9, 6, 5), (ROOT, 0, 1, ROOT, 0), (0.5,) * 5)
     assert comb.leaves == [2, 3, 4]
-    assert sequences_of(comb, comb.leaves, (0, 10, 11)) == [(0, 10, 11), (0, 11), (0,), (0,), (10,), (11,)]
+    assert list_sequences(comb, comb.leaves, (0, 10, 11)) == [(0, 10, 11), (0, 11), (0,), (0,), (10,), (11,)]
     bushy = Draft((1, 2, 3, 4, 5), (ROOT, ROOT, 1, 1, 0), (0.5,) * 5)
     assert bushy.leaves == [4, 2, 3]
-    assert sequences_of(bushy, bushy.leaves, (0, 10, 11)) == [(0, 10, 11), (0,), (10, 11), (10,), (11,), (0,)]
-    assert sequences_of(chain(1, 2), [1], (0,)) == [(0,), (0,), (0,)]
+    assert list_sequences(bushy, bushy.leaves, (0, 10, 11)) == [(0, 10, 11), (0,), (10, 11), (10,), (11,), (0,)]
+    assert list_sequences(chain(1, 2), [1], (0,)) == [(0,), (0,), (0,)]
 
 
 @settings(max_examples=200, deadline=None)

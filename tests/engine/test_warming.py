@@ -16,7 +16,7 @@ from eaglelocal.core.batch import Batch, PairBatch
 from eaglelocal.core.request import AUTO
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine import warmup
-from eaglelocal.engine.calibration import useful_sizes
+from eaglelocal.engine.calibration import list_useful_sizes
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.warmup import Warmup
 from eaglelocal.loading import engine_builder
@@ -45,6 +45,11 @@ def engines(request: pytest.FixtureRequest, files: Path) -> Iterator[tuple[Engin
 
 def told(engine: Engine) -> dict[str, Told]:
     return drive(engine, [ask(str(i), [7 + i, *range(20, 50)], temperature=0.7, seed=3) for i in range(3)])
+
+
+def warm_up(engine: Engine, *, makes_kernels: bool) -> None:
+    warmup = Warmup(engine._context, engine._drafters, max_outputs=17)
+    warmup.measure(engine._controller.costs, num_slots=engine.info.num_slots, makes_kernels=makes_kernels)
 
 
 def test_nothing_of_it_is_left(engines: tuple[Engine, Engine]) -> None:
@@ -79,7 +84,7 @@ def test_a_head_and_a_draft_model_run_every_size_and_one_row_behind_it(
 
         ran.clear()
         monkeypatch.setattr(model, "decode", watched)
-        engine.warm_up(max_rows=17, makes_kernels=True)
+        warm_up(engine, makes_kernels=True)
         assert set(range(2, 18)) <= {*ran}
         assert ran.count(1) >= 17
         engine.close()
@@ -96,7 +101,7 @@ def test_a_whole_prompt_runs_once_unless_it_would_take_long(
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, n_batch=64)
     for makes_kernels in (False, True):
         prepared.clear()
-        engine.warm_up(max_rows=17, makes_kernels=makes_kernels)
+        warm_up(engine, makes_kernels=makes_kernels)
         assert (64 in prepared) is (makes_kernels and runs)
     assert engine.miscounted_slots() == []
     engine.close()
@@ -114,7 +119,7 @@ def test_the_last_decode_before_sizes_are_timed_is_no_first_one(files: Path, mon
         return time_rows(warmup, num_rows)
 
     monkeypatch.setattr(Warmup, "time_rows", watched)
-    engine.warm_up(max_rows=17, makes_kernels=True)
+    warm_up(engine, makes_kernels=True)
     assert asked[0] and not any(asked[1:])
     engine.close()
 
@@ -125,7 +130,7 @@ def test_contexts_that_hold_no_more_than_a_size(files: Path, kind: str, n_ctx: i
     draft = files / name if (name := KINDS[kind]) else None
     engine = real_engine(files / "F32.gguf", kind, draft, spec=AUTO, n_ctx=n_ctx, num_slots=slots, n_batch=512)
     max_rows = slots * 17 if kind != "none" else slots
-    for size in useful_sizes(min(n_ctx, max_rows), num_slots=slots, most_beside=n_ctx):
+    for size in list_useful_sizes(min(n_ctx, max_rows), num_slots=slots, max_prompt_rows=n_ctx):
         Warmup(engine._context, engine._drafters, max_outputs=max_rows).prepare(size)
     assert engine.miscounted_slots() == []
     engine.close()
@@ -135,7 +140,7 @@ def test_contexts_that_hold_no_more_than_a_size(files: Path, kind: str, n_ctx: i
 def test_drafts_are_made_before_the_first_request_where_a_gpu_computes(
     files: Path, monkeypatch: pytest.MonkeyPatch, uses_gpu: bool
 ) -> None:
-    fit = engine_builder.fitted
+    fit = engine_builder.fit_plan
     monkeypatch.setattr(engine_builder, "fit_plan", lambda *a, **how: replace(fit(*a, **how), uses_gpu=uses_gpu))
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO)
     assert (engine._drafters[-1].native_s > 0.0) is uses_gpu

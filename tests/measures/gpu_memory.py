@@ -31,7 +31,7 @@ from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import ModelShape, shape_of
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.fit import context_params
+from eaglelocal.loading.fit import make_context_params
 from eaglelocal.memory.budget import Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.contexts import contexts_of
 from eaglelocal.memory.estimate import buffers_of
@@ -56,7 +56,7 @@ def compared(plan: Plan, library: LlamaLibrary, gpus: tuple[FreeMemory, ...]) ->
     part = DryRunPart(
         header=header,
         info=ModelInfo.from_header(header),
-        context=context_params(job, flash_attn="on", threads=1),
+        context=make_context_params(job, flash_attn="on", threads=1),
         placement=Placement(gpu_layers=plan.gpu_layers, n_cpu_moe=plan.n_cpu_moe),
     )
     told = plan_buffers(library, [part], devices=[gpu.device for gpu in gpus])

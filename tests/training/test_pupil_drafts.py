@@ -29,7 +29,7 @@ from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, WINDOW_KEY, EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.values import ValueType
 from eaglelocal.gguf.writer import KeyValue
-from eaglelocal.loading.engine_builder import head_norms
+from eaglelocal.loading.draft_loader import read_head_norms
 
 torch = pytest.importorskip("torch")
 
@@ -213,7 +213,7 @@ def said_by_llama(path: Path, target: Path) -> Said:
             stack.callback(model.close)
         context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
         stack.callback(context.close)
-        head = LlamaHeadContext(models[1], PARAMS, target=context, norms=head_norms(header, info))
+        head = LlamaHeadContext(models[1], PARAMS, target=context, norms=read_head_norms(header, info))
         stack.callback(head.close)
         n = len(TEXT)
         context.decode(Batch(TEXT, list(range(n)), [(0,)] * n, [True] * n))

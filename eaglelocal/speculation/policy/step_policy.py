@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from eaglelocal.core.batch import NO_FURTHER, ExtraLevels
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.core.draft import Draft
 from eaglelocal.speculation.policy.draft_gate import PROBE_LENGTH
 from eaglelocal.speculation.policy.draft_selection import DraftSelection
@@ -141,15 +141,15 @@ class StepPolicy:
         num_drafted = self._drafts.num_drafted
         if drafter == self._drafters.primary and self._drafters.block_size > 1:
             most = max([self._drafts.useful_length(slot) for slot in slots])
-            return min(self._drafters.block_size, most), NO_FURTHER
+            return min(self._drafters.block_size, most), NO_EXTRA_LEVELS
         forced = min([self._forced_length(slot) - num_drafted(slot, drafter) for slot in slots])
         if forced > 0 or any(self._policies[slot].gate is None for slot in slots):
-            return max(forced, 1), NO_FURTHER
+            return max(forced, 1), NO_EXTRA_LEVELS
         most = min([self._max_draft[slot] - num_drafted(slot, drafter) for slot in slots])
         if drafter != self._drafters.primary:
-            return min(LOOKUP_LEVELS, most), NO_FURTHER
+            return min(LOOKUP_LEVELS, most), NO_EXTRA_LEVELS
         if len(self._auto) > 1:
-            return self._levels_in_doubt(drafter, slots, most), NO_FURTHER
+            return self._levels_in_doubt(drafter, slots, most), NO_EXTRA_LEVELS
         return self._levels_alone(drafter, slots[0], most)
 
     def _forced_length(self, slot: int) -> int:
@@ -171,7 +171,7 @@ class StepPolicy:
         ends = len(gains) + 1, len(gains) + most
         sure = min([step.acceptance.probability(slot, drafter, at, SURE) for at in ends])
         num_sure = count_paying_levels(*chain_so_far, chance=sure, most=most)
-        return depth, ExtraLevels(num_sure - depth, SURE) if num_sure > depth else NO_FURTHER
+        return depth, ExtraLevels(num_sure - depth, SURE) if num_sure > depth else NO_EXTRA_LEVELS
 
     def _levels_in_doubt(self, drafter: str, slots: Sequence[int], most: int) -> int:
         """Return how many levels pay even if each token is worse than most: another call costs more than a level."""

@@ -453,7 +453,7 @@ def format_with(field: object, **more: object) -> Constraint:
 def test_what_a_format_says_that_cannot_be_bound_binds_nothing(model: LlamaModel, judge: Judge, name: str) -> None:
     """All else stays bound, other patterns too."""
     field, fits = UNBOUND[name]
-    bound = AnswerConstraint(model.constraints).of_text(format_with(field))
+    bound = AnswerConstraint(model.constraints).fit_text(format_with(field))
     assert judge.accepts(bound, f'{{"sure": "ab", "odd": {fits}}}')
     for wrong in (f'{{"sure": "abc", "odd": {fits}}}', f'{{"odd": {fits}}}', '{"sure": "ab", "odd": 1}', fits):
         assert not judge.accepts(bound, wrong), wrong
@@ -462,7 +462,7 @@ def test_what_a_format_says_that_cannot_be_bound_binds_nothing(model: LlamaModel
 @pytest.mark.parametrize("name", UNBOUND)
 def test_in_a_strict_format_it_is_refused_by_its_name(model: LlamaModel, name: str) -> None:
     with pytest.raises(RequestError, match=name) as caught:
-        AnswerConstraint(model.constraints).of_text(replace(format_with(UNBOUND[name][0]), is_strict=True))
+        AnswerConstraint(model.constraints).fit_text(replace(format_with(UNBOUND[name][0]), is_strict=True))
     assert caught.value.parameter == "response_format"
 
 
@@ -472,7 +472,7 @@ def test_what_says_nothing_is_never_in_the_way(model: LlamaModel, judge: Judge, 
     record = {"type": "object", "propertyNames": TEXT, "additionalProperties": TEXT, "$schema": dialect}
     many = {"type": "array", "items": record, "uniqueItems": False}
     wanted = replace(format_with(many, **{"$schema": dialect}), is_strict=is_strict)
-    bound = AnswerConstraint(model.constraints).of_text(wanted)
+    bound = AnswerConstraint(model.constraints).fit_text(wanted)
     assert judge.accepts(bound, '{"sure": "ab", "odd": [{"k": "v"}]}')
     assert not judge.accepts(bound, '{"sure": "ab", "odd": [{"k": 1}]}')
     tool = Tool("f", "", wanted.source, is_strict=is_strict)

@@ -15,7 +15,7 @@ from eaglelocal.core.batch import Bytes, FeatureRows, Proposals, Roots
 from eaglelocal.core.draft import ROOT
 from eaglelocal.drafters.block_drafter import BlockDrafter, BlockSlot
 from eaglelocal.drafters.drafter import NOTHING, Committed, Node, Swapped
-from eaglelocal.drafters.row_buffer import MAX_REMEMBERED
+from eaglelocal.drafters.row_buffer import MAX_BUFFERED
 from eaglelocal.errors import EngineError
 
 NUM_SLOTS = 3
@@ -119,12 +119,12 @@ class Texts:
 
     def _cut(self, slot: int, position: int) -> None:
         del self.texts[slot][position:]
-        self.drafter.drop(slot, position)
+        self.drafter.rollback(slot, position)
 
     def _copy(self, source: int, target: int) -> None:
         position = self.random.randint(0, len(self.texts[source]))
         self.texts[target] = self.texts[source][:position]
-        self.drafter.fork(source, target, position)
+        self.drafter.copy_slot(source, target, position)
 
     def _swap_in(self, slot: int) -> None:
         """It may come back more than once."""
@@ -177,7 +177,7 @@ def test_it_wakes_from_the_newest_rows_alone() -> None:
         drafter.buffer([rows(0, first, 10)])
     drafter.draft([Node(0, ROOT, 5, 205)], 4)
     _, root, cells = head.filled[-1]
-    assert sorted(cells) == list(range(root - MAX_REMEMBERED, root))
+    assert sorted(cells) == list(range(root - MAX_BUFFERED, root))
 
 
 def test_a_hole_is_an_error_of_ours() -> None:

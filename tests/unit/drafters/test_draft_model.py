@@ -62,7 +62,7 @@ def test_every_draft_of_the_same_model_is_right(data: st.DataObject) -> None:
             keep = data.draw(st.integers(0, len(text)))
             fresh = (text[:keep] + data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=40)))[:100]
             if keep < len(text):
-                drafter.drop(slot, min(keep, len(fresh)))
+                drafter.rollback(slot, min(keep, len(fresh)))
             drafter.commit([committed(slot, fresh, min(keep, len(fresh)))])
             texts[slot] = fresh
             continue
@@ -74,7 +74,7 @@ def test_every_draft_of_the_same_model_is_right(data: st.DataObject) -> None:
         texts[slot] = [*rooted, *drafted[:accepted]]
         drafter.commit([committed(slot, texts[slot], len(text))])
         if len(texts[slot]) > 100:
-            drafter.drop(slot, 0)
+            drafter.rollback(slot, 0)
             texts[slot] = []
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.drafters.drafter import NOTHING, Committed, Node
 from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS, Eagle3
-from eaglelocal.drafters.row_buffer import MAX_REMEMBERED
+from eaglelocal.drafters.row_buffer import MAX_BUFFERED
 from eaglelocal.errors import EngineError
 
 
@@ -65,10 +65,10 @@ def test_every_draft_of_a_right_head_is_right(data: st.DataObject) -> None:
             keep = data.draw(st.integers(0, len(text)))
             fresh = text[:keep] + data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=40))
             if source != slot:
-                drafter.fork(source, slot, keep)
+                drafter.copy_slot(source, slot, keep)
             elif keep < len(text):
-                drafter.drop(slot, keep)
-            first = keep if source == slot and keep == len(text) else max(keep - drafter.reuse_margin, 0)
+                drafter.rollback(slot, keep)
+            first = keep if source == slot and keep == len(text) else max(keep - drafter.traits.reuse_margin, 0)
             drafter.commit([committed(slot, fresh[:100], first)])
             texts[slot] = fresh[:100]
             continue
@@ -80,7 +80,7 @@ def test_every_draft_of_a_right_head_is_right(data: st.DataObject) -> None:
         drafter.commit([committed(slot, kept, len(text))])
         texts[slot] = kept
         if len(kept) > 100:
-            drafter.drop(slot, 0)
+            drafter.rollback(slot, 0)
             texts[slot] = []
     assert all(head.last_position(slot) < len(text) + 4 for slot, text in texts.items())
 
@@ -90,7 +90,7 @@ def test_cells_of_a_text_are_taken_over_up_to_its_last_pair() -> None:
     text = [1 + i * i % 9 for i in range(80)]
     drafter.commit([committed(0, text, 0)])
     drafter.commit([committed(1, [7, 7, 7, *text[:50]], 0)])
-    drafter.fork(0, 1, 50)
+    drafter.copy_slot(0, 1, 50)
     assert (head.last_position(0), head.last_position(1)) == (78, 48)
     assert [head._cells.at(1, i) for i in range(49)] == [head._cells.at(0, i) for i in range(49)]
 
@@ -105,7 +105,7 @@ def test_a_slot_goes_on_from_what_another_slept_on(num_asleep: int) -> None:
     if num_asleep:
         drafter.buffer([committed(0, text, awake)])
     for slot, position in ((1, 100), (2, 98), (3, 50), (4, 5)):
-        drafter.fork(0, slot, position)
+        drafter.copy_slot(0, slot, position)
         own = [*text[:position], 3]
         drafter.commit([committed(slot, own, position - 1)])
         own.append(best(own))
@@ -176,7 +176,7 @@ def test_a_hole_is_an_error() -> None:
 def test_a_drop_without_the_margin_row_is_an_error_and_with_it_is_not() -> None:
     drafter, _ = new_drafter()
     drafter.commit([committed(0, [1, 2, 3, 4], 0)])
-    drafter.drop(0, 3)
+    drafter.rollback(0, 3)
     with pytest.raises(EngineError, match="hole"):
         drafter.commit([committed(0, [1, 2, 3, 9], 3)])
     drafter.commit([committed(0, [1, 2, 3, 9], 2)])
@@ -217,9 +217,9 @@ def test_a_reused_prompt_keeps_its_pairs_behind_a_request_that_slept() -> None:
     drafter, head = new_drafter()
     prompt = [4, 5, 6, 7, 8, 9]
     drafter.commit([committed(0, prompt, 0)])
-    drafter.drop(0, len(prompt) - 1)
+    drafter.rollback(0, len(prompt) - 1)
     drafter.buffer([committed(0, [*prompt, 3, 3], len(prompt) - 2)])
-    drafter.drop(0, len(prompt) - 1)
+    drafter.rollback(0, len(prompt) - 1)
     drafter.commit([committed(0, prompt, len(prompt) - 2)])
     text = [*prompt, best(prompt)]
     assert draft_chain(drafter, 0, text, 3) == true_chain(text, 3)
@@ -232,7 +232,7 @@ def test_a_cut_in_what_was_slept_through_keeps_the_pairs_before_it() -> None:
     drafter.commit([committed(0, text[:10], 0)])
     for first in range(10, 30):
         drafter.buffer([committed(0, text[: first + 1], first)])
-    drafter.drop(0, 20)
+    drafter.rollback(0, 20)
     changed = [*text[:20], 3, 4]
     drafter.commit([committed(0, changed, 19)])
     changed.append(best(changed))
@@ -247,7 +247,7 @@ def test_a_cut_behind_a_long_sleep_begins_anew() -> None:
     drafter.commit([committed(0, text[:20], 0)])
     for first in range(20, 115):
         drafter.buffer([committed(0, text[: first + 1], first)])
-    drafter.drop(0, 40)
+    drafter.rollback(0, 40)
     changed = [*text[:39], 3, 4]
     drafter.commit([committed(0, changed, 39)])
     changed.append(best(changed))
@@ -266,8 +266,8 @@ def test_a_long_sleep_is_woken_from_the_newest_rows() -> None:
     assert head.encoded_rows == 10 and head.decodes == 0
     text.append(best(text))
     assert draft_chain(drafter, 0, text, 3) == true_chain(text, 3)
-    assert cells_of(head)[0] == 100 - MAX_REMEMBERED
-    assert head.encoded_rows == 10 + MAX_REMEMBERED
+    assert cells_of(head)[0] == 100 - MAX_BUFFERED
+    assert head.encoded_rows == 10 + MAX_BUFFERED
 
 
 def test_a_hole_in_the_sleep_forgets_what_was_before() -> None:
@@ -316,7 +316,7 @@ def test_a_slot_that_goes_back_behind_its_window_begins_anew() -> None:
     drafter.commit([committed(0, text, 0)])
     text.append(best(text))
     draft_chain(drafter, 0, text, 2)
-    drafter.drop(0, 6)
+    drafter.rollback(0, 6)
     text = [*text[:6], 8, 9]
     drafter.commit([committed(0, text, 5)])
     text.append(best(text))

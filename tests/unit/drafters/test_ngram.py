@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
 from eaglelocal.core.draft import ROOT
 from eaglelocal.drafters.drafter import NOTHING, Committed, Drafter, Node
-from eaglelocal.drafters.ngram import LONG_MATCH, MAX_REREAD, MIN_MATCH, Ngram, confidence
+from eaglelocal.drafters.ngram import LONG_MATCH, MAX_REREAD, MIN_MATCH, Ngram, estimate_confidence
 from eaglelocal.drafters.text_index import CONTEXT, SuffixCursor
 from eaglelocal.errors import EngineError
 
@@ -206,7 +206,7 @@ def test_drafts_continue_the_longest_match_of_the_own_text(data: st.DataObject) 
         text, pieces = texts[slot], state[slot]
         if text and data.draw(st.integers(0, 3)) == 0:
             keep = data.draw(st.integers(0, len(text) - 1))
-            drafter.drop(slot, keep)
+            drafter.rollback(slot, keep)
             del text[keep:]
             state[slot] = pieces = [*pieces, text[-CONTEXT:]] if keep else [[]]
         new = data.draw(st.lists(st.integers(0, 2), max_size=20))
@@ -277,10 +277,10 @@ def test_answers_that_end_meanwhile_are_drafted_at_once() -> None:
 
 @given(st.integers(1, 1000), st.integers(0, 100), st.integers(0, 100))
 def test_confidence_is_a_probability_that_rises_with_length_and_agreement(length: int, seen: int, agreed: int) -> None:
-    value = confidence(length, seen, agreed)
+    value = estimate_confidence(length, seen, agreed)
     assert 0 < value < 1
-    assert confidence(length + 1, seen, agreed) > value
-    assert confidence(length, seen, agreed + 1) >= value
+    assert estimate_confidence(length + 1, seen, agreed) > value
+    assert estimate_confidence(length, seen, agreed + 1) >= value
 
 
 def test_disagreement_costs_confidence() -> None:
@@ -299,7 +299,7 @@ def test_after_a_cut_the_dropped_end_is_drafted_to_the_same_owner() -> None:
     text = [1, 2, 3, 4, 5, 6, 7]
     drafter.begin(0, "", NO_ANSWER)
     drafter.commit([committed(0, text)])
-    drafter.drop(0, 3)
+    drafter.rollback(0, 3)
     assert drafted_tokens(drafter, 0, text[:4], 3) == [5, 6, 7]
 
 
@@ -309,7 +309,7 @@ def test_after_a_cut_nothing_is_drafted_for_the_dropped_end() -> None:
     drafter.end(1)
     drafter.begin(0, "", NO_ANSWER)
     drafter.commit([committed(0, [1, 2, 3, 4])])
-    drafter.drop(0, 2)
+    drafter.rollback(0, 2)
     assert drafted_tokens(drafter, 0, [1, 2, 5], 2) == []
     assert drafted_tokens(drafter, 0, [1, 2, 3], 2) == [4]
 
@@ -325,16 +325,16 @@ def test_matches_reach_back_over_the_turn_of_generations() -> None:
 def test_a_hole_is_an_error_awake_and_a_new_beginning_asleep() -> None:
     drafter = Ngram(100)
     drafter.commit([committed(0, [1, 2, 3])])
-    with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: rows go on at 4"):
+    with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: the next rows begin at 4"):
         drafter.commit([Committed(0, 4, [5], None)])
-    with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: rows go on at 5"):
+    with pytest.raises(EngineError, match="hole in the text of slot 0 at position 3: the next rows begin at 5"):
         drafter.draft([Node(0, ROOT, 5, 5)])
     drafter.buffer([Committed(0, 10, [5, 6, 5], None)])
     assert [c.tokens for c in drafter.draft([Node(0, ROOT, 6, 13)])] == [[5]]
-    drafter.drop(0, 11)
+    drafter.rollback(0, 11)
     drafter.commit([Committed(0, 10, [5, 6], None)])
     assert drafter.draft([Node(0, ROOT, 9, 12)]) == [NOTHING]
-    drafter.drop(0, 4)
+    drafter.rollback(0, 4)
     drafter.commit([Committed(0, 4, [1], None)])
 
 
@@ -369,7 +369,7 @@ def test_an_answer_is_kept_once() -> None:
     indexed = drafter.num_indexed
     drafter.end(0)
     drafter.begin(0, "", 5)
-    drafter.drop(0, 5)
+    drafter.rollback(0, 5)
     assert drafter.num_indexed == indexed
 
 
@@ -377,7 +377,7 @@ def test_an_answer_that_replaces_another_is_kept_too() -> None:
     drafter = Ngram(100)
     for answer_tokens in ([3, 4, 5, 6], [7, 8, 9]):
         drafter.begin(0, "", 2)
-        drafter.drop(0, 2)
+        drafter.rollback(0, 2)
         drafter.commit([committed(0, [1, 2, *answer_tokens], min(2, drafter.num_indexed))])
     drafter.end(0)
     drafter.commit([committed(1, [4])])
@@ -402,7 +402,7 @@ def test_a_slot_that_is_handed_on_keeps_what_the_prompts_share() -> None:
     drafter.begin(0, "ann", 4)
     drafter.commit([committed(0, [*shared, 1, 2, 77])])
     drafter.begin(0, "bob", 5)
-    drafter.drop(0, 4)
+    drafter.rollback(0, 4)
     drafter.commit([committed(0, [*shared, 1], 4)])
     assert drafted_tokens(drafter, 0, [*shared, 1, 2], 2) == [3, 4]
 
@@ -413,7 +413,7 @@ def test_a_prompt_taken_over_from_another_owner_is_looked_up_and_their_answer_is
     drafter.begin(0, "ann", 4)
     drafter.commit([committed(0, [*shared, 1, 2, 77, 5])])
     drafter.begin(1, "bob", 6)
-    drafter.fork(0, 1, 4)
+    drafter.copy_slot(0, 1, 4)
     drafter.commit([committed(1, [*shared, 9, 1], 3)])
     assert drafted_tokens(drafter, 1, [*shared, 9, 1, 2], 3) == [3, 4, 9]
     drafter.commit([committed(1, [*shared, 9, 1, 2, 3, 4], 6)])
@@ -427,7 +427,7 @@ def test_a_text_that_began_behind_a_hole_is_taken_over_from_there() -> None:
     drafter.buffer([Committed(0, 10, [1, 2, 3, 1], None)])
     for position, expected in ((14, [3]), (8, [])):
         drafter.begin(1, "", 20)
-        drafter.fork(0, 1, position)
+        drafter.copy_slot(0, 1, position)
         text = [*[9] * 10, 1, 2, 3, 1][:position]
         assert drafted_tokens(drafter, 1, [*text, 2], 1) == expected
 
@@ -461,7 +461,9 @@ def answer(
     """One request as the engine runs it, from the cache of its slot or another; returns what is cached then."""
     keep = min(next((i for i, (a, b) in enumerate(zip(cached, prompt, strict=False)) if a != b), 10**6), len(cached))
     keep = min(keep, len(prompt) - 1)
-    reuse = (lambda: drafter.drop(slot, keep)) if source == slot else (lambda: drafter.fork(source, slot, keep))
+    reuse = (
+        (lambda: drafter.rollback(slot, keep)) if source == slot else (lambda: drafter.copy_slot(source, slot, keep))
+    )
     verbs = [lambda: drafter.begin(slot, owner, len(prompt)), reuse]
     for verb in data.draw(st.permutations(verbs)):
         verb()
@@ -494,7 +496,7 @@ def test_memory_is_bounded_whatever_happens(
     drafter, text = Ngram(max_tokens, pool_tokens=pool_tokens, max_owners=2), list[int]()
     for number, (owner, keep, new) in enumerate(rounds):
         keep = min(keep, len(text))
-        drafter.drop(0, keep)
+        drafter.rollback(0, keep)
         drafter.begin(0, str(owner), keep)
         text = [*text[:keep], *(i * number % 5 for i in range(new))]
         drafter.commit([committed(0, text, keep)])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.drafters.drafter import Committed
-from eaglelocal.drafters.row_buffer import MAX_REMEMBERED, RowBuffer
+from eaglelocal.drafters.row_buffer import MAX_BUFFERED, RowBuffer
 
 Row = tuple[int, int]  # position and token
 
@@ -45,11 +45,11 @@ def test_it_holds_the_newest_rows_without_holes(operations: list[tuple[str, int,
             tokens = list(range(token, token + count))
             token += count
             rows += [(position + i, each) for i, each in enumerate(tokens)]
-            promised = min(promised + count, MAX_REMEMBERED)
+            promised = min(promised + count, MAX_BUFFERED)
             remembered.add(Committed(0, position, tokens, np.array(tokens, np.float32).reshape(-1, 1, 1)))
         held = RowBuffer(remembered)
-        found = rows_of(held.joined(3)) if held else []
-        assert promised <= len(found) <= MAX_REMEMBERED
+        found = rows_of(held.join(3)) if held else []
+        assert promised <= len(found) <= MAX_BUFFERED
         assert found == rows[len(rows) - len(found) :]
         assert held.end == (rows[-1][0] + 1 if found else -1)
 

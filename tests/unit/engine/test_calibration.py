@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.engine.calibration import FIRST_SIZES, MAX_PREPARE_S, REPETITIONS, Calibration, Seconds, useful_sizes
+from eaglelocal.engine.calibration import (
+    FIRST_SIZES,
+    MAX_PREPARE_S,
+    REPETITIONS,
+    Calibration,
+    Seconds,
+    list_useful_sizes,
+)
 
-SIZES = useful_sizes(17, num_slots=1)
+SIZES = list_useful_sizes(17, num_slots=1)
 
 
 @dataclass
@@ -56,7 +63,7 @@ def test_a_fast_machine_measures_every_size_and_is_done() -> None:
     assert took < 0.5
 
 
-def test_the_most_useful_sizes_come_first_and_in_turn() -> None:
+def test_the_most_list_useful_sizes_come_first_and_in_turn() -> None:
     machine = Machine(0.05)
     machine.calibrate()
     assert machine.asked[:13] == [1, *[1, 2, 4, 8] * 3]
@@ -107,7 +114,7 @@ def test_groups_are_brought_to_the_moment_of_the_first() -> None:
 
 @given(st.integers(1, 272), st.integers(1, 16))
 def test_only_sizes_that_can_be_of_use(max_rows: int, num_slots: int) -> None:
-    sizes = useful_sizes(max_rows, num_slots=num_slots)
+    sizes = list_useful_sizes(max_rows, num_slots=num_slots)
     assert sizes[:2] == [1, 2][:max_rows]
     assert len(set(sizes)) == len(sizes)
     assert max(sizes) == max_rows
@@ -115,7 +122,7 @@ def test_only_sizes_that_can_be_of_use(max_rows: int, num_slots: int) -> None:
 
 @pytest.mark.parametrize("max_rows", [1, 2, 3])
 def test_where_little_can_run_little_is_measured(max_rows: int) -> None:
-    sizes = useful_sizes(max_rows, num_slots=1)
+    sizes = list_useful_sizes(max_rows, num_slots=1)
     for stored in (None, lambda rows: 9.0 * rows):
         machine = Machine(0.01)
         seconds, _ = machine.calibrate(sizes, stored)

@@ -203,4 +203,4 @@ def test_a_vector_without_direction_fails_the_request(value: float) -> None:
     engine = opened(Broken())
     engine.submit(EmbedRequest(id="r", inputs=((3,),)))
     last = run(engine)[-1]
-    assert isinstance(last, Failed) and "without a direction" in last.error.message
+    assert isinstance(last, Failed) and "zero or not finite" in last.error.message

@@ -132,7 +132,7 @@ def test_a_larger_context_is_no_way_out_where_the_model_has_none(trained: int, h
 
 def test_counting_counts_what_would_not_fit_too() -> None:
     intake = InputProcessor(CharacterVocabulary(), 10)
-    assert len(intake.prompt(ChatRequest(id="a", text="x" * 500, is_counted=True)).tokens) == 501
+    assert len(intake.make_prompt(ChatRequest(id="a", text="x" * 500, is_counted=True)).tokens) == 501
 
 
 # ---- answers that go on

@@ -16,18 +16,18 @@ from eaglelocal.core.request import ChatRequest, EmbedRequest, Image, Infill, Me
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.engine.input_queue import INLINE, STACK_BYTES, InputQueue, Prepared, threaded_lanes
 from eaglelocal.engine.input_size import (
-    BOUND_LANE,
+    CONSTRAINT_LANE,
     LONG_LANE,
-    MAX_KEPT_PROMPTS,
+    MAX_CACHED_PROMPTS,
     MAX_QUICK,
     QUICK_S,
     SHORT_CHARS,
     ChatLanes,
     PromptCache,
-    embed_lane,
+    choose_embed_lane,
+    count_chars,
+    make_prompt_key,
     may_take_long,
-    num_chars,
-    prompt_key,
 )
 from eaglelocal.engine.prompt_tokens import PromptTokens
 from eaglelocal.errors import EngineError, RequestError
@@ -62,7 +62,7 @@ def test_what_was_read_is_taken_in_order_and_once() -> None:
     for name in "012":
         queue.submit(asked(name, f"text {name}"))
     assert "1" in queue and len(queue) == 3
-    assert [prepared.made for prepared in queue.take()] == ["TEXT 0", "TEXT 1", "TEXT 2"]
+    assert [prepared.result for prepared in queue.take()] == ["TEXT 0", "TEXT 1", "TEXT 2"]
     assert queue.take() == [] and "1" not in queue and len(queue) == 0
 
 
@@ -80,10 +80,10 @@ def test_a_slow_lane_holds_up_no_other() -> None:
     found: list[str] = []
     while len(found) < 2:
         queue.wait(LONG_WAIT_S)
-        found += [prepared.asked.id for prepared in queue.take()]
+        found += [prepared.request.id for prepared in queue.take()]
     assert found == ["0 first", "0 second"] and "1 slow" in queue
     may_go_on.set()
-    assert [prepared.asked.id for prepared in taken(queue)] == ["1 slow"]
+    assert [prepared.request.id for prepared in taken(queue)] == ["1 slow"]
     queue.close()
 
 
@@ -100,7 +100,7 @@ def test_what_was_withdrawn_is_not_told_and_its_id_is_free() -> None:
     assert queue.withdraw("0") and queue.withdraw("1") and not queue.withdraw("1") and not queue.withdraw("2")
     queue.submit(asked("0", "new"))
     may_go_on.set()
-    assert [prepared.made for prepared in taken(queue)] == ["NEW"]
+    assert [prepared.result for prepared in taken(queue)] == ["NEW"]
     queue.close()
 
 
@@ -116,7 +116,7 @@ def test_a_fault_is_the_request_s_own(capfd: pytest.CaptureFixture[str]) -> None
     for name in "012":
         queue.submit(asked(name))
     fine, refused, failed = queue.take()
-    assert (fine.made, fine.error) == ("fine", None)
+    assert (fine.result, fine.error) == ("fine", None)
     assert isinstance(refused.error, RequestError) and refused.error.parameter == "prompt"
     assert isinstance(failed.error, EngineError) and "ZeroDivisionError: a bug" in failed.error.message
     assert "report" in failed.error.hint and "Traceback" in capfd.readouterr().err
@@ -193,40 +193,40 @@ SCHEMA = Constraint(Syntax.JSON_SCHEMA, "{}")
 )
 def test_what_may_take_long_is_read_apart(request_: ChatRequest, is_long: bool) -> None:
     assert may_take_long(request_) == is_long
-    assert (ChatLanes().lane_of(request_, 3) > 0) == is_long
-    assert ChatLanes().lane_of(request_, 1) == 0
+    assert (ChatLanes().choose(request_, 3) > 0) == is_long
+    assert ChatLanes().choose(request_, 1) == 0
 
 
 def test_new_schemas_keep_nobody_waiting_but_each_other() -> None:
     lanes = ChatLanes()
     bound = ChatRequest(id="a", text="a", constraint=SCHEMA)
-    assert lanes.lane_of(bound, 3) == BOUND_LANE
-    assert lanes.lane_of(replace(bound, text=LONG), 3) == lanes.lane_of(asked("a", LONG), 3) == LONG_LANE
+    assert lanes.choose(bound, 3) == CONSTRAINT_LANE
+    assert lanes.choose(replace(bound, text=LONG), 3) == lanes.choose(asked("a", LONG), 3) == LONG_LANE
     lanes.learn(bound, QUICK_S * 2)
-    assert lanes.lane_of(bound, 3) == BOUND_LANE
+    assert lanes.choose(bound, 3) == CONSTRAINT_LANE
     lanes.learn(bound, QUICK_S / 2)
-    assert lanes.lane_of(replace(bound, id="b", text="another"), 3) == 0
-    assert lanes.lane_of(replace(bound, text=LONG), 3) == LONG_LANE
-    assert lanes.lane_of(replace(bound, tools=(Tool("f"),)), 3) == BOUND_LANE
+    assert lanes.choose(replace(bound, id="b", text="another"), 3) == 0
+    assert lanes.choose(replace(bound, text=LONG), 3) == LONG_LANE
+    assert lanes.choose(replace(bound, tools=(Tool("f"),)), 3) == CONSTRAINT_LANE
     for number in range(MAX_QUICK):
         lanes.learn(replace(bound, constraint=Constraint(Syntax.REGEX, f"a{number}")), 0.0)
-    assert lanes.lane_of(bound, 3) == BOUND_LANE and len(lanes._quick) == MAX_QUICK
+    assert lanes.choose(bound, 3) == CONSTRAINT_LANE and len(lanes._quick) == MAX_QUICK
 
 
 def test_texts_to_embed_are_measured_together() -> None:
     short, long = EmbedRequest(id="a", inputs=("a", (1, 2))), EmbedRequest(id="a", inputs=("x" * SHORT_CHARS, (1,)))
     ranking = EmbedRequest(id="a", inputs=("a",), ranking=Ranking(query=LONG))
-    assert [embed_lane(each, 3) > 0 for each in (short, long, ranking)] == [False, True, True]
-    assert embed_lane(long, 1) == 0
+    assert [choose_embed_lane(each, 3) > 0 for each in (short, long, ranking)] == [False, True, True]
+    assert choose_embed_lane(long, 1) == 0
 
 
 class CountingPrompts:
     def __init__(self) -> None:
-        self.made: list[str] = []
+        self.result: list[str] = []
 
     def __call__(self, request: ChatRequest) -> PromptTokens:
-        self.made.append(request.id)
-        if num_chars(request) > 2 * SHORT_CHARS:
+        self.result.append(request.id)
+        if count_chars(request) > 2 * SHORT_CHARS:
             raise RequestError("too long")
         return PromptTokens(tuple(map(ord, request.text or "")))
 
@@ -234,12 +234,12 @@ class CountingPrompts:
 def test_sixteen_answers_to_one_prompt_read_it_once() -> None:
     make = CountingPrompts()
     cache = PromptCache(make)
-    prompts = [cache.prompt(asked(str(i), LONG)) for i in range(16)]
-    assert make.made == ["0"] and all(prompt is prompts[0] for prompt in prompts)
+    prompts = [cache.get(asked(str(i), LONG)) for i in range(16)]
+    assert make.result == ["0"] and all(prompt is prompts[0] for prompt in prompts)
     for i in range(16):
         with pytest.raises(RequestError, match="too long"):
-            cache.prompt(asked(f"too long {i}", LONG * 2))
-    assert make.made == ["0", "too long 0"]
+            cache.get(asked(f"too long {i}", LONG * 2))
+    assert make.result == ["0", "too long 0"]
 
 
 def test_a_refusal_that_is_kept_holds_nothing_of_those_who_were_refused() -> None:
@@ -251,7 +251,7 @@ def test_a_refusal_that_is_kept_holds_nothing_of_those_who_were_refused() -> Non
     alive = [weakref.ref(text) for text in texts]
     for number in range(3):
         with pytest.raises(RequestError):
-            cache.prompt(ChatRequest(id=str(number), text=texts.pop(0)))
+            cache.get(ChatRequest(id=str(number), text=texts.pop(0)))
     gc.collect()
     assert [one() is None for one in alive] == [True, True, False]  # the refusal is known by the last one
 
@@ -260,9 +260,9 @@ def test_few_prompts_are_kept_and_short_ones_not_at_all() -> None:
     make = CountingPrompts()
     cache = PromptCache(make)
     for i in range(5):
-        cache.prompt(asked(str(i), f"{LONG}{i}"))
-        cache.prompt(asked(f"short {i}"))
-    assert len(cache._kept) == MAX_KEPT_PROMPTS and len(make.made) == 10
+        cache.get(asked(str(i), f"{LONG}{i}"))
+        cache.get(asked(f"short {i}"))
+    assert len(cache._prompts) == MAX_CACHED_PROMPTS and len(make.result) == 10
 
 
 @pytest.mark.parametrize(
@@ -281,5 +281,5 @@ def test_few_prompts_are_kept_and_short_ones_not_at_all() -> None:
 )
 def test_prompts_that_may_differ_are_not_the_same(other: dict[str, object]) -> None:
     request = asked("a", LONG)
-    assert prompt_key(replace(request, **other)) != prompt_key(request)  # type: ignore[arg-type]
-    assert prompt_key(replace(request, id="b", owner="c")) == prompt_key(request)
+    assert make_prompt_key(replace(request, **other)) != make_prompt_key(request)  # type: ignore[arg-type]
+    assert make_prompt_key(replace(request, id="b", owner="c")) == make_prompt_key(request)

@@ -8,7 +8,7 @@ import pytest
 
 from eaglelocal.core.ports import FillTokens
 from eaglelocal.core.request import Infill, Mixed
-from eaglelocal.engine.prompt_tokens import infill_prompt, mixed_tokens
+from eaglelocal.engine.prompt_tokens import make_infill_prompt, tokenize_mixed
 from eaglelocal.errors import NOT_SUPPORTED, RequestError
 
 CONTROLS = ("<s>", "<pre>", "<suf>", "<mid>", "<repo>", "<file>")
@@ -40,7 +40,7 @@ def shown(tokens: tuple[int, ...]) -> str:
 
 
 def filled(infill: Infill, marks: FillTokens | None = ALL, n_ctx: int = N_CTX, **more: bool) -> str:
-    return shown(infill_prompt(infill, Characters(marks, **more), n_ctx))  # type: ignore[arg-type]
+    return shown(make_infill_prompt(infill, Characters(marks, **more), n_ctx))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def filled(infill: Infill, marks: FillTokens | None = ALL, n_ctx: int = N_CTX, *
     ],
 )
 def test_texts_and_tokens(mixed: Mixed, expected: str) -> None:
-    assert shown(mixed_tokens(mixed, Characters(ALL))) == expected  # type: ignore[arg-type]
+    assert shown(tokenize_mixed(mixed, Characters(ALL))) == expected  # type: ignore[arg-type]
 
 
 GAP = Infill(("f(",), (")\n",), (("a.py", "x<mid>"), ("b.py", "y")), "z<mid>")

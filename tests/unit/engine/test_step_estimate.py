@@ -53,12 +53,12 @@ def test_rows_attend_to_all_cells_of_one_cache_or_to_their_own(is_unified: bool,
 def test_the_usual_length_of_drafts_is_that_of_quiet_steps() -> None:
     pacing = StepEstimate(costs(), no_cells, is_unified=True)
     for _ in range(40):
-        pacing.saw({0: draft(4), 1: draft(0)}, (), 1.0)
+        pacing.learn({0: draft(4), 1: draft(0)}, (), 1.0)
     assert pacing.pace.drafted == {0: 4, 1: 0}
     for _ in range(40):
-        pacing.saw({0: draft(1), 1: draft(0)}, (chunk(2, 8),), 1.0)
+        pacing.learn({0: draft(1), 1: draft(0)}, (chunk(2, 8),), 1.0)
     assert pacing.pace.drafted == {0: 4, 1: 0}
-    pacing.saw({1: draft(0)}, (), 1.0)
+    pacing.learn({1: draft(0)}, (), 1.0)
     assert pacing.pace.drafted == {1: 0}  # whoever has the slot next has another text
 
 
@@ -66,8 +66,8 @@ def test_the_usual_length_of_drafts_is_that_of_quiet_steps() -> None:
 def test_what_prompts_take_beyond_the_curve_is_believed(dearer: float) -> None:
     pacing = StepEstimate(costs(), no_cells, is_unified=True)
     for _ in range(30):
-        pacing.saw({0: draft(0)}, (chunk(1, 8),), 1.0 + dearer * 0.8)
+        pacing.learn({0: draft(0)}, (chunk(1, 8),), 1.0 + dearer * 0.8)
     assert pacing.pace.dearer == pytest.approx(dearer, rel=0.05)
-    pacing.saw({}, (chunk(1, 8),), 99.0)  # with nobody beside it a prompt has no pace to keep
-    pacing.saw({0: draft(0)}, (), 99.0)
+    pacing.learn({}, (chunk(1, 8),), 99.0)  # with nobody beside it a prompt has no pace to keep
+    pacing.learn({0: draft(0)}, (), 99.0)
     assert pacing.pace.dearer == pytest.approx(dearer, rel=0.05)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.engine import step_timing as ledger_module
+from eaglelocal.engine import step_timing as timing_module
 from eaglelocal.engine.step_timing import StepTiming
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 
-def ledger(cost_of_one: float, cost_of_eight: float) -> StepTiming:
+def timing(cost_of_one: float, cost_of_eight: float) -> StepTiming:
     costs = StepCosts()
     for _ in range(50):
         costs.learn(1, cost_of_one, num_cells=0)
@@ -20,7 +20,7 @@ def ledger(cost_of_one: float, cost_of_eight: float) -> StepTiming:
 @pytest.mark.parametrize(("one_s", "eight_s", "is_cheaper"), [(0.01, 0.03, True), (0.68, 0.29, False)])
 def test_fewer_rows_are_never_dearer(one_s: float, eight_s: float, is_cheaper: bool) -> None:
     """0.68 s for one row and 0.29 s for eight: such was measured while other programs came and went."""
-    books = ledger(one_s, eight_s)
+    books = timing(one_s, eight_s)
     books.begin()
     for _ in range(3):
         books.mark()
@@ -33,7 +33,7 @@ def test_fewer_rows_are_never_dearer(one_s: float, eight_s: float, is_cheaper: b
 def test_host_time_is_what_the_library_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also between two steps that follow each other, but not while the engine had nothing to do."""
     now, native_s = 100.0, 7.0
-    monkeypatch.setattr(ledger_module.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(timing_module.time, "perf_counter", lambda: now)
     books = StepTiming(StepCosts(), lambda: native_s)
     host_s = []
     for rests in (False, False, True, False):
@@ -44,6 +44,6 @@ def test_host_time_is_what_the_library_does_not_take(monkeypatch: pytest.MonkeyP
         host_s.append(books.end(num_rows=1, num_drafted=0).host_s)
         now, native_s = now + 0.25, native_s + 0.125  # telling, and what a new request's sampler takes
         if rests:
-            books.rest()
+            books.pause()
     assert host_s == [0.125, 0.25, 0.25, 0.125]
     assert books.totals.host_s == 0.75

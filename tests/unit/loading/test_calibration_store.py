@@ -18,9 +18,9 @@ from eaglelocal.loading.calibration_store import (
     MAX_FILES,
     AcceptanceKey,
     CostKey,
-    file_name_of,
     fingerprint,
     load,
+    make_file_name,
     placement_key,
     save,
 )
@@ -82,7 +82,7 @@ def test_every_part_of_the_key_counts(field: str) -> None:
 )
 def test_foreign_content_is_as_good_as_none(folder: Path, content: bytes) -> None:
     save(KEY, STATE)
-    path = folder / file_name_of(KEY)
+    path = folder / make_file_name(KEY)
     path.write_bytes(content)
     assert load(KEY) is None
     assert save(KEY, STATE)
@@ -92,7 +92,7 @@ def test_foreign_content_is_as_good_as_none(folder: Path, content: bytes) -> Non
 def test_a_file_under_the_wrong_name_is_not_believed(folder: Path) -> None:
     save(KEY, STATE)
     other = dataclasses.replace(KEY, threads=9)
-    (folder / file_name_of(KEY)).rename(folder / file_name_of(other))
+    (folder / make_file_name(KEY)).rename(folder / make_file_name(other))
     assert load(other) is None
 
 
@@ -100,7 +100,7 @@ def test_the_oldest_are_dropped(folder: Path) -> None:
     for number in range(MAX_FILES + 5):
         key = dataclasses.replace(KEY, threads=number)
         save(key, STATE)
-        os.utime(folder / file_name_of(key), (1000 + number, 1000 + number))
+        os.utime(folder / make_file_name(key), (1000 + number, 1000 + number))
     save(KEY, STATE)
     assert len(list(folder.iterdir())) == MAX_FILES
     assert load(KEY) == STATE
@@ -124,19 +124,19 @@ def test_a_failed_write_leaves_the_old_file(folder: Path) -> None:
 
 def test_a_key_says_what_a_person_can_read(folder: Path) -> None:
     save(KEY, STATE)
-    content = json.loads((folder / file_name_of(KEY)).read_text())
+    content = json.loads((folder / make_file_name(KEY)).read_text())
     assert content["key"]["machine"] == "a card, a processor"
 
 
 def test_the_key_of_the_embedded_model() -> None:
     target, head = map(read_header, demo_sources())
     plan = Plan(target=target.path, target_label="demo")
-    key = calibration_store.key_of(plan, probe(), target, head, threads=2, unified=True, library="x")
+    key = calibration_store.make_cost_key(plan, probe(), target, head, threads=2, unified=True, library="x")
     assert key.weights in ("F32", "BF16", "F16")
     assert key.model != key.draft
-    alone = calibration_store.key_of(plan, probe(), target, None, threads=2, unified=True, library="x")
+    alone = calibration_store.make_cost_key(plan, probe(), target, None, threads=2, unified=True, library="x")
     assert alone.draft == plan.draft_kind
-    assert file_name_of(alone) != file_name_of(key)
+    assert make_file_name(alone) != make_file_name(key)
 
 
 def test_acceptance_is_kept_by_what_the_files_hold(tmp_path: Path) -> None:
@@ -160,8 +160,8 @@ def test_the_acceptance_key_of_a_lookup_names_its_kind() -> None:
     target, head = demo_sources()
     with_head = Plan(target=target, target_label="demo", draft_kind="eagle3", draft=head)
     lookup = Plan(target=target, target_label="demo", draft_kind="ngram")
-    assert calibration_store.acceptance_key_of(lookup).draft == "ngram"
-    assert calibration_store.acceptance_key_of(lookup) != calibration_store.acceptance_key_of(with_head)
+    assert calibration_store.make_acceptance_key(lookup).draft == "ngram"
+    assert calibration_store.make_acceptance_key(lookup) != calibration_store.make_acceptance_key(with_head)
 
 
 def test_a_plan_with_experts_apart_has_costs_of_its_own() -> None:

@@ -24,15 +24,15 @@ from eaglelocal.loading.fit import (
     check_memory,
     check_shares,
     decide_unified_cache,
+    find_shares,
     fit_plan,
-    image_choices,
-    parts_of,
-    placement_of,
-    placements_of,
-    read_sources,
-    rollback_choices,
-    shares_beside_full,
-    window_choices,
+    list_image_choices,
+    list_rollback_choices,
+    list_window_choices,
+    make_parts,
+    make_placement,
+    make_placements,
+    read_models,
 )
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.probe.machine import MainMemory
@@ -50,7 +50,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def test_a_head_gets_an_output_a_row_and_the_target_one_a_drafted_row(plan: Plan) -> None:
-    target, head = parts_of(plan, read_sources(plan), [placement_of(plan)] * 2, threads=3)
+    target, head = make_parts(plan, read_models(plan), [make_placement(plan)] * 2, threads=3)
     assert (target.context.num_sequences, target.context.num_branches) == (2, 2 * MAX_BRANCHES)
     assert target.context.max_outputs == 2 * (1 + MAX_DRAFT_TOKENS)
     assert (head.context.max_outputs, head.context.num_branches, head.context.unified) == (128, 0, True)
@@ -73,8 +73,8 @@ def test_a_gpu_that_others_have_filled_gets_no_layers_and_a_head_lies_with_the_o
     plan: Plan, free: tuple[float | None, ...], shares: tuple[float, ...], of_head: tuple[float, ...]
 ) -> None:
     rooms = [FreeMemory(f"CUDA{i}", None if gib is None else int(gib * 2**30)) for i, gib in enumerate(free)]
-    assert shares_beside_full(plan, (FreeMemory(RAM, None), *rooms)) == shares
-    placed = placements_of(plan, probe(), load_library(), read_sources(plan), (FreeMemory(RAM, None), *rooms))
+    assert find_shares(plan, (FreeMemory(RAM, None), *rooms)) == shares
+    placed = make_placements(plan, probe(), load_library(), read_models(plan), (FreeMemory(RAM, None), *rooms))
     assert [placement.shares for placement in placed] == [shares, of_head]
 
 
@@ -97,9 +97,9 @@ def test_a_heads_own_table_of_tokens_lies_where_it_computes(
 ) -> None:
     shape = HeadShape(width=64, n_ff=64, draft_vocab=64, own_output=True)
     asked = replace(plan, draft=write_head(tmp_path / "few.gguf", shape, SHAPE), **wish)  # type: ignore[arg-type]
-    _, head = placements_of(asked, probe(), load_library(), read_sources(asked), there)
+    _, head = make_placements(asked, probe(), load_library(), read_models(asked), there)
     assert head.ids_on == on
-    _, whole = placements_of(replace(plan, **wish), probe(), load_library(), read_sources(plan), there)  # type: ignore[arg-type]
+    _, whole = make_placements(replace(plan, **wish), probe(), load_library(), read_models(plan), there)  # type: ignore[arg-type]
     assert whole.ids_on is None, "it has the target's tokens"
 
 
@@ -119,9 +119,9 @@ def test_a_card_keeps_room_for_what_its_library_takes(
         Buffer("Vulkan0", MemoryKind.CACHE, 2**30),  # in main memory, which has its own margin
     ]
     monkeypatch.setattr("eaglelocal.loading.fit.plan_buffers", lambda *_, **__: held)
-    parts = parts_of(plan, read_sources(plan), [placement_of(plan)] * 2, threads=1)
+    parts = make_parts(plan, read_models(plan), [make_placement(plan)] * 2, threads=1)
     with contextlib.nullcontext() if fits else pytest.raises(ResourceError, match="on CUDA0"):
-        check_memory(plan, read_sources(plan), parts, load_library(), there)
+        check_memory(plan, read_models(plan), parts, load_library(), there)
 
 
 def test_what_reads_images_is_counted_before_anything_is_loaded(
@@ -131,29 +131,29 @@ def test_what_reads_images_is_counted_before_anything_is_loaded(
     eyes.write_bytes(projector_bytes(width=64, kind="qwen3vl_merger", tensor="mm.2.bias", shape=(64,)))
     monkeypatch.setattr("eaglelocal.loading.fit.plan_buffers", lambda *_, **__: [])
     plan = replace(plan, n_ctx=8192)
-    parts = parts_of(plan, read_sources(plan), [placement_of(plan)] * 2, threads=1)
-    check_memory(plan, read_sources(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
+    parts = make_parts(plan, read_models(plan), [make_placement(plan)] * 2, threads=1)
+    check_memory(plan, read_models(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
     seeing = replace(plan, projector=eyes)
     with pytest.raises(ResourceError, match="for images") as error:
-        check_memory(seeing, read_sources(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
+        check_memory(seeing, read_models(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
     assert "--mmproj none" in error.value.hint
     eyes.write_bytes(projector_bytes(width=32))
     with pytest.raises(IncompatibleError, match="rows of width 32"):
-        check_memory(seeing, read_sources(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
+        check_memory(seeing, read_models(plan), parts, load_library(), (FreeMemory(RAM, 2**28),))
 
 
 @pytest.mark.parametrize(("is_asked", "wanted"), [(True, [True]), (False, [True, False])])
 def test_images_go_before_a_model_does_not_load(plan: Plan, is_asked: bool, wanted: list[bool]) -> None:
     seeing = replace(plan, projector=Path("mmproj.gguf"), projector_is_asked=is_asked)
-    choices = list(image_choices(seeing))
+    choices = list(list_image_choices(seeing))
     assert [choice.projector is not None for choice in choices] == wanted
     assert choices[-1].projector_note == ("" if is_asked else NO_ROOM_FOR_IMAGES)
-    assert list(image_choices(plan)) == [plan]
+    assert list(list_image_choices(plan)) == [plan]
 
 
 def test_four_slots_have_caches_of_their_own_but_for_the_head(plan: Plan) -> None:
     four = replace(plan, num_slots=4, unified=None)
-    target, head = parts_of(four, read_sources(four), [placement_of(four)] * 2, threads=1)
+    target, head = make_parts(four, read_models(four), [make_placement(four)] * 2, threads=1)
     assert (target.context.unified, head.context.unified) == (False, True)
     assert target.context.num_branches == 0
 
@@ -174,7 +174,7 @@ def test_two_slots_share_a_cache_on_a_gpu_only(
     plan: Plan, num_slots: int, there: tuple[FreeMemory, ...], gpu_layers: int | None, device: str | None, unified: bool
 ) -> None:
     asked = replace(plan, num_slots=num_slots, gpu_layers=gpu_layers, device=device, unified=None)
-    target, head = read_sources(asked)
+    target, head = read_models(asked)
     assert decide_unified_cache(asked, [target, head], there).is_unified is unified
     assert not decide_unified_cache(replace(asked, unified=False), [target, head], there).is_unified
     alone = num_slots == 1
@@ -190,13 +190,13 @@ def test_states_to_go_back_to_are_as_many_as_fit(plan: Plan) -> None:
     shape = shape_of(read_header(plan.target))
     hybrid = replace(shape, architecture="lfm2", layer_states=(2**20,) * 3 + (0,))
     lookup = replace(plan, draft_kind="ngram", draft=None)
-    assert list(rollback_choices(plan, shape)) == [plan]  # cells are cut
-    assert [each.rollback for each in rollback_choices(plan, hybrid)] == [8, 4, 2]
-    assert [each.max_draft for each in rollback_choices(lookup, hybrid)] == [8, 4, 2, 0]
-    assert "3 MiB each" in [*rollback_choices(lookup, hybrid)][-1].draft_reason
-    assert [each.rollback for each in rollback_choices(replace(plan, n_batch=6), hybrid)] == [4, 2]
+    assert list(list_rollback_choices(plan, shape)) == [plan]  # cells are cut
+    assert [each.rollback for each in list_rollback_choices(plan, hybrid)] == [8, 4, 2]
+    assert [each.max_draft for each in list_rollback_choices(lookup, hybrid)] == [8, 4, 2, 0]
+    assert "3 MiB each" in [*list_rollback_choices(lookup, hybrid)][-1].draft_reason
+    assert [each.rollback for each in list_rollback_choices(replace(plan, n_batch=6), hybrid)] == [4, 2]
     settled = [replace(plan, rollback=3), replace(plan, draft_kind="none", draft=None)]
-    assert [list(rollback_choices(each, hybrid)) for each in settled] == [[each] for each in settled]
+    assert [list(list_rollback_choices(each, hybrid)) for each in settled] == [[each] for each in settled]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_the_draft_lies_on_the_gpu_where_any_of_the_target_does(
     plan: Plan, gpu_layers: int | None, draft_gpu_layers: int | None, expected: tuple[int | None, int | None]
 ) -> None:
     placed = replace(plan, gpu_layers=gpu_layers, draft_gpu_layers=draft_gpu_layers, shares=(2.0, 1.0), device="CUDA0")
-    places = [placement_of(placed, of_draft=of_draft) for of_draft in (False, True)]
+    places = [make_placement(placed, of_draft=of_draft) for of_draft in (False, True)]
     assert tuple(place.gpu_layers for place in places) == expected
     assert {(place.shares, place.devices) for place in places} == {((2.0, 1.0), "CUDA0")}
 
@@ -232,11 +232,11 @@ def test_which_weights_are_read(
         cpu=replace(machine.cpu, vector_extensions=("avx2",)),
         memory=MainMemory(available_bytes=2**30, huge_pages=huge_pages),
     )
-    target, draft = read_sources(plan)
+    target, draft = read_models(plan)
     of_type = {name: replace(target, header=of_main_type(target.header, name)) for name in ("F32", "Q4_0", "Q8_0")}
     there = [FreeMemory(RAM, 2**30)]
     asked = replace(plan, is_brief=is_brief)
-    found = {name: placements_of(asked, machine, library, [source, draft], there) for name, source in of_type.items()}
+    found = {name: make_placements(asked, machine, library, [source, draft], there) for name, source in of_type.items()}
     assert [name for name, (place, _) in found.items() if place.reads] == read
     assert {place.reads for _, place in found.values()} == {"F32" in read}, "the head's own type decides over the head"
 
@@ -247,7 +247,7 @@ def of_main_type(header: Header, name: str) -> Header:
 
 
 def test_a_plan_says_so_to_both_models(plan: Plan) -> None:
-    places = [placement_of(plan, of_draft=of_draft, reads=True) for of_draft in (False, True)]
+    places = [make_placement(plan, of_draft=of_draft, reads=True) for of_draft in (False, True)]
     assert [place.reads for place in places] == [True, True]
 
 
@@ -264,10 +264,10 @@ def test_shares_must_be_of_the_gpus_that_there_are(plan: Plan) -> None:
 def test_swa_full_are_tried_first(tmp_path: Path, plan: Plan) -> None:
     windowed = shape_of(read_header(write_windowed(tmp_path / "w.gguf")))
     plain = shape_of(read_header(plan.target))
-    assert [choice.swa_full for choice in window_choices(plan, windowed)] == [True, False]
-    assert [choice.swa_full for choice in window_choices(plan, plain)] == [None]
+    assert [choice.swa_full for choice in list_window_choices(plan, windowed)] == [True, False]
+    assert [choice.swa_full for choice in list_window_choices(plan, plain)] == [None]
     settled = replace(plan, swa_full=False)
-    assert list(window_choices(settled, windowed)) == [settled]
+    assert list(list_window_choices(settled, windowed)) == [settled]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_swa_full_are_tried_first(tmp_path: Path, plan: Plan) -> None:
 def test_what_llama_cpp_would_abort_on_is_refused(
     plan: Plan, architecture: str, kv_type: str, num_slots: int, aborts: bool
 ) -> None:
-    shape = replace(read_sources(plan)[0].shape, architecture=architecture)
+    shape = replace(read_models(plan)[0].shape, architecture=architecture)
     asked = replace(plan, kv_type=kv_type, num_slots=num_slots, unified=num_slots == 1)
     if not aborts:
         check_graph(asked, shape)
@@ -300,7 +300,7 @@ def test_a_dense_target_has_no_experts_to_keep_apart(plan: Plan, count: int, wor
 
 def test_experts_of_the_target_alone_lie_apart(plan: Plan) -> None:
     parted = replace(plan, n_cpu_moe=3)
-    assert (placement_of(parted).n_cpu_moe, placement_of(parted, of_draft=True).n_cpu_moe) == (3, 0)
+    assert (make_placement(parted).n_cpu_moe, make_placement(parted, of_draft=True).n_cpu_moe) == (3, 0)
 
 
 @pytest.mark.parametrize(

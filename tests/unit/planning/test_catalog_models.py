@@ -153,7 +153,9 @@ def measure(path: Path, seconds: float, **plan: object) -> None:
     costs = StepCosts()
     costs.calibrate({rows: [seconds * (1 + rows / 10)] * 5 for rows in (1, 2, 4, 8)})
     asked = Plan(target=path, target_label="m", n_ctx=4096, **plan)  # type: ignore[arg-type]
-    key = calibration_store.key_of(asked, MACHINE, read_header(path), None, threads=8, unified=True, library=BUILD)
+    key = calibration_store.make_cost_key(
+        asked, MACHINE, read_header(path), None, threads=8, unified=True, library=BUILD
+    )
     assert calibration_store.save(key, costs.state())
 
 

@@ -1,0 +1,203 @@
+"""The answers that have a slot: they are begun, verified, emitted and finished here.
+
+Knows samplers, texts, drafting states and the events of an answer; knows neither caches nor how steps are scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import KeysView, Mapping
+from collections.abc import Sequence as Several
+
+from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
+from eaglelocal.core.ports import Context, Vocabulary
+from eaglelocal.core.request import Spec
+from eaglelocal.core.sequence import Sequence
+from eaglelocal.drafters.drafter import Drafter
+from eaglelocal.engine.draft_loop import EMPTY
+from eaglelocal.engine.drafting_state import DraftingState, name_state
+from eaglelocal.engine.runner import Decoded
+from eaglelocal.engine.running_answer import Clock, RunningAnswer
+from eaglelocal.engine.step_timing import StepTimes, StepTiming
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
+from eaglelocal.speculation.policy.controller import Controller
+from eaglelocal.speculation.policy.step_report import Change
+from eaglelocal.speculation.verify import verify
+from eaglelocal.text.detokenizer import Pieces
+from eaglelocal.text.reasoning.split_answer import answer_text
+
+
+class RunningAnswers:
+    """The running answers, by slot."""
+
+    def __init__(
+        self,
+        context: Context,
+        vocabulary: Vocabulary,
+        *,
+        drafters: Several[Drafter],
+        controller: Controller,
+        scheduler: Scheduler,
+        timing: StepTiming,
+        draft_reason: str,
+    ) -> None:
+        self._context, self._vocabulary, self._drafters = context, vocabulary, drafters
+        self._controller, self._scheduler, self._timing = controller, scheduler, timing
+        self._drafting = DraftingState(controller, None if drafters else draft_reason or "switched off")
+        self._pieces = Pieces(vocabulary)
+        self._by_slot: dict[int, RunningAnswer] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_slot)
+
+    def __contains__(self, request_id: str) -> bool:
+        return any(answer.request_id == request_id for answer in self._by_slot.values())
+
+    @property
+    def slots(self) -> KeysView[int]:
+        return self._by_slot.keys()
+
+    @property
+    def drafting_state(self) -> tuple[str, str]:
+        """The drafting state of all answers together, and the reason for it."""
+        return self._drafting.read_all(self._by_slot)
+
+    # ---- beginnings
+    def begin(self, sequence: Sequence, clock: Clock) -> None:
+        """Prepare sampler, text, policy and drafters for a sequence that got a slot."""
+        slot, request = sequence.slot, sequence.request
+        sampler = self._context.sampler(request.params, request.constraint)
+        sampler.accept(last_tokens(text_tokens(sequence), request.params.repeat_last_n))
+        self._by_slot[slot] = RunningAnswer(sequence, sampler, answer_text(self._pieces, request), clock)
+        self._controller.begin(slot, request.spec)
+        for drafter in self._drafters:
+            drafter.begin(slot, request.owner, sequence.num_prompt)
+        self._timing.totals.prompt_tokens += sequence.num_prompt_rows
+
+    def start(self, sequence: Sequence) -> list[RequestEvent]:
+        """Return Started, and a SpeculationChanged if the answer is not drafted for: clients take drafting as on."""
+        self._timing.totals.reused_tokens += sequence.num_reused_rows
+        started = Started(sequence.request.id, sequence.num_prompt_rows, sequence.num_reused_rows)
+        if self._drafting.read(sequence.slot)[0] == "on":
+            return [started]
+        return [started, self._make_change(sequence.slot)]
+
+    def set_spec(self, spec: Spec) -> list[RequestEvent]:
+        """Set the spec of requests that have none of their own; return an event for each answer that it switches."""
+        started = [
+            slot for slot in self._by_slot if not self._scheduler.is_waiting(slot)
+        ]  # others report at their start
+        before = {slot: self._drafting.read(slot)[0] for slot in started}
+        self._controller.set_default_spec(spec)
+        return [self._make_change(slot) for slot, state in before.items() if self._drafting.read(slot)[0] != state]
+
+    def _make_change(self, slot: int) -> SpeculationChanged:
+        return SpeculationChanged(self._by_slot[slot].request_id, *self._drafting.read(slot))
+
+    def show_changes(self, changes: Several[Change]) -> list[RequestEvent]:
+        """Return the events of answers whose drafting fell asleep or woke."""
+        return [
+            SpeculationChanged(self._by_slot[change.slot].request_id, name_state(change.state), change.reason)
+            for change in changes
+        ]
+
+    # ---- steps
+    def verify(self, plan: StepPlan, drafts: Mapping[int, Draft], decoded: Decoded) -> dict[int, Verdict]:
+        """Return verdicts by slot, for every draft and for every prompt whose last row was decoded."""
+        verdicts = {}
+        for sequence in plan.decode:
+            verdicts[sequence.slot] = self._verify(sequence, drafts[sequence.slot], decoded.rows[sequence.slot])
+        for chunk in plan.prefill:
+            if chunk.is_last:
+                slot = chunk.sequence.slot
+                verdicts[slot] = self._verify(chunk.sequence, EMPTY, decoded.rows[slot][-1:])
+        return verdicts
+
+    def _verify(self, sequence: Sequence, draft: Draft, rows: list[int]) -> Verdict:
+        if not sequence.num_left:  # max_tokens 0: only the prompt is read
+            return Verdict((), ())
+        return verify(
+            draft,
+            rows,
+            sample=self._by_slot[sequence.slot].sampler.sample,
+            is_end=is_never_end if sequence.request.goes_on_behind_end else self._vocabulary.is_end,
+            limit=sequence.num_left,
+        )
+
+    def emit(self, verdicts: dict[int, Verdict], drafts: Mapping[int, Draft], times: StepTimes) -> list[RequestEvent]:
+        """Add the verdicts' tokens to their answers; return the events, and finish the answers that end."""
+        events: list[RequestEvent] = []
+        for slot, verdict in verdicts.items():
+            answer = self._by_slot[slot]
+            pieces, reason, error = answer.append(verdict, self._vocabulary)
+            self._timing.charge(
+                answer,
+                times,
+                num_tokens=len(pieces),
+                num_drafted=len(drafts.get(slot, EMPTY)),
+                num_accepted=min(verdict.num_accepted, len(pieces)),
+            )
+            if pieces:
+                events.append(Tokens(answer.request_id, pieces))
+            if error is not None:
+                events.append(self._fail(answer, error))
+            elif reason is not None:
+                events.append(self._finish(answer, reason))
+        return events
+
+    # ---- ends
+    def cancel(self, request_id: str) -> list[RequestEvent]:
+        answers = [answer for answer in self._by_slot.values() if answer.request_id == request_id]
+        return [self._finish(answer, "cancelled") for answer in answers]
+
+    def fail(self, slot: int, error: EagleLocalError) -> Failed:
+        return self._fail(self._by_slot[slot], error)
+
+    def _fail(self, answer: RunningAnswer, error: EagleLocalError) -> Failed:
+        self._release(answer)
+        return Failed(answer.request_id, error)
+
+    def _finish(self, answer: RunningAnswer, reason: str) -> Finished:
+        self._release(answer)
+        rest = answer.finish_text(is_cut=True)  # empty unless the answer was cancelled
+        timings = answer.clock.timings(answer.sequence.num_emitted)
+        state, state_reason = self._drafting.read(answer.sequence.slot)
+        return Finished(
+            answer.request_id,
+            reason,
+            text=rest.text,
+            reasoning=rest.reasoning,
+            stop=answer.stop,
+            prompt_tokens=answer.sequence.num_prompt_rows,
+            completion_tokens=answer.sequence.num_emitted,
+            timings=timings,
+            speculation=answer.counter.stats(
+                state=state, reason=state_reason, speedup_estimate=answer.speedup(timings.decode_s)
+            ),
+        )
+
+    def _release(self, answer: RunningAnswer) -> None:
+        answer.sampler.close()
+        for drafter in self._drafters:
+            drafter.end(answer.sequence.slot)
+        self._scheduler.release(answer.sequence)
+        del self._by_slot[answer.sequence.slot]
+
+    def close(self) -> None:
+        for answer in self._by_slot.values():
+            answer.sampler.close()
+        self._by_slot.clear()
+
+
+def text_tokens(sequence: Sequence) -> list[int]:
+    """Return the text tokens of a sequence, without the stand-ins of images."""
+    return [token for token in sequence.tokens if token >= 0] if sequence.request.images else sequence.tokens
+
+
+def last_tokens(tokens: list[int], count: int) -> list[int]:
+    return tokens[-count:] if count else []
+
+
+def is_never_end(token: int) -> bool:
+    return False

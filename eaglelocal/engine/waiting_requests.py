@@ -1,0 +1,89 @@
+"""The requests without a slot: those being read on lanes, and those in the scheduler's queue.
+
+Knows requests and the events that come before an answer starts; knows neither slots nor steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from eaglelocal.core.events import Failed, RequestEvent
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.engine.input_processor import InputProcessor, ReadRequest
+from eaglelocal.engine.input_queue import INPUT_WAIT_S, InputQueue, Prepared
+from eaglelocal.engine.input_size import ChatLanes
+from eaglelocal.engine.running_answer import Clock, make_count_events, make_prompted
+from eaglelocal.scheduler.scheduler import Scheduler
+
+
+class WaitingRequests:
+    """Requests from `submit` until `start`, when they get a slot."""
+
+    def __init__(
+        self,
+        input_processor: InputProcessor,
+        scheduler: Scheduler,
+        lanes: Sequence[Executor],
+    ) -> None:
+        """Take ownership of the input processor and the lanes."""
+        self._input_processor, self._scheduler = input_processor, scheduler
+        self._lanes = ChatLanes()
+        self._queue = InputQueue(input_processor.process, lanes, lane_of=self._lanes.choose)
+        self._submitted_at: dict[str, float] = {}  # of requests in the scheduler's queue
+
+    def __len__(self) -> int:
+        return len(self._queue) + self._scheduler.num_waiting
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._queue or request_id in self._submitted_at
+
+    @property
+    def num_reading(self) -> int:
+        """The number of requests that are still being read."""
+        return len(self._queue)
+
+    def submit(self, request: ChatRequest) -> None:
+        self._queue.submit(request)
+
+    def wait(self) -> None:
+        """Wait up to INPUT_WAIT_S for a request to have been read."""
+        self._queue.wait(INPUT_WAIT_S)
+
+    def enqueue(self) -> list[RequestEvent]:
+        """Pass the requests that have been read to the scheduler; return the events of those that need no slot."""
+        return [event for prepared in self._queue.take() for event in self._enqueue(prepared)]
+
+    def _enqueue(self, prepared: Prepared[ChatRequest, ReadRequest]) -> list[RequestEvent]:
+        chat = prepared.request
+        self._lanes.learn(chat, prepared.read_s)
+        if prepared.result is None:
+            assert prepared.error is not None
+            return [Failed(chat.id, prepared.error)]
+        prompt, request = prepared.result
+        events: list[RequestEvent] = []
+        if chat.tells_prompt:
+            events.append(make_prompted(chat.id, prompt, self._input_processor.vocabulary))
+        if request is None:
+            return [*events, *make_count_events(chat.id, prompt.num_rows)]
+        self._submitted_at[chat.id] = prepared.submitted_at_s
+        self._scheduler.add(request)
+        return events
+
+    def start(self, request_id: str) -> Clock:
+        """Return the clock of a request that gets a slot now."""
+        return Clock(self._submitted_at.pop(request_id), time.perf_counter())
+
+    def withdraw(self, request_id: str) -> bool:
+        """Forget a request that has no slot yet. Returns False if there is none with this id."""
+        if self._queue.withdraw(request_id):
+            return True
+        is_queued = self._scheduler.withdraw(request_id)
+        if is_queued:
+            del self._submitted_at[request_id]
+        return is_queued
+
+    def close(self) -> None:
+        self._input_processor.close()  # first: it ends a rendering in progress
+        self._queue.close()

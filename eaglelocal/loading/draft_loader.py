@@ -1,0 +1,76 @@
+"""Opens the drafters of a plan, over the models that are loaded."""
+
+from __future__ import annotations
+
+from eaglelocal.backend.block_head_context import BlockFormat, LlamaBlockContext
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.dry_run import DryRunPart
+from eaglelocal.backend.head_context import HeadNorms, LlamaHeadContext
+from eaglelocal.backend.model import LlamaModel
+from eaglelocal.drafters.block_drafter import BlockDrafter
+from eaglelocal.drafters.draft_model import DraftModel
+from eaglelocal.drafters.drafter import Drafter
+from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.drafters.ngram import Ngram
+from eaglelocal.drafters.target_cache import TargetCacheDrafter
+from eaglelocal.gguf.block_info import BlockInfo
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.mtp import MtpInfo
+from eaglelocal.gguf.tensors import read_tensor
+from eaglelocal.loading.model_loader import ModelLoader
+
+
+def open_drafters(
+    loader: ModelLoader, model: LlamaModel | None, target: LlamaModel, context: LlamaContext
+) -> tuple[Drafter, ...]:
+    """Return the drafters, cheapest first: where a lookup is promising, the other drafter is not run.
+
+    model    the draft's; None for a lookup alone
+    context  the target's
+    """
+    if not loader.parts.plan.speculates:
+        return ()
+    lookup = Ngram(loader.parts.plan.n_ctx)
+    if model is None or loader.parts.draft is None:
+        return (lookup,)
+    return lookup, open_model_drafter(loader, loader.parts.draft, model, target, context)
+
+
+def open_model_drafter(
+    loader: ModelLoader, part: DryRunPart, model: LlamaModel, target: LlamaModel, context: LlamaContext
+) -> Drafter:
+    """Return the drafter over the draft's model, of the kind that its file is."""
+    branches = 2 if loader.parts.num_branches else 1
+    match part.info:
+        case MtpInfo(reads_cache=reads_cache):
+            layer = LlamaHeadContext(model, part.context, target=context, has_encoder=False, reads_cache=reads_cache)
+            loader.opened.callback(layer.close)
+            taps = (target.n_layer,)
+            if reads_cache:
+                return TargetCacheDrafter(layer, taps)
+            return Eagle3(layer, taps, branches=branches, name="mtp")
+        case EagleInfo() as info:
+            head = LlamaHeadContext(model, part.context, target=context, norms=read_head_norms(part.header, info))
+            loader.opened.callback(head.close)
+            return Eagle3(head, info.target_layers, branches=branches, window=info.window)
+        case BlockInfo() as info:
+            assert info.mask is not None  # checked by read_draft
+            lattice = info.lattice.num_candidates if info.lattice else 0
+            block = BlockFormat(info.mask, info.skips_root, info.is_causal, lattice)
+            block_head = LlamaBlockContext(model, part.context, block, target=context)
+            loader.opened.callback(block_head.close)
+            return BlockDrafter(block_head, info.target_layers, block_size=info.max_draft, branches=branches)
+        case _:
+            draft_context = LlamaContext(model, part.context)
+            loader.opened.callback(draft_context.close)
+            return DraftModel(draft_context, branches=branches)
+
+
+def read_head_norms(header: Header, info: EagleInfo) -> HeadNorms:
+    """Return the head's norms, by its file; llama.cpp ignores the keys that flag them."""
+    return HeadNorms(
+        tap_eps=info.fc_norm_eps if info.fc_norm else None,
+        output_gains=read_tensor(header.path, header, "output_norm.weight") if info.norm_output else None,
+        output_eps=info.rms_eps,
+    )

@@ -1,0 +1,79 @@
+"""Notes for the user about a loaded engine: settings without effect, badly fitting drafts, unusable templates."""
+
+from __future__ import annotations
+
+from eaglelocal.backend.cpu_repack import AMX
+from eaglelocal.backend.dry_run import DryRunPart
+from eaglelocal.backend.llama_library import LlamaLibrary
+from eaglelocal.backend.weight_loading import LAID_OUT
+from eaglelocal.core.plan import Plan
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.gguf.draft_pairing import HeadInfo, branch_problem, draft_warnings
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.model_shape import ModelShape
+from eaglelocal.loading.fit import FittedPlan
+from eaglelocal.text.templates.chat_template import ChatTemplate
+
+
+def collect_notes(
+    parts: FittedPlan, target: ModelInfo, library: LlamaLibrary, template: ChatTemplate, *, no_images: str
+) -> tuple[str, ...]:
+    """Return all notes about an engine.
+
+    no_images  why no images are read; empty if there is nothing to say
+    """
+    header = parts.target.header
+    return (
+        *list_template_notes(template),
+        *filter(None, [no_images, parts.plan.draft_note]),
+        *list_draft_notes(parts.draft, header, target),
+        *list_tree_notes(parts.plan, parts.shape),
+        *parts.notes,
+        *list_repack_notes(library, header),
+    )
+
+
+def list_template_notes(template: ChatTemplate) -> tuple[str, ...]:
+    """Return notes for the user about the chat template. An unusable one fails chats, not the loading."""
+    try:
+        template.check()
+    except EagleLocalError as error:
+        return (error.message,)
+    return (template.note,) if template.note else ()
+
+
+def list_repack_notes(library: LlamaLibrary, target: Header) -> tuple[str, ...]:
+    """Return a note if weights decode more slowly than necessary."""
+    if AMX not in library.layouts or target.main_type not in LAID_OUT:
+        return ()
+    return ("weights are not repacked for this processor: llama.cpp would use AMX, where its kernels crash",)
+
+
+def list_tree_notes(plan: Plan, target: ModelShape) -> tuple[str, ...]:
+    """Return a note with the reason why a model's drafts are chains, not trees."""
+    if not plan.speculates or plan.draft_kind == "ngram":
+        return ()
+    if problem := branch_problem(target):
+        return (f"drafts are chains: {problem}",)
+    return () if plan.is_unified else ("drafts are chains: each slot has its own cache",)
+
+
+def list_draft_notes(part: DryRunPart | None, beside: Header, target: ModelInfo) -> tuple[str, ...]:
+    """Return notes about a draft that fits its target only partly.
+
+    It is not refused: it drafts badly, but never changes the answers' distribution.
+    """
+    if part is None:
+        return ()
+    return (*draft_warnings(part.info, part.header, beside=beside, target=target), *list_context_notes(part))
+
+
+def list_context_notes(part: DryRunPart) -> tuple[str, ...]:
+    """Return a note about a draft model whose context ends before the target's."""
+    if isinstance(part.info, HeadInfo):
+        return ()
+    trained, n_ctx = part.info.context_length, part.context.n_ctx
+    if not 0 < trained < n_ctx:
+        return ()
+    return (f"the draft model was trained for {trained} of {n_ctx} positions; after them fewer drafts are accepted",)

@@ -1,0 +1,117 @@
+"""Loads the models of a fitted plan and opens what reads them, and registers each on a stack that closes it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.dry_run import DryRunPart
+from eaglelocal.backend.image_encoder import LlamaImageReader, ReaderParams
+from eaglelocal.backend.llama_library import LlamaLibrary
+from eaglelocal.backend.model import LlamaModel
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.gguf.architectures import FinalState
+from eaglelocal.gguf.image_limits import max_image_tokens
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.mtp import MtpInfo
+from eaglelocal.gguf.projector import kind_of_projector
+from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tensors import read_tensor
+from eaglelocal.loading.fit import FittedPlan
+
+Report = Callable[[LoadProgress], None]
+TARGET_SHARE = 0.9  # of the progress that is reported; the draft has the rest
+ROW_END = "v.token_embd.img_break"  # tensor of projectors like Pixtral's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLoader:
+    """The fitted plan and what loading it takes; `opened` closes everything in reverse order."""
+
+    parts: FittedPlan
+    library: LlamaLibrary
+    threads: int
+    report: Report
+    opened: contextlib.ExitStack
+
+    def load_target(self) -> LlamaModel:
+        return self._load(self.parts.target, 0.0, TARGET_SHARE)
+
+    def load_draft(self, target: LlamaModel) -> LlamaModel | None:
+        """Load the draft's model. Returns the target if its file holds the MTP layers, None without a draft file."""
+        part = self.parts.draft
+        if part is None or not self.parts.plan.speculates:
+            return None
+        is_in_target = isinstance(part.info, MtpInfo) and part.header.path == target.path
+        return target if is_in_target else self._load(part, TARGET_SHARE, 1.0)
+
+    def _load(self, part: DryRunPart, first: float, last: float) -> LlamaModel:
+        """Load a model, while the reported progress goes from `first` to `last`."""
+        path = part.header.path
+        self.report(LoadProgress(first, path.name))
+
+        def report_fraction(fraction: float) -> None:
+            self.report(LoadProgress(first + fraction * (last - first), path.name))
+
+        model = LlamaModel(self.library, path, part.placement, on_progress=report_fraction)
+        self.opened.callback(model.close)
+        return model
+
+    def open_target_context(self, model: LlamaModel, info: ModelInfo) -> LlamaContext:
+        part = self.parts.target
+        by_nextn = info.final_state is FinalState.NEXTN or self.parts.plan.draft_kind == "mtp"
+        context = LlamaContext(model, part.context, taps=part.taps, final_by_nextn=by_nextn)
+        self.opened.callback(context.close)
+        if self.parts.uses_gpu and part.taps:
+            context.run_once()  # allocate tap buffers before the draft is loaded: a later decode could not
+        return context
+
+    def prepare_constraints(self, model: LlamaModel) -> Callable[[], None]:
+        """Read the vocabulary for constraints in the background; return a function that waits for it.
+
+        It takes a second or more, half of it with the GIL held: too long for the first constrained answer.
+        """
+        self.opened.callback(model.constraints.close)
+        if not self.parts.plan.binds_answers:
+            return lambda: None
+        preparing = threading.Thread(target=model.constraints.prepare, name="constraints", daemon=True)
+        preparing.start()
+        self.opened.callback(preparing.join)
+        return preparing.join
+
+    def open_image_reader(self, model: LlamaModel) -> tuple[LlamaImageReader | None, str]:
+        """Return the image reader, or None and the reason.
+
+        A projector that the user did not ask for must not keep the model from loading.
+        """
+        plan = self.parts.plan
+        if plan.projector is None:
+            return None, plan.projector_note
+        try:
+            return self._open_projector(model, plan.projector), ""
+        except EagleLocalError as error:
+            if plan.projector_is_asked:
+                raise
+            return None, f"no images: {error.message}"
+
+    def _open_projector(self, model: LlamaModel, projector: Path) -> LlamaImageReader:
+        plan = self.parts.plan
+        self.report(LoadProgress(1.0, projector.name))
+        header = read_header(projector)
+        kind = kind_of_projector(header)
+        params = ReaderParams(
+            threads=self.threads,
+            on_gpu=self.parts.uses_gpu,
+            n_batch=plan.n_batch,
+            device=plan.device,
+            row_end=read_tensor(header.path, header, ROW_END) if ROW_END in header.tensors else None,
+            max_tokens=max_image_tokens(kind, n_ctx=plan.n_ctx, n_batch=plan.n_batch),
+        )
+        reader = LlamaImageReader(self.library, model, projector, params)
+        self.opened.callback(reader.close)
+        return reader
