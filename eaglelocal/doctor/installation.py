@@ -85,7 +85,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """All facts about an installation."""
+    """The facts about an installation."""
 
     machine: Machine
     tools: Tools

@@ -52,7 +52,7 @@ def _ignore_wait(why: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how long to wait after an error that may pass; `on_wait` gets the reason."""
+    """The number and length of waits after errors that may pass; `on_wait` gets the reason."""
 
     waits_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
     sleep: Callable[[float], None] = field(default=time.sleep)

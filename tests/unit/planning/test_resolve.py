@@ -188,7 +188,7 @@ def test_an_inflated_pair_is_found_and_labelled(shipped: Path, reference: str, l
 def test_an_installation_without_the_embedded_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locations, "profiles_dir", lambda: tmp_path)
     for reference in ("demo", "demo@native", "demo@1b"):
-        with pytest.raises(ModelFileError, match=r"lacks guide-target\.gguf"):
+        with pytest.raises(ModelFileError, match=r"guide-target\.gguf of the embedded model is missing"):
             plan(target=reference)
 
 
