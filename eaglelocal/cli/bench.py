@@ -43,12 +43,11 @@ if TYPE_CHECKING:
     from eaglelocal.settings import Settings
 
 FEWEST_PROMPTS = 2  # of each category, however long they take: a single one has no interval
-OF_SETTINGS = frozenset(
-    {"target", "mmproj", "draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "device"}
-    | {"split", "kv_type", "flash_attn", "ctx", "parallel"}
-)
+# The flags that are settings; --spec, --temperature, --max-tokens and --seed are bench's own.
+SETTINGS = ("target", "mmproj", "draft", "draft_type", *flags.MACHINE, "parallel")
 
 
+@flags.add_machine_flags(before="parallel")
 def bench(
     context: typer.Context,
     target: flags.Target = None,
@@ -70,27 +69,20 @@ def bench(
     against: bench_flags.Against = None,
     against_model: bench_flags.AgainstModel = None,
     against_key_file: bench_flags.KeyFile = None,
-    threads: flags.Threads = None,
-    gpu_layers: flags.GpuLayers = None,
-    n_cpu_moe: flags.NCpuMoe = None,
-    device: flags.Device = None,
-    split: flags.Split = None,
-    kv_type: flags.KvType = None,
-    flash_attn: flags.FlashAttn = None,
-    ctx: flags.Ctx = None,
     parallel: bench_flags.Parallel = None,
     svg: bench_flags.Svg = None,
     as_json: bench_flags.AsJson = False,
 ) -> None:
-    """Measure speculative against plain decoding, in turn.
+    """Compare the speed of speculative and plain decoding.
 
-    The same prompts on one engine, or on a server beside it (--against); every figure is a ratio with its interval.
+    Both answer the same prompts in turn on one engine, and so does another server (--against). Every figure is a
+    ratio with its interval.
 
     \b
     eaglelocal bench --target demo@1b:bf16 --spec auto,2,4,8 --pairs 20 --json
     eaglelocal bench --prompts mine.jsonl --concurrency 1,4 --svg gain.svg
     """
-    settings = settings_of({name: value for name, value in context.params.items() if name in OF_SETTINGS})
+    settings = settings_of({name: context.params[name] for name in SETTINGS})
     output = standard_output(colour=settings.colour)
     params = params_of(settings, temperature=temperature, seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
     limit_s = LIMIT_S if pairs is None and prompts is None and repeats == 1 else math.inf

@@ -41,9 +41,10 @@ from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 
 
+@flags.add_machine_flags(before="cache_ram")
 def chat(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
-    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="The question.", show_default=False)] = None,
+    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="Your question.", show_default=False)] = None,
     target: flags.Target = None,
     url: flags.Url = None,
     mmproj: flags.Mmproj = None,
@@ -58,22 +59,18 @@ def chat(  # many parameters: typer reads the flags from the signature
     top_k: flags.TopK = None,
     top_p: flags.TopP = None,
     min_p: flags.MinP = None,
-    threads: flags.Threads = None,
-    gpu_layers: flags.GpuLayers = None,
-    n_cpu_moe: flags.NCpuMoe = None,
-    device: flags.Device = None,
-    split: flags.Split = None,
-    kv_type: flags.KvType = None,
     cache_ram: flags.CacheRam = None,
-    flash_attn: flags.FlashAttn = None,
-    ctx: flags.Ctx = None,
     parallel: flags.Slots = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines, no full-screen view.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, with text and figures.")] = False,
-    tint: Annotated[bool | None, typer.Option(help="Mark accepted draft tokens; unset: in line mode.")] = None,
-    save: Annotated[bool, typer.Option(help="The screen keeps conversations on disk.")] = True,
+    plain: Annotated[bool, typer.Option("--plain", help="Chat line by line, without the full screen.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout, with text and figures.")
+    ] = False,
+    tint: Annotated[bool | None, typer.Option(help="Color accepted draft tokens; unset: only in line mode.")] = None,
+    save: Annotated[bool, typer.Option(help="Save the conversations of the screen on disk.")] = True,
 ) -> None:
-    """Ask a local model; without PROMPT, talk with it. Without --target a running eaglelocal server answers.
+    """Chat with a local model, or ask it one question.
+
+    Without --target, a running eaglelocal server answers.
 
     \b
     eaglelocal chat

@@ -20,7 +20,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.callback(invoke_without_command=True)
 def root(context: typer.Context) -> None:
-    """Show the settings and where they come from."""
+    """Show your settings and where they come from."""
     if context.invoked_subcommand is None:
         standard_output().data(context.get_help())
 

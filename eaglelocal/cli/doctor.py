@@ -18,9 +18,9 @@ INDENT = " " * 9
 
 
 def doctor(as_json: flags.AsJson = False) -> None:
-    """Say what is wrong with this installation, and the command that mends it.
+    """Check this installation, and show the command that fixes each problem.
 
-    Ends with 1 where there is a problem.
+    The exit code is 1 if there is a problem.
 
     \b
     eaglelocal doctor

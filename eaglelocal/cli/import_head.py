@@ -27,37 +27,28 @@ if TYPE_CHECKING:
     from eaglelocal.hub.target_resolver import FoundTarget
     from eaglelocal.settings import Settings
 
-TYPES = ("f16", "bf16", "q8_0", "f32")
-
 Head = Annotated[
-    str, typer.Argument(metavar="HEAD", help="A folder with config.json and weights, or user/repo in the hub's cache.")
+    str, typer.Argument(metavar="HEAD", help="Folder with config.json and weights, or user/repo in the hub's cache.")
 ]
-Out = Annotated[str | None, typer.Option(metavar="FILE", help="Unset: where `--draft auto` finds it.")]
-Type = Annotated[str, typer.Option(metavar="|".join(TYPES), help="Of the weights.")]
-NoTrial = Annotated[bool, typer.Option("--no-trial", help="Believe its configuration; do not load the target.")]
+NoTrial = Annotated[
+    bool, typer.Option("--no-trial", help="Trust the head's configuration: do not try it on the target.")
+]
 
 
+@flags.add_machine_flags(before="as_json")
 def import_head(
     context: typer.Context,
     head: Head,
     target: flags.Target = None,
-    out: Out = None,
-    type: Type = "bf16",
+    out: flags.HeadOut = None,
+    type: flags.HeadType = "bf16",
     no_trial: NoTrial = False,
-    threads: flags.Threads = None,
-    gpu_layers: flags.GpuLayers = None,
-    n_cpu_moe: flags.NCpuMoe = None,
-    device: flags.Device = None,
-    split: flags.Split = None,
-    kv_type: flags.KvType = None,
-    flash_attn: flags.FlashAttn = None,
-    ctx: flags.Ctx = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Make a published EAGLE-3 or 3.1 head a draft for a target of yours.
+    """Convert a published EAGLE-3 or 3.1 head to a draft for your target.
 
-    The head is read in whatever dialect it was written (SafeAILab, SpecForge, speculators, AngelSlim, ModelOpt, NeMo),
-    checked against the target, written as GGUF and tried on about 2000 tokens.
+    Reads the heads of SafeAILab, SpecForge, speculators, AngelSlim, ModelOpt and NeMo, checks them against the target,
+    writes a GGUF file and tries it on about 2000 tokens.
 
     \b
     eaglelocal import ./EAGLE3-Qwen3-8B --target ./Qwen3-8B-Q4_K_M.gguf
@@ -90,8 +81,8 @@ def check_asked(target: str | None, kind: str, *, hint: str) -> None:
     """Raise UsageError if there is no target, or `kind` is no type of weights."""
     if target is None:
         raise UsageError("no target: a head drafts for one model", hint=hint)
-    if kind not in TYPES:
-        raise UsageError(f"--type must be one of {', '.join(TYPES)}, not {kind!r}")
+    if kind not in flags.HEAD_TYPES:
+        raise UsageError(f"--type must be one of {', '.join(flags.HEAD_TYPES)}, not {kind!r}")
 
 
 def asked_place(out: str, name: str) -> Path:

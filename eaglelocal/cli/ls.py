@@ -24,7 +24,7 @@ KINDS = {"head": "draft head", "embedding model": "embeddings", "image encoder":
 
 
 def ls(as_json: flags.AsJson = False) -> None:
-    """Show the models on this disk.
+    """List the models on this disk.
 
     \b
     eaglelocal ls

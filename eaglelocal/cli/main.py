@@ -75,9 +75,9 @@ app.add_typer(config.app, name="config")
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and end.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
-    """Local models that draft ahead: speculative decoding at home, made dependable.
+    """Run local language models, faster with speculative decoding.
 
     \b
     eaglelocal chat

@@ -20,7 +20,7 @@ WIDTH = 79
 BACKEND_NAMES = {"cuda": "CUDA", "hip": "HIP (ROCm)", "vulkan": "Vulkan", "sycl": "SYCL", "metal": "Metal"}
 MAX_PROCESSES = 3
 
-Measure = Annotated[bool, typer.Option("--measure", help="Measure memory bandwidth again.")]
+Measure = Annotated[bool, typer.Option("--measure", help="Measure the memory bandwidth again.")]
 
 
 def probe(as_json: flags.AsJson = False, measure: Measure = False) -> None:

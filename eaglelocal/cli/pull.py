@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal import locations
+from eaglelocal.cli import flags
 from eaglelocal.cli.amounts import duration_text, path_text, size_text
 from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.output import Output, standard_output
@@ -41,14 +42,11 @@ LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # between attempts; short, because the user i
 FETCH_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between attempts, since the last byte that arrived
 KINDS = {"eagle3": "a draft head", "dflash": "a draft head", "mtp": "an MTP layer", "draft_model": "a small model"}
 
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.")]
-Draft = Annotated[
-    str, typer.Option(metavar="REF|auto|mtp|none", help="What drafts: user/repo, or as in the catalogue.")
-]
-Mmproj = Annotated[str, typer.Option(metavar="NAME|auto|none", help="What makes images readable, of the repository.")]
-Quant = Annotated[str | None, typer.Option(metavar="Q", help="As behind the colon: Q4_K_M, Q8_0.")]
-Verify = Annotated[bool, typer.Option("--verify", help="Hash what is here already; fetch anew what is damaged.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="Model: qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.")]
+Draft = Annotated[str, typer.Option(metavar="REF|auto|mtp|none", help="Draft: user/repo; auto: as in the catalog.")]
+Mmproj = Annotated[str, typer.Option(metavar="NAME|auto|none", help="Projector for images, from the same repository.")]
+Quant = Annotated[str | None, typer.Option(metavar="Q", help="Quantization, such as Q4_K_M or Q8_0.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Check the hashes of files on disk; fetch damaged ones again.")]
 
 
 def pull(
@@ -57,9 +55,9 @@ def pull(
     mmproj: Mmproj = "auto",
     quant: Quant = None,
     verify: Verify = False,
-    yes: Yes = False,
+    yes: flags.Yes = False,
 ) -> None:
-    """Fetch a model, its draft and what it reads images with from a hub.
+    """Download a model, its draft and its projector for images.
 
     \b
     eaglelocal pull qwen3-8b

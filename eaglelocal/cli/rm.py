@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal import locations
+from eaglelocal.cli import flags
 from eaglelocal.cli.amounts import path_text, size_text
 from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.output import standard_output
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
 
 MAX_KEPT_SHOWN = 5
 
-Which = Annotated[str, typer.Argument(metavar="REF", help="As `eaglelocal ls` shows it.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Which = Annotated[str, typer.Argument(metavar="REF", help="Model as `eaglelocal ls` shows it.")]
 
 
-def rm(ref: Which, yes: Yes = False) -> None:
+def rm(ref: Which, yes: flags.Yes = False) -> None:
     """Remove a model from this disk.
 
     \b

@@ -35,6 +35,7 @@ DEFAULT_PARALLEL = 4
 ENGINE_RETRIES = 12  # of an engine that keeps failing: about eleven minutes
 
 
+@flags.add_machine_flags(before="cache_ram")
 def serve(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     target: flags.Target = None,
@@ -61,20 +62,13 @@ def serve(  # many parameters: typer reads the flags from the signature
     top_p: flags.TopP = None,
     min_p: flags.MinP = None,
     max_tokens: flags.MaxTokens = None,
-    threads: flags.Threads = None,
-    gpu_layers: flags.GpuLayers = None,
-    n_cpu_moe: flags.NCpuMoe = None,
-    device: flags.Device = None,
-    split: flags.Split = None,
-    kv_type: flags.KvType = None,
     cache_ram: flags.CacheRam = None,
-    flash_attn: flags.FlashAttn = None,
     log: flags.Log = None,
     web: flags.Web = False,
     web_port: flags.WebPort = None,
-    no_tui: Annotated[bool, typer.Option("--no-tui", help="No screen: lines, as when piped.")] = False,
+    no_tui: Annotated[bool, typer.Option("--no-tui", help="Log to stderr instead of showing the monitor.")] = False,
 ) -> None:
-    """Serve OpenAI's, Anthropic's and Ollama's APIs to other programs.
+    """Serve models over the APIs of OpenAI, Anthropic and Ollama.
 
     \b
     eaglelocal serve

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 WIDTH, INDENT = 79, 10
 DEFAULT_CTX = 4096
 
-Which = Annotated[str, typer.Argument(metavar="REF", help="As `eaglelocal ls` shows it, or a .gguf file.")]
+Which = Annotated[str, typer.Argument(metavar="REF", help="Model as `eaglelocal ls` shows it, or a .gguf file.")]
 
 
 def show(ref: Which, as_json: flags.AsJson = False) -> None:
-    """Show what one model is and needs.
+    """Describe a model and the memory it needs.
 
     \b
     eaglelocal show user/repo-GGUF:Q4_K_M

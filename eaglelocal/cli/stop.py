@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 ALL = "all"
 PATIENCE_S = 45.0  # running answers may finish first
 
-Which = Annotated[str | None, typer.Argument(metavar="PORT|URL|all", help="Unset: the only one.", show_default=False)]
+Which = Annotated[
+    str | None, typer.Argument(metavar="PORT|URL|all", help="Server to stop; unset: the only one.", show_default=False)
+]
 
 
 def stop(which: Which = None) -> None:
-    """End a running server.
+    """Stop a running server.
 
     \b
     eaglelocal stop

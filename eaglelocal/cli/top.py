@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 BETWEEN_S = 1.0  # between the two readings of --once and --json, which give the rates
 DEFAULT_WIDTH = 80
 
-Url = Annotated[str | None, typer.Argument(metavar="URL", help="Unset: the server that runs here.", show_default=False)]
-Once = Annotated[bool, typer.Option("--once", help="One frame as text, then end.")]
+Url = Annotated[
+    str | None,
+    typer.Argument(metavar="URL", help="Server to watch; unset: the one on this machine.", show_default=False),
+]
+Once = Annotated[bool, typer.Option("--once", help="Print one frame as text and exit.")]
 
 
 def top(

@@ -40,22 +40,21 @@ LEAST_CONVERSATIONS = 40
 HELD_OUT_EVERY, LEAST_HELD_OUT, MOST_HELD_OUT = 20, 8, 64
 ROWS_PER_STEP = 8
 TRIAL_TOKENS = 3000
-OWN = frozenset({"start", "prompts", "tokens", "epochs", "out", "type", "work", "torch_device", "as_json"})
 
-Start = Annotated[
-    str, typer.Option("--from", metavar="auto|none|REF", help="The head that goes on learning; none: a new one.")
-]
+Start = Annotated[str, typer.Option("--from", metavar="auto|none|REF", help="Head to train further; none: a new one.")]
 Prompts = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Questions, as `bench` reads them; unset: your chats, built-in ones.")
+    str | None,
+    typer.Option(metavar="FILE", help="File of questions, as for `bench`; unset: your chats and built-in ones."),
 ]
-Tokens = Annotated[int, typer.Option(metavar="N", min=1000, help="Of answers to learn from.")]
-Epochs = Annotated[int, typer.Option(metavar="N", min=1, help="How often each answer is seen.")]
-Out = Annotated[str | None, typer.Option(metavar="FILE", help="Unset: where `--draft auto` finds it.")]
-Type = Annotated[str, typer.Option(metavar="f16|bf16|q8_0|f32", help="Of the weights.")]
-Work = Annotated[str | None, typer.Option(metavar="FOLDER", help="For answers, and the state of a stopped run.")]
-TorchDevice = Annotated[str, typer.Option(metavar="|".join(DEVICES), help="What the head learns on.")]
+Tokens = Annotated[int, typer.Option(metavar="N", min=1000, help="Tokens of answers to learn from.")]
+Epochs = Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the answers.")]
+Work = Annotated[
+    str | None, typer.Option(metavar="FOLDER", help="Folder for the answers and the state of a stopped run.")
+]
+TorchDevice = Annotated[str, typer.Option(metavar="|".join(DEVICES), help="Device to train on.")]
 
 
+@flags.add_machine_flags(before="parallel")
 def train(
     context: typer.Context,
     target: flags.Target = None,
@@ -63,25 +62,17 @@ def train(
     prompts: Prompts = None,
     tokens: Tokens = 200_000,
     epochs: Epochs = 4,
-    out: Out = None,
-    type: Type = "bf16",
+    out: flags.HeadOut = None,
+    type: flags.HeadType = "bf16",
     work: Work = None,
     torch_device: TorchDevice = "auto",
-    threads: flags.Threads = None,
-    gpu_layers: flags.GpuLayers = None,
-    n_cpu_moe: flags.NCpuMoe = None,
-    device: flags.Device = None,
-    split: flags.Split = None,
-    kv_type: flags.KvType = None,
-    flash_attn: flags.FlashAttn = None,
-    ctx: flags.Ctx = None,
     parallel: flags.Parallel = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Train a draft head for a target of yours, on what it says itself.
+    """Train a draft head for your target, on the target's own answers.
 
-    The target answers questions, a head learns to foresee it, and is then tried beside the one before. Stopped, the
-    same command goes on where it was. It needs torch: pip install ".[train]"
+    The target answers questions, a head learns to predict the answers, and a trial compares it with your current
+    draft. If you stop it, the same command resumes. Training needs torch: pip install ".[train]"
 
     \b
     eaglelocal train --target ./Qwen3-8B-Q4_K_M.gguf --prompts questions.txt
@@ -89,7 +80,7 @@ def train(
     from eaglelocal.cli.reports.train import begin_lines, report_object, result_lines
     from eaglelocal.cli.train_questions import asked_of
 
-    settings = settings_of({name: value for name, value in context.params.items() if name not in OWN})
+    settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
     check_asked(settings.target, type, hint="eaglelocal train --target FILE.gguf")
     on = device_of(torch_device)

@@ -34,23 +34,16 @@ STEPS = 6  # consecutive steps of one draft length
 PROMPT = "A draft of several tokens is checked by one decode of the target; what it costs depends on the machine."
 
 
+@flags.add_machine_flags(before="parallel")
 def tune(
     context: typer.Context,
     target: flags.Target = None,
     draft: flags.Draft = None,
     draft_type: flags.DraftType = None,
-    threads: flags.Threads = None,
-    gpu_layers: flags.GpuLayers = None,
-    n_cpu_moe: flags.NCpuMoe = None,
-    device: flags.Device = None,
-    split: flags.Split = None,
-    kv_type: flags.KvType = None,
-    flash_attn: flags.FlashAttn = None,
-    ctx: flags.Ctx = None,
     parallel: flags.Slots = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Measure what drafted rows cost on this machine.
+    """Measure what drafting costs on this machine, and which draft length pays.
 
     \b
     eaglelocal tune

@@ -10,7 +10,6 @@ import pytest
 from eaglelocal.cli.chat import chat
 from eaglelocal.cli.chat_once import joined
 from eaglelocal.cli.line_editor import MORE, PROMPT, LineDiscarded, read_question
-from eaglelocal.cli.load_model import NOT_SETTINGS
 from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import READERS
@@ -86,6 +85,7 @@ def test_nearest(word: str, found: str | None) -> None:
 
 
 def test_every_flag_with_a_value_is_a_setting_and_so_has_a_variable() -> None:
-    flags = set(inspect.signature(chat).parameters) - NOT_SETTINGS - {"context"}
+    without_value = {"context", "prompt", "image", "plain", "as_json", "tint", "save"}
+    flags = set(inspect.signature(chat).parameters) - without_value
     assert flags <= set(READERS)
     assert {"target", "draft", "spec", "ctx", "threads", "top_k", "seed", "system"} <= flags
