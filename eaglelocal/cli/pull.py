@@ -16,11 +16,11 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
-from eaglelocal.cli.amounts import duration_text, path_text, size_text
+from eaglelocal.cli.amounts import path_text, size_text
 from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.pull_verify import discard_damaged, verify_on_disk
-from eaglelocal.core.events import LoadProgress
+from eaglelocal.cli.reports.pull import amount_text, load_progress, order_lines
 from eaglelocal.errors import (
     DownloadError,
     EagleLocalError,
@@ -31,13 +31,12 @@ from eaglelocal.errors import (
 )
 
 if TYPE_CHECKING:
-    from eaglelocal.hub.download import DownloadOrder, DownloadProgress
+    from eaglelocal.hub.download import DownloadOrder
     from eaglelocal.hub.draft_resolver import FoundDraft
     from eaglelocal.hub.hub_errors import RetryPolicy
     from eaglelocal.hub.hub_references import PullPlan
     from eaglelocal.hub.target_resolver import FoundTarget
 
-MAX_FILES_SHOWN = 8
 LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # between attempts; short, because the user is waiting
 FETCH_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between attempts, since the last byte that arrived
 KINDS = {"eagle3": "a draft head", "dflash": "a draft head", "mtp": "an MTP layer", "draft_model": "a small model"}
@@ -214,7 +213,7 @@ def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_
     if missing:
         check_disk(orders, cache, free=free)
         output.message(f"into {path_text(cache)}, {size_text(free)} free")
-        confirm(f"fetch {amount(orders, missing)}?", output, yes=yes, default=True)
+        confirm(f"fetch {amount_text(orders, missing)}?", output, yes=yes, default=True)
     elif is_verified:
         output.message("all of it is here already")
     else:
@@ -225,7 +224,7 @@ def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_
             orders,
             cache,
             patience=patience_of(output),
-            on_progress=lambda told: progress(shown(told, orders)) if missing else None,
+            on_progress=lambda done: progress(load_progress(done, orders)) if missing else None,
         )
     except KeyboardInterrupt:
         progress.finish()
@@ -233,42 +232,6 @@ def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_
         raise
     finally:
         progress.finish()
-
-
-def order_lines(orders: Sequence[DownloadOrder]) -> list[str]:
-    """Return lines on each repository: its licence, its files and their sizes."""
-    lines = []
-    for order in orders:
-        licence = f", licence {order.repo.licence}" if order.repo.licence else ""
-        gated = ", gated: you have access" if order.repo.is_gated else ""
-        lines.append(f"{order.repo.id}{licence}{gated}")
-        shown_files = order.files[:MAX_FILES_SHOWN]
-        lines += [f"  {size_text(file.size_bytes):>9}  {file.name}" for file in shown_files]
-        left = order.files[MAX_FILES_SHOWN:]
-        if left:
-            lines.append(f"  {size_text(sum(file.size_bytes for file in left)):>9}  in {len(left)} more files")
-    return lines
-
-
-def amount(orders: Sequence[DownloadOrder], missing_bytes: int) -> str:
-    """Return the total size, `4.7 GB`, or how much of it is missing."""
-    total = sum(order.size_bytes for order in orders)
-    rest = size_text(missing_bytes)
-    return rest if missing_bytes == total else f"the missing {rest} of {size_text(total)}"
-
-
-def shown(progress: DownloadProgress, orders: Sequence[DownloadOrder]) -> LoadProgress:
-    """Return the progress to show: `━━━━━━──────────  38 %  fetching 4.7 GB, 38.2 MB/s, 1 min 17 s left`."""
-    if progress.waits_for:
-        return LoadProgress(progress.fraction, f"another process is fetching {progress.waits_for}")
-    count = sum(len(order.files) for order in orders)
-    files = f" in {count} files" if count > 1 else ""
-    details = []
-    if progress.rate:
-        details.append(f"{size_text(progress.rate)}/s")
-    if progress.left_s is not None and progress.fraction < 1.0:
-        details.append(f"{duration_text(progress.left_s)} left")
-    return LoadProgress(progress.fraction, f"fetching {size_text(progress.total_bytes)}{files}", ", ".join(details))
 
 
 def check(want: PullPlan, orders: Sequence[DownloadOrder], output: Output) -> None:

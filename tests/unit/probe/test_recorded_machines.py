@@ -13,7 +13,7 @@ from doubles.recorded_machines import NAMES, recorded_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.cli.probe import WIDTH, machine_lines
+from eaglelocal.cli.reports.probe import WIDTH, machine_lines
 from eaglelocal.probe.apple import parse_displays, unified_from, usual_working_set
 from eaglelocal.probe.machine import Bandwidth, Gpu, Machine, PcieLink, Unified
 from eaglelocal.probe.machine_json import to_json
