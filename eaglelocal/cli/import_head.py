@@ -58,14 +58,14 @@ def import_head(
 
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
-    check_asked(settings.target, type, hint="eaglelocal import HEAD --target FILE.gguf")
-    found = find(settings, output)
-    read = understand(head, found)
-    place = head_path(found.header, found.info, read.name, type)
-    path = asked_place(out, place.name) if out else place
+    check_head_flags(settings.target, type, hint="eaglelocal import HEAD --target FILE.gguf")
+    found = find_head_target(settings, output)
+    read = read_source_head(head, found)
+    default_path = head_path(found.header, found.info, read.name, type)
+    path = resolve_out(out, default_path.name) if out else default_path
     tell = output.message if as_json else output.data
     with write_head_file(
-        path, *parts_of(read, found, type), on_progress=progress_of(output, "writing the head")
+        path, *convert_head(read, found, type), on_progress=show_fraction(output, "writing the head")
     ) as partial:
         warnings = (*read.notes, *check_written(partial, read, found))
         for line in head_lines(read, found, warnings):
@@ -77,15 +77,15 @@ def import_head(
         output.object(report_object(read, found, outcome, warnings, path))
 
 
-def check_asked(target: str | None, kind: str, *, hint: str) -> None:
+def check_head_flags(target: str | None, kind: str, *, hint: str) -> None:
     """Raise UsageError if there is no target, or `kind` is no type of weights."""
     if target is None:
-        raise UsageError("no target: a head drafts for one model", hint=hint)
+        raise UsageError("--target is missing: a head drafts for one model", hint=hint)
     if kind not in flags.HEAD_TYPES:
         raise UsageError(f"--type must be one of {', '.join(flags.HEAD_TYPES)}, not {kind!r}")
 
 
-def asked_place(out: str, name: str) -> Path:
+def resolve_out(out: str, name: str) -> Path:
     """Return the file of --out; if that is a folder, the file `name` in it.
 
     Raises UsageError if it exists and is not a head.
@@ -93,7 +93,7 @@ def asked_place(out: str, name: str) -> Path:
     path = Path(os.path.expanduser(out))
     path = path / name if path.is_dir() else path
     if path.exists() and not is_head(path):
-        raise UsageError(f"{path} is there and is no head", hint="choose another name for --out")
+        raise UsageError(f"{path} exists and is not a head", hint="choose another name for --out")
     return path
 
 
@@ -107,7 +107,7 @@ def is_head(path: Path) -> bool:
         return False
 
 
-def find(settings: Settings, output: Output) -> FoundTarget:
+def find_head_target(settings: Settings, output: Output) -> FoundTarget:
     """Find the target and read its header. Raises IncompatibleError if no head can draft for it."""
     from eaglelocal.errors import IncompatibleError
     from eaglelocal.gguf.draft_pairing import head_problem
@@ -120,12 +120,12 @@ def find(settings: Settings, output: Output) -> FoundTarget:
         )
     finally:
         progress.finish()
-    if obstacle := head_problem(found.info):
-        raise IncompatibleError(f"no head can draft for {found.label}: {obstacle}", hint="`--draft ngram` needs none")
+    if problem := head_problem(found.info):
+        raise IncompatibleError(f"no head can draft for {found.label}: {problem}", hint="--draft ngram needs no head")
     return found
 
 
-def understand(reference: str, found: FoundTarget) -> ReadHead:
+def read_source_head(reference: str, found: FoundTarget) -> ReadHead:
     from eaglelocal.hub.heads.convert import read_head
     from eaglelocal.hub.heads.head_folder import read_published
     from eaglelocal.hub.heads.head_source import head_folder
@@ -134,7 +134,7 @@ def understand(reference: str, found: FoundTarget) -> ReadHead:
     return read_head(read_published(folder), found.header, found.info, name=name)
 
 
-def parts_of(read: ReadHead, found: FoundTarget, kind: str) -> tuple[list[KeyValue], list[StreamedTensor]]:
+def convert_head(read: ReadHead, found: FoundTarget, kind: str) -> tuple[list[KeyValue], list[StreamedTensor]]:
     from eaglelocal.hub.heads.convert import entries_of, tensors_of
 
     return entries_of(read, read.stated, found.header, found.info, kind), tensors_of(read, found.info, kind)
@@ -153,7 +153,7 @@ def check_written(path: Path, read: ReadHead, found: FoundTarget) -> tuple[str, 
     warnings = draft_warnings(info, header, beside=found.header, target=found.info)
     verifier = read.config.verifier
     if verifier and not is_same_model(verifier, found.info.name):
-        return (*warnings, f"it was trained for {verifier}; the target calls itself {found.info.name}")
+        return (*warnings, f"it was trained for {verifier}, but the target is named {found.info.name}")
     return warnings
 
 
@@ -161,9 +161,14 @@ def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings,
     from eaglelocal.cli.head_trial import DRAFT_LENGTH, HeadTrial
     from eaglelocal.gguf.head_requantization import AS_IN_FILE
 
-    asked = options_of(settings, ModelChoice())
-    as_file = dataclasses.replace(asked, draft=str(path.resolve()), draft_type=AS_IN_FILE, spec=DRAFT_LENGTH)
-    options = dataclasses.replace(as_file, mmproj="none", parallel=1)
+    options = dataclasses.replace(
+        options_of(settings, ModelChoice()),
+        draft=str(path.resolve()),
+        draft_type=AS_IN_FILE,
+        spec=DRAFT_LENGTH,
+        mmproj="none",
+        parallel=1,
+    )
 
     def open_engine(_: Path) -> ChatClient:
         client, _info = start_engine(plan_run(options, output), output)
@@ -184,7 +189,7 @@ def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings,
         progress.finish()
 
 
-def progress_of(output: Output, what: str) -> Callable[[float], None]:
+def show_fraction(output: Output, what: str) -> Callable[[float], None]:
     """Return a callback that shows a progress bar for fractions from 0 to 1."""
     progress = output.progress()
 

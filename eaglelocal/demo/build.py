@@ -27,7 +27,7 @@ from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.training.document_packing import PackedBatch, Pieces
 from eaglelocal.training.draft_head import fill_head
-from eaglelocal.training.eagle_head import EagleHead, shape_beside
+from eaglelocal.training.eagle_head import EagleHead, embedded_head_shape
 from eaglelocal.training.gguf_export import export_head, export_target, round_to_bfloat16
 from eaglelocal.training.gguf_reload import fill_target, read_tokenizer
 from eaglelocal.training.held_out import HeldOutEvaluation
@@ -105,20 +105,20 @@ def build_target(build: BuildOptions, tokenizer: GuideTokenizer) -> LlamaTarget:
         progress.note(f"{target.num_parameters() / 1e6:.2f} M parameters, {build.hours:g} hours planned for the build")
 
         def on_milestone(done: int) -> None:
-            progress.note(f"held out at step {done}: {examination.of_target(target)}")
+            progress.note(f"held out at step {done}: {examination.evaluate_target(target)}")
             export_target(target, tokenizer, build.work / f"early-{TARGET_FILE}", name=f"{TARGET_NAME} (step {done})")
 
         shards = Shards(build.work / "target-rows", build.target_stages(), build.seed)
         learn(build, NextToken(target, compiled=can_compile()), shards, (progress, on_milestone))
         round_to_bfloat16(target)
-        progress.note(f"held out at the end: {examination.of_target(target)}")
+        progress.note(f"held out at the end: {examination.evaluate_target(target)}")
     export_target(target, tokenizer, build.out / TARGET_FILE, name=TARGET_NAME)
     return target
 
 
 def build_head(build: BuildOptions, tokenizer: GuideTokenizer, target: LlamaTarget) -> None:
     torch.manual_seed(build.seed)
-    head = EagleHead(shape_beside(target.shape))
+    head = EagleHead(embedded_head_shape(target.shape))
     if build.start is not None:
         fill_head(head, read_header(build.start / HEAD_FILE))
     examination = hold_examination(tokenizer, build.seed)
@@ -128,13 +128,13 @@ def build_head(build: BuildOptions, tokenizer: GuideTokenizer, target: LlamaTarg
     with TrainingProgress("head") as progress:
 
         def on_milestone(done: int) -> None:
-            progress.note(f"held out at step {done}: {examination.of_head(examined)}")
+            progress.note(f"held out at step {done}: {examination.evaluate_head(examined)}")
             export_head(head, tokenizer, build.work / f"early-{HEAD_FILE}", name=f"{HEAD_NAME} (step {done})")
 
         shards = Shards(build.work / "head-rows", build.head_stages(), build.seed + 1)
         learn(build, objective, shards, (progress, on_milestone))
         round_to_bfloat16(head)
-        progress.note(f"held out at the end: {examination.of_head(examined)}")
+        progress.note(f"held out at the end: {examination.evaluate_head(examined)}")
     export_head(head, tokenizer, build.out / HEAD_FILE, name=HEAD_NAME)
 
 

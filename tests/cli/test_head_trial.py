@@ -193,5 +193,5 @@ def test_the_trial_is_told_in_80_columns(target: Path, tmp_path: Path, monkeypat
     lines = trial_lines(outcome, Path("head.gguf"))
     assert max(map(len, lines)) <= 80
     assert [line.startswith("         *") for line in lines[1:4]] == [False, False, True]
-    assert "otherwise than its configuration says" in " ".join(lines)
-    assert trial_lines(None, Path("head.gguf"))[0] == "trial    none: its configuration is believed"
+    assert "different from its configuration" in " ".join(lines)
+    assert trial_lines(None, Path("head.gguf"))[0] == "trial    none: its configuration is trusted"

@@ -65,4 +65,4 @@ def test_an_examination_tells_every_kind_apart() -> None:
     examination = HeldOutEvaluation.of([("greeting", pieces)] * 4 + [("silence", pieces[:1])], tokenizer)
     assert list(examination.batches) == ["greeting"]
     shape = TargetShape(vocab=tokenizer.num_tokens, width=64, num_layers=1, num_heads=1, num_kv_heads=1, ffn=64)
-    assert examination.of_target(LlamaTarget(shape)).startswith("greeting ")
+    assert examination.evaluate_target(LlamaTarget(shape)).startswith("greeting ")
