@@ -21,7 +21,7 @@ import typer
 
 from eaglelocal.cli import bench_flags, flags
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S, MIN_ANSWER
-from eaglelocal.cli.chat_connection import key_of
+from eaglelocal.cli.chat_connection import find_api_key
 from eaglelocal.cli.load_model import load_model, options_of, plan_run, settings_of, slots_of
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.reports.bench import SERVER_SIDE, BenchOptions, BenchResult, BenchSubject, finish
@@ -223,7 +223,7 @@ def open_server(other: OtherServer, opened: contextlib.ExitStack) -> HttpClient 
         return None
     from eaglelocal.client.http_client import HttpClient
 
-    key = read_key(other.key_file) or key_of(other.url, os.environ)
+    key = read_key(other.key_file) or find_api_key(other.url, os.environ)
     return opened.enter_context(HttpClient(other.url, api_key=key, model=other.model or ""))
 
 

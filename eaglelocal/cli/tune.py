@@ -55,20 +55,20 @@ def tune(
 
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
-    model = load_model(plan_of(settings, output), output)
+    model = load_model(plan_tune(settings, output), output)
     try:
         costs = measure(model.client, model.info.max_draft, output)
     finally:
         model.client.close()
     machine = machine_name(probe())
-    tell = output.message if as_json else output.data
+    write = output.message if as_json else output.data
     for line in report_lines(costs, model.info, machine):
-        tell(line)
+        write(line)
     if as_json:
         output.object(report_object(costs, model.info, machine))
 
 
-def plan_of(settings: Settings, output: Output) -> Plan:
+def plan_tune(settings: Settings, output: Output) -> Plan:
     """Return the plan of the settings without a projector: images are not measured."""
     options = options_of(settings, ModelChoice(), parallel=slots_of(settings))
     return plan_run(dataclasses.replace(options, mmproj="none"), output)
@@ -81,7 +81,7 @@ def measure(client: ChatClient, max_draft: int, output: Output) -> MeasuredCosts
     """
     progress = output.progress()
     try:
-        exercise(
+        run_rounds(
             client,
             range(max_draft + 1),
             clock=time.monotonic,
@@ -91,11 +91,11 @@ def measure(client: ChatClient, max_draft: int, output: Output) -> MeasuredCosts
         progress.finish()
     costs = client.snapshot().costs
     if not costs.decodes:
-        raise EngineError("the engine has measured nothing")
+        raise EngineError("the engine measured nothing")
     return costs
 
 
-def exercise(
+def run_rounds(
     client: ChatClient, lengths: range, *, clock: Callable[[], float], on_progress: Callable[[float, str], None]
 ) -> None:
     """Run rounds over all lengths, so that a slow minute affects them alike.
@@ -108,11 +108,11 @@ def exercise(
             if clock() - began_at > PATIENCE * box_s:
                 return
             on_progress(min(1.0, (clock() - began_at) / box_s), "measuring draft lengths")
-            run_steps(client.stream(request_of(length, rounds, len(lengths))))
+            run_steps(client.stream(make_request(length, rounds, len(lengths))))
         rounds += 1
 
 
-def request_of(length: int, number: int, num_lengths: int) -> ChatRequest:
+def make_request(length: int, number: int, num_lengths: int) -> ChatRequest:
     """Return a request with enough tokens for STEPS steps, even if every draft is accepted."""
     params = SamplingParams(temperature=0.0, max_tokens=(STEPS + 2) * num_lengths, ignore_eos=True)
     return ChatRequest(id=f"tune-{number}-{length}", text=PROMPT, params=params, spec=fixed_spec(length))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from eaglelocal.cli.chat import chat
-from eaglelocal.cli.chat_once import joined
+from eaglelocal.cli.chat_once import join_question
 from eaglelocal.cli.line_editor import MORE, PROMPT, LineDiscarded, read_question
 from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.errors import UsageError
@@ -71,12 +71,12 @@ def test_the_end_at_the_prompt_is_the_loops_business(ending: type[BaseException]
     ],
 )
 def test_prompt_and_stdin_are_joined(prompt: str, piped: str, question: str) -> None:
-    assert joined(prompt, piped) == question
+    assert join_question(prompt, piped) == question
 
 
 def test_nothing_asked_is_a_usage_error() -> None:
     with pytest.raises(UsageError):
-        joined(" ", "\n")
+        join_question(" ", "\n")
 
 
 @pytest.mark.parametrize(("word", "found"), [("/hlep", "/help"), ("/st", "/stats"), ("/zzzzz", None), ("", None)])

@@ -63,4 +63,4 @@ def test_what_nobody_asks_about_is_not_loaded_to_measure(
     asked = bench.ChosenPrompts({"x": [BenchPrompt("x", (Message("user", "what is this?", images=images),))]}, [])
     plan = bench.plan_bench(bench.drop_unused_projector(settings, asked), BenchOptions((AUTO,), (1,), GREEDY), output)
     assert plan.projector == (projector if reads else None)
-    assert tune.plan_of(settings, output).projector is None
+    assert tune.plan_tune(settings, output).projector is None

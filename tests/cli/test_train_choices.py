@@ -13,8 +13,8 @@ from eaglelocal.cli.train import (
     MIN_HELD_OUT,
     check_enough,
     drop_short,
-    split_held_out,
     format_time_left,
+    split_held_out,
 )
 from eaglelocal.cli.train_options import find_current_draft
 from eaglelocal.errors import UsageError

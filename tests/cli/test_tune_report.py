@@ -11,7 +11,7 @@ from doubles.simulated_machine import BF16, Q8_0
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.cli.reports.tune import Implications, cliffs, report_lines, report_object
+from eaglelocal.cli.reports.tune import Implications, find_cliffs, report_lines, report_object
 from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
 from eaglelocal.core.events import EngineInfo
 
@@ -60,8 +60,8 @@ def test_where_it_begins_to_pay() -> None:
 
 
 def test_cliffs() -> None:
-    assert cliffs(costs_of(BF16)) == []
-    assert cliffs(costs_of(Q8_0)) == [2, 4, 5, 9, 13, 14]
+    assert find_cliffs(costs_of(BF16)) == []
+    assert find_cliffs(costs_of(Q8_0)) == [2, 4, 5, 9, 13, 14]
 
 
 def test_the_report_fits_eighty_columns() -> None:

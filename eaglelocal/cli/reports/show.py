@@ -78,7 +78,7 @@ def _shape(details: ModelDetails) -> str:
 
 
 def _size(details: ModelDetails) -> str:
-    state = "not written yet: the first use does that" if details.unwritten_bytes else ""
+    state = "not written yet: the first use writes it" if details.unwritten_bytes else ""
     parts = [
         size_text(details.size_bytes),
         details.about.quant,
@@ -96,7 +96,7 @@ def _memory(details: ModelDetails) -> str:
         return ""
     weights = details.shape.weights_bytes
     total = size_text(weights + cache)
-    return f"{total}: weights {size_text(weights)}, cache {size_text(cache)} for {n_ctx} tokens in f16; buffers besides"
+    return f"{total}: weights {size_text(weights)}, cache {size_text(cache)} for {n_ctx} tokens in f16; plus buffers"
 
 
 def _images(details: ModelDetails) -> str:
@@ -117,7 +117,7 @@ def template_text(template: str) -> str:
     from eaglelocal.text.reasoning.model_families import family_of
 
     if not template:
-        return "none: a stand-in is used"
+        return "none: a default is used"
     family = family_of(template)
     tools = f"tool calls as {family.form.label} writes them" if family.takes_tools else "no tools"
     thoughts = f", thinks in {family.thoughts.begin}" if family.thoughts else ""
@@ -135,7 +135,7 @@ def _drafts(details: ModelDetails) -> list[tuple[str, str]]:
     if details.has_mtp:
         return [("drafts", "its own MTP layer"), *others]
     if not others:
-        return [("drafts", "none known; --draft ngram looks up what was already said")]
+        return [("drafts", "none known; --draft ngram drafts by lookup in the conversation")]
     return [("drafts", others[0][1]), *others[1:]]
 
 
