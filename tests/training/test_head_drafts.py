@@ -170,7 +170,7 @@ def test_a_rotation_that_is_not_computed_is_refused(
 ) -> None:
     path = write_form(tmp_path, with_keys(*entries), targets["llama"])
     header = read_header(path)
-    with pytest.raises(IncompatibleError, match="which is not trained here"):
+    with pytest.raises(IncompatibleError, match="which training does not support"):
         read_head_shape(EagleInfo.from_header(header), header, max_context=64)
 
 

@@ -84,7 +84,7 @@ def test_a_head_foresees_more_than_before(classroom: Classroom, tmp_path: Path) 
     assert learned.before.drafts == learned.after.drafts == 8 * 21
     assert learned.before.length < 1.2
     assert learned.after.length > learned.before.length + 0.5
-    new = draft_head.make_draft_head(training.source, learned.words, max_context=64)
+    new = draft_head.make_draft_head(training.source, learned.vocabulary, max_context=64)
     accepted = [
         accepted_with(classroom, replace(learned, draft_head=each), training, tmp_path / f"{number}.gguf")
         for number, each in enumerate((new, learned.draft_head))
@@ -96,7 +96,10 @@ def accepted_with(classroom: Classroom, learned: TrainedHead, training: HeadTrai
     """Drafted tokens that the target took, in answers to what was held out."""
     entries = make_head_entries(learned.draft_head.head, training.source, name="head", kind="f32")
     with write_head_file(
-        path, entries, make_head_tensors(learned.draft_head, learned.words, "f32"), on_progress=lambda fraction: None
+        path,
+        entries,
+        make_head_tensors(learned.draft_head, learned.vocabulary, "f32"),
+        on_progress=lambda fraction: None,
     ):
         pass
     engine = real_engine(classroom.target, "eagle3", path, num_draft_tokens=3)
@@ -189,10 +192,11 @@ def test_a_new_head_says_what_was_said_most(
     classroom: Classroom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "eaglelocal.training.trainer.frequent_tokens", lambda counts: draft_head.select_frequent_tokens(counts, 60)
+        "eaglelocal.training.trainer.select_frequent_tokens",
+        lambda counts: draft_head.select_frequent_tokens(counts, 60),
     )
     training = classroom.training(tmp_path / "state", epochs=1)
-    words = train_head(training).words
+    words = train_head(training).vocabulary
     said = [token for one in training.train_set for token in one.tokens[one.num_prompt :]]
     counts = np.bincount(said, minlength=SHAPE.n_vocab)
     assert words.tokens is not None

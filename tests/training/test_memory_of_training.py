@@ -122,10 +122,10 @@ def test_one_bad_step_is_told_and_many_on_end_are_the_end(tmp_path: Path, capfd:
     run = run_of(lambda stage, step: [torch.full((2, 2), math.nan if step in bad_steps else 1.0)], tmp_path)
     with TrainingProgress("test") as progress:
         train(run, progress)
-        assert "step 4 is left out" in capfd.readouterr().err
+        assert "step 4 is skipped" in capfd.readouterr().err
         run.checkpoint.unlink()
         bad_steps |= set(range(5, 30))
-        with pytest.raises(EagleLocalError, match="20 steps on end"):
+        with pytest.raises(EagleLocalError, match="20 steps in a row"):
             train(run, progress)
 
 
@@ -259,11 +259,11 @@ def test_a_step_keeps_no_more_than_was_reckoned(source: HeadSource, tokens: int,
 
 def made_up(tokens: int, answer: int) -> HeadBatch:
     return HeadBatch(
-        embedded=torch.randn(1, tokens, 128),
+        embeddings=torch.randn(1, tokens, 128),
         taps=[torch.randn(1, tokens, 128) for _ in range(3)],
-        wanted=torch.randn(1, answer, 600).half(),
-        said=torch.zeros(1, answer, dtype=torch.int64),
-        known=torch.ones(1, answer, dtype=torch.bool),
+        target_logits=torch.randn(1, answer, 600).half(),
+        next_tokens=torch.zeros(1, answer, dtype=torch.int64),
+        is_draftable=torch.ones(1, answer, dtype=torch.bool),
         starts=np.array([tokens - answer - 1]),
         lengths=np.array([answer]),
         seed=0,
@@ -278,10 +278,10 @@ HELD = (Buffer("CUDA0", MemoryKind.WEIGHTS, 5 * GIB), Buffer(RAM, MemoryKind.WEI
     ("device", "card", "ram", "missing"),
     [
         ("cuda", 14 * GIB, GIB, None),
-        ("cuda", 12 * GIB, 64 * GIB, "8.0 GiB .* beside 5.0 GiB of the target, and 12.0 GiB may be used on CUDA0"),
+        ("cuda", 12 * GIB, 64 * GIB, "8.0 GiB .* and 5.0 GiB for the target, but only 12.0 GiB can be used on CUDA0"),
         ("cuda", None, GIB, None),
         ("cpu", 0, 10 * GIB, None),
-        ("cpu", 24 * GIB, 8 * GIB, "beside 1.0 GiB of the target, and 8.0 GiB may be used in RAM"),
+        ("cpu", 24 * GIB, 8 * GIB, "and 1.0 GiB for the target, but only 8.0 GiB can be used in RAM"),
         ("mps", 24 * GIB, 8 * GIB, "in RAM"),
     ],
 )
@@ -298,14 +298,14 @@ def test_what_does_not_fit_is_said_with_the_sum(device: str, card: int | None, r
 
 def test_memory_that_a_gpu_shares_is_counted_once_for_both() -> None:
     rooms = (FreeMemory(RAM, 13 * GIB), FreeMemory("CUDA0", 13 * GIB, in_ram=True))
-    with pytest.raises(ResourceError, match=r"beside 6.0 GiB of the target"):
+    with pytest.raises(ResourceError, match=r"and 6.0 GiB for the target"):
         check_memory(NEED, HELD, rooms, "cuda")
     check_memory(NEED, HELD, (FreeMemory(RAM, 15 * GIB), FreeMemory("CUDA0", 15 * GIB, in_ram=True)), "cuda")
 
 
 def test_the_disk_holds_a_state_beside_the_one_before(tmp_path: Path) -> None:
     check_disk(NEED, tmp_path, 8 * GIB)
-    with pytest.raises(ResourceError, match=r"takes 8.0 GiB, and 7.0 GiB are free"):
+    with pytest.raises(ResourceError, match=r"need 8.0 GiB, but only 7.0 GiB are free"):
         check_disk(NEED, tmp_path, 7 * GIB)
 
 

@@ -104,7 +104,7 @@ def test_rm_leaves_what_people_put_there(folder: Path) -> None:
 def test_an_answer_that_the_disk_does_not_hold_is_told_and_those_before_are_whole(folder: Path) -> None:
     """The limit on a file's size stands for the disk."""
     requests = [ChatRequest(id="", text=f"question {number}") for number in range(40)]
-    client = QuestionedClient(lambda request: ((1, 2, 3), tuple(range(20))), at_once=1, num_questions=40)
+    client = QuestionedClient(lambda request: ((1, 2, 3), tuple(range(20))), block_size=1, num_questions=40)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
