@@ -142,7 +142,7 @@ def test_layer_ids_that_were_counted_otherwise_are_found(
     truth = Truth(taps=taps)
     if shift not in possible:
         truth = replace(truth, wrong_taps=(0, 0, 0, 0, 0))
-        with pytest.raises(IncompatibleError, match=r"0\.0% are accepted"):
+        with pytest.raises(IncompatibleError, match=r"0\.0% of its first drafted tokens are accepted"):
             tried(Engines(truth), target, tmp_path, dialect=dialect)
         return
     outcome = tried(Engines(truth), target, tmp_path, dialect=dialect)
@@ -175,7 +175,7 @@ def test_a_stranger_is_refused_with_the_figures(target: Path, tmp_path: Path) ->
     engines = Engines(Truth(right=little, wrong_recurrence=little, wrong_taps=little))
     with pytest.raises(IncompatibleError) as raised:
         tried(engines, target, tmp_path)
-    assert "5.0% are accepted (340 drafts), at least 10.0% are wanted" in raised.value.message
+    assert "(340 drafts), and at least 10.0% are needed" in raised.value.message
     assert "5.0% of the text" in raised.value.message
     assert engines.num_open == 0
 

@@ -251,7 +251,7 @@ def test_what_requests_say_about_drafting(tmp_path: Path, chat: Chat, output: Ou
     assert choose_spec(settings(tmp_path, spec="4"), model) == fixed_spec(4)
     other = replace(model, takes_spec=False)
     assert choose_spec(settings(tmp_path), other) is None
-    with pytest.raises(UsageError, match="servers of ours"):
+    with pytest.raises(UsageError, match="only eaglelocal servers"):
         choose_spec(settings(tmp_path, spec="4"), other)
 
 

@@ -95,7 +95,7 @@ def test_a_stubborn_server_is_named_with_a_way_out(start: Start) -> None:
     process = start(1, "stubborn")
     os.kill(process.pid, signal.SIGTERM)
     (server,) = find_running_servers()
-    with pytest.raises(EngineError, match=r"still runs after 0\.1 s") as caught:
+    with pytest.raises(EngineError, match=r"still runs 0\.1 s after SIGTERM") as caught:
         wait_for_end(server, 0.1)
     assert str(process.pid) in caught.value.hint
 

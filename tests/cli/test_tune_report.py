@@ -86,7 +86,7 @@ def test_no_drafter_is_said() -> None:
     costs = MeasuredCosts(decodes=(SizeCost(1, 0.06, 3), SizeCost(2, 0.07, 3)), noise=0.9)
     text = "\n".join(report_lines(costs, INFO, "a processor"))
     assert "none was measured" in text
-    assert "what else is running" in text
+    assert "is something else running" in text
 
 
 def test_the_object() -> None:

@@ -136,7 +136,7 @@ def overhead_lines(costs: MeasuredCosts) -> list[str]:
 
 def _context_text(costs: MeasuredCosts) -> str:
     if costs.context is None:
-        return "no long context was measured yet; its cost is measured while you chat"
+        return "no long context was seen yet; its cost is measured while you chat"
     once, each = (seconds * 1000 * MS for seconds in (costs.context.per_cell_s, costs.context.per_row_cell_s))
     return f"1000 tokens add about {once:.1f} ms, and {each:.1f} ms for each row"
 
