@@ -54,9 +54,9 @@ def test_of_few_more_are_held_out(num: int, num_held: int) -> None:
 )
 def test_too_few_answers_are_told_with_what_helps(num: int, num_asked: int, hint: str) -> None:
     with pytest.raises(UsageError, match=rf"{num} answers are too few .*\(5 questions did not fit, 2 answers") as told:
-        check_enough(Collected(conversations(num), 5, 2), num_asked=num_asked, max_answer_tokens=1000)
+        check_enough(Collected(conversations(num), 5, 2), num_questions=num_asked, max_answer_tokens=1000)
     assert told.value.hint == hint
-    check_enough(Collected(conversations(MIN_CONVERSATIONS), 5, 2), num_asked=num_asked, max_answer_tokens=1000)
+    check_enough(Collected(conversations(MIN_CONVERSATIONS), 5, 2), num_questions=num_asked, max_answer_tokens=1000)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_the_report_fits_eighty_columns() -> None:
     assert "   5    282.00        4.70            +117.60   ████" in text
     assert "draft step   head: 3.00 ms" in text
     assert "for 4 nodes" in text
-    assert "drafting pays where more than about" in text
+    assert "drafting pays if more than about" in text
     assert "no long context" in text
 
 
