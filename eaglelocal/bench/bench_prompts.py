@@ -23,7 +23,7 @@ from eaglelocal.errors import UsageError
 
 SEED = 11
 DEFAULT_CATEGORY = "prompts"
-FORM_OF = {  # with the names that other tools use
+FIELD_FORMS = {  # with the names that other tools use
     "prompt": "prompt",
     "text": "prompt",
     "messages": "messages",
@@ -74,13 +74,13 @@ def read_prompts(path: Path, categories: Sequence[str] = ()) -> list[BenchPrompt
     except FaultInLine as error:
         raise UsageError(f"cannot read the prompts in {format_place(path, error)}: {error}") from error
     numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]
-    prompts = [_of_line(line, f"{path}, line {number}") for number, line in numbered]
+    prompts = [_read_line(line, f"{path}, line {number}") for number, line in numbered]
     if not prompts:
         raise UsageError(f"there is no prompt in {path}")
-    return of_categories(prompts, categories)
+    return select_categories(prompts, categories)
 
 
-def of_categories(prompts: Sequence[BenchPrompt], categories: Sequence[str]) -> list[BenchPrompt]:
+def select_categories(prompts: Sequence[BenchPrompt], categories: Sequence[str]) -> list[BenchPrompt]:
     known = list(dict.fromkeys(prompt.category for prompt in prompts))
     unknown = [category for category in categories if category not in known]
     if unknown:
@@ -90,13 +90,13 @@ def of_categories(prompts: Sequence[BenchPrompt], categories: Sequence[str]) -> 
 
 def group_by_category(prompts: Sequence[BenchPrompt], most: int | None = None) -> dict[str, list[BenchPrompt]]:
     """Group prompts by category, in their order, at most `most` of each."""
-    sorted_in: dict[str, list[BenchPrompt]] = {}
+    groups: dict[str, list[BenchPrompt]] = {}
     for prompt in prompts:
-        sorted_in.setdefault(prompt.category, []).append(prompt)
-    return {category: found[:most] for category, found in sorted_in.items()}
+        groups.setdefault(prompt.category, []).append(prompt)
+    return {category: found[:most] for category, found in groups.items()}
 
 
-def _of_line(line: str, place: str) -> BenchPrompt:
+def _read_line(line: str, place: str) -> BenchPrompt:
     try:
         return parse_line(line)
     except ValueError as error:
@@ -106,7 +106,7 @@ def _of_line(line: str, place: str) -> BenchPrompt:
 def parse_line(line: str) -> BenchPrompt:
     """Parse a line of a prompts file. Raises ValueError with what is wrong with it."""
     if line.startswith("["):
-        return _of_list(line)
+        return _parse_list(line)
     if not line.startswith("{"):
         return BenchPrompt(DEFAULT_CATEGORY, (Message("user", line),))
     try:
@@ -117,16 +117,16 @@ def parse_line(line: str) -> BenchPrompt:
         raise ValueError(f"this is not JSON: {line[:60]}") from None
     assert isinstance(entry, dict)  # it begins with a brace
     category = str(entry.get("category") or DEFAULT_CATEGORY)
-    told = {FORM_OF[name]: value for name, value in entry.items() if name in FORM_OF}
-    if len(told) != 1:
-        raise ValueError(f"exactly one of prompt, messages and tokens is wanted, not {', '.join(told) or 'none'}")
-    ((form, value),) = told.items()
+    fields = {FIELD_FORMS[name]: value for name, value in entry.items() if name in FIELD_FORMS}
+    if len(fields) != 1:
+        raise ValueError(f"a line needs exactly one of prompt, messages and tokens, not {', '.join(fields) or 'none'}")
+    ((form, value),) = fields.items()
     if form == "tokens" or (form == "prompt" and isinstance(value, list)):  # as /v1/completions takes them
-        return BenchPrompt(category, tokens=_tokens(value))
-    return BenchPrompt(category, _messages(value))
+        return BenchPrompt(category, tokens=_parse_tokens(value))
+    return BenchPrompt(category, _parse_messages(value))
 
 
-def _of_list(line: str) -> BenchPrompt:
+def _parse_list(line: str) -> BenchPrompt:
     """Parse a line that begins with [: token ids, messages, or else plain text."""
     try:
         read = join_in_json(read_json(line))
@@ -136,30 +136,30 @@ def _of_list(line: str) -> BenchPrompt:
         read = []
     entries = read if isinstance(read, list) else []
     if entries and all(isinstance(entry, dict) for entry in entries):
-        return BenchPrompt(DEFAULT_CATEGORY, _messages(entries))
+        return BenchPrompt(DEFAULT_CATEGORY, _parse_messages(entries))
     if entries and not any(isinstance(entry, str) for entry in entries):
-        return BenchPrompt(DEFAULT_CATEGORY, tokens=_tokens(entries))
+        return BenchPrompt(DEFAULT_CATEGORY, tokens=_parse_tokens(entries))
     return BenchPrompt(DEFAULT_CATEGORY, (Message("user", line),))
 
 
-def _messages(told: object) -> tuple[Message, ...]:
-    if isinstance(told, str) and told:
-        return (Message("user", told),)
-    if not isinstance(told, list) or not told:
+def _parse_messages(value: object) -> tuple[Message, ...]:
+    if isinstance(value, str) and value:
+        return (Message("user", value),)
+    if not isinstance(value, list) or not value:
         raise ValueError("a prompt is text, and messages are a list of objects; neither is empty")
-    return tuple(map(_message, told))
+    return tuple(map(_parse_message, value))
 
 
-def _message(entry: object) -> Message:
+def _parse_message(entry: object) -> Message:
     match entry:
         case {"role": str(role), "content": str(content)}:
             return Message(role, content)
         case {"role": str(role), "content": [*parts]}:
-            return _of_parts(role, parts)
+            return _parse_parts(role, parts)
     raise ValueError(f"a message has a role and a content, both text, not {str(entry)[:60]}")
 
 
-def _of_parts(role: str, parts: Sequence[object]) -> Message:
+def _parse_parts(role: str, parts: Sequence[object]) -> Message:
     """Parse text and image parts in OpenAI's format. Images must be data: URLs; nothing is fetched."""
     text, images = "", []
     for part in parts:
@@ -167,14 +167,14 @@ def _of_parts(role: str, parts: Sequence[object]) -> Message:
             case {"type": "text", "text": str(more)}:
                 text += more
             case {"type": "image_url", "image_url": {"url": str(url)}} if url.startswith("data:image/"):
-                images.append(Image(_picture(url), len(text)))
+                images.append(Image(_decode_image(url), len(text)))
             case _:
-                wanted = "a part of a message is a text, or an image_url with a data: URL"
-                raise ValueError(f"{wanted}, not {str(part)[:60]}")
+                allowed = "a part of a message is a text, or an image_url with a data: URL"
+                raise ValueError(f"{allowed}, not {str(part)[:60]}")
     return Message(role, text, images=tuple(images))
 
 
-def _picture(url: str) -> bytes:
+def _decode_image(url: str) -> bytes:
     head, _, data = url.partition(",")
     try:
         picture = base64.b64decode(data, validate=True) if head.endswith(";base64") else b""
@@ -185,7 +185,7 @@ def _picture(url: str) -> bytes:
     return picture
 
 
-def _tokens(entry: object) -> tuple[int, ...]:
+def _parse_tokens(entry: object) -> tuple[int, ...]:
     if not isinstance(entry, list) or not entry or any(type(token) is not int or token < 0 for token in entry):
         raise ValueError("tokens are a list of whole numbers, not negative, and not empty")
     return tuple(entry)

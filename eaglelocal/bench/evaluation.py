@@ -1,4 +1,4 @@
-"""The evaluation of all laps, computed once for the report, the chart and the JSON object."""
+"""The evaluation of all results, computed once for the report, the chart and the JSON object."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eaglelocal.bench.measure import PLAIN, TaskResult
-from eaglelocal.bench.results import CategoryResult, Comparison, Summary, against, against_best_fixed, runs, summaries
+from eaglelocal.bench.results import (
+    CategoryResult,
+    Comparison,
+    Summary,
+    compare_with,
+    compare_with_best_fixed,
+    evaluate_categories,
+    summarize,
+)
 from eaglelocal.core.request import DraftPolicy, Spec
 
 
@@ -18,32 +26,32 @@ class Evaluation:
     runs: tuple[CategoryResult, ...]
     summaries: tuple[Summary, ...]
     comparisons: tuple[Comparison, ...]
-    num_other_prompts: int = 0  # prompts whose tokens the server counted differently than we did
+    num_other_prompts: int = 0  # prompts whose tokens the server counted differently
 
     @property
-    def adaptive(self) -> tuple[Comparison, ...]:
+    def shown_comparisons(self) -> tuple[Comparison, ...]:
         """The comparisons to show: all except those of two fixed lengths, whose speeds the table has."""
         return tuple(one for one in self.comparisons if not one.side.isdigit() or not one.other.isdigit())
 
 
-def evaluate(laps: Sequence[TaskResult], specs: Sequence[Spec], *, server: str | None) -> Evaluation:
-    """Evaluate the laps of our modes and of a server (the label of its side; None: there is none)."""
+def evaluate(results: Sequence[TaskResult], specs: Sequence[Spec], *, server: str | None) -> Evaluation:
+    """Evaluate the results of our modes and of a server (the label of its side; None: there is none)."""
     modes = [str(spec) for spec in specs]
     sides = [*modes, *([server] if server else [])]
     fixed = [str(spec) for spec in specs if spec.drafting is DraftPolicy.FIXED]
-    found = runs(laps, sides)
-    compared = against_best_fixed(laps, modes, fixed)
+    runs = evaluate_categories(results, sides)
+    comparisons = compare_with_best_fixed(results, modes, fixed)
     if server:
-        compared += against(laps, modes, server)
-    others = num_other_prompts(laps, server) if server else 0
-    return Evaluation(tuple(modes), tuple(found), tuple(summaries(laps, found, sides)), tuple(compared), others)
+        comparisons += compare_with(results, modes, server)
+    num_other = count_other_prompts(results, server) if server else 0
+    return Evaluation(tuple(modes), tuple(runs), tuple(summarize(results, runs, sides)), tuple(comparisons), num_other)
 
 
-def num_other_prompts(laps: Sequence[TaskResult], server: str) -> int:
+def count_other_prompts(results: Sequence[TaskResult], server: str) -> int:
     """Return how many prompts have another number of tokens at the server: it has another chat template, or none."""
     pairs = [
         (ours.prompt_tokens, theirs.prompt_tokens)
-        for lap in laps
-        for ours, theirs in zip(lap.phases[PLAIN].answers, lap.phases[server].answers, strict=True)
+        for result in results
+        for ours, theirs in zip(result.phases[PLAIN].answers, result.phases[server].answers, strict=True)
     ]
     return sum(theirs > 0 and ours != theirs for ours, theirs in pairs)

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eaglelocal.bench.evaluation import Evaluation
-from eaglelocal.bench.results import CategoryResult, Comparison, Summary, main_side
+from eaglelocal.bench.results import CategoryResult, Comparison, Summary, choose_main_side
 from eaglelocal.bench.statistics import Bound
 from eaglelocal.bench.text_identity import Difference, DifferenceVerdict
 
 
-def result_object(findings: Evaluation) -> dict[str, object]:
+def result_object(evaluation: Evaluation) -> dict[str, object]:
     """Return the JSON object: runs of our modes and of a server apart, and the means of the main mode (`spec`)."""
-    main = main_side(findings.summaries, findings.modes)
-    best = next((summary for summary in findings.summaries if summary.side == main), None)
+    main = choose_main_side(evaluation.summaries, evaluation.modes)
+    best = next((summary for summary in evaluation.summaries if summary.side == main), None)
     return {
-        "runs": [run_object(run) for run in findings.runs if run.side in findings.modes],
+        "runs": [run_object(run) for run in evaluation.runs if run.side in evaluation.modes],
         "spec": main,
         "geomean_speedup": best.speedup.mean if best else None,
         "worst_speedup": best.worst.speedup.mean if best and best.worst.speedup else None,
-        "summaries": [summary_object(summary) for summary in findings.summaries],
-        "comparisons": [comparison_object(one) for one in findings.comparisons],
-        "server_runs": [run_object(run) for run in findings.runs if run.side not in findings.modes],
-        "other_prompts": findings.num_other_prompts,
-        "differences": [difference_object(one) for run in findings.runs for one in run.differences],
+        "summaries": [summary_object(summary) for summary in evaluation.summaries],
+        "comparisons": [comparison_object(one) for one in evaluation.comparisons],
+        "server_runs": [run_object(run) for run in evaluation.runs if run.side not in evaluation.modes],
+        "other_prompts": evaluation.num_other_prompts,
+        "differences": [difference_object(one) for run in evaluation.runs for one in run.differences],
     }
 
 
@@ -35,7 +35,7 @@ def run_object(run: CategoryResult) -> dict[str, object]:
         "plain_tok_s": run.plain_tok_s,
         "spec_tok_s": run.tok_s,
         "speedup": run.speedup.mean if run.speedup else None,
-        **ends(run.speedup, "speedup_"),
+        **bound_ends(run.speedup, "speedup_"),
         "acceptance_length": run.acceptance_length,
         "plain_ttft_s": run.plain_ttft_s,
         "ttft_s": run.ttft_s,
@@ -44,14 +44,14 @@ def run_object(run: CategoryResult) -> dict[str, object]:
         "answers": run.num_answers,
         "identical": run.num_identical == run.num_answers,
         "num_identical": run.num_identical,
-        "near_ties": sum(one.finding is DifferenceVerdict.NEAR_TIE for one in run.differences),
-        "different": sum(one.finding is DifferenceVerdict.DIFFERENT for one in run.differences),
+        "near_ties": sum(one.verdict is DifferenceVerdict.NEAR_TIE for one in run.differences),
+        "different": sum(one.verdict is DifferenceVerdict.DIFFERENT for one in run.differences),
         "reused_prompts": run.num_reused,
         "asleep": run.num_asleep,
     }
 
 
-def ends(bound: Bound | None, prefix: str) -> Mapping[str, float | None]:
+def bound_ends(bound: Bound | None, prefix: str) -> Mapping[str, float | None]:
     """Return the ends of the 95 % interval and the one-sided 95 % bound; None if they are not known."""
     known = bound if bound and bound.is_known else None
     return {f"{prefix}{name}": getattr(known, name) if known else None for name in ("low", "high", "least")}
@@ -62,7 +62,7 @@ def summary_object(summary: Summary) -> dict[str, object]:
         "spec": summary.side,
         "concurrency": summary.concurrency,
         "speedup": summary.speedup.mean,
-        **ends(summary.speedup, "speedup_"),
+        **bound_ends(summary.speedup, "speedup_"),
         "worst_category": summary.worst.category,
         "worst_speedup": summary.worst.speedup.mean if summary.worst.speedup else None,
         "pairs": summary.num_pairs,
@@ -77,7 +77,7 @@ def comparison_object(one: Comparison) -> dict[str, object]:
         "spec": one.side,
         "against": one.other,
         "ratio": one.ratio.mean,
-        **ends(one.ratio, "ratio_"),
+        **bound_ends(one.ratio, "ratio_"),
     }
 
 
@@ -86,6 +86,6 @@ def difference_object(one: Difference) -> dict[str, object]:
         "category": one.category,
         "spec": one.side,
         "token": one.index,
-        "finding": one.finding.value,
+        "finding": one.verdict.value,
         "gap": one.gap,
     }

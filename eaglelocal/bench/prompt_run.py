@@ -1,16 +1,16 @@
-"""Send prompts to a side at once, record when each token arrives, and compute tokens per second.
+"""Send prompts to a side at the same time, record when each token arrives, and compute tokens per second.
 
 Every prompt must miss the prefix cache. A slot keeps the KV cache of its last request, so the side that is
 asked second would find its prompt there: that would falsify its time to the first token, and its drafter
-would lack the rows of the cached prefix. So before each ask every slot of the engine is given another prompt
-of one token (Freshness). Answers that reused cached tokens all the same are counted, and left out of the
-times to the first token. Each request has its own owner, so that no side drafts from another side's answer.
+would lack the rows of the cached prefix. So every slot gets another prompt of one token before each measured
+request (CacheClearer). Answers that still reused cached tokens are counted, and left out of the times to the
+first token. Each request has its own owner, so that no side drafts from another side's answer.
 
-A request that runs alone has the speed that the engine reports: from its first to its last token. Requests
-that run at once have the tokens that arrived after each of them had its first token, divided by the time
-until the last token: prefill is excluded, the phase in which only some answers still run is included.
-With `skip` > 0 (tokens before speculation has learnt that it does not pay) both rates start after that many
-tokens, by their time of arrival here. Acceptance statistics always cover the whole answer.
+The speed of a request that runs alone is the one that the engine reports, from its first to its last token. The
+speed of concurrent requests is the number of tokens that arrived after each request had its first token, divided
+by the time until the last token: it excludes prefill, and includes the phase in which only some answers still run.
+With `skip` > 0 (to leave out tokens before speculation has adapted) both speeds start after that many tokens, by
+their arrival times here. Acceptance statistics always cover the whole answer.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ MOST_TOK_S = 20_000.0  # of one answer: a higher rate means that a proxy buffere
 MAX_REUSED = 0.1  # largest cached share of a prompt for which the time to the first token counts
 
 
-def nothing() -> None:
-    """Do nothing: the default of `Side.restore`, for servers that HttpClient asks not to reuse a cache."""
+def do_nothing() -> None:
+    """Do nothing: the default of `Side.clear_cache`, for servers that HttpClient asks not to reuse a cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
     """A side of a comparison: a client, and how it is asked to draft (`spec` None: as it was started).
 
-    `restore` is called before each ask: it makes the client drop the cached prompts.
+    `clear_cache` is called before each request: it makes the client drop the cached prompts.
     """
 
     label: str
     client: Client
     spec: Spec | None = None
-    restore: Callable[[], None] = nothing
+    clear_cache: Callable[[], None] = do_nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class AnswerRecord:
     num_tokens: int
     prompt_tokens: int
     cached_tokens: int
-    tok_s: float  # 0 where the answer is too short to have a speed
+    tok_s: float  # 0: the answer is too short to have a speed
     ttft_s: float
     speculation: SpeculationStats
 
@@ -70,7 +70,7 @@ class AnswerRecord:
     def tokens(self) -> tuple[int, ...]:
         return tuple(piece.token for piece in self.pieces)
 
-    def is_same_as(self, other: AnswerRecord) -> bool:
+    def equals(self, other: AnswerRecord) -> bool:
         """Return whether both answers have the same token ids, or the same text if a server sends no ids."""
         if NO_ID in (*self.tokens, *other.tokens):
             return self.text == other.text
@@ -114,12 +114,12 @@ class Arrivals:
     def tokens(self) -> list[tuple[float, Tokens]]:
         return [(moment, event) for moment, event in self.events if isinstance(event, Tokens) and event.pieces]
 
-    def moment_of(self, number: int) -> float | None:
+    def arrival_time(self, number: int) -> float | None:
         """Return the arrival time of token `number`, counted from 0, or None if it never arrived."""
-        told = 0
+        num_arrived = 0
         for moment, event in self.tokens:
-            told += len(event.pieces)
-            if told > number:
+            num_arrived += len(event.pieces)
+            if num_arrived > number:
                 return moment
         return None
 
@@ -148,28 +148,28 @@ def ask(
     skip  number of tokens at the beginning of each answer that its speed leaves out
     """
     requests = [
-        request_of(f"{name}-{i}", prompt, how, side.spec)
-        for i, (prompt, how) in enumerate(zip(prompts, params, strict=True))
+        make_request(f"{name}-{i}", prompt, sampling, side.spec)
+        for i, (prompt, sampling) in enumerate(zip(prompts, params, strict=True))
     ]
     arrivals = [Arrivals(request) for request in requests]
     with ExitStack() as running:
         for one in arrivals:
             running.callback(side.client.cancel, one.request.id)
             side.client.submit(one.request, one.arrive)
-        answers = tuple(answered(one, one.wait(), skip) for one in arrivals)
+        answers = tuple(record_answer(one, one.wait(), skip) for one in arrivals)
         running.pop_all()
     return Phase(answers[0].tok_s if len(answers) == 1 else joint_tok_s(arrivals, skip), answers)
 
 
-def request_of(name: str, prompt: BenchPrompt, params: SamplingParams, spec: Spec | None) -> ChatRequest:
+def make_request(name: str, prompt: BenchPrompt, params: SamplingParams, spec: Spec | None) -> ChatRequest:
     """Return a request with its own owner, so that no lookup drafts from another side's answer to this prompt."""
     return ChatRequest(id=name, messages=prompt.messages, tokens=prompt.tokens, params=params, spec=spec, owner=name)
 
 
-def answered(arrivals: Arrivals, finished: Finished, skip: int) -> AnswerRecord:
+def record_answer(arrivals: Arrivals, finished: Finished, skip: int) -> AnswerRecord:
     """Collect the measured facts of a finished answer. Raises EngineError if it was cancelled."""
     if finished.reason == "cancelled":
-        raise EngineError("an answer was cancelled that nobody wanted to end")
+        raise EngineError("an answer was cancelled during the measurement")
     started = next((event for _, event in arrivals.events if isinstance(event, Started)), None)
     pieces = arrivals.pieces
     return AnswerRecord(
@@ -178,13 +178,13 @@ def answered(arrivals: Arrivals, finished: Finished, skip: int) -> AnswerRecord:
         num_tokens=finished.completion_tokens,
         prompt_tokens=finished.prompt_tokens,
         cached_tokens=started.cached_tokens if started else 0,
-        tok_s=joint_tok_s([arrivals], skip) if skip else tok_s(finished),
+        tok_s=joint_tok_s([arrivals], skip) if skip else alone_tok_s(finished),
         ttft_s=finished.timings.ttft_s,
         speculation=finished.speculation,
     )
 
 
-def tok_s(finished: Finished) -> float:
+def alone_tok_s(finished: Finished) -> float:
     """Return the speed of an answer that ran alone, as its engine reports it.
 
     0 if it is shorter than MIN_TOKENS, has no decode time, or is faster than MOST_TOK_S.
@@ -198,8 +198,8 @@ def tok_s(finished: Finished) -> float:
 
 def joint_tok_s(arrivals: Sequence[Arrivals], skip: int = 0) -> float:
     """Return the tokens per second of requests that ran at once; 0 if they have too few tokens to measure."""
-    begun = [one.moment_of(skip) for one in arrivals]
-    moments = [moment for moment in begun if moment is not None]
+    starts = [one.arrival_time(skip) for one in arrivals]
+    moments = [moment for moment in starts if moment is not None]
     if len(moments) < len(arrivals):
         return 0.0
     first_s = max(moments)
@@ -208,16 +208,16 @@ def joint_tok_s(arrivals: Sequence[Arrivals], skip: int = 0) -> float:
     return num_tokens / (last_s - first_s) if num_tokens >= MIN_TOKENS else 0.0
 
 
-class Freshness:
-    """A reset of every slot's cache: each `restore` gives each slot a prompt of one token, another one each time."""
+class CacheClearer:
+    """A way to clear the cache of every slot: each gets a prompt of one token, another one each time."""
 
     def __init__(self, client: Client, *, num_slots: int, n_vocab: int) -> None:
         self._side = Side("fresh", client, OFF)
         self._num_slots, self._n_vocab = num_slots, n_vocab
         self._numbers: Iterator[int] = count()
 
-    def restore(self) -> None:
-        taken = [next(self._numbers) for _ in range(self._num_slots)]
-        prompts = [BenchPrompt("", tokens=(number % self._n_vocab,)) for number in taken]
-        once = replace(GREEDY, max_tokens=1)
-        ask(self._side, prompts, [once] * len(prompts), name=f"fresh-{taken[0]}")
+    def clear_cache(self) -> None:
+        numbers = [next(self._numbers) for _ in range(self._num_slots)]
+        prompts = [BenchPrompt("", tokens=(number % self._n_vocab,)) for number in numbers]
+        params = replace(GREEDY, max_tokens=1)
+        ask(self._side, prompts, [params] * len(prompts), name=f"fresh-{numbers[0]}")

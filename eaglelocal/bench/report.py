@@ -22,81 +22,83 @@ HEAD = (
 UNSURE, WIDE = "?", "~"
 MARKS = {
     UNSURE: "the interval holds 1.00: no difference is shown",
-    WIDE: "the interval is wider than the difference it is about",
+    WIDE: "the interval is wider than the difference itself",
 }
-MORE = "more --pairs make it narrower"
+MORE_PAIRS = "more --pairs make it narrower"
 HOPELESS = 100.0  # an interval that ends above this says nothing
 LEGEND = "tok/s: medians; length: acceptance length; ttft: seconds to the first token"
 SHOWN_DIFFERENCES = 6
-SAME_TEXT_HINT = "texts may be the same with --flash-attn on: its attention rounds alike for any number of rows"
+SAME_TEXT_HINT = "texts may be the same with --flash-attn on, which rounds alike for any number of rows"
 NAME_COLUMNS = 10
 
 
-def report_text(findings: Evaluation, *, flash_attn: str = "auto") -> str:
+def format_report(evaluation: Evaluation, *, flash_attn: str = "auto") -> str:
     """Return the whole report, the most important lines last. flash_attn: how the target ran (auto, on, off)."""
     parts = [
-        table(findings.runs),
-        compared(findings.adaptive),
-        "\n".join((*notes(findings), *same_text_hint(findings, flash_attn))),
-        "\n".join(chain.from_iterable(map(summary_lines, findings.summaries))),
+        format_table(evaluation.runs),
+        format_comparisons(evaluation.shown_comparisons),
+        "\n".join((*list_notes(evaluation), *same_text_hint(evaluation, flash_attn))),
+        "\n".join(chain.from_iterable(map(summary_lines, evaluation.summaries))),
     ]
     return "\n\n".join(filter(None, parts))
 
 
-def table(runs: Sequence[CategoryResult]) -> str:
+def format_table(runs: Sequence[CategoryResult]) -> str:
     """Return the table: one line a category and mode; tok/s are medians, the time to the first token in seconds."""
-    return "\n".join([HEAD, *map(line, runs)])
+    return "\n".join([HEAD, *map(format_row, runs)])
 
 
-def line(run: CategoryResult) -> str:
-    start = f"{name_of(run.category, run.concurrency):<11}{run.side:>7}{run.num_pairs:>6}"
-    end = f"{run.acceptance_length:>7.2f}{seconds(run.ttft_s):>6}{same(run):>6}"
+def format_row(run: CategoryResult) -> str:
+    start = f"{row_label(run.category, run.concurrency):<11}{run.side:>7}{run.num_pairs:>6}"
+    end = f"{run.acceptance_length:>7.2f}{format_seconds(run.ttft_s):>6}{format_identical(run):>6}"
     if run.speedup is None:
         return f"{start}{'-':>8}{'-':>8}  {'answers too short':<18}{end}"
-    return f"{start}{rate(run.plain_tok_s):>8}{rate(run.tok_s):>8}  {interval(run.speedup):<18}{end}"
+    return (
+        f"{start}{format_rate(run.plain_tok_s):>8}{format_rate(run.tok_s):>8}  {format_interval(run.speedup):<18}{end}"
+    )
 
 
-def name_of(category: str, concurrency: int) -> str:
+def row_label(category: str, concurrency: int) -> str:
     """Return the row label of a category, such as `chat` or `mixed x4`."""
     return category[:NAME_COLUMNS] if concurrency == 1 else f"{category} x{concurrency}"
 
 
-def rate(tok_s: float | None) -> str:
+def format_rate(tok_s: float | None) -> str:
     """Format a speed with about four digits: 1234, 123.4, 1.23; `-` if there is none."""
     if tok_s is None:
         return "-"
     return f"{tok_s:.0f}" if tok_s >= 1000 else f"{tok_s:.1f}" if tok_s >= 10 else f"{tok_s:.2f}"
 
 
-def seconds(value: float | None) -> str:
+def format_seconds(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
-def same(run: CategoryResult) -> str:
+def format_identical(run: CategoryResult) -> str:
     return f"{run.num_identical}/{run.num_answers}"
 
 
-def interval(bound: Bound) -> str:
+def format_interval(bound: Bound) -> str:
     """Format a mean and its interval, `1.52x 1.40..1.65`, with `?` or `~` if the interval does not support it."""
     if not bound.is_known:
-        return f"{ratio(bound.mean)}x one prompt"
+        return f"{format_ratio(bound.mean)}x one prompt"
     if bound.high >= HOPELESS:
-        return f"{ratio(bound.mean)}x too few ?"
-    return f"{ratio(bound.mean)}x {ends(bound)} {mark(bound)}".rstrip()
+        return f"{format_ratio(bound.mean)}x too few ?"
+    return f"{format_ratio(bound.mean)}x {format_ends(bound)} {choose_mark(bound)}".rstrip()
 
 
-def ends(bound: Bound) -> str:
-    return f"{ratio(bound.low)}..{ratio(bound.high)}"
+def format_ends(bound: Bound) -> str:
+    return f"{format_ratio(bound.low)}..{format_ratio(bound.high)}"
 
 
-def ratio(value: float) -> str:
+def format_ratio(value: float) -> str:
     """Format a ratio with four characters: 1.52, 15.2; from 100 on without decimals."""
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
-def mark(bound: Bound) -> str:
+def choose_mark(bound: Bound) -> str:
     if not bound.shows_difference:
         return UNSURE
     return WIDE if bound.is_wide else ""
@@ -107,25 +109,25 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     where = "" if summary.concurrency == 1 else f" with {summary.concurrency} at once"
     bound = summary.speedup
     worst = summary.worst.speedup if summary.concurrency == 1 else None
-    judged = f", 95 %: {ends(bound)}, at least {ratio(bound.least)}" if bound.high < HOPELESS else ""
-    tail = f"; worst: {summary.worst.category[:NAME_COLUMNS]} {ratio(worst.mean)}x" if worst else ""
-    yield f"{summary.side}{where}: {ratio(bound.mean)}x plain{judged}{tail}"
-    if warning := doubt(bound):
+    bounds = f", 95 %: {format_ends(bound)}, at least {format_ratio(bound.least)}" if bound.high < HOPELESS else ""
+    tail = f"; worst: {summary.worst.category[:NAME_COLUMNS]} {format_ratio(worst.mean)}x" if worst else ""
+    yield f"{summary.side}{where}: {format_ratio(bound.mean)}x plain{bounds}{tail}"
+    if warning := explain_doubt(bound):
         yield f"  warning: {warning}"
 
 
-def doubt(bound: Bound) -> str:
+def explain_doubt(bound: Bound) -> str:
     """Return why the interval does not support the mean; "" if it does."""
     if not bound.is_known:
-        return "this rests on one prompt, so nothing is known of its error"
+        return "this is one prompt, so its error is unknown"
     if bound.high >= HOPELESS:
-        return "too few prompts to tell it from plain"
+        return "too few prompts to distinguish it from plain"
     if not bound.shows_difference:
         return "not distinguishable from plain"
     return "the interval is wider than the gain itself" if bound.is_wide else ""
 
 
-def compared(comparisons: Sequence[Comparison]) -> str:
+def format_comparisons(comparisons: Sequence[Comparison]) -> str:
     """Return the table of sides against the best fixed length in hindsight, or against another server."""
     if not comparisons:
         return ""
@@ -134,37 +136,37 @@ def compared(comparisons: Sequence[Comparison]) -> str:
 
 
 def comparison_line(one: Comparison) -> str:
-    start = f"{name_of(one.category, one.concurrency):<11}{one.side:>7}{one.other:>10}"
+    start = f"{row_label(one.category, one.concurrency):<11}{one.side:>7}{one.other:>10}"
     least = f"{one.ratio.least:.2f}" if one.ratio.is_known else "-"
-    return f"{start}  {interval(one.ratio):<19}{least:>9}"
+    return f"{start}  {format_interval(one.ratio):<19}{least:>9}"
 
 
-def notes(findings: Evaluation) -> Iterator[str]:
+def list_notes(evaluation: Evaluation) -> Iterator[str]:
     """Yield the legend, then notes on wide intervals, short answers, cached prompts and differing texts."""
     yield LEGEND
-    bounds = [run.speedup for run in findings.runs if run.speedup is not None and run.speedup.is_known]
-    bounds += [one.ratio for one in findings.adaptive if one.ratio.is_known]
-    used = [sign for sign in MARKS if any(mark(bound) == sign for bound in bounds)]
+    bounds = [run.speedup for run in evaluation.runs if run.speedup is not None and run.speedup.is_known]
+    bounds += [one.ratio for one in evaluation.shown_comparisons if one.ratio.is_known]
+    used = [sign for sign in MARKS if any(choose_mark(bound) == sign for bound in bounds)]
     yield from (f"{sign} {MARKS[sign]}" for sign in used)
     if used:
-        yield f"  {MORE}"
-    yield from short_lines(findings.runs)
-    if findings.num_other_prompts:
-        yield f"the server counted {findings.num_other_prompts} prompts otherwise: it may have another chat template"
-    num_reused = max((run.num_reused for run in findings.runs), default=0)
+        yield f"  {MORE_PAIRS}"
+    yield from list_short_answers(evaluation.runs)
+    if evaluation.num_other_prompts:
+        yield f"the server counted {evaluation.num_other_prompts} prompts differently: perhaps another chat template"
+    num_reused = max((run.num_reused for run in evaluation.runs), default=0)
     if num_reused:
-        yield f"up to {num_reused} prompts of a line were partly cached, and left out of its ttft"
-    yield from differences([difference for run in findings.runs for difference in run.differences])
+        yield f"up to {num_reused} prompts of a row were partly cached, and left out of its ttft"
+    yield from list_differences([difference for run in evaluation.runs for difference in run.differences])
 
 
-def same_text_hint(findings: Evaluation, flash_attn: str) -> Iterator[str]:
+def same_text_hint(evaluation: Evaluation, flash_attn: str) -> Iterator[str]:
     """Yield the setting under which drafted texts equal plain ones, if some of our modes' texts differed."""
-    ours = [one for run in findings.runs if run.side in findings.modes for one in run.differences]
+    ours = [one for run in evaluation.runs if run.side in evaluation.modes for one in run.differences]
     if ours and flash_attn != "on":
         yield SAME_TEXT_HINT
 
 
-def short_lines(runs: Sequence[CategoryResult]) -> Iterator[str]:
+def list_short_answers(runs: Sequence[CategoryResult]) -> Iterator[str]:
     num_short = max(
         (sum(run.num_short for run in runs if run.side == side) for side in {r.side for r in runs}), default=0
     )
@@ -173,16 +175,16 @@ def short_lines(runs: Sequence[CategoryResult]) -> Iterator[str]:
         yield f"answers too short to have a speed ({counted}): to {num_short} prompts"
 
 
-def differences(found: Sequence[Difference]) -> Iterator[str]:
+def list_differences(found: Sequence[Difference]) -> Iterator[str]:
     """Yield a line for each difference, wrong texts first, at most SHOWN_DIFFERENCES and then the counts."""
     order = list(DifferenceVerdict)[::-1]
-    ranked = sorted(found, key=lambda one: (one.finding is not DifferenceVerdict.DIFFERENT, order.index(one.finding)))
+    ranked = sorted(found, key=lambda one: (one.verdict is not DifferenceVerdict.DIFFERENT, order.index(one.verdict)))
     yield from map(difference_line, ranked[:SHOWN_DIFFERENCES])
     if len(ranked) > SHOWN_DIFFERENCES:
-        counts = [(finding, sum(one.finding is finding for one in found)) for finding in DifferenceVerdict]
-        yield "in all " + ", ".join(f"{count} {finding.value}" for finding, count in counts if count)
+        counts = [(verdict, sum(one.verdict is verdict for one in found)) for verdict in DifferenceVerdict]
+        yield "in all " + ", ".join(f"{count} {verdict.value}" for verdict, count in counts if count)
 
 
 def difference_line(one: Difference) -> str:
     gap = "" if one.gap is None else f" (gap {one.gap:.3g})"
-    return f"text of {one.side} parts from plain in {one.category} at token {one.index + 1}: {one.finding.value}{gap}"
+    return f"text of {one.side} differs from plain in {one.category} at token {one.index + 1}: {one.verdict.value}{gap}"

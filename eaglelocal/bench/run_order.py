@@ -28,10 +28,10 @@ class PromptGroup:
     repeat: int
     turn: int  # counts within the category: gives the order of the sides
     prompts: tuple[BenchPrompt, ...]
-    counts: bool = True  # False: warm-up
+    is_counted: bool = True  # False: warm-up
 
 
-def rotated(sides: Sequence[T], turn: int) -> tuple[T, ...]:
+def rotate(sides: Sequence[T], turn: int) -> tuple[T, ...]:
     """Return the sides in their order for this turn.
 
     >>> ["".join(rotated("AB", turn)) for turn in range(4)]
@@ -51,34 +51,34 @@ def order_prompts(
     """
     planned: list[PromptGroup] = []
     for level in sorted(levels):
-        planned += warm_up_tasks(warm_up, level)
-        planned += single_tasks(prompts, repeats) if level == 1 else wave_tasks(prompts, level, repeats)
+        planned += make_warm_up(warm_up, level)
+        planned += make_single_groups(prompts, repeats) if level == 1 else make_waves(prompts, level, repeats)
     return planned
 
 
-def warm_up_tasks(prompts: Sequence[BenchPrompt], level: int) -> list[PromptGroup]:
+def make_warm_up(prompts: Sequence[BenchPrompt], level: int) -> list[PromptGroup]:
     if not prompts:
         return []
     waves = [(prompt,) for prompt in prompts] if level == 1 else [tuple(islice(cycle(prompts), level))]
-    return [PromptGroup("warm-up", level, unit, 0, unit, wave, counts=False) for unit, wave in enumerate(waves)]
+    return [PromptGroup("warm-up", level, unit, 0, unit, wave, is_counted=False) for unit, wave in enumerate(waves)]
 
 
-def single_tasks(prompts: Mapping[str, Sequence[BenchPrompt]], repeats: int) -> list[PromptGroup]:
+def make_single_groups(prompts: Mapping[str, Sequence[BenchPrompt]], repeats: int) -> list[PromptGroup]:
     """Return tasks of one prompt each. A repeat goes over all prompts again, not over one prompt several times."""
     return [
         PromptGroup(category, 1, unit, repeat, turn=place + unit + repeat * len(prompts[category]), prompts=(prompt,))
         for repeat in range(repeats)
-        for unit, category, prompt in by_turns(prompts)
+        for unit, category, prompt in alternate(prompts)
         for place in [list(prompts).index(category)]
     ]
 
 
-def wave_tasks(prompts: Mapping[str, Sequence[BenchPrompt]], concurrency: int, repeats: int) -> list[PromptGroup]:
+def make_waves(prompts: Mapping[str, Sequence[BenchPrompt]], concurrency: int, repeats: int) -> list[PromptGroup]:
     """Return tasks of `concurrency` prompts, mixed from all categories; the first prompts fill up the last one."""
     category = MIXED if len(prompts) > 1 else next(iter(prompts), MIXED)
-    mixed = [prompt for _, _, prompt in by_turns(prompts)]
+    mixed = [prompt for _, _, prompt in alternate(prompts)]
     num_waves = -(-len(mixed) // concurrency)
-    waves = list(batches(islice(cycle(mixed), num_waves * concurrency), concurrency))
+    waves = list(split_batches(islice(cycle(mixed), num_waves * concurrency), concurrency))
     return [
         PromptGroup(category, concurrency, unit, repeat, turn=unit + repeat * num_waves, prompts=wave)
         for repeat in range(repeats)
@@ -86,7 +86,7 @@ def wave_tasks(prompts: Mapping[str, Sequence[BenchPrompt]], concurrency: int, r
     ]
 
 
-def by_turns(prompts: Mapping[str, Sequence[BenchPrompt]]) -> Iterator[tuple[int, str, BenchPrompt]]:
+def alternate(prompts: Mapping[str, Sequence[BenchPrompt]]) -> Iterator[tuple[int, str, BenchPrompt]]:
     """Yield (number within its category, category, prompt): the first of each category, then the second of each."""
     for number in range(max(map(len, prompts.values()))):
         for category, found in prompts.items():
@@ -94,6 +94,6 @@ def by_turns(prompts: Mapping[str, Sequence[BenchPrompt]]) -> Iterator[tuple[int
                 yield number, category, found[number]
 
 
-def batches(items: Iterator[T], size: int) -> Iterator[tuple[T, ...]]:
+def split_batches(items: Iterator[T], size: int) -> Iterator[tuple[T, ...]]:
     while batch := tuple(islice(items, size)):
         yield batch

@@ -71,7 +71,7 @@ def bounded_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
         logs = [np.concatenate(logs)]
     if len(logs[0]) < 2 and len(logs) == 1:
         return Bound(math.exp(centre))
-    deviations, freedom = resampled(logs, seed), degrees_of_freedom(logs)
+    deviations, freedom = resample(logs, seed), degrees_of_freedom(logs)
 
     def end(quantile: float, tail: float) -> float:
         widened = np.quantile(deviations, tail) * t_quantile(quantile, freedom) / NormalDist().inv_cdf(quantile)
@@ -82,20 +82,20 @@ def bounded_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
     )
 
 
-def resampled(groups: Sequence[NDArray[np.float64]], seed: int) -> NDArray[np.float64]:
+def resample(groups: Sequence[NDArray[np.float64]], seed: int) -> NDArray[np.float64]:
     """Return the deviations of the mean of means over bootstrap samples, drawn within each group.  # [RESAMPLES]"""
     rng = np.random.default_rng(seed)
     total = np.zeros(RESAMPLES)
     for group in groups:
         if len(group) == 1:
-            total += rng.choice(spread_of(groups), size=RESAMPLES)
+            total += rng.choice(pool_deviations(groups), size=RESAMPLES)
             continue
         drawn = rng.choice(group, size=(RESAMPLES, len(group))).mean(axis=1)
         total += (drawn - group.mean()) * math.sqrt(len(group) / (len(group) - 1))
     return total / len(groups)
 
 
-def spread_of(groups: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+def pool_deviations(groups: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Return the units' deviations from their groups' means, widened by sqrt(n / (n-1)); groups of one are left out."""
     several = [group for group in groups if len(group) > 1]
     return np.concatenate([(group - group.mean()) * math.sqrt(len(group) / (len(group) - 1)) for group in several])
@@ -111,7 +111,7 @@ def degrees_of_freedom(groups: Sequence[NDArray[np.float64]]) -> float:
     shares = [float(group.var(ddof=1)) / len(group) for group in several]
     doubt = sum(share**2 / (len(group) - 1) for share, group in zip(shares, several, strict=True))
     if len(several) < len(groups):  # all groups of one unit share one spread
-        alone = (len(groups) - len(several)) * float(np.mean(spread_of(groups) ** 2))
+        alone = (len(groups) - len(several)) * float(np.mean(pool_deviations(groups) ** 2))
         shares, doubt = [*shares, alone], doubt + alone**2 / pooled
     return sum(shares) ** 2 / doubt if doubt > 0 else float(pooled)
 

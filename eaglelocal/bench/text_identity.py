@@ -25,7 +25,7 @@ from eaglelocal.gguf.reader import read_header
 # largest gap from the best logit at which rounding may flip a token, by weight type
 BOUNDS = {"F32": 1e-3, "F16": 0.02, "BF16": 0.05, "Q8_0": 0.1}
 COARSE = 0.2  # bound of all other weight types, which have fewer bits
-NUM_RIVALS = 5  # best tokens requested at the first difference
+NUM_TOP_TOKENS = 5  # best tokens requested at the first difference
 KV_BOUNDS = {"f16": 0.0, "q8_0": 0.1, "q4_0": 0.2}  # a quantized KV cache amplifies rounding errors
 
 
@@ -39,12 +39,12 @@ class DifferenceVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A first difference of two answers to one prompt, at token `index`; `gap` as `judge` returns it."""
+    """A first difference of two answers to one prompt, at token `index`; `gap` as `judge_flip` returns it."""
 
     side: str
     category: str
     index: int
-    finding: DifferenceVerdict
+    verdict: DifferenceVerdict
     gap: float | None = None
 
 
@@ -60,9 +60,9 @@ class Flip:
 def first_difference(plain: Sequence[int], other: Sequence[int]) -> Flip | None:
     """Return the first difference of two lists of token ids; None if they are equal."""
     for index in range(max(len(plain), len(other))):
-        said = [tokens[index] if index < len(tokens) else None for tokens in (plain, other)]
-        if said[0] != said[1]:
-            return Flip(index, *said)
+        pair = [tokens[index] if index < len(tokens) else None for tokens in (plain, other)]
+        if pair[0] != pair[1]:
+            return Flip(index, *pair)
     return None
 
 
@@ -85,7 +85,7 @@ def plan_tie_bound(plan: Plan) -> float:
 
 
 class TextComparer:
-    """An examiner of flips: it repeats the prompt without drafting, and if that diverges, as the other side did."""
+    """A judge of flips: it repeats the prompt without drafting, and if that diverges, as the other side did."""
 
     def __init__(self, plain: Side, *, bound: float) -> None:
         self._plain, self._bound = plain, bound
@@ -94,17 +94,17 @@ class TextComparer:
     def examine(
         self, prompt: BenchPrompt, params: SamplingParams, *, other: Side, flip: Flip, common: Sequence[int]
     ) -> Difference:
-        finding, gap = DifferenceVerdict.UNKNOWN, None
+        verdict, gap = DifferenceVerdict.UNKNOWN, None
         if params.is_greedy:
             for side in (self._plain, other):
-                piece = self._again(side, prompt, params, common)
+                piece = self._repeat_answer(side, prompt, params, common)
                 if piece is not None:
-                    finding, gap = judge(piece, flip, self._bound)
-                if finding is not DifferenceVerdict.UNKNOWN:  # a token that ends an answer comes without rivals
+                    verdict, gap = judge_flip(piece, flip, self._bound)
+                if verdict is not DifferenceVerdict.UNKNOWN:  # a token that ends an answer comes without alternatives
                     break
-        return Difference(other.label, prompt.category, flip.index, finding, gap)
+        return Difference(other.label, prompt.category, flip.index, verdict, gap)
 
-    def _again(
+    def _repeat_answer(
         self, side: Side, prompt: BenchPrompt, params: SamplingParams, common: Sequence[int]
     ) -> TextPiece | None:
         """Return the piece after the common tokens, with its best tokens; None if the repeated answer differs before.
@@ -112,18 +112,18 @@ class TextComparer:
         Token ids are continued after the common ones. The client has no chat template, so a conversation is
         answered from its beginning.
         """
-        asked = replace(prompt, tokens=(*prompt.tokens, *common)) if prompt.tokens else prompt
-        repeated = 0 if prompt.tokens else len(common)
+        repeated_prompt = replace(prompt, tokens=(*prompt.tokens, *common)) if prompt.tokens else prompt
+        num_repeated = 0 if prompt.tokens else len(common)
         self._num_asked += 1
-        how = replace(params, max_tokens=repeated + 1, logprobs=NUM_RIVALS)
-        (answer,) = ask(side, [asked], [how], name=f"again-{self._num_asked}").answers
-        if answer.tokens[:repeated] != tuple(common)[:repeated] or len(answer.pieces) <= repeated:
+        sampling = replace(params, max_tokens=num_repeated + 1, logprobs=NUM_TOP_TOKENS)
+        (answer,) = ask(side, [repeated_prompt], [sampling], name=f"again-{self._num_asked}").answers
+        if answer.tokens[:num_repeated] != tuple(common)[:num_repeated] or len(answer.pieces) <= num_repeated:
             return None
-        return answer.pieces[repeated]
+        return answer.pieces[num_repeated]
 
 
-def judge(piece: TextPiece, flip: Flip, bound: float) -> tuple[DifferenceVerdict, float | None]:
-    """Return the finding, and the larger distance in logprob of the two chosen tokens from the best one.
+def judge_flip(piece: TextPiece, flip: Flip, bound: float) -> tuple[DifferenceVerdict, float | None]:
+    """Return the verdict, and the larger distance in logprob of the two chosen tokens from the best one.
 
     If one of them is not among the best tokens, the gap is that between the two best. A near-tie may involve
     more than two tokens: either side may have chosen any that is within the bound.
@@ -131,8 +131,8 @@ def judge(piece: TextPiece, flip: Flip, bound: float) -> tuple[DifferenceVerdict
     top = piece.sampled.top if piece.sampled else ()
     if len(top) < 2:
         return DifferenceVerdict.UNKNOWN, None
-    behind = {rival.token: top[0].logprob - rival.logprob for rival in top}  # in one row logprobs differ as logits do
-    gaps = [behind.get(token) for token in (flip.plain, flip.other) if token is not None]
+    from_best = {one.token: top[0].logprob - one.logprob for one in top}  # in one row logprobs differ as logits do
+    gaps = [from_best.get(token) for token in (flip.plain, flip.other) if token is not None]
     known = [gap for gap in gaps if gap is not None]
     if len(known) < 2:  # one answer had ended, or its token is not among the best
         return DifferenceVerdict.DIFFERENT, top[0].logprob - top[1].logprob

@@ -58,40 +58,40 @@ class Asker:
         pictures = self.session.take_attached()
         if pictures and not self.quiet:  # it may take long, without any progress to show
             self.output.aside(f"reading {' '.join(picture.label for picture in pictures)}")
-        asked = ask(self.session, question, self._follow, pictures)
-        self._tell(asked)
-        return asked.outcome
+        result = ask(self.session, question, self._follow, pictures)
+        self._show_footer(result)
+        return result.outcome
 
     def _follow(self, answer: AnswerEvents) -> RequestOutcome:
         """Show the answer as it arrives; Ctrl-C stops it."""
         shown = None if self.quiet else self.output.answer(tint=self.tint)  # the JSON object holds the text
 
-        def hear(event: RequestEvent) -> None:
+        def show(event: RequestEvent) -> None:
             if shown is not None:
-                shown.show(_pieces_of(event))
+                shown.show(_text_pieces(event))
 
         with InterruptGuard(answer.cancel):
-            return follow_answer(answer, hear)
+            return follow_answer(answer, show)
 
-    def _tell(self, asked: AskResult) -> None:
+    def _show_footer(self, result: AskResult) -> None:
         """Show the lines below an answer: that turns were left out, that it was cut off, its statistics."""
-        outcome = asked.outcome
+        outcome = result.outcome
         if self.quiet:
             return
         shown = outcome.text or (outcome.reasoning if self.output.is_terminal else "")
         if shown and not shown.endswith("\n"):
             self.output.data("")
-        if asked.num_left_out:
-            self.output.aside(left_out_line(asked.num_left_out, self.session.model.info.n_ctx))
+        if result.num_left_out:
+            self.output.aside(left_out_line(result.num_left_out, self.session.model.info.n_ctx))
         if outcome.finished is not None:
             self.output.aside(statistics_line(outcome.finished))
             if outcome.reasoning and not outcome.text:
-                self.output.aside("all of it was thought: nothing is said yet")
+                self.output.aside("the answer ended while the model was still thinking")
         elif outcome.text:
             self.output.aside("the answer above is cut off")
 
 
-def _pieces_of(event: RequestEvent) -> tuple[TextPiece, ...]:
+def _text_pieces(event: RequestEvent) -> tuple[TextPiece, ...]:
     match event:
         case Tokens():
             return event.pieces

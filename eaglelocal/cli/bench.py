@@ -21,7 +21,7 @@ import typer
 
 from eaglelocal.cli import bench_flags, flags
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S, MIN_ANSWER
-from eaglelocal.cli.chat_connection import key_of
+from eaglelocal.cli.chat_connection import find_api_key
 from eaglelocal.cli.load_model import load_model, options_of, plan_run, settings_of, slots_of
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.reports.bench import SERVER_SIDE, BenchOptions, BenchResult, BenchSubject, finish
@@ -43,12 +43,11 @@ if TYPE_CHECKING:
     from eaglelocal.settings import Settings
 
 FEWEST_PROMPTS = 2  # of each category, however long they take: a single one has no interval
-OF_SETTINGS = frozenset(
-    {"target", "mmproj", "draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "device"}
-    | {"split", "kv_type", "flash_attn", "ctx", "parallel"}
-)
+# The flags that are settings; --spec, --temperature, --max-tokens and --seed are bench's own.
+SETTINGS = ("target", "mmproj", "draft", "draft_type", *flags.MACHINE, "parallel")
 
 
+@flags.add_machine_flags(before="parallel")
 def bench(
     context: typer.Context,
     target: flags.Target = None,
@@ -70,36 +69,32 @@ def bench(
     against: bench_flags.Against = None,
     against_model: bench_flags.AgainstModel = None,
     against_key_file: bench_flags.KeyFile = None,
-    threads: flags.Threads = None,
-    gpu_layers: flags.GpuLayers = None,
-    n_cpu_moe: flags.NCpuMoe = None,
-    device: flags.Device = None,
-    split: flags.Split = None,
-    kv_type: flags.KvType = None,
-    flash_attn: flags.FlashAttn = None,
-    ctx: flags.Ctx = None,
     parallel: bench_flags.Parallel = None,
     svg: bench_flags.Svg = None,
     as_json: bench_flags.AsJson = False,
 ) -> None:
-    """Measure speculative against plain decoding, in turn.
+    """Compare the speed of speculative and plain decoding.
 
-    The same prompts on one engine, or on a server beside it (--against); every figure is a ratio with its interval.
+    Both answer the same prompts in turn on one engine, and so does another server (--against). Every figure is a
+    ratio with its interval.
 
     \b
     eaglelocal bench --target demo@1b:bf16 --spec auto,2,4,8 --pairs 20 --json
     eaglelocal bench --prompts mine.jsonl --concurrency 1,4 --svg gain.svg
     """
-    settings = settings_of({name: value for name, value in context.params.items() if name in OF_SETTINGS})
+    settings = settings_of({name: context.params[name] for name in SETTINGS})
     output = standard_output(colour=settings.colour)
-    params = params_of(settings, temperature=temperature, seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
+    sampling = make_sampling(settings, temperature=temperature, seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
     limit_s = LIMIT_S if pairs is None and prompts is None and repeats == 1 else math.inf
-    wanted = wanted_of(settings, spec=spec, concurrency=concurrency, params=params, limit_s=limit_s, skip=skip)
-    asked = prompts_of(prompts, [part.strip() for part in category.split(",") if part.strip()], pairs, warm_up)
-    check_folder(svg)
-    groups, rival = tasks_of(asked, wanted, repeats), OtherServer(against, against_model, against_key_file)
-    told, result = run(sighted(settings, asked), wanted, groups, rival=rival, output=output)
-    finish(result, told, output, svg=svg, as_json=as_json)
+    options = make_options(settings, spec=spec, concurrency=concurrency, params=sampling, limit_s=limit_s, skip=skip)
+    categories = [part.strip() for part in category.split(",") if part.strip()]
+    chosen = choose_prompts(prompts, categories, pairs, warm_up)
+    check_chart_folder(svg)
+    groups = order_groups(chosen, options, repeats)
+    other_server = OtherServer(against, against_model, against_key_file)
+    settings = drop_unused_projector(settings, chosen)
+    subject, result = run(settings, options, groups, other_server=other_server, output=output)
+    finish(result, subject, output, svg=svg, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +107,27 @@ class OtherServer:
 
 
 def run(
-    settings: Settings, wanted: BenchOptions, groups: Sequence[PromptGroup], *, rival: OtherServer, output: Output
+    settings: Settings,
+    options: BenchOptions,
+    groups: Sequence[PromptGroup],
+    *,
+    other_server: OtherServer,
+    output: Output,
 ) -> tuple[BenchSubject, BenchResult]:
     """Load the model, measure, and close it. Returns the run's description and its result."""
     from eaglelocal.bench.text_identity import TextComparer, plan_tie_bound
 
     with contextlib.ExitStack() as opened:
-        server = open_server(rival, opened)
-        beside = server.start() if server is not None else None  # fails before a model is loaded
-        plan = plan_of(settings, wanted, output)
+        server = open_server(other_server, opened)
+        server_info = server.start() if server is not None else None  # fails before a model is loaded
+        plan = plan_bench(settings, options, output)
         bound = plan_tie_bound(plan)
         model = load_model(plan, output)
         opened.callback(model.client.close)
-        sides = sides_of(model, wanted, server)
-        examiner = TextComparer(sides[0], bound=bound)
-        result = measure(sides, groups, wanted, examiner=examiner, output=output)
-    return BenchSubject(model.info, wanted, beside, plan.flash_attn, bound), result
+        sides = make_sides(model, options, server)
+        comparer = TextComparer(sides[0], bound=bound)
+        result = measure(sides, groups, options, comparer=comparer, output=output)
+    return BenchSubject(model.info, options, server_info, plan.flash_attn, bound), result
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +139,12 @@ class ChosenPrompts:
 
     @property
     def has_images(self) -> bool:
-        prompts = [*self.warm_up, *(prompt for kind in self.prompts.values() for prompt in kind)]
+        prompts = [*self.warm_up, *(prompt for group in self.prompts.values() for prompt in group)]
         return any(prompt.has_images for prompt in prompts)
 
 
 # ---- before the measurement
-def wanted_of(
+def make_options(
     settings: Settings, *, spec: str | None, concurrency: str, params: SamplingParams, limit_s: float, skip: int
 ) -> BenchOptions:
     """Check the flags and return the run's options. Without --spec the mode is that of the settings (off: auto).
@@ -158,18 +158,18 @@ def wanted_of(
             f"--skip {skip} of --max-tokens {params.max_tokens} leaves too little to measure",
             hint=f"--max-tokens {skip + 4 * MIN_ANSWER}",
         )
-    usual = "auto" if settings.spec == "off" else str(settings.spec)
-    return BenchOptions(parse_modes(spec or usual), parse_levels(concurrency), params, limit_s, skip)
+    default_mode = "auto" if settings.spec == "off" else str(settings.spec)
+    return BenchOptions(parse_modes(spec or default_mode), parse_levels(concurrency), params, limit_s, skip)
 
 
-def sighted(settings: Settings, asked: ChosenPrompts) -> Settings:
+def drop_unused_projector(settings: Settings, chosen: ChosenPrompts) -> Settings:
     """Return settings that load no projector found beside the model (mmproj auto) if no prompt has images."""
-    if settings.mmproj != "auto" or asked.has_images:
+    if settings.mmproj != "auto" or chosen.has_images:
         return settings
     return dataclasses.replace(settings, mmproj="none")
 
 
-def params_of(
+def make_sampling(
     settings: Settings, *, temperature: float, seed: int, max_tokens: int, ignore_eos: bool
 ) -> SamplingParams:
     """Return greedy sampling unless --temperature is given; the settings' temperature is for chats only."""
@@ -188,7 +188,7 @@ def params_of(
     )
 
 
-def prompts_of(file: Path | None, categories: Sequence[str], pairs: int | None, num_warm_up: int) -> ChosenPrompts:
+def choose_prompts(file: Path | None, categories: Sequence[str], pairs: int | None, num_warm_up: int) -> ChosenPrompts:
     """Return the prompts of the file, or held-out tasks of the embedded model's corpus.
 
     The warm-up uses the first prompts of a file, but other tasks of the corpus than those measured.
@@ -199,32 +199,32 @@ def prompts_of(file: Path | None, categories: Sequence[str], pairs: int | None, 
         prompts = read_prompts(file, categories)
         return ChosenPrompts(group_by_category(prompts, pairs), prompts[:num_warm_up])
     num = pairs or DEFAULT_PAIRS
-    found = group_by_category(builtin_prompts(categories, num + num_warm_up))
-    spare = [kind[num + i] for i in range(num_warm_up) for kind in found.values()]
-    return ChosenPrompts({category: kind[:num] for category, kind in found.items()}, spare[:num_warm_up])
+    groups = group_by_category(builtin_prompts(categories, num + num_warm_up))
+    warm_up = [group[num + i] for i in range(num_warm_up) for group in groups.values()]
+    return ChosenPrompts({category: group[:num] for category, group in groups.items()}, warm_up[:num_warm_up])
 
 
-def tasks_of(asked: ChosenPrompts, wanted: BenchOptions, repeats: int) -> list[PromptGroup]:
+def order_groups(chosen: ChosenPrompts, options: BenchOptions, repeats: int) -> list[PromptGroup]:
     from eaglelocal.bench.run_order import order_prompts
 
-    return order_prompts(asked.prompts, wanted.levels, repeats=repeats, warm_up=asked.warm_up)
+    return order_prompts(chosen.prompts, options.levels, repeats=repeats, warm_up=chosen.warm_up)
 
 
-def check_folder(svg: Path | None) -> None:
+def check_chart_folder(svg: Path | None) -> None:
     """Raise UsageError if the chart's folder is missing: before the measurement, not after minutes of it."""
     if svg is not None and not svg.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder for the chart {svg}")
+        raise UsageError(f"the folder of the chart {svg} does not exist")
 
 
-def open_server(rival: OtherServer, opened: contextlib.ExitStack) -> HttpClient | None:
-    if rival.url is None:
-        if rival.model:
-            raise UsageError(f"--against-model {rival.model} is the model of no server", hint="--against URL")
+def open_server(other: OtherServer, opened: contextlib.ExitStack) -> HttpClient | None:
+    if other.url is None:
+        if other.model:
+            raise UsageError(f"--against-model {other.model} needs a server", hint="--against URL")
         return None
     from eaglelocal.client.http_client import HttpClient
 
-    key = read_key(rival.key_file) or key_of(rival.url, os.environ)
-    return opened.enter_context(HttpClient(rival.url, api_key=key, model=rival.model or ""))
+    key = read_key(other.key_file) or find_api_key(other.url, os.environ)
+    return opened.enter_context(HttpClient(other.url, api_key=key, model=other.model or ""))
 
 
 def read_key(file: Path | None) -> str:
@@ -246,32 +246,31 @@ def read_key(file: Path | None) -> str:
     return keys[0]
 
 
-def plan_of(settings: Settings, wanted: BenchOptions, output: Output) -> Plan:
+def plan_bench(settings: Settings, options: BenchOptions, output: Output) -> Plan:
     """Return a plan with `spec` auto, under which each request may choose its mode, and with enough slots.
 
     Raises UsageError if there is no draft.
     """
-    slots = max(*wanted.levels, slots_of(settings))
-    options = dataclasses.replace(options_of(settings, ModelChoice()), spec="auto", parallel=slots)
-    plan = plan_run(options, output)
+    slots = max(*options.levels, slots_of(settings))
+    plan = plan_run(dataclasses.replace(options_of(settings, ModelChoice()), spec="auto", parallel=slots), output)
     if not plan.speculates:
         raise UsageError(f"there is nothing to compare: {plan.draft_reason}", hint="a --draft that fits the target")
     return plan
 
 
-def sides_of(model: ActiveModel, wanted: BenchOptions, server: HttpClient | None) -> list[Side]:
+def make_sides(model: ActiveModel, options: BenchOptions, server: HttpClient | None) -> list[Side]:
     """Return the sides to compare: plain decoding first, then the modes, then the server if there is one."""
     from eaglelocal.bench.measure import PLAIN
-    from eaglelocal.bench.prompt_run import Freshness, Side
+    from eaglelocal.bench.prompt_run import CacheClearer, Side
     from eaglelocal.client.engine_client import EngineClient
     from eaglelocal.core.request import OFF
 
     client, info = model.client, model.info
     assert isinstance(client, EngineClient)
-    fresh = Freshness(client, num_slots=info.num_slots, n_vocab=info.n_vocab)
+    clearer = CacheClearer(client, num_slots=info.num_slots, n_vocab=info.n_vocab)
     ours = [
-        Side(PLAIN, client, OFF, fresh.restore),
-        *(Side(str(spec), client, spec, fresh.restore) for spec in wanted.modes),
+        Side(PLAIN, client, OFF, clearer.clear_cache),
+        *(Side(str(spec), client, spec, clearer.clear_cache) for spec in options.modes),
     ]
     return ours if server is None else [*ours, Side(SERVER_SIDE, server)]
 
@@ -280,59 +279,61 @@ def sides_of(model: ActiveModel, wanted: BenchOptions, server: HttpClient | None
 def measure(
     sides: Sequence[Side],
     groups: Sequence[PromptGroup],
-    wanted: BenchOptions,
+    options: BenchOptions,
     *,
-    examiner: TextComparer,
+    comparer: TextComparer,
     output: Output,
 ) -> BenchResult:
-    """Run the tasks. Ctrl-C and failures end the run early and are kept in the result with the laps so far."""
+    """Run the groups. Ctrl-C and failures end the run early and are kept in the result, with the results so far."""
     from eaglelocal.bench.measure import Measurement
 
-    laps: list[TaskResult] = []
+    results: list[TaskResult] = []
     error: EagleLocalError | None = None
     progress = output.progress()
-    measuring = Measurement(sides, wanted.params, examiner=examiner, on_ask=teller(progress), skip=wanted.skip)
+    measurement = Measurement(
+        sides, options.params, comparer=comparer, on_ask=show_progress(progress), skip=options.skip
+    )
     try:
-        measuring.run(groups, laps, is_needed=patience(wanted.limit_s * (len(sides) - 1)))
+        measurement.run(groups, results, is_needed=limit_time(options.limit_s * (len(sides) - 1)))
     except KeyboardInterrupt:
         error = Cancelled("stopped")
     except EagleLocalError as failure:
         error = failure
     finally:
         progress.finish()
-    if measuring.too_long and not laps and error is None:
-        error = measuring.too_long[0]
-    return BenchResult(laps, sum(group.counts for group in groups), error, measuring.too_long)
+    if measurement.too_long and not results and error is None:
+        error = measurement.too_long[0]
+    return BenchResult(results, sum(group.is_counted for group in groups), error, measurement.too_long)
 
 
-def patience(limit_s: float) -> IsNeeded:
-    """Return a predicate: every task is needed until `limit_s` seconds from now have passed.
+def limit_time(limit_s: float) -> IsNeeded:
+    """Return a predicate: every group is needed until `limit_s` seconds from now have passed.
 
     After that only those without which there is no result: FEWEST_PROMPTS of each category, waves, warm-up.
     """
-    began_s = time.monotonic()
+    began_at = time.monotonic()
 
-    def is_needed(task: PromptGroup) -> bool:
-        is_spare = task.counts and task.concurrency == 1 and task.unit >= FEWEST_PROMPTS
-        return not is_spare or time.monotonic() - began_s < limit_s
+    def is_needed(group: PromptGroup) -> bool:
+        is_spare = group.is_counted and group.concurrency == 1 and group.unit >= FEWEST_PROMPTS
+        return not is_spare or time.monotonic() - began_at < limit_s
 
     return is_needed
 
 
-def teller(progress: Callable[[LoadProgress], None]) -> OnAsk:
-    """Return a callback that shows the progress of the tasks; on a terminal with category and remaining time."""
-    began_s = time.monotonic()
+def show_progress(progress: Callable[[LoadProgress], None]) -> OnAsk:
+    """Return a callback that shows the progress of the groups; on a terminal with category and remaining time."""
+    began_at = time.monotonic()
 
-    def tell(task: PromptGroup, done: float) -> None:
-        at_once = f", {task.concurrency} at once" if task.concurrency > 1 else ""
+    def show(group: PromptGroup, done: float) -> None:
+        at_once = f", {group.concurrency} at once" if group.concurrency > 1 else ""
         what = f"measuring{at_once}"
         if sys.stderr.isatty():
-            left_s = (time.monotonic() - began_s) * (1 - done) / done if done else 0.0
-            what = f"{task.category}{at_once}{f', about {duration(left_s)} left' if done else ''}"
+            left_s = (time.monotonic() - began_at) * (1 - done) / done if done else 0.0
+            what = f"{group.category}{at_once}{f', about {format_duration(left_s)} left' if done else ''}"
         progress(LoadProgress(done, what))
 
-    return tell
+    return show
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -12,30 +12,42 @@ LIMIT_S = 100.0  # for each mode, loading excluded; only if no flag sets the len
 MIN_ANSWER = 16  # tokens: the speed of shorter answers is too uncertain
 
 # what is compared
-Modes = Annotated[str | None, typer.Option(metavar="MODES", help="auto, pid and draft lengths: auto,2,4,8.")]
-Against = Annotated[str | None, typer.Option(metavar="URL", help="A server (OpenAI), asked the same in turn.")]
-AgainstModel = Annotated[str | None, typer.Option(metavar="NAME", help="Which of its models. Unset: its first.")]
-KeyFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The key of that server.")]
+Modes = Annotated[
+    str | None, typer.Option(metavar="MODES", help="Modes to measure: auto, pid and draft lengths, such as auto,2,4,8.")
+]
+Against = Annotated[str | None, typer.Option(metavar="URL", help="Compare with this OpenAI-compatible server too.")]
+AgainstModel = Annotated[str | None, typer.Option(metavar="NAME", help="Model of that server; unset: its first.")]
+KeyFile = Annotated[Path | None, typer.Option(metavar="FILE", help="File with the key of that server.")]
 
-# what is asked
-Category = Annotated[str, typer.Option(metavar="NAME,...", help="Kinds of work: chat,math. Unset: all.")]
-Prompts = Annotated[Path | None, typer.Option(metavar="FILE", help="Your own: lines of text, or JSON lines.")]
+# which prompts
+Category = Annotated[
+    str, typer.Option(metavar="NAME,...", help="Categories of prompts, such as chat,math; unset: all.")
+]
+Prompts = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="File of your own prompts, one a line, as text or JSON.")
+]
 Pairs = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Prompts of each kind. Unset: what two minutes hold; all of a file.", min=1),
+    typer.Option(
+        metavar="N", help="Prompts of each category; unset: as many as two minutes hold, or all of --prompts.", min=1
+    ),
 ]
-Repeats = Annotated[int, typer.Option(metavar="N", help="How often each is asked.", min=1)]
-WarmUp = Annotated[int, typer.Option(metavar="N", help="Answers of each mode that do not count.", min=0)]
-Concurrency = Annotated[str, typer.Option(metavar="N,...", help="Requests at once: 1,2,4,8.")]
+Repeats = Annotated[int, typer.Option(metavar="N", help="How often each prompt is sent.", min=1)]
+WarmUp = Annotated[int, typer.Option(metavar="N", help="Answers of each mode before the measurement.", min=0)]
+Concurrency = Annotated[str, typer.Option(metavar="N,...", help="Requests at the same time, such as 1,2,4,8.")]
 
 # how it is answered
 MaxTokens = Annotated[int, typer.Option(metavar="N", help="Tokens of each answer.", min=MIN_ANSWER)]
-Skip = Annotated[int, typer.Option(metavar="N", help="First tokens of each answer that do not count.", min=0)]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Answers go on to --max-tokens.")]
-Temperature = Annotated[float, typer.Option(metavar="T", help="0: always the likeliest token.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="With a temperature: the same seed, the same answers.", min=0)]
-Parallel = Annotated[str | None, typer.Option(metavar="N", help="Slots. Unset: the largest --concurrency.")]
+Skip = Annotated[
+    int, typer.Option(metavar="N", help="Leave the first N tokens of each answer out of its speed.", min=0)
+]
+IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Continue every answer to --max-tokens.")]
+Temperature = Annotated[
+    float, typer.Option(metavar="T", help="Sampling temperature; 0 always takes the likeliest token.")
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the answers, if --temperature is above 0.", min=0)]
+Parallel = Annotated[str | None, typer.Option(metavar="N", help="Slots; unset: the largest --concurrency.")]
 
 # what comes out
-Svg = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a chart.")]
-AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object.")]
+Svg = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a chart to this SVG file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]

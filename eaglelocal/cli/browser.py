@@ -20,7 +20,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.settings import Settings
 
-Work = Callable[[], Coroutine[None, None, None]]
+AsyncTask = Callable[[], Coroutine[None, None, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class MonitorPage:
 
     @property
     def url(self) -> str:
-        from eaglelocal.cli.serve_log import url_of
+        from eaglelocal.cli.serve_log import make_url
 
         host, port = self.listening.getsockname()[:2]
-        return url_of(host, port)
+        return make_url(host, port)
 
     @property
     def _query(self) -> str:
@@ -45,15 +45,15 @@ class MonitorPage:
             return ""
         return f"?key={self.new_key}" if self.new_key else "?key=KEY, with one of its keys"
 
-    def beside(self, server_url: str, other: Work) -> Work:
-        """Return a coroutine function that runs `other` and shows the server's monitor beside it.
+    def run_with(self, server_url: str, task: AsyncTask) -> AsyncTask:
+        """Return a coroutine function that runs `task`, and serves the server's monitor at the same time.
 
         Each visitor's screen asks the server with the visitor's own key.
         """
 
         async def both() -> None:
             async with asyncio.TaskGroup() as group:
-                group.create_task(other())  # first: a screen takes the messages of show() into its log
+                group.create_task(task())  # first: a screen takes the messages of show() into its log
                 group.create_task(self.show(server_url))
 
         return both
@@ -71,7 +71,7 @@ class MonitorPage:
             await asyncio.Event().wait()
 
 
-def bound_page(settings: Settings, access: Access, output: Output, *, new_key: str = "") -> MonitorPage:
+def bind_page(settings: Settings, access: Access, output: Output, *, new_key: str = "") -> MonitorPage:
     """Bind the page's address. Raises UsageError without textual-serve, ResourceError if the port is taken."""
     from eaglelocal.server.run_server import bind_socket
 
@@ -83,7 +83,7 @@ def bound_page(settings: Settings, access: Access, output: Output, *, new_key: s
     return MonitorPage(bind_socket(settings.host, settings.web_port, flag="--web-port"), access, output, new_key)
 
 
-def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output) -> None:
+def serve_monitor(url: str, api_key: str, settings: Settings, output: Output) -> None:
     """Serve the monitor of the server at `url` until Ctrl-C.
 
     If that server is asked with a key and no key is configured for the page, the page gets a generated one, so that
@@ -105,11 +105,11 @@ def watch_in_browser(url: str, api_key: str, settings: Settings, output: Output)
     if new_key:
         keys = ApiKeys((("this page", new_key),))
     names = parse_host_names((*settings.allowed_hosts, settings.host))
-    page = bound_page(settings, Access(host=settings.host, keys=keys, names=names), output, new_key=new_key)
-    asyncio.run(until_stopped(page, watched_url, api_key))
+    page = bind_page(settings, Access(host=settings.host, keys=keys, names=names), output, new_key=new_key)
+    asyncio.run(serve_until_stopped(page, watched_url, api_key))
 
 
-async def until_stopped(page: MonitorPage, url: str, api_key: str) -> None:
+async def serve_until_stopped(page: MonitorPage, url: str, api_key: str) -> None:
     """Serve the page until Ctrl-C, SIGTERM or a closed terminal, and return normally then."""
     from eaglelocal.server.run_server import ending_signals
 

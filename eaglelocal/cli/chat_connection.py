@@ -2,7 +2,7 @@
 
 `--url URL` joins that server. Without --target, a running eaglelocal server on this machine that generates text
 is joined, so that no second copy of a model is loaded; one that is still loading is waited for. Flags that only
-an engine of one's own can obey (--threads, --draft ...) are an error with --url, and without it prevent joining;
+an engine of one's own supports (--threads, --draft ...) are an error with --url, and without it prevent joining;
 the same settings from variables or the config file do not. With --url, --target names one of the server's models.
 """
 
@@ -24,62 +24,64 @@ from eaglelocal.settings import Settings
 if TYPE_CHECKING:
     from eaglelocal.client.running_servers import RunningServer
 
-PASSING = ("loading", "restarting")  # temporary states
+TEMPORARY_STATES = ("loading", "restarting")
 LOADING_S, POLL_S = 300.0, 0.2
 NO_SERVER = "none"  # value of --url: an engine of one's own, whatever runs
 OUR_KEY, OPENAI_KEY = "EAGLELOCAL_API_KEY", "OPENAI_API_KEY"
-OF_AN_ENGINE = (
+ENGINE_SETTINGS = (
     *("mmproj", "draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "device"),
     *("split", "kv_type", "flash_attn", "cache_ram", "ctx", "parallel"),
 )
 
 
-def joined_model(settings: Settings, voice: MessageOutput) -> ActiveModel | None:
-    """Join a server, say which, and return its model; None if the chat needs an engine of its own.
+def join_running_server(settings: Settings, output: MessageOutput) -> ActiveModel | None:
+    """Join a server, show which one, and return its model; None if the chat needs an engine of its own.
 
     Raises UsageError if the flags contradict --url or its server generates no text, and the client's errors.
     """
-    flags = engine_flags(settings)
+    flags = find_engine_flags(settings)
     if settings.url is not None and settings.url != NO_SERVER:
         if flags:
             hint = f"leave out {flags[0]}, or --url {NO_SERVER} for an engine of your own"
-            raise UsageError(f"{flags[0]} is for an engine of your own, and {settings.url} has its own", hint=hint)
-        model = join(settings.url, key_of(settings.url, os.environ), settings, voice)
+            raise UsageError(
+                f"{flags[0]} needs an engine of your own, but {settings.url} has its own engine", hint=hint
+            )
+        model = connect(settings.url, find_api_key(settings.url, os.environ), settings, output)
         if model is None:
             hint = f"--url {NO_SERVER} for an engine of your own"
-            raise UsageError(f"{settings.url} writes no text", hint=hint)
+            raise UsageError(f"{settings.url} does not generate text", hint=hint)
         return model
     if settings.url == NO_SERVER:
         return None
     if settings.target is not None:
-        name_server_of(settings.target, voice)
+        mention_server(settings.target, output)
         return None
-    for server in ready_servers(voice, patience_s=0 if flags else LOADING_S):
+    for server in find_ready_servers(output, patience_s=0 if flags else LOADING_S):
         if flags:
-            voice.aside(f"not joining {server.url}: {flags[0]} asks for an engine of its own")
+            output.aside(f"not joining {server.url}: {flags[0]} needs an engine of its own")
             return None
-        if (model := join(server.url, server.api_key, settings, voice)) is not None:
+        if (model := connect(server.url, server.api_key, settings, output)) is not None:
             return model
-        voice.aside(f"not joining {server.url}: it writes no text")
+        output.aside(f"not joining {server.url}: it does not generate text")
     return None
 
 
-def name_server_of(target: str, voice: MessageOutput) -> None:
+def mention_server(target: str, output: MessageOutput) -> None:
     """Point out a running server that has this target loaded, before it is loaded a second time."""
     from eaglelocal.client.running_servers import find_running_servers
 
     for server in find_running_servers():
         if server.target == target or server.target.startswith(f"{target}:"):  # named without quantization
-            voice.aside(f"{server.url} has {server.target} too: without --target it answers, and memory is spared")
+            output.aside(f"{server.url} already runs {server.target}: leave out --target to use it and save memory")
             return
 
 
-def engine_flags(settings: Settings) -> list[str]:
+def find_engine_flags(settings: Settings) -> list[str]:
     """Return the flags on the command line that a server cannot obey."""
-    return [place for name in OF_AN_ENGINE if (place := settings.origins()[name]).startswith("--")]
+    return [place for name in ENGINE_SETTINGS if (place := settings.origins()[name]).startswith("--")]
 
 
-def spec_of(settings: Settings, model: ActiveModel) -> Spec | None:
+def choose_spec(settings: Settings, model: ActiveModel) -> Spec | None:
     """Return how requests to a server ask for drafting; None: as the server was started.
 
     Raises UsageError if --spec is given and the server does not take it.
@@ -88,11 +90,11 @@ def spec_of(settings: Settings, model: ActiveModel) -> Spec | None:
     if model.takes_spec:
         return parse_spec(settings.spec) if origin.startswith("--") else None
     if origin.startswith("--"):
-        raise UsageError("--spec is understood by servers of ours only", hint="leave it out: the server decides")
+        raise UsageError("only eaglelocal servers support --spec", hint="leave it out: the server decides")
     return None
 
 
-def key_of(url: str, environ: Mapping[str, str]) -> str:
+def find_api_key(url: str, environ: Mapping[str, str]) -> str:
     """Return a server's key: as announced by a local eaglelocal server, else of OUR_KEY or OPENAI_KEY, else ""."""
     from eaglelocal.client.running_servers import find_running_servers
 
@@ -100,48 +102,50 @@ def key_of(url: str, environ: Mapping[str, str]) -> str:
     return announced or environ.get(OUR_KEY) or environ.get(OPENAI_KEY) or ""
 
 
-def ready_servers(voice: MessageOutput, *, patience_s: float) -> Iterator[RunningServer]:
+def find_ready_servers(output: MessageOutput, *, patience_s: float) -> Iterator[RunningServer]:
     """Return the running eaglelocal servers that are ready, newest first; report why others are skipped."""
     from eaglelocal.client.running_servers import find_running_servers, request_state
 
-    def settled(server: RunningServer) -> str:
-        return settled_state(partial(request_state, server), f"waiting for {server.url}", voice, patience_s=patience_s)
+    def wait(server: RunningServer) -> str:
+        return wait_for_state(
+            partial(request_state, server), f"waiting for {server.url}", output, patience_s=patience_s
+        )
 
-    return ready_of(((server, settled(server)) for server in find_running_servers()), voice)
+    return select_ready(((server, wait(server)) for server in find_running_servers()), output)
 
 
-def settled_state(read_state: Callable[[], str], what: str, voice: MessageOutput, *, patience_s: float) -> str:
+def wait_for_state(read_state: Callable[[], str], what: str, output: MessageOutput, *, patience_s: float) -> str:
     """Wait up to `patience_s` seconds while the state is a temporary one, and return the state.
 
     Waiting for a server that loads avoids a second copy of its model in memory.
     """
     state, give_up_at = read_state(), time.monotonic() + patience_s
-    if state in PASSING and patience_s:
-        voice.aside(f"{what}: {state}")
-    while state in PASSING and time.monotonic() < give_up_at:
+    if state in TEMPORARY_STATES and patience_s:
+        output.aside(f"{what}: {state}")
+    while state in TEMPORARY_STATES and time.monotonic() < give_up_at:
         time.sleep(POLL_S)
         state = read_state()
     return state
 
 
-def ready_of(servers: Iterable[tuple[RunningServer, str]], voice: MessageOutput) -> Iterator[RunningServer]:
+def select_ready(servers: Iterable[tuple[RunningServer, str]], output: MessageOutput) -> Iterator[RunningServer]:
     for server, state in servers:
         if state == "ready":
             yield server
         else:
-            voice.aside(f"not joining {server.url}: {state}")
+            output.aside(f"not joining {server.url}: {state}")
 
 
-def join(url: str, api_key: str, settings: Settings, voice: MessageOutput) -> ActiveModel | None:
+def connect(url: str, api_key: str, settings: Settings, output: MessageOutput) -> ActiveModel | None:
     """Connect to a server and return its model; None if the model generates no text."""
     from eaglelocal.client.http_client import HttpClient
 
-    named = settings.origins()["target"].startswith("--")  # a target from elsewhere names a file of this machine
-    model = settings.target if named and settings.target else ""
+    is_flag = settings.origins()["target"].startswith("--")  # a target from elsewhere names a file of this machine
+    model = settings.target if is_flag and settings.target else ""
     client = HttpClient(url, api_key=api_key, model=model, reuses_prompts=True)
     info = client.start()
     if info.task is not ModelTask.TEXT:
         client.close()
         return None
-    voice.aside(f"joined {url}: {info.target}")
+    output.aside(f"joined {url}: {info.target}")
     return ActiveModel(client, None, info, takes_spec=client.takes_spec)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from eaglelocal import locations
 from eaglelocal.cli.answer_printer import Asker
-from eaglelocal.cli.line_editor import LineDiscarded, LineEditor, TerminalGone, read_question, unseen_typing
+from eaglelocal.cli.line_editor import LineDiscarded, LineEditor, TerminalGone, hide_typing, read_question
 from eaglelocal.cli.output import Output, OutputClosed
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.answer_stats import model_lines
@@ -36,7 +36,7 @@ class ChatLoop:
     """The loop of line mode; `presses` counts ctrl-c since the last line that was entered."""
 
     asker: Asker
-    desk: ActionContext
+    actions: ActionContext
     read_question: ReadQuestion
     presses: int = 0
 
@@ -44,7 +44,7 @@ class ChatLoop:
         """Loop until the user leaves and return the exit code."""
         while True:
             try:
-                self._once()
+                self._run_line()
             except EagleLocalError as error:
                 self.asker.output.error(error)
             except LineDiscarded:
@@ -52,7 +52,7 @@ class ChatLoop:
                 self.asker.output.message()
             except KeyboardInterrupt:
                 self.asker.output.message()
-                if self._leaves():
+                if self._is_second_press():
                     return INTERRUPTED
             except EOFError:
                 self.asker.output.message()
@@ -62,26 +62,26 @@ class ChatLoop:
             except (OutputClosed, TerminalGone):
                 raise
             except Exception as problem:  # a bug must not lose the conversation
-                self._tell_bug(problem)
+                self._show_bug(problem)
 
-    def _tell_bug(self, problem: Exception) -> None:
+    def _show_bug(self, problem: Exception) -> None:
         if os.environ.get(TRACEBACK_VARIABLE) == "1":
             self.asker.output.message("".join(traceback.format_exception(problem)))
         self.asker.output.error(bug_error(problem))
 
-    def _leaves(self) -> bool:
+    def _is_second_press(self) -> bool:
         self.presses += 1
         if self.presses == 1:
-            self.asker.output.aside("ctrl-c again, ctrl-d or /exit leaves")
+            self.asker.output.aside("press ctrl-c again, ctrl-d or /exit to leave")
         return self.presses > 1
 
-    def _once(self) -> None:
+    def _run_line(self) -> None:
         line = self.read_question()
         self.presses = 0
         if find_dropped_pictures(line):
-            run_command(self.desk, Command("/image", line))
+            run_command(self.actions, Command("/image", line))
         elif is_command(line):
-            question = run_command(self.desk, parse_command(line))
+            question = run_command(self.actions, parse_command(line))
             if question is not None:
                 self.asker.output.aside(question)
                 self._ask(question)
@@ -90,7 +90,7 @@ class ChatLoop:
 
     def _ask(self, question: str) -> None:
         self.presses = 1  # a KeyboardInterrupt from ask() is the second ctrl-c
-        with unseen_typing():
+        with hide_typing():
             outcome = self.asker.ask(question)
         if outcome.finished is None or outcome.finished.reason != "cancelled":
             self.presses = 0
@@ -100,33 +100,35 @@ class ChatLoop:
 
 def converse(session: Session, output: Output, *, tint: bool) -> int:
     """Converse on a terminal until the user leaves and return the exit code."""
-    desk = ActionContext(session, output, locations.conversations_dir(), lambda text: copy_to_desktop(text, output))
-    is_told = session.model.plan is not None or session.model.takes_spec  # other servers do not report drafted tokens
-    is_tinted = tint and output.colour and is_told and session.model.speculates
-    desk.say(
+    actions = ActionContext(session, output, locations.conversations_dir(), lambda text: copy_to_desktop(text, output))
+    reports_drafts = (
+        session.model.plan is not None or session.model.takes_spec
+    )  # other servers do not report drafted tokens
+    is_tinted = tint and output.colour and reports_drafts and session.model.speculates
+    actions.say(
         *model_lines(session.model.info, session.model.plan),
-        *_manners(is_tinted),
+        *_usage_lines(is_tinted),
         "",
     )
     with LineEditor(locations.history_file(), tuple(COMMANDS), prompt_is_shown=output.is_terminal) as editor:
-        loop = ChatLoop(Asker(session, output, tint=tint), desk, lambda: read_question(editor.read_line))
+        loop = ChatLoop(Asker(session, output, tint=tint), actions, lambda: read_question(editor.read_line))
         try:
             return loop.run()
         except TerminalGone:
-            keep_talk(desk)
+            save_unsaved(actions)
             return HUNG_UP
         except BaseException:  # a bug, a closed terminal, a full disk
-            keep_talk(desk)
+            save_unsaved(actions)
             raise
 
 
-def keep_talk(desk: ActionContext) -> None:
+def save_unsaved(actions: ActionContext) -> None:
     """Save the unsaved conversation in a new file, and show its path."""
     path = conversation_file.rescue(
-        desk.session.conversation, desk.conversations, target=desk.session.model.info.target
+        actions.session.conversation, actions.conversations, target=actions.session.model.info.target
     )
     if path is not None:
-        desk.say(f"what was said is kept in {path}; `/load {path.stem}` goes on with it")
+        actions.say(f"the conversation is saved in {path}; `/load {path.stem}` continues it")
 
 
 def copy_to_desktop(text: str, output: Output) -> None:
@@ -136,6 +138,6 @@ def copy_to_desktop(text: str, output: Output) -> None:
     output.message(copy_message(text))
 
 
-def _manners(is_tinted: bool) -> list[str]:
-    manners = "/help lists the commands, ctrl-c stops an answer, ctrl-d leaves"
-    return [manners, "green text was drafted, and accepted by the target"] if is_tinted else [manners]
+def _usage_lines(is_tinted: bool) -> list[str]:
+    usage = "/help lists the commands, ctrl-c stops an answer, ctrl-d leaves"
+    return [usage, "green text was drafted, and accepted by the target"] if is_tinted else [usage]

@@ -27,11 +27,11 @@ def read_stdin(stdin: TextIO | None, output: Output) -> str:
     if stdin is None or stdin.isatty():
         return ""
     if not _is_ready(stdin):
-        output.message("waiting for the end of stdin (use </dev/null when there is nothing to read)")
+        output.message("waiting for stdin to end (use </dev/null if it has nothing to read)")
     piped = stdin.buffer.read(MAX_STDIN_BYTES + 1)
     if len(piped) > MAX_STDIN_BYTES:
         raise UsageError(
-            f"stdin has more than {MAX_STDIN_BYTES // 1_000_000} MB, and no model reads so much at once",
+            f"stdin is longer than {MAX_STDIN_BYTES // 1_000_000} MB, more than a model can read",
             hint='head -c 50000 FILE | eaglelocal chat "..."',
         )
     try:
@@ -39,7 +39,7 @@ def read_stdin(stdin: TextIO | None, output: Output) -> str:
     except UnicodeDecodeError as problem:
         raise UsageError(
             f"stdin is not UTF-8 text: byte {problem.start} is 0x{problem.object[problem.start]:02x}",
-            hint="a picture: --image FILE, or --image /dev/stdin" if media_type(piped) else "",
+            hint="for a picture: --image FILE, or --image /dev/stdin" if media_type(piped) else "",
         ) from None
 
 
@@ -49,7 +49,7 @@ def _is_ready(stdin: TextIO) -> bool:
     return bool(select.select([stdin], [], [], PATIENCE_S)[0])
 
 
-def joined(prompt: str, piped: str) -> str:
+def join_question(prompt: str, piped: str) -> str:
     """Return PROMPT, an empty line, and the piped text. Raises UsageError if both are empty."""
     parts = [part.strip("\n") for part in (prompt, piped) if part.strip()]
     if not parts:
@@ -66,7 +66,7 @@ def answer_once(asker: Asker, question: str) -> None:
     if outcome.error is not None:
         raise outcome.error
     if outcome.finished is None:
-        raise EngineError("the answer ended without a word about how")
+        raise EngineError("the answer ended without a result")
     if asker.quiet:
         asker.output.object(
             answer_object(outcome.text, outcome.finished, asker.session.model.info, reasoning=outcome.reasoning)

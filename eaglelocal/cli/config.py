@@ -20,7 +20,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.callback(invoke_without_command=True)
 def root(context: typer.Context) -> None:
-    """Show the settings and where they come from."""
+    """Show your settings and where they come from."""
     if context.invoked_subcommand is None:
         standard_output().data(context.get_help())
 
@@ -38,36 +38,36 @@ def show(as_json: flags.AsJson = False) -> None:
     settings = Settings.load({}, os.environ, file)
     rows = {name: (getattr(settings, name), origin) for name, origin in settings.origins().items()}
     if as_json:
-        values = {name: {"value": as_json_value(value), "origin": origin} for name, (value, origin) in rows.items()}
+        values = {name: {"value": to_json_value(value), "origin": origin} for name, (value, origin) in rows.items()}
         return output.object({"file": str(file), "settings": values})
-    output.message(f"config file: {file}{'' if file.exists() else ' (there is none)'}; '-': as planned, or none")
-    shown = {name: as_written(value) for name, (value, _) in rows.items()}
+    output.message(f"config file: {file}{'' if file.exists() else ' (missing)'}; '-': unset or planned")
+    shown = {name: format_value(value) for name, (value, _) in rows.items()}
     name_width, width = max(map(len, shown)), min(max(map(len, shown.values())), MAX_VALUE)
     for name, (_, origin) in rows.items():
         output.data(f"{name:<{name_width}}  {shown[name]:<{width}}  {origin}")
     return None
 
 
-def as_written(value: object) -> str:
+def format_value(value: object) -> str:
     """Return the value as one writes it in the config file; a text is unquoted where that is unambiguous."""
     if isinstance(value, tuple) and value:
-        table = as_json_value(value)
+        table = to_json_value(value)
         if isinstance(table, dict):
-            return f"{{ {', '.join(f'{name} = {_quoted(text)}' for name, text in table.items())} }}"
-        return f"[{', '.join(map(_quoted, value))}]"
+            return f"{{ {', '.join(f'{name} = {_quote(text)}' for name, text in table.items())} }}"
+        return f"[{', '.join(map(_quote, value))}]"
     if isinstance(value, str) and (not value.isprintable() or value in ("", UNSET)):
-        return _quoted(value)
+        return _quote(value)
     if isinstance(value, float):
         return f"{value:g}"
     return UNSET if value is None or value == () else str(value)
 
 
-def as_json_value(value: object) -> object:
+def to_json_value(value: object) -> object:
     """Return the value for JSON: a table becomes an object."""
     is_table = isinstance(value, tuple) and value and all(isinstance(entry, tuple) for entry in value)
     return dict(value) if is_table else value  # type: ignore[call-overload]
 
 
-def _quoted(text: object) -> str:
+def _quote(text: object) -> str:
     """Return a text as a JSON string, which is also a basic string of TOML."""
     return json.dumps(text, ensure_ascii=False)

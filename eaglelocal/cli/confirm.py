@@ -19,12 +19,12 @@ def confirm(question: str, output: Output, *, yes: bool, default: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError("nobody is at a terminal to be asked", hint="the same command with --yes")
+        raise UsageError("--yes is needed: there is no terminal to ask on", hint="the same command with --yes")
     output.ask(f"{question} [{'Y/n' if default else 'y/N'}] ")
     answer = sys.stdin.readline()
     if not answer:  # ctrl-d
         output.message()
-    said = answer.strip().lower()
-    if said in YES or (answer and not said and default):
+    word = answer.strip().lower()
+    if word in YES or (answer and not word and default):
         return
-    raise Cancelled("not wanted")
+    raise Cancelled("the answer was no")

@@ -13,17 +13,17 @@ from eaglelocal.settings import PREFIX, READERS
 WITHOUT = ("--help", "--version", "--install-completion", "--show-completion")
 
 
-def flags_beside_settings(command: Any) -> Iterator[tuple[str, Any]]:
+def list_flag_variables(command: Any) -> Iterator[tuple[str, Any]]:
     """Yield (variable, option) for each such flag of a command that typer built, and of its subcommands."""
     for below in getattr(command, "commands", {}).values():
-        yield from flags_beside_settings(below)
+        yield from list_flag_variables(below)
     for option in command.params:
         name = max(option.opts, key=len)
         if name.startswith("--") and name not in WITHOUT and option.name not in READERS:
             yield PREFIX + name.removeprefix("--").replace("-", "_").upper(), option
 
 
-def give_variables(command: Any) -> None:
+def set_variables(command: Any) -> None:
     """Let each of these flags be set by its variable, without showing it in the help of each flag."""
-    for variable, option in flags_beside_settings(command):
+    for variable, option in list_flag_variables(command):
         option.envvar, option.show_envvar = variable, False

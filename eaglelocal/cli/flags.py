@@ -5,72 +5,168 @@ So a wrong value gives the same message, whether it came from a flag, the enviro
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-VARIABLES = "Nearly every option has a variable, most a line in the config file: --top-k is EAGLELOCAL_TOP_K and top_k."
+VARIABLES = (
+    "Nearly every option has an environment variable, and most have a line in the config file: "
+    "--top-k is EAGLELOCAL_TOP_K and top_k."
+)
 
 # what answers
 Target = Annotated[
-    str | None, typer.Option(metavar="REF", help="demo, demo@1b:bf16, qwen3-8b, user/repo:Q8_0, ./x.gguf.")
+    str | None, typer.Option(metavar="REF", help="The model: demo, demo@1b:bf16, qwen3-8b, user/repo:Q8_0, ./x.gguf.")
 ]
-Url = Annotated[str | None, typer.Option(metavar="URL|none", help="Ask this server (OpenAI); none: load a model.")]
+Url = Annotated[
+    str | None, typer.Option(metavar="URL|none", help="Ask this OpenAI-compatible server; none: load a model here.")
+]
 Draft = Annotated[
-    str | None, typer.Option(metavar="REF", help="auto, ngram, mtp, none, or a head or small model: user/repo, a GGUF.")
+    str | None,
+    typer.Option(
+        metavar="REF", help="What drafts: auto, ngram, mtp, none, or a head or small model (user/repo, GGUF)."
+    ),
 ]
 Mmproj = Annotated[
-    str | None, typer.Option(metavar="auto|none|FILE", help="What makes images readable; auto: found beside the model.")
+    str | None, typer.Option(metavar="auto|none|FILE", help="Projector for images; auto: the one beside the model.")
 ]
 Images = Annotated[
     list[str] | None, typer.Option("--image", metavar="FILE", help="A picture to ask about; can be repeated.")
 ]
 DraftType = Annotated[
-    str | None, typer.Option(metavar="TYPE", help="Weights of a head: auto (q4_0), q8_0, q4_0, file: as they are.")
+    str | None,
+    typer.Option(metavar="TYPE", help="Weight type of a draft head: auto (q4_0), q8_0, q4_0, file: as it is stored."),
 ]
-Spec = Annotated[str | None, typer.Option(metavar="auto|off|pid|N", help="Tokens to draft; auto: as many as pay.")]
+Spec = Annotated[
+    str | None, typer.Option(metavar="auto|off|pid|N", help="Draft length: auto and pid adapt it, N is fixed.")
+]
 
 # how it answers
 System = Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")]
-Temperature = Annotated[str | None, typer.Option(metavar="T", help="0: always the likeliest token.")]
-MaxTokens = Annotated[str | None, typer.Option(metavar="N", help="Unset: until the context is full.")]
+Temperature = Annotated[
+    str | None, typer.Option(metavar="T", help="Sampling temperature; 0 always takes the likeliest token.")
+]
+MaxTokens = Annotated[
+    str | None, typer.Option(metavar="N", help="Longest answer in tokens; unset: until the context is full.")
+]
 Seed = Annotated[str | None, typer.Option(metavar="N", help="The same seed gives the same answer.")]
-TopK = Annotated[str | None, typer.Option(metavar="N", help="Only the N likeliest tokens; 0: all.")]
-TopP = Annotated[str | None, typer.Option(metavar="P", help="Only the likeliest tokens that sum to P.")]
-MinP = Annotated[str | None, typer.Option(metavar="P", help="No token below P times the likeliest.")]
+TopK = Annotated[str | None, typer.Option(metavar="N", help="Sample from the N likeliest tokens; 0: from all.")]
+TopP = Annotated[
+    str | None, typer.Option(metavar="P", help="Sample from the likeliest tokens whose probabilities reach P.")
+]
+MinP = Annotated[str | None, typer.Option(metavar="P", help="Leave out tokens below P times the likeliest.")]
 
 # how it runs; unset: the planner decides
-Threads = Annotated[str | None, typer.Option(metavar="N", help="Unset: the cores this process may use.")]
-GpuLayers = Annotated[str | None, typer.Option(metavar="auto|N", help="Layers on the GPU.")]
-NCpuMoe = Annotated[str | None, typer.Option(metavar="auto|N", help="Experts of the first N layers stay in RAM.")]
-Device = Annotated[str | None, typer.Option(metavar="NAME", help="The GPU, as llama.cpp names it.")]
-Split = Annotated[str | None, typer.Option(metavar="HOW", help="Over several GPUs: layer, row, none; or shares: 3,1.")]
-KvType = Annotated[str | None, typer.Option(metavar="TYPE", help="Of the KV cache: f16, q8_0 or q4_0.")]
-CacheRam = Annotated[
-    str | None, typer.Option(metavar="MIB", help="Main memory for conversations whose slot others need; 0: none.")
+Threads = Annotated[
+    str | None, typer.Option(metavar="N", help="CPU threads; unset: the cores that this process may use.")
 ]
-FlashAttn = Annotated[str | None, typer.Option(metavar="auto|on|off", help="Flash attention.")]
-Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation.")]
+GpuLayers = Annotated[str | None, typer.Option(metavar="auto|N", help="Number of layers on the GPU.")]
+NCpuMoe = Annotated[str | None, typer.Option(metavar="auto|N", help="Keep the experts of the first N layers in RAM.")]
+Device = Annotated[str | None, typer.Option(metavar="NAME", help="The GPU, as llama.cpp names it.")]
+Split = Annotated[
+    str | None,
+    typer.Option(metavar="HOW", help="Split over several GPUs: layer, row, none, or shares such as 3,1."),
+]
+KvType = Annotated[str | None, typer.Option(metavar="TYPE", help="Type of the KV cache: f16, q8_0 or q4_0.")]
+CacheRam = Annotated[
+    str | None,
+    typer.Option(metavar="MIB", help="RAM for conversations that were evicted from their slot; 0: none."),
+]
+FlashAttn = Annotated[str | None, typer.Option(metavar="auto|on|off", help="Use flash attention.")]
+Ctx = Annotated[str | None, typer.Option(metavar="N", help="Context length of a conversation, in tokens.")]
+MACHINE = {
+    "threads": Threads,
+    "gpu_layers": GpuLayers,
+    "n_cpu_moe": NCpuMoe,
+    "device": Device,
+    "split": Split,
+    "kv_type": KvType,
+    "flash_attn": FlashAttn,
+    "ctx": Ctx,
+}
 
-Parallel = Annotated[str | None, typer.Option(metavar="N", help="Answers at once, 4 if unset; each has --ctx tokens.")]
-
-Slots = Annotated[str | None, typer.Option("--parallel", metavar="N", help="Slots, 1 if unset; an answer takes one.")]
+Parallel = Annotated[
+    str | None, typer.Option(metavar="N", help="Answers at the same time, 4 if unset; each has --ctx tokens.")
+]
+Slots = Annotated[
+    str | None, typer.Option("--parallel", metavar="N", help="Slots, 1 if unset; each running answer takes one.")
+]
 
 # how it serves
-Host = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Any but loopback needs a key.")]
-Port = Annotated[str | None, typer.Option(metavar="N", help="8421 if unset.")]
-Models = Annotated[str | None, typer.Option(metavar="REF,REF", help="More models, loaded when asked for.")]
-MaxLoaded = Annotated[str | None, typer.Option(metavar="N", help="Models loaded at once; 0: as many as fit.")]
-Alias = Annotated[str | None, typer.Option(metavar="NAME,NAME", help="More names of the first model; '*': any.")]
-ApiKeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="Lines `name: key`; a new file gets a key.")]
-AllowedHosts = Annotated[str | None, typer.Option(metavar="NAME,NAME", help="More names of this server.")]
-CorsOrigins = Annotated[str | None, typer.Option(metavar="URL,URL", help="Web pages that may ask.")]
-MaxWaiting = Annotated[str | None, typer.Option(metavar="N", help="Requests that may wait; then 429.")]
-RequestTimeout = Annotated[str | None, typer.Option(metavar="S", help="Seconds for an answer, waiting included.")]
-IdleUnload = Annotated[str | None, typer.Option(metavar="S", help="Unload after so long idle; 0: never.")]
-Drain = Annotated[str | None, typer.Option(metavar="S", help="Seconds for answers to end when stopped.")]
-Web = Annotated[bool, typer.Option("--web", help="The monitor in a browser, on --web-port.")]
-WebPort = Annotated[str | None, typer.Option(metavar="N", help="8422 if unset.")]
-Log = Annotated[str | None, typer.Option(metavar="text|json", help="How stderr is written.")]
+Host = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Address to listen on; any but loopback needs a key.")
+]
+Port = Annotated[str | None, typer.Option(metavar="N", help="Port to listen on; 8421 if unset.")]
+Models = Annotated[str | None, typer.Option(metavar="REF,REF", help="More models, loaded when a request names them.")]
+MaxLoaded = Annotated[str | None, typer.Option(metavar="N", help="Most models loaded at once; 0: as many as fit.")]
+Alias = Annotated[
+    str | None, typer.Option(metavar="NAME,NAME", help="More names for the first model; '*' accepts any name.")
+]
+ApiKeyFile = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Keys, in lines `name: key`; a missing file is written with a new key."),
+]
+AllowedHosts = Annotated[
+    str | None, typer.Option(metavar="NAME,NAME", help="More host names by which clients may call this server.")
+]
+CorsOrigins = Annotated[
+    str | None, typer.Option(metavar="URL,URL", help="Web pages that may call this server from a browser.")
+]
+MaxWaiting = Annotated[
+    str | None, typer.Option(metavar="N", help="Requests that may wait; the server refuses more with 429.")
+]
+RequestTimeout = Annotated[
+    str | None, typer.Option(metavar="S", help="Seconds that a request may take, including its wait.")
+]
+IdleUnload = Annotated[
+    str | None, typer.Option(metavar="S", help="Unload a model after S seconds without requests; 0: never.")
+]
+Drain = Annotated[
+    str | None, typer.Option(metavar="S", help="Seconds that running answers get to finish when the server stops.")
+]
+Web = Annotated[bool, typer.Option("--web", help="Show the monitor in a browser, on --web-port.")]
+WebPort = Annotated[str | None, typer.Option(metavar="N", help="Port of the monitor in a browser; 8422 if unset.")]
+Log = Annotated[str | None, typer.Option(metavar="text|json", help="Format of the log on stderr.")]
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+# a head that import and train write
+HEAD_TYPES = ("f16", "bf16", "q8_0", "f32")
+HeadOut = Annotated[
+    str | None, typer.Option(metavar="FILE", help="File to write; unset: where `--draft auto` finds it.")
+]
+HeadType = Annotated[str, typer.Option(metavar="|".join(HEAD_TYPES), help="Weight type of the written head.")]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+Command = Callable[..., None]
+
+
+def add_machine_flags(*, before: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds the flags of MACHINE to a command's signature, which typer reads.
+
+    Their values are in the `params` of the command's context. A flag that the command declares itself is not added.
+
+    before  name of the parameter before which --help lists them
+    """
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        own = list(signature.parameters.values())
+        place = list(signature.parameters).index(before)
+        added = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind)
+            for name, kind in MACHINE.items()
+            if name not in signature.parameters
+        ]
+
+        @functools.wraps(command)
+        def run(**values: object) -> None:
+            command(**{name: value for name, value in values.items() if name in signature.parameters})
+
+        run.__signature__ = signature.replace(parameters=[*own[:place], *added, *own[place:]])  # type: ignore[attr-defined]
+        return run
+
+    return decorate

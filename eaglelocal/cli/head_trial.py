@@ -32,8 +32,8 @@ from eaglelocal.hub.heads.trial_verdict import (
 DRAFT_LENGTH = 5
 NUM_TOKENS = 1000  # generated with each reading; at least two readings are tried
 ANSWER_TOKENS = 96
-PROMPTS_OF_A_KIND = 4
-OTHER_HEAD = "take the head that was trained for this very model; `--no-trial` imports it as it is"
+PROMPTS_PER_KIND = 4
+OTHER_HEAD = "use the head that was trained for this model; --no-trial imports this one unchecked"
 PATIENCE_S = 300.0  # for the first reading; the others get the same number of prompts
 
 OpenEngine = Callable[[Path], ChatClient]
@@ -60,7 +60,7 @@ class TrialOutcome:
         return self.best is self.tried[0]
 
     @property
-    def is_alike(self) -> bool:
+    def is_tie(self) -> bool:
         """True if the best reading and the one with the other `norm_output` are accepted equally well.
 
         Either will do then, as where the gains of the last norm are nearly equal.
@@ -85,7 +85,7 @@ class HeadTrial:
     ) -> None:
         self._path, self._head, self._n_layer = path, head, n_layer
         self._open_engine, self._on_progress = open_engine, on_progress
-        self._prompts, self._has_template = prompts(), has_template
+        self._prompts, self._has_template = choose_prompts(), has_template
         self._tried: list[TriedReading] = []
         self._num_readings = 2 + len(head.alternatives())
 
@@ -114,7 +114,7 @@ class HeadTrial:
         return self._tried[-1]
 
     def _requests(self) -> list[ChatRequest]:
-        return [request_of(prompt, i, has_template=self._has_template) for i, prompt in enumerate(self._prompts)]
+        return [make_request(prompt, i, has_template=self._has_template) for i, prompt in enumerate(self._prompts)]
 
     def _show(self, share: float) -> None:
         number = len(self._tried)
@@ -139,17 +139,17 @@ def check_knows_target(name: str, figures: TrialAcceptance, *, hint: str = OTHER
     if figures.knows_target:
         return
     raise IncompatibleError(
-        f"{name} does not know this target: of its first drafted tokens {figures.first:.1%} are accepted "
-        f"({figures.drafts} drafts), at least {figures.least:.1%} are wanted; the commonest token alone makes "
+        f"{name} does not fit this target: {figures.first:.1%} of its first drafted tokens are accepted "
+        f"({figures.drafts} drafts), and at least {figures.least:.1%} are needed; the most common token makes up "
         f"{figures.commonest_share:.1%} of the text",
         hint=hint,
     )
 
 
-def prompts() -> list[BenchPrompt]:
+def choose_prompts() -> list[BenchPrompt]:
     """Return prompts of all categories, alternating between them."""
     kinds: dict[str, list[BenchPrompt]] = {}
-    for prompt in builtin_prompts((), PROMPTS_OF_A_KIND):
+    for prompt in builtin_prompts((), PROMPTS_PER_KIND):
         kinds.setdefault(prompt.category, []).append(prompt)
     return [prompt for turn in zip(*kinds.values(), strict=True) for prompt in turn]
 
@@ -165,34 +165,34 @@ def ask_all(
 
     Returns the figures and the number of requests sent. `on_tokens` gets the share of the tokens so far.
     """
-    began_at, counts, said = time.monotonic(), [], list[int]()
+    began_at, counts, tokens = time.monotonic(), [], list[int]()
     for request in requests:
-        finished = _ask(client, request, said)
+        finished = _ask(client, request, tokens)
         counts.append((finished.speculation.drafts, finished.speculation.accepted_per_position))
-        on_tokens(min(len(said) / num_tokens, 1.0))
-        if len(said) >= num_tokens or time.monotonic() - began_at > PATIENCE_S:
+        on_tokens(min(len(tokens) / num_tokens, 1.0))
+        if len(tokens) >= num_tokens or time.monotonic() - began_at > PATIENCE_S:
             break
-    return sum_acceptance(counts, said), len(counts)
+    return sum_acceptance(counts, tokens), len(counts)
 
 
-def request_of(prompt: BenchPrompt, number: int, *, has_template: bool) -> ChatRequest:
+def make_request(prompt: BenchPrompt, number: int, *, has_template: bool) -> ChatRequest:
     """Return a trial's request: a conversation, or without a chat template the question as text to complete."""
     if has_template:
-        return as_trial(ChatRequest(id="", messages=prompt.messages), number)
-    return as_trial(ChatRequest(id="", text=prompt.messages[-1].content), number)
+        return make_trial_request(ChatRequest(id="", messages=prompt.messages), number)
+    return make_trial_request(ChatRequest(id="", text=prompt.messages[-1].content), number)
 
 
-def as_trial(request: ChatRequest, number: int) -> ChatRequest:
+def make_trial_request(request: ChatRequest, number: int) -> ChatRequest:
     """Return the request with greedy sampling and drafts of DRAFT_LENGTH."""
     params = SamplingParams(temperature=0.0, max_tokens=ANSWER_TOKENS)
     return replace(request, id=f"trial-{number}", params=params, spec=fixed_spec(DRAFT_LENGTH))
 
 
-def _ask(client: ChatClient, request: ChatRequest, said: list[int]) -> Finished:
+def _ask(client: ChatClient, request: ChatRequest, tokens: list[int]) -> Finished:
     events: Iterable[object] = client.stream(request)
     for event in events:
         if isinstance(event, Tokens):
-            said += [piece.token for piece in event.pieces]
+            tokens += [piece.token for piece in event.pieces]
         elif isinstance(event, Failed):
             raise event.error
         elif isinstance(event, Finished):

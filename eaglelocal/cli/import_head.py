@@ -27,37 +27,28 @@ if TYPE_CHECKING:
     from eaglelocal.hub.target_resolver import FoundTarget
     from eaglelocal.settings import Settings
 
-TYPES = ("f16", "bf16", "q8_0", "f32")
-
 Head = Annotated[
-    str, typer.Argument(metavar="HEAD", help="A folder with config.json and weights, or user/repo in the hub's cache.")
+    str, typer.Argument(metavar="HEAD", help="Folder with config.json and weights, or user/repo in the hub's cache.")
 ]
-Out = Annotated[str | None, typer.Option(metavar="FILE", help="Unset: where `--draft auto` finds it.")]
-Type = Annotated[str, typer.Option(metavar="|".join(TYPES), help="Of the weights.")]
-NoTrial = Annotated[bool, typer.Option("--no-trial", help="Believe its configuration; do not load the target.")]
+NoTrial = Annotated[
+    bool, typer.Option("--no-trial", help="Trust the head's configuration: do not try it on the target.")
+]
 
 
+@flags.add_machine_flags(before="as_json")
 def import_head(
     context: typer.Context,
     head: Head,
     target: flags.Target = None,
-    out: Out = None,
-    type: Type = "bf16",
+    out: flags.HeadOut = None,
+    type: flags.HeadType = "bf16",
     no_trial: NoTrial = False,
-    threads: flags.Threads = None,
-    gpu_layers: flags.GpuLayers = None,
-    n_cpu_moe: flags.NCpuMoe = None,
-    device: flags.Device = None,
-    split: flags.Split = None,
-    kv_type: flags.KvType = None,
-    flash_attn: flags.FlashAttn = None,
-    ctx: flags.Ctx = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Make a published EAGLE-3 or 3.1 head a draft for a target of yours.
+    """Convert a published EAGLE-3 or 3.1 head to a draft for your target.
 
-    The head is read in whatever dialect it was written (SafeAILab, SpecForge, speculators, AngelSlim, ModelOpt, NeMo),
-    checked against the target, written as GGUF and tried on about 2000 tokens.
+    Reads the heads of SafeAILab, SpecForge, speculators, AngelSlim, ModelOpt and NeMo, checks them against the target,
+    writes a GGUF file and tries it on about 2000 tokens.
 
     \b
     eaglelocal import ./EAGLE3-Qwen3-8B --target ./Qwen3-8B-Q4_K_M.gguf
@@ -67,14 +58,14 @@ def import_head(
 
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
-    check_asked(settings.target, type, hint="eaglelocal import HEAD --target FILE.gguf")
-    found = find(settings, output)
-    read = understand(head, found)
-    place = make_head_path(found.header, found.info, read.name, type)
-    path = asked_place(out, place.name) if out else place
+    check_head_flags(settings.target, type, hint="eaglelocal import HEAD --target FILE.gguf")
+    found = find_head_target(settings, output)
+    read = read_source_head(head, found)
+    default_path = make_head_path(found.header, found.info, read.name, type)
+    path = resolve_out(out, default_path.name) if out else default_path
     tell = output.message if as_json else output.data
     with write_head_file(
-        path, *parts_of(read, found, type), on_progress=progress_of(output, "writing the head")
+        path, *convert_head(read, found, type), on_progress=show_fraction(output, "writing the head")
     ) as partial:
         warnings = (*read.notes, *check_written(partial, read, found))
         for line in head_lines(read, found, warnings):
@@ -86,15 +77,15 @@ def import_head(
         output.object(report_object(read, found, outcome, warnings, path))
 
 
-def check_asked(target: str | None, kind: str, *, hint: str) -> None:
+def check_head_flags(target: str | None, kind: str, *, hint: str) -> None:
     """Raise UsageError if there is no target, or `kind` is no type of weights."""
     if target is None:
-        raise UsageError("no target: a head drafts for one model", hint=hint)
-    if kind not in TYPES:
-        raise UsageError(f"--type must be one of {', '.join(TYPES)}, not {kind!r}")
+        raise UsageError("--target is missing: a head drafts for one model", hint=hint)
+    if kind not in flags.HEAD_TYPES:
+        raise UsageError(f"--type must be one of {', '.join(flags.HEAD_TYPES)}, not {kind!r}")
 
 
-def asked_place(out: str, name: str) -> Path:
+def resolve_out(out: str, name: str) -> Path:
     """Return the file of --out; if that is a folder, the file `name` in it.
 
     Raises UsageError if it exists and is not a head.
@@ -102,7 +93,7 @@ def asked_place(out: str, name: str) -> Path:
     path = Path(os.path.expanduser(out))
     path = path / name if path.is_dir() else path
     if path.exists() and not is_head(path):
-        raise UsageError(f"{path} is there and is no head", hint="choose another name for --out")
+        raise UsageError(f"{path} exists and is not a head", hint="choose another name for --out")
     return path
 
 
@@ -116,7 +107,7 @@ def is_head(path: Path) -> bool:
         return False
 
 
-def find(settings: Settings, output: Output) -> FoundTarget:
+def find_head_target(settings: Settings, output: Output) -> FoundTarget:
     """Find the target and read its header. Raises IncompatibleError if no head can draft for it."""
     from eaglelocal.errors import IncompatibleError
     from eaglelocal.gguf.draft_pairing import head_problem
@@ -129,12 +120,12 @@ def find(settings: Settings, output: Output) -> FoundTarget:
         )
     finally:
         progress.finish()
-    if obstacle := head_problem(found.info):
-        raise IncompatibleError(f"no head can draft for {found.label}: {obstacle}", hint="`--draft ngram` needs none")
+    if problem := head_problem(found.info):
+        raise IncompatibleError(f"no head can draft for {found.label}: {problem}", hint="--draft ngram needs no head")
     return found
 
 
-def understand(reference: str, found: FoundTarget) -> ReadHead:
+def read_source_head(reference: str, found: FoundTarget) -> ReadHead:
     from eaglelocal.hub.heads.convert import read_head
     from eaglelocal.hub.heads.head_folder import find_published_folder, read_published
 
@@ -142,7 +133,7 @@ def understand(reference: str, found: FoundTarget) -> ReadHead:
     return read_head(read_published(folder), found.header, found.info, name=name)
 
 
-def parts_of(read: ReadHead, found: FoundTarget, kind: str) -> tuple[list[KeyValue], list[StreamedTensor]]:
+def convert_head(read: ReadHead, found: FoundTarget, kind: str) -> tuple[list[KeyValue], list[StreamedTensor]]:
     from eaglelocal.hub.heads.convert import make_entries, make_tensors
 
     return make_entries(read, read.stated, found.header, found.info, kind), make_tensors(read, found.info, kind)
@@ -161,7 +152,7 @@ def check_written(path: Path, read: ReadHead, found: FoundTarget) -> tuple[str, 
     warnings = draft_warnings(info, header, beside=found.header, target=found.info)
     verifier = read.config.verifier
     if verifier and not is_same_model(verifier, found.info.name):
-        return (*warnings, f"it was trained for {verifier}; the target calls itself {found.info.name}")
+        return (*warnings, f"it was trained for {verifier}, but the target is named {found.info.name}")
     return warnings
 
 
@@ -169,9 +160,14 @@ def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings,
     from eaglelocal.cli.head_trial import DRAFT_LENGTH, HeadTrial
     from eaglelocal.gguf.head_requantization import AS_IN_FILE
 
-    asked = options_of(settings, ModelChoice())
-    as_file = dataclasses.replace(asked, draft=str(path.resolve()), draft_type=AS_IN_FILE, spec=DRAFT_LENGTH)
-    options = dataclasses.replace(as_file, mmproj="none", parallel=1)
+    options = dataclasses.replace(
+        options_of(settings, ModelChoice()),
+        draft=str(path.resolve()),
+        draft_type=AS_IN_FILE,
+        spec=DRAFT_LENGTH,
+        mmproj="none",
+        parallel=1,
+    )
 
     def open_engine(_: Path) -> ChatClient:
         client, _info = start_engine(plan_run(options, output), output)
@@ -192,7 +188,7 @@ def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings,
         progress.finish()
 
 
-def progress_of(output: Output, what: str) -> Callable[[float], None]:
+def show_fraction(output: Output, what: str) -> Callable[[float], None]:
     """Return a callback that shows a progress bar for fractions from 0 to 1."""
     progress = output.progress()
 

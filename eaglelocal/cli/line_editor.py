@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from eaglelocal.cli.prompt_signals import delivered_signals
+from eaglelocal.cli.prompt_signals import deliver_signals
 from eaglelocal.conversation.pictures import complete_path
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.core.surrogates import join_surrogates
@@ -55,23 +55,23 @@ def read_question(read_line: ReadLine) -> str:
     """
     line = read_line(PROMPT)
     if line.lstrip().startswith(QUOTES):
-        return _block(line.lstrip().removeprefix(QUOTES), read_line)
+        return _read_block(line.lstrip().removeprefix(QUOTES), read_line)
     lines = [line]
     while lines[-1].endswith("\\"):
         lines[-1] = lines[-1][:-1]
-        lines.append(_more(read_line))
+        lines.append(_read_more(read_line))
     return "\n".join(lines)
 
 
-def _block(line: str, read_line: ReadLine) -> str:
+def _read_block(line: str, read_line: ReadLine) -> str:
     lines = [line]
     while not lines[-1].rstrip().endswith(QUOTES):
-        lines.append(_more(read_line))
+        lines.append(_read_more(read_line))
     lines[-1] = lines[-1].rstrip().removesuffix(QUOTES)
     return "\n".join(lines).strip("\n")
 
 
-def _more(read_line: ReadLine) -> str:
+def _read_more(read_line: ReadLine) -> str:
     try:
         return read_line(MORE)
     except KeyboardInterrupt:
@@ -102,15 +102,15 @@ class LineEditor:
 
         Some editing libraries report a closed terminal as the end of a file; then isatty() has become false.
         """
-        was_terminal = _types_on_terminal()
+        was_terminal = _is_on_terminal()
         previous = signal.signal(signal.SIGINT, _on_interrupt)
         try:
-            with delivered_signals():
+            with deliver_signals():
                 return join_surrogates(input(prompt if self._prompt_is_shown else ""))
         except (OSError, ValueError, RuntimeError) as problem:
             raise TerminalGone from problem
         except EOFError as end:
-            if was_terminal and not _types_on_terminal():
+            if was_terminal and not _is_on_terminal():
                 raise TerminalGone from end
             raise
         finally:
@@ -144,7 +144,7 @@ class LineEditor:
             return
 
 
-def _types_on_terminal() -> bool:
+def _is_on_terminal() -> bool:
     try:
         return sys.stdin.isatty()
     except (OSError, ValueError, AttributeError):  # stdin is closed or None
@@ -159,7 +159,7 @@ def _bindings() -> list[str]:
 
 
 @contextmanager
-def unseen_typing() -> Iterator[None]:
+def hide_typing() -> Iterator[None]:
     """Switch off the terminal's echo, so that text typed during an answer only appears at the next prompt."""
     if termios is None or not sys.stdin.isatty():
         yield

@@ -18,7 +18,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
 from eaglelocal.errors import UsageError
-from eaglelocal.settings import Settings
+from eaglelocal.settings import READERS, Settings
 
 if TYPE_CHECKING:
     from eaglelocal.client.engine_client import EngineClient
@@ -26,14 +26,12 @@ if TYPE_CHECKING:
     from eaglelocal.planning.decision import Decision
 
 ENGINE, EMBEDDER = "eaglelocal.loading.engine_builder:build", "eaglelocal.loading.embedding_builder:build"
-NOT_SETTINGS = frozenset(
-    {"prompt", "image", "plain", "as_json", "tint", "save", "no_tui", "web", "head", "out", "type", "no_trial"}
-)
 
 
 def settings_of(parameters: Mapping[str, object]) -> Settings:
-    given = {name: value for name, value in parameters.items() if name not in NOT_SETTINGS}
-    return Settings.load(given, os.environ, locations.config_file())
+    """Return the settings; those among a command's parameters override the environment and the config file."""
+    flags = {name: value for name, value in parameters.items() if name in READERS}
+    return Settings.load(flags, os.environ, locations.config_file())
 
 
 def sampling_of(settings: Settings) -> SamplingParams:

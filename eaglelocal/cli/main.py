@@ -36,7 +36,7 @@ from eaglelocal.cli import (
     train,
     tune,
 )
-from eaglelocal.cli.flag_variables import give_variables
+from eaglelocal.cli.flag_variables import set_variables
 from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
 from eaglelocal.conversation.spelling import closest_word
@@ -75,9 +75,9 @@ app.add_typer(config.app, name="config")
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and end.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
-    """Local models that draft ahead: speculative decoding at home, made dependable.
+    """Run local language models, faster with speculative decoding.
 
     \b
     eaglelocal chat
@@ -98,8 +98,8 @@ def commands() -> list[str]:
 
 def main() -> int:
     """Run the command line and return the exit code; errors are shown on stderr."""
-    end_in_order()
-    fill_streams()
+    handle_end_signals()
+    open_missing_streams()
     output = standard_output()
     try:
         return run(sys.argv[1:])
@@ -109,10 +109,10 @@ def main() -> int:
         output.message()
         return INTERRUPTED
     except Exception as problem:
-        return fail(problem, output)
+        return report_failure(problem, output)
 
 
-def fill_streams() -> None:
+def open_missing_streams() -> None:
     """Open /dev/null for standard streams that the caller closed, so that no other file gets their descriptors."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
@@ -120,7 +120,7 @@ def fill_streams() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 # open until the end
 
 
-def end_in_order() -> None:
+def handle_end_signals() -> None:
     """Let SIGTERM and SIGHUP raise SystemExit, so that files and the terminal are cleaned up as after Ctrl-C."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup sets SIG_IGN, which stays
@@ -134,14 +134,14 @@ def _end(number: int, frame: FrameType | None) -> None:
 def run(arguments: Sequence[str]) -> int:
     _check_command(arguments)
     command = typer.main.get_command(app)
-    give_variables(command)
+    set_variables(command)
     code = command(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
     return code if isinstance(code, int) else 0
 
 
-def fail(problem: Exception, output: Output) -> int:
+def report_failure(problem: Exception, output: Output) -> int:
     """Show an error and return its exit code; with the traceback if TRACEBACK_VARIABLE is 1."""
-    error = as_error(problem)
+    error = convert_error(problem)
     if os.environ.get(TRACEBACK_VARIABLE) == "1":
         output.message("".join(traceback.format_exception(problem)))
     if not isinstance(error, Cancelled):
@@ -149,7 +149,7 @@ def fail(problem: Exception, output: Output) -> int:
     return error.exit_code
 
 
-def as_error(problem: Exception) -> EagleLocalError:
+def convert_error(problem: Exception) -> EagleLocalError:
     """Convert an exception to an EagleLocalError; an unexpected one becomes a bug report."""
     if isinstance(problem, EagleLocalError):
         return problem

@@ -52,7 +52,7 @@ def takes_any_text(stream: TextIO) -> bool:
     return encoding is None or codecs.lookup(encoding).name == "utf-8"
 
 
-def columns_of(stream: TextIO) -> int:
+def count_columns(stream: TextIO) -> int:
     try:
         return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH
     except (OSError, ValueError):
@@ -74,7 +74,7 @@ class Output:
 
     def data(self, text: str, *, end: str = "\n") -> None:
         """Write a command's result to stdout. Raises OutputClosed, or ResourceError if it cannot be written."""
-        self._write(f"{_harmless(text) if self.is_terminal else text}{end}")
+        self._write(f"{_strip_controls(text) if self.is_terminal else text}{end}")
 
     def object(self, value: Mapping[str, object]) -> None:
         """Write a JSON object on one line to stdout."""
@@ -97,38 +97,40 @@ class Output:
     def width(self) -> int:
         """The width of stdout in columns; COLUMNS or 80 if it is no terminal."""
         return (
-            self._width if self.is_terminal else min(int_of(os.environ.get("COLUMNS", "")), MAX_WIDTH) or DEFAULT_WIDTH
+            self._width
+            if self.is_terminal
+            else min(parse_columns(os.environ.get("COLUMNS", "")), MAX_WIDTH) or DEFAULT_WIDTH
         )
 
     @property
     def _width(self) -> int:
-        return columns_of(self._stdout)
+        return count_columns(self._stdout)
 
     def message(self, text: str = "") -> None:
         """Write a line for the user to stderr. A closed stderr is ignored, because messages are not data."""
-        self._say(_harmless(text))
+        self._write_message(_strip_controls(text))
 
     def ask(self, question: str) -> None:
-        """Write a question to stderr; the cursor stays behind it."""
-        self._say(_harmless(question), end="")
+        """Write a question to stderr; the cursor stays after it."""
+        self._write_message(_strip_controls(question), end="")
 
     def aside(self, text: str) -> None:
         """Write a message of lesser importance in faint letters, such as the statistics after an answer."""
-        text = _harmless(text)
+        text = _strip_controls(text)
         if self._stderr.isatty():
             width = max(self._width - 1, 1)
             wrapped = (textwrap.fill(line, width, break_long_words=False) for line in text.split("\n"))
             text = "\n".join(wrapped)
-        self._say(_paint(text, QUIET) if self._colour_messages else text)
+        self._write_message(_paint(text, QUIET) if self._colour_messages else text)
 
     def error(self, error: EagleLocalError) -> None:
         """Write `error: ...`, a blank line and `hint: ...`, then the report if there is one."""
         word = _paint("error", BAD) if self._colour_messages else "error"
-        self._say(f"{word}: {_harmless(error.message)}")
+        self._write_message(f"{word}: {_strip_controls(error.message)}")
         if error.hint:
-            self._say(f"\nhint: {_harmless(error.hint)}")
+            self._write_message(f"\nhint: {_strip_controls(error.hint)}")
         if error.report:
-            self._say(f"report: {_harmless(error.report)}")
+            self._write_message(f"report: {_strip_controls(error.report)}")
 
     def progress(self) -> ProgressLine:
         return ProgressLine(self._stderr)
@@ -137,7 +139,7 @@ class Output:
         """Return the status line, the last line of stderr, redrawn in place; it shows nothing without a terminal."""
         return StatusLine(self._stderr)
 
-    def _say(self, text: str, *, end: str = "\n") -> None:
+    def _write_message(self, text: str, *, end: str = "\n") -> None:
         with suppress(OSError):
             self._stdout.flush()
         with suppress(OSError):
@@ -185,13 +187,13 @@ class AnswerStream:
     def _think(self, thought: str) -> None:
         if thought and self._thoughts is not None:
             self._is_thinking = True
-            shown = "".join(text for text, _ in self._thoughts.feed(_harmless(thought), False))
+            shown = "".join(text for text, _ in self._thoughts.feed(_strip_controls(thought), False))
             self._write(_paint(shown, QUIET) if self._faint else shown)
 
     def _runs(self, piece: TextPiece) -> list[Run]:
         if self._wrap is None:
             return [(piece.text, piece.drafted)]
-        return self._wrap.feed(_harmless(piece.text), piece.drafted)
+        return self._wrap.feed(_strip_controls(piece.text), piece.drafted)
 
 
 class ProgressLine:
@@ -212,26 +214,20 @@ class ProgressLine:
         if self._in_place:
             self._draw(progress, at_once=is_new or progress.fraction >= 1.0)
         elif is_new:
-            self._write(f"{_harmless(progress.what)}\n")
+            write_or_ignore(self._stream, f"{_strip_controls(progress.what)}\n")
 
     def finish(self) -> None:
         """Erase the bar and ignore later progress: an engine that restarts must not draw here."""
         self._finished = True
         if self._shown:
-            self._write("\r\x1b[K")
+            write_or_ignore(self._stream, "\r\x1b[K")
 
     def _draw(self, progress: LoadProgress, *, at_once: bool) -> None:
         now_s = time.monotonic()
         if not at_once and now_s - self._drawn_s < REDRAW_S:
             return
         self._drawn_s, self._shown = now_s, True
-        self._write(f"\r\x1b[K{bar_line(progress, columns_of(self._stream))}")
-
-    def _write(self, text: str) -> None:
-        try:
-            print(text, end="", file=self._stream, flush=True)
-        except OSError:
-            return
+        write_or_ignore(self._stream, f"\r\x1b[K{bar_line(progress, count_columns(self._stream))}")
 
 
 class StatusLine:
@@ -242,12 +238,12 @@ class StatusLine:
 
     def show(self, text: str) -> None:
         if self.is_shown and self._is_ours:
-            self._write(f"\r\x1b[K{_harmless(text)[: columns_of(self._stream) - 1]}")
+            write_or_ignore(self._stream, f"\r\x1b[K{_strip_controls(text)[: count_columns(self._stream) - 1]}")
 
     def clear(self) -> None:
         """Erase the line, to make room for a message."""
         if self.is_shown and self._is_ours:
-            self._write("\r\x1b[K")
+            write_or_ignore(self._stream, "\r\x1b[K")
 
     @property
     def _is_ours(self) -> bool:
@@ -257,26 +253,28 @@ class StatusLine:
         except (OSError, ValueError):
             return True
 
-    def _write(self, text: str) -> None:
-        try:
-            print(text, end="", file=self._stream, flush=True)
-        except OSError:
-            return
+
+def write_or_ignore(stream: TextIO, text: str) -> None:
+    """Write a text that is no data; a closed stream is ignored."""
+    try:
+        print(text, end="", file=stream, flush=True)
+    except OSError:
+        return
 
 
 def bar_line(progress: LoadProgress, width: int) -> str:
     """Return `━━━━━━━━────  62 %  loading the target`, then the detail, in at most `width` - 1 columns."""
     fraction = min(1.0, max(0.0, progress.fraction))
     full = int(fraction * BAR_CELLS)
-    told = ", ".join(part for part in (progress.what, progress.detail) if part)
-    return f"{'━' * full}{'─' * (BAR_CELLS - full)} {fraction:4.0%}  {_harmless(told)}"[: width - 1]
+    label = ", ".join(part for part in (progress.what, progress.detail) if part)
+    return f"{'━' * full}{'─' * (BAR_CELLS - full)} {fraction:4.0%}  {_strip_controls(label)}"[: width - 1]
 
 
-def int_of(text: str) -> int:
+def parse_columns(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else 0
 
 
-def _harmless(text: str) -> str:
+def _strip_controls(text: str) -> str:
     return text.translate(_HARMLESS)
 
 
@@ -292,5 +290,10 @@ def standard_output(*, colour: str = "auto") -> Output:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    wanted = {"auto": {}, "always": {"NO_COLOR": "", "FORCE_COLOR": "1"}, "never": {"NO_COLOR": "1"}}[colour]
-    return Output(stdout=sys.stdout, stderr=sys.stderr, environ={**os.environ, **wanted})
+    return Output(stdout=sys.stdout, stderr=sys.stderr, environ=colour_environ(colour))
+
+
+def colour_environ(colour: str) -> Mapping[str, str]:
+    """Return this process's environment with the variables that enforce the setting `colour`."""
+    variables = {"auto": {}, "always": {"NO_COLOR": "", "FORCE_COLOR": "1"}, "never": {"NO_COLOR": "1"}}[colour]
+    return {**os.environ, **variables}

@@ -18,7 +18,7 @@ REPEAT_S = 0.1
 
 
 @contextmanager
-def delivered_signals() -> Iterator[None]:
+def deliver_signals() -> Iterator[None]:
     """Send each signal of ENDING again until its handler runs. For the main thread, around a wait for one line.
 
     The handlers must raise: after the first has run, no signal is sent again.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def ps(as_json: flags.AsJson = False) -> None:
-    """Show the running servers.
+    """List the running servers.
 
     \b
     eaglelocal ps

@@ -26,13 +26,13 @@ def discard_damaged(orders: Sequence[DownloadOrder], output: Output, *, yes: boo
     from eaglelocal.hub.download import discard_file, find_complete_files
 
     cache = locations.hub_cache_dir()
-    there = [(order, file, promised) for order in orders for file, promised in find_complete_files(order, cache)]
-    wrong = hashed([promised for _, _, promised in there], output)
+    complete = [(order, file, promised) for order in orders for file, promised in find_complete_files(order, cache)]
+    wrong = find_damaged_files([promised for _, _, promised in complete], output)
     if not wrong:
         return False
     num_bytes = sum(file.size_bytes for file in wrong)
-    confirm(f"remove and fetch {size_text(num_bytes)} again?", output, yes=yes, default=True)
-    for order, file, promised in there:
+    confirm(f"remove {size_text(num_bytes)} and download it again?", output, yes=yes, default=True)
+    for order, file, promised in complete:
         if promised in wrong:
             discard_file(order, file, cache)
     return True
@@ -52,14 +52,14 @@ def verify_on_disk(want: PullPlan, output: Output) -> None:
         return None  # already reported
     files = list_promised_files(model)
     if len(files) < len(model.paths):
-        return output.message("its hashes are not known: only a hub that answers can tell them")
-    if wrong := hashed(files, output):
-        hint = f"eaglelocal pull {model.reference} --verify, where the hub can be reached, fetches it anew"
+        return output.message("its hashes are unknown: the hub does not answer")
+    if wrong := find_damaged_files(files, output):
+        hint = f"eaglelocal pull {model.reference} --verify, once the hub can be reached"
         raise ModelFileError(f"{wrong[0].path} is damaged", hint=hint)
     return None
 
 
-def hashed(files: Sequence[PromisedFile], output: Output) -> list[PromisedFile]:
+def find_damaged_files(files: Sequence[PromisedFile], output: Output) -> list[PromisedFile]:
     """Hash the files, report the result and return the damaged ones."""
     from eaglelocal.hub.verification import find_damaged
 
@@ -77,8 +77,8 @@ def hashed(files: Sequence[PromisedFile], output: Output) -> list[PromisedFile]:
         progress.finish()
     for file in wrong:
         kind = "SHA-256" if len(file.hash) > 40 else "SHA-1"
-        output.message(f"damaged: {file.name}: its {kind} is not {file.hash[:12]}..., which the hub promised")
+        output.message(f"damaged: {file.name}: its {kind} is not {file.hash[:12]}..., the one that the hub lists")
     if files and not wrong:
-        many = "its hash is" if len(files) == 1 else f"the hashes of {len(files)} files are"
-        output.message(f"verified {size_text(total)}: {many} what the hub promised")
+        match = "its hash matches" if len(files) == 1 else f"the hashes of {len(files)} files match"
+        output.message(f"verified {size_text(total)}: {match} the hub's")
     return wrong

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal import locations
+from eaglelocal.cli import flags
 from eaglelocal.cli.amounts import path_text, size_text
 from eaglelocal.cli.confirm import confirm
 from eaglelocal.cli.output import standard_output
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
 
 MAX_KEPT_SHOWN = 5
 
-Which = Annotated[str, typer.Argument(metavar="REF", help="As `eaglelocal ls` shows it.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Which = Annotated[str, typer.Argument(metavar="REF", help="Model as `eaglelocal ls` shows it.")]
 
 
-def rm(ref: Which, yes: Yes = False) -> None:
+def rm(ref: Which, yes: flags.Yes = False) -> None:
     """Remove a model from this disk.
 
     \b
@@ -36,17 +36,17 @@ def rm(ref: Which, yes: Yes = False) -> None:
     from eaglelocal.hub.removal import remove
 
     output = standard_output()
-    removal = removal_of(ref)
+    removal = find_removal(ref)
     for line in removal_lines(removal):
         output.message(line)
     confirm(f"free {size_text(removal.freed_bytes)}?", output, yes=yes, default=False)
-    removal = removal_of(ref)  # a download may have started before the answer
+    removal = find_removal(ref)  # a download may have started before the answer
     remove(removal)
     freed_bytes = removal.freed_bytes + delete_stale_copies(locations.light_heads_dir())
     output.message(f"freed {size_text(freed_bytes)}")
 
 
-def removal_of(reference: str) -> Removal:
+def find_removal(reference: str) -> Removal:
     """Return what to remove for a reference. Raises UsageError, or ModelFileError if it is not on disk.
 
     Raises ResourceError if another process is writing it.
@@ -56,14 +56,14 @@ def removal_of(reference: str) -> Removal:
     parsed = parse_reference(reference)
     match parsed:
         case EmbeddedModel():
-            return _generated(reference)
+            return _find_generated(reference)
         case File(path):
-            return _imported(path)
+            return _find_imported(path)
         case _:
-            return _of_hub(reference)
+            return _find_in_hub_cache(reference)
 
 
-def _generated(reference: str) -> Removal:
+def _find_generated(reference: str) -> Removal:
     """Return the generated files of an embedded model, including those of older versions."""
     from eaglelocal.hub.inflation.inflate import parse_demo_reference
     from eaglelocal.hub.inventory import list_inflated, make_demo_reference
@@ -71,56 +71,56 @@ def _generated(reference: str) -> Removal:
     from eaglelocal.hub.target_resolver import NATIVE
 
     if reference == NATIVE:
-        raise UsageError("the embedded model belongs to eaglelocal", hint="pip uninstall eaglelocal removes both")
-    wanted = make_demo_reference(parse_demo_reference(reference))
-    paths = [path for entry in list_inflated() if entry.reference == wanted for path in entry.paths]
+        raise UsageError("the embedded model is part of eaglelocal", hint="pip uninstall eaglelocal removes both")
+    label = make_demo_reference(parse_demo_reference(reference))
+    paths = [path for entry in list_inflated() if entry.reference == label for path in entry.paths]
     if not paths:
-        raise ModelFileError(f"{wanted} is not on disk", hint="eaglelocal ls shows what is")
-    return plan_file_removal(f"{wanted}, which is written again when it is used", paths)
+        raise ModelFileError(f"{label} is not on disk", hint="eaglelocal ls lists what is")
+    return plan_file_removal(f"{label}, which is written again when it is used", paths)
 
 
-def _imported(path: Path) -> Removal:
+def _find_imported(path: Path) -> Removal:
     from eaglelocal.hub.inventory import TRAINED, list_imported
     from eaglelocal.hub.removal import plan_file_removal
 
     if not path.exists():
-        raise ModelFileError(f"{path} does not exist", hint="eaglelocal ls shows what is on disk")
+        raise ModelFileError(f"{path} does not exist", hint="eaglelocal ls lists what is on disk")
     if _is_unfinished(path):
-        return plan_file_removal(f"{path_text(path)}, what an import left behind", [path])
-    if place := _workplace(path):
-        return plan_file_removal(f"{path_text(path)}, what {place.target or 'a target'} answered", place.paths)
-    head = next((entry for entry in list_imported() if _place(entry.path) == _place(path)), None)
+        return plan_file_removal(f"{path_text(path)}, the rest of an unfinished import", [path])
+    if folder := _find_training_folder(path):
+        return plan_file_removal(f"{path_text(path)}, answers of {folder.target or 'a target'}", folder.paths)
+    head = next((entry for entry in list_imported() if _link_path(entry.path) == _link_path(path)), None)
     if head is None:
-        raise UsageError(f"{path} is a file of yours", hint=f"rm {path}")
+        raise UsageError(f"{path} was not written by eaglelocal", hint=f"rm {path}")
     return plan_file_removal(f"{path_text(path)}, {'a' if head.origin == TRAINED else 'an'} {head.origin}", [path])
 
 
-def _workplace(path: Path) -> TrainingFolder | None:
+def _find_training_folder(path: Path) -> TrainingFolder | None:
     """Return the working folder of `train` at this path, or None. Raises ResourceError if it is in use."""
     from eaglelocal.training.training_folder import list_folders
 
-    place = next((place for place in list_folders() if _place(place.folder) == _place(path)), None)
-    if place is not None and place.is_in_use:
-        raise ResourceError(f"another process learns in {path_text(path)}", hint="stop it first, or wait for it")
-    return place
+    folder = next((one for one in list_folders() if _link_path(one.folder) == _link_path(path)), None)
+    if folder is not None and folder.is_in_use:
+        raise ResourceError(f"another process trains in {path_text(path)}", hint="stop it first, or wait for it")
+    return folder
 
 
 def _is_unfinished(path: Path) -> bool:
     """Return whether the file is left from an import that was stopped. Raises ResourceError if it is in use."""
     from eaglelocal.hub.heads.head_store import find_unfinished_heads
 
-    head = next((head for head in find_unfinished_heads() if _place(head.path) == _place(path)), None)
+    head = next((head for head in find_unfinished_heads() if _link_path(head.path) == _link_path(path)), None)
     if head is not None and head.is_being_written:
         raise ResourceError(f"another process is writing {path_text(path)}", hint="stop it first, or wait for it")
     return head is not None
 
 
-def _place(path: Path) -> Path:
+def _link_path(path: Path) -> Path:
     """Return the absolute path of the file, or of the link itself if it is one."""
     return path.parent.resolve() / path.name
 
 
-def _of_hub(reference: str) -> Removal:
+def _find_in_hub_cache(reference: str) -> Removal:
     """Return a model of the hub's cache, and its repository's unfinished downloads; these alone if it has no model."""
     from eaglelocal.hub.cached_files import find_cached
     from eaglelocal.hub.hub_cache import find_repo_partials
@@ -134,12 +134,12 @@ def _of_hub(reference: str) -> Removal:
         model = find_cached(cache, wanted)
     except ModelFileError as problem:
         if not partials:
-            raise ModelFileError(problem.message, hint="eaglelocal ls shows what is") from None
+            raise ModelFileError(problem.message, hint="eaglelocal ls lists what is on disk") from None
         check_unused(partials, cache)
         return plan_removal(cache, [], [partial for partial in partials if partial.repo == partials[0].repo])
-    beside = [partial for partial in partials if partial.repo == model.repo]
-    check_unused(beside, cache)
-    return plan_removal(cache, [model], beside)
+    unfinished = [partial for partial in partials if partial.repo == model.repo]
+    check_unused(unfinished, cache)
+    return plan_removal(cache, [model], unfinished)
 
 
 def check_unused(partials: Sequence[Partial], cache: Path) -> None:
@@ -162,6 +162,6 @@ def removal_lines(removal: Removal) -> list[str]:
     if removal.repo_folder is not None:
         revisions = f", in {', '.join(removal.revisions)}" if removal.revisions else ""
         lines.append(f"  {path_text(Path(removal.repo_folder))}{revisions}")
-        lines.append("  in the hub's cache: other programs that use it lose it too")
-    kept = [f"  kept: the same bytes are {name}" for names in removal.kept.values() for name in names]
+        lines.append("  from the hub's cache: other programs can no longer use it")
+    kept = [f"  kept: {name} has the same bytes" for names in removal.kept.values() for name in names]
     return [*lines, *kept[:MAX_KEPT_SHOWN]]

@@ -35,6 +35,7 @@ DEFAULT_PARALLEL = 4
 ENGINE_RETRIES = 12  # of an engine that keeps failing: about eleven minutes
 
 
+@flags.add_machine_flags(before="cache_ram")
 def serve(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
     target: flags.Target = None,
@@ -61,20 +62,13 @@ def serve(  # many parameters: typer reads the flags from the signature
     top_p: flags.TopP = None,
     min_p: flags.MinP = None,
     max_tokens: flags.MaxTokens = None,
-    threads: flags.Threads = None,
-    gpu_layers: flags.GpuLayers = None,
-    n_cpu_moe: flags.NCpuMoe = None,
-    device: flags.Device = None,
-    split: flags.Split = None,
-    kv_type: flags.KvType = None,
     cache_ram: flags.CacheRam = None,
-    flash_attn: flags.FlashAttn = None,
     log: flags.Log = None,
     web: flags.Web = False,
     web_port: flags.WebPort = None,
-    no_tui: Annotated[bool, typer.Option("--no-tui", help="No screen: lines, as when piped.")] = False,
+    no_tui: Annotated[bool, typer.Option("--no-tui", help="Log to stderr instead of showing the monitor.")] = False,
 ) -> None:
-    """Serve OpenAI's, Anthropic's and Ollama's APIs to other programs.
+    """Serve models over the APIs of OpenAI, Anthropic and Ollama.
 
     \b
     eaglelocal serve
@@ -83,11 +77,11 @@ def serve(  # many parameters: typer reads the flags from the signature
     """
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)  # also sets how streams encode what they cannot carry
-    screen = None if no_tui else screen_for(settings)
+    screen = None if no_tui else make_screen(settings)
     run_server(settings, output if screen is None else screen.output(settings.colour), screen, web=web)
 
 
-def screen_for(settings: Settings) -> ServeScreen | None:
+def make_screen(settings: Settings) -> ServeScreen | None:
     """Return the monitor screen; None if the log is JSON or there is no terminal that can show it."""
     from eaglelocal.cli.serve_screen import ServeScreen, can_show
 
@@ -96,7 +90,7 @@ def screen_for(settings: Settings) -> ServeScreen | None:
 
 def run_server(settings: Settings, output: Output, screen: ServeScreen | None = None, *, web: bool = False) -> None:
     """Serve until stopped. web: serve the monitor for browsers too."""
-    from eaglelocal.cli.browser import bound_page
+    from eaglelocal.cli.browser import bind_page
     from eaglelocal.cli.serve_log import ServerLog, log_to
     from eaglelocal.client.running_servers import announce, describe_this_server, keep_announced
     from eaglelocal.server.access import (
@@ -113,10 +107,10 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
 
     key_file = Path(settings.api_key_file).expanduser() if settings.api_key_file else None
     is_new = key_file is not None and not key_file.exists()
-    named = read_keys(key_file, os.environ)
-    keys, own_key = add_chat_key(named)
+    listed_keys = read_keys(key_file, os.environ)
+    keys, own_key = add_chat_key(listed_keys)
     check_bind(settings.host, keys)
-    for warning in key_warnings(key_file, named):
+    for warning in key_warnings(key_file, listed_keys):
         output.message(f"warning: {warning}")
     if is_new:
         output.message(f"a new key was written to {key_file}")
@@ -126,45 +120,45 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
         names=parse_host_names((*settings.allowed_hosts, settings.host)),
         origins=parse_origins(settings.cors_origins),
     )
-    decisions = decide_all(settings, output)
+    decisions = plan_all(settings, output)
     listening = bind_socket(settings.host, settings.port)
-    page = bound_page(settings, access, output) if web else None
+    page = bind_page(settings, access, output) if web else None
     status = output.status() if settings.log == "text" else None
     log_to(output, status, as_json=settings.log == "json")
-    serving = serving_of(settings, decisions, access, output)
-    said = ServerLog(output, serving, status, address=listening.getsockname()[:2])
-    said.starting(keys=[name for name, _ in named.by_name])
+    serving = make_server_state(settings, decisions, access, output)
+    log = ServerLog(output, serving, status, address=listening.getsockname()[:2])
+    log.show_listening(keys=[name for name, _ in listed_keys.by_name])
     host, port = listening.getsockname()[:2]
     server = describe_this_server(host, port, target=next(iter(decisions)), api_key=own_key)
 
     def on_ready(loaded: Loaded) -> None:
         announce(dataclasses.replace(server, target=loaded.info.target))
-        said.ready(loaded)
+        log.show_ready(loaded)
 
-    beside = said.watch if screen is None else partial(screen.show, server, said.watch)
+    task = log.watch if screen is None else partial(screen.show, server, log.watch)
     if page is not None:
-        beside = page.beside(server.url, beside)
-    runtime = Runtime(on_ready=on_ready, beside=beside, drain_s=settings.drain)
+        task = page.run_with(server.url, task)
+    runtime = Runtime(on_ready=on_ready, beside=task, drain_s=settings.drain)
     try:
         with keep_announced(server):
             run_until_stopped(create_app(serving, access), serving, listening, runtime)
     finally:
-        said.ended()
+        log.close()
 
 
-def decide_all(settings: Settings, output: Output) -> dict[str, Decision]:
+def plan_all(settings: Settings, output: Output) -> dict[str, Decision]:
     """Return the decision for each model by its name in requests, and show it; the first is loaded first."""
     from eaglelocal.planning.autoplan import autoplan
     from eaglelocal.planning.coresidency import plan_together
 
-    first = decide_first(settings)
+    first = plan_first(settings)
     parallel = first.options.parallel
     names = [name for name in settings.models if name != first.target]
     others = {name: autoplan(server_options(settings, ModelChoice(target=name), parallel)) for name in names}
-    first, beside = plan_together(first, others, most=settings.max_loaded or None)
-    decisions = {first.target: first} | beside
+    first, planned_others = plan_together(first, others, most=settings.max_loaded or None)
+    decisions = {first.target: first} | planned_others
     for name, one in decisions.items():
-        if note := note_of_first(one, settings) if one is first else one.note:
+        if note := describe_first(one, settings) if one is first else one.note:
             output.aside(f"as planned: {f'{name}: ' * (one is not first)}{note}")
     return decisions
 
@@ -174,7 +168,7 @@ def server_options(settings: Settings, choice: ModelChoice, parallel: int) -> Ru
     return dataclasses.replace(options, binds_answers=True, cache_ram=settings.cache_ram)
 
 
-def decide_first(settings: Settings) -> Decision:
+def plan_first(settings: Settings) -> Decision:
     """Plan the first model. Without --parallel, use fewer slots if it does not fit with DEFAULT_PARALLEL."""
     from eaglelocal.planning.autoplan import autoplan, replan
 
@@ -189,25 +183,27 @@ def decide_first(settings: Settings) -> Decision:
     return decision
 
 
-def note_of_first(decision: Decision, settings: Settings) -> str:
+def describe_first(decision: Decision, settings: Settings) -> str:
     num_slots = decision.options.parallel
-    fewer = f"{num_slots} at once, for want of memory" * (num_slots < (settings.parallel or DEFAULT_PARALLEL))
+    fewer = f"{num_slots} at once, because memory is short" * (num_slots < (settings.parallel or DEFAULT_PARALLEL))
     return "; ".join(filter(None, [decision.note, fewer]))
 
 
-def plans_of(decisions: dict[str, Decision], output: Output) -> dict[str, Plan]:
+def write_plans(decisions: dict[str, Decision], output: Output) -> dict[str, Plan]:
     """Return the plans of all models, with all their files on disk before the first request."""
     return {name: write_plan(decision, output) for name, decision in decisions.items()}
 
 
-def serving_of(settings: Settings, decisions: dict[str, Decision], access: Access, output: Output) -> ServerState:
+def make_server_state(
+    settings: Settings, decisions: dict[str, Decision], access: Access, output: Output
+) -> ServerState:
     from eaglelocal.server.admission import AdmissionQueue
     from eaglelocal.server.dependencies import ServerLimits, ServerState
     from eaglelocal.server.metrics import Metrics
 
     limits = ServerLimits(max_waiting=settings.max_waiting, request_s=settings.request_timeout)
     return ServerState(
-        models=models_of(decisions, settings, output),
+        models=make_model_manager(decisions, settings, output),
         admission=AdmissionQueue(
             num_slots=next(iter(decisions.values())).options.parallel,
             max_waiting=limits.max_waiting,
@@ -220,7 +216,7 @@ def serving_of(settings: Settings, decisions: dict[str, Decision], access: Acces
     )
 
 
-def models_of(decisions: dict[str, Decision], settings: Settings, output: Output) -> ModelManager:
+def make_model_manager(decisions: dict[str, Decision], settings: Settings, output: Output) -> ModelManager:
     from eaglelocal.planning.coresidency import EvictionPolicy
     from eaglelocal.server.loaded_models import Opened
     from eaglelocal.server.model_manager import ModelManager
@@ -230,7 +226,7 @@ def models_of(decisions: dict[str, Decision], settings: Settings, output: Output
 
     def load(name: str) -> Opened:
         if not plans:
-            plans.update(plans_of(decisions, output))
+            plans.update(write_plans(decisions, output))
             eviction.reckon(plans)
         client, info = start_engine(plans[name], output, num_retries=ENGINE_RETRIES)
         output.message(model_line(info, plans[name]))

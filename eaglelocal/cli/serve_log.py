@@ -42,7 +42,7 @@ class LineHandler(logging.Handler):
             return
         if self._status is not None:
             self._status.clear()
-        self._output.message(as_object(record) if self._as_json else as_line(record))
+        self._output.message(format_json(record) if self._as_json else format_line(record))
 
 
 class RepeatFilter:
@@ -65,10 +65,10 @@ class RepeatFilter:
             if repeats.num_left_out:
                 record.msg = f"{record.getMessage()} ({repeats.num_left_out} more like this in {REPEAT_S:g} s)"
                 record.args = None
-            self._seen[record.pathname, record.lineno] = Repeats(now, num_told=1)
+            self._seen[record.pathname, record.lineno] = Repeats(now, num_shown=1)
             return True
-        repeats.num_told += 1
-        if repeats.num_told <= MAX_REPEATS:
+        repeats.num_shown += 1
+        if repeats.num_shown <= MAX_REPEATS:
             return True
         repeats.num_left_out += 1
         return False
@@ -79,11 +79,11 @@ class Repeats:
     """The counts of warnings of one place in the code since `since_s`."""
 
     since_s: float
-    num_told: int = 0
+    num_shown: int = 0
     num_left_out: int = 0
 
 
-def as_line(record: logging.LogRecord) -> str:
+def format_line(record: logging.LogRecord) -> str:
     at, message = time.strftime("%H:%M:%S", time.localtime(record.created)), record.getMessage()
     if hasattr(record, "seconds"):
         message += f"  {record.__dict__['owner']}  {record.__dict__['seconds']:.2f} s"
@@ -92,12 +92,12 @@ def as_line(record: logging.LogRecord) -> str:
     return f"{at}  {message}"
 
 
-def as_object(record: logging.LogRecord) -> str:
-    told = {"time": round(record.created, 3), "level": record.levelname.lower(), "message": record.getMessage()}
-    told |= {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
+def format_json(record: logging.LogRecord) -> str:
+    entry = {"time": round(record.created, 3), "level": record.levelname.lower(), "message": record.getMessage()}
+    entry |= {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
     if record.exc_info:
-        told["traceback"] = logging.Formatter().formatException(record.exc_info)
-    return json.dumps(told, ensure_ascii=False)
+        entry["traceback"] = logging.Formatter().formatException(record.exc_info)
+    return json.dumps(entry, ensure_ascii=False)
 
 
 def log_to(output: Output, status: StatusLine | None, *, as_json: bool) -> None:
@@ -115,13 +115,13 @@ class ServerLog:
         self, output: Output, serving: ServerState, status: StatusLine | None, *, address: tuple[str, int]
     ) -> None:
         self._output, self._serving, self._status = output, serving, status
-        self.url = url_of(*address)
+        self.url = make_url(*address)
 
-    def starting(self, *, keys: Sequence[str]) -> None:
-        guarded = f", keys: {', '.join(keys)}" if keys else ""
-        self._output.message(f"listening on {self.url}{guarded}")
+    def show_listening(self, *, keys: Sequence[str]) -> None:
+        key_names = f", keys: {', '.join(keys)}" if keys else ""
+        self._output.message(f"listening on {self.url}{key_names}")
 
-    def ready(self, loaded: Loaded) -> None:
+    def show_ready(self, loaded: Loaded) -> None:
         num_slots = loaded.info.num_slots
         self._output.message(f"ready: {self.url}/v1, {num_slots} {'answer' if num_slots == 1 else 'answers'} at once")
         notify_service_manager(f"READY=1\nSTATUS=serving {loaded.name}")
@@ -136,7 +136,7 @@ class ServerLog:
             self._status.show(status_text(self._serving, snapshots, last) if snapshots else self._serving.state)
             last = snapshots
 
-    def ended(self) -> None:
+    def close(self) -> None:
         if self._status is not None:
             self._status.clear()
 
@@ -147,9 +147,9 @@ def status_text(serving: ServerState, snapshots: Sequence[EngineSnapshot], last:
     running = sum(choice.started is not None for choice in choices)
     parts = [serving.state, f"{running} running, {len(choices) - running} waiting"]
     before = {snapshot.engine_pid: snapshot.generated_tokens for snapshot in last}
-    news = [one.generated_tokens - before[one.engine_pid] for one in snapshots if one.engine_pid in before]
-    if news:
-        parts.append(f"{sum(news) / STATUS_GAP_S:.1f} tok/s")
+    new_tokens = [one.generated_tokens - before[one.engine_pid] for one in snapshots if one.engine_pid in before]
+    if new_tokens:
+        parts.append(f"{sum(new_tokens) / STATUS_GAP_S:.1f} tok/s")
     stats = [snapshot.speculation for snapshot in snapshots]
     if num_drafts := sum(one.drafts for one in stats):
         parts.append(f"acceptance length {sum(one.emitted_tokens for one in stats) / num_drafts:.2f}")
@@ -158,7 +158,7 @@ def status_text(serving: ServerState, snapshots: Sequence[EngineSnapshot], last:
     return " · ".join([*parts, f"{serving.num_answered} answered"])
 
 
-def url_of(host: str, port: int) -> str:
+def make_url(host: str, port: int) -> str:
     """Return a URL of the address that can be opened from this machine."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{shown}:{port}"

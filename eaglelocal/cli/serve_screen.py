@@ -13,7 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TextIO, cast
 
-from eaglelocal.cli.output import Output
+from eaglelocal.cli.output import Output, colour_environ
 from eaglelocal.cli.tail_stream import TailStream
 from eaglelocal.errors import TRACEBACK_VARIABLE
 from eaglelocal.settings import Settings
@@ -40,17 +40,16 @@ class ServeScreen:
     """The monitor screen of `serve`, with the log that it shows; without the screen the log goes to stderr."""
 
     def __init__(self, settings: Settings) -> None:
-        """Read the look and the key bindings. Raises UsageError if a key is bound to an unknown action."""
+        """Read the display options and the key bindings. Raises UsageError if a key is bound to an unknown action."""
         from eaglelocal.tui.display_options import make_display_options
         from eaglelocal.tui.key_bindings import check_display_options
 
-        self._look = make_display_options(settings)
-        check_display_options(self._look)
+        self._options = make_display_options(settings)
+        check_display_options(self._options)
         self._stream = TailStream(sys.stderr, LogTail())
 
     def output(self, colour: str) -> Output:
-        wanted = {"auto": {}, "always": {"NO_COLOR": "", "FORCE_COLOR": "1"}, "never": {"NO_COLOR": "1"}}[colour]
-        return Output(stdout=sys.stdout, stderr=cast(TextIO, self._stream), environ={**os.environ, **wanted})
+        return Output(stdout=sys.stdout, stderr=cast(TextIO, self._stream), environ=colour_environ(colour))
 
     async def show(self, server: RunningServer, afterwards: Callable[[], Awaitable[None]]) -> None:
         """Show the screen until the user leaves it.
@@ -62,11 +61,11 @@ class ServeScreen:
 
         gauges = GaugeWatch()
         monitor = Monitor(
-            self._look, self._watcher(server), read_machine=gauges.latest, log=self._stream.tail, owns_server=True
+            self._options, self._watcher(server), read_machine=gauges.latest, log=self._stream.tail, owns_server=True
         )
         self._stream.hold()
         try:
-            outcome = await until_left(monitor)
+            outcome = await run_monitor(monitor)
         finally:
             self._stream.release()
             gauges.close()
@@ -82,7 +81,7 @@ class ServeScreen:
         return lambda on_reading: ServerWatch(server.url, on_reading, api_key=server.api_key)
 
 
-async def until_left(monitor: Monitor) -> Outcome | None:
+async def run_monitor(monitor: Monitor) -> Outcome | None:
     """Run the monitor and return the user's choice, or None if the screen failed.
 
     If cancelled, the monitor exits first, which restores the terminal.
@@ -106,4 +105,4 @@ def _report(problem: Exception) -> None:
     """Log a failure of the screen in one line: of a traceback the terminal would only get the last lines."""
     shown = problem if os.environ.get(TRACEBACK_VARIABLE) == "1" else None
     what = f"{type(problem).__name__}: {problem}"
-    _log.error("this is a bug: the screen has failed, the server goes on: %s", what, exc_info=shown)
+    _log.error("this is a bug: the screen failed, the server continues: %s", what, exc_info=shown)

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 ALL = "all"
 PATIENCE_S = 45.0  # running answers may finish first
 
-Which = Annotated[str | None, typer.Argument(metavar="PORT|URL|all", help="Unset: the only one.", show_default=False)]
+Which = Annotated[
+    str | None, typer.Argument(metavar="PORT|URL|all", help="Server to stop; unset: the only one.", show_default=False)
+]
 
 
 def stop(which: Which = None) -> None:
-    """End a running server.
+    """Stop a running server.
 
     \b
     eaglelocal stop
@@ -36,9 +38,9 @@ def stop(which: Which = None) -> None:
     from eaglelocal.client.running_servers import find_running_servers
 
     output = standard_output()
-    chosen = chosen_of(find_running_servers(), which)
+    chosen = choose_servers(find_running_servers(), which)
     for server in chosen:
-        ask_to_end(server)
+        request_stop(server)
     for server in chosen:
         wait_for_end(server, PATIENCE_S)
         output.message(f"stopped {server.url} ({server.target}, pid {server.pid})")
@@ -46,21 +48,21 @@ def stop(which: Which = None) -> None:
         output.message("no server is running")
 
 
-def chosen_of(servers: Sequence[RunningServer], which: str | None) -> list[RunningServer]:
+def choose_servers(servers: Sequence[RunningServer], which: str | None) -> list[RunningServer]:
     """Return the servers to stop: all, the one at a port or URL, or the only one if `which` is None.
 
     Raises EngineError if none runs there, UsageError if several could be meant.
     """
     if which == ALL:
         return list(servers)
-    there = ", ".join(server.url for server in servers)
+    urls = ", ".join(server.url for server in servers)
     found = [server for server in servers if which is None or _is_meant(server, which)]
     if not found:
         where = "" if which is None else f" at {which}"
-        hint = f"running: {there}" if there else "eaglelocal ps lists what runs"
-        raise EngineError(f"no server of ours is running{where}", hint=hint)
+        hint = f"running: {urls}" if urls else "eaglelocal ps lists the running servers"
+        raise EngineError(f"no eaglelocal server is running{where}", hint=hint)
     if len(found) > 1:
-        raise UsageError(f"{len(found)} servers are running: {there}", hint="eaglelocal stop PORT, or stop all")
+        raise UsageError(f"{len(found)} servers are running: {urls}", hint="eaglelocal stop PORT, or stop all")
     return found
 
 
@@ -68,7 +70,7 @@ def _is_meant(server: RunningServer, which: str) -> bool:
     return server.port == int(which) if which.isdecimal() else server.is_at(which)
 
 
-def ask_to_end(server: RunningServer) -> None:
+def request_stop(server: RunningServer) -> None:
     from eaglelocal.probe.process_info import is_alive
 
     if not is_alive(server.pid, server.birth):  # another process may have got its pid
@@ -78,7 +80,7 @@ def ask_to_end(server: RunningServer) -> None:
     except ProcessLookupError:
         return
     except OSError as error:
-        raise EngineError(f"process {server.pid} cannot be ended: {error.strerror}") from error
+        raise EngineError(f"cannot stop process {server.pid}: {error.strerror}") from error
 
 
 def wait_for_end(server: RunningServer, patience_s: float) -> None:
@@ -89,7 +91,7 @@ def wait_for_end(server: RunningServer, patience_s: float) -> None:
     deadline_s = time.monotonic() + patience_s
     while is_alive(server.pid, server.birth):
         if time.monotonic() > deadline_s:
-            what = f"{server.url} was asked to end and still runs after {patience_s:g} s"
+            what = f"{server.url} still runs {patience_s:g} s after SIGTERM"
             raise EngineError(what, hint=f"wait, or: kill -9 {server.pid}")
         time.sleep(0.05)
     find_running_servers()  # removes the files of servers that ended without removing them

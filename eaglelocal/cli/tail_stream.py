@@ -8,8 +8,8 @@ from typing import TextIO
 
 from eaglelocal.tui.monitor.log_tail import LogTail
 
-SAID_AGAIN = 12  # most lines of the time under the screen that release() writes
-_LOOKS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+MAX_REPEATED = 12  # most lines of the time under the screen that release() writes
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class TailStream:
@@ -20,7 +20,7 @@ class TailStream:
         self._lock = threading.Lock()
         self._is_held = False
         self._held_at = 0  # number of lines in the tail when hold() was called
-        self._begun = ""  # the beginning of an incomplete line
+        self._incomplete = ""  # the beginning of an incomplete line
 
     def hold(self) -> None:
         """Send lines to the tail instead of the terminal, until release()."""
@@ -34,7 +34,7 @@ class TailStream:
         with self._lock:
             if self._is_held:
                 self._is_held = False
-                missed = min(self.tail.num_lines - self._held_at, SAID_AGAIN)
+                missed = min(self.tail.num_lines - self._held_at, MAX_REPEATED)
                 self._stream.write("".join(f"{line}\n" for line in self.tail.newest(missed)))
                 self._stream.flush()
 
@@ -42,7 +42,7 @@ class TailStream:
         with self._lock:
             if not self._is_held:
                 return self._stream.write(text)
-            *whole, self._begun = (self._begun + _LOOKS.sub("", text)).split("\n")
+            *whole, self._incomplete = (self._incomplete + _ESCAPES.sub("", text)).split("\n")
             for line in whole:
                 self.tail.add(line.rpartition("\r")[2])  # keep only what the last carriage return left visible
             return len(text)

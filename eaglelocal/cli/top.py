@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 BETWEEN_S = 1.0  # between the two readings of --once and --json, which give the rates
 DEFAULT_WIDTH = 80
 
-Url = Annotated[str | None, typer.Argument(metavar="URL", help="Unset: the server that runs here.", show_default=False)]
-Once = Annotated[bool, typer.Option("--once", help="One frame as text, then end.")]
+Url = Annotated[
+    str | None,
+    typer.Argument(metavar="URL", help="Server to watch; unset: the one on this machine.", show_default=False),
+]
+Once = Annotated[bool, typer.Option("--once", help="Print one frame as text and exit.")]
 
 
 def top(
@@ -46,54 +49,54 @@ def top(
     eaglelocal top --once | head -3
     eaglelocal top --web
     """
-    from eaglelocal.cli.chat_connection import key_of
+    from eaglelocal.cli.chat_connection import find_api_key
 
-    said = {"web_port": web_port, "host": host, "api_key_file": api_key_file, "allowed_hosts": allowed_hosts}
-    if not web and (given := [name for name, value in said.items() if value is not None]):
-        raise UsageError(f"--{given[0].replace('_', '-')} is of the page that --web serves", hint="add --web")
-    settings = Settings.load(said, os.environ, locations.config_file())
+    page_flags = {"web_port": web_port, "host": host, "api_key_file": api_key_file, "allowed_hosts": allowed_hosts}
+    if not web and (given := [name for name, value in page_flags.items() if value is not None]):
+        raise UsageError(f"--{given[0].replace('_', '-')} needs --web", hint="add --web")
+    settings = Settings.load(page_flags, os.environ, locations.config_file())
     output = standard_output(colour=settings.colour)
-    where = url or address_here()
-    api_key = key_of(where, os.environ)
+    where = url or find_local_server()
+    api_key = find_api_key(where, os.environ)
     if once or as_json:
-        return look_once(where, api_key, settings, output, as_json=as_json)
+        return print_once(where, api_key, settings, output, as_json=as_json)
     if web:
-        from eaglelocal.cli.browser import watch_in_browser
+        from eaglelocal.cli.browser import serve_monitor
 
-        return watch_in_browser(where, api_key, settings, output)
+        return serve_monitor(where, api_key, settings, output)
     if not output.is_terminal:
-        raise UsageError("stdout is no terminal", hint="`eaglelocal top --once` prints one frame, --json an object")
+        raise UsageError("stdout is not a terminal", hint="`eaglelocal top --once` prints one frame, --json an object")
     from eaglelocal.tui.monitor.run_monitor import watch_server
 
     return watch_server(where, api_key, settings)
 
 
-def address_here() -> str:
+def find_local_server() -> str:
     """Return the URL of the newest eaglelocal server on this machine. Raises EngineError if none runs."""
     from eaglelocal.client.running_servers import find_running_servers
 
     found = find_running_servers()
     if not found:
         hint = "`eaglelocal serve` starts one; `eaglelocal top http://HOST:PORT` watches another one"
-        raise EngineError("no server of ours is running here", hint=hint)
+        raise EngineError("no eaglelocal server is running here", hint=hint)
     return found[0].url
 
 
 # ---- one frame
-def look_once(url: str, api_key: str, settings: Settings, output: Output, *, as_json: bool) -> None:
+def print_once(url: str, api_key: str, settings: Settings, output: Output, *, as_json: bool) -> None:
     from eaglelocal.client.servers.server_watch import ServerWatch
     from eaglelocal.tui.display_options import make_display_options
     from eaglelocal.tui.monitor.monitor_text import format_snapshot
 
-    watch = ServerWatch(url, ignored, api_key=api_key)
-    scene = scene_of(watch)
+    watch = ServerWatch(url, ignore_reading, api_key=api_key)
+    scene = read_scene(watch)
     if as_json:
         output.object(scene_object(scene))
     else:
         output.data(format_snapshot(scene, output.width, make_display_options(settings).glyphs))
 
 
-def scene_of(watch: ServerWatch) -> MonitorSnapshot:
+def read_scene(watch: ServerWatch) -> MonitorSnapshot:
     """Read the server twice, BETWEEN_S apart, and return the monitor's contents.
 
     Raises EngineError if it does not answer.
@@ -119,7 +122,7 @@ def read_into(feed: Feed, watch: ServerWatch) -> None:
 
     reading = watch.read()
     if reading.state == DISCONNECTED:
-        raise EngineError(reading.detail, hint="is the server running, and this its address?")
+        raise EngineError(reading.detail, hint="check the address, and that the server runs")
     feed.add_reading(reading, time.monotonic())
 
 
@@ -139,5 +142,5 @@ def scene_object(scene: MonitorSnapshot) -> dict[str, object]:
     }
 
 
-def ignored(reading: ServerReading) -> None:
+def ignore_reading(reading: ServerReading) -> None:
     """Ignore a reading: the listener of a Watch that is only read directly."""

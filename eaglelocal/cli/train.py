@@ -1,7 +1,7 @@
 """`eaglelocal train`: train an EAGLE-3.1 head on a target's own answers; `--draft auto` then finds it.
 
-Collects answers of the target, trains a new or an existing head on them, and compares it with the draft used so
-far on held-out questions. A head that is no better is not kept.
+Collects answers of the target, trains a new or an existing head on them, and compares it with the current draft
+on held-out questions. A head that is no better is not kept.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import typer
 
 from eaglelocal.cli import flags
 from eaglelocal.cli.amounts import duration_text
-from eaglelocal.cli.import_head import check_asked, progress_of
+from eaglelocal.cli.import_head import check_head_flags, show_fraction
 from eaglelocal.cli.load_model import sampling_of, settings_of, start_engine
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.train_options import TrainOptions, check_there_is_room, digest_of, lessons_of
+from eaglelocal.cli.train_options import TrainOptions, check_memory_and_disk, hash_parts, resolve_options
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import UsageError
-from eaglelocal.training.device import DEVICES, device_of
+from eaglelocal.training.device import DEVICES, choose_device
 
 if TYPE_CHECKING:
     from eaglelocal.cli.reports.train import TrainResult
@@ -36,26 +36,25 @@ if TYPE_CHECKING:
     from eaglelocal.training.trainer import HeadTraining, TrainedHead
 
 DEFAULT_SLOTS = 4
-LEAST_CONVERSATIONS = 40
-HELD_OUT_EVERY, LEAST_HELD_OUT, MOST_HELD_OUT = 20, 8, 64
+MIN_CONVERSATIONS = 40
+HELD_OUT_EVERY, MIN_HELD_OUT, MAX_HELD_OUT = 20, 8, 64
 ROWS_PER_STEP = 8
 TRIAL_TOKENS = 3000
-OWN = frozenset({"start", "prompts", "tokens", "epochs", "out", "type", "work", "torch_device", "as_json"})
 
-Start = Annotated[
-    str, typer.Option("--from", metavar="auto|none|REF", help="The head that goes on learning; none: a new one.")
-]
+Start = Annotated[str, typer.Option("--from", metavar="auto|none|REF", help="Head to train further; none: a new one.")]
 Prompts = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Questions, as `bench` reads them; unset: your chats, built-in ones.")
+    str | None,
+    typer.Option(metavar="FILE", help="File of questions, as for `bench`; unset: your chats and built-in ones."),
 ]
-Tokens = Annotated[int, typer.Option(metavar="N", min=1000, help="Of answers to learn from.")]
-Epochs = Annotated[int, typer.Option(metavar="N", min=1, help="How often each answer is seen.")]
-Out = Annotated[str | None, typer.Option(metavar="FILE", help="Unset: where `--draft auto` finds it.")]
-Type = Annotated[str, typer.Option(metavar="f16|bf16|q8_0|f32", help="Of the weights.")]
-Work = Annotated[str | None, typer.Option(metavar="FOLDER", help="For answers, and the state of a stopped run.")]
-TorchDevice = Annotated[str, typer.Option(metavar="|".join(DEVICES), help="What the head learns on.")]
+Tokens = Annotated[int, typer.Option(metavar="N", min=1000, help="Tokens of answers to learn from.")]
+Epochs = Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the answers.")]
+Work = Annotated[
+    str | None, typer.Option(metavar="FOLDER", help="Folder for the answers and the state of a stopped run.")
+]
+TorchDevice = Annotated[str, typer.Option(metavar="|".join(DEVICES), help="Device to train on.")]
 
 
+@flags.add_machine_flags(before="parallel")
 def train(
     context: typer.Context,
     target: flags.Target = None,
@@ -63,61 +62,53 @@ def train(
     prompts: Prompts = None,
     tokens: Tokens = 200_000,
     epochs: Epochs = 4,
-    out: Out = None,
-    type: Type = "bf16",
+    out: flags.HeadOut = None,
+    type: flags.HeadType = "bf16",
     work: Work = None,
     torch_device: TorchDevice = "auto",
-    threads: flags.Threads = None,
-    gpu_layers: flags.GpuLayers = None,
-    n_cpu_moe: flags.NCpuMoe = None,
-    device: flags.Device = None,
-    split: flags.Split = None,
-    kv_type: flags.KvType = None,
-    flash_attn: flags.FlashAttn = None,
-    ctx: flags.Ctx = None,
     parallel: flags.Parallel = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Train a draft head for a target of yours, on what it says itself.
+    """Train a draft head for your target, on the target's own answers.
 
-    The target answers questions, a head learns to foresee it, and is then tried beside the one before. Stopped, the
-    same command goes on where it was. It needs torch: pip install ".[train]"
+    The target answers questions, a head learns to predict the answers, and a trial compares it with your current
+    draft. If you stop it, the same command resumes. Training needs torch: pip install ".[train]"
 
     \b
     eaglelocal train --target ./Qwen3-8B-Q4_K_M.gguf --prompts questions.txt
     """
     from eaglelocal.cli.reports.train import begin_lines, report_object, result_lines
-    from eaglelocal.cli.train_questions import asked_of
+    from eaglelocal.cli.train_questions import load_questions
 
-    settings = settings_of({name: value for name, value in context.params.items() if name not in OWN})
+    settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
-    check_asked(settings.target, type, hint="eaglelocal train --target FILE.gguf")
-    on = device_of(torch_device)
-    lessons = lessons_of(settings, output, on, start=start, work=work, out=out, kind=type)
-    params = dataclasses.replace(sampling_of(settings), max_tokens=lessons.ctx // 2)
-    has_template = lessons.found.info.chat_template is not None
-    asked = asked_of(prompts, params, has_template=has_template, least=LEAST_CONVERSATIONS)
+    check_head_flags(settings.target, type, hint="eaglelocal train --target FILE.gguf")
+    torch_name = choose_device(torch_device)
+    options = resolve_options(settings, output, torch_name, start=start, work=work, out=out, kind=type)
+    params = dataclasses.replace(sampling_of(settings), max_tokens=options.ctx // 2)
+    has_template = options.found.info.chat_template is not None
+    questions = load_questions(prompts, params, has_template=has_template, least=MIN_CONVERSATIONS)
     tell = output.message if as_json else output.data
-    for line in begin_lines(lessons, asked, most_tokens=tokens):
+    for line in begin_lines(options, questions, max_answer_tokens=tokens):
         tell(line)
-    trained = trained_for(lessons, asked, tokens=tokens, epochs=epochs)
+    trained = run_training(options, questions, tokens=tokens, epochs=epochs)
     for line in result_lines(trained):
         tell(line)
     if as_json:
-        output.object(report_object(lessons, trained))
+        output.object(report_object(options, trained))
 
 
-def trained_for(lessons: TrainOptions, asked: TrainQuestions, *, tokens: int, epochs: int) -> TrainResult:
-    """Collect answers, train and try the head; resumes from the files in the folder. Returns the result."""
+def run_training(options: TrainOptions, questions: TrainQuestions, *, tokens: int, epochs: int) -> TrainResult:
+    """Collect answers, train the head and try it. Resumes from the files in the folder."""
     from eaglelocal.training.trainer import train_head
     from eaglelocal.training.training_folder import enter_folder
 
-    with enter_folder(lessons.folder, lessons.found.label), resumable(lessons.output):
-        check_there_is_room(lessons)
-        collected = collect_answers(lessons, asked, most_tokens=tokens)
-        study = study_of(lessons, collected, epochs=epochs)
-        trained = keep(lessons, study, train_head(study), asked, collected)
-        study.checkpoint.unlink(missing_ok=True)
+    with enter_folder(options.folder, options.found.label), resumable(options.output):
+        check_memory_and_disk(options)
+        collected = collect_answers(options, questions, max_answer_tokens=tokens)
+        training = make_training(options, collected, epochs=epochs)
+        trained = keep_if_better(options, training, train_head(training), questions, collected)
+        training.checkpoint.unlink(missing_ok=True)
     return trained
 
 
@@ -127,75 +118,78 @@ def resumable(output: Output) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        output.message("\nstopped: the same command goes on from here")
+        output.message("\nstopped: the same command resumes here")
         raise
 
 
-def collect_answers(lessons: TrainOptions, asked: TrainQuestions, *, most_tokens: int) -> Collected:
-    """Collect the target's answers, up to `most_tokens` tokens. Raises UsageError if they are too few."""
+def collect_answers(options: TrainOptions, questions: TrainQuestions, *, max_answer_tokens: int) -> Collected:
+    """Collect the target's answers, up to `max_answer_tokens` tokens. Raises UsageError if they are too few."""
     from eaglelocal.training.conversations import gather_answers, question_key
     from eaglelocal.training.training_folder import ANSWERS
 
-    slots, output = lessons.settings.parallel or DEFAULT_SLOTS, lessons.output
+    slots, output = options.settings.parallel or DEFAULT_SLOTS, options.output
     progress = output.progress()
 
     @contextmanager
     def open_client() -> Iterator[Client]:
-        client, _info = start_engine(lessons.plan("auto", ctx=lessons.ctx, parallel=slots), output)
+        client, _info = start_engine(options.plan("auto", ctx=options.ctx, parallel=slots), output)
         with client:
             yield client
 
-    began_at, known = time.monotonic(), list[int]()  # known: the first count, of earlier answers
+    began_at, first_count = time.monotonic(), list[int]()  # of the answers of earlier runs
 
     def show(num_tokens: int) -> None:
-        known[:] = known or [num_tokens]
-        left = time_left(num_tokens - known[0], most_tokens - num_tokens, time.monotonic() - began_at)
-        told = f"{num_tokens} of {most_tokens} tokens{left}"
-        progress(LoadProgress(min(num_tokens / most_tokens, 1.0), "the target answers", told))
+        first_count[:] = first_count or [num_tokens]
+        left = format_time_left(
+            num_tokens - first_count[0], max_answer_tokens - num_tokens, time.monotonic() - began_at
+        )
+        detail = f"{num_tokens} of {max_answer_tokens} tokens{left}"
+        progress(LoadProgress(min(num_tokens / max_answer_tokens, 1.0), "the target answers", detail))
 
     try:
         collected = gather_answers(
-            asked.requests,
-            lessons.folder / ANSWERS,
+            questions.requests,
+            options.folder / ANSWERS,
             open_client,
-            at_once=slots,
-            most_tokens=most_tokens,
+            concurrency=slots,
+            max_answer_tokens=max_answer_tokens,
             on_tokens=show,
         )
     finally:
         progress.finish()
-    collected = fitting(collected, lessons.ctx)
-    check_enough(collected, num_asked=len(set(map(question_key, asked.requests))), most_tokens=most_tokens)
+    collected = drop_short(collected, options.ctx)
+    num_questions = len(set(map(question_key, questions.requests)))
+    check_enough(collected, num_questions=num_questions, max_answer_tokens=max_answer_tokens)
     return collected
 
 
-def time_left(done: int, rest: int, spent_s: float) -> str:
+def format_time_left(done: int, rest: int, spent_s: float) -> str:
     """Return the remaining time at the pace so far; "" in the first three seconds."""
     return f", {duration_text(rest * spent_s / done)} left" if done > 0 and spent_s > 3.0 and rest > 0 else ""
 
 
-def check_enough(collected: Collected, *, num_asked: int, most_tokens: int) -> None:
+def check_enough(collected: Collected, *, num_questions: int, max_answer_tokens: int) -> None:
     num = len(collected.conversations)
-    if num >= LEAST_CONVERSATIONS:
+    if num >= MIN_CONVERSATIONS:
         return
-    are_left = num + collected.num_refused + collected.num_short < num_asked
+    are_left = num + collected.num_refused + collected.num_short < num_questions
     raise UsageError(
-        f"{num} answers are too few to learn from ({collected.num_refused} questions did not fit, "
+        f"{num} answers are too few to train on ({collected.num_refused} questions did not fit, "
         f"{collected.num_short} answers were too short)",
-        hint=f"--tokens {most_tokens * 2 * LEAST_CONVERSATIONS // max(num, 1)}"
+        hint=f"--tokens {max_answer_tokens * 2 * MIN_CONVERSATIONS // max(num, 1)}"
         if are_left
         else "more questions, or a larger --ctx",
     )
 
 
-def fitting(collected: Collected, ctx: int) -> Collected:
+def drop_short(collected: Collected, ctx: int) -> Collected:
     """Leave out conversations that are too short once cut to `ctx`: they come from a run with a larger context."""
     fit = tuple(one for one in collected.conversations if not one.cut(ctx).is_short)
     num_short = collected.num_short + len(collected.conversations) - len(fit)
     return dataclasses.replace(collected, conversations=fit, num_short=num_short)
 
 
-def study_of(lessons: TrainOptions, collected: Collected, *, epochs: int) -> HeadTraining:
+def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -> HeadTraining:
     """Return the description of the training run: training and held-out conversations, recipe, checkpoint.
 
     The checkpoint's name depends on the start, the epochs, the context and the conversations.
@@ -203,60 +197,66 @@ def study_of(lessons: TrainOptions, collected: Collected, *, epochs: int) -> Hea
     from eaglelocal.training.trainer import HeadTraining
     from eaglelocal.training.training_folder import CHECKPOINT
 
-    taught, held_out = parted(collected.conversations)
-    start = lessons.school.start
-    came = [one.key for one in collected.conversations]
-    digest = digest_of([str(start.path.resolve()) if start else "", str(epochs), str(lessons.ctx), *came])
-    num_steps = epochs * math.ceil(len(taught) / ROWS_PER_STEP)
+    train_set, held_out = split_held_out(collected.conversations)
+    start = options.source.start
+    keys = [one.key for one in collected.conversations]
+    digest = hash_parts([str(start.path.resolve()) if start else "", str(epochs), str(options.ctx), *keys])
+    num_steps = epochs * math.ceil(len(train_set) / ROWS_PER_STEP)
     return HeadTraining(
-        plan=lessons.reading_plan(),
-        school=lessons.school,
-        taught=taught,
+        plan=options.reading_plan(),
+        source=options.source,
+        train_set=train_set,
         held_out=held_out,
-        checkpoint=lessons.folder / f"{digest}{CHECKPOINT}",
+        checkpoint=options.folder / f"{digest}{CHECKPOINT}",
         epochs=epochs,
         rows_per_step=ROWS_PER_STEP,
-        recipe=recipe_of(lessons, num_steps),
-        device=lessons.device,
+        recipe=choose_recipe(options, num_steps),
+        device=options.device,
     )
 
 
-def parted(
+def split_held_out(
     conversations: Sequence[TrainingConversation],
 ) -> tuple[tuple[TrainingConversation, ...], tuple[TrainingConversation, ...]]:
-    """Split conversations into training and held-out ones, at most MOST_HELD_OUT.
+    """Split conversations into training and held-out ones, at most MAX_HELD_OUT.
 
     One in HELD_OUT_EVERY is held out, more of few: otherwise a handful of drafts would decide the comparison.
     """
-    every = min(HELD_OUT_EVERY, max(len(conversations) // LEAST_HELD_OUT, 2))
-    held = set(conversations[::every][:MOST_HELD_OUT])
-    return tuple(one for one in conversations if one not in held), tuple(one for one in conversations if one in held)
-
-
-def recipe_of(lessons: TrainOptions, num_steps: int) -> Recipe:
-    """Return the learning rates. A pre-trained head gets a quarter of them, decaying from the first step on."""
-    from eaglelocal.training.loop import Recipe
-
-    width = lessons.found.info.n_embd
-    narrower = min(1.0, 256 / width)  # AdamW's steps, unlike Muon's, do not shrink with a matrix's width
-    gentle = 1.0 if lessons.school.start is None else 0.25
-    return Recipe(
-        muon_lr=0.02 * gentle,
-        adam_lr=3e-3 * gentle * max(narrower, 0.1),
-        attention_lr=1.5e-3 * gentle * narrower,
-        warmup_steps=max(1, min(100, num_steps // 10)),
-        decay_share=0.5 if lessons.school.start is None else 1.0,
+    every = min(HELD_OUT_EVERY, max(len(conversations) // MIN_HELD_OUT, 2))
+    held_out = set(conversations[::every][:MAX_HELD_OUT])
+    return tuple(one for one in conversations if one not in held_out), tuple(
+        one for one in conversations if one in held_out
     )
 
 
-class _NoBetter(Exception):
+def choose_recipe(options: TrainOptions, num_steps: int) -> Recipe:
+    """Return the learning rates. A pre-trained head gets a quarter of them, decaying from the first step on."""
+    from eaglelocal.training.loop import Recipe
+
+    width = options.found.info.n_embd
+    width_factor = min(1.0, 256 / width)  # AdamW's steps, unlike Muon's, do not shrink with a matrix's width
+    scale = 1.0 if options.source.start is None else 0.25
+    return Recipe(
+        muon_lr=0.02 * scale,
+        adam_lr=3e-3 * scale * max(width_factor, 0.1),
+        attention_lr=1.5e-3 * scale * width_factor,
+        warmup_steps=max(1, min(100, num_steps // 10)),
+        decay_share=0.5 if options.source.start is None else 1.0,
+    )
+
+
+class _NotBetter(Exception):
     """A signal that the new head is no better and is discarded; not raised if --out names a file."""
 
 
-def keep(
-    lessons: TrainOptions, study: HeadTraining, learned: TrainedHead, asked: TrainQuestions, collected: Collected
+def keep_if_better(
+    options: TrainOptions,
+    training: HeadTraining,
+    trained_head: TrainedHead,
+    questions: TrainQuestions,
+    collected: Collected,
 ) -> TrainResult:
-    """Write the head, compare it with the draft used so far in a real engine, and keep it if it is better.
+    """Write the head, compare it with the current draft in a real engine, and keep it if it is better.
 
     Raises IncompatibleError if it predicts the target too badly.
     """
@@ -268,43 +268,45 @@ def keep(
     from eaglelocal.gguf.reader import read_header
     from eaglelocal.hub.heads.head_store import write_head_file
     from eaglelocal.training.conversations import question_key
-    from eaglelocal.training.draft_head import head_entries, head_name, head_tensors
+    from eaglelocal.training.draft_head import make_head_entries, make_head_name, make_head_tensors
 
-    found, school, path, kind = lessons.found, lessons.school, lessons.path, lessons.kind
-    name = head_name(school)
-    held = {one.key for one in study.held_out}
-    requests = [request for request in asked.requests if question_key(request) in held]
-    entries = head_entries(learned.pupil.head, school, name=name, kind=kind)
-    tensors = head_tensors(learned.pupil, learned.words, kind)
+    found, source, path, kind = options.found, options.source, options.path, options.kind
+    name = make_head_name(source)
+    held_out_keys = {one.key for one in training.held_out}
+    requests = [request for request in questions.requests if question_key(request) in held_out_keys]
+    entries = make_head_entries(trained_head.draft_head.head, source, name=name, kind=kind)
+    tensors = make_head_tensors(trained_head.draft_head, trained_head.vocabulary, kind)
     is_kept, before = True, None
     try:
         with write_head_file(
-            path, entries, tensors, on_progress=progress_of(lessons.output, "writing the head")
+            path, entries, tensors, on_progress=show_fraction(options.output, "writing the head")
         ) as partial:
             read_draft(read_header(partial), beside=found.header, target=found.info)
-            after = tried(lessons, str(partial.resolve()), requests, "the new head")
-            check_knows_target(name, after, hint="it has learned too little: more --tokens, or more --epochs")
+            after = try_draft(options, str(partial.resolve()), requests, "the new head")
+            check_knows_target(name, after, hint="train longer: more --tokens or more --epochs")
             patch_header(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})
-            if lessons.rival is not None:
-                before = tried(lessons, lessons.rival, requests, "the draft before")
-                if after.length <= before.length and not lessons.is_named:
-                    raise _NoBetter
-    except _NoBetter:
+            if options.current_draft is not None:
+                before = try_draft(options, options.current_draft, requests, "the current draft")
+                if after.length <= before.length and not options.is_named:
+                    raise _NotBetter
+    except _NotBetter:
         is_kept = False
-    return TrainResult(path, name, is_kept, learned.before, learned.after, before, after, collected, len(study.taught))
+    return TrainResult(
+        path, name, is_kept, trained_head.before, trained_head.after, before, after, collected, len(training.train_set)
+    )
 
 
-def tried(lessons: TrainOptions, draft: str, requests: Sequence[ChatRequest], what: str) -> TrialAcceptance:
+def try_draft(options: TrainOptions, draft: str, requests: Sequence[ChatRequest], what: str) -> TrialAcceptance:
     """Answer the held-out questions greedily with a draft (as --draft takes it) of fixed length; return its figures."""
-    from eaglelocal.cli.head_trial import DRAFT_LENGTH, as_trial, ask_all
+    from eaglelocal.cli.head_trial import DRAFT_LENGTH, ask_all, make_trial_request
 
-    progress = lessons.output.progress()
-    plan = lessons.plan(draft, ctx=lessons.ctx, spec=DRAFT_LENGTH)
-    client, _info = start_engine(plan, lessons.output)
+    progress = options.output.progress()
+    plan = options.plan(draft, ctx=options.ctx, spec=DRAFT_LENGTH)
+    client, _info = start_engine(plan, options.output)
     try:
         figures, _num = ask_all(
             client,
-            [as_trial(request, number) for number, request in enumerate(requests)],
+            [make_trial_request(request, number) for number, request in enumerate(requests)],
             on_tokens=lambda share: progress(LoadProgress(share, f"trying {what}")),
             num_tokens=TRIAL_TOKENS,
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
-from eaglelocal.cli.import_head import asked_place, find
+from eaglelocal.cli.import_head import find_head_target, resolve_out
 from eaglelocal.cli.load_model import options_of, plan_run
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.session import ModelChoice
@@ -29,11 +29,11 @@ DEFAULT_CTX = 2048
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """The options of a training run: target, start, rival, files and devices."""
+    """The options of a training run: target, starting head, current draft, files and devices."""
 
     found: FoundTarget
-    school: HeadSource
-    rival: str | None  # the draft used now, or the head that training starts from; the result must be better
+    source: HeadSource
+    current_draft: str | None  # the draft used now, or the head that training starts from; the result must be better
     settings: Settings
     output: Output
     folder: Path
@@ -60,28 +60,28 @@ class TrainOptions:
         return min(self.settings.ctx or DEFAULT_CTX, self.found.info.context_length or DEFAULT_CTX)
 
 
-def lessons_of(
+def resolve_options(
     settings: Settings, output: Output, device: str, *, start: str, work: str | None, out: str | None, kind: str
 ) -> TrainOptions:
     """Resolve the flags of a run. Raises UsageError, IncompatibleError or ResourceError for what cannot work."""
-    found = find(settings, output)
-    school = school_of(start, found)
-    folder = Path(work).expanduser() if work else locations.training_dir() / digest_of([str(found.path.resolve())])
+    found = find_head_target(settings, output)
+    source = find_head_source(start, found)
+    folder = Path(work).expanduser() if work else locations.training_dir() / hash_parts([str(found.path.resolve())])
     return TrainOptions(
         found=found,
-        school=school,
-        rival=draft_there(start, found),
+        source=source,
+        current_draft=find_current_draft(start, found),
         settings=settings,
         output=output,
         folder=folder,
         device=device,
-        path=path_of(school, kind, out),
+        path=choose_path(source, kind, out),
         is_named=out is not None,
         kind=kind,
     )
 
 
-def school_of(start: str, found: FoundTarget) -> HeadSource:
+def find_head_source(start: str, found: FoundTarget) -> HeadSource:
     """Return the target with the head to start from: `start` names it, or auto: as `--draft auto`, or none: a new one.
 
     Raises UsageError if it is no EAGLE head, IncompatibleError if it cannot be trained, before answers are collected.
@@ -89,23 +89,23 @@ def school_of(start: str, found: FoundTarget) -> HeadSource:
     from eaglelocal.gguf.eagle_info import EagleInfo
     from eaglelocal.gguf.reader import read_header
     from eaglelocal.hub.draft_resolver import find_draft
-    from eaglelocal.training.draft_head import HeadSource, head_shape
+    from eaglelocal.training.draft_head import HeadSource, choose_head_shape
 
-    school = HeadSource(found.header, found.info)
+    source = HeadSource(found.header, found.info)
     draft = None if start == "none" else find_draft(start, found)
     if draft is not None and draft.kind == "eagle3" and draft.path is not None:
         header = read_header(draft.path)
-        school = dataclasses.replace(school, start=header, start_info=EagleInfo.from_header(header))
+        source = dataclasses.replace(source, start=header, start_info=EagleInfo.from_header(header))
     elif start not in ("auto", "none"):
         raise UsageError(f"--from {start} is no EAGLE head", hint="a head in GGUF, or `--from none`")
-    head_shape(school, max_context=1)
-    return school
+    choose_head_shape(source, max_context=1)
+    return source
 
 
-def draft_there(start: str, found: FoundTarget) -> str | None:
+def find_current_draft(start: str, found: FoundTarget) -> str | None:
     """Return the draft that the new head would replace, as --draft takes it: the one of `--draft auto`, or `start`.
 
-    None if it has no file: a lookup is not replaced by a head.
+    None if it has no file: a head does not replace a lookup.
     """
     from eaglelocal.hub.draft_resolver import find_draft
 
@@ -115,18 +115,18 @@ def draft_there(start: str, found: FoundTarget) -> str | None:
     return "mtp" if draft.kind == "mtp" else str(draft.path.resolve())
 
 
-def path_of(school: HeadSource, kind: str, out: str | None) -> Path:
+def choose_path(source: HeadSource, kind: str, out: str | None) -> Path:
     """Return the file of the new head. Raises UsageError or ResourceError if it cannot be written."""
     from eaglelocal.hub.heads.head_store import check_writable, make_head_path
-    from eaglelocal.training.draft_head import head_name
+    from eaglelocal.training.draft_head import make_head_name
 
-    place = make_head_path(school.target, school.info, head_name(school), kind)
-    path = asked_place(out, place.name) if out else place
+    default_path = make_head_path(source.target, source.info, make_head_name(source), kind)
+    path = resolve_out(out, default_path.name) if out else default_path
     check_writable(path)
     return path
 
 
-def check_there_is_room(lessons: TrainOptions) -> None:
+def check_memory_and_disk(options: TrainOptions) -> None:
     """Raise ResourceError, with the numbers, if memory or disk do not suffice; called before answers are collected."""
     from eaglelocal.catalog.catalog import load_catalog
     from eaglelocal.gguf.model_shape import shape_of
@@ -136,12 +136,12 @@ def check_there_is_room(lessons: TrainOptions) -> None:
     from eaglelocal.training.batches import Unrolling
     from eaglelocal.training.training_memory import check_disk, check_memory, estimate_need
 
-    need = estimate_need(lessons.school, Unrolling(), max_tokens=lessons.ctx, device=lessons.device)
-    check_disk(need, lessons.folder, free_bytes(lessons.folder))
-    rooms = this_machine(load_catalog()).rooms
-    held = estimate(lessons.reading_plan(), shape_of(lessons.found.header), None, rooms)
-    check_memory(need, held, subtract_margins(rooms), lessons.device)
+    need = estimate_need(options.source, Unrolling(), max_tokens=options.ctx, device=options.device)
+    check_disk(need, options.folder, free_bytes(options.folder))
+    memories = this_machine(load_catalog()).rooms
+    target_buffers = estimate(options.reading_plan(), shape_of(options.found.header), None, memories)
+    check_memory(need, target_buffers, subtract_margins(memories), options.device)
 
 
-def digest_of(parts: Sequence[str]) -> str:
+def hash_parts(parts: Sequence[str]) -> str:
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()

@@ -18,7 +18,7 @@ from eaglelocal.demo.corpus.mixture import KINDS, tasks_of
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.training.conversations import question_key
 
-TASKS_OF_A_KIND = 1500
+TASKS_PER_KIND = 1500
 SEED = 5  # not bench's, so that the questions differ
 
 
@@ -30,7 +30,7 @@ class TrainQuestions:
     source: str
 
 
-def asked_of(prompts: str | None, params: SamplingParams, *, has_template: bool, least: int) -> TrainQuestions:
+def load_questions(prompts: str | None, params: SamplingParams, *, has_template: bool, least: int) -> TrainQuestions:
     """Return the questions of a file, or those of the user's saved chats and then built-in tasks.
 
     Raises UsageError on a bad file, or one with images or with fewer than `least` different questions.
@@ -38,20 +38,22 @@ def asked_of(prompts: str | None, params: SamplingParams, *, has_template: bool,
     if prompts is not None:
         found = read_prompts(Path(prompts).expanduser())
         if any(each.has_images for each in found):
-            raise UsageError(f"{prompts} asks about pictures, and a head learns without eyes", hint="leave those out")
-        requests = [_request(each.messages, params, has_template, tokens=each.tokens) for each in found]
+            raise UsageError(
+                f"{prompts} has images, and heads are trained on text only", hint="leave those prompts out"
+            )
+        requests = [_make_request(each.messages, params, has_template, tokens=each.tokens) for each in found]
         num = len(set(map(question_key, requests)))
         if num < least:
             hint = f"{least} or more; without --prompts there are built-in ones"
-            raise UsageError(f"too few different questions in {prompts} to learn from: {num}", hint=hint)
+            raise UsageError(f"too few different questions in {prompts} to train on: {num}", hint=hint)
         return TrainQuestions(tuple(requests), f"{num} questions of {prompts}")
-    own = [_request(messages, params, has_template) for messages in _saved()]
-    built_in = [_request(messages, params, has_template) for messages in _tasks()]
+    own = [_make_request(messages, params, has_template) for messages in _iter_saved_questions()]
+    built_in = [_make_request(messages, params, has_template) for messages in _iter_builtin_tasks()]
     source = f"{len(own)} questions of your saved chats, then built-in ones" if own else "built-in questions"
     return TrainQuestions((*own, *built_in), source)
 
 
-def _request(
+def _make_request(
     messages: tuple[Message, ...], params: SamplingParams, has_template: bool, *, tokens: tuple[int, ...] = ()
 ) -> ChatRequest:
     """Return a request: token ids, a conversation, or without a chat template the question as text to complete."""
@@ -62,7 +64,7 @@ def _request(
     return ChatRequest(id="", text=messages[-1].content, params=params)
 
 
-def _saved() -> Iterator[tuple[Message, ...]]:
+def _iter_saved_questions() -> Iterator[tuple[Message, ...]]:
     """Yield each question of each saved chat with the messages before it, skipping unreadable files.
 
     A chat ends at its first picture: heads are trained on text only.
@@ -71,16 +73,16 @@ def _saved() -> Iterator[tuple[Message, ...]]:
     for name in list_names(folder):
         with suppress(EagleLocalError):
             chat = load_conversation(folder, name)
-            heard = itertools.takewhile(lambda turn: not turn.pictures, chat.turns)  # heads are trained on text only
-            for number, turn in enumerate(heard):
+            turns = itertools.takewhile(lambda turn: not turn.pictures, chat.turns)
+            for number, turn in enumerate(turns):
                 system = (Message("system", chat.system),) if chat.system else ()
                 past = tuple(message for before in chat.turns[:number] for message in before.messages())
                 yield (*system, *past, Message("user", turn.question))
 
 
-def _tasks() -> Iterator[tuple[Message, ...]]:
+def _iter_builtin_tasks() -> Iterator[tuple[Message, ...]]:
     """Yield built-in tasks of all categories, alternating between them."""
-    kinds = [islice(tasks_of(kind, SEED, "train"), TASKS_OF_A_KIND) for kind in KINDS]
+    kinds = [islice(tasks_of(kind, SEED, "train"), TASKS_PER_KIND) for kind in KINDS]
     for turn in zip(*kinds, strict=True):
         for task in turn:
             yield tuple(Message(message.role, message.content) for message in task.messages)

@@ -34,23 +34,16 @@ STEPS = 6  # consecutive steps of one draft length
 PROMPT = "A draft of several tokens is checked by one decode of the target; what it costs depends on the machine."
 
 
+@flags.add_machine_flags(before="parallel")
 def tune(
     context: typer.Context,
     target: flags.Target = None,
     draft: flags.Draft = None,
     draft_type: flags.DraftType = None,
-    threads: flags.Threads = None,
-    gpu_layers: flags.GpuLayers = None,
-    n_cpu_moe: flags.NCpuMoe = None,
-    device: flags.Device = None,
-    split: flags.Split = None,
-    kv_type: flags.KvType = None,
-    flash_attn: flags.FlashAttn = None,
-    ctx: flags.Ctx = None,
     parallel: flags.Slots = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Measure what drafted rows cost on this machine.
+    """Measure what drafting costs on this machine, and which draft length pays.
 
     \b
     eaglelocal tune
@@ -62,20 +55,20 @@ def tune(
 
     settings = settings_of(context.params)
     output = standard_output(colour=settings.colour)
-    model = load_model(plan_of(settings, output), output)
+    model = load_model(plan_tune(settings, output), output)
     try:
         costs = measure(model.client, model.info.max_draft, output)
     finally:
         model.client.close()
     machine = machine_name(probe())
-    tell = output.message if as_json else output.data
+    write = output.message if as_json else output.data
     for line in report_lines(costs, model.info, machine):
-        tell(line)
+        write(line)
     if as_json:
         output.object(report_object(costs, model.info, machine))
 
 
-def plan_of(settings: Settings, output: Output) -> Plan:
+def plan_tune(settings: Settings, output: Output) -> Plan:
     """Return the plan of the settings without a projector: images are not measured."""
     options = options_of(settings, ModelChoice(), parallel=slots_of(settings))
     return plan_run(dataclasses.replace(options, mmproj="none"), output)
@@ -88,7 +81,7 @@ def measure(client: ChatClient, max_draft: int, output: Output) -> MeasuredCosts
     """
     progress = output.progress()
     try:
-        exercise(
+        run_rounds(
             client,
             range(max_draft + 1),
             clock=time.monotonic,
@@ -98,11 +91,11 @@ def measure(client: ChatClient, max_draft: int, output: Output) -> MeasuredCosts
         progress.finish()
     costs = client.snapshot().costs
     if not costs.decodes:
-        raise EngineError("the engine has measured nothing")
+        raise EngineError("the engine measured nothing")
     return costs
 
 
-def exercise(
+def run_rounds(
     client: ChatClient, lengths: range, *, clock: Callable[[], float], on_progress: Callable[[float, str], None]
 ) -> None:
     """Run rounds over all lengths, so that a slow minute affects them alike.
@@ -115,11 +108,11 @@ def exercise(
             if clock() - began_at > PATIENCE * box_s:
                 return
             on_progress(min(1.0, (clock() - began_at) / box_s), "measuring draft lengths")
-            run_steps(client.stream(request_of(length, rounds, len(lengths))))
+            run_steps(client.stream(make_request(length, rounds, len(lengths))))
         rounds += 1
 
 
-def request_of(length: int, number: int, num_lengths: int) -> ChatRequest:
+def make_request(length: int, number: int, num_lengths: int) -> ChatRequest:
     """Return a request with enough tokens for STEPS steps, even if every draft is accepted."""
     params = SamplingParams(temperature=0.0, max_tokens=(STEPS + 2) * num_lengths, ignore_eos=True)
     return ChatRequest(id=f"tune-{number}-{length}", text=PROMPT, params=params, spec=fixed_spec(length))

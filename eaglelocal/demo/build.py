@@ -1,8 +1,8 @@
 """`python -m eaglelocal.demo.build`: the embedded model and its draft head, from generated corpus to two GGUF files.
 
 Builds tokenizer, target and head, in this order; each step leaves its result in the work folder, and a run that was
-stopped continues from there. Knows the order, the budgets and the file names; the corpus, the training and the file
-formats are elsewhere.
+stopped resumes there. Defines the order, the budgets and the file names; the corpus, the training and the file formats
+are elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.training.document_packing import PackedBatch, Pieces
 from eaglelocal.training.draft_head import fill_head
-from eaglelocal.training.eagle_head import EagleHead, shape_beside
+from eaglelocal.training.eagle_head import EagleHead, embedded_head_shape
 from eaglelocal.training.gguf_export import export_head, export_target, round_to_bfloat16
 from eaglelocal.training.gguf_reload import fill_target, read_tokenizer
 from eaglelocal.training.held_out import HeldOutEvaluation
@@ -41,12 +41,12 @@ from eaglelocal.training.training_time_test import ChainPlan, TrainingTimeTest
 
 TARGET_NAME, HEAD_NAME = "eaglelocal guide", "eaglelocal guide EAGLE-3.1 head"
 TARGET_FILE, HEAD_FILE = "guide-target.gguf", "guide-head.gguf"
-NUM_TOKENIZER_CONVERSATIONS, NUM_EXAMINED_CONVERSATIONS = 40_000, 1_500
+NUM_TOKENIZER_CONVERSATIONS, NUM_HELD_OUT_CONVERSATIONS = 40_000, 1_500
 TARGET_TOKENS_PER_HOUR, HEAD_TOKENS_PER_HOUR = 36_000_000, 36_000_000  # on two cores with AMX; other machines vary
 TARGET_SHARE, HEAD_SHARE = 0.65, 0.30  # of the hours; the rest is corpus, tokenizer and compilation
 LONG_SHARE = 0.15  # of the tokens, trained last, in rows of the full context
-# to learn what is new and keep what is known: a quarter of the learning rates, falling from the first step on
-GOING_ON = Recipe(muon_lr=0.005, adam_lr=7.5e-4, attention_lr=4e-4, decay_share=1.0)
+# A quarter of the learning rates, decaying from the first step on, so that little is forgotten.
+CONTINUED_RECIPE = Recipe(muon_lr=0.005, adam_lr=7.5e-4, attention_lr=4e-4, decay_share=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +61,20 @@ class BuildOptions:
 
     @property
     def recipe(self) -> Recipe:
-        return Recipe() if self.start is None else GOING_ON
+        return Recipe() if self.start is None else CONTINUED_RECIPE
 
     @property
     def tokenizer_file(self) -> Path:
         return self.work / "tokenizer.json"
 
     def target_stages(self) -> tuple[Stage, ...]:
-        return stages(int(self.hours * TARGET_SHARE * TARGET_TOKENS_PER_HOUR))
+        return make_stages(int(self.hours * TARGET_SHARE * TARGET_TOKENS_PER_HOUR))
 
     def head_stages(self) -> tuple[Stage, ...]:
-        return stages(int(self.hours * HEAD_SHARE * HEAD_TOKENS_PER_HOUR))
+        return make_stages(int(self.hours * HEAD_SHARE * HEAD_TOKENS_PER_HOUR))
 
 
-def stages(num_tokens: int) -> tuple[Stage, ...]:
+def make_stages(num_tokens: int) -> tuple[Stage, ...]:
     long_tokens = int(num_tokens * LONG_SHARE)
     return (
         Stage("short", row_length=512, num_tokens=num_tokens - long_tokens),
@@ -100,51 +100,51 @@ def build_target(build: BuildOptions, tokenizer: GuideTokenizer) -> LlamaTarget:
     target = LlamaTarget(TargetShape(vocab=tokenizer.num_tokens))
     if build.start is not None:
         fill_target(target, build.start / TARGET_FILE)
-    examination = hold_examination(tokenizer, build.seed)
+    evaluation = make_held_out_evaluation(tokenizer, build.seed)
     with TrainingProgress("target") as progress:
         progress.note(f"{target.num_parameters() / 1e6:.2f} M parameters, {build.hours:g} hours planned for the build")
 
         def on_milestone(done: int) -> None:
-            progress.note(f"held out at step {done}: {examination.of_target(target)}")
+            progress.note(f"held out at step {done}: {evaluation.evaluate_target(target)}")
             export_target(target, tokenizer, build.work / f"early-{TARGET_FILE}", name=f"{TARGET_NAME} (step {done})")
 
         shards = Shards(build.work / "target-rows", build.target_stages(), build.seed)
-        learn(build, NextToken(target, compiled=can_compile()), shards, (progress, on_milestone))
+        train_on_shards(build, NextToken(target, compiled=can_compile()), shards, (progress, on_milestone))
         round_to_bfloat16(target)
-        progress.note(f"held out at the end: {examination.of_target(target)}")
+        progress.note(f"held out at the end: {evaluation.evaluate_target(target)}")
     export_target(target, tokenizer, build.out / TARGET_FILE, name=TARGET_NAME)
     return target
 
 
 def build_head(build: BuildOptions, tokenizer: GuideTokenizer, target: LlamaTarget) -> None:
     torch.manual_seed(build.seed)
-    head = EagleHead(shape_beside(target.shape))
+    head = EagleHead(embedded_head_shape(target.shape))
     if build.start is not None:
         fill_head(head, read_header(build.start / HEAD_FILE))
-    examination = hold_examination(tokenizer, build.seed)
+    evaluation = make_held_out_evaluation(tokenizer, build.seed)
     objective = TrainingTimeTest(head, target, ChainPlan(), compiled=can_compile())
-    # uncompiled: examined rows have many shapes, and compiling for each would cost more than it saves
-    examined = TrainingTimeTest(head, target, ChainPlan(), compiled=False)
+    # held-out rows have many shapes, and compiling for each would cost more than it saves
+    uncompiled = TrainingTimeTest(head, target, ChainPlan(), compiled=False)
     with TrainingProgress("head") as progress:
 
         def on_milestone(done: int) -> None:
-            progress.note(f"held out at step {done}: {examination.of_head(examined)}")
+            progress.note(f"held out at step {done}: {evaluation.evaluate_head(uncompiled)}")
             export_head(head, tokenizer, build.work / f"early-{HEAD_FILE}", name=f"{HEAD_NAME} (step {done})")
 
         shards = Shards(build.work / "head-rows", build.head_stages(), build.seed + 1)
-        learn(build, objective, shards, (progress, on_milestone))
+        train_on_shards(build, objective, shards, (progress, on_milestone))
         round_to_bfloat16(head)
-        progress.note(f"held out at the end: {examination.of_head(examined)}")
+        progress.note(f"held out at the end: {evaluation.evaluate_head(uncompiled)}")
     export_head(head, tokenizer, build.out / HEAD_FILE, name=HEAD_NAME)
 
 
-def learn(
+def train_on_shards(
     build: BuildOptions,
     objective: Objective[PackedBatch],
     shards: Shards,
     reports: tuple[TrainingProgress, Callable[[int], None]],
 ) -> None:
-    """Train on the stages of the shards, which another process writes ahead; the checkpoint is beside them."""
+    """Train on the stages of the shards, which another process writes ahead; the checkpoint lies next to them."""
     progress, on_milestone = reports
     writer = ShardWriter(shards, build.tokenizer_file, documents)
 
@@ -159,7 +159,7 @@ def learn(
         writer.close()
 
 
-def finished_target(build: BuildOptions, tokenizer: GuideTokenizer) -> LlamaTarget:
+def load_trained_target(build: BuildOptions, tokenizer: GuideTokenizer) -> LlamaTarget:
     """Return the target from an earlier run's last checkpoint. Raises UsageError if there is none."""
     checkpoint = build.work / "target-rows.checkpoint"
     if not checkpoint.is_file():
@@ -170,8 +170,8 @@ def finished_target(build: BuildOptions, tokenizer: GuideTokenizer) -> LlamaTarg
     return target
 
 
-def hold_examination(tokenizer: GuideTokenizer, seed: int) -> HeldOutEvaluation:
-    tasks = islice(conversations(seed, "held_out"), NUM_EXAMINED_CONVERSATIONS)
+def make_held_out_evaluation(tokenizer: GuideTokenizer, seed: int) -> HeldOutEvaluation:
+    tasks = islice(conversations(seed, "held_out"), NUM_HELD_OUT_CONVERSATIONS)
     return HeldOutEvaluation.of(((task.kind, render(task)) for task in tasks), tokenizer)
 
 
@@ -200,18 +200,22 @@ def claim_work_folder(build: BuildOptions) -> None:
 def run(build: BuildOptions, only: str | None) -> None:
     claim_work_folder(build)
     tokenizer = build_tokenizer(build)
-    target = finished_target(build, tokenizer) if only == "head" else build_target(build, tokenizer)
+    target = load_trained_target(build, tokenizer) if only == "head" else build_target(build, tokenizer)
     if only != "target":
         build_head(build, tokenizer, target)
 
 
-def parse(arguments: Sequence[str] | None) -> tuple[BuildOptions, str | None]:
+def parse_arguments(arguments: Sequence[str] | None) -> tuple[BuildOptions, str | None]:
     parser = argparse.ArgumentParser(prog="python -m eaglelocal.demo.build", description="build the embedded model")
-    parser.add_argument("--out", type=Path, default=locations.profiles_dir() / "demo", help="where the GGUFs go")
-    parser.add_argument("--work", type=Path, default=locations.cache_dir() / "demo-build", help="state of the build")
-    parser.add_argument("--hours", type=float, default=2.0, help="how long the build may take, about (2 cores)")
+    parser.add_argument("--out", type=Path, default=locations.profiles_dir() / "demo", help="folder for the GGUF files")
+    parser.add_argument(
+        "--work", type=Path, default=locations.cache_dir() / "demo-build", help="folder for the state of the build"
+    )
+    parser.add_argument("--hours", type=float, default=2.0, help="approximate duration of the build on two cores")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--from", dest="start", type=Path, metavar="FOLDER", help="go on from the GGUFs there")
+    parser.add_argument(
+        "--from", dest="start", type=Path, metavar="FOLDER", help="continue from the GGUF files in this folder"
+    )
     parser.add_argument("--only", choices=("target", "head"))
     chosen = parser.parse_args(arguments)
     return BuildOptions(chosen.out, chosen.work, chosen.hours, chosen.seed, chosen.start), chosen.only
@@ -219,7 +223,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[BuildOptions, str | None]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    build, only = parse(arguments)
+    build, only = parse_arguments(arguments)
     try:
         run(build, only)
     except EagleLocalError as error:

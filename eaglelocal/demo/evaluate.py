@@ -1,9 +1,9 @@
-"""Is the embedded model good enough to commit? Held-out tasks through our own engine, greedy.
+"""Check whether the embedded model is good enough to commit, by held-out tasks through our own engine, greedily.
 
     python -m eaglelocal.demo.evaluate [--target REF] [--draft-tokens N] [--tasks N] [--json] [--wrong N]
 
 Prints, for each kind of task, the share of right answers and the acceptance length, and which of the
-thresholds below are missed; exits 1 if any is. Uses the corpus and a client, and knows nothing of how they work.
+thresholds below are missed; exits 1 if any is. Uses the corpus and a client.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def score_kind(client: EngineClient, kind: str, num_tasks: int) -> Score:
     """Ask `num_tasks` held-out tasks, four at once, judge each by its own check, and return the score."""
     score = Score(kind)
     tasks = islice(tasks_of(kind, SEED, "held_out"), num_tasks)
-    for batch in batched(tasks, 4):
-        answers = [(task, client.stream(request_of(task, f"{kind}-{id(task)}"))) for task in batch]
+    for batch in split_batches(tasks, 4):
+        answers = [(task, client.stream(make_request(task, f"{kind}-{id(task)}"))) for task in batch]
         for task, answer in answers:
             reply = answer.result()
             judge(score, task, reply.text)
@@ -76,32 +76,32 @@ def judge(score: Score, task: CorpusTask, text: str) -> None:
         score.wrong.append((task.messages[-1].content, task.answer, text))
 
 
-def request_of(task: CorpusTask, name: str) -> ChatRequest:
+def make_request(task: CorpusTask, name: str) -> ChatRequest:
     messages = tuple(Message(m.role, m.content) for m in task.messages)
     return ChatRequest(id=name, messages=messages, params=SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS))
 
 
-def batched(tasks: Iterator[CorpusTask], size: int) -> Iterator[list[CorpusTask]]:
+def split_batches(tasks: Iterator[CorpusTask], size: int) -> Iterator[list[CorpusTask]]:
     while batch := list(islice(tasks, size)):
         yield batch
 
 
-def failures(scores: list[Score]) -> list[str]:
+def find_failures(scores: list[Score]) -> list[str]:
     """Return a line for each threshold that is missed."""
     short = [
-        f"{s.kind}: {s.right:.1%} right, {RIGHT_AT_LEAST[s.kind]:.0%} wanted"
+        f"{s.kind}: {s.right:.1%} right, {RIGHT_AT_LEAST[s.kind]:.0%} required"
         for s in scores
         if s.right < RIGHT_AT_LEAST.get(s.kind, 0)
     ]
     six = [s.acceptance_length for s in scores if s.kind in SIX_KINDS]
     if six and sum(six) / len(six) < MEAN_LENGTH_AT_LEAST:
-        short.append(f"mean acceptance length {sum(six) / len(six):.2f}, {MEAN_LENGTH_AT_LEAST} wanted")
+        short.append(f"mean acceptance length {sum(six) / len(six):.2f}, {MEAN_LENGTH_AT_LEAST} required")
     if six and min(six) < WORST_LENGTH_AT_LEAST:
-        short.append(f"worst acceptance length {min(six):.2f}, {WORST_LENGTH_AT_LEAST} wanted")
+        short.append(f"worst acceptance length {min(six):.2f}, {WORST_LENGTH_AT_LEAST} required")
     return short
 
 
-def table(scores: list[Score]) -> str:
+def format_table(scores: list[Score]) -> str:
     lines = [f"{'kind':<10} {'tasks':>6} {'right':>7} {'tokens':>7} {'acceptance length':>18}"]
     lines += [
         f"{s.kind:<10} {s.num_tasks:>6} {s.right:>7.1%} {s.num_tokens:>7} {s.acceptance_length:>18.2f}" for s in scores
@@ -117,24 +117,26 @@ def main() -> int:
     parser.add_argument("--target", default="demo@native", help="which embedded model (default: the small original)")
     parser.add_argument("--draft-tokens", type=int, default=4)
     parser.add_argument("--tasks", type=int, default=200, help="held-out tasks of each kind")
-    parser.add_argument("--threads", type=int, default=None, help="default: the cores this process may use")
-    parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS), help="which kinds of work")
-    parser.add_argument("--wrong", type=int, default=0, help="show so many wrong answers of each kind")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    asked = parser.parse_args()
+    parser.add_argument(
+        "--threads", type=int, default=None, help="CPU threads (default: the cores that this process may use)"
+    )
+    parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS), help="kinds of tasks")
+    parser.add_argument("--wrong", type=int, default=0, help="number of wrong answers to show of each kind")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    arguments = parser.parse_args()
     plan = resolve(
-        RunOptions(target=asked.target, spec=asked.draft_tokens, parallel=4, threads=asked.threads),
+        RunOptions(target=arguments.target, spec=arguments.draft_tokens, parallel=4, threads=arguments.threads),
         on_progress=lambda fraction, what: None,
     )
     with EngineClient(plan) as client:
         client.start()
-        scores = [score_kind(client, kind, asked.tasks) for kind in asked.kinds]
-    show(scores, num_wrong=asked.wrong, as_json=asked.json)
-    return 1 if failures(scores) else 0
+        scores = [score_kind(client, kind, arguments.tasks) for kind in arguments.kinds]
+    show(scores, num_wrong=arguments.wrong, as_json=arguments.json)
+    return 1 if find_failures(scores) else 0
 
 
 def show(scores: list[Score], *, num_wrong: int, as_json: bool) -> None:
-    out = [table(scores), *(f"short: {line}" for line in failures(scores))]
+    out = [format_table(scores), *(f"short: {line}" for line in find_failures(scores))]
     for score in scores:
         out += [f"\n[{score.kind}] {q}\n  expected: {e}\n  got:      {g}" for q, e, g in score.wrong[:num_wrong]]
     if as_json:

@@ -23,7 +23,7 @@ from eaglelocal.training.training_time_test import logit_loss
 
 Ints = npt.NDArray[np.int64]
 POOL = 8  # steps whose conversations are sorted by length, so that little is padded
-NOT_SAID = -1  # a token outside the draft vocabulary
+OUTSIDE = -1  # a token outside the draft vocabulary
 
 Read = Callable[[Sequence[int], int], Captured]
 
@@ -32,20 +32,20 @@ Read = Callable[[Sequence[int], int], Captured]
 class HeadBatch:
     """A batch. Index p of an answer is about the token after its p-th; its last token has none.
 
-    embedded  [batch, length, width] of all tokens but the last
-    taps      one [batch, length, width] for each tapped layer
-    wanted    [batch, answer, draft vocabulary] the target's logits
-    said      [batch, answer] the token that followed, in the draft vocabulary, or NOT_SAID
-    known     [batch, answer] True if the target's best token is in that vocabulary
-    starts    [batch] the last position of each prompt: where chains may begin
-    lengths   [batch] number of indices of `wanted` that are not padding
+    embeddings     [batch, length, width] of all tokens but the last
+    taps           one [batch, length, width] for each tapped layer
+    target_logits  [batch, answer, draft vocabulary]
+    next_tokens    [batch, answer] the token that followed, in the draft vocabulary, or OUTSIDE
+    is_draftable   [batch, answer] True if the target's best token is in that vocabulary
+    starts         [batch] the last position of each prompt: where chains may begin
+    lengths        [batch] number of indices of `target_logits` that are not padding
     """
 
-    embedded: Tensor
+    embeddings: Tensor
     taps: list[Tensor]
-    wanted: Tensor
-    said: Tensor
-    known: Tensor
+    target_logits: Tensor
+    next_tokens: Tensor
+    is_draftable: Tensor
     starts: Ints
     lengths: Ints
     seed: int
@@ -75,7 +75,7 @@ class BatchSchedule:
         total = sum(len(one.tokens) for one in self.conversations)
         return max(1, total // self.steps_per_epoch)
 
-    def of_step(self, step: int) -> list[TrainingConversation]:
+    def conversations_of(self, step: int) -> list[TrainingConversation]:
         epoch, number = divmod(step, self.steps_per_epoch)
         if epoch not in self._orders:
             self._orders.clear()
@@ -97,40 +97,42 @@ class BatchSchedule:
         return [steps[i] for i in rng.permutation(len(steps))]
 
 
-class Reader:
-    """A builder of batches from conversations with at least two answer tokens. `read` is Capture.read."""
+class BatchBuilder:
+    """A builder of batches from conversations with at least two answer tokens. `read` is TargetCapture.read."""
 
-    def __init__(self, read: Read, words: DraftVocabulary, *, device: str) -> None:
-        self._read, self._words, self._device = read, words, device
+    def __init__(self, read: Read, vocabulary: DraftVocabulary, *, device: str) -> None:
+        self._read, self._vocabulary, self._device = read, vocabulary, device
 
-    def lesson(self, conversations: Sequence[TrainingConversation], seed: int, *, share: float = 1.0) -> HeadBatch:
+    def build(self, conversations: Sequence[TrainingConversation], seed: int, *, share: float = 1.0) -> HeadBatch:
         texts = [one.tokens[:-1] for one in conversations]
         captured = [self._read(text, one.num_prompt) for text, one in zip(texts, conversations, strict=True)]
-        said = [self._places(np.array(one.tokens[one.num_prompt + 1 :], np.int64)) for one in conversations]
-        known = [self._places(had.best) != NOT_SAID for had in captured]
-        taps = self._padded([had.taps for had in captured])
+        next_tokens = [
+            self._to_draft_ids(np.array(one.tokens[one.num_prompt + 1 :], np.int64)) for one in conversations
+        ]
+        is_draftable = [self._to_draft_ids(output.best) != OUTSIDE for output in captured]
+        taps = self._pad([output.taps for output in captured])
         return HeadBatch(
-            embedded=self._padded([self._words.embedded(text) for text in texts]),
+            embeddings=self._pad([self._vocabulary.read_embeddings(text) for text in texts]),
             taps=list(taps.unbind(2)),
-            wanted=self._padded([had.logits for had in captured]),
-            said=self._padded(said),
-            known=self._padded(known),
+            target_logits=self._pad([output.logits for output in captured]),
+            next_tokens=self._pad(next_tokens),
+            is_draftable=self._pad(is_draftable),
             starts=np.array([one.num_prompt - 1 for one in conversations]),
-            lengths=np.array([len(had.best) for had in captured]),
+            lengths=np.array([len(output.best) for output in captured]),
             seed=seed,
             share=share,
         )
 
-    def _places(self, tokens: Ints) -> Ints:
-        """Return tokens as indices of the draft vocabulary, which is in any order; NOT_SAID for those not in it."""
-        known = self._words.tokens
+    def _to_draft_ids(self, tokens: Ints) -> Ints:
+        """Return tokens as indices of the draft vocabulary, which is in any order; OUTSIDE for those not in it."""
+        known = self._vocabulary.tokens
         if known is None:
             return tokens
         order = np.argsort(known)
         places = order[np.searchsorted(known, tokens, sorter=order).clip(max=len(known) - 1)]
-        return np.where(known[places] == tokens, places, NOT_SAID)
+        return np.where(known[places] == tokens, places, OUTSIDE)
 
-    def _padded(self, rows: Sequence[npt.NDArray[np.generic]]) -> Tensor:
+    def _pad(self, rows: Sequence[npt.NDArray[np.generic]]) -> Tensor:
         """Stack rows to [batch, longest, ...], with zeros after the shorter ones."""
         return nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True).to(self._device)
 
@@ -147,26 +149,26 @@ class Unrolling:
 
 @dataclass(frozen=True, slots=True)
 class ChainStarts:
-    """Positions where chains begin, [batch, chains]; `counts` [batch, chains, steps]: True for the steps that count."""
+    """Positions where chains begin, [batch, chains]; `is_counted` [batch, chains, steps]: whether the step counts."""
 
     firsts: Tensor  # indices in the answer
     anchors: Tensor  # positions in the text
-    counts: Tensor
+    is_counted: Tensor
 
 
-def draw_chains(lesson: HeadBatch, plan: Unrolling) -> ChainStarts:
+def draw_chains(batch: HeadBatch, plan: Unrolling) -> ChainStarts:
     """Draw chains without replacement. A short answer repeats its first chain, which then does not count."""
-    rng, num_rows = np.random.default_rng(lesson.seed), len(lesson.lengths)
-    num_chains = int(min(plan.chains, lesson.lengths.max()))
+    rng, num_rows = np.random.default_rng(batch.seed), len(batch.lengths)
+    num_chains = int(min(plan.chains, batch.lengths.max()))
     firsts, is_real = np.zeros((num_rows, num_chains), np.int64), np.zeros((num_rows, num_chains), bool)
-    for row, length in enumerate(lesson.lengths):
+    for row, length in enumerate(batch.lengths):
         chosen = np.sort(rng.permutation(length)[:num_chains])
         firsts[row, : len(chosen)], is_real[row, : len(chosen)] = chosen, True
     steps = firsts[..., None] + np.arange(plan.num_steps)
-    counts = is_real[..., None] & (steps < lesson.lengths[:, None, None])
-    device = lesson.wanted.device
-    anchors = firsts + lesson.starts[:, None]
-    return ChainStarts(*(torch.from_numpy(array).to(device) for array in (firsts, anchors, counts)))
+    is_counted = is_real[..., None] & (steps < batch.lengths[:, None, None])
+    device = batch.target_logits.device
+    anchors = firsts + batch.starts[:, None]
+    return ChainStarts(*(torch.from_numpy(array).to(device) for array in (firsts, anchors, is_counted)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,44 +189,44 @@ class Accepted:
 
 
 class Imitation:
-    """The draft head's objective. A draft equal to `said` counts as accepted, as it would be: the target sampled it."""
+    """The draft head's objective. A draft equal to `next_tokens` counts as accepted, because the target sampled it."""
 
-    def __init__(self, pupil: DraftHead, plan: Unrolling) -> None:
-        self._pupil, self._plan = pupil, plan
+    def __init__(self, draft_head: DraftHead, plan: Unrolling) -> None:
+        self._draft_head, self._plan = draft_head, plan
 
     @property
     def trained(self) -> nn.Module:
-        return self._pupil
+        return self._draft_head
 
     def loss(self, batch: HeadBatch) -> Tensor:
-        total = torch.zeros((), device=batch.wanted.device)
-        for step, (draft, wanted, counts, _) in enumerate(self._steps(batch)):
-            losses, _drafted = logit_loss(draft, wanted, self._plan.argmax_share)
+        total = torch.zeros((), device=batch.target_logits.device)
+        for step, (draft, target, counts, _) in enumerate(self._steps(batch)):
+            losses, _drafted = logit_loss(draft, target, self._plan.argmax_share)
             total = total + self._plan.step_weight**step * (losses * counts).sum() / counts.sum().clamp(min=1.0)
         return total * batch.share
 
     @torch.no_grad()
-    def accepted(self, batch: HeadBatch) -> Accepted:
+    def measure_acceptance(self, batch: HeadBatch) -> Accepted:
         """Return the acceptance of the head's likeliest tokens, over chains that end within the answer."""
         alive, per_position, drafts = None, [], 0
-        for draft, _, _, (said, whole) in self._steps(batch):
-            alive = (whole if alive is None else alive) & (draft.argmax(-1) == said)
+        for draft, _, _, (next_tokens, whole) in self._steps(batch):
+            alive = (whole if alive is None else alive) & (draft.argmax(-1) == next_tokens)
             drafts = int(whole.sum())
             per_position.append(int(alive.sum()))
         return Accepted(drafts, tuple(per_position))
 
-    def _steps(self, lesson: HeadBatch) -> Iterator[tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
+    def _steps(self, batch: HeadBatch) -> Iterator[tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
         """Yield for each draft step, with the chains flattened: the head's and the target's logits, which chains count,
         and (tokens that followed, chains that end within the answer).
         """
-        chains, last = draw_chains(lesson, self._plan), lesson.wanted.shape[1] - 1
-        head, num_steps = self._pupil.head, self._plan.num_steps
-        states = head(lesson.embedded, head.fuse(lesson.taps), chains.anchors, num_steps)
-        whole = chains.counts.all(-1).flatten()
+        chains, last = draw_chains(batch, self._plan), batch.target_logits.shape[1] - 1
+        head, num_steps = self._draft_head.head, self._plan.num_steps
+        states = head(batch.embeddings, head.fuse(batch.taps), chains.anchors, num_steps)
+        whole = chains.is_counted.all(-1).flatten()
         rows = torch.arange(len(chains.firsts), device=chains.firsts.device).unsqueeze(-1)
         for step, state in enumerate(states):
             at = (chains.firsts + step).clamp(max=last)
-            counts = chains.counts[..., step] & lesson.known[rows, at]
-            draft = F.linear(state, self._pupil.output).flatten(0, 1)
-            wanted = lesson.wanted[rows, at].flatten(0, 1)
-            yield draft, wanted, counts.flatten().float(), (lesson.said[rows, at].flatten(), whole)
+            counts = chains.is_counted[..., step] & batch.is_draftable[rows, at]
+            draft = F.linear(state, self._draft_head.output).flatten(0, 1)
+            target = batch.target_logits[rows, at].flatten(0, 1)
+            yield draft, target, counts.flatten().float(), (batch.next_tokens[rows, at].flatten(), whole)

@@ -1,7 +1,7 @@
 """Training data of a draft head: conversations as token ids, whose last message the head's own target has generated.
 
-The target is asked through a client, several requests at once, with the sampling that users will use; each answer is
-written to disk when it ends, so that a run that was stopped asks no question twice. Does not use torch.
+The target answers through a client, several requests at once, with the sampling that users will use. Each answer is
+written to disk when it ends, so that a resumed run asks no question twice. Does not use torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from eaglelocal.core.json_text import read_object
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 
-LEAST_ANSWER = 4  # tokens; a shorter answer holds no draft worth learning
+MIN_ANSWER_TOKENS = 4  # a shorter answer holds no draft worth learning
 
 OpenClient = Callable[[], AbstractContextManager[Client]]
 
@@ -40,12 +40,12 @@ class TrainingConversation:
     num_prompt: int
 
     @property
-    def num_said(self) -> int:
+    def num_answer_tokens(self) -> int:
         return max(len(self.tokens) - self.num_prompt, 0)
 
     @property
     def is_short(self) -> bool:
-        return self.num_said < LEAST_ANSWER
+        return self.num_answer_tokens < MIN_ANSWER_TOKENS
 
     def cut(self, max_tokens: int) -> TrainingConversation:
         return replace(self, tokens=self.tokens[:max_tokens])
@@ -62,33 +62,33 @@ class Collected:
 
 def question_key(request: ChatRequest) -> str:
     """Return a key that is the same for equal questions, in whatever order they are asked."""
-    asked = repr((request.messages, request.text, request.tokens))
-    return hashlib.blake2b(asked.encode(), digest_size=12).hexdigest()
+    question = repr((request.messages, request.text, request.tokens))
+    return hashlib.blake2b(question.encode(), digest_size=12).hexdigest()
 
 
-def read(path: Path) -> dict[str, TrainingConversation]:
+def read_conversations(path: Path) -> dict[str, TrainingConversation]:
     """Read a file's conversations, by key, and skip incomplete or damaged lines. Raises ResourceError."""
     found = {}
-    for line in _lines(path):
+    for line in _read_lines(path):
         with suppress(ValueError, KeyError, TypeError, OverflowError):
             entry = read_object(line)
-            said = TrainingConversation(
+            conversation = TrainingConversation(
                 str(entry["key"]),
                 tuple(map(int, cast("list[int]", entry["tokens"]))),
                 int(cast(int, entry["num_prompt"])),
             )
-            if 0 < said.num_prompt <= len(said.tokens):
-                found[said.key] = said
+            if 0 < conversation.num_prompt <= len(conversation.tokens):
+                found[conversation.key] = conversation
     return found
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8", errors="replace").split("\n")
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise ResourceError(f"cannot read {path}: {error.strerror}", hint="`--work` elsewhere") from error
+        raise ResourceError(f"cannot read {path}: {error.strerror}", hint="another folder for --work") from error
 
 
 def gather_answers(
@@ -96,54 +96,56 @@ def gather_answers(
     path: Path,
     open_client: OpenClient,
     *,
-    at_once: int,
-    most_tokens: int,
+    concurrency: int,
+    max_answer_tokens: int,
     on_tokens: Callable[[int], None],
 ) -> Collected:
-    """Return the answers to these questions in `path`, and generate more until there are `most_tokens` answer tokens.
+    """Return the answers to these questions in `path`, and generate more until they have `max_answer_tokens` tokens.
 
     They are in the order of the requests, whichever ended first, so the next run gets the same. The client is opened
-    only if something is to be asked. Raises what ends the engine, and ResourceError where answers cannot be written.
+    only if answers are missing. Raises the engine's errors, and ResourceError if answers cannot be written.
     """
-    known, asked = read(path), {question_key(request): request for request in requests}
-    unknown = [replace(request, id=key) for key, request in asked.items() if key not in known]
-    num_tokens, num_refused = sum(known[key].num_said for key in asked if key in known), 0
+    known, by_key = read_conversations(path), {question_key(request): request for request in requests}
+    missing = [replace(request, id=key) for key, request in by_key.items() if key not in known]
+    num_tokens, num_refused = sum(known[key].num_answer_tokens for key in by_key if key in known), 0
     on_tokens(num_tokens)
-    if num_tokens < most_tokens and unknown:
-        with _appended(path) as file, open_client() as client:
-            for heard in answers(client, unknown, at_once=at_once):
-                if heard is None:
+    if num_tokens < max_answer_tokens and missing:
+        with _open_to_append(path) as file, open_client() as client:
+            for conversation in generate_answers(client, missing, concurrency=concurrency):
+                if conversation is None:
                     num_refused += 1
                     continue
-                _append(file, path, heard)
-                known[heard.key] = heard
-                num_tokens += heard.num_said
+                _append(file, path, conversation)
+                known[conversation.key] = conversation
+                num_tokens += conversation.num_answer_tokens
                 on_tokens(num_tokens)
-                if num_tokens >= most_tokens:
+                if num_tokens >= max_answer_tokens:
                     break
-    found = list(_up_to((known[key] for key in asked if key in known), most_tokens))
-    told = tuple(one for one in found if not one.is_short)
-    return Collected(told, num_refused, len(found) - len(told))
+    found = list(_take_tokens((known[key] for key in by_key if key in known), max_answer_tokens))
+    long_enough = tuple(one for one in found if not one.is_short)
+    return Collected(long_enough, num_refused, len(found) - len(long_enough))
 
 
-def answers(client: Client, requests: Iterable[ChatRequest], *, at_once: int) -> Iterator[TrainingConversation | None]:
+def generate_answers(
+    client: Client, requests: Iterable[ChatRequest], *, concurrency: int
+) -> Iterator[TrainingConversation | None]:
     """Yield conversations as they end; None for a request that was refused. Raises every other failure."""
     ended: SimpleQueue[TrainingConversation | EagleLocalError] = SimpleQueue()
     waiting, running = iter(requests), 0
     while True:
-        for request in islice(waiting, at_once - running):
+        for request in islice(waiting, concurrency - running):
             client.submit(replace(request, tells_prompt=True), _Listener(request.id, ended))
             running += 1
         if not running:
             return
-        heard = ended.get()
+        outcome = ended.get()
         running -= 1
-        if isinstance(heard, RequestError):
+        if isinstance(outcome, RequestError):
             yield None
-        elif isinstance(heard, EagleLocalError):
-            raise heard
+        elif isinstance(outcome, EagleLocalError):
+            raise outcome
         else:
-            yield heard
+            yield outcome
 
 
 class _Listener:
@@ -152,48 +154,50 @@ class _Listener:
     def __init__(self, key: str, ended: SimpleQueue[TrainingConversation | EagleLocalError]) -> None:
         self._key, self._ended = key, ended
         self._prompt: tuple[int, ...] = ()
-        self._said: list[int] = []
+        self._answer: list[int] = []
 
     def __call__(self, event: RequestEvent) -> None:
         match event:
             case Prompted():
                 self._prompt = event.tokens
             case Tokens():
-                self._said += [piece.token for piece in event.pieces]
+                self._answer += [piece.token for piece in event.pieces]
             case Finished():
-                self._ended.put(TrainingConversation(self._key, (*self._prompt, *self._said), len(self._prompt)))
+                self._ended.put(TrainingConversation(self._key, (*self._prompt, *self._answer), len(self._prompt)))
             case Failed():
                 self._ended.put(event.error)
 
 
-def _up_to(conversations: Iterable[TrainingConversation], most_tokens: int) -> Iterator[TrainingConversation]:
+def _take_tokens(
+    conversations: Iterable[TrainingConversation], max_answer_tokens: int
+) -> Iterator[TrainingConversation]:
     num_tokens = 0
     for one in conversations:
-        if num_tokens >= most_tokens:
+        if num_tokens >= max_answer_tokens:
             return
-        num_tokens += one.num_said
+        num_tokens += one.num_answer_tokens
         yield one
 
 
-def _appended(path: Path) -> FileIO:
+def _open_to_append(path: Path) -> FileIO:
     """Open the file to append to. Only its owner may read it: answers are private."""
     try:
         make_folder(path.parent, PRIVATE)
         return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb", buffering=0)
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise make_write_error(path, error) from error
 
 
-def _append(file: FileIO, path: Path, said: TrainingConversation) -> None:
+def _append(file: FileIO, path: Path, conversation: TrainingConversation) -> None:
     """Write the conversation on its own line, whatever a crash left before it. Unbuffered, so closing cannot fail."""
-    line = json.dumps({"key": said.key, "num_prompt": said.num_prompt, "tokens": said.tokens})
+    line = json.dumps({"key": conversation.key, "num_prompt": conversation.num_prompt, "tokens": conversation.tokens})
     try:
-        told = f"\n{line}\n".encode()
-        if file.write(told) < len(told):
+        encoded = f"\n{line}\n".encode()
+        if file.write(encoded) < len(encoded):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise make_write_error(path, error) from error
 
 
-def unwritable(path: Path, error: OSError) -> ResourceError:
-    return ResourceError(f"cannot write {path}: {error.strerror}", hint="free some space, or `--work` elsewhere")
+def make_write_error(path: Path, error: OSError) -> ResourceError:
+    return ResourceError(f"cannot write {path}: {error.strerror}", hint="free some space, or another folder for --work")

@@ -45,7 +45,7 @@ def encode_document(pieces: Pieces, tokenizer: GuideTokenizer) -> PackedDocument
     """Encode pieces. Neighbours of one kind are encoded together; between kinds tokens end, as they do at run time."""
     tokens: list[int] = []
     flags: list[int] = []
-    for text, is_assistant in _merged(pieces):
+    for text, is_assistant in _merge(pieces):
         ids = tokenizer.encode(text)
         tokens += ids
         flags += [ASSISTANT if is_assistant else PROMPT] * len(ids)
@@ -54,7 +54,7 @@ def encode_document(pieces: Pieces, tokenizer: GuideTokenizer) -> PackedDocument
     return PackedDocument(np.array(tokens, np.uint16), np.array(flags, np.uint8))
 
 
-def _merged(pieces: Pieces) -> Iterator[tuple[str, bool]]:
+def _merge(pieces: Pieces) -> Iterator[tuple[str, bool]]:
     run, run_kind = "", False
     for text, kind in pieces:
         if kind != run_kind and run:
@@ -86,10 +86,10 @@ def pack(documents: Iterator[PackedDocument], row_length: int, filler: int) -> I
             used += len(row[-1].tokens)
         if not row:
             return
-        yield _joined(row, row_length, filler)
+        yield _join(row, row_length, filler)
 
 
-def _joined(row: list[PackedDocument], row_length: int, filler: int) -> PackedDocument:
+def _join(row: list[PackedDocument], row_length: int, filler: int) -> PackedDocument:
     tokens = np.full(row_length, filler, np.uint16)
     flags = np.full(row_length, IGNORED, np.uint8)
     used = sum(len(d.tokens) for d in row)

@@ -31,8 +31,8 @@ from eaglelocal.hub.heads.convert import FILE_TYPES, copy_tokenizer
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.heads.weight_conversion import convert_indices, convert_matrix, convert_vector
 from eaglelocal.training.eagle_head import EagleHead, HeadShape
-from eaglelocal.training.gguf_export import HEAD_NAMES, folded_fc
-from eaglelocal.training.precision import quick_type
+from eaglelocal.training.gguf_export import HEAD_NAMES, fold_fc
+from eaglelocal.training.precision import fast_dtype
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -72,7 +72,7 @@ class DraftVocabulary:
     owns_embeddings: bool
     is_new: bool  # the output is still to be copied from the target's rows
 
-    def embedded(self, tokens: Sequence[int]) -> Floats:
+    def read_embeddings(self, tokens: Sequence[int]) -> Floats:
         """Read the embeddings [tokens, width] from the file: a text uses little of a large vocabulary."""
         unique, places = np.unique(np.asarray(tokens, np.int64), return_inverse=True)
         return self.embeddings.rows(unique.tolist())[places]
@@ -81,15 +81,15 @@ class DraftVocabulary:
     def output_shape(self) -> tuple[int, int]:
         return (self.output.num_rows if self.tokens is None else len(self.tokens), self.output.width)
 
-    def first_output(self) -> Tensor:
-        """Return the initial output [draft vocabulary, width]: float32 if it is trained, else bfloat16, as in Pupil."""
-        cut_out = self.tokens if self.is_new else None
-        rows = list(range(self.output.num_rows)) if cut_out is None else cut_out.tolist()
-        first = torch.empty(self.output_shape, dtype=torch.float32 if self.owns_output else torch.bfloat16)
+    def make_output(self) -> Tensor:
+        """Return the initial output [draft vocabulary, width]: float32 if it is trained, else bfloat16."""
+        subset = self.tokens if self.is_new else None
+        rows = list(range(self.output.num_rows)) if subset is None else subset.tolist()
+        output = torch.empty(self.output_shape, dtype=torch.float32 if self.owns_output else torch.bfloat16)
         for start in range(0, len(rows), ROWS_AT_ONCE):  # in float32 a large vocabulary takes gigabytes
             part = self.output.rows(rows[start : start + ROWS_AT_ONCE])
-            first[start : start + len(part)] = torch.from_numpy(part)
-        return first
+            output[start : start + len(part)] = torch.from_numpy(part)
+        return output
 
 
 class DraftHead(nn.Module):
@@ -105,10 +105,10 @@ class DraftHead(nn.Module):
         else:
             self.register_buffer("output", output.bfloat16(), persistent=False)
 
-    def to_learn_on(self, device: str) -> DraftHead:
-        """Move it to the device. A borrowed output gets the type of products there: nothing else makes types match."""
+    def move_to(self, device: str) -> DraftHead:
+        """Move the head to a device. A borrowed output gets the type in which matrices are multiplied there."""
         if not isinstance(self.output, nn.Parameter):
-            self.output = self.output.to(quick_type(device))
+            self.output = self.output.to(fast_dtype(device))
         return self.to(device)
 
 
@@ -122,13 +122,14 @@ class HeadSource:
     start_info: EagleInfo | None = None
 
 
-def shape_of(info: EagleInfo, header: Header, *, max_context: int) -> HeadShape:
+def read_head_shape(info: EagleInfo, header: Header, *, max_context: int) -> HeadShape:
     """Return the shape of a head in a file. Raises IncompatibleError if its RoPE is not supported here."""
     scaling = header.metadata.get("eagle3.rope.scaling.type", "linear")  # llama.cpp's default; its factor has none
-    turned = header.metadata.get("eagle3.rope.dimension_count", info.head_dim)
-    if scaling not in ("none", "linear") or turned != info.head_dim:
+    rotated = header.metadata.get("eagle3.rope.dimension_count", info.head_dim)
+    if scaling not in ("none", "linear") or rotated != info.head_dim:
         raise IncompatibleError(
-            f"the head {info.name} turns {turned} of {info.head_dim} with {scaling} scaling, which is not trained here",
+            f"the head {info.name} rotates {rotated} of {info.head_dim} dimensions with {scaling} scaling, "
+            "which training does not support",
             hint="`--from none` trains a new one",
         )
     factors = "rope_freqs.weight"
@@ -143,8 +144,8 @@ def shape_of(info: EagleInfo, header: Header, *, max_context: int) -> HeadShape:
         max_context=max_context,
         norm_eps=info.rms_eps,
         fc_norm_eps=info.fc_norm_eps,
-        rope_theta=_real(header, "eagle3.rope.freq_base", 10_000.0),
-        rope_scale=_real(header, "eagle3.rope.scaling.factor", 1.0) if scaling == "linear" else 1.0,
+        rope_theta=_read_float(header, "eagle3.rope.freq_base", 10_000.0),
+        rope_scale=_read_float(header, "eagle3.rope.scaling.factor", 1.0) if scaling == "linear" else 1.0,
         rope_factors=tuple(read_tensor(header.path, header, factors).tolist()) if factors in header.tensors else (),
         window=info.window,
         fc_norm=info.fc_norm,
@@ -154,19 +155,19 @@ def shape_of(info: EagleInfo, header: Header, *, max_context: int) -> HeadShape:
     )
 
 
-def _real(header: Header, key: str, default: float) -> float:
+def _read_float(header: Header, key: str, default: float) -> float:
     value = header.metadata.get(key, default)
     return float(value) if isinstance(value, int | float) else default
 
 
-def new_shape(target: ModelInfo, *, max_context: int) -> HeadShape:
+def make_new_shape(target: ModelInfo, *, max_context: int) -> HeadShape:
     """Return the shape of a new EAGLE-3.1 head: as wide as the target, one layer, about 5 % of a dense model's weights.
 
     Raises IncompatibleError where the target's layers or width do not allow one.
     """
     n = target.n_layer
     if n < 4:
-        raise IncompatibleError(f"{target.name} has {n} layers; a head reads three, none of them the first")
+        raise IncompatibleError(f"{target.name} has {n} layers; a head reads three layers other than the first")
     head_size = next((size for size in HEAD_SIZES if target.n_embd % size == 0), 0)
     if not head_size:
         raise IncompatibleError(f"{target.name} is {target.n_embd} wide, which does not divide into attention heads")
@@ -184,52 +185,52 @@ def new_shape(target: ModelInfo, *, max_context: int) -> HeadShape:
     )
 
 
-def frequent_tokens(counts: Ints, most: int = NEW_VOCABULARY) -> Ints | None:
+def select_frequent_tokens(counts: Ints, most: int = NEW_VOCABULARY) -> Ints | None:
     """Return the `most` most frequent tokens, of equal ones those with the lowest id; None: all of them."""
     if len(counts) <= most:
         return None
     return np.sort(np.argsort(-counts, kind="stable")[:most]).astype(np.int64)
 
 
-def choose_vocabulary(school: HeadSource, new_tokens: Ints | None) -> DraftVocabulary:
+def choose_vocabulary(source: HeadSource, new_tokens: Ints | None) -> DraftVocabulary:
     """Return the vocabulary of the initial head, or of a new one that predicts `new_tokens`."""
-    target, start, info = school.target, school.start, school.start_info
-    lent = Matrix(target, "output.weight" if "output.weight" in target.tensors else "token_embd.weight")
+    target, start, info = source.target, source.start, source.start_info
+    borrowed = Matrix(target, "output.weight" if "output.weight" in target.tensors else "token_embd.weight")
     embeddings = Matrix(target, "token_embd.weight")
     if start is None or info is None:
         return DraftVocabulary(
-            new_tokens, embeddings, lent, owns_output=new_tokens is not None, owns_embeddings=False, is_new=True
+            new_tokens, embeddings, borrowed, owns_output=new_tokens is not None, owns_embeddings=False, is_new=True
         )
     tokens = read_indices(start.path, start, "d2t") if info.draft_vocab is not None else None
     return DraftVocabulary(
         tokens,
         Matrix(start, "token_embd.weight") if info.has_own_embeddings else embeddings,
-        Matrix(start, "output.weight") if info.has_own_output else lent,
+        Matrix(start, "output.weight") if info.has_own_output else borrowed,
         owns_output=info.has_own_output,
         owns_embeddings=info.has_own_embeddings,
         is_new=False,
     )
 
 
-def head_shape(school: HeadSource, *, max_context: int) -> HeadShape:
+def choose_head_shape(source: HeadSource, *, max_context: int) -> HeadShape:
     """Return the shape of the initial head, or of a new one. Raises IncompatibleError if it cannot be trained here."""
-    if school.start is None or school.start_info is None:
-        return new_shape(school.info, max_context=max_context)
-    return shape_of(school.start_info, school.start, max_context=max_context)
+    if source.start is None or source.start_info is None:
+        return make_new_shape(source.info, max_context=max_context)
+    return read_head_shape(source.start_info, source.start, max_context=max_context)
 
 
-def make_draft_head(school: HeadSource, words: DraftVocabulary, *, max_context: int) -> DraftHead:
+def make_draft_head(source: HeadSource, vocabulary: DraftVocabulary, *, max_context: int) -> DraftHead:
     """Return the head at the beginning of training: the file's, or a new one."""
-    head = EagleHead(head_shape(school, max_context=max_context))
-    if school.start is None:
-        begin(head)
+    head = EagleHead(choose_head_shape(source, max_context=max_context))
+    if source.start is None:
+        initialize_head(head)
     else:
-        fill_head(head, school.start)
-    return DraftHead(head, words.first_output(), owns_output=words.owns_output)
+        fill_head(head, source.start)
+    return DraftHead(head, vocabulary.make_output(), owns_output=vocabulary.owns_output)
 
 
 @torch.no_grad()
-def begin(head: EagleHead) -> None:
+def initialize_head(head: EagleHead) -> None:
     """Initialise a new head's matrices: std 1/sqrt(columns), half of that where they add to the residual stream."""
     for name, parameter in head.named_parameters():
         if parameter.ndim == 2:
@@ -251,26 +252,26 @@ def fill_head(head: EagleHead, header: Header) -> None:
         head.get_parameter(inner).copy_(weights(outer))
 
 
-def head_name(school: HeadSource) -> str:
+def make_head_name(source: HeadSource) -> str:
     """Return the name of the trained head."""
-    if school.start_info is None:
-        return f"{school.info.name} EAGLE-3.1 head{TRAINED_HERE}"
-    return school.start_info.name.removesuffix(TRAINED_HERE) + TRAINED_HERE
+    if source.start_info is None:
+        return f"{source.info.name} EAGLE-3.1 head{TRAINED_HERE}"
+    return source.start_info.name.removesuffix(TRAINED_HERE) + TRAINED_HERE
 
 
-def head_entries(head: EagleHead, school: HeadSource, *, name: str, kind: str) -> list[KeyValue]:
+def make_head_entries(head: EagleHead, source: HeadSource, *, name: str, kind: str) -> list[KeyValue]:
     """Return the keys of the trained head's file."""
-    shape, start = head.shape, school.start
+    shape, start = head.shape, source.start
     changed = [
         KeyValue("general.name", ValueType.STRING, name),
         KeyValue("general.file_type", ValueType.UINT32, FILE_TYPES[kind]),
-        KeyValue(TARGET_NAME_KEY, ValueType.STRING, school.info.name),
+        KeyValue(TARGET_NAME_KEY, ValueType.STRING, source.info.name),
         KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it is measured
     ]
     if start is not None:
         return [*changed, *copy_entries(start, without=frozenset(entry.key for entry in changed))]
     counts = {
-        "eagle3.context_length": school.info.context_length,
+        "eagle3.context_length": source.info.context_length,
         "eagle3.embedding_length": shape.width,
         "eagle3.block_count": 1,
         "eagle3.feed_forward_length": shape.ffn,
@@ -279,7 +280,7 @@ def head_entries(head: EagleHead, school: HeadSource, *, name: str, kind: str) -
         "eagle3.attention.key_length": shape.head_size,
         "eagle3.attention.value_length": shape.head_size,
         "eagle3.rope.dimension_count": shape.head_size,
-        "eagle3.vocab_size": school.info.n_vocab,
+        "eagle3.vocab_size": source.info.n_vocab,
         "eagle3.target_hidden_size": shape.tap_width,
     }
     flags = {
@@ -295,30 +296,30 @@ def head_entries(head: EagleHead, school: HeadSource, *, name: str, kind: str) -
         KeyValue("eagle3.target_layers", ValueType.ARRAY, shape.taps, ValueType.INT32),
         KeyValue("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, shape.norm_eps),
         KeyValue("eagle3.rope.freq_base", ValueType.FLOAT32, shape.rope_theta),
-        *copy_tokenizer(school.target),
+        *copy_tokenizer(source.target),
     ]
 
 
 @torch.no_grad()
-def head_tensors(pupil: DraftHead, words: DraftVocabulary, kind: str) -> list[StreamedTensor]:
-    head = pupil.head
-    fc = folded_fc(head) if head.shape.fc_norm else head.fc.weight
+def make_head_tensors(draft_head: DraftHead, vocabulary: DraftVocabulary, kind: str) -> list[StreamedTensor]:
+    head = draft_head.head
+    fc = fold_fc(head) if head.shape.fc_norm else head.fc.weight
     weights = {"fc": fc, **{outer: head.get_parameter(inner) for inner, outer in HEAD_NAMES.items()}}
     if head.taps_norm is not None:
         weights["enc.output_norm"] = head.taps_norm.get_parameter("weight")
-    if words.owns_output:
-        weights["output"] = pupil.output
+    if vocabulary.owns_output:
+        weights["output"] = draft_head.output
     written = [_tensor(f"{name}.weight", weight, kind) for name, weight in weights.items()]
-    if words.owns_embeddings:
-        source = words.embeddings
+    if vocabulary.owns_embeddings:
+        source = vocabulary.embeddings
         shape = (source.num_rows, head.shape.width)
         written.append(
             convert_matrix(
                 source.name, lambda first, end: read_span(source.header, source.name, first, end), shape, kind
             )
         )
-    if words.tokens is not None:
-        written.append(convert_indices("d2t", words.tokens))
+    if vocabulary.tokens is not None:
+        written.append(convert_indices("d2t", vocabulary.tokens))
     if head.shape.rope_factors:
         written.append(convert_vector("rope_freqs.weight", np.array(head.shape.rope_factors, np.float32)))
     return written

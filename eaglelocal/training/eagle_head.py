@@ -47,7 +47,7 @@ class HeadShape:
     norm_output: bool = True
 
 
-def shape_beside(
+def embedded_head_shape(
     target: TargetShape,
     *,
     taps: tuple[int, ...] = (1, 3, 5),
@@ -127,22 +127,22 @@ class EagleHead(nn.Module):
         """
         prefix = self._prefix(embedded, g)
         positions = torch.arange(embedded.shape[1] - 1, device=g.device)
-        is_seen = self._sees(anchors, positions)  # [batch, chains, cells]
-        state = rows_at(g, anchors)
+        is_seen = self._visible_cells(anchors, positions)  # [batch, chains, cells]
+        state = gather_rows(g, anchors)
         own: list[KvTensors] = []
         states = []
         for step in range(num_steps):
-            token = rows_at(embedded, (anchors + 1 + step).clamp(max=embedded.shape[1] - 1))
+            token = gather_rows(embedded, (anchors + 1 + step).clamp(max=embedded.shape[1] - 1))
             pair, residual = self._pair(token, state)
             if step > 0:  # the first step's cell is among the prefix
                 own.append(self._cells(pair, anchors + step))
-            query = self._rotated(self.q(pair), anchors + step)
+            query = self._rotate(self.q(pair), anchors + step)
             out = self._finish(residual + self.o(attend(query, prefix, is_seen, own=own)))
             states.append(self.norm(out))
             state = states[-1] if self.shape.norm_output else out
         return states
 
-    def _sees(self, anchors: Tensor, cells: Tensor) -> Tensor:
+    def _visible_cells(self, anchors: Tensor, cells: Tensor) -> Tensor:
         """Return which cells chains see, [batch, chains, cells]. Windows stay: the drafter cuts its cache per draft."""
         is_past = cells <= anchors.unsqueeze(-1)
         return is_past if self.shape.window is None else is_past & (cells > anchors.unsqueeze(-1) - self.shape.window)
@@ -159,10 +159,10 @@ class EagleHead(nn.Module):
 
     def _cells(self, pairs: Tensor, positions: Tensor) -> KvTensors:
         repeat = self.shape.num_heads // self.shape.num_kv_heads
-        keys, values = self._rotated(self.k(pairs), positions), self._split(self.v(pairs))
+        keys, values = self._rotate(self.k(pairs), positions), self._split(self.v(pairs))
         return KvTensors(keys.repeat_interleave(repeat, 1), values.repeat_interleave(repeat, 1))
 
-    def _rotated(self, x: Tensor, positions: Tensor) -> Tensor:
+    def _rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         return rotate(self._split(x), self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1))
 
     def _split(self, x: Tensor) -> Tensor:
@@ -188,6 +188,6 @@ def attend(query: Tensor, prefix: KvTensors, is_seen: Tensor, *, own: list[KvTen
     return mixed.transpose(1, 2).flatten(-2)
 
 
-def rows_at(x: Tensor, positions: Tensor) -> Tensor:
+def gather_rows(x: Tensor, positions: Tensor) -> Tensor:
     """Gather rows of x [batch, length, width] at positions [batch, n] into [batch, n, width]."""
     return x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))

@@ -63,7 +63,7 @@ def round_to_bfloat16(module: nn.Module) -> None:
 def export_target(
     target: LlamaTarget, tokenizer: GuideTokenizer, path: Path, *, name: str, matrix_type: MatrixType = MatrixType.BF16
 ) -> None:
-    with _written(path, "llama") as writer:
+    with _open_writer(path, "llama") as writer:
         _add_model_keys(writer, target.shape, name=name, num_layers=target.shape.num_layers, vocab=target.shape.vocab)
         writer.add_file_type(FILE_TYPES[matrix_type])
         writer.add_head_count(target.shape.num_heads)
@@ -81,7 +81,7 @@ def export_head(
     head: EagleHead, tokenizer: GuideTokenizer, path: Path, *, name: str, matrix_type: MatrixType = MatrixType.BF16
 ) -> None:
     shape = head.shape
-    with _written(path, "eagle3") as writer:
+    with _open_writer(path, "eagle3") as writer:
         _add_model_keys(writer, shape, name=name, num_layers=1, vocab=tokenizer.num_tokens)
         writer.add_file_type(FILE_TYPES[matrix_type])
         writer.add_head_count(shape.num_heads)
@@ -94,12 +94,12 @@ def export_head(
         writer.add_bool("eaglelocal.fc_norm", True)
         writer.add_bool("eaglelocal.norm_output", True)
         add_tokenizer_keys(writer, tokenizer)
-        _add(writer, "fc", folded_fc(head), matrix_type)
+        _add(writer, "fc", fold_fc(head), matrix_type)
         for inner, outer in HEAD_NAMES.items():
             _add(writer, outer, head.get_parameter(inner), matrix_type)
 
 
-def folded_fc(head: EagleHead) -> Tensor:
+def fold_fc(head: EagleHead) -> Tensor:
     """Return fc [width, 3 * target width] with each tap's norm gains multiplied into its columns."""
     gains = torch.cat([head.get_parameter(f"fc_norms.{index}.weight") for index in range(len(head.shape.taps))])
     return (head.fc.weight * gains).detach()
@@ -127,7 +127,7 @@ def _add(writer: gguf.GGUFWriter, name: str, weight: Tensor, matrix_type: Matrix
 
 
 @contextmanager
-def _written(path: Path, architecture: str) -> Iterator[gguf.GGUFWriter]:
+def _open_writer(path: Path, architecture: str) -> Iterator[gguf.GGUFWriter]:
     """Open a writer whose file appears under its name only when complete."""
     partial = path.with_suffix(".partial")
     make_folder(path.parent, SHARED)

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from eaglelocal.training.gguf_export import BLOCK_NAMES
 from eaglelocal.training.llama_target import LlamaTarget
-from eaglelocal.training.tokenizer import GuideTokenizer, tokenizer_of
+from eaglelocal.training.tokenizer import GuideTokenizer, build_tokenizer
 
 
 def read_tokenizer(path: Path) -> GuideTokenizer:
     """Read the tokenizer. Raises KeyError where the file has none that `export` wrote."""
     fields = gguf.GGUFReader(path).fields
-    return tokenizer_of(fields["tokenizer.ggml.tokens"].contents(), fields["tokenizer.ggml.merges"].contents())
+    return build_tokenizer(fields["tokenizer.ggml.tokens"].contents(), fields["tokenizer.ggml.merges"].contents())
 
 
 @torch.no_grad()

@@ -35,26 +35,26 @@ class HeldOutEvaluation:
         by_kind: dict[str, list[Pieces]] = defaultdict(list)
         for kind, pieces in documents:
             by_kind[kind].append(pieces)
-        batches = {kind: _batch(found, tokenizer) for kind, found in sorted(by_kind.items())}
+        batches = {kind: _make_batch(found, tokenizer) for kind, found in sorted(by_kind.items())}
         return cls({kind: batch for kind, batch in batches.items() if batch is not None})
 
-    def of_target(self, target: LlamaTarget) -> str:
+    def evaluate_target(self, target: LlamaTarget) -> str:
         """Return `kind loss/agreement`: nats per answer token, share of answer tokens that are the argmax."""
         scores = {kind: answer_loss(target, batch) for kind, batch in self.batches.items()}
         return ", ".join(f"{kind} {loss:.3f}/{agreement:.3f}" for kind, (loss, agreement) in scores.items())
 
     @torch.no_grad()
-    def of_head(self, objective: TrainingTimeTest) -> str:
+    def evaluate_head(self, objective: TrainingTimeTest) -> str:
         """Return `kind agreement by draft step`."""
-        told = []
+        lines = []
         for kind, batch in self.batches.items():
             with torch.autocast("cpu", torch.bfloat16):
                 _, agreements = objective.loss_and_agreement(batch)
-            told.append(f"{kind} {' '.join(f'{agreement:.2f}' for agreement in agreements)}")
-        return ", ".join(told)
+            lines.append(f"{kind} {' '.join(f'{agreement:.2f}' for agreement in agreements)}")
+        return ", ".join(lines)
 
 
-def _batch(documents: list[Pieces], tokenizer: GuideTokenizer) -> PackedBatch | None:
+def _make_batch(documents: list[Pieces], tokenizer: GuideTokenizer) -> PackedBatch | None:
     encoded = (encode_document(pieces, tokenizer) for pieces in documents)
     rows = [row for row, _ in zip(pack(encoded, ROW_LENGTH, tokenizer.end_of_text), range(MAX_ROWS), strict=False)]
     if not rows:

@@ -129,7 +129,7 @@ class LlamaTarget(nn.Module):
         cos, sin = rope_tables(shape.max_context, shape.head_size, shape.rope_theta)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
-        self._initialise()
+        self._initialize()
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the normalised final state [batch, length, width] of tokens [batch, length]."""
@@ -151,7 +151,7 @@ class LlamaTarget(nn.Module):
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.parameters())
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         residual_std = 0.02 / (2 * self.shape.num_layers) ** 0.5
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:

@@ -40,7 +40,7 @@ class Stretch(Protocol):
     def step_tokens(self) -> int: ...
 
 
-MOST_SKIPPED = 20  # consecutive steps; then training fails
+MAX_SKIPPED = 20  # consecutive steps; then training fails
 MILESTONE_REST = 10  # the pause after a milestone is at least this many times as long as it took
 
 B = TypeVar("B")
@@ -83,7 +83,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class TrainingRun(Generic[S, B]):
-    """A training run: its objective, its data, where its checkpoint is, and what is called now and then."""
+    """A training run: its objective, its data, its checkpoint, and a callback for milestones."""
 
     objective: Objective[B]
     stages: tuple[S, ...]
@@ -104,55 +104,55 @@ def train(run: TrainingRun[S, B], progress: TrainingProgress) -> None:
     If it is stopped (KeyboardInterrupt, SystemExit), it saves all steps that were taken. Raises ResourceError where
     checkpoints cannot be written or read.
     """
-    optimizers = optimizers_for(run.objective.trained, run.recipe)
-    done = restored = restore(run.checkpoint, run.objective.trained, optimizers)
+    optimizers = make_optimizers(run.objective.trained, run.recipe)
+    done = restored = restore_checkpoint(run.checkpoint, run.objective.trained, optimizers)
     progress.begin(done, run.num_steps)
     saved_at = milestone_at = time.monotonic()
     pause_s, num_skipped = run.recipe.milestone_every_s, 0
     try:
-        for stage, step in _steps_from(run.stages, done):
-            loss = loss_of(run, run.batches(stage, step))
-            with unstopped():
+        for stage, step in _remaining_steps(run.stages, done):
+            loss = accumulate_gradients(run, run.batches(stage, step))
+            with delay_signals():
                 is_sound = update(run, optimizers, done, loss)
                 done += 1
             num_skipped = 0 if is_sound else num_skipped + 1
             if num_skipped:
-                skipped(done, loss, num_skipped, progress)
+                report_skipped(done, loss, num_skipped, progress)
                 continue
             progress.advance(done, stage.step_tokens, loss)
             now = time.monotonic()
             if now - saved_at > run.recipe.checkpoint_every_s:
-                save(run.checkpoint, run.objective.trained, optimizers, done=done)
+                save_checkpoint(run.checkpoint, run.objective.trained, optimizers, done=done)
                 saved_at = now
             if now - milestone_at > pause_s:
                 run.on_milestone(done)
                 milestone_at = time.monotonic()
                 pause_s = max(run.recipe.milestone_every_s, MILESTONE_REST * (milestone_at - now))
-        save(run.checkpoint, run.objective.trained, optimizers, done=done)
+        save_checkpoint(run.checkpoint, run.objective.trained, optimizers, done=done)
     except (KeyboardInterrupt, SystemExit):
         if done > restored:
-            save(run.checkpoint, run.objective.trained, optimizers, done=done)
+            save_checkpoint(run.checkpoint, run.objective.trained, optimizers, done=done)
         raise
 
 
-def _steps_from(stages: tuple[S, ...], done: int) -> Iterator[tuple[S, int]]:
+def _remaining_steps(stages: tuple[S, ...], done: int) -> Iterator[tuple[S, int]]:
     every = ((stage, step) for stage in stages for step in range(stage.num_steps))
     return (pair for index, pair in enumerate(every) if index >= done)
 
 
-def skipped(done: int, loss: float, on_end: int, progress: TrainingProgress) -> None:
-    progress.note(f"step {done} is left out: its loss is {loss}")
-    if on_end >= MOST_SKIPPED:
-        hint = "the same command goes on before them; `--torch-device cpu`, if a GPU miscalculates"
-        raise EagleLocalError(f"the loss of {on_end} steps on end is no number", hint=hint)
+def report_skipped(done: int, loss: float, num_skipped: int, progress: TrainingProgress) -> None:
+    progress.note(f"step {done} is skipped: its loss is {loss}")
+    if num_skipped >= MAX_SKIPPED:
+        hint = "the same command resumes before them; --torch-device cpu, if the GPU is at fault"
+        raise EagleLocalError(f"the loss of {num_skipped} steps in a row is not a number", hint=hint)
 
 
-def loss_of(run: TrainingRun[S, B], parts: Iterable[B]) -> float:
+def accumulate_gradients(run: TrainingRun[S, B], parts: Iterable[B]) -> float:
     """Return the loss of a whole step, and accumulate its gradients."""
-    return sum(map(partial(_learned_from, run), parts))  # a loop's variable would keep a part while the next is made
+    return sum(map(partial(_backpropagate, run), parts))  # a loop's variable would keep a part while the next is made
 
 
-def _learned_from(run: TrainingRun[S, B], part: B) -> float:
+def _backpropagate(run: TrainingRun[S, B], part: B) -> float:
     with autocast(run.device):
         loss = run.objective.loss(part)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -174,12 +174,12 @@ def update(run: TrainingRun[S, B], optimizers: list[torch.optim.Optimizer], done
 
 
 @contextmanager
-def unstopped() -> Iterator[None]:
+def delay_signals() -> Iterator[None]:
     """Delay signals that would stop the process until the block ends: half an update could not be resumed."""
-    waiting: list[int] = []
+    pending: list[int] = []
 
     def wait(number: int, frame: FrameType | None) -> None:
-        waiting.append(number)
+        pending.append(number)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     handled = {number: handler for number, handler in before.items() if callable(handler)}
@@ -190,8 +190,8 @@ def unstopped() -> Iterator[None]:
     finally:
         for number, handler in handled.items():
             signal.signal(number, handler)
-    if waiting:
-        handled[signal.Signals(waiting[0])](waiting[0], None)
+    if pending:
+        handled[signal.Signals(pending[0])](pending[0], None)
 
 
 def lr_share(done: int, num_steps: int, recipe: Recipe) -> float:
@@ -201,7 +201,7 @@ def lr_share(done: int, num_steps: int, recipe: Recipe) -> float:
     return min(warmup, 1.0, max(recipe.final_lr_share, left))
 
 
-def optimizers_for(module: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
+def make_optimizers(module: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices inside layers, AdamW for embeddings, norm gains, queries and keys.
 
     Muon on queries and keys makes attention logits explode where the architecture has no norm on them (llama has
@@ -231,7 +231,7 @@ def makes_scores(name: str) -> bool:
     return name.endswith(("q.weight", "k.weight"))
 
 
-def save(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer], *, done: int) -> None:
+def save_checkpoint(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer], *, done: int) -> None:
     """Write a checkpoint. Raises ResourceError where it cannot be written; the previous one then remains."""
     state = {"done": done, "module": module.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
     state["rng"] = torch.get_rng_state()
@@ -241,19 +241,19 @@ def save(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer],
         torch.save(state, partial)
         flush_and_rename(partial, path)
     except (OSError, RuntimeError) as error:  # torch's writer reports a full disk as a RuntimeError
-        reason = (isinstance(error, OSError) and error.strerror) or "the disk is full, or was taken away"
-        hint = "free some space; the same command then goes on"
+        reason = (isinstance(error, OSError) and error.strerror) or "the disk is full, or was removed"
+        hint = "free some space; the same command then resumes"
         raise ResourceError(f"cannot write {path}: {reason}", hint=hint) from error
     finally:
         partial.unlink(missing_ok=True)
 
 
-def restore(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer]) -> int:
+def restore_checkpoint(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer]) -> int:
     """Load the checkpoint if there is one; returns the number of steps done."""
     if not path.is_file():
         return 0
-    with _readable(path):
-        state = _read(path)
+    with _damage_errors(path):
+        state = _load_state(path)
         module.load_state_dict(state["module"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -263,24 +263,24 @@ def restore(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimize
 
 def load_weights(path: Path, module: nn.Module) -> int:
     """Load only the weights of a checkpoint; returns the number of steps done."""
-    with _readable(path):
-        state = _read(path)
+    with _damage_errors(path):
+        state = _load_state(path)
         module.load_state_dict(state["module"])
         return int(state["done"])
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _load_state(path: Path) -> dict[str, Any]:
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     return state
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _damage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError, pickle.UnpicklingError) as error:
-        hint = f"rm {path}: learning begins anew, with the answers that there are"
-        raise ResourceError(f"cannot go on from {path}: it is damaged", hint=hint) from error
+        hint = f"rm {path}: training starts over, with the answers that it has"
+        raise ResourceError(f"cannot resume from {path}: it is damaged", hint=hint) from error
 
 
 def can_compile() -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from eaglelocal.training.precision import quick_type
+from eaglelocal.training.precision import fast_dtype
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
 NUM_ITERATIONS = 5
@@ -47,16 +47,16 @@ class Muon(torch.optim.Optimizer):
             buffer = state.setdefault("momentum", torch.zeros_like(matrix))
             buffer.lerp_(matrix.grad, 1 - momentum)
             pushed.append(matrix.grad.lerp(buffer, momentum))
-        updates = orthogonalised(torch.stack(pushed))
+        updates = orthogonalize(torch.stack(pushed))
         rows, columns = matrices[0].shape
         scale = max(1.0, rows / columns) ** 0.5
         for matrix, update in zip(matrices, updates, strict=True):
             matrix.mul_(1 - lr * decay).add_(update.to(matrix.dtype), alpha=-lr * scale)
 
 
-def orthogonalised(matrices: Tensor) -> Tensor:
+def orthogonalize(matrices: Tensor) -> Tensor:
     """Push the singular values of matrices [n, rows, columns] towards one."""
-    x: Tensor = matrices.to(quick_type(matrices.device.type))
+    x: Tensor = matrices.to(fast_dtype(matrices.device.type))
     is_tall = x.shape[1] > x.shape[2]
     x = x.mT if is_tall else x
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import torch
 
-FIRST_QUICK_CUDA = (8, 0)  # compute capability: Ampere; older cards emulate bfloat16
+FIRST_FAST_CUDA = (8, 0)  # compute capability: Ampere; older cards emulate bfloat16
 
 
-def quick_type(device: str) -> torch.dtype:
+def fast_dtype(device: str) -> torch.dtype:
     """Return the faster type for a device of torch.
 
     A CPU without bfloat16 instructions multiplies it many times slower than float32. Apple's GPUs gain little from it,
     and torch's autocast supports it there only in newer versions.
     """
     if device == "cuda":
-        return torch.bfloat16 if torch.cuda.get_device_capability() >= FIRST_QUICK_CUDA else torch.float32
+        return torch.bfloat16 if torch.cuda.get_device_capability() >= FIRST_FAST_CUDA else torch.float32
     return torch.bfloat16 if device == "cpu" and _cpu_has_bfloat16() else torch.float32
 
 
 def autocast(device: str) -> torch.autocast:
     """Return a context in which forward passes multiply in the faster type."""
-    return torch.autocast(device, torch.bfloat16, enabled=quick_type(device) is torch.bfloat16)
+    return torch.autocast(device, torch.bfloat16, enabled=fast_dtype(device) is torch.bfloat16)
 
 
 def _cpu_has_bfloat16() -> bool:
     """Ask torch's private function; where a version of torch lacks it, assume that there are no such instructions."""
-    known = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return known is not None and bool(known())
+    is_supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return is_supported is not None and bool(is_supported())

@@ -43,7 +43,7 @@ class TrainingProgress:
         self._began_at = self._marked_at = time.monotonic()
         self._done_at_begin = done
         if done:
-            self.note(f"goes on at step {done} of {total}")
+            self.note(f"resumes at step {done} of {total}")
         self._bar.update(self._task, total=total, completed=done)
 
     def advance(self, done: int, tokens: int, loss: float) -> None:
@@ -56,8 +56,8 @@ class TrainingProgress:
 
     def note(self, text: str) -> None:
         """Print a line; on a terminal without the label, which the bar already has."""
-        told = text if self._console.is_terminal else f"{self._label}: {text}"
-        self._console.print(f"{time.strftime('%H:%M:%S')} {told}", highlight=False, soft_wrap=True)
+        line = text if self._console.is_terminal else f"{self._label}: {text}"
+        self._console.print(f"{time.strftime('%H:%M:%S')} {line}", highlight=False, soft_wrap=True)
 
     def _show(self, done: int, elapsed_s: float) -> None:
         tok_s = (self._tokens - self._tokens_at_mark) / max(elapsed_s, 1e-9)

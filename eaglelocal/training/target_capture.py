@@ -27,7 +27,7 @@ from eaglelocal.probe.probe import probe
 from eaglelocal.probe.thread_count import count_usable_threads
 
 CAPTURE_ROWS = 128  # of a decode: llama.cpp keeps logits of the whole vocabulary for each row
-MOST_LOGIT = 6e4  # f16 ends at 65504
+MAX_LOGIT = 6e4  # f16 ends at 65504
 
 Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]
@@ -51,7 +51,7 @@ class Captured:
 class TargetCapture:
     """A loaded target that reads texts. Use it as a context manager, or close it.
 
-    Raises as assembly does where the target cannot be loaded.
+    Raises the loading errors if the target cannot be loaded.
 
     vocabulary  [draft vocabulary] the target's tokens that the head can predict; None: all
     """
@@ -65,9 +65,9 @@ class TargetCapture:
         with contextlib.ExitStack() as opened:
             model = LlamaModel(library, part.header.path, part.placement)
             opened.callback(model.close)
-            by_nextn = read_model(part.header).final_state is FinalState.NEXTN
+            final_by_nextn = read_model(part.header).final_state is FinalState.NEXTN
             params = replace(part.context, max_outputs=None)
-            self._context = LlamaContext(model, params, taps=taps, final_by_nextn=by_nextn)
+            self._context = LlamaContext(model, params, taps=taps, final_by_nextn=final_by_nextn)
             opened.callback(self._context.close)
             self._opened = opened.pop_all()
 
@@ -87,10 +87,10 @@ class TargetCapture:
             self._context.decode(Batch(part, positions, [(0,)] * len(part), outputs))
             taps.append(self._context.copy_taps(list(range(len(part)))))
             for row in np.flatnonzero(outputs).tolist():
-                said = self._context.logits(row)
-                best.append(int(said.argmax()))
-                wanted = said if self._vocabulary is None else said[self._vocabulary]
-                logits.append(wanted.clip(-MOST_LOGIT, MOST_LOGIT).astype(np.float16))
+                whole = self._context.logits(row)
+                best.append(int(whole.argmax()))
+                drafted = whole if self._vocabulary is None else whole[self._vocabulary]
+                logits.append(drafted.clip(-MAX_LOGIT, MAX_LOGIT).astype(np.float16))
         self._context.remove(0, 0)
         return Captured(np.concatenate(taps), np.stack(logits), np.array(best, np.int64))
 

@@ -44,13 +44,13 @@ class GuideTokenizer:
 
     @property
     def turn_end(self) -> int:
-        return self.id_of(TURN_END)
+        return self.token_id(TURN_END)
 
     @property
     def end_of_text(self) -> int:
-        return self.id_of(END_OF_TEXT)
+        return self.token_id(END_OF_TEXT)
 
-    def id_of(self, token: str) -> int:
+    def token_id(self, token: str) -> int:
         found = self.backend.token_to_id(token)
         if found is None:
             raise KeyError(token)
@@ -79,7 +79,7 @@ def train_tokenizer(texts: Iterable[str], num_tokens: int = 4096) -> GuideTokeni
     return GuideTokenizer(backend)
 
 
-def tokenizer_of(tokens: Sequence[str], merges: Sequence[str]) -> GuideTokenizer:
+def build_tokenizer(tokens: Sequence[str], merges: Sequence[str]) -> GuideTokenizer:
     """Return the tokenizer from the keys that `add_tokenizer_keys` wrote: tokens by id, merges as "left right"."""
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     backend = _backend(models.BPE(vocab={token: at for at, token in enumerate(tokens)}, merges=pairs))

@@ -18,15 +18,15 @@ import torch
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.probe.thread_count import count_usable_threads
-from eaglelocal.training.batches import Accepted, BatchSchedule, HeadBatch, Imitation, Reader, Unrolling
+from eaglelocal.training.batches import Accepted, BatchBuilder, BatchSchedule, HeadBatch, Imitation, Unrolling
 from eaglelocal.training.conversations import TrainingConversation
 from eaglelocal.training.draft_head import (
     DraftHead,
     DraftVocabulary,
     HeadSource,
     choose_vocabulary,
-    frequent_tokens,
     make_draft_head,
+    select_frequent_tokens,
 )
 from eaglelocal.training.loop import Recipe, TrainingRun, train
 from eaglelocal.training.precision import autocast
@@ -34,8 +34,8 @@ from eaglelocal.training.progress import TrainingProgress
 from eaglelocal.training.target_capture import TargetCapture
 
 HELD_OUT_ROWS = 4  # in a batch, if they fit
-PART_NUMBERS = 2**22  # of a state, in a part trained on at once: with a wide target gradients keep gigabytes of it
-LEFT_BYTES = 512 * 2**20  # of a card, for llama.cpp while torch trains on it
+MAX_PART_VALUES = 2**22  # of a state, in one part of a step: with a wide target gradients keep gigabytes of it
+RESERVED_BYTES = 512 * 2**20  # of a card, for llama.cpp while torch trains on it
 # torch's messages, for GPUs and other devices
 NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "ALLOC_FAILED")
 
@@ -49,8 +49,8 @@ class HeadTraining:
     """
 
     plan: Plan
-    school: HeadSource
-    taught: tuple[TrainingConversation, ...]
+    source: HeadSource
+    train_set: tuple[TrainingConversation, ...]
     held_out: tuple[TrainingConversation, ...]
     checkpoint: Path
     epochs: int
@@ -65,137 +65,141 @@ class HeadTraining:
 class TrainedHead:
     """The trained head, and its acceptance on the held-out conversations before and after."""
 
-    pupil: DraftHead
-    words: DraftVocabulary
+    draft_head: DraftHead
+    vocabulary: DraftVocabulary
     before: Accepted
     after: Accepted
 
 
-def train_head(study: HeadTraining) -> TrainedHead:
-    """Train a head. What torch holds on the device is freed afterwards.
+def train_head(training: HeadTraining) -> TrainedHead:
+    """Train a head. Torch's memory on the device is freed afterwards.
 
-    Raises UsageError where the context holds no answer, ResourceError where memory does not suffice, what loading
-    the target raises, and KeyboardInterrupt, which leaves a checkpoint.
+    Raises UsageError if no answer fits the context, ResourceError if memory does not suffice, the loading errors of
+    the target, and KeyboardInterrupt, which leaves a checkpoint.
     """
     try:
-        with _memory_suffices(study.device):
-            return _learned(study)
+        with _memory_errors(training.device):
+            return _train(training)
     finally:
         gc.collect()
-        if study.device == "cuda":
+        if training.device == "cuda":
             torch.cuda.empty_cache()
-        elif study.device == "mps":
+        elif training.device == "mps":
             torch.mps.empty_cache()
 
 
-def leave_room(device: str) -> None:
+def limit_torch_memory(device: str) -> None:
     """Limit torch's memory on the card: llama.cpp ends the process without memory, while torch raises or frees some."""
     if device == "cuda":
         free, total = torch.cuda.mem_get_info()
-        torch.cuda.set_per_process_memory_fraction(share_of_card(free, total, torch.cuda.memory_reserved()))
+        torch.cuda.set_per_process_memory_fraction(gpu_memory_share(free, total, torch.cuda.memory_reserved()))
 
 
-def share_of_card(free: int, total: int, held: int) -> float:
-    """Return the share of the card for torch: what it holds, and what is free except for LEFT_BYTES."""
-    return min(1.0, (held + max(free - LEFT_BYTES, 0)) / total)
+def gpu_memory_share(free: int, total: int, reserved: int) -> float:
+    """Return the share of the card for torch: what it has reserved, and what is free except for RESERVED_BYTES."""
+    return min(1.0, (reserved + max(free - RESERVED_BYTES, 0)) / total)
 
 
 @contextmanager
-def _memory_suffices(device: str) -> Iterator[None]:
+def _memory_errors(device: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not isinstance(error, MemoryError) and not any(text in str(error) for text in NO_MEMORY):
             raise
-        ways = "a smaller --ctx" if device == "cpu" else "a smaller --ctx or --gpu-layers, or `--torch-device cpu`"
-        raise ResourceError(f"learning needs more memory than {device} has left", hint=ways) from error
+        hint = "a smaller --ctx" if device == "cpu" else "a smaller --ctx or --gpu-layers, or `--torch-device cpu`"
+        raise ResourceError(f"training needs more memory than {device} has left", hint=hint) from error
 
 
-def parts_of(together: Sequence[TrainingConversation], width: int) -> Iterator[Sequence[TrainingConversation]]:
+def split_step(conversations: Sequence[TrainingConversation], width: int) -> Iterator[Sequence[TrainingConversation]]:
     """Split a step into parts that are small enough to train on at once, each padded to its longest conversation."""
     part: list[TrainingConversation] = []
-    for one in sorted(together, key=lambda each: len(each.tokens)):
-        if part and (len(part) + 1) * len(one.tokens) * width > PART_NUMBERS:
+    for one in sorted(conversations, key=lambda each: len(each.tokens)):
+        if part and (len(part) + 1) * len(one.tokens) * width > MAX_PART_VALUES:
             yield part
             part = []
         part.append(one)
     yield part
 
 
-def _learned(study: HeadTraining) -> TrainedHead:
-    study = within_context(study)
-    torch.set_num_threads(study.plan.threads or count_usable_threads())
-    torch.manual_seed(study.seed)
-    new_tokens = frequent_tokens(_counts(study)) if study.school.start is None else None
-    words = choose_vocabulary(study.school, new_tokens)
-    pupil = make_draft_head(study.school, words, max_context=study.plan.n_ctx).to_learn_on(study.device)
+def _train(training: HeadTraining) -> TrainedHead:
+    training = fit_to_context(training)
+    torch.set_num_threads(training.plan.threads or count_usable_threads())
+    torch.manual_seed(training.seed)
+    new_tokens = select_frequent_tokens(_count_tokens(training)) if training.source.start is None else None
+    vocabulary = choose_vocabulary(training.source, new_tokens)
+    draft_head = make_draft_head(training.source, vocabulary, max_context=training.plan.n_ctx).move_to(training.device)
     with (
-        TargetCapture(study.plan, pupil.head.shape.taps, words.tokens) as capture,
+        TargetCapture(training.plan, draft_head.head.shape.taps, vocabulary.tokens) as capture,
         TrainingProgress("head") as progress,
     ):
-        reader = Reader(capture.read, words, device=study.device)
-        width = pupil.head.shape.width
-        examined = Imitation(pupil, study.unrolling)
-        course = BatchSchedule(study.taught, study.rows_per_step, study.epochs, study.seed)
+        builder = BatchBuilder(capture.read, vocabulary, device=training.device)
+        width = draft_head.head.shape.width
+        objective = Imitation(draft_head, training.unrolling)
+        schedule = BatchSchedule(training.train_set, training.rows_per_step, training.epochs, training.seed)
 
-        def examine() -> Accepted:
-            total = Accepted(0, (0,) * study.unrolling.num_steps)
-            for first in range(0, len(study.held_out), HELD_OUT_ROWS):
-                for part in parts_of(study.held_out[first : first + HELD_OUT_ROWS], width):
-                    lesson = reader.lesson(part, seed=first)
-                    with autocast(study.device):
-                        total += examined.accepted(lesson)
+        def evaluate() -> Accepted:
+            total = Accepted(0, (0,) * training.unrolling.num_steps)
+            for first in range(0, len(training.held_out), HELD_OUT_ROWS):
+                for part in split_step(training.held_out[first : first + HELD_OUT_ROWS], width):
+                    batch = builder.build(part, seed=first)
+                    with autocast(training.device):
+                        total += objective.measure_acceptance(batch)
             return total
 
         def on_milestone(done: int) -> None:
-            progress.note(f"held out at step {done}: {told(examine())}")
+            progress.note(f"held out at step {done}: {format_acceptance(evaluate())}")
 
         def batches(stage: BatchSchedule, step: int) -> Iterator[HeadBatch]:
-            together = stage.of_step(step)
-            num_chains = [min(one.num_said, study.unrolling.chains) for one in together]
-            for number, part in enumerate(parts_of(together, width)):
-                chains = sum(min(one.num_said, study.unrolling.chains) for one in part)
-                yield reader.lesson(part, step * stage.rows_per_step + number, share=chains / sum(num_chains))
+            conversations = stage.conversations_of(step)
+            num_chains = [min(one.num_answer_tokens, training.unrolling.chains) for one in conversations]
+            for number, part in enumerate(split_step(conversations, width)):
+                chains = sum(min(one.num_answer_tokens, training.unrolling.chains) for one in part)
+                yield builder.build(part, step * stage.rows_per_step + number, share=chains / sum(num_chains))
 
-        leave_room(study.device)
-        before = examine()
-        progress.note(f"held out before: {told(before)}")
-        run = TrainingRun(examined, (course,), batches, study.checkpoint, study.recipe, on_milestone, study.device)
+        limit_torch_memory(training.device)
+        before = evaluate()
+        progress.note(f"held out before: {format_acceptance(before)}")
+        run = TrainingRun(
+            objective, (schedule,), batches, training.checkpoint, training.recipe, on_milestone, training.device
+        )
         train(run, progress)
-        after = examine()
-        progress.note(f"held out at the end: {told(after)}")
-    return TrainedHead(pupil.cpu(), words, before, after)
+        after = evaluate()
+        progress.note(f"held out at the end: {format_acceptance(after)}")
+    return TrainedHead(draft_head.cpu(), vocabulary, before, after)
 
 
-def within_context(study: HeadTraining) -> HeadTraining:
-    """Cut conversations to the context, which may be smaller than before, and drop those without enough of an answer.
+def fit_to_context(training: HeadTraining) -> HeadTraining:
+    """Cut conversations to the context, which may be smaller than before, and drop those with too short an answer.
 
     Also drops conversations with unknown tokens, which a damaged file may have. Raises UsageError if none is left.
     """
-    known = range(study.school.info.n_vocab)
-    taught, held_out = (
+    known = range(training.source.info.n_vocab)
+    train_set, held_out = (
         tuple(
             cut
             for one in part
-            if not (cut := one.cut(study.plan.n_ctx)).is_short and min(cut.tokens) in known and max(cut.tokens) in known
+            if not (cut := one.cut(training.plan.n_ctx)).is_short
+            and min(cut.tokens) in known
+            and max(cut.tokens) in known
         )
-        for part in (study.taught, study.held_out)
+        for part in (training.train_set, training.held_out)
     )
-    if not taught:
-        raise UsageError(f"no answer begins within {study.plan.n_ctx} tokens", hint="a larger --ctx")
-    return replace(study, taught=taught, held_out=held_out)
+    if not train_set:
+        raise UsageError(f"no answer starts within {training.plan.n_ctx} tokens", hint="a larger --ctx")
+    return replace(training, train_set=train_set, held_out=held_out)
 
 
-def told(accepted: Accepted) -> str:
+def format_acceptance(accepted: Accepted) -> str:
     shares = " ".join(f"{count / max(accepted.drafts, 1):.2f}" for count in accepted.per_position)
-    return f"{accepted.length:.2f} tokens a check ({shares})"
+    return f"{accepted.length:.2f} tokens per check ({shares})"
 
 
-def _counts(study: HeadTraining) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _count_tokens(training: HeadTraining) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return a count per token, in which any token of an answer outranks those that are in questions only."""
-    said = np.zeros(study.school.info.n_vocab, np.int64)
-    for one in study.taught:
+    counts = np.zeros(training.source.info.n_vocab, np.int64)
+    for one in training.train_set:
         tokens = np.asarray(one.tokens)
-        said += np.bincount(tokens[one.num_prompt :], minlength=len(said)) * len(said)
-        said += np.minimum(np.bincount(tokens[: one.num_prompt], minlength=len(said)), 1)
-    return said
+        counts += np.bincount(tokens[one.num_prompt :], minlength=len(counts)) * len(counts)
+        counts += np.minimum(np.bincount(tokens[: one.num_prompt], minlength=len(counts)), 1)
+    return counts

@@ -16,11 +16,11 @@ from typing import TextIO
 from eaglelocal import locations
 from eaglelocal.core.folders import PRIVATE, make_folder
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.training.conversations import unwritable
+from eaglelocal.training.conversations import make_write_error
 
 ANSWERS = "answers.jsonl"
 CHECKPOINT, PARTIAL = ".checkpoint", ".partial"
-TARGET = "target"  # its name, to be shown; the run that works here locks this file
+TARGET = "target"  # holds the target's name; the run that uses the folder locks this file
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +45,25 @@ def enter_folder(folder: Path, target: str) -> Iterator[None]:
         make_folder(folder, PRIVATE)
         lock = (folder / TARGET).open("a+", encoding="utf-8", errors="replace")
     except OSError as error:
-        raise unwritable(folder, error) from error
+        raise make_write_error(folder, error) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process, however that ends
         except BlockingIOError:
-            hint = "wait for it, or `--work` elsewhere"
-            raise ResourceError(f"another `train` works in {folder}", hint=hint) from None
-        _name(folder, lock, target)
+            hint = "wait for it, or name another folder with --work"
+            raise ResourceError(f"another `eaglelocal train` is using {folder}", hint=hint) from None
+        _claim(folder, lock, target)
         for left in folder.glob(f"*{PARTIAL}"):  # left by a run that was killed
             left.unlink(missing_ok=True)
         yield
 
 
-def _name(folder: Path, lock: TextIO, target: str) -> None:
+def _claim(folder: Path, lock: TextIO, target: str) -> None:
     lock.seek(0)
     before = lock.read().strip()
     if before not in ("", target):
-        hint = f"`--work` elsewhere, or rm -r {shlex.quote(str(folder))}"
-        raise UsageError(f"{folder} holds what another target said: {before}", hint=hint)
+        hint = f"another folder for --work, or rm -r {shlex.quote(str(folder))}"
+        raise UsageError(f"{folder} holds the answers of another target: {before}", hint=hint)
     if not before:
         with suppress(OSError):  # a full disk: later writes will report it
             lock.write(f"{target}\n")
@@ -75,16 +75,16 @@ def list_folders() -> list[TrainingFolder]:
     found = []
     for folder in sorted(locations.training_dir().glob("*/")):
         with suppress(OSError):  # removed meanwhile
-            found.append(_workplace(folder))
+            found.append(_read_folder(folder))
     return found
 
 
-def _workplace(folder: Path) -> TrainingFolder:
-    there = list(folder.iterdir())
-    own = sorted(path for path in there if path.name in (ANSWERS, TARGET) or path.suffix in (CHECKPOINT, PARTIAL))
+def _read_folder(folder: Path) -> TrainingFolder:
+    all_paths = list(folder.iterdir())
+    own = sorted(path for path in all_paths if path.name in (ANSWERS, TARGET) or path.suffix in (CHECKPOINT, PARTIAL))
     label = (folder / TARGET).read_text(encoding="utf-8", errors="replace") if folder / TARGET in own else ""
     size_bytes = sum(path.stat().st_size for path in own)
-    paths = (*own, *([folder] if len(own) == len(there) else []))
+    paths = (*own, *([folder] if len(own) == len(all_paths) else []))
     return TrainingFolder(folder, label.strip(), paths, size_bytes, _is_in_use(folder))
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eaglelocal.training.document_packing import PackedBatch
-from eaglelocal.training.eagle_head import EagleHead, rows_at
+from eaglelocal.training.eagle_head import EagleHead, gather_rows
 from eaglelocal.training.llama_target import LlamaTarget
 
 Positions = npt.NDArray[np.int64]
@@ -112,7 +112,7 @@ class TrainingTimeTest:
         states = self._unroll(embedded, self._fuse(taps), chains.anchors, self._plan.num_steps)
         total, agreements = torch.zeros(()), []
         for step, state in enumerate(states):
-            wanted = rows_at(final, (chains.anchors + 1 + step).clamp(max=tokens.shape[1] - 1))
+            wanted = gather_rows(final, (chains.anchors + 1 + step).clamp(max=tokens.shape[1] - 1))
             losses, agrees = self._chain_loss(
                 state.flatten(0, 1), wanted.flatten(0, 1), self._target.embedding.weight, self._plan.argmax_share
             )

@@ -8,7 +8,7 @@ from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli import line_editor
 from eaglelocal.cli.chat_line import converse
-from eaglelocal.cli.main import end_in_order
+from eaglelocal.cli.main import handle_end_signals
 from eaglelocal.cli.output import standard_output
 from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
 from eaglelocal.core.plan import Plan
@@ -36,5 +36,5 @@ if __name__ == "__main__":
     if "--no-readline" in sys.argv:
         line_editor.readline = None
     session = Session(ModelLoader(plan, load), load(plan(ModelChoice())), SamplingParams())
-    end_in_order()
+    handle_end_signals()
     sys.exit(converse(session, standard_output(), tint=True))

@@ -24,11 +24,18 @@ from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.prompt_run import Side
 from eaglelocal.bench.run_order import order_prompts
 from eaglelocal.bench.text_identity import TextComparer
-from eaglelocal.cli.bench import ChosenPrompts, duration, measure, patience, prompts_of, read_key, tasks_of
+from eaglelocal.cli.bench import (
+    ChosenPrompts,
+    choose_prompts,
+    format_duration,
+    limit_time,
+    measure,
+    order_groups,
+    read_key,
+)
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, MIN_ANSWER
 from eaglelocal.cli.output import Output
-from eaglelocal.cli.reports.bench import BenchOptions, tell
-from eaglelocal.cli.reports.bench import BenchSubject as Belongings
+from eaglelocal.cli.reports.bench import BenchOptions, BenchSubject, show_result
 from eaglelocal.core.request import AUTO, OFF, ChatRequest
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.errors import EngineError, UsageError
@@ -160,12 +167,12 @@ def test_one_of_a_servers_models_may_be_named(bench: Start) -> None:
         (("--category", "poetry"), 2, "no category 'poetry'"),
         (("--prompts", "nowhere.txt"), 2, "cannot read the prompts"),
         (("--kv-type", "f8"), 2, "kv_type must be"),
-        (("--svg", "/nowhere/at/all.svg"), 2, "no folder"),
+        (("--svg", "/nowhere/at/all.svg"), 2, "does not exist"),
         (("--max-tokens", "3"), 2, str(MIN_ANSWER)),
         (("--max-tokens", "64", "--skip", "49"), 2, "leaves too little"),
         (("--against", "http://127.0.0.1:1"), 1, "cannot reach"),
         (("--against", "ftp://x"), 2, "is not the address"),
-        (("--against-model", "other"), 2, "of no server"),
+        (("--against-model", "other"), 2, "needs a server"),
         (("--draft", "none"), 2, "nothing to compare"),
     ],
 )
@@ -213,12 +220,12 @@ def stopped_after(
     client = MeasuredClient(told)
     sides = [Side("plain", client, OFF), Side("auto", client, AUTO)]
     prompts = {"x": [BenchPrompt("x", tokens=(n,)) for n in range(4)]}
-    written, wanted = Written(), BenchOptions((AUTO,), (1,), GREEDY, limit_s)
+    written, options = Written(), BenchOptions((AUTO,), (1,), GREEDY, limit_s)
     planned = order_prompts(prompts, [1], repeats=1, warm_up=())
-    examiner = TextComparer(sides[0], bound=0.05)
-    result = measure(sides, planned, wanted, examiner=examiner, output=written.output)
-    belongings = Belongings(ScriptedClient(()).info, wanted, None, "auto", 0.05)
-    tell(result, belongings, written.output, svg=None, as_json=True)
+    comparer = TextComparer(sides[0], bound=0.05)
+    result = measure(sides, planned, options, comparer=comparer, output=written.output)
+    subject = BenchSubject(ScriptedClient(()).info, options, None, "auto", 0.05)
+    show_result(result, subject, written.output, svg=None, as_json=True)
     return written, result.error
 
 
@@ -247,23 +254,23 @@ def test_an_interrupt_before_the_first_pair_has_nothing_to_report() -> None:
 def test_when_the_time_is_over_two_prompts_of_each_kind_are_measured_all_the_same() -> None:
     written, error = stopped_after(99, KeyboardInterrupt(), limit_s=0.0)
     assert error is None
-    assert "enough after 2 of 4 comparisons" in written.stderr.getvalue()
+    assert "time limit after 2 of 4 comparisons" in written.stderr.getvalue()
     told = json.loads(written.stdout.getvalue().splitlines()[-1])
     assert (told["complete"], told["runs"][0]["pairs"]) == (False, 2)
 
 
 def test_what_no_time_limit_leaves_out() -> None:
-    is_needed = patience(0.0)
+    is_needed = limit_time(0.0)
     prompts = {"x": [BenchPrompt("x", tokens=(n,)) for n in range(4)]}
     planned = order_prompts(prompts, [1, 2], repeats=1, warm_up=prompts["x"])
-    kept = [(task.concurrency, task.unit) for task in planned if task.counts and is_needed(task)]
+    kept = [(task.concurrency, task.unit) for task in planned if task.is_counted and is_needed(task)]
     assert kept == [(1, 0), (1, 1), (2, 0), (2, 1)]
-    assert all(is_needed(task) for task in planned if not task.counts)
-    assert all(map(patience(math.inf), planned))
+    assert all(is_needed(task) for task in planned if not task.is_counted)
+    assert all(map(limit_time(math.inf), planned))
 
 
 def test_prompts_of_the_warm_up_are_not_measured() -> None:
-    asked = prompts_of(None, ["math", "chat"], None, 3)
+    asked = choose_prompts(None, ["math", "chat"], None, 3)
     measured = [prompt for kind in asked.prompts.values() for prompt in kind]
     assert len(measured) == 2 * DEFAULT_PAIRS
     assert len(asked.warm_up) == 3
@@ -273,18 +280,18 @@ def test_prompts_of_the_warm_up_are_not_measured() -> None:
 def test_all_of_a_file_is_asked_unless_less_is_wanted(tmp_path: Path) -> None:
     file = tmp_path / "mine"
     file.write_text("a\nb\nc\nd\ne\n")
-    assert len(prompts_of(file, [], None, 2).prompts["prompts"]) == 5
-    assert len(prompts_of(file, [], 2, 2).prompts["prompts"]) == 2
+    assert len(choose_prompts(file, [], None, 2).prompts["prompts"]) == 5
+    assert len(choose_prompts(file, [], 2, 2).prompts["prompts"]) == 2
 
 
 def test_repeats_are_planned() -> None:
     asked = ChosenPrompts({"x": [BenchPrompt("x", tokens=(1,))]}, [])
-    assert len(tasks_of(asked, BenchOptions((AUTO,), (1,), GREEDY), 3)) == 3
+    assert len(order_groups(asked, BenchOptions((AUTO,), (1,), GREEDY), 3)) == 3
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.2, "0 s"), (99.0, "99 s"), (180.0, "3 min")])
 def test_durations(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
+    assert format_duration(seconds) == said
 
 
 @pytest.mark.parametrize("text", ["secret\n", "default: secret", "# mine\n\nme: secret\nyou: other\n", "\ufeffsecret"])

@@ -131,7 +131,7 @@ def test_an_answer_that_was_only_thought_says_so(talk: Start) -> None:
     chat = talk("one", scripts=(Script(thought="hm"),))
     chat.run()
     assert chat.stdout.getvalue() == ""
-    assert "all of it was thought" in chat.stderr.getvalue()
+    assert "still thinking" in chat.stderr.getvalue()
 
 
 def test_empty_lines_ask_nothing(talk: Start) -> None:

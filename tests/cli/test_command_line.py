@@ -16,7 +16,7 @@ from doubles.pictures import picture_bytes
 from doubles.programs import ending
 from typer.main import get_command
 
-from eaglelocal.cli.flag_variables import flags_beside_settings
+from eaglelocal.cli.flag_variables import list_flag_variables
 from eaglelocal.cli.main import app
 from eaglelocal.settings import FLAG_VARIABLES, PREFIX
 
@@ -103,7 +103,7 @@ def test_an_unknown_variable_is_an_error(environ: dict[str, str]) -> None:
 
 
 def test_every_flag_has_a_variable() -> None:
-    found = {variable for variable, _ in flags_beside_settings(get_command(app))}
+    found = {variable for variable, _ in list_flag_variables(get_command(app))}
     assert found == {PREFIX + name for name in FLAG_VARIABLES}
 
 
@@ -120,13 +120,13 @@ def test_input_that_is_no_text(environ: dict[str, str]) -> None:
     assert "error: stdin is not UTF-8 text: byte 3 is 0xe9" in done.stderr
     assert "hint" not in done.stderr
     done = run(environ, "chat", stdin=picture_bytes())
-    assert done.returncode == 2 and "hint: a picture: --image FILE, or --image /dev/stdin" in done.stderr
+    assert done.returncode == 2 and "hint: for a picture: --image FILE, or --image /dev/stdin" in done.stderr
 
 
 def test_input_that_never_ends_is_refused(environ: dict[str, str]) -> None:
     done = run(environ, "chat", stdin=b"a line of text\n" * 600_000)
     assert done.returncode == 2
-    assert "error: stdin has more than 8 MB, and no model reads so much at once" in done.stderr
+    assert "error: stdin is longer than 8 MB, more than a model can read" in done.stderr
 
 
 @pytest.mark.parametrize(("closed", "told"), [(">&-", ""), ("2>&-", "eaglelocal 0."), ("<&- >&- 2>&-", "")])

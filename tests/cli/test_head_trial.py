@@ -142,7 +142,7 @@ def test_layer_ids_that_were_counted_otherwise_are_found(
     truth = Truth(taps=taps)
     if shift not in possible:
         truth = replace(truth, wrong_taps=(0, 0, 0, 0, 0))
-        with pytest.raises(IncompatibleError, match=r"0\.0% are accepted"):
+        with pytest.raises(IncompatibleError, match=r"0\.0% of its first drafted tokens are accepted"):
             tried(Engines(truth), target, tmp_path, dialect=dialect)
         return
     outcome = tried(Engines(truth), target, tmp_path, dialect=dialect)
@@ -175,7 +175,7 @@ def test_a_stranger_is_refused_with_the_figures(target: Path, tmp_path: Path) ->
     engines = Engines(Truth(right=little, wrong_recurrence=little, wrong_taps=little))
     with pytest.raises(IncompatibleError) as raised:
         tried(engines, target, tmp_path)
-    assert "5.0% are accepted (340 drafts), at least 10.0% are wanted" in raised.value.message
+    assert "(340 drafts), and at least 10.0% are needed" in raised.value.message
     assert "5.0% of the text" in raised.value.message
     assert engines.num_open == 0
 
@@ -193,5 +193,5 @@ def test_the_trial_is_told_in_80_columns(target: Path, tmp_path: Path, monkeypat
     lines = trial_lines(outcome, Path("head.gguf"))
     assert max(map(len, lines)) <= 80
     assert [line.startswith("         *") for line in lines[1:4]] == [False, False, True]
-    assert "otherwise than its configuration says" in " ".join(lines)
-    assert trial_lines(None, Path("head.gguf"))[0] == "trial    none: its configuration is believed"
+    assert "different from its configuration" in " ".join(lines)
+    assert trial_lines(None, Path("head.gguf"))[0] == "trial    none: its configuration is trusted"

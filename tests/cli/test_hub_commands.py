@@ -177,7 +177,7 @@ def test_what_makes_images_readable_comes_and_goes_with_the_model(person: Person
     done = person.runs("pull", repo, "--yes")
     assert done.returncode == 0, done.stderr
     assert "tiny-Q4_K_M.gguf" in done.stderr and "mmproj-BF16" not in done.stderr
-    assert "checked: mmproj-F16.gguf, with which it reads images" in done.stderr
+    assert "checked: mmproj-F16.gguf, its projector for images" in done.stderr
     [listed] = [model for model in person.sees("ls")["models"] if model["origin"] == "hub"]
     assert Path(listed["projector"]).name == "mmproj-F16.gguf"
     assert "llama, images" in person.runs("ls").stdout
@@ -423,7 +423,7 @@ def test_a_damaged_file_is_named_and_fetched_anew(person: Person) -> None:
     (model,) = list_models(person.cache)
     sound = model.path.read_bytes()
     done = person.runs("pull", GUIDE, "--draft", "none", "--verify")
-    assert done.returncode == 0 and "verified 11.9 MB: its hash is what the hub promised" in done.stderr
+    assert done.returncode == 0 and "verified 11.9 MB: its hash matches the hub's" in done.stderr
     flip_a_byte(model.blobs[0])
     done = person.runs("pull", GUIDE, "--draft", "none")
     assert done.returncode == 0 and "by name and size; --verify compares its hashes too" in done.stderr
@@ -536,10 +536,10 @@ def test_an_entry_of_the_catalogue(person: Person) -> None:
     assert done.returncode == 1 and "eaglelocal pull qwen3-8b:Q5_K_M (5.8 GB)" in done.stderr
     done = person.runs("pull", "qwen3-8b:q8_0", "--yes")
     assert done.returncode == 0, done.stderr
-    assert "its draft cannot be fetched: there is no repository" in done.stderr
+    assert "the draft cannot be downloaded: there is no repository" in done.stderr
     done = person.runs("pull", "qwen3-8b", "--yes", "--draft", "none")
     assert done.returncode == 0, done.stderr
-    assert "planned for this machine: qwen3-8b:" in done.stderr or "as planned, qwen3-8b does not fit" in done.stderr
+    assert "planned for this machine: qwen3-8b:" in done.stderr or "qwen3-8b does not fit this machine" in done.stderr
     done = person.runs("pull", "qwen3-8b", "--quant", "IQ4_XS", "--draft", "none", "--yes")
     assert done.returncode == 0, done.stderr
     assert {"Qwen/Qwen3-8B-GGUF:Q8_0", "bartowski/Qwen_Qwen3-8B-GGUF:IQ4_XS"} <= set(person.models)
@@ -556,7 +556,7 @@ def test_a_model_that_drafts_for_itself(person: Person, tmp_path: Path) -> None:
         person.hub.repos[repo] = HubRepo({"Qwen3.5-4B-Q8_0.gguf": HubFile(parts[part])})
     done = person.runs("pull", "qwen3.5-4b:Q8_0", "--yes")
     assert done.returncode == 0, done.stderr
-    assert "it has an MTP layer of its own, which drafts for it" in done.stderr
+    assert "its own MTP layer drafts for it" in done.stderr
     assert person.models == ["unsloth/Qwen3.5-4B-MTP-GGUF:Q8_0"]
     seen = person.sees("show", "qwen3.5-4b:Q8_0")
     assert seen["mtp"] is True
@@ -607,8 +607,8 @@ def test_a_model_whose_mtp_layers_lie_beside_it(person: Person, tmp_path: Path) 
         (("pull", "./x.gguf"), 2, "path of a file"),
         (("pull", "a/b/c"), 2, "cannot read the reference"),
         (("pull", GUIDE, "--draft", "some thing"), 2, "cannot read the reference"),
-        (("pull", "demo"), 0, "nothing to fetch"),
-        (("rm", "demo@native", "--yes"), 2, "belongs to eaglelocal"),
+        (("pull", "demo"), 0, "nothing to download"),
+        (("rm", "demo@native", "--yes"), 2, "is part of eaglelocal"),
         (("rm", "demo@7b", "--yes"), 1, "not on disk"),
         (("rm", "./x.gguf", "--yes"), 1, "does not exist"),
         (("rm", GUIDE, "--yes"), 1, "eaglelocal ls"),

@@ -18,7 +18,14 @@ from doubles.programs import Programs, output_of
 from doubles.scripted_client import ScriptedClient, says, scripted_plan
 
 from eaglelocal.cli.answer_printer import Asker
-from eaglelocal.cli.chat_connection import engine_flags, joined_model, key_of, ready_of, settled_state, spec_of
+from eaglelocal.cli.chat_connection import (
+    choose_spec,
+    find_api_key,
+    find_engine_flags,
+    join_running_server,
+    select_ready,
+    wait_for_state,
+)
 from eaglelocal.cli.output import Output
 from eaglelocal.client.running_servers import RunningServer, describe_this_server, keep_announced
 from eaglelocal.conversation.answer_stats import model_lines
@@ -121,8 +128,8 @@ def test_ctrl_c_hangs_up(chat: Chat) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--threads", "2"), 2, "--threads is for an engine of your own"),
-        (("--spec", "3"), 2, "--spec is understood by servers of ours only"),
+        (("--threads", "2"), 2, "--threads needs an engine of your own"),
+        (("--spec", "3"), 2, "only eaglelocal servers support --spec"),
         (("--target", "other"), 1, "has no model 'other'"),
     ],
 )
@@ -169,46 +176,46 @@ def settings(tmp_path: Path, environ: dict[str, str] | None = None, **flags: str
 def test_an_engine_of_its_own_when_nothing_runs_or_a_target_is_named(
     chat: Chat, tmp_path: Path, lines: Lines, output: Output
 ) -> None:
-    assert joined_model(settings(tmp_path), output) is None
+    assert join_running_server(settings(tmp_path), output) is None
     with serving(Script(models=OUR_MODELS)) as url, announcing(url):
-        assert joined_model(settings(tmp_path, target="demo@1b"), output) is None
-        assert joined_model(settings(tmp_path, target="dem"), output) is None
-        assert joined_model(settings(tmp_path, url="none", target="demo"), output) is None
+        assert join_running_server(settings(tmp_path, target="demo@1b"), output) is None
+        assert join_running_server(settings(tmp_path, target="dem"), output) is None
+        assert join_running_server(settings(tmp_path, url="none", target="demo"), output) is None
         assert lines.text == ""
-        assert joined_model(settings(tmp_path, target="demo"), output) is None
-        assert lines.text == f"{url} has demo too: without --target it answers, and memory is spared\n"
-        assert joined_model(settings(tmp_path, threads="2"), output) is None
-        assert f"not joining {url}: --threads asks for an engine of its own" in lines.text
-        joined = joined_model(settings(tmp_path, {"EAGLELOCAL_THREADS": "2"}), output)
+        assert join_running_server(settings(tmp_path, target="demo"), output) is None
+        assert lines.text == f"{url} already runs demo: leave out --target to use it and save memory\n"
+        assert join_running_server(settings(tmp_path, threads="2"), output) is None
+        assert f"not joining {url}: --threads needs an engine of its own" in lines.text
+        joined = join_running_server(settings(tmp_path, {"EAGLELOCAL_THREADS": "2"}), output)
     assert joined is not None and joined.plan is None and joined.takes_spec
 
 
 def test_a_server_that_is_not_ready_is_named_and_not_joined(lines: Lines, output: Output) -> None:
     one, other = (describe_this_server("127.0.0.1", port, target="demo") for port in (1, 2))
-    assert next(ready_of([(one, "loading"), (other, "ready")], output)) is other
+    assert next(select_ready([(one, "loading"), (other, "ready")], output)) is other
     assert lines.text == "not joining http://127.0.0.1:1: loading\n"
-    assert list(ready_of([(one, "no answer")], output)) == []
+    assert list(select_ready([(one, "no answer")], output)) == []
 
 
 def test_a_server_that_is_loading_is_waited_for(lines: Lines, output: Output) -> None:
     states = iter(["loading", "restarting", "ready", "loading"])
-    assert settled_state(states.__next__, "waiting", output, patience_s=60) == "ready"
+    assert wait_for_state(states.__next__, "waiting", output, patience_s=60) == "ready"
     assert lines.text == "waiting: loading\n"
-    assert settled_state(lambda: "loading", "waiting", output, patience_s=0) == "loading"
-    assert settled_state(lambda: "no answer", "waiting", output, patience_s=60) == "no answer"
+    assert wait_for_state(lambda: "loading", "waiting", output, patience_s=0) == "loading"
+    assert wait_for_state(lambda: "no answer", "waiting", output, patience_s=60) == "no answer"
     assert lines.text == "waiting: loading\n"
 
 
 def test_a_server_that_makes_embeddings_is_not_joined(chat: Chat, tmp_path: Path, lines: Lines, output: Output) -> None:
     embeds = Script(models=OUR_MODELS, snapshot={"model": {"name": "demo", "task": "embedding", "embedding_size": 384}})
     with serving(embeds) as url, announcing(url):
-        assert joined_model(settings(tmp_path), output) is None
-        assert lines.text == f"not joining {url}: it writes no text\n"
-        with pytest.raises(UsageError, match=f"{url} writes no text") as caught:
-            joined_model(settings(tmp_path, url=url), output)
+        assert join_running_server(settings(tmp_path), output) is None
+        assert lines.text == f"not joining {url}: it does not generate text\n"
+        with pytest.raises(UsageError, match=f"{url} does not generate text") as caught:
+            join_running_server(settings(tmp_path, url=url), output)
         assert "--url none" in caught.value.hint
         with serving(Script(models=OUR_MODELS)) as older, keep_announced(longer_there(older)):
-            joined = joined_model(settings(tmp_path), output)
+            joined = join_running_server(settings(tmp_path), output)
     assert joined is not None and joined.info.library == older
 
 
@@ -220,32 +227,32 @@ def longer_there(url: str) -> RunningServer:
 def test_which_key_is_sent(chat: Chat) -> None:
     ours, openai = {"EAGLELOCAL_API_KEY": "ours"}, {"OPENAI_API_KEY": "theirs"}
     with keep_announced(describe_this_server("127.0.0.1", 8421, target="demo", api_key="announced")):
-        assert key_of("http://127.0.0.1:8421", {}) == "announced"
-        assert key_of("localhost:8421/v1", openai) == "announced"
-        assert key_of("https://127.0.0.1:8421", {}) == ""
-        assert key_of("http://127.0.0.1:8421", ours | openai) == "announced"
-        assert key_of("http://127.0.0.1:8422", ours | openai) == "ours"
-        assert key_of("http://127.0.0.1:8422", openai) == "theirs"
-        assert key_of("http://127.0.0.1:8422", {}) == ""
+        assert find_api_key("http://127.0.0.1:8421", {}) == "announced"
+        assert find_api_key("localhost:8421/v1", openai) == "announced"
+        assert find_api_key("https://127.0.0.1:8421", {}) == ""
+        assert find_api_key("http://127.0.0.1:8421", ours | openai) == "announced"
+        assert find_api_key("http://127.0.0.1:8422", ours | openai) == "ours"
+        assert find_api_key("http://127.0.0.1:8422", openai) == "theirs"
+        assert find_api_key("http://127.0.0.1:8422", {}) == ""
 
 
 def test_flags_of_an_engine_are_those_on_the_command_line(tmp_path: Path) -> None:
-    assert engine_flags(settings(tmp_path, {"EAGLELOCAL_THREADS": "2"}, kv_type="q8_0")) == ["--kv-type"]
-    assert engine_flags(settings(tmp_path, temperature="1", seed="3")) == []
+    assert find_engine_flags(settings(tmp_path, {"EAGLELOCAL_THREADS": "2"}, kv_type="q8_0")) == ["--kv-type"]
+    assert find_engine_flags(settings(tmp_path, temperature="1", seed="3")) == []
 
 
 def test_what_requests_say_about_drafting(tmp_path: Path, chat: Chat, output: Output) -> None:
     with serving(Script(models=OUR_MODELS)) as url:
-        model = joined_model(settings(tmp_path, url=url), output)
+        model = join_running_server(settings(tmp_path, url=url), output)
     assert isinstance(model, ActiveModel)
-    assert spec_of(settings(tmp_path), model) is None
-    assert spec_of(settings(tmp_path, {"EAGLELOCAL_SPEC": "2"}), model) is None
-    assert spec_of(settings(tmp_path, spec="off"), model) == OFF
-    assert spec_of(settings(tmp_path, spec="4"), model) == fixed_spec(4)
+    assert choose_spec(settings(tmp_path), model) is None
+    assert choose_spec(settings(tmp_path, {"EAGLELOCAL_SPEC": "2"}), model) is None
+    assert choose_spec(settings(tmp_path, spec="off"), model) == OFF
+    assert choose_spec(settings(tmp_path, spec="4"), model) == fixed_spec(4)
     other = replace(model, takes_spec=False)
-    assert spec_of(settings(tmp_path), other) is None
-    with pytest.raises(UsageError, match="servers of ours"):
-        spec_of(settings(tmp_path, spec="4"), other)
+    assert choose_spec(settings(tmp_path), other) is None
+    with pytest.raises(UsageError, match="only eaglelocal servers"):
+        choose_spec(settings(tmp_path, spec="4"), other)
 
 
 # ---- talking with a server's model

@@ -172,7 +172,7 @@ def test_a_talk_that_is_ended_from_outside_is_kept(tmp_path: Path, number: signa
         assert chat.end() == 128 + number
         assert chat.is_mended
     assert saved(tmp_path) == {"hi": "the first answer"}
-    assert "what was said is kept in" in chat.new.replace("\n", " ")
+    assert "the conversation is saved in" in chat.new.replace("\n", " ")
     assert "/load rescued hi" in chat.new
 
 

@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 
-from eaglelocal.cli.prompt_signals import ENDING, delivered_signals
+from eaglelocal.cli.prompt_signals import ENDING, deliver_signals
 
 
 class Ended(Exception):
@@ -39,7 +39,7 @@ def test_a_signal_that_interrupts_no_wait_is_sent_again(number: signal.Signals) 
         signal.pthread_kill(threading.get_ident(), number)
 
     receiver = threading.Thread(target=receive)
-    with pytest.raises(Ended) as ended, delivered_signals():
+    with pytest.raises(Ended) as ended, deliver_signals():
         receiver.start()
         lock = threading.Lock()
         lock.acquire()
@@ -51,7 +51,7 @@ def test_a_signal_that_interrupts_no_wait_is_sent_again(number: signal.Signals) 
 
 def test_handlers_and_the_wakeup_pipe_are_as_before() -> None:
     before = [signal.getsignal(number) for number in ENDING]
-    with delivered_signals():
+    with deliver_signals():
         assert [signal.getsignal(number) for number in ENDING] != before
     assert [signal.getsignal(number) for number in ENDING] == before
     assert signal.set_wakeup_fd(-1) == -1
@@ -59,5 +59,5 @@ def test_handlers_and_the_wakeup_pipe_are_as_before() -> None:
 
 def test_what_is_ignored_stays_ignored() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with delivered_signals():
+    with deliver_signals():
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from eaglelocal.cli.chat import chat
-from eaglelocal.cli.chat_once import joined
+from eaglelocal.cli.chat_once import join_question
 from eaglelocal.cli.line_editor import MORE, PROMPT, LineDiscarded, read_question
-from eaglelocal.cli.load_model import NOT_SETTINGS
 from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import READERS
@@ -72,12 +71,12 @@ def test_the_end_at_the_prompt_is_the_loops_business(ending: type[BaseException]
     ],
 )
 def test_prompt_and_stdin_are_joined(prompt: str, piped: str, question: str) -> None:
-    assert joined(prompt, piped) == question
+    assert join_question(prompt, piped) == question
 
 
 def test_nothing_asked_is_a_usage_error() -> None:
     with pytest.raises(UsageError):
-        joined(" ", "\n")
+        join_question(" ", "\n")
 
 
 @pytest.mark.parametrize(("word", "found"), [("/hlep", "/help"), ("/st", "/stats"), ("/zzzzz", None), ("", None)])
@@ -86,6 +85,7 @@ def test_nearest(word: str, found: str | None) -> None:
 
 
 def test_every_flag_with_a_value_is_a_setting_and_so_has_a_variable() -> None:
-    flags = set(inspect.signature(chat).parameters) - NOT_SETTINGS - {"context"}
+    without_value = {"context", "prompt", "image", "plain", "as_json", "tint", "save"}
+    flags = set(inspect.signature(chat).parameters) - without_value
     assert flags <= set(READERS)
     assert {"target", "draft", "spec", "ctx", "threads", "top_k", "seed", "system"} <= flags

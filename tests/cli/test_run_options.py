@@ -61,6 +61,6 @@ def test_what_nobody_asks_about_is_not_loaded_to_measure(
     given = {"target": str(target), "draft": "ngram", "mmproj": str(projector) if named else None}
     settings, output = Settings.load(given, {}, tmp_path / "config.toml"), standard_output()
     asked = bench.ChosenPrompts({"x": [BenchPrompt("x", (Message("user", "what is this?", images=images),))]}, [])
-    plan = bench.plan_of(bench.sighted(settings, asked), BenchOptions((AUTO,), (1,), GREEDY), output)
+    plan = bench.plan_bench(bench.drop_unused_projector(settings, asked), BenchOptions((AUTO,), (1,), GREEDY), output)
     assert plan.projector == (projector if reads else None)
-    assert tune.plan_of(settings, output).projector is None
+    assert tune.plan_tune(settings, output).projector is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import eaglelocal.planning.autoplan
-from eaglelocal.cli.serve import decide_first, note_of_first
+from eaglelocal.cli.serve import describe_first, plan_first
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.planning.decision import Decision
 from eaglelocal.settings import Settings
@@ -17,8 +17,8 @@ from eaglelocal.settings import Settings
     ("flags", "room", "num_slots", "target", "said"),
     [
         ({}, 4, 4, "best", ""),
-        ({}, 2, 2, "best", "2 at once, for want of memory"),
-        ({}, 1, 1, "best", "1 at once, for want of memory"),
+        ({}, 2, 2, "best", "2 at once, because memory is short"),
+        ({}, 1, 1, "best", "1 at once, because memory is short"),
         ({}, 0, 4, "demo", "nothing fits"),
         ({"parallel": "8"}, 2, 8, "demo", "nothing fits"),
     ],
@@ -39,6 +39,6 @@ def test_fewer_answers_at_once_rather_than_another_model(
 
     monkeypatch.setattr(eaglelocal.planning.autoplan, "autoplan", autoplan)
     settings = Settings.load(flags, {}, tmp_path / "none.toml")
-    decision = decide_first(settings)
+    decision = plan_first(settings)
     assert (decision.options.parallel, decision.target) == (num_slots, target)
-    assert note_of_first(decision, settings) == said
+    assert describe_first(decision, settings) == said

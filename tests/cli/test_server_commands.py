@@ -16,7 +16,7 @@ from doubles.patience import wait_until
 
 from eaglelocal.cli import main
 from eaglelocal.cli.ps import server_lines
-from eaglelocal.cli.stop import chosen_of, wait_for_end
+from eaglelocal.cli.stop import choose_servers, wait_for_end
 from eaglelocal.client.running_servers import RunningServer, describe_this_server, find_running_servers, keep_announced
 from eaglelocal.errors import EngineError, UsageError
 from eaglelocal.tui.duration_text import format_duration
@@ -95,7 +95,7 @@ def test_a_stubborn_server_is_named_with_a_way_out(start: Start) -> None:
     process = start(1, "stubborn")
     os.kill(process.pid, signal.SIGTERM)
     (server,) = find_running_servers()
-    with pytest.raises(EngineError, match=r"still runs after 0\.1 s") as caught:
+    with pytest.raises(EngineError, match=r"still runs 0\.1 s after SIGTERM") as caught:
         wait_for_end(server, 0.1)
     assert str(process.pid) in caught.value.hint
 
@@ -104,7 +104,7 @@ def test_another_process_with_its_pid_is_left_alone(start: Start) -> None:
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         with keep_announced(replace(describe_this_server("127.0.0.1", 1, target="demo"), pid=bystander.pid)):
-            with pytest.raises(EngineError, match="no server of ours is running at 1"):
+            with pytest.raises(EngineError, match="no eaglelocal server is running at 1"):
                 main.run(["stop", "1"])
             assert bystander.poll() is None
     finally:
@@ -118,13 +118,13 @@ def server(port: int) -> RunningServer:
 
 def test_which_one_is_meant() -> None:
     both = [server(1), server(2)]
-    assert [found.port for found in chosen_of(both, "2")] == [2]
-    assert len(chosen_of(both, "all")) == 2
+    assert [found.port for found in choose_servers(both, "2")] == [2]
+    assert len(choose_servers(both, "all")) == 2
     with pytest.raises(UsageError, match="2 servers are running"):
-        chosen_of(both, None)
+        choose_servers(both, None)
     for nothing in ("3", "example.org:1", "http://127.0.0.1:x", "nonsense"):
-        with pytest.raises(EngineError, match="no server of ours is running at"):
-            chosen_of(both, nothing)
+        with pytest.raises(EngineError, match="no eaglelocal server is running at"):
+            choose_servers(both, nothing)
 
 
 def test_lines_of_servers_fit_the_terminal() -> None:

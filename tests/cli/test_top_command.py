@@ -61,8 +61,8 @@ def test_a_key_reaches_the_server() -> None:
     [
         (("http://127.0.0.1:1", "--once"), 1, "cannot reach http://127.0.0.1:1"),
         (("ht tp", "--once"), 2, "is not the address of a server"),
-        (("--once",), 1, "no server of ours is running here"),
-        (("http://127.0.0.1:1",), 2, "stdout is no terminal"),
+        (("--once",), 1, "no eaglelocal server is running here"),
+        (("http://127.0.0.1:1",), 2, "stdout is not a terminal"),
     ],
 )
 def test_what_goes_wrong_is_said_with_a_hint(arguments: tuple[str, ...], code: int, said: str) -> None:

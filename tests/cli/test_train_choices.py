@@ -8,44 +8,44 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.cli.train import (
-    LEAST_CONVERSATIONS,
-    LEAST_HELD_OUT,
-    MOST_HELD_OUT,
+    MAX_HELD_OUT,
+    MIN_CONVERSATIONS,
+    MIN_HELD_OUT,
     check_enough,
-    fitting,
-    parted,
-    time_left,
+    drop_short,
+    format_time_left,
+    split_held_out,
 )
-from eaglelocal.cli.train_options import draft_there
+from eaglelocal.cli.train_options import find_current_draft
 from eaglelocal.errors import UsageError
 from eaglelocal.hub import draft_resolver
 from eaglelocal.hub.draft_resolver import FoundDraft
 from eaglelocal.hub.target_resolver import NATIVE, find_target
 from eaglelocal.training.conversations import Collected, TrainingConversation
-from eaglelocal.training.device import device_of
+from eaglelocal.training.device import choose_device
 
 
-def conversations(num: int, *, num_prompt: int = 10, num_said: int = 20) -> tuple[TrainingConversation, ...]:
-    tokens = tuple(range(num_prompt + num_said))
+def conversations(num: int, *, num_prompt: int = 10, num_answer_tokens: int = 20) -> tuple[TrainingConversation, ...]:
+    tokens = tuple(range(num_prompt + num_answer_tokens))
     return tuple(TrainingConversation(f"{num_prompt}-{number}", tokens, num_prompt) for number in range(num))
 
 
 def test_a_context_leaves_out_answers_of_which_it_holds_too_little() -> None:
     """They were heard in a larger one."""
     near, far = conversations(3), conversations(2, num_prompt=62)
-    collected = fitting(Collected((*near, *far), num_refused=1, num_short=4), 64)
+    collected = drop_short(Collected((*near, *far), num_refused=1, num_short=4), 64)
     assert collected == Collected(near, num_refused=1, num_short=6)
-    assert fitting(Collected(near, 0, 0), 14).conversations == near
-    assert fitting(Collected(near, 0, 0), 13).conversations == ()
+    assert drop_short(Collected(near, 0, 0), 14).conversations == near
+    assert drop_short(Collected(near, 0, 0), 13).conversations == ()
 
 
 @pytest.mark.parametrize(
-    ("num", "num_held"), [(LEAST_CONVERSATIONS, LEAST_HELD_OUT), (100, 9), (160, 8), (400, 20), (9999, MOST_HELD_OUT)]
+    ("num", "num_held"), [(MIN_CONVERSATIONS, MIN_HELD_OUT), (100, 9), (160, 8), (400, 20), (9999, MAX_HELD_OUT)]
 )
 def test_of_few_more_are_held_out(num: int, num_held: int) -> None:
-    taught, held_out = parted(conversations(num))
+    train_set, held_out = split_held_out(conversations(num))
     assert len(held_out) == num_held
-    assert sorted(one.key for one in (*taught, *held_out)) == sorted(one.key for one in conversations(num))
+    assert sorted(one.key for one in (*train_set, *held_out)) == sorted(one.key for one in conversations(num))
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_of_few_more_are_held_out(num: int, num_held: int) -> None:
 )
 def test_too_few_answers_are_told_with_what_helps(num: int, num_asked: int, hint: str) -> None:
     with pytest.raises(UsageError, match=rf"{num} answers are too few .*\(5 questions did not fit, 2 answers") as told:
-        check_enough(Collected(conversations(num), 5, 2), num_asked=num_asked, most_tokens=1000)
+        check_enough(Collected(conversations(num), 5, 2), num_questions=num_asked, max_answer_tokens=1000)
     assert told.value.hint == hint
-    check_enough(Collected(conversations(LEAST_CONVERSATIONS), 5, 2), num_asked=num_asked, most_tokens=1000)
+    check_enough(Collected(conversations(MIN_CONVERSATIONS), 5, 2), num_questions=num_asked, max_answer_tokens=1000)
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_too_few_answers_are_told_with_what_helps(num: int, num_asked: int, hint
     [(100, 200, 60.0, ", 2 min 0 s left"), (0, 200, 60.0, ""), (100, 200, 1.0, ""), (100, 0, 60.0, "")],
 )
 def test_the_time_left_is_told_from_the_pace_so_far(done: int, rest: int, spent_s: float, told: str) -> None:
-    assert time_left(done, rest, spent_s) == told
+    assert format_time_left(done, rest, spent_s) == told
 
 
 @pytest.mark.parametrize(
-    ("draft", "rival"),
+    ("draft", "current_draft"),
     [
         (FoundDraft("eagle3", Path("/head.gguf")), "/head.gguf"),
         (FoundDraft("dflash", Path("/block.gguf")), "/block.gguf"),
@@ -79,13 +79,13 @@ def test_the_time_left_is_told_from_the_pace_so_far(done: int, rest: int, spent_
     ],
 )
 def test_a_head_must_be_better_than_whatever_it_would_stand_for(
-    draft: FoundDraft, rival: str | None, monkeypatch: pytest.MonkeyPatch
+    draft: FoundDraft, current_draft: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--draft auto` takes a head before a model's own layer, so a poor head would slow it down."""
     asked = []
     monkeypatch.setattr(draft_resolver, "find_draft", lambda reference, found: asked.append(reference) or draft)
     found = find_target(NATIVE, on_progress=lambda fraction, what: None)
-    assert draft_there("none", found) == rival
+    assert find_current_draft("none", found) == current_draft
     assert asked == ["auto"]
 
 
@@ -96,5 +96,5 @@ def test_threads_of_torch_soon_leave_a_busy_machine_its_cores(
     monkeypatch.setenv("GOMP_SPINCOUNT", said or "")
     if said is None:
         monkeypatch.delenv("GOMP_SPINCOUNT")
-    assert device_of("cpu") == "cpu"
+    assert choose_device("cpu") == "cpu"
     assert os.environ["GOMP_SPINCOUNT"] == wanted

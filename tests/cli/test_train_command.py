@@ -94,14 +94,14 @@ def test_killed_while_asking_and_stopped_while_learning_it_goes_on_to_a_head_tha
         stages = [lambda mark=mark: mark in log.read_text() for mark in ("the target", "held out before", "step 1/")]
         code, told = stopped_by(signal.SIGTERM, program, log, *stages)
     assert (code, "Traceback" in told) == (128 + signal.SIGTERM, False)
-    assert told.endswith("stopped: the same command goes on from here\n")
+    assert told.endswith("stopped: the same command resumes here\n")
     answered = keys(work)
     assert answered[: len(heard)] == heard and len(set(answered)) == len(answered)
     assert [path.suffix for path in sorted(work.iterdir())].count(".checkpoint") == 1
 
     done = run(environ, "train", *command)
     assert done.returncode == 0, done.stderr
-    assert "head: goes on at step " in done.stderr
+    assert "head: resumes at step " in done.stderr
     assert keys(work) == answered
     assert sorted(path.name for path in work.iterdir()) == [ANSWERS, TARGET]
     (line,) = done.stdout.splitlines()
@@ -124,13 +124,13 @@ def test_stopped_while_asking_it_ends_as_other_commands_do(
     with started(environ, log, "--target", str(target), *SMALL, "--tokens", "90000", "--work", str(work)) as program:
         found, told = stopped_by(number, program, log, lambda: len(keys(work)) >= 2)
     assert (found, "Traceback" in told) == (code, False)
-    assert "stopped: the same command goes on from here" in told
+    assert "stopped: the same command resumes here" in told
 
 
 def test_one_at_a_time_in_a_folder(environ: dict[str, str], target: Path, tmp_path: Path) -> None:
     with enter_folder(tmp_path / "work", "guide"):
         done = run(environ, "train", "--target", str(target), *SMALL, "--work", str(tmp_path / "work"))
-    assert (done.returncode, "another `train` works in" in done.stderr) == (1, True)
+    assert (done.returncode, "another `eaglelocal train` is using" in done.stderr) == (1, True)
     assert max(len(line) for line in done.stdout.splitlines() if str(tmp_path) not in line) <= 80
 
 
@@ -165,7 +165,7 @@ TAKEN = "{folder}/questions.txt"
         (("--target", "demo@native", "--tokens", "10"), 2, "--tokens"),
         (("--target", "demo@native", "--epochs", "0"), 2, "--epochs"),
         (("--target", "demo@native", "--torch-device", "tpu"), 2, "--torch-device must be one of"),
-        (("--target", "demo@native", "--out", TAKEN), 2, "is there and is no head"),
+        (("--target", "demo@native", "--out", TAKEN), 2, "exists and is not a head"),
         (("--target", "demo@native", "--out", f"{TAKEN}/x"), 1, "cannot write"),
         (("--target", "demo@native", "--work", f"{TAKEN}/x"), 1, "cannot write"),
     ],
@@ -185,7 +185,7 @@ def test_wrong_words_are_told_before_anything_is_loaded(
 def test_few_tokens_are_too_few_answers_and_the_hint_is_enough(environ: dict[str, str], target: Path) -> None:
     done = run(environ, "train", "--target", str(target), *SMALL, "--tokens", "1000")
     assert done.returncode == 2
-    assert "answers are too few to learn from" in done.stderr
+    assert "answers are too few to train on" in done.stderr
     assert "hint: --tokens 2" in done.stderr
 
 
@@ -193,4 +193,4 @@ def test_where_no_question_fits_it_is_told(environ: dict[str, str], target: Path
     (tmp_path / "long.txt").write_text("\n".join(f"{'word ' * 300}{number}" for number in range(40)))
     done = run(environ, "train", "--target", str(target), *SMALL, "--prompts", str(tmp_path / "long.txt"))
     assert done.returncode == 2
-    assert "0 answers are too few to learn from (40 questions did not fit" in done.stderr
+    assert "0 answers are too few to train on (40 questions did not fit" in done.stderr

@@ -13,7 +13,7 @@ from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.cli import train_options
-from eaglelocal.cli.import_head import find
+from eaglelocal.cli.import_head import find_head_target
 from eaglelocal.cli.load_model import settings_of
 from eaglelocal.cli.output import standard_output
 from eaglelocal.errors import ResourceError
@@ -27,10 +27,10 @@ MIB = 2**20
 def lessons_of(folder: Path) -> train_options.TrainOptions:
     path = write_target(folder / "t.gguf", TargetShape(n_layer=5, n_vocab=4000))
     settings, output = settings_of({"target": str(path)}), standard_output(colour="never")
-    found = find(settings, output)
-    school = HeadSource(found.header, found.info)
+    found = find_head_target(settings, output)
+    source = HeadSource(found.header, found.info)
     return train_options.TrainOptions(
-        found, school, None, settings, output, folder / "work", "cpu", folder / "head.gguf", False, "bf16"
+        found, source, None, settings, output, folder / "work", "cpu", folder / "head.gguf", False, "bf16"
     )
 
 
@@ -40,10 +40,10 @@ def rig_with(free_bytes: int) -> MachineSpec:
 
 
 def test_too_little_memory_is_said_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lessons = lessons_of(tmp_path)
+    options = lessons_of(tmp_path)
     little, plenty = rig_with(700 * MIB), rig_with(4000 * MIB)
     monkeypatch.setattr(autoplan, "this_machine", lambda catalog: plenty)
-    train_options.check_there_is_room(lessons)
+    train_options.check_memory_and_disk(options)
     monkeypatch.setattr(autoplan, "this_machine", lambda catalog: little)
-    with pytest.raises(ResourceError, match=r"learning takes .* of the target, and 188 MiB may be used in RAM"):
-        train_options.check_there_is_room(lessons)
+    with pytest.raises(ResourceError, match=r"training needs .* for the target, but only 188 MiB can be used in RAM"):
+        train_options.check_memory_and_disk(options)

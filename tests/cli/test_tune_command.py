@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.cli.tune import LENGTH_S, PATIENCE, STEPS, exercise
+from eaglelocal.cli.tune import LENGTH_S, PATIENCE, STEPS, run_rounds
 from eaglelocal.core.events import EngineSnapshot, Failed, RequestEvent, TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EngineError
@@ -74,7 +74,7 @@ class Machine:
 
 def test_a_slow_machine_has_one_round() -> None:
     machine, shown = Machine(step_s=0.5), []
-    exercise(machine, range(4), clock=lambda: machine.now, on_progress=lambda done, _: shown.append(done))
+    run_rounds(machine, range(4), clock=lambda: machine.now, on_progress=lambda done, _: shown.append(done))
     assert machine.steps == {"off": STEPS, "1": STEPS, "2": STEPS, "3": STEPS}
     assert shown == sorted(shown)
     assert max(shown) <= 1.0
@@ -82,14 +82,14 @@ def test_a_slow_machine_has_one_round() -> None:
 
 def test_patience_ends_on_a_machine_that_is_starved() -> None:
     machine = Machine(step_s=10.0)
-    exercise(machine, range(17), clock=lambda: machine.now, on_progress=lambda *_: None)
+    run_rounds(machine, range(17), clock=lambda: machine.now, on_progress=lambda *_: None)
     assert machine.now <= (PATIENCE * LENGTH_S * 17) + STEPS * 10.0
     assert "off" in machine.steps
 
 
 def test_a_fast_machine_has_rounds_until_the_time_is_over() -> None:
     machine = Machine(step_s=0.01)
-    exercise(machine, range(17), clock=lambda: machine.now, on_progress=lambda *_: None)
+    run_rounds(machine, range(17), clock=lambda: machine.now, on_progress=lambda *_: None)
     assert 17 * LENGTH_S <= machine.now < 17 * LENGTH_S + 17 * STEPS * 0.01 + 0.01
     assert len(set(machine.steps.values())) == 1
     assert len(machine.steps) == 17
@@ -98,7 +98,7 @@ def test_a_fast_machine_has_rounds_until_the_time_is_over() -> None:
 def test_an_engine_that_fails_is_told() -> None:
     machine = Machine(fails=True)
     with pytest.raises(EngineError, match="the engine ended"):
-        exercise(machine, range(2), clock=lambda: machine.now, on_progress=lambda *_: None)
+        run_rounds(machine, range(2), clock=lambda: machine.now, on_progress=lambda *_: None)
 
 
 def test_the_embedded_model_is_measured(environ: dict[str, str]) -> None:
@@ -119,7 +119,7 @@ def test_the_embedded_model_is_measured(environ: dict[str, str]) -> None:
 def test_without_a_draft_one_row_is_all_there_is(environ: dict[str, str]) -> None:
     done = tune(environ, "--draft", "none", "--json")
     assert done.returncode == 0, done.stderr
-    assert "drafting is counted as free" in done.stderr
+    assert "drafting counts as free" in done.stderr
     told = json.loads(done.stdout)
     assert told["draft_steps"] == []
     assert [entry["rows"] for entry in told["rows"]] == [1]

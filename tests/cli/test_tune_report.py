@@ -11,7 +11,7 @@ from doubles.simulated_machine import BF16, Q8_0
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.cli.reports.tune import Implications, cliffs, report_lines, report_object
+from eaglelocal.cli.reports.tune import Implications, find_cliffs, report_lines, report_object
 from eaglelocal.core.costs import ContextCost, MeasuredCosts, SizeCost
 from eaglelocal.core.events import EngineInfo
 
@@ -60,8 +60,8 @@ def test_where_it_begins_to_pay() -> None:
 
 
 def test_cliffs() -> None:
-    assert cliffs(costs_of(BF16)) == []
-    assert cliffs(costs_of(Q8_0)) == [2, 4, 5, 9, 13, 14]
+    assert find_cliffs(costs_of(BF16)) == []
+    assert find_cliffs(costs_of(Q8_0)) == [2, 4, 5, 9, 13, 14]
 
 
 def test_the_report_fits_eighty_columns() -> None:
@@ -72,7 +72,7 @@ def test_the_report_fits_eighty_columns() -> None:
     assert "   5    282.00        4.70            +117.60   ████" in text
     assert "draft step   head: 3.00 ms" in text
     assert "for 4 nodes" in text
-    assert "drafting pays where more than about" in text
+    assert "drafting pays if more than about" in text
     assert "no long context" in text
 
 
@@ -86,7 +86,7 @@ def test_no_drafter_is_said() -> None:
     costs = MeasuredCosts(decodes=(SizeCost(1, 0.06, 3), SizeCost(2, 0.07, 3)), noise=0.9)
     text = "\n".join(report_lines(costs, INFO, "a processor"))
     assert "none was measured" in text
-    assert "what else is running" in text
+    assert "is something else running" in text
 
 
 def test_the_object() -> None:

@@ -84,8 +84,8 @@ def _as_it_is(header: Header, name: str) -> StreamedTensor:
 
 def school_beside(target: Path, head: Path | None = None) -> HeadSource:
     header = read_header(target)
-    school = HeadSource(header, ModelInfo.from_header(header))
+    source = HeadSource(header, ModelInfo.from_header(header))
     if head is None:
-        return school
+        return source
     start = read_header(head)
-    return replace(school, start=start, start_info=EagleInfo.from_header(start))
+    return replace(source, start=start, start_info=EagleInfo.from_header(start))

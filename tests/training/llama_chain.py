@@ -47,7 +47,7 @@ def _rows(pointer: object, count: int, width: int) -> Floats:
     return np.ctypeslib.as_array(pointer, (count, width)).copy()
 
 
-class LlamaTarget:
+class PinnedTarget:
     """A target file: its tokenizer, logits and layer inputs."""
 
     def __init__(self, path: Path) -> None:
@@ -103,10 +103,10 @@ class Norms:
         return np.ascontiguousarray(x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps), np.float32)
 
 
-class LlamaHead:
+class PinnedHead:
     """A head file beside its target."""
 
-    def __init__(self, path: Path, target: LlamaTarget, norms: Norms) -> None:
+    def __init__(self, path: Path, target: PinnedTarget, norms: Norms) -> None:
         self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
         assert self.model, f"llama.cpp does not load {path}"
         params = _exact_params()

@@ -9,7 +9,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-from eaglelocal.demo.build import BuildOptions, claim_work_folder, documents, finished_target, parse, stages
+from eaglelocal.demo.build import (
+    BuildOptions,
+    claim_work_folder,
+    documents,
+    load_trained_target,
+    make_stages,
+    parse_arguments,
+)
 from eaglelocal.errors import UsageError
 from eaglelocal.training.held_out import HeldOutEvaluation
 from eaglelocal.training.llama_target import LlamaTarget, TargetShape
@@ -17,15 +24,15 @@ from eaglelocal.training.tokenizer import train_tokenizer
 
 
 def test_the_last_tenth_at_least_is_trained_at_the_full_context() -> None:
-    short, long = stages(40_000_000)
+    short, long = make_stages(40_000_000)
     assert long.row_length == TargetShape().max_context == 2048
     assert long.num_steps * long.tokens_per_step >= 0.1 * 40_000_000
     assert abs((short.num_steps + long.num_steps) * 8192 - 40_000_000) < 2 * 8192
 
 
 def test_more_hours_buy_more_tokens() -> None:
-    one, _ = parse(["--hours", "1", "--work", "w", "--out", "o"])
-    three, only = parse(["--hours", "3", "--only", "head"])
+    one, _ = parse_arguments(["--hours", "1", "--work", "w", "--out", "o"])
+    three, only = parse_arguments(["--hours", "3", "--only", "head"])
     assert only == "head"
     assert one.out == Path("o")
     tokens = [sum(stage.num_tokens for stage in build.target_stages()) for build in (one, three)]
@@ -46,7 +53,7 @@ def test_a_work_folder_goes_on_only_as_the_build_that_began_it(tmp_path: Path) -
 def test_a_head_needs_a_trained_target(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(["some text"], 300)
     with pytest.raises(UsageError, match="no trained target") as caught:
-        finished_target(BuildOptions(tmp_path, tmp_path, 1.0, 1), tokenizer)
+        load_trained_target(BuildOptions(tmp_path, tmp_path, 1.0, 1), tokenizer)
     assert "--only target" in caught.value.hint
 
 
@@ -65,4 +72,4 @@ def test_an_examination_tells_every_kind_apart() -> None:
     examination = HeldOutEvaluation.of([("greeting", pieces)] * 4 + [("silence", pieces[:1])], tokenizer)
     assert list(examination.batches) == ["greeting"]
     shape = TargetShape(vocab=tokenizer.num_tokens, width=64, num_layers=1, num_heads=1, num_kv_heads=1, ffn=64)
-    assert examination.of_target(LlamaTarget(shape)).startswith("greeting ")
+    assert examination.evaluate_target(LlamaTarget(shape)).startswith("greeting ")

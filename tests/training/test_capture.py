@@ -22,7 +22,7 @@ from eaglelocal.errors import EagleLocalError, EngineError
 from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.training.target_capture import CAPTURE_ROWS, MOST_LOGIT, Captured, TargetCapture
+from eaglelocal.training.target_capture import CAPTURE_ROWS, MAX_LOGIT, Captured, TargetCapture
 
 N_CTX = 2 * CAPTURE_ROWS + 44
 LAST = -1  # stands for the state behind the last layer
@@ -148,7 +148,7 @@ def test_logits_beyond_half_precision_stay_finite(tmp_path: Path) -> None:
     with opened(path, (1, 2, 3)) as capture:
         said = capture.read(TEXT[:8], 0).logits
     assert np.isfinite(said).all()
-    assert np.abs(said).max() == np.float16(MOST_LOGIT)
+    assert np.abs(said).max() == np.float16(MAX_LOGIT)
 
 
 def amplify(path: Path, name: str, gain: float) -> None:

@@ -23,13 +23,13 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EngineError, RequestError, ResourceError
 from eaglelocal.training import conversations
 from eaglelocal.training.conversations import (
-    LEAST_ANSWER,
+    MIN_ANSWER_TOKENS,
     Collected,
     TrainingConversation,
-    answers,
     gather_answers,
+    generate_answers,
     question_key,
-    read,
+    read_conversations,
 )
 
 AT_ONCE = 3
@@ -63,16 +63,21 @@ class Asking:
     clients: list[QuestionedClient] = field(default_factory=list)
     told: list[int] = field(default_factory=list)
 
-    def gather_answers(self, numbers: range | list[int], most_tokens: int = PLENTY) -> Collected:
+    def collect(self, numbers: range | list[int], max_answer_tokens: int = PLENTY) -> Collected:
         requests = [question(number) for number in numbers]
 
         def open_client() -> AbstractContextManager[Client]:
-            new = {question_key(request) for request in requests} - read(self.path).keys()
+            new = {question_key(request) for request in requests} - read_conversations(self.path).keys()
             self.clients.append(QuestionedClient(self.answer, AT_ONCE, len(new)))
             return self.clients[-1].opened()
 
         return gather_answers(
-            requests, self.path, open_client, at_once=AT_ONCE, most_tokens=most_tokens, on_tokens=self.told.append
+            requests,
+            self.path,
+            open_client,
+            concurrency=AT_ONCE,
+            max_answer_tokens=max_answer_tokens,
+            on_tokens=self.told.append,
         )
 
     @property
@@ -103,9 +108,9 @@ def test_answers_come_in_the_order_of_asking(asking: Asking) -> None:
 
 def test_a_second_run_finds_what_the_first_did(asking: Asking) -> None:
     """Whichever answers ended first: what is learned from is the same, and so is what is held out."""
-    for most_tokens in (25, 55, PLENTY):
-        first = asking.collect(range(20), most_tokens)
-        again = asking.collect(range(20), most_tokens)
+    for max_answer_tokens in (25, 55, PLENTY):
+        first = asking.collect(range(20), max_answer_tokens)
+        again = asking.collect(range(20), max_answer_tokens)
         assert again.conversations == first.conversations
 
 
@@ -123,14 +128,14 @@ def test_equal_questions_are_one(asking: Asking) -> None:
     assert asking.asked == [1, 0]
 
 
-@pytest.mark.parametrize("most_tokens", [1, 10, 11, 39])
-def test_it_ends_when_there_is_enough(most_tokens: int, asking: Asking) -> None:
-    collected = asking.collect([0, 1, 2, 3, 5, 7, 8], most_tokens)
-    num_tokens = sum(one.num_said for one in collected.conversations)
-    assert most_tokens <= num_tokens < most_tokens + 10
+@pytest.mark.parametrize("max_answer_tokens", [1, 10, 11, 39])
+def test_it_ends_when_there_is_enough(max_answer_tokens: int, asking: Asking) -> None:
+    collected = asking.collect([0, 1, 2, 3, 5, 7, 8], max_answer_tokens)
+    num_tokens = sum(one.num_answer_tokens for one in collected.conversations)
+    assert max_answer_tokens <= num_tokens < max_answer_tokens + 10
     num_asked = len(asking.asked)
     assert num_asked <= num_tokens // 10 + AT_ONCE
-    assert numbers_in(asking.collect([0, 1, 2, 3, 5, 7, 8], most_tokens)) == numbers_in(collected)
+    assert numbers_in(asking.collect([0, 1, 2, 3, 5, 7, 8], max_answer_tokens)) == numbers_in(collected)
 
 
 def test_what_was_said_stays_when_the_engine_fails(asking: Asking) -> None:
@@ -141,7 +146,7 @@ def test_what_was_said_stays_when_the_engine_fails(asking: Asking) -> None:
     with pytest.raises(EngineError, match="it ended"):
         asking.collect([0, 1, 2, 3, 5, 7])
     assert asking.clients[-1].state == "closed"
-    known = [said.tokens[1] for said in read(asking.path).values()]
+    known = [said.tokens[1] for said in read_conversations(asking.path).values()]
     assert known
     asking.answer = answer_to
     assert numbers_in(asking.collect([0, 1, 2, 3, 5, 7])) == [0, 1, 2, 3, 5, 7]
@@ -163,9 +168,9 @@ DAMAGE = {
 def test_damaged_lines_are_passed_over(damage: str, asking: Asking) -> None:
     before = asking.collect([0, 1, 2])
     asking.path.write_bytes(DAMAGE[damage](asking.path.read_bytes()))
-    assert "x" not in read(asking.path)
+    assert "x" not in read_conversations(asking.path)
     assert asking.collect([0, 1, 2]).conversations == before.conversations
-    assert len(read(asking.path)) == 3
+    assert len(read_conversations(asking.path)) == 3
 
 
 def test_only_the_owner_reads_what_was_said(asking: Asking) -> None:
@@ -200,18 +205,18 @@ CONVERSATIONS = st.builds(
 @given(st.lists(CONVERSATIONS, max_size=6))
 def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, said: list[TrainingConversation]) -> None:
     path = tmp_path_factory.mktemp("said") / "answers.jsonl"
-    with conversations._appended(path) as file:
+    with conversations._open_to_append(path) as file:
         for one in said:
             conversations._append(file, path, one)
-    assert read(path) == {one.key: one for one in said}
+    assert read_conversations(path) == {one.key: one for one in said}
 
 
 @given(CONVERSATIONS, st.integers(1, 25))
 def test_a_conversation_that_is_cut(said: TrainingConversation, most: int) -> None:
     cut = said.cut(most)
     assert cut.tokens == said.tokens[:most]
-    assert cut.num_said == max(0, min(len(said.tokens), most) - said.num_prompt)
-    assert cut.is_short == (cut.num_said < LEAST_ANSWER)
+    assert cut.num_answer_tokens == max(0, min(len(said.tokens), most) - said.num_prompt)
+    assert cut.is_short == (cut.num_answer_tokens < MIN_ANSWER_TOKENS)
 
 
 def test_keys_tell_questions_apart() -> None:
@@ -246,7 +251,7 @@ def test_of_a_real_engine_it_is_prompt_and_answer_to_the_token(tmp_path: Path) -
     engine = real_engine(write_target(tmp_path / "target.gguf", TargetShape(n_embd=64, n_ff=64)), "ngram")
     requests = [ask(str(number), [3, 5, number], max_tokens=12, ignore_eos=False) for number in range(6)]
     plain = {name: told.tokens for name, told in drive(engine, requests).items()}
-    said = list(answers(cast(Client, InProcess(engine)), requests, at_once=2))
+    said = list(generate_answers(cast(Client, InProcess(engine)), requests, concurrency=2))
     engine.close()
     assert {one.key: list(one.tokens) for one in said if one} == {
         request.id: [*request.tokens, *plain[request.id]] for request in requests
@@ -258,6 +263,6 @@ def test_an_answer_that_ended_by_itself_keeps_its_end(tmp_path: Path) -> None:
     path = write_target(tmp_path / "target.gguf", TargetShape(n_embd=64, n_ff=64))
     engine = real_engine(path, "none", spec=OFF)
     request = ask("a", [3, 5], max_tokens=12, ignore_eos=False, logit_bias=((ENDS, 1000.0),))
-    [said] = answers(cast(Client, InProcess(engine)), [request], at_once=1)
+    [said] = generate_answers(cast(Client, InProcess(engine)), [request], concurrency=1)
     engine.close()
     assert said == TrainingConversation("a", (3, 5, ENDS), 2)

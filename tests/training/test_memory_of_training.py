@@ -27,8 +27,17 @@ from eaglelocal.training import loop, precision, trainer  # noqa: E402
 from eaglelocal.training.batches import HeadBatch, Imitation, Unrolling  # noqa: E402
 from eaglelocal.training.conversations import TrainingConversation  # noqa: E402
 from eaglelocal.training.draft_head import HeadSource, choose_vocabulary, make_draft_head  # noqa: E402
-from eaglelocal.training.loop import Recipe, TrainingRun, loss_of, optimizers_for, restore, save, train, update  # noqa: E402
-from eaglelocal.training.muon import orthogonalised  # noqa: E402
+from eaglelocal.training.loop import (  # noqa: E402
+    Recipe,
+    TrainingRun,
+    accumulate_gradients,
+    make_optimizers,
+    restore_checkpoint,
+    save_checkpoint,
+    train,
+    update,
+)
+from eaglelocal.training.muon import orthogonalize  # noqa: E402
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402
 from eaglelocal.training.trainer import HeadTraining, TrainedHead, train_head  # noqa: E402
 from eaglelocal.training.training_memory import MemoryNeed, check_disk, check_memory, estimate_need, token_bytes  # noqa: E402
@@ -66,7 +75,7 @@ def take_step(
     run: TrainingRun, optimizers: list[torch.optim.Optimizer], parts: Iterable[torch.Tensor], done: int
 ) -> float:
     """The loss; NaN where nothing was learned."""
-    loss = loss_of(run, parts)
+    loss = accumulate_gradients(run, parts)
     return loss if update(run, optimizers, done, loss) else math.nan
 
 
@@ -75,7 +84,7 @@ def test_parts_of_a_step_add_up(tmp_path: Path) -> None:
     moved = []
     for batch in (parts, [sum(parts)]):
         run = run_of(lambda stage, step: [], tmp_path)
-        loss = take_step(run, optimizers_for(run.objective.trained, run.recipe), batch, 0)
+        loss = take_step(run, make_optimizers(run.objective.trained, run.recipe), batch, 0)
         moved.append((loss, run.objective.matrix.detach()))
     assert moved[0][0] == pytest.approx(moved[1][0])
     torch.testing.assert_close(moved[0][1], moved[1][1])
@@ -94,14 +103,14 @@ def test_a_part_is_forgotten_before_the_next_is_made(tmp_path: Path) -> None:
             del made
 
     run = run_of(lambda stage, step: [], tmp_path)
-    take_step(run, optimizers_for(run.objective.trained, run.recipe), parts(), 0)
+    take_step(run, make_optimizers(run.objective.trained, run.recipe), parts(), 0)
     assert alive == [False, False, False]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_step_whose_loss_is_no_number_changes_nothing(bad: float, tmp_path: Path) -> None:
     run = run_of(lambda stage, step: [], tmp_path)
-    optimizers = optimizers_for(run.objective.trained, run.recipe)
+    optimizers = make_optimizers(run.objective.trained, run.recipe)
     assert math.isnan(take_step(run, optimizers, [torch.ones(2, 2), torch.full((2, 2), bad)], 0))
     assert torch.equal(run.objective.matrix.detach(), torch.ones(2, 2))
     assert take_step(run, optimizers, [torch.ones(2, 2)], 1) == 4.0
@@ -113,18 +122,18 @@ def test_one_bad_step_is_told_and_many_on_end_are_the_end(tmp_path: Path, capfd:
     run = run_of(lambda stage, step: [torch.full((2, 2), math.nan if step in bad_steps else 1.0)], tmp_path)
     with TrainingProgress("test") as progress:
         train(run, progress)
-        assert "step 4 is left out" in capfd.readouterr().err
+        assert "step 4 is skipped" in capfd.readouterr().err
         run.checkpoint.unlink()
         bad_steps |= set(range(5, 30))
-        with pytest.raises(EagleLocalError, match="20 steps on end"):
+        with pytest.raises(EagleLocalError, match="20 steps in a row"):
             train(run, progress)
 
 
 # ---- checkpoints
 def test_a_checkpoint_is_read_once_and_into_main_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = Line()
-    optimizers = optimizers_for(module, Recipe())
-    save(tmp_path / "state", module, optimizers, done=7)
+    optimizers = make_optimizers(module, Recipe())
+    save_checkpoint(tmp_path / "state", module, optimizers, done=7)
     places, load = [], torch.load
 
     def recorded(path: Path, **options: object) -> object:
@@ -132,13 +141,13 @@ def test_a_checkpoint_is_read_once_and_into_main_memory(tmp_path: Path, monkeypa
         return load(path, **options)
 
     monkeypatch.setattr(loop.torch, "load", recorded)
-    assert restore(tmp_path / "state", module, optimizers) == 7
+    assert restore_checkpoint(tmp_path / "state", module, optimizers) == 7
     assert places == ["cpu"]
 
 
 def test_a_checkpoint_that_cannot_be_written_is_a_plain_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state"
-    save(path, Line(), [], done=1)
+    save_checkpoint(path, Line(), [], done=1)
 
     def full(state: object, partial: Path) -> None:
         partial.write_bytes(b"some")
@@ -146,7 +155,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_plain_error(tmp_path: Path, mo
 
     monkeypatch.setattr(loop.torch, "save", full)
     with pytest.raises(ResourceError, match="cannot write"):
-        save(path, Line(), [], done=2)
+        save_checkpoint(path, Line(), [], done=2)
     assert [each.name for each in tmp_path.iterdir()] == ["state"] and restore_done(path) == 1
 
 
@@ -157,10 +166,10 @@ def restore_done(path: Path) -> int:
 # ---- types
 def test_bfloat16_is_for_processors_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "_cpu_has_bfloat16", lambda: False)
-    assert precision.quick_type("cpu") is torch.float32 and precision.quick_type("mps") is torch.float32
+    assert precision.fast_dtype("cpu") is torch.float32 and precision.fast_dtype("mps") is torch.float32
     with precision.autocast("cpu"):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
-    assert orthogonalised(torch.rand(1, 4, 4)).dtype is torch.float32
+    assert orthogonalize(torch.rand(1, 4, 4)).dtype is torch.float32
     monkeypatch.setattr(precision, "_cpu_has_bfloat16", lambda: True)
     with precision.autocast("cpu"):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.bfloat16
@@ -171,7 +180,7 @@ def test_bfloat16_is_for_cards_that_have_it(
     capability: tuple[int, int], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    assert precision.quick_type("cuda") is getattr(torch, kind)
+    assert precision.fast_dtype("cuda") is getattr(torch, kind)
 
 
 # ---- matrices from files
@@ -188,48 +197,48 @@ def test_decoding_takes_little_more_than_what_comes_out(tmp_path: Path) -> None:
     assert np.array_equal(read_rows(path, header, "output.weight", rows), values[rows])
 
 
-def test_a_lent_output_never_is_float32_as_a_whole(school: HeadSource) -> None:
-    words = choose_vocabulary(school, None)
-    first = words.first_output()
-    header = school.target
+def test_a_lent_output_never_is_float32_as_a_whole(source: HeadSource) -> None:
+    words = choose_vocabulary(source, None)
+    first = words.make_output()
+    header = source.target
     assert first.dtype is torch.bfloat16
     assert torch.equal(first, torch.from_numpy(read_tensor(header.path, header, "output.weight")).bfloat16())
-    own = choose_vocabulary(school, np.array([5, 17, 599])).first_output()
+    own = choose_vocabulary(source, np.array([5, 17, 599])).make_output()
     assert own.dtype is torch.float32 and own.shape == (3, 128)
 
 
 # ---- what fits
 @pytest.fixture(scope="module")
-def school(tmp_path_factory: pytest.TempPathFactory) -> HeadSource:
+def source(tmp_path_factory: pytest.TempPathFactory) -> HeadSource:
     header = read_header(write_target(tmp_path_factory.mktemp("target") / "t.gguf", SHAPE))
     return HeadSource(header, read_model(header))
 
 
 @pytest.fixture(scope="module")
-def going_on(school: HeadSource, tmp_path_factory: pytest.TempPathFactory) -> HeadSource:
+def going_on(source: HeadSource, tmp_path_factory: pytest.TempPathFactory) -> HeadSource:
     shape = HeadShape(draft_vocab=200, own_output=True, fc_norm=True, norm_output=True)
     header = read_header(write_head(tmp_path_factory.mktemp("head") / "h.gguf", shape, SHAPE))
-    return HeadSource(school.target, school.info, header, EagleInfo.from_header(header))
+    return HeadSource(source.target, source.info, header, EagleInfo.from_header(header))
 
 
-@pytest.mark.parametrize("which", ["school", "going_on"])
+@pytest.mark.parametrize("which", ["source", "going_on"])
 def test_the_checkpoint_is_as_large_as_was_reckoned(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    school: HeadSource = request.getfixturevalue(which)
-    need = estimate_need(school, Unrolling(), max_tokens=64, device="cpu")
-    pupil = make_draft_head(school, choose_vocabulary(school, None), max_context=64)
-    optimizers = optimizers_for(pupil, Recipe())
-    for weight in pupil.parameters():
+    source: HeadSource = request.getfixturevalue(which)
+    need = estimate_need(source, Unrolling(), max_tokens=64, device="cpu")
+    draft_head = make_draft_head(source, choose_vocabulary(source, None), max_context=64)
+    optimizers = make_optimizers(draft_head, Recipe())
+    for weight in draft_head.parameters():
         weight.grad = torch.ones_like(weight)
     for optimizer in optimizers:
         optimizer.step()
-    save(tmp_path / "state", pupil, optimizers, done=1)
+    save_checkpoint(tmp_path / "state", draft_head, optimizers, done=1)
     assert need.checkpoint_bytes < (tmp_path / "state").stat().st_size < 1.05 * need.checkpoint_bytes + 50_000
 
 
 @pytest.mark.parametrize(("tokens", "chains"), [(200, 8), (1200, 96)])
-def test_a_step_keeps_no_more_than_was_reckoned(school: HeadSource, tokens: int, chains: int) -> None:
+def test_a_step_keeps_no_more_than_was_reckoned(source: HeadSource, tokens: int, chains: int) -> None:
     plan = Unrolling(chains=chains)
-    pupil = make_draft_head(school, choose_vocabulary(school, None), max_context=tokens).to_learn_on("cpu")
+    draft_head = make_draft_head(source, choose_vocabulary(source, None), max_context=tokens).move_to("cpu")
     kept: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -240,21 +249,21 @@ def test_a_step_keeps_no_more_than_was_reckoned(school: HeadSource, tokens: int,
     alive: list[torch.Tensor] = []
     lesson = made_up(tokens, tokens // 2)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), precision.autocast("cpu"):
-        Imitation(pupil, plan).loss(lesson)
-    weights = sum(weight.untyped_storage().nbytes() for weight in pupil.parameters())
+        Imitation(draft_head, plan).loss(lesson)
+    weights = sum(weight.untyped_storage().nbytes() for weight in draft_head.parameters())
     learned = sum(kept.values()) - weights
-    need = estimate_need(school, plan, max_tokens=tokens, device="cpu")
+    need = estimate_need(source, plan, max_tokens=tokens, device="cpu")
     assert 0.15 * need.step_bytes < learned < need.step_bytes
-    assert need.step_bytes > tokens * token_bytes(pupil.head.shape, plan)
+    assert need.step_bytes > tokens * token_bytes(draft_head.head.shape, plan)
 
 
 def made_up(tokens: int, answer: int) -> HeadBatch:
     return HeadBatch(
-        embedded=torch.randn(1, tokens, 128),
+        embeddings=torch.randn(1, tokens, 128),
         taps=[torch.randn(1, tokens, 128) for _ in range(3)],
-        wanted=torch.randn(1, answer, 600).half(),
-        said=torch.zeros(1, answer, dtype=torch.int64),
-        known=torch.ones(1, answer, dtype=torch.bool),
+        target_logits=torch.randn(1, answer, 600).half(),
+        next_tokens=torch.zeros(1, answer, dtype=torch.int64),
+        is_draftable=torch.ones(1, answer, dtype=torch.bool),
         starts=np.array([tokens - answer - 1]),
         lengths=np.array([answer]),
         seed=0,
@@ -269,10 +278,10 @@ HELD = (Buffer("CUDA0", MemoryKind.WEIGHTS, 5 * GIB), Buffer(RAM, MemoryKind.WEI
     ("device", "card", "ram", "missing"),
     [
         ("cuda", 14 * GIB, GIB, None),
-        ("cuda", 12 * GIB, 64 * GIB, "8.0 GiB .* beside 5.0 GiB of the target, and 12.0 GiB may be used on CUDA0"),
+        ("cuda", 12 * GIB, 64 * GIB, "8.0 GiB .* and 5.0 GiB for the target, but only 12.0 GiB can be used on CUDA0"),
         ("cuda", None, GIB, None),
         ("cpu", 0, 10 * GIB, None),
-        ("cpu", 24 * GIB, 8 * GIB, "beside 1.0 GiB of the target, and 8.0 GiB may be used in RAM"),
+        ("cpu", 24 * GIB, 8 * GIB, "and 1.0 GiB for the target, but only 8.0 GiB can be used in RAM"),
         ("mps", 24 * GIB, 8 * GIB, "in RAM"),
     ],
 )
@@ -289,31 +298,31 @@ def test_what_does_not_fit_is_said_with_the_sum(device: str, card: int | None, r
 
 def test_memory_that_a_gpu_shares_is_counted_once_for_both() -> None:
     rooms = (FreeMemory(RAM, 13 * GIB), FreeMemory("CUDA0", 13 * GIB, in_ram=True))
-    with pytest.raises(ResourceError, match=r"beside 6.0 GiB of the target"):
+    with pytest.raises(ResourceError, match=r"and 6.0 GiB for the target"):
         check_memory(NEED, HELD, rooms, "cuda")
     check_memory(NEED, HELD, (FreeMemory(RAM, 15 * GIB), FreeMemory("CUDA0", 15 * GIB, in_ram=True)), "cuda")
 
 
 def test_the_disk_holds_a_state_beside_the_one_before(tmp_path: Path) -> None:
     check_disk(NEED, tmp_path, 8 * GIB)
-    with pytest.raises(ResourceError, match=r"takes 8.0 GiB, and 7.0 GiB are free"):
+    with pytest.raises(ResourceError, match=r"need 8.0 GiB, but only 7.0 GiB are free"):
         check_disk(NEED, tmp_path, 7 * GIB)
 
 
 def test_torch_leaves_a_card_some_memory() -> None:
-    assert trainer.share_of_card(24 * GIB, 24 * GIB, 0) == pytest.approx(23.5 / 24)
-    assert trainer.share_of_card(GIB // 4, 24 * GIB, 6 * GIB) == pytest.approx(0.25)
+    assert trainer.gpu_memory_share(24 * GIB, 24 * GIB, 0) == pytest.approx(23.5 / 24)
+    assert trainer.gpu_memory_share(GIB // 4, 24 * GIB, 6 * GIB) == pytest.approx(0.25)
 
 
 # ---- whole studies
 def test_parts_of_a_step_are_bounded_and_together_the_step() -> None:
     together = conversations(6)
     for width in (1, 2**15, 2**16, 2**22):
-        parts = [list(part) for part in trainer.parts_of(together, width)]
+        parts = [list(part) for part in trainer.split_step(together, width)]
         assert sorted(one.key for part in parts for one in part) == [one.key for one in together]
         for part in parts:
             numbers = len(part) * max(len(one.tokens) for one in part) * width
-            assert len(part) == 1 or numbers <= trainer.PART_NUMBERS
+            assert len(part) == 1 or numbers <= trainer.MAX_PART_VALUES
 
 
 def conversations(num: int, first: int = 0) -> tuple[TrainingConversation, ...]:
@@ -324,14 +333,14 @@ def conversations(num: int, first: int = 0) -> tuple[TrainingConversation, ...]:
     )
 
 
-def learned(school: HeadSource, folder: Path) -> TrainedHead:
-    plan = Plan(target=school.target.path, target_label="t", n_ctx=256, threads=1)
+def learned(source: HeadSource, folder: Path) -> TrainedHead:
+    plan = Plan(target=source.target.path, target_label="t", n_ctx=256, threads=1)
     recipe = Recipe(warmup_steps=1)
     return train_head(
         HeadTraining(
             plan=plan,
-            school=school,
-            taught=conversations(5),
+            source=source,
+            train_set=conversations(5),
             held_out=conversations(2, first=50),
             checkpoint=folder / "state.checkpoint",
             epochs=2,
@@ -343,20 +352,22 @@ def learned(school: HeadSource, folder: Path) -> TrainedHead:
 
 
 def test_a_study_beside_a_wide_target_reads_one_conversation_at_a_time_and_can_be_repeated(
-    school: HeadSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: HeadSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "PART_NUMBERS", 1)
+    monkeypatch.setattr(trainer, "MAX_PART_VALUES", 1)
     rows: list[int] = []
     loss = Imitation.loss
 
     def recorded(self: Imitation, batch: HeadBatch) -> torch.Tensor:
-        rows.append(batch.embedded.shape[0])
+        rows.append(batch.embeddings.shape[0])
         return loss(self, batch)
 
     monkeypatch.setattr(Imitation, "loss", recorded)
-    one, other = learned(school, tmp_path / "one"), learned(school, tmp_path / "other")
+    one, other = learned(source, tmp_path / "one"), learned(source, tmp_path / "other")
     assert rows == [1] * 20
-    assert all(torch.equal(a, b) for a, b in zip(one.pupil.parameters(), other.pupil.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(one.draft_head.parameters(), other.draft_head.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -370,23 +381,23 @@ def test_a_study_beside_a_wide_target_reads_one_conversation_at_a_time_and_can_b
     ],
 )
 def test_memory_that_ends_is_a_plain_error(
-    error: Exception, school: HeadSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, source: HeadSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: Imitation, batch: HeadBatch) -> torch.Tensor:
         raise error
 
     monkeypatch.setattr(Imitation, "loss", full)
     with pytest.raises(ResourceError, match="needs more memory"):
-        learned(school, tmp_path)
+        learned(source, tmp_path)
 
 
 @pytest.mark.parametrize("has_bfloat16", [True, False])
 def test_shares_weigh_losses_in_either_type(
-    has_bfloat16: bool, school: HeadSource, monkeypatch: pytest.MonkeyPatch
+    has_bfloat16: bool, source: HeadSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision, "_cpu_has_bfloat16", lambda: has_bfloat16)
-    pupil = make_draft_head(school, choose_vocabulary(school, None), max_context=64).to_learn_on("cpu")
+    draft_head = make_draft_head(source, choose_vocabulary(source, None), max_context=64).move_to("cpu")
     lesson = made_up(40, 20)
     with precision.autocast("cpu"):
-        whole, quarter = (Imitation(pupil, Unrolling()).loss(replace(lesson, share=s)).item() for s in (1.0, 0.25))
+        whole, quarter = (Imitation(draft_head, Unrolling()).loss(replace(lesson, share=s)).item() for s in (1.0, 0.25))
     assert quarter == pytest.approx(whole / 4)

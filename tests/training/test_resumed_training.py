@@ -19,21 +19,21 @@ torch = pytest.importorskip("torch")
 from eaglelocal.errors import ResourceError  # noqa: E402
 from eaglelocal.training import loop  # noqa: E402
 from eaglelocal.training.document_packing import PackedBatch, Pieces  # noqa: E402
-from eaglelocal.training.eagle_head import EagleHead, shape_beside  # noqa: E402
+from eaglelocal.training.eagle_head import EagleHead, embedded_head_shape  # noqa: E402
 from eaglelocal.training.llama_target import LlamaTarget, TargetShape  # noqa: E402
 from eaglelocal.training.loop import (  # noqa: E402
     Recipe,
     TrainingRun,
+    accumulate_gradients,
     load_weights,
-    loss_of,
     lr_share,
-    optimizers_for,
-    restore,
-    save,
+    make_optimizers,
+    restore_checkpoint,
+    save_checkpoint,
     train,
     update,
 )
-from eaglelocal.training.muon import orthogonalised  # noqa: E402
+from eaglelocal.training.muon import orthogonalize  # noqa: E402
 from eaglelocal.training.next_token import NextToken  # noqa: E402
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402
 from eaglelocal.training.token_shards import Shards, ShardWriter, Stage, write_missing  # noqa: E402
@@ -89,24 +89,24 @@ def losses_of(run: TrainingRun, first: int, last: int, optimizers: list[torch.op
     order = [(stage, step) for stage in STAGES for step in range(stage.num_steps)]
     losses = []
     for done in range(first, last):
-        losses.append(loss_of(run, run.batches(*order[done])))
+        losses.append(accumulate_gradients(run, run.batches(*order[done])))
         update(run, optimizers, done, losses[-1])
     return losses
 
 
 def test_a_resumed_run_repeats_the_losses_exactly(shards: Shards, tmp_path: Path) -> None:
     whole = run_of(small_target(), shards, tmp_path / "whole")
-    expected = losses_of(whole, 0, NUM_STEPS, optimizers_for(whole.objective.trained, whole.recipe))
+    expected = losses_of(whole, 0, NUM_STEPS, make_optimizers(whole.objective.trained, whole.recipe))
 
     first = run_of(small_target(), shards, tmp_path / "halves")
-    optimizers = optimizers_for(first.objective.trained, first.recipe)
+    optimizers = make_optimizers(first.objective.trained, first.recipe)
     losses = losses_of(first, 0, 4, optimizers)
-    save(first.checkpoint, first.objective.trained, optimizers, done=4)
+    save_checkpoint(first.checkpoint, first.objective.trained, optimizers, done=4)
 
     torch.manual_seed(99)
     second = run_of(LlamaTarget(small_target().shape), shards, tmp_path / "halves")
-    optimizers = optimizers_for(second.objective.trained, second.recipe)
-    assert restore(second.checkpoint, second.objective.trained, optimizers) == 4
+    optimizers = make_optimizers(second.objective.trained, second.recipe)
+    assert restore_checkpoint(second.checkpoint, second.objective.trained, optimizers) == 4
     assert losses + losses_of(second, 4, NUM_STEPS, optimizers) == expected
 
 
@@ -175,7 +175,7 @@ def cut(whole: bytes) -> bytes:
 @pytest.mark.parametrize("damage", [cut, lambda whole: b"", lambda whole: b"PK" + whole[:99]])
 def test_a_damaged_checkpoint_is_told(damage: Callable[[bytes], bytes], shards: Shards, tmp_path: Path) -> None:
     run = run_of(small_target(), shards, tmp_path / "state")
-    save(run.checkpoint, run.objective.trained, optimizers_for(run.objective.trained, run.recipe), done=4)
+    save_checkpoint(run.checkpoint, run.objective.trained, make_optimizers(run.objective.trained, run.recipe), done=4)
     run.checkpoint.write_bytes(damage(run.checkpoint.read_bytes()))
     with pytest.raises(ResourceError, match="it is damaged") as told:
         trained_by(run)
@@ -186,7 +186,7 @@ def test_the_checkpoint_of_another_head_is_told(shards: Shards, tmp_path: Path) 
     other = LlamaTarget(
         TargetShape(vocab=300, width=32, num_layers=4, num_heads=1, num_kv_heads=1, head_size=32, ffn=96)
     )
-    save(tmp_path / "state", other, optimizers_for(other, Recipe()), done=4)
+    save_checkpoint(tmp_path / "state", other, make_optimizers(other, Recipe()), done=4)
     with pytest.raises(ResourceError, match="it is damaged"):
         trained_by(run_of(small_target(), shards, tmp_path / "state"))
 
@@ -194,16 +194,16 @@ def test_the_checkpoint_of_another_head_is_told(shards: Shards, tmp_path: Path) 
 def test_where_the_disk_is_full_the_checkpoint_before_stays(shards: Shards, tmp_path: Path) -> None:
     """The limit on a file's size stands for the disk."""
     run = run_of(small_target(), shards, tmp_path / "state")
-    optimizers = optimizers_for(run.objective.trained, run.recipe)
-    save(run.checkpoint, run.objective.trained, optimizers, done=4)
+    optimizers = make_optimizers(run.objective.trained, run.recipe)
+    save_checkpoint(run.checkpoint, run.objective.trained, optimizers, done=4)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
     try:
         with pytest.raises(ResourceError, match="cannot write"):
-            save(run.checkpoint, run.objective.trained, optimizers, done=5)
+            save_checkpoint(run.checkpoint, run.objective.trained, optimizers, done=5)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert restore(run.checkpoint, run.objective.trained, optimizers) == 4
+    assert restore_checkpoint(run.checkpoint, run.objective.trained, optimizers) == 4
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
@@ -220,19 +220,19 @@ def test_train_runs_all_stages_and_leaves_its_last_state(shards: Shards, tmp_pat
 def test_target_and_head_learn(shards: Shards, tmp_path: Path) -> None:
     target, recipe = small_target(), Recipe(warmup_steps=2)
     run = run_of(target, shards, tmp_path / "unused")
-    losses = [loss for _ in range(8) for loss in losses_of(run, 0, 6, optimizers_for(target, recipe))]
+    losses = [loss for _ in range(8) for loss in losses_of(run, 0, 6, make_optimizers(target, recipe))]
     assert sum(losses[-6:]) < 0.5 * sum(losses[:6])
 
     objective = TrainingTimeTest(_head(target), target, ChainPlan(num_steps=4), compiled=False)
     run = TrainingRun(objective, STAGES, whole_steps(shards), tmp_path / "unused", recipe, lambda done: None)
     before = [value.clone() for value in target.parameters()]
-    losses = [loss for _ in range(8) for loss in losses_of(run, 0, 6, optimizers_for(objective.trained, recipe))]
+    losses = [loss for _ in range(8) for loss in losses_of(run, 0, 6, make_optimizers(objective.trained, recipe))]
     assert sum(losses[-6:]) < 0.7 * sum(losses[:6])
     assert all(torch.equal(now, then) for now, then in zip(target.parameters(), before, strict=True))
 
 
 def _head(target: LlamaTarget) -> EagleHead:
-    return EagleHead(shape_beside(target.shape, taps=(0, 1, 2), num_heads=2, num_kv_heads=1, ffn=96))
+    return EagleHead(embedded_head_shape(target.shape, taps=(0, 1, 2), num_heads=2, num_kv_heads=1, ffn=96))
 
 
 def test_a_chain_step_is_what_a_plain_forward_over_the_same_cells_gives(shards: Shards) -> None:
@@ -278,7 +278,7 @@ def test_the_learning_rate_rises_stays_and_falls() -> None:
 def test_orthogonalised_updates_have_singular_values_near_one() -> None:
     torch.manual_seed(1)
     for shape in ((3, 64, 32), (2, 32, 96)):
-        values = torch.linalg.svdvals(orthogonalised(torch.randn(shape)).float())
+        values = torch.linalg.svdvals(orthogonalize(torch.randn(shape)).float())
         assert values.min() > 0.3
         assert values.max() < 1.6
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from doubles.chat_screen import Stage
 from doubles.scripted_client import Script
 
-from eaglelocal.cli.main import fail
+from eaglelocal.cli.main import report_failure
 from eaglelocal.cli.output import standard_output
 from eaglelocal.tui.chat.chat_app import ChatApp, run_chat
 
@@ -24,5 +24,5 @@ if __name__ == "__main__":
     try:
         code = run_chat(stage.app)
     except Exception as problem:
-        code = fail(problem, standard_output())
+        code = report_failure(problem, standard_output())
     sys.exit(code)

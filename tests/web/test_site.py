@@ -21,7 +21,7 @@ import pytest
 from doubles.pages_server import Pages, serving, vllm_pages
 from doubles.serve_process import free_port
 
-from eaglelocal.cli.browser import watch_in_browser
+from eaglelocal.cli.browser import serve_monitor
 from eaglelocal.cli.output import Output
 from eaglelocal.errors import ResourceError
 from eaglelocal.server import descriptors
@@ -199,7 +199,7 @@ def test_doubtful_keys_of_a_page_are_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = Settings(web_port=taken.getsockname()[1], api_key_file=str(keys))
         with pytest.raises(ResourceError, match="is taken"):
-            watch_in_browser("127.0.0.1:1", "", settings, Output(stdout=io.StringIO(), stderr=stderr, environ={}))
+            serve_monitor("127.0.0.1:1", "", settings, Output(stdout=io.StringIO(), stderr=stderr, environ={}))
     assert stderr.getvalue().count("warning: the key") == 2
     assert "1234" not in stderr.getvalue()
 

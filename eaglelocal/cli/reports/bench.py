@@ -40,9 +40,9 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """The laps of a run, and why some are missing."""
+    """The results of a run, and why some are missing."""
 
-    laps: list[TaskResult]
+    task_results: list[TaskResult]
     num_tasks: int
     error: EagleLocalError | None
     too_long: Sequence[EagleLocalError] = ()  # one per skipped task: a prompt does not fit the context
@@ -58,67 +58,69 @@ class BenchSubject:
     """The description of a run: the engine, the options, and another server if one was measured."""
 
     info: EngineInfo
-    wanted: BenchOptions
+    options: BenchOptions
     server: EngineInfo | None  # another server that was measured; its `library` is the URL
     flash_attn: str  # as the target runs: auto, on or off
     tie_bound: float  # largest gap of logits that counts as a near-tie
 
 
-def finish(result: BenchResult, told: BenchSubject, output: Output, *, svg: Path | None, as_json: bool) -> None:
+def finish(result: BenchResult, subject: BenchSubject, output: Output, *, svg: Path | None, as_json: bool) -> None:
     """Report the result, then raise the error that ended the run early, if there was one."""
-    tell(result, told, output, svg=svg, as_json=as_json)
+    show_result(result, subject, output, svg=svg, as_json=as_json)
     result.check_whole()
 
 
-def tell(result: BenchResult, told: BenchSubject, output: Output, *, svg: Path | None, as_json: bool) -> None:
-    """Print the report and the JSON object, and write the chart, of the laps so far."""
+def show_result(result: BenchResult, subject: BenchSubject, output: Output, *, svg: Path | None, as_json: bool) -> None:
+    """Print the report and the JSON object, and write the chart, for the results so far."""
     from eaglelocal.bench.evaluation import evaluate
     from eaglelocal.bench.json_object import result_object
-    from eaglelocal.bench.report import report_text
+    from eaglelocal.bench.report import format_report
 
-    num_laps = len(result.laps)
-    if result.too_long and num_laps:
+    num_results = len(result.task_results)
+    if result.too_long and num_results:
         plural = "s" if len(result.too_long) > 1 else ""
         output.message(f"left out: {len(result.too_long)} comparison{plural}, for {result.too_long[0].message}")
     if result.error is not None:
-        output.message(f"stopped after {num_laps} of {result.num_tasks} comparisons")
-    elif num_laps + len(result.too_long) < result.num_tasks:
-        output.message(f"enough after {num_laps} of {result.num_tasks} comparisons; --pairs {DEFAULT_PAIRS} makes all")
-    if not num_laps:
+        output.message(f"stopped after {num_results} of {result.num_tasks} comparisons")
+    elif num_results + len(result.too_long) < result.num_tasks:
+        output.message(
+            f"time limit after {num_results} of {result.num_tasks} comparisons; --pairs {DEFAULT_PAIRS} runs all"
+        )
+    if not num_results:
         return
-    findings = evaluate(result.laps, told.wanted.modes, server=SERVER_SIDE if told.server else None)
-    output.data("\n".join(head_lines(told)))
-    output.data(f"\n{report_text(findings, flash_attn=told.flash_attn)}")
-    with contextlib.ExitStack() as last:
+    evaluation = evaluate(result.task_results, subject.options.modes, server=SERVER_SIDE if subject.server else None)
+    output.data("\n".join(head_lines(subject)))
+    output.data(f"\n{format_report(evaluation, flash_attn=subject.flash_attn)}")
+    with contextlib.ExitStack() as at_end:
         if as_json:  # also if the chart cannot be written
-            told_all = {
-                **head_object(told),
-                **result_object(findings),
-                "complete": num_laps == result.num_tasks,
+            whole_object = {
+                **head_object(subject),
+                **result_object(evaluation),
+                "complete": num_results == result.num_tasks,
                 "too_long": len(result.too_long),
             }
-            last.callback(output.object, told_all)
+            at_end.callback(output.object, whole_object)
         if svg is not None:
-            write_chart(svg, findings.runs, told)
+            write_chart(svg, evaluation.runs, subject)
             output.message(f"chart: {svg}")
 
 
-def head_lines(told: BenchSubject) -> list[str]:
-    info, params = told.info, told.wanted.params
-    drawn = "greedy" if params.is_greedy else f"temperature {params.temperature:g}"
+def head_lines(subject: BenchSubject) -> list[str]:
+    info, params = subject.info, subject.options.params
+    sampling = "greedy" if params.is_greedy else f"temperature {params.temperature:g}"
     limit = "to" if params.ignore_eos else "at most"
-    skipped = f"first {told.wanted.skip} not counted, " if told.wanted.skip else ""
+    skipped = f"first {subject.options.skip} not counted, " if subject.options.skip else ""
     return [
         f"target   {info.target}",
         f"draft    {info.draft}",
         f"machine  {machine_name()}, {info.threads} threads, {info.library}",
-        f"answers  {drawn}, {limit} {params.max_tokens} tokens, {skipped}prompts not cached",
-        *([f"server   {told.server.library}: {told.server.target}"] if told.server else []),
+        f"answers  {sampling}, {limit} {params.max_tokens} tokens, {skipped}prompts not cached",
+        *([f"server   {subject.server.library}: {subject.server.target}"] if subject.server else []),
     ]
 
 
-def head_object(told: BenchSubject) -> dict[str, object]:
-    info, params = told.info, told.wanted.params
+def head_object(subject: BenchSubject) -> dict[str, object]:
+    info, params = subject.info, subject.options.params
     return {
         "target": info.target,
         "draft": info.draft,
@@ -128,22 +130,24 @@ def head_object(told: BenchSubject) -> dict[str, object]:
         "slots": info.num_slots,
         "temperature": params.temperature,
         "max_tokens": params.max_tokens,
-        "skipped_tokens": told.wanted.skip,
+        "skipped_tokens": subject.options.skip,
         "ignore_eos": params.ignore_eos,
-        "tie_bound": told.tie_bound,
-        "server": told.server.library if told.server else None,
-        "server_model": told.server.target if told.server else None,
+        "tie_bound": subject.tie_bound,
+        "server": subject.server.library if subject.server else None,
+        "server_model": subject.server.target if subject.server else None,
     }
 
 
-def write_chart(file: Path, runs: Sequence[CategoryResult], told: BenchSubject) -> None:
+def write_chart(file: Path, runs: Sequence[CategoryResult], subject: BenchSubject) -> None:
     from eaglelocal.bench.chart import draw_chart
 
-    drawn = draw_chart(
-        runs, title=f"{told.info.target}: speed over plain decoding", subtitle=f"{told.info.draft}, {machine_name()}"
+    chart = draw_chart(
+        runs,
+        title=f"{subject.info.target}: speed over plain decoding",
+        subtitle=f"{subject.info.draft}, {machine_name()}",
     )
     try:
-        file.write_text(drawn, encoding="utf-8")
+        file.write_text(chart, encoding="utf-8")
     except OSError as error:
         raise ResourceError(f"cannot write the chart {file}: {error.strerror}") from error
 
@@ -154,6 +158,6 @@ def machine_name() -> str:
     from eaglelocal.probe.probe import probe
 
     machine = probe()
-    served = [gpu for gpu in machine.gpus if not gpu.hidden_by and not gpu.is_unresponsive and machine.backend_of(gpu)]
-    names = [gpu.name or "GPU" for gpu in served] + ([machine.cpu.name] if machine.cpu.name else [])
+    used = [gpu for gpu in machine.gpus if not gpu.hidden_by and not gpu.is_unresponsive and machine.backend_of(gpu)]
+    names = [gpu.name or "GPU" for gpu in used] + ([machine.cpu.name] if machine.cpu.name else [])
     return ", ".join(names) or "unknown"

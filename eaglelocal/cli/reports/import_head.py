@@ -18,7 +18,7 @@ def head_lines(head: ReadHead, found: FoundTarget, warnings: tuple[str, ...]) ->
     rows = [
         ("head", f"{head.name}: {kind_of(head)}, written by {head.config.dialect}"),
         ("layer", layer_line(head)),
-        ("taps", f"layers {listed(head.stated.taps)} of {found.info.n_layer}, each {found.info.n_embd} wide"),
+        ("taps", f"layers {join_layers(head.stated.taps)} of {found.info.n_layer}, each {found.info.n_embd} wide"),
         ("tokens", token_line(head, found)),
         ("norms", norm_line(head)),
         ("target", found.label),
@@ -40,7 +40,7 @@ def kind_of(head: ReadHead) -> str:
 
 def layer_line(head: ReadHead) -> str:
     config = head.config
-    window = f", reaching back {config.window} tokens" if config.window else ""
+    window = f", attention window {config.window} tokens" if config.window else ""
     rope = config.rope.kind if config.rope.kind != "none" else "plain"
     return (
         f"{config.width} wide, {config.n_head} heads of {config.head_dim} ({config.n_kv_head} for keys), "
@@ -55,9 +55,9 @@ def token_line(head: ReadHead, found: FoundTarget) -> str:
         "output": head.tensors.get("lm_head.weight") is not None,
     }
     own = [word for word, is_own in has.items() if is_own]
-    lent = [word for word in ("embeddings", "output") if word not in own]
+    borrowed = [word for word in ("embeddings", "output") if word not in own]
     parts = [f"its own {' and '.join(own)}"] if own else []
-    parts += [f"the target's {' and '.join(lent)}"] if lent else []
+    parts += [f"the target's {' and '.join(borrowed)}"] if borrowed else []
     return f"drafts {drafted} of {found.info.n_vocab}, with {', '.join(parts)}"
 
 
@@ -74,40 +74,40 @@ def norm_line(head: ReadHead) -> str:
 
 def trial_lines(outcome: TrialOutcome | None, path: Path) -> list[str]:
     if outcome is None:
-        lines = list(labelled("trial", "none: its configuration is believed"))
+        lines = list(labelled("trial", "none: its configuration is trusted"))
     else:
-        lines = [f"{'trial':<{LABEL}} first accepted  tokens a check  drafts  read as"]
+        lines = [f"{'trial':<{LABEL}} first accepted  tokens per check  drafts  read as"]
         lines += [trial_line(tried, outcome) for tried in outcome.tried]
-        lines += labelled("verdict", verdict(outcome))
+        lines += labelled("verdict", describe_verdict(outcome))
     return [*lines, *labelled("file", f"{path} ({path.stat().st_size / 1e6:.1f} MB)")]
 
 
 def trial_line(tried: TriedReading, outcome: TrialOutcome) -> str:
     figures, mark = tried.figures, "*" if tried is outcome.best else " "
-    reading = told(tried.reading, beside=outcome)
-    return f"{'':<{LABEL}}{mark}{figures.first:>14.1%}{figures.length:>16.2f}{figures.drafts:>8}  {reading}"
+    reading = describe_reading(tried.reading, outcome)
+    return f"{'':<{LABEL}}{mark}{figures.first:>14.1%}{figures.length:>18.2f}{figures.drafts:>8}  {reading}"
 
 
-def verdict(outcome: TrialOutcome) -> str:
-    reading = told(outcome.best.reading, beside=outcome)
-    alike = "; pre-norm and post-norm are accepted alike" if outcome.is_alike else ""
+def describe_verdict(outcome: TrialOutcome) -> str:
+    reading = describe_reading(outcome.best.reading, outcome)
+    alike = "; pre-norm and post-norm are accepted equally well" if outcome.is_tie else ""
     if outcome.is_as_stated:
         return f"as its configuration says: {reading}{alike}"
-    return f"otherwise than its configuration says, and recorded so: {reading}{alike}"
+    return f"different from its configuration: {reading}{alike}"
 
 
-def told(reading: HeadReading, *, beside: TrialOutcome) -> str:
+def describe_reading(reading: HeadReading, outcome: TrialOutcome) -> str:
     """Return a reading in words: the norm, and whatever else differs between the readings that were tried."""
-    others = [tried.reading for tried in beside.tried]
+    others = [tried.reading for tried in outcome.tried]
     parts = ["post-norm" if reading.norm_output else "pre-norm"]
     if any(other.taps != reading.taps for other in others):
-        parts.append(f"taps {listed(reading.taps)}")
+        parts.append(f"taps {join_layers(reading.taps)}")
     if any(other.norm_before_residual != reading.norm_before_residual for other in others):
-        parts.append(f"residual {'behind' if reading.norm_before_residual else 'before'} its norm")
+        parts.append(f"residual {'after' if reading.norm_before_residual else 'before'} its norm")
     return ", ".join(parts)
 
 
-def listed(layers: tuple[int, ...]) -> str:
+def join_layers(layers: tuple[int, ...]) -> str:
     return ", ".join(map(str, layers))
 
 

@@ -19,39 +19,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """A trained head and its acceptance before and after: on held-out texts (`held_*`), and in a real engine."""
+    """A trained head and its acceptance before and after: on held-out texts (`held_out_*`), and in a real engine."""
 
     path: Path
     name: str
     is_kept: bool
-    held_before: Accepted
-    held_after: Accepted
-    before: TrialAcceptance | None  # of the draft used so far; None: there was none
+    held_out_before: Accepted
+    held_out_after: Accepted
+    before: TrialAcceptance | None  # of the current draft; None: there is none
     after: TrialAcceptance
     collected: Collected
-    num_taught: int
+    num_train_set: int
 
 
-def begin_lines(lessons: TrainOptions, asked: TrainQuestions, *, most_tokens: int) -> list[str]:
-    start = lessons.school.start_info
+def begin_lines(options: TrainOptions, questions: TrainQuestions, *, max_answer_tokens: int) -> list[str]:
+    start = options.source.start_info
     rows = [
-        ("target", lessons.found.label),
-        ("head", f"{start.name} goes on" if start else "a new one, EAGLE-3.1"),
-        ("asked", f"{asked.source}, until there are {most_tokens} tokens of answers"),
-        ("kept in", f"{lessons.folder} (answers stay there, for the next time)"),
-        ("learns on", lessons.device),
+        ("target", options.found.label),
+        ("head", f"{start.name}, trained further" if start else "a new one, EAGLE-3.1"),
+        ("questions", f"{questions.source}, until there are {max_answer_tokens} tokens of answers"),
+        ("folder", f"{options.folder} (keeps the answers for the next run)"),
+        ("device", options.device),
     ]
-    return [line for label, text in rows for line in wide(label, text)]
+    return [line for label, text in rows for line in label_lines(label, text)]
 
 
-def wide(label: str, text: str) -> list[str]:
+def label_lines(label: str, text: str) -> list[str]:
     return list(labelled(label if len(label) < 9 else f"{label} ", text))
 
 
 def result_lines(trained: TrainResult) -> list[str]:
     collected = trained.collected
-    learned = f"{trained.num_taught} answers; {collected.num_refused} questions did not fit"
-    lines = [*labelled("learned", learned), f"{'trial':<9} first accepted  tokens a check  drafts"]
+    summary = f"{trained.num_train_set} answers; {collected.num_refused} questions did not fit"
+    lines = [*labelled("trained", f"on {summary}"), f"{'trial':<9} first accepted  tokens per check  drafts"]
     if trained.before is not None:
         lines.append(trial_line("before", trained.before))
     lines.append(trial_line("now", trained.after))
@@ -63,17 +63,20 @@ def result_lines(trained: TrainResult) -> list[str]:
 
 
 def trial_line(label: str, figures: TrialAcceptance) -> str:
-    return f"{label:<9} {figures.first:>14.1%}  {figures.length:>14.2f}  {figures.drafts:>6}"
+    return f"{label:<9} {figures.first:>14.1%}  {figures.length:>16.2f}  {figures.drafts:>6}"
 
 
-def report_object(lessons: TrainOptions, trained: TrainResult) -> dict[str, object]:
+def report_object(options: TrainOptions, trained: TrainResult) -> dict[str, object]:
     return {
-        "target": lessons.found.label,
-        "from": lessons.school.start_info.name if lessons.school.start_info else None,
+        "target": options.found.label,
+        "from": options.source.start_info.name if options.source.start_info else None,
         "head": trained.name,
-        "answers": trained.num_taught,
+        "answers": trained.num_train_set,
         "refused": trained.collected.num_refused,
-        "held_out": {"before": accepted_object(trained.held_before), "after": accepted_object(trained.held_after)},
+        "held_out": {
+            "before": accepted_object(trained.held_out_before),
+            "after": accepted_object(trained.held_out_after),
+        },
         "trial": {"before": figures_object(trained.before), "after": figures_object(trained.after)},
         "kept": trained.is_kept,
         "file": str(trained.path) if trained.is_kept else None,

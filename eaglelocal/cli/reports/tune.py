@@ -75,7 +75,7 @@ def draft_step_s(costs: MeasuredCosts) -> float:
     return max(first.values(), default=0.0)
 
 
-def cliffs(costs: MeasuredCosts) -> list[int]:
+def find_cliffs(costs: MeasuredCosts) -> list[int]:
     """Return the sizes that cost more than CLIFF of a plain decode for each row above the size before."""
     pairs = zip(costs.decodes, costs.decodes[1:], strict=False)
     one_s = costs.decodes[0].seconds
@@ -96,7 +96,7 @@ def report_lines(costs: MeasuredCosts, info: EngineInfo, machine: str) -> list[s
         "",
         *curve_lines(costs),
         "",
-        *beside_lines(costs),
+        *overhead_lines(costs),
         "",
         *implied_lines(costs),
         *noise_lines(costs),
@@ -120,7 +120,7 @@ def curve_lines(costs: MeasuredCosts) -> list[str]:
     return shown
 
 
-def beside_lines(costs: MeasuredCosts) -> list[str]:
+def overhead_lines(costs: MeasuredCosts) -> list[str]:
     """Return lines on draft steps, the rest of a step, and the cost of context."""
     steps = [
         f"draft step   {drafter}: {cost.seconds * MS:.2f} ms{_of_nodes(cost.num_rows, costs.block_size)}"
@@ -128,7 +128,7 @@ def beside_lines(costs: MeasuredCosts) -> list[str]:
     ]
     plain, drafted = costs.plain_overhead_s * MS, costs.drafted_overhead_s * MS
     return [
-        *(steps or ["draft step   none was measured: drafting is counted as free below"]),
+        *(steps or ["draft step   none was measured: drafting counts as free below"]),
         f"the rest     {plain:.2f} ms a plain step, {drafted:.2f} ms a drafted one",
         f"context      {_context_text(costs)}",
     ]
@@ -136,7 +136,7 @@ def beside_lines(costs: MeasuredCosts) -> list[str]:
 
 def _context_text(costs: MeasuredCosts) -> str:
     if costs.context is None:
-        return "no long context was seen yet: what it adds is learnt while you chat"
+        return "no long context was seen yet; its cost is measured while you chat"
     once, each = (seconds * 1000 * MS for seconds in (costs.context.per_cell_s, costs.context.per_row_cell_s))
     return f"1000 tokens add about {once:.1f} ms, and {each:.1f} ms for each row"
 
@@ -163,7 +163,7 @@ def _implied_line(implied: Implied) -> str:
 
 
 def _cliff_text(costs: MeasuredCosts) -> str:
-    found = cliffs(costs)
+    found = find_cliffs(costs)
     return f"before {', '.join(map(str, found))} rows" if found else "none: every further row costs little"
 
 
@@ -172,14 +172,14 @@ def _verdict(break_even: float | None) -> str:
         return "drafting cannot pay here, even if every token were accepted"
     if break_even == 0.0:
         return "a further row costs nothing here: drafting always pays"
-    return f"drafting pays where more than about {break_even:.0%} of it is accepted"
+    return f"drafting pays if more than about {break_even:.0%} of it is accepted"
 
 
 def noise_lines(costs: MeasuredCosts) -> list[str]:
     """Return a warning if the measurements are too noisy."""
     if costs.noise < NOISY:
         return []
-    return [f"note         like decodes differ by a factor of {math.exp(costs.noise):.1f}: what else is running?"]
+    return [f"note         equal decodes differ by a factor of {math.exp(costs.noise):.1f}: is something else running?"]
 
 
 # ---- for programs
@@ -208,6 +208,6 @@ def report_object(costs: MeasuredCosts, info: EngineInfo, machine: str) -> dict[
             {"acceptance": i.acceptance, "draft_tokens": i.num_draft_tokens, "speedup": i.speedup}
             for i in map(implications.best, ACCEPTANCES)
         ],
-        "cliffs": cliffs(costs),
+        "cliffs": find_cliffs(costs),
         "break_even_acceptance": implications.break_even(),
     }

@@ -114,16 +114,18 @@ def _request(rng: Random, choice: TemplateValues) -> str:
     wanted = "" if choice.name == function.names[0].replace("$n", str(choice.constant)) else choice.name
     templates = _REQUESTS[2:] if wanted else _REQUESTS
     named = rng.choice((f"called {wanted} ", f"named {wanted} ")) if wanted else ""
-    wish = _fill(rng.choice(function.asks), choice)
-    text = rng.choice(templates).format(ask=wish, to=_infinitive(wish), name=named)
+    clause = _fill(rng.choice(function.asks), choice)
+    text = rng.choice(templates).format(ask=clause, to=_infinitive(clause), name=named)
     if choice.params != function.params[0]:
         text += f" Use {' and '.join(choice.params)} as the {_parameter_word(choice)}."
     return text + (rng.choice(_DOCUMENTED) if choice.documented else "")
 
 
-def _infinitive(wish: str) -> str:
+def _infinitive(clause: str) -> str:
     """Turn the rest of a clause with "that" into one with "to": its verbs without their endings."""
-    verb, _, rest = wish.replace(" and returns ", " and return ").replace(" and prints ", " and print ").partition(" ")
+    verb, _, rest = (
+        clause.replace(" and returns ", " and return ").replace(" and prints ", " and print ").partition(" ")
+    )
     if verb.endswith("ies"):
         verb = verb[:-3] + "y"
     elif verb.endswith(("ches", "shes", "sses")):

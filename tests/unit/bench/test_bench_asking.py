@@ -10,12 +10,12 @@ from eaglelocal.bench.prompt_run import (
     MIN_TOKENS,
     AnswerRecord,
     Arrivals,
-    Freshness,
+    CacheClearer,
     Side,
-    answered,
+    alone_tok_s,
     ask,
     joint_tok_s,
-    tok_s,
+    record_answer,
 )
 from eaglelocal.client.http_stream import NO_ID
 from eaglelocal.core.events import Finished, TextPiece, Tokens
@@ -49,13 +49,13 @@ def arrivals(*tokens: tuple[float, int], completion_tokens: int | None = None) -
 
 
 def test_an_answer_has_the_speed_from_its_first_to_its_last_token() -> None:
-    assert tok_s(finished(21, decode_s=2.0)) == pytest.approx(10.0)
+    assert alone_tok_s(finished(21, decode_s=2.0)) == pytest.approx(10.0)
 
 
 def test_a_short_answer_has_no_speed() -> None:
-    assert tok_s(finished(MIN_TOKENS)) > 0
-    assert tok_s(finished(MIN_TOKENS - 1)) == 0
-    assert tok_s(finished(50, decode_s=0.0)) == 0
+    assert alone_tok_s(finished(MIN_TOKENS)) > 0
+    assert alone_tok_s(finished(MIN_TOKENS - 1)) == 0
+    assert alone_tok_s(finished(50, decode_s=0.0)) == 0
 
 
 def test_a_prompt_that_was_cached_is_not_fresh() -> None:
@@ -66,9 +66,9 @@ def test_a_prompt_that_was_cached_is_not_fresh() -> None:
 def test_answers_are_the_same_by_token_ids_and_by_text_where_there_are_none() -> None:
     pieces = (TextPiece(NO_ID, "t", False),) * 3
     theirs = AnswerRecord(pieces, "text", 3, 10, 0, 1.0, 0.1, SpeculationStats())
-    assert answer(3).is_same_as(theirs)
-    assert theirs.is_same_as(answer(5))
-    assert not answer(3).is_same_as(answer(5))
+    assert answer(3).equals(theirs)
+    assert theirs.equals(answer(5))
+    assert not answer(3).equals(answer(5))
 
 
 def test_together_counts_from_the_moment_when_all_have_begun_to_the_end_of_the_last() -> None:
@@ -141,7 +141,7 @@ def test_an_answer_that_somebody_cancelled_is_no_measurement() -> None:
     one = Arrivals(ChatRequest(id="r"))
     one.arrive(Finished("r", "cancelled", "", 1, 0, Timings(), SpeculationStats()))
     with pytest.raises(EngineError, match="cancelled"):
-        answered(one, one.wait(), skip=0)
+        record_answer(one, one.wait(), skip=0)
 
 
 @pytest.mark.parametrize("num_slots", [1, 2, 5])
@@ -160,10 +160,10 @@ def test_freshness_leaves_no_slot_with_an_old_prompt(num_slots: int, num_asked: 
         return Told((1,))
 
     client = MeasuredClient(serve)
-    fresh = Freshness(client, num_slots=num_slots, n_vocab=100)
+    fresh = CacheClearer(client, num_slots=num_slots, n_vocab=100)
     prompts = [BenchPrompt("x", tokens=(50 + i, *range(20))) for i in range(min(num_asked, num_slots))]
     for _ in range(12):
-        fresh.restore()
+        fresh.clear_cache()
         ask(Side("plain", client), prompts, [GREEDY] * len(prompts), name="a")
     assert reused
     assert max(reused) <= 1
@@ -178,7 +178,7 @@ def test_nobody_drafts_from_what_another_was_answered() -> None:
 
 def test_freshness_is_plain_and_ends_at_once() -> None:
     client = MeasuredClient(lambda request: Told((1, 2, 3)))
-    Freshness(client, num_slots=3, n_vocab=2).restore()
+    CacheClearer(client, num_slots=3, n_vocab=2).clear_cache()
     assert [r.spec for r in client.requests] == [OFF] * 3
     assert [r.params.max_tokens for r in client.requests] == [1] * 3
     assert [r.tokens for r in client.requests] == [(0,), (1,), (0,)]

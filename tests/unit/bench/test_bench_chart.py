@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.bench.chart import WIDTH, axis_for, draw_chart
+from eaglelocal.bench.chart import WIDTH, choose_axis, draw_chart
 from eaglelocal.bench.results import CategoryResult
 from eaglelocal.bench.statistics import Bound
 
@@ -84,7 +84,7 @@ def test_it_has_colours_for_dark_pages_and_needs_nothing_from_outside() -> None:
 @given(st.lists(st.floats(0.01, 200), min_size=1, max_size=8), st.floats(1, 50))
 def test_everything_lies_on_the_page(means: list[float], width: float) -> None:
     runs = [run("x", str(i), Bound(m, m / width, m * width, m / width)) for i, m in enumerate(means)]
-    axis = axis_for(runs)
+    axis = choose_axis(runs)
     assert axis.most >= max(*means, 1.0) * 0.999
     assert 2 <= len(axis.ticks) <= 10
     for mean in (*means, math.inf, 0.0):

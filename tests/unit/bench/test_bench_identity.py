@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.prompt_run import Side
 from eaglelocal.bench.text_identity import (
-    NUM_RIVALS,
+    NUM_TOP_TOKENS,
     Difference,
     DifferenceVerdict,
     Flip,
     TextComparer,
     first_difference,
-    judge,
+    judge_flip,
     plan_tie_bound,
     tie_bound,
     weight_type,
@@ -71,21 +71,21 @@ def test_the_two_best_tokens_close_together_are_a_near_tie() -> None:
     difference, (request,) = examined([told], Flip(2, 5, 6), [1, 2])
     assert difference == Difference("auto", "x", 2, DifferenceVerdict.NEAR_TIE, pytest.approx(0.01))
     assert (request.messages, request.spec) == (CHAT.messages, OFF)
-    assert (request.params.max_tokens, request.params.logprobs) == (3, NUM_RIVALS)
+    assert (request.params.max_tokens, request.params.logprobs) == (3, NUM_TOP_TOKENS)
 
 
 def test_the_two_best_tokens_far_apart_are_different() -> None:
     difference, _ = examined([Told([1, 5], gaps={1: (6, 0.3)})], Flip(1, 5, 6), [1])
-    assert (difference.finding, difference.gap) == (DifferenceVerdict.DIFFERENT, pytest.approx(0.3))
+    assert (difference.verdict, difference.gap) == (DifferenceVerdict.DIFFERENT, pytest.approx(0.3))
 
 
 def test_a_third_token_is_different_however_close_the_best_are() -> None:
     difference, _ = examined([Told([1, 5], gaps={1: (9, 0.01)})], Flip(1, 5, 6), [1])
-    assert difference.finding is DifferenceVerdict.DIFFERENT
+    assert difference.verdict is DifferenceVerdict.DIFFERENT
 
 
 @pytest.mark.parametrize(
-    ("flip", "finding", "gap"),
+    ("flip", "verdict", "gap"),
     [
         (Flip(0, 5, 7), DifferenceVerdict.NEAR_TIE, 0.03),  # the best and the third
         (Flip(0, 6, 7), DifferenceVerdict.NEAR_TIE, 0.03),  # the best was taken by neither
@@ -94,38 +94,38 @@ def test_a_third_token_is_different_however_close_the_best_are() -> None:
         (Flip(0, 5, None), DifferenceVerdict.DIFFERENT, 0.01),
     ],
 )
-def test_several_tokens_close_together_are_rivals(flip: Flip, finding: DifferenceVerdict, gap: float) -> None:
+def test_several_tokens_close_together_are_rivals(flip: Flip, verdict: DifferenceVerdict, gap: float) -> None:
     top = tuple(TokenLogprob(token, -behind, b"") for token, behind in ((5, 0.0), (6, 0.01), (7, 0.03), (8, 0.5)))
     piece = TextPiece(5, "", False, Sampled(5, 0.0, b"", top))
-    assert judge(piece, flip, 0.2) == (finding, pytest.approx(gap))
+    assert judge_flip(piece, flip, 0.2) == (verdict, pytest.approx(gap))
 
 
 def test_an_answer_that_ended_early_is_different() -> None:
     difference, _ = examined([Told([1, 5], gaps={1: (6, 0.01)})], Flip(1, 5, None), [1])
-    assert difference.finding is DifferenceVerdict.DIFFERENT
+    assert difference.verdict is DifferenceVerdict.DIFFERENT
 
 
 def test_token_ids_are_asked_from_the_common_prefix() -> None:
     difference, (request,) = examined([Told([5], gaps={0: (6, 0.01)})], Flip(2, 5, 6), [1, 2], prompt=IDS)
-    assert difference.finding is DifferenceVerdict.NEAR_TIE
+    assert difference.verdict is DifferenceVerdict.NEAR_TIE
     assert (request.tokens, request.params.max_tokens) == ((7, 8, 1, 2), 1)
 
 
 def test_what_goes_elsewhere_plainly_is_asked_as_the_other_side_did() -> None:
     told = [Told([1, 3, 5]), Told([1, 2, 5], gaps={2: (6, 0.01)})]
     difference, requests = examined(told, Flip(2, 5, 6), [1, 2])
-    assert difference.finding is DifferenceVerdict.NEAR_TIE
+    assert difference.verdict is DifferenceVerdict.NEAR_TIE
     assert [request.spec for request in requests] == [OFF, AUTO]
 
 
 def test_what_goes_elsewhere_both_times_is_not_examined() -> None:
     difference, _ = examined([Told([1, 3, 5]), Told([1])], Flip(2, 5, 6), [1, 2])
-    assert (difference.finding, difference.gap) == (DifferenceVerdict.UNKNOWN, None)
+    assert (difference.verdict, difference.gap) == (DifferenceVerdict.UNKNOWN, None)
 
 
 def test_drawn_texts_are_not_examined() -> None:
     difference, requests = examined([], Flip(2, 5, 6), [1, 2], params=SamplingParams(temperature=0.7))
-    assert difference.finding is DifferenceVerdict.UNKNOWN
+    assert difference.verdict is DifferenceVerdict.UNKNOWN
     assert requests == []
 
 

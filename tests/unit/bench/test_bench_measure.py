@@ -13,7 +13,7 @@ from eaglelocal.bench.evaluation import Evaluation, evaluate
 from eaglelocal.bench.json_object import result_object
 from eaglelocal.bench.measure import PLAIN, Measurement, TaskResult
 from eaglelocal.bench.prompt_run import Side
-from eaglelocal.bench.report import SAME_TEXT_HINT, report_text
+from eaglelocal.bench.report import SAME_TEXT_HINT, format_report
 from eaglelocal.bench.run_order import PromptGroup, order_prompts
 from eaglelocal.bench.text_identity import DifferenceVerdict, TextComparer
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec, fixed_spec
@@ -53,13 +53,13 @@ def measured(
     sides = [Side(PLAIN, client, OFF), *(Side(str(spec), client, spec) for spec in modes)]
     if server is not None:
         sides.append(Side("server", MeasuredClient(server)))
-    laps: list[TaskResult] = []
+    results: list[TaskResult] = []
     params = SamplingParams(temperature=params.temperature, seed=params.seed, max_tokens=64)
-    examiner = TextComparer(sides[0], bound=0.05)
-    Measurement(sides, params, examiner=examiner, on_ask=lambda task, done: None).run(
-        planned, laps, is_needed=lambda task: True
+    comparer = TextComparer(sides[0], bound=0.05)
+    Measurement(sides, params, comparer=comparer, on_ask=lambda task, done: None).run(
+        planned, results, is_needed=lambda task: True
     )
-    return laps, client
+    return results, client
 
 
 SPEEDS = {"off": (10.0, 10.0), "auto": (20.0, 9.0), "2": (16.0, 9.5), "8": (22.0, 4.0)}
@@ -67,36 +67,38 @@ MODES = (AUTO, fixed_spec(2), fixed_spec(8))
 
 
 def found(num: int = 3) -> Evaluation:
-    laps, _ = measured(paced(SPEEDS), MODES, order_prompts(prompts(num), [1], repeats=1, warm_up=()))
-    return evaluate(laps, MODES, server=None)
+    results, _ = measured(paced(SPEEDS), MODES, order_prompts(prompts(num), [1], repeats=1, warm_up=()))
+    return evaluate(results, MODES, server=None)
 
 
 def test_every_side_answers_every_prompt_in_turning_order() -> None:
     _, client = measured(paced(SPEEDS), MODES, order_prompts(prompts(2), [1], repeats=2, warm_up=()))
     asked = [(request.tokens, str(request.spec)) for request in client.requests]
     assert len(asked) == 2 * 2 * 2 * 4
-    laps = [asked[i : i + 4] for i in range(0, len(asked), 4)]
-    assert all(len({tokens for tokens, _ in lap}) == 1 and len({spec for _, spec in lap}) == 4 for lap in laps)
-    assert len({lap[0][1] for lap in laps}) > 1
+    results = [asked[i : i + 4] for i in range(0, len(asked), 4)]
+    assert all(
+        len({tokens for tokens, _ in result}) == 1 and len({spec for _, spec in result}) == 4 for result in results
+    )
+    assert len({result[0][1] for result in results}) > 1
     assert len({request.id for request in client.requests}) == len(asked)
 
 
 def test_warm_up_is_asked_and_does_not_count() -> None:
     planned = order_prompts(prompts(1), [1], repeats=1, warm_up=[BenchPrompt("w", tokens=(0, 7))])
-    laps, client = measured(paced(SPEEDS), (AUTO,), planned)
-    assert len(laps) == 2
+    results, client = measured(paced(SPEEDS), (AUTO,), planned)
+    assert len(results) == 2
     assert [request.tokens for request in client.requests[:2]] == [(0, 7)] * 2
 
 
 def test_speeds_over_plain_by_category_and_over_all() -> None:
-    findings = found()
-    easy, hard = (run for run in findings.runs if run.side == "auto")
+    evaluation = found()
+    easy, hard = (run for run in evaluation.runs if run.side == "auto")
     assert easy.speedup is not None
     assert hard.speedup is not None
     assert (easy.speedup.mean, hard.speedup.mean) == pytest.approx((2.0, 0.9))
     assert (easy.plain_tok_s, easy.tok_s) == pytest.approx((10.2, 20.4))
     assert (easy.acceptance_length, easy.ttft_s) == (2.0, 0.5)
-    auto = findings.summaries[0]
+    auto = evaluation.summaries[0]
     assert (auto.side, auto.worst.category) == ("auto", "hard")
     assert auto.speedup.mean == pytest.approx(math.sqrt(2.0 * 0.9))
 
@@ -111,10 +113,10 @@ def test_modes_against_the_best_fixed_length_in_each_category_and_over_all() -> 
 
 def test_repeats_of_a_prompt_are_one_unit() -> None:
     planned = order_prompts(prompts(2), [1], repeats=3, warm_up=())
-    laps, _ = measured(paced(SPEEDS), (AUTO,), planned)
-    (easy, _) = evaluate(laps, (AUTO,), server=None).runs
+    results, _ = measured(paced(SPEEDS), (AUTO,), planned)
+    (easy, _) = evaluate(results, (AUTO,), server=None).runs
     assert easy.num_pairs == 6
-    once = evaluate(laps[: len(laps) // 3], (AUTO,), server=None).runs[0]
+    once = evaluate(results[: len(results) // 3], (AUTO,), server=None).runs[0]
     assert easy.speedup == once.speedup
 
 
@@ -135,23 +137,23 @@ def test_answers_too_short_are_counted_and_told() -> None:
         kind, number = request.tokens
         return Told(range(3 if number == 0 or kind == 1 else 20))
 
-    laps, _ = measured(told, (AUTO,), order_prompts(prompts(3), [1], repeats=1, warm_up=()))
-    findings = evaluate(laps, (AUTO,), server=None)
-    easy, hard = findings.runs
+    results, _ = measured(told, (AUTO,), order_prompts(prompts(3), [1], repeats=1, warm_up=()))
+    evaluation = evaluate(results, (AUTO,), server=None)
+    easy, hard = evaluation.runs
     assert (easy.num_pairs, easy.num_short) == (2, 1)
     assert (hard.num_pairs, hard.num_short, hard.speedup) == (0, 3, None)
-    assert "(fewer than 8 tokens that count, or all at once): to 4 prompts" in report_text(findings)
-    assert "answers too short" in report_text(findings)
-    told_hard = result_object(findings)["runs"][1]  # type: ignore[index]
+    assert "(fewer than 8 tokens that count, or all at once): to 4 prompts" in format_report(evaluation)
+    assert "answers too short" in format_report(evaluation)
+    told_hard = result_object(evaluation)["runs"][1]  # type: ignore[index]
     assert (told_hard["speedup"], told_hard["too_short"], told_hard["identical"]) == (None, 3, True)
 
 
 def test_nothing_long_enough_is_a_report_all_the_same() -> None:
-    laps, _ = measured(paced(SPEEDS, num_tokens=2), (AUTO,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))
-    findings = evaluate(laps, (AUTO,), server=None)
-    told = result_object(findings)
+    results, _ = measured(paced(SPEEDS, num_tokens=2), (AUTO,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))
+    evaluation = evaluate(results, (AUTO,), server=None)
+    told = result_object(evaluation)
     assert (told["spec"], told["geomean_speedup"], told["summaries"]) == (None, None, [])
-    assert "fewer than 8 tokens" in report_text(findings) and SAME_TEXT_HINT not in report_text(findings)
+    assert "fewer than 8 tokens" in format_report(evaluation) and SAME_TEXT_HINT not in format_report(evaluation)
 
 
 def test_a_text_that_differs_is_examined_and_named() -> None:
@@ -162,18 +164,18 @@ def test_a_text_that_differs_is_examined_and_named() -> None:
         gap = 0.01 if request.tokens[0] == 0 else 1.0
         return Told(tokens[len(request.tokens) - 2 :], gaps={0: (99, gap)})
 
-    laps, _ = measured(told, (AUTO,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))
-    findings = evaluate(laps, (AUTO,), server=None)
-    assert [d.finding for run in findings.runs for d in run.differences] == [
+    results, _ = measured(told, (AUTO,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))
+    evaluation = evaluate(results, (AUTO,), server=None)
+    assert [d.verdict for run in evaluation.runs for d in run.differences] == [
         DifferenceVerdict.NEAR_TIE,
         DifferenceVerdict.DIFFERENT,
     ]
-    lines = report_text(findings).splitlines()
+    lines = format_report(evaluation).splitlines()
     (wrong,) = [i for i, line in enumerate(lines) if "in hard at token 6: DIFFERENT (gap 1)" in line]
     assert "in easy at token 6: near-tie (gap 0.01)" in lines[wrong + 1]
     assert SAME_TEXT_HINT in lines and "--flash-attn on" in SAME_TEXT_HINT
-    assert SAME_TEXT_HINT not in report_text(findings, flash_attn="on")
-    runs = result_object(findings)["runs"]
+    assert SAME_TEXT_HINT not in format_report(evaluation, flash_attn="on")
+    runs = result_object(evaluation)["runs"]
     assert [(r["identical"], r["near_ties"], r["different"]) for r in runs] == [(False, 1, 0), (False, 0, 1)]  # type: ignore[attr-defined]
 
 
@@ -189,12 +191,12 @@ def test_drawn_answers_share_a_seed_across_the_sides_and_no_other() -> None:
 
 
 def test_several_at_once_are_a_category_of_their_own() -> None:
-    laps, _ = measured(paced(SPEEDS), (AUTO,), order_prompts(prompts(2), [1, 4], repeats=1, warm_up=()))
-    findings = evaluate(laps, (AUTO,), server=None)
-    assert [(run.category, run.concurrency) for run in findings.runs] == [("easy", 1), ("hard", 1), ("mixed", 4)]
-    assert findings.runs[2].num_answers == 4
-    assert {summary.concurrency for summary in findings.summaries} == {1, 4}
-    assert result_object(findings)["geomean_speedup"] == pytest.approx(math.sqrt(2.0 * 0.9))
+    results, _ = measured(paced(SPEEDS), (AUTO,), order_prompts(prompts(2), [1, 4], repeats=1, warm_up=()))
+    evaluation = evaluate(results, (AUTO,), server=None)
+    assert [(run.category, run.concurrency) for run in evaluation.runs] == [("easy", 1), ("hard", 1), ("mixed", 4)]
+    assert evaluation.runs[2].num_answers == 4
+    assert {summary.concurrency for summary in evaluation.summaries} == {1, 4}
+    assert result_object(evaluation)["geomean_speedup"] == pytest.approx(math.sqrt(2.0 * 0.9))
 
 
 def test_a_server_is_compared_and_stands_apart() -> None:
@@ -202,15 +204,15 @@ def test_a_server_is_compared_and_stands_apart() -> None:
         return Told(range(21), decode_s=20 / 12.5, prompt_tokens=11)
 
     planned = order_prompts(prompts(2), [1], repeats=1, warm_up=())
-    laps, _ = measured(paced(SPEEDS), (AUTO,), planned, server=theirs)
-    findings = evaluate(laps, (AUTO,), server="server")
-    told = result_object(findings)
+    results, _ = measured(paced(SPEEDS), (AUTO,), planned, server=theirs)
+    evaluation = evaluate(results, (AUTO,), server="server")
+    told = result_object(evaluation)
     assert {run["spec"] for run in told["runs"]} == {"auto"}  # type: ignore[attr-defined]
     assert {run["spec"] for run in told["server_runs"]} == {"server"}  # type: ignore[attr-defined]
-    ratio = {one.category: one.ratio.mean for one in findings.comparisons}
+    ratio = {one.category: one.ratio.mean for one in evaluation.comparisons}
     assert ratio["easy"] == pytest.approx(20 * math.sqrt(1.02) / 12.5)
-    assert findings.num_other_prompts == 4
-    assert "another chat template" in report_text(findings)
+    assert evaluation.num_other_prompts == 4
+    assert "another chat template" in format_report(evaluation)
 
 
 def test_a_failure_leaves_what_was_measured() -> None:
@@ -219,19 +221,19 @@ def test_a_failure_leaves_what_was_measured() -> None:
     def told(request: ChatRequest) -> Told:
         return Told((), fails=EngineError("gone")) if request.tokens == (0, 1) else pace(request)
 
-    laps: list[TaskResult] = []
+    results: list[TaskResult] = []
     client = MeasuredClient(told)
     sides = [Side(PLAIN, client, OFF), Side("auto", client, AUTO)]
-    measuring = Measurement(sides, GREEDY, examiner=TextComparer(sides[0], bound=0.1), on_ask=lambda task, done: None)
+    measuring = Measurement(sides, GREEDY, comparer=TextComparer(sides[0], bound=0.1), on_ask=lambda task, done: None)
     with pytest.raises(EngineError, match="gone"):
-        measuring.run(order_prompts(prompts(3), [1], repeats=1, warm_up=()), laps, is_needed=lambda task: True)
-    assert [lap.task.category for lap in laps] == ["easy", "hard"]
-    assert len(evaluate(laps, (AUTO,), server=None).runs) == 2
+        measuring.run(order_prompts(prompts(3), [1], repeats=1, warm_up=()), results, is_needed=lambda task: True)
+    assert [result.task.category for result in results] == ["easy", "hard"]
+    assert len(evaluate(results, (AUTO,), server=None).runs) == 2
 
 
 @pytest.mark.parametrize("num", [1, 3, 12])
 def test_the_report_fits_eighty_columns(num: int) -> None:
-    assert max(map(len, report_text(found(num)).splitlines())) <= COLUMNS
+    assert max(map(len, format_report(found(num)).splitlines())) <= COLUMNS
 
 
 def test_a_claim_within_the_noise_is_warned_of() -> None:
@@ -239,11 +241,11 @@ def test_a_claim_within_the_noise_is_warned_of() -> None:
         _, number = request.tokens
         return Told(range(21), decode_s=1.0 if request.spec == OFF else (0.8, 1.2, 1.0, 0.9)[number % 4])
 
-    laps, _ = measured(told, (AUTO,), order_prompts(prompts(4), [1], repeats=1, warm_up=()))
-    findings = evaluate(laps, (AUTO,), server=None)
-    assert "auto: 1.04x plain, 95 %: " in report_text(findings)
-    assert report_text(findings).endswith("\n  warning: not distinguishable from plain")
-    assert result_object(findings)["summaries"][0]["distinguishable"] is False  # type: ignore[index]
+    results, _ = measured(told, (AUTO,), order_prompts(prompts(4), [1], repeats=1, warm_up=()))
+    evaluation = evaluate(results, (AUTO,), server=None)
+    assert "auto: 1.04x plain, 95 %: " in format_report(evaluation)
+    assert format_report(evaluation).endswith("\n  warning: not distinguishable from plain")
+    assert result_object(evaluation)["summaries"][0]["distinguishable"] is False  # type: ignore[index]
 
 
 def test_the_object_keeps_the_keys_of_the_interface() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.modes import parse_levels, parse_modes
-from eaglelocal.bench.run_order import MIXED, order_prompts, rotated
+from eaglelocal.bench.run_order import MIXED, order_prompts, rotate
 from eaglelocal.core.request import AUTO, PID, fixed_spec
 from eaglelocal.errors import UsageError
 
@@ -23,14 +23,14 @@ def prompts(**numbers: int) -> dict[str, list[BenchPrompt]]:
 def test_every_side_stands_equally_often_at_every_place(num_sides: int) -> None:
     """So a drift that is linear in time adds the same to each."""
     places = Counter(
-        (side, place) for turn in range(2 * num_sides) for place, side in enumerate(rotated(range(num_sides), turn))
+        (side, place) for turn in range(2 * num_sides) for place, side in enumerate(rotate(range(num_sides), turn))
     )
     assert len(places) == num_sides**2
     assert set(places.values()) == {2}
 
 
 def test_two_sides_alternate_so_that_a_bent_drift_cancels_too() -> None:
-    assert ["".join(rotated("AB", turn)) for turn in range(4)] == ["AB", "BA", "BA", "AB"]
+    assert ["".join(rotate("AB", turn)) for turn in range(4)] == ["AB", "BA", "BA", "AB"]
 
 
 def test_categories_take_turns_and_repeats_come_later() -> None:
@@ -55,7 +55,7 @@ def test_waves_hold_every_prompt_and_are_full(x: int, y: int, level: int, repeat
 def test_each_level_warms_up_before_it_counts() -> None:
     warm = [BenchPrompt("w", tokens=(1,)), BenchPrompt("w", tokens=(2,))]
     planned = order_prompts(prompts(x=3), [3, 1], repeats=1, warm_up=warm)
-    assert [(t.concurrency, t.counts, len(t.prompts)) for t in planned] == [
+    assert [(t.concurrency, t.is_counted, len(t.prompts)) for t in planned] == [
         (1, False, 1), (1, False, 1), (1, True, 1), (1, True, 1), (1, True, 1), (3, False, 3), (3, True, 3),
     ]  # fmt: skip
     assert planned[-1].category == "x"  # of one kind, and so not mixed

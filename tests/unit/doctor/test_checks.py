@@ -11,7 +11,7 @@ from doubles.recorded_machines import NAMES, recorded_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.cli.doctor import WIDTH, findings_lines, findings_object, summary
+from eaglelocal.cli.reports.doctor import WIDTH, findings_lines, findings_object, summarize
 from eaglelocal.doctor.checks import CHECKS, run_checks
 from eaglelocal.doctor.finding import Finding
 from eaglelocal.doctor.gather import list_gated_repos
@@ -69,7 +69,7 @@ def levels(facts: Installation) -> dict[str, str]:
 
 def test_nothing_is_wrong_where_nothing_is_wrong() -> None:
     assert levels(WELL) == {}
-    assert summary(run_checks(WELL)) == "nothing is wrong"
+    assert summarize(run_checks(WELL)) == "nothing is wrong"
 
 
 # ---- GPUs and their backends
@@ -488,7 +488,7 @@ def test_the_worst_comes_first_and_has_its_command_below() -> None:
     lines = findings_lines(findings)
     assert [line[:7] for line in lines if not line.startswith(" ")] == ["problem", "warning", "ok     "]
     assert "         $ mend --it" in lines
-    assert summary(findings) == "1 problem, 1 warning"
+    assert summarize(findings) == "1 problem, 1 warning"
 
 
 @given(st.data())

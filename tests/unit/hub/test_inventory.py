@@ -9,7 +9,7 @@ import pytest
 from doubles.hub_models import model_bytes
 
 from eaglelocal import locations
-from eaglelocal.cli.rm import removal_of
+from eaglelocal.cli.rm import find_removal
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.cached_files import HubReference, find_cached
 from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
@@ -69,7 +69,7 @@ def test_a_model_of_an_older_version_is_told_and_removed_with_the_present_one() 
     now, old = write_generated("demo@1b"), write_generated("demo@1b", outdated=True)
     assert {entry.path: entry.is_outdated for entry in list_inflated()} == {now: False, old: True}
     assert describe_model("demo@1b").paths == (now,)
-    removal = removal_of("demo@1B:BF16")
+    removal = find_removal("demo@1B:BF16")
     assert removal.freed_bytes == 4 * len(model_bytes())
     remove(removal)
     assert list_inflated() == []
@@ -153,13 +153,13 @@ def test_imported_heads_are_listed_and_removed_other_files_are_not(tmp_path: Pat
     assert entry in list_all_models(locations.hub_cache_dir())
     assert (entry.reference, entry.description.kind) == (str(head), "head")
     assert describe_model(entry.reference).about.kind == "head"
-    removal = removal_of(entry.reference)
+    removal = find_removal(entry.reference)
     assert removal.freed_bytes == entry.size_bytes
     remove(removal)
     assert list_imported() == [] and not head.exists()
     foreign = tmp_path / "mine.gguf"
     foreign.write_bytes(model_bytes())
-    with pytest.raises(UsageError, match="a file of yours"):
-        removal_of(str(foreign))
+    with pytest.raises(UsageError, match="was not written by eaglelocal"):
+        find_removal(str(foreign))
     with pytest.raises(ModelFileError, match="does not exist"):
-        removal_of(str(head))
+        find_removal(str(head))

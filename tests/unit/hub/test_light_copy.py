@@ -185,10 +185,10 @@ def test_a_copy_is_written_once(head: Path) -> None:
 
 def test_copies_are_listed_beside_the_models(head: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["ls"]) == 0
-    assert "fewer bits" not in capsys.readouterr().err
+    assert "quantized head" not in capsys.readouterr().err
     size_bytes = sum(copied(head, kind).stat().st_size for kind in ("q4_0", "q8_0"))
     assert main.run(["ls"]) == 0
-    assert f"beside them: 2 heads in fewer bits, {size_text(size_bytes)}" in capsys.readouterr().err
+    assert f"also on disk: 2 quantized heads, {size_text(size_bytes)}" in capsys.readouterr().err
     assert main.run(["ls", "--json"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])["light_heads"]
     assert sum(one["size_bytes"] for one in told) == size_bytes

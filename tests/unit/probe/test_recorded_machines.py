@@ -13,7 +13,7 @@ from doubles.recorded_machines import NAMES, recorded_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.cli.probe import WIDTH, machine_lines
+from eaglelocal.cli.reports.probe import WIDTH, machine_lines
 from eaglelocal.probe.apple import default_working_set, parse_displays, parse_unified
 from eaglelocal.probe.machine import Bandwidth, Gpu, Machine, PcieLink, Unified, to_json
 from eaglelocal.probe.operating_system import find_wsl_version

@@ -23,12 +23,12 @@ from eaglelocal.speculation.verify import verify
 torch = pytest.importorskip("torch")
 
 from eaglelocal.training.batches import (  # noqa: E402
-    NOT_SAID,
+    OUTSIDE,
     Accepted,
+    BatchBuilder,
     BatchSchedule,
     HeadBatch,
     Imitation,
-    Reader,
     Unrolling,
     draw_chains,
 )
@@ -42,8 +42,8 @@ NUM_TAPS = 3
 PLAN = Unrolling(num_steps=3, chains=1000)
 
 
-def conversation(seed: int, num_prompt: int, num_said: int) -> TrainingConversation:
-    tokens = np.random.default_rng(seed).choice(SPOKEN, num_prompt + num_said)
+def conversation(seed: int, num_prompt: int, num_answer_tokens: int) -> TrainingConversation:
+    tokens = np.random.default_rng(seed).choice(SPOKEN, num_prompt + num_answer_tokens)
     return TrainingConversation(str(seed), tuple(tokens.tolist()), num_prompt)
 
 
@@ -63,20 +63,20 @@ def read(tokens: Sequence[int], first: int) -> Captured:
 class Room:
     """Head and words of a small target."""
 
-    pupil: DraftHead
+    draft_head: DraftHead
     words: DraftVocabulary
 
     def lesson(self, conversations: Sequence[TrainingConversation], seed: int = 1) -> HeadBatch:
-        return Reader(read, self.words, device="cpu").lesson(conversations, seed)
+        return BatchBuilder(read, self.words, device="cpu").build(conversations, seed)
 
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory: pytest.TempPathFactory) -> Room:
     path = write_small_target(tmp_path_factory.mktemp("target") / "target.gguf", "llama", tied=False)
-    school = school_beside(path)
-    words = choose_vocabulary(school, WORDS)
+    source = school_beside(path)
+    words = choose_vocabulary(source, WORDS)
     torch.manual_seed(3)
-    return Room(make_draft_head(school, words, max_context=128), words)
+    return Room(make_draft_head(source, words, max_context=128), words)
 
 
 # ---- the slow reading
@@ -87,7 +87,7 @@ class Step:
     """Of a chain: what the head said, the target's logits, what came, and whether the head can say the best."""
 
     draft: np.ndarray
-    wanted: np.ndarray
+    target_logits: np.ndarray
     came: int
     is_known: bool
 
@@ -98,8 +98,8 @@ def steps_of(room: Room, one: TrainingConversation, root: int) -> list[Step]:
     from what the target makes of the root and the tokens between.
     """
     had = read(one.tokens[:-1], one.num_prompt)
-    head, steps = room.pupil.head, list[Step]()
-    embedded = torch.from_numpy(room.words.embedded(one.tokens)).unsqueeze(0)
+    head, steps = room.draft_head.head, list[Step]()
+    embedded = torch.from_numpy(room.words.read_embeddings(one.tokens)).unsqueeze(0)
     g = head.fuse([torch.from_numpy(had.taps[None, :, tap]) for tap in range(NUM_TAPS)])
     g = torch.cat((g, torch.zeros(1, 1, WIDTH)), 1)  # of the last token, which nobody reads
     states = head(embedded, g, torch.tensor([[root - 1]]), PLAN.num_steps)
@@ -107,7 +107,9 @@ def steps_of(room: Room, one: TrainingConversation, root: int) -> list[Step]:
         place = foreseen - 1 - one.num_prompt
         wanted = had.logits[place].astype(np.float64)
         is_known = int(had.best[place]) in WORDS
-        steps.append(Step((room.pupil.output @ state[0, 0]).double().numpy(), wanted, one.tokens[foreseen], is_known))
+        steps.append(
+            Step((room.draft_head.output @ state[0, 0]).double().numpy(), wanted, one.tokens[foreseen], is_known)
+        )
     return steps
 
 
@@ -125,9 +127,9 @@ def chains(room: Room) -> Chains:
 
 def loss_of(step: Step, argmax_share: float) -> float:
     log_draft = step.draft - np.log(np.exp(step.draft).sum())
-    wanted = np.exp(step.wanted - step.wanted.max())
+    wanted = np.exp(step.target_logits - step.target_logits.max())
     soft = -(wanted / wanted.sum() * log_draft).sum()
-    return float((1 - argmax_share) * soft - argmax_share * log_draft[step.wanted.argmax()])
+    return float((1 - argmax_share) * soft - argmax_share * log_draft[step.target_logits.argmax()])
 
 
 def slow_loss(chains: Sequence[Sequence[Step]], plan: Unrolling) -> float:
@@ -158,10 +160,10 @@ def test_loss_and_acceptance_are_those_of_a_slow_reading(
     batch: list[TrainingConversation], room: Room, chains: Chains
 ) -> None:
     """Of a batch they are those of its conversations alone: padding, and answers of other lengths, change nothing."""
-    imitation, lesson = Imitation(room.pupil, PLAN), room.lesson(batch)
+    imitation, lesson = Imitation(room.draft_head, PLAN), room.lesson(batch)
     expected = [chain for one in batch for chain in chains[one.key]]
     assert float(imitation.loss(lesson).detach()) == pytest.approx(slow_loss(expected, PLAN), rel=1e-4)
-    assert imitation.accepted(lesson) == slow_accepted(expected, PLAN)
+    assert imitation.measure_acceptance(lesson) == slow_accepted(expected, PLAN)
 
 
 def test_the_comparison_sees_something(chains: Chains) -> None:
@@ -180,7 +182,9 @@ def test_acceptance_is_what_verifying_would_accept(room: Room) -> None:
         for root in range(one.num_prompt, len(one.tokens) - PLAN.num_steps):
             for depth in range(num_accepted(room, one, root)):
                 reached[depth] += 1
-    assert Imitation(room.pupil, PLAN).accepted(room.lesson(CONVERSATIONS)).per_position == tuple(reached)
+    assert Imitation(room.draft_head, PLAN).measure_acceptance(room.lesson(CONVERSATIONS)).per_position == tuple(
+        reached
+    )
 
 
 @torch.no_grad()
@@ -189,10 +193,10 @@ def num_accepted(room: Room, one: TrainingConversation, root: int) -> int:
     taps = [torch.from_numpy(had.taps[None, :root, tap]) for tap in range(NUM_TAPS)]
     for j in range(PLAN.num_steps):
         tokens = [*one.tokens[: root + 1], *drafts]
-        g = torch.cat((room.pupil.head.fuse(taps), torch.zeros(1, 1 + j, WIDTH)), 1)
-        embedded = torch.from_numpy(room.words.embedded(tokens)).unsqueeze(0)
-        state = room.pupil.head(embedded, g, torch.tensor([[root - 1]]), j + 1)[-1][0, 0]
-        drafts.append(int(WORDS[(room.pupil.output @ state).argmax()]))
+        g = torch.cat((room.draft_head.head.fuse(taps), torch.zeros(1, 1 + j, WIDTH)), 1)
+        embedded = torch.from_numpy(room.words.read_embeddings(tokens)).unsqueeze(0)
+        state = room.draft_head.head(embedded, g, torch.tensor([[root - 1]]), j + 1)[-1][0, 0]
+        drafts.append(int(WORDS[(room.draft_head.output @ state).argmax()]))
     draft = Draft(tuple(drafts), tuple(range(-1, PLAN.num_steps - 1)))
     rows = range(PLAN.num_steps + 1)
     verdict = verify(
@@ -211,9 +215,9 @@ def test_what_a_lesson_holds(room: Room) -> None:
     assert lesson.starts.tolist() == [4, 8, 0, 29]
     for row, one in enumerate(CONVERSATIONS):
         behind = one.tokens[one.num_prompt + 1 :]  # the last token is foreseen, and nothing behind it
-        said = lesson.said[row, : len(behind)].tolist()
-        assert [NOT_SAID if place == NOT_SAID else int(WORDS[place]) for place in said] == [
-            token if token in WORDS else NOT_SAID for token in behind
+        said = lesson.next_tokens[row, : len(behind)].tolist()
+        assert [OUTSIDE if place == OUTSIDE else int(WORDS[place]) for place in said] == [
+            token if token in WORDS else OUTSIDE for token in behind
         ]
 
 
@@ -227,9 +231,9 @@ def test_a_head_that_says_everything(room: Room) -> None:
         had = read(tokens, first)
         return Captured(had.taps, np.zeros((len(had.best), N_VOCAB), np.float16), had.best)
 
-    lesson = Reader(of_all, every, device="cpu").lesson(CONVERSATIONS[:1], 1)
-    assert lesson.said[0].tolist() == list(CONVERSATIONS[0].tokens[6:])
-    assert lesson.known.all()
+    lesson = BatchBuilder(of_all, every, device="cpu").build(CONVERSATIONS[:1], 1)
+    assert lesson.next_tokens[0].tolist() == list(CONVERSATIONS[0].tokens[6:])
+    assert lesson.is_draftable.all()
 
 
 # ---- chains
@@ -251,7 +255,7 @@ def test_chains_begin_in_the_answer_once_each(
     plan = Unrolling(num_steps=num_steps, chains=most)
     chains = draw_chains(bare(lengths, starts, seed), plan)
     for row, (length, start) in enumerate(rows):
-        firsts, counts = chains.firsts[row].tolist(), chains.counts[row].tolist()
+        firsts, counts = chains.firsts[row].tolist(), chains.is_counted[row].tolist()
         real = [first for first, counted in zip(firsts, counts, strict=True) if counted[0]]
         assert len(real) == len(set(real)) == min(most, length)
         assert all(0 <= first < length for first in firsts)
@@ -270,7 +274,7 @@ def test_other_steps_see_other_chains() -> None:
 # ---- courses
 
 
-def course(num: int, rows: int, epochs: int, seed: int) -> BatchSchedule:
+def schedule(num: int, rows: int, epochs: int, seed: int) -> BatchSchedule:
     lengths = np.random.default_rng(num).integers(3, 40, num)
     said = tuple(TrainingConversation(str(i), tuple(range(length)), 1) for i, length in enumerate(lengths.tolist()))
     return BatchSchedule(said, rows, epochs, seed)
@@ -278,8 +282,8 @@ def course(num: int, rows: int, epochs: int, seed: int) -> BatchSchedule:
 
 @given(num=st.integers(1, 90), rows=st.integers(1, 9), epochs=st.integers(1, 3), seed=st.integers(0, 5))
 def test_every_conversation_comes_once_an_epoch(num: int, rows: int, epochs: int, seed: int) -> None:
-    made = course(num, rows, epochs, seed)
-    steps = [made.of_step(step) for step in range(made.num_steps)]
+    made = schedule(num, rows, epochs, seed)
+    steps = [made.conversations_of(step) for step in range(made.num_steps)]
     assert made.num_steps == epochs * made.steps_per_epoch
     for epoch in range(epochs):
         part = steps[epoch * made.steps_per_epoch :][: made.steps_per_epoch]
@@ -289,18 +293,18 @@ def test_every_conversation_comes_once_an_epoch(num: int, rows: int, epochs: int
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 5), st.lists(st.integers(0, 200), max_size=9))
 def test_a_step_is_the_same_whatever_was_asked_before(num: int, rows: int, seed: int, order: list[int]) -> None:
-    made = course(num, rows, 3, seed)
-    expected = [made.of_step(step) for step in range(made.num_steps)]
-    other = course(num, rows, 3, seed)
+    made = schedule(num, rows, 3, seed)
+    expected = [made.conversations_of(step) for step in range(made.num_steps)]
+    other = schedule(num, rows, 3, seed)
     for step in (step % made.num_steps for step in order):
-        assert other.of_step(step) == expected[step] == course(num, rows, 3, seed).of_step(step)
+        assert other.conversations_of(step) == expected[step] == schedule(num, rows, 3, seed).conversations_of(step)
 
 
 def test_epochs_and_seeds_differ() -> None:
-    made = course(40, 4, 2, 1)
-    first, second = ([made.of_step(step) for step in range(at, at + 10)] for at in (0, 10))
+    made = schedule(40, 4, 2, 1)
+    first, second = ([made.conversations_of(step) for step in range(at, at + 10)] for at in (0, 10))
     assert first != second
-    assert first != [course(40, 4, 2, 2).of_step(step) for step in range(10)]
+    assert first != [schedule(40, 4, 2, 2).conversations_of(step) for step in range(10)]
 
 
 def test_a_sum_of_acceptances_is_that_of_all_chains() -> None:

@@ -15,7 +15,7 @@ from eaglelocal import locations
 from eaglelocal.cli import main
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
-from eaglelocal.training.conversations import gather_answers, read
+from eaglelocal.training.conversations import gather_answers, read_conversations
 from eaglelocal.training.training_folder import ANSWERS, TARGET, enter_folder, list_folders
 
 
@@ -34,7 +34,7 @@ def folder() -> Path:
 def test_one_run_works_in_a_folder_and_the_next_may_when_it_has_ended(folder: Path) -> None:
     with enter_folder(folder, "a model"):
         assert list_folders()[0].is_in_use
-        with pytest.raises(ResourceError, match="another `train` works in"), enter_folder(folder, "a model"):
+        with pytest.raises(ResourceError, match="another `eaglelocal train` is using"), enter_folder(folder, "a model"):
             pass
     assert not list_folders()[0].is_in_use
     with enter_folder(folder, "a model"):
@@ -67,7 +67,7 @@ def folder_for_a_file(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "kind", "says"),
     [
-        (other_target, UsageError, "another target said: another model"),
+        (other_target, UsageError, "the answers of another target: another model"),
         (file_above, ResourceError, "cannot write"),
         (folder_for_a_file, ResourceError, "cannot write"),
     ],
@@ -83,7 +83,7 @@ def test_a_folder_that_cannot_be_used_is_told(
 def test_ls_tells_what_is_kept_and_rm_takes_it_away(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with enter_folder(folder, "a model"):
         (folder / ANSWERS).write_text("x" * 992)
-        with pytest.raises(ResourceError, match="another process learns in"):
+        with pytest.raises(ResourceError, match="another process trains in"):
             main.run(["rm", str(folder), "--yes"])
     assert main.run(["ls"]) == 0
     assert "one\n    1.0 kB, a model" in capsys.readouterr().err
@@ -104,18 +104,23 @@ def test_rm_leaves_what_people_put_there(folder: Path) -> None:
 def test_an_answer_that_the_disk_does_not_hold_is_told_and_those_before_are_whole(folder: Path) -> None:
     """The limit on a file's size stands for the disk."""
     requests = [ChatRequest(id="", text=f"question {number}") for number in range(40)]
-    client = QuestionedClient(lambda request: ((1, 2, 3), tuple(range(20))), at_once=1, num_questions=40)
+    client = QuestionedClient(lambda request: ((1, 2, 3), tuple(range(20))), block_size=1, num_questions=40)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         with pytest.raises(ResourceError, match="cannot write") as told:
             gather_answers(
-                requests, folder / ANSWERS, client.opened, at_once=1, most_tokens=9999, on_tokens=lambda num: None
+                requests,
+                folder / ANSWERS,
+                client.opened,
+                concurrency=1,
+                max_answer_tokens=9999,
+                on_tokens=lambda num: None,
             )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert told.value.hint
-    whole = read(folder / ANSWERS)
+    whole = read_conversations(folder / ANSWERS)
     assert 0 < len(whole) < 40
     assert {one.tokens for one in whole.values()} == {(1, 2, 3, *range(20))}
 
@@ -124,4 +129,4 @@ def test_lines_that_no_reader_could_hold_are_passed_over(tmp_path: Path) -> None
     path = tmp_path / ANSWERS
     good = json.dumps({"key": "a", "num_prompt": 1, "tokens": [1, 2]}).encode()
     path.write_bytes(b"\n".join([b"[" * 100_000, b"\xff\x00", os.urandom(50).replace(b"\n", b""), good]))
-    assert list(read(path)) == ["a"]
+    assert list(read_conversations(path)) == ["a"]

@@ -28,11 +28,11 @@ from eaglelocal.training import draft_head as pupils  # noqa: E402
 from eaglelocal.training.draft_head import (  # noqa: E402
     HeadSource,
     choose_vocabulary,
-    frequent_tokens,
-    head_entries,
-    head_name,
-    head_tensors,
     make_draft_head,
+    make_head_entries,
+    make_head_name,
+    make_head_tensors,
+    select_frequent_tokens,
 )
 
 LLAMA3 = {
@@ -98,15 +98,15 @@ def aligned(path: Path, to: Path, alignment: int) -> Path:
     return to
 
 
-def through_torch(school: HeadSource, path: Path, new_tokens: np.ndarray | None = None, *, kind: str = "f32") -> Header:
+def through_torch(source: HeadSource, path: Path, new_tokens: np.ndarray | None = None, *, kind: str = "f32") -> Header:
     """Checked as the engine would."""
-    words = choose_vocabulary(school, new_tokens)
-    pupil = make_draft_head(school, words, max_context=64)
-    entries = head_entries(pupil.head, school, name=head_name(school), kind=kind)
-    with write_head_file(path, entries, head_tensors(pupil, words, kind), on_progress=lambda fraction: None):
+    words = choose_vocabulary(source, new_tokens)
+    draft_head = make_draft_head(source, words, max_context=64)
+    entries = make_head_entries(draft_head.head, source, name=make_head_name(source), kind=kind)
+    with write_head_file(path, entries, make_head_tensors(draft_head, words, kind), on_progress=lambda fraction: None):
         pass
     header = read_header(path)
-    read_draft(header, beside=school.target, target=school.info)
+    read_draft(header, beside=source.target, target=source.info)
     return header
 
 
@@ -168,7 +168,7 @@ def test_a_head_in_fewer_bits_is_nearly_the_same(kind: str, target: Path, tmp_pa
 def test_targets_that_no_new_head_can_read(tmp_path: Path) -> None:
     shallow = write_target(tmp_path / "shallow.gguf", TargetShape(n_layer=3))
     with pytest.raises(IncompatibleError, match="3 layers"):
-        pupils.head_shape(school_beside(shallow), max_context=64)
+        pupils.choose_head_shape(school_beside(shallow), max_context=64)
 
 
 @pytest.mark.parametrize(
@@ -181,13 +181,13 @@ def test_targets_that_no_new_head_can_read(tmp_path: Path) -> None:
     ],
 )
 def test_the_tokens_said_most_often(counts: list[int], most: int, expected: list[int] | None) -> None:
-    found = frequent_tokens(np.array(counts), most)
+    found = select_frequent_tokens(np.array(counts), most)
     assert (None if found is None else found.tolist()) == expected
 
 
 def test_embeddings_are_those_of_the_tokens(target: Path, tmp_path: Path) -> None:
     own = write_head(tmp_path / "own.gguf", HeadShape(own_embeddings=True), TargetShape(n_embd=128, n_vocab=N_VOCAB))
     tokens = [7, 3, 7, 299, 0]
-    for path, school in ((target, school_beside(target)), (own, school_beside(target, own))):
+    for path, source in ((target, school_beside(target)), (own, school_beside(target, own))):
         table = read_tensor(path, read_header(path), "token_embd.weight")
-        np.testing.assert_array_equal(choose_vocabulary(school, None).embedded(tokens), table[tokens])
+        np.testing.assert_array_equal(choose_vocabulary(source, None).read_embeddings(tokens), table[tokens])

@@ -23,10 +23,10 @@ torch = pytest.importorskip("torch")
 
 from eaglelocal.training import draft_head, loop  # noqa: E402
 from eaglelocal.training.batches import HeadBatch, Imitation, Unrolling  # noqa: E402
-from eaglelocal.training.draft_head import head_entries, head_tensors  # noqa: E402
+from eaglelocal.training.draft_head import make_head_entries, make_head_tensors  # noqa: E402
 from eaglelocal.training.loop import Recipe, TrainingRun, train  # noqa: E402
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402
-from eaglelocal.training.trainer import HeadTraining, TrainedHead, train_head, within_context  # noqa: E402
+from eaglelocal.training.trainer import HeadTraining, TrainedHead, fit_to_context, train_head  # noqa: E402
 
 SHAPE = replace(TINY, layer_gain=0.1)
 QUESTIONS = [ask(str(number), [3, number, 7 * number % 290], max_tokens=24) for number in range(5, 45)]
@@ -39,13 +39,13 @@ class Classroom:
     target: Path
     said: tuple[TrainingConversation, ...]
 
-    def study(self, checkpoint: Path, *, epochs: int, head: Path | None = None) -> HeadTraining:
+    def training(self, checkpoint: Path, *, epochs: int, head: Path | None = None) -> HeadTraining:
         undrafted = {"draft_kind": "none", "draft_label": "none", "spec": OFF}
         plan = Plan(target=self.target, target_label="random", n_ctx=64, threads=1, **undrafted)
         return HeadTraining(
             plan=plan,
-            school=school_beside(self.target, head),
-            taught=self.said[8:],
+            source=school_beside(self.target, head),
+            train_set=self.said[8:],
             held_out=self.said[:8],
             checkpoint=checkpoint,
             epochs=epochs,
@@ -79,24 +79,27 @@ def classroom(tmp_path_factory: pytest.TempPathFactory) -> Classroom:
 
 def test_a_head_foresees_more_than_before(classroom: Classroom, tmp_path: Path) -> None:
     """Held out, and in the engine: from a new head, nothing is right before."""
-    study = classroom.study(tmp_path / "state", epochs=8)
-    learned = train_head(study)
+    training = classroom.training(tmp_path / "state", epochs=8)
+    learned = train_head(training)
     assert learned.before.drafts == learned.after.drafts == 8 * 21
     assert learned.before.length < 1.2
     assert learned.after.length > learned.before.length + 0.5
-    new = draft_head.make_draft_head(study.school, learned.words, max_context=64)
+    new = draft_head.make_draft_head(training.source, learned.vocabulary, max_context=64)
     accepted = [
-        accepted_with(classroom, replace(learned, pupil=each), study, tmp_path / f"{number}.gguf")
-        for number, each in enumerate((new, learned.pupil))
+        accepted_with(classroom, replace(learned, draft_head=each), training, tmp_path / f"{number}.gguf")
+        for number, each in enumerate((new, learned.draft_head))
     ]
     assert accepted[1] > accepted[0] + 50
 
 
-def accepted_with(classroom: Classroom, learned: TrainedHead, study: HeadTraining, path: Path) -> int:
+def accepted_with(classroom: Classroom, learned: TrainedHead, training: HeadTraining, path: Path) -> int:
     """Drafted tokens that the target took, in answers to what was held out."""
-    entries = head_entries(learned.pupil.head, study.school, name="head", kind="f32")
+    entries = make_head_entries(learned.draft_head.head, training.source, name="head", kind="f32")
     with write_head_file(
-        path, entries, head_tensors(learned.pupil, learned.words, "f32"), on_progress=lambda fraction: None
+        path,
+        entries,
+        make_head_tensors(learned.draft_head, learned.vocabulary, "f32"),
+        on_progress=lambda fraction: None,
     ):
         pass
     engine = real_engine(classroom.target, "eagle3", path, num_draft_tokens=3)
@@ -111,8 +114,8 @@ def test_a_stopped_study_goes_on_as_if_it_had_not_been(
     begins_with: str, classroom: Classroom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = head_of(begins_with, tmp_path)
-    whole = train_head(classroom.study(tmp_path / "whole", epochs=2, head=head))
-    halves = classroom.study(tmp_path / "halves", epochs=2, head=head)
+    whole = train_head(classroom.training(tmp_path / "whole", epochs=2, head=head))
+    halves = classroom.training(tmp_path / "halves", epochs=2, head=head)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         stop_before(patch, NUM_STEPS // 2 + 1)
         train_head(halves)
@@ -134,7 +137,7 @@ def head_of(begins_with: str, folder: Path) -> Path | None:
 
 
 def check_equal(one: TrainedHead, other: TrainedHead) -> None:
-    state, expected = one.pupil.state_dict(), other.pupil.state_dict()
+    state, expected = one.draft_head.state_dict(), other.draft_head.state_dict()
     assert state.keys() == expected.keys()
     assert [name for name in state if not torch.equal(state[name], expected[name])] == []
 
@@ -160,23 +163,25 @@ def stop_before(patch: pytest.MonkeyPatch, step: int) -> None:
 # ---- what fits
 
 
-def of_lengths(num_prompt: int, num_said: int) -> TrainingConversation:
-    return TrainingConversation(f"{num_prompt} {num_said}", tuple(range(num_prompt + num_said)), num_prompt)
+def of_lengths(num_prompt: int, num_answer_tokens: int) -> TrainingConversation:
+    return TrainingConversation(
+        f"{num_prompt} {num_answer_tokens}", tuple(range(num_prompt + num_answer_tokens)), num_prompt
+    )
 
 
 def test_of_longer_conversations_the_end_is_left_out(classroom: Classroom, tmp_path: Path) -> None:
-    taught = tuple(of_lengths(*lengths) for lengths in ((10, 40), (10, 80), (60, 4), (61, 9), (70, 9)))
-    study = replace(classroom.study(tmp_path / "state", epochs=1), taught=taught, held_out=taught)
-    fits = within_context(study)
-    assert [(one.num_prompt, one.num_said) for one in fits.taught] == [(10, 40), (10, 54), (60, 4)]
-    assert fits.held_out == fits.taught
+    train_set = tuple(of_lengths(*lengths) for lengths in ((10, 40), (10, 80), (60, 4), (61, 9), (70, 9)))
+    training = replace(classroom.training(tmp_path / "state", epochs=1), train_set=train_set, held_out=train_set)
+    fits = fit_to_context(training)
+    assert [(one.num_prompt, one.num_answer_tokens) for one in fits.train_set] == [(10, 40), (10, 54), (60, 4)]
+    assert fits.held_out == fits.train_set
     with pytest.raises(UsageError, match="within 64 tokens"):
-        train_head(replace(study, taught=taught[3:]))
+        train_head(replace(training, train_set=train_set[3:]))
 
 
 def test_a_study_whose_context_shrank(classroom: Classroom, tmp_path: Path) -> None:
-    study = classroom.study(tmp_path / "state", epochs=1)
-    short = train_head(replace(study, plan=replace(study.plan, n_ctx=16)))
+    training = classroom.training(tmp_path / "state", epochs=1)
+    short = train_head(replace(training, plan=replace(training.plan, n_ctx=16)))
     assert short.after.drafts == 8 * (16 - 3 - 3)
 
 
@@ -187,11 +192,12 @@ def test_a_new_head_says_what_was_said_most(
     classroom: Classroom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "eaglelocal.training.trainer.frequent_tokens", lambda counts: draft_head.frequent_tokens(counts, 60)
+        "eaglelocal.training.trainer.select_frequent_tokens",
+        lambda counts: draft_head.select_frequent_tokens(counts, 60),
     )
-    study = classroom.study(tmp_path / "state", epochs=1)
-    words = train_head(study).words
-    said = [token for one in study.taught for token in one.tokens[one.num_prompt :]]
+    training = classroom.training(tmp_path / "state", epochs=1)
+    words = train_head(training).vocabulary
+    said = [token for one in training.train_set for token in one.tokens[one.num_prompt :]]
     counts = np.bincount(said, minlength=SHAPE.n_vocab)
     assert words.tokens is not None
     missed = np.setdiff1d(np.flatnonzero(counts), words.tokens)

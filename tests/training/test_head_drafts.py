@@ -33,7 +33,13 @@ from eaglelocal.loading.draft_loader import read_head_norms
 
 torch = pytest.importorskip("torch")
 
-from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, choose_vocabulary, make_draft_head, shape_of  # noqa: E402
+from eaglelocal.training.draft_head import (  # noqa: E402
+    DraftHead,
+    DraftVocabulary,
+    choose_vocabulary,
+    make_draft_head,
+    read_head_shape,
+)
 from eaglelocal.training.eagle_head import EagleHead  # noqa: E402
 
 PARAMS = ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attn="off")
@@ -143,11 +149,11 @@ FAULTS: dict[str, dict[str, object]] = {
 def test_a_shape_that_is_wrong_shows(fault: str, targets: dict[str, Path], tmp_path: Path) -> None:
     """Each of these figures moves the logits further than the comparison lets pass."""
     path = write_form(tmp_path, FORMS["EAGLE-3.1"], targets["llama"])
-    theirs, (pupil, words) = said_by_llama(path, targets["llama"]), opened(path, targets["llama"])
-    wrong = EagleHead(replace(pupil.head.shape, **FAULTS[fault]))
-    wrong.load_state_dict(pupil.head.state_dict())
-    pupil.head = wrong
-    logits = everywhere(unrolled(pupil, words, theirs), words)
+    theirs, (draft_head, words) = said_by_llama(path, targets["llama"]), opened(path, targets["llama"])
+    wrong = EagleHead(replace(draft_head.head.shape, **FAULTS[fault]))
+    wrong.load_state_dict(draft_head.head.state_dict())
+    draft_head.head = wrong
+    logits = everywhere(unrolled(draft_head, words, theirs), words)
     drafted = np.isfinite(theirs.logits)
     assert np.abs(logits[drafted] - theirs.logits[drafted]).max() > 10 * TOLERANCE
 
@@ -164,32 +170,32 @@ def test_a_rotation_that_is_not_computed_is_refused(
 ) -> None:
     path = write_form(tmp_path, with_keys(*entries), targets["llama"])
     header = read_header(path)
-    with pytest.raises(IncompatibleError, match="which is not trained here"):
-        shape_of(EagleInfo.from_header(header), header, max_context=64)
+    with pytest.raises(IncompatibleError, match="which training does not support"):
+        read_head_shape(EagleInfo.from_header(header), header, max_context=64)
 
 
 # ---- torch
 
 
 def opened(path: Path, target: Path) -> tuple[DraftHead, DraftVocabulary]:
-    school = school_beside(target, path)
-    words = choose_vocabulary(school, None)
-    pupil = make_draft_head(school, words, max_context=64)
+    source = school_beside(target, path)
+    words = choose_vocabulary(source, None)
+    draft_head = make_draft_head(source, words, max_context=64)
     rows = list(range(words.output.num_rows))
-    pupil.output = torch.nn.Parameter(torch.from_numpy(words.output.rows(rows)))  # a lent one is kept in bfloat16
-    return pupil, words
+    draft_head.output = torch.nn.Parameter(torch.from_numpy(words.output.rows(rows)))  # a lent one is kept in bfloat16
+    return draft_head, words
 
 
 @torch.no_grad()
-def unrolled(pupil: DraftHead, words: DraftVocabulary, said: Said) -> np.ndarray:
+def unrolled(draft_head: DraftHead, words: DraftVocabulary, said: Said) -> np.ndarray:
     """[depth, draft vocabulary] of the chain at the end of TEXT, along what llama.cpp drafted."""
     tokens = [*TEXT, ROOT_TOKEN, *said.drafts]
     padding = np.zeros((len(tokens) - len(TEXT), *said.features.shape[1:]), np.float32)
     taps = torch.from_numpy(np.concatenate([said.features, padding])).unsqueeze(0)
-    embedded = torch.from_numpy(words.embedded(tokens)).unsqueeze(0)
-    g = pupil.head.fuse(list(taps.unbind(2)))
-    states = pupil.head(embedded, g, torch.tensor([[ANCHOR]]), DEPTH)
-    return torch.cat([state[0] for state in states]).matmul(pupil.output.T).numpy()
+    embedded = torch.from_numpy(words.read_embeddings(tokens)).unsqueeze(0)
+    g = draft_head.head.fuse(list(taps.unbind(2)))
+    states = draft_head.head(embedded, g, torch.tensor([[ANCHOR]]), DEPTH)
+    return torch.cat([state[0] for state in states]).matmul(draft_head.output.T).numpy()
 
 
 def everywhere(logits: np.ndarray, words: DraftVocabulary) -> np.ndarray:

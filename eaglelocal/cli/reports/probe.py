@@ -1,0 +1,197 @@
+"""The output of `eaglelocal probe`: a machine in lines of text. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eaglelocal.probe.machine import Bandwidth, Cpu, Gpu, LlamaCpp, Machine, MainMemory, MigSlice, System, Unified
+
+UNKNOWN = "unknown"
+INDENT = " " * 9
+WIDTH = 79
+BACKEND_NAMES = {"cuda": "CUDA", "hip": "HIP (ROCm)", "vulkan": "Vulkan", "sycl": "SYCL", "metal": "Metal"}
+HUGE_PAGES = {"always": "huge pages for all", "madvise": "huge pages on request", "never": "no huge pages"}
+MAX_PROCESSES = 3
+
+
+def machine_lines(machine: Machine, *, now: float) -> list[str]:
+    """Return the description of a machine in lines of at most WIDTH columns. now: seconds since 1970."""
+    gpus = [line for gpu in machine.gpus for line in _gpu_lines(gpu, machine.backend_of(gpu))]
+    if machine.unified is not None:
+        gpus += _unified_lines(machine.unified, machine.llama_cpp)
+    return [
+        *(gpus or _wrapped("gpu", "none found")),
+        *_cpu_lines(machine.cpu, now),
+        *_memory_lines(machine.memory),
+        *_disk_lines(machine),
+        *_engine_lines(machine.llama_cpp),
+        *_system_lines(machine.system),
+        *(line for complaint in machine.unanswered for line in _wrapped("note", complaint)),
+    ]
+
+
+# ---- GPUs
+def _gpu_lines(gpu: Gpu, backend: str | None) -> list[str]:
+    return [
+        *_wrapped(f"gpu {gpu.index}", gpu.name or UNKNOWN),
+        *_more(_gpu_memory(gpu)),
+        *_more(_gpu_facts(gpu)),
+        *_more(_gpu_processes(gpu)),
+        *(_more("partitioned: a process gets one of these") if gpu.mig else ()),
+        *(line for part in gpu.slices for line in _more(_slice_text(part))),
+        *_more(_served_by(gpu, backend)),
+    ]
+
+
+def _gpu_memory(gpu: Gpu) -> str:
+    if gpu.shares_memory and gpu.total_bytes is None:
+        return "works in the machine's memory"
+    if gpu.total_bytes is None:
+        return f"memory {UNKNOWN}"
+    used = "" if gpu.used_bytes is None else f", {_size(gpu.used_bytes)} used by others"
+    bandwidth = "" if gpu.bandwidth_bytes_s is None else f", {gpu.bandwidth_bytes_s / 1e9:.0f} GB/s"
+    shared = " of the machine's" if gpu.shares_memory else ""
+    return f"{_size(gpu.total_bytes)}{shared}, {_size(gpu.free_bytes)} free{used}{bandwidth}"
+
+
+def _gpu_facts(gpu: Gpu) -> str:
+    capability = f"capability {gpu.capability or UNKNOWN}, " if gpu.vendor == "nvidia" else ""
+    cuda = f" (up to CUDA {gpu.max_cuda})" if gpu.max_cuda else ""
+    watts = "" if gpu.power_limit_w is None else f", limit {gpu.power_limit_w:.0f} W"
+    return f"{capability}driver {gpu.driver or UNKNOWN}{cuda}{_link_text(gpu)}{watts}"
+
+
+def _link_text(gpu: Gpu) -> str:
+    """Return the fastest PCIe link that card and slot reach together; an idle link reports less."""
+    if gpu.pcie is None:
+        return ""
+    generation = gpu.pcie.max_generation or gpu.pcie.generation
+    narrow = gpu.pcie.width is not None and gpu.pcie.max_width is not None and gpu.pcie.width < gpu.pcie.max_width
+    lanes = f"x{gpu.pcie.width} of {gpu.pcie.max_width}" if narrow else f"x{gpu.pcie.width or UNKNOWN}"
+    return f", PCIe {generation or UNKNOWN} {lanes}"
+
+
+def _gpu_processes(gpu: Gpu) -> str:
+    """Return the processes that use the GPU's memory, the largest first."""
+    known = [process for process in gpu.processes or () if process.used_bytes is not None]
+    shown = [f"{each.name or f'pid {each.pid}'} {_size(each.used_bytes)}" for each in known[:MAX_PROCESSES]]
+    others = len(known) - len(shown)
+    if not shown:
+        return ""
+    return "used by " + ", ".join(shown) + (f" and {others} more" if others else "")
+
+
+def _slice_text(part: MigSlice) -> str:
+    return f"MIG {part.index}: {part.name or UNKNOWN}, {_size(part.total_bytes)}, {_size(part.free_bytes)} free"
+
+
+def _served_by(gpu: Gpu, backend: str | None) -> str:
+    if gpu.hidden_by:
+        return f"not used: {gpu.hidden_by} hides it"
+    if backend and not gpu.is_unresponsive:
+        return f"llama.cpp uses it through {BACKEND_NAMES[backend]}"
+    if gpu.is_unresponsive:
+        return "not used: it does not answer; see eaglelocal doctor"
+    names = " or ".join(BACKEND_NAMES[name] for name in gpu.backends if gpu.vendor != "nvidia" or name == "cuda")
+    # doctor does not advise a build that would gain little
+    advice = "; see eaglelocal doctor" if gpu.is_worth_building_for else ""
+    return f"not used: this llama.cpp is built without {names}{advice}"
+
+
+def _unified_lines(unified: Unified, build: LlamaCpp) -> list[str]:
+    cores = f", {unified.gpu_cores} GPU cores" if unified.gpu_cores else ""
+    metal = f", {unified.metal}" if unified.metal else ""
+    limit = ", a limit that was set here" if unified.gpu_limit_bytes else ""
+    served = (
+        "llama.cpp uses it through Metal"
+        if "metal" in build.backends
+        else "not used: this llama.cpp is built without Metal; see eaglelocal doctor"
+    )
+    return [
+        *_wrapped("gpu", f"{unified.chip or UNKNOWN}{cores}{metal}"),
+        *_more(
+            f"{_size(unified.total_bytes)} unified memory, {_size(unified.working_set_bytes)} of it for the GPU{limit}"
+        ),
+        *_more(served),
+    ]
+
+
+# ---- the rest
+def _cpu_lines(cpu: Cpu, now: float) -> list[str]:
+    cores = f"{cpu.physical_cores or UNKNOWN} cores, {cpu.logical_cores or UNKNOWN} logical"
+    threads = f"{cpu.usable_threads} {'thread' if cpu.usable_threads == 1 else 'threads'}"
+    clock = f" at {cpu.clock_mhz / 1000:.1f} GHz" if cpu.clock_mhz else ""
+    quota = f", quota {cpu.quota_cores:g}" if cpu.quota_cores is not None else ""
+    return [
+        *_wrapped("cpu", cpu.name or UNKNOWN),
+        *_more(f"{cores}{clock}{quota}, {threads} to use"),
+        *_more(" ".join(cpu.vector_extensions or ()) or f"vector extensions {UNKNOWN}"),
+        *_more(_bandwidth_text(cpu.bandwidth, now)),
+    ]
+
+
+def _bandwidth_text(measured: Bandwidth | None, now: float) -> str:
+    if measured is None:
+        return f"memory bandwidth {UNKNOWN}"
+    spread = f"{measured.low_bytes_s / 1e9:.1f} to {measured.high_bytes_s / 1e9:.1f}"
+    busy = f", while others used {measured.others_share:.0%} of the processors" if measured.is_disturbed else ""
+    return (
+        f"memory read at {measured.bytes_s / 1e9:.1f} GB/s ({spread}) by {measured.threads} "
+        f"{'thread' if measured.threads == 1 else 'threads'}, measured {_ago(now - measured.measured_at)}{busy}"
+    )
+
+
+def _memory_lines(memory: MainMemory) -> list[str]:
+    limit = f", limited by the cgroup (of {_size(memory.installed_bytes)})" if memory.limit_bytes is not None else ""
+    pages = f", {HUGE_PAGES[memory.huge_pages]}" if memory.huge_pages in HUGE_PAGES else ""
+    text = f"{_size(memory.total_bytes)}, {_size(memory.available_bytes)} available{limit}{pages}"
+    lines = _wrapped("memory", text)
+    if not memory.swap_total_bytes:
+        return lines
+    used = None if memory.swap_free_bytes is None else memory.swap_total_bytes - memory.swap_free_bytes
+    return [*lines, *_more(f"swap {_size(memory.swap_total_bytes)}, {_size(used)} in use")]
+
+
+def _disk_lines(machine: Machine) -> list[str]:
+    hub, cache = machine.hub_free_bytes, machine.cache_free_bytes
+    same = hub is None or hub == cache
+    text = f"{_size(cache)} free for models"
+    return _wrapped("disk", text if same else f"{_size(hub)} free for downloads, {_size(cache)} for generated models")
+
+
+def _engine_lines(build: LlamaCpp) -> list[str]:
+    ggml = f" (ggml {build.ggml_version})" if build.ggml_version else ""
+    return _wrapped(
+        "engine", f"llama-cpp-python {build.version or UNKNOWN}{ggml}, backends: {', '.join(build.backends) or UNKNOWN}"
+    )
+
+
+def _system_lines(system: System) -> list[str]:
+    wsl = f", under WSL {system.wsl}" if system.wsl else ""
+    container = f", in a container ({system.container})" if system.container else ""
+    return _wrapped("system", f"{system.name or UNKNOWN}{wsl}{container}")
+
+
+# ---- words
+def _wrapped(label: str, text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=f"{label:<9}", subsequent_indent=INDENT, break_on_hyphens=False)
+
+
+def _more(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
+
+
+def _size(num_bytes: int | None) -> str:
+    return UNKNOWN if num_bytes is None else f"{num_bytes / 2**30:.1f} GiB"
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 60:
+        return "just now"
+    for name, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= length:
+            number = int(seconds // length)
+            return f"{number} {name}{'s' if number > 1 else ''} ago"
+    return "just now"

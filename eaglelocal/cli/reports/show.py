@@ -1,0 +1,199 @@
+"""The output of `eaglelocal show`: a model's facts as lines and as a JSON object. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eaglelocal.catalog.draft_entries import MTP
+from eaglelocal.cli.amounts import path_text, size_text
+from eaglelocal.core.sampling import sampling_text
+from eaglelocal.gguf.block_info import BlockInfo
+from eaglelocal.gguf.draft_pairing import HEAD_ARCHITECTURES
+from eaglelocal.gguf.model_shape import BLOCK
+from eaglelocal.gguf.recommended_sampling import recommended_sampling
+from eaglelocal.memory.projector_bytes import encoding_bytes
+
+if TYPE_CHECKING:
+    from eaglelocal.hub.model_details import KnownDraft, ModelDetails
+
+INDENT = 10
+DEFAULT_CTX = 4096
+
+
+def details_lines(details: ModelDetails, width: int | None) -> list[str]:
+    """Return lines `name      text`, wrapped to `width` columns and indented to the text; None: not wrapped."""
+    lines: list[str] = []
+    for name, text in details_rows(details):
+        label = f"{name:<{INDENT}}"
+        if width is None:
+            lines.append(f"{label}{text}")
+        else:
+            lines += textwrap.wrap(
+                text, width, initial_indent=label, subsequent_indent=" " * INDENT, break_on_hyphens=False
+            )
+    return lines
+
+
+def details_rows(details: ModelDetails) -> list[tuple[str, str]]:
+    about = details.about
+    lines = [
+        ("model", details.reference),
+        ("name", about.name),
+        ("kind", _kind(details)),
+        ("shape", _shape(details)),
+        ("context", f"{about.context} tokens" if about.context else ""),
+        ("size", _size(details)),
+        ("memory", _memory(details)),
+        ("images", _images(details)),
+        ("template", template_text(details.chat_template) if about.kind == "model" else ""),
+        ("sampling", sampling_text(recommended_sampling(details.header))),
+        ("licence", details.licence),
+        *_drafts(details),
+        *(("" if n else "file", path_text(path)) for n, path in enumerate(details.paths)),
+    ]
+    return [(name, text) for name, text in lines if text]
+
+
+def _kind(details: ModelDetails) -> str:
+    if details.about.architecture == BLOCK:
+        head = BlockInfo.from_header(details.header)
+        return f"{head.kind} head: {head.max_draft} tokens at once"
+    words = {"head": "draft head", "model": f"{details.about.architecture} model"}
+    if details.about.kind == "head" and details.about.architecture not in HEAD_ARCHITECTURES:
+        return f"MTP layer of a {details.about.architecture} model"
+    return words.get(details.about.kind, details.about.kind)
+
+
+def _shape(details: ModelDetails) -> str:
+    shape = details.shape
+    if shape is None:
+        return ""
+    layers = f"{shape.n_layer} layer{'s' if shape.n_layer > 1 else ''}"
+    experts = f", {shape.n_expert_used} of {shape.n_expert} experts" if shape.n_expert else ""
+    if shape.expert_bytes:
+        experts += f" ({size_text(sum(shape.expert_bytes))})"
+    return f"{layers} of width {shape.n_embd}{experts}, vocabulary of {shape.n_vocab}"
+
+
+def _size(details: ModelDetails) -> str:
+    state = "not written yet: the first use writes it" if details.unwritten_bytes else ""
+    parts = [
+        size_text(details.size_bytes),
+        details.about.quant,
+        state,
+        f"{len(details.paths)} parts" * (len(details.paths) > 1),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _memory(details: ModelDetails) -> str:
+    """Return the memory of weights and KV cache; buffers come on top and depend on the machine."""
+    n_ctx = _usual_ctx(details)
+    cache = details.cache_bytes(n_ctx)
+    if details.shape is None or cache is None or details.about.kind != "model":
+        return ""
+    weights = details.shape.weights_bytes
+    total = size_text(weights + cache)
+    return f"{total}: weights {size_text(weights)}, cache {size_text(cache)} for {n_ctx} tokens in f16; plus buffers"
+
+
+def _images(details: ModelDetails) -> str:
+    """Return which projector reads images and the memory it takes; the note on images, or "", if there is none."""
+    path, projector = details.projector.path, details.projector.projector
+    if path is None or projector is None:
+        return details.projector.note
+    computing = size_text(encoding_bytes(projector))
+    return f"read with {path.name}: {size_text(path.stat().st_size)}, and up to {computing} while it encodes one"
+
+
+def _usual_ctx(details: ModelDetails) -> int:
+    return min(details.about.context or DEFAULT_CTX, DEFAULT_CTX)
+
+
+def template_text(template: str) -> str:
+    """Return what the chat template supports: the form of tool calls, and reasoning."""
+    from eaglelocal.text.reasoning.model_families import family_of
+
+    if not template:
+        return "none: a default is used"
+    family = family_of(template)
+    tools = f"tool calls as {family.form.label} writes them" if family.takes_tools else "no tools"
+    thoughts = f", thinks in {family.thoughts.begin}" if family.thoughts else ""
+    return f"{tools}{thoughts}"
+
+
+def _drafts(details: ModelDetails) -> list[tuple[str, str]]:
+    if details.about.kind != "model":
+        return []
+    others = [("", _draft_text(draft)) for draft in details.drafts if not (details.has_mtp and draft.kind == MTP)]
+    if details.own_head is not None:
+        return [("drafts", "its own EAGLE-3.1 head")]
+    if details.has_mtp and details.has_pulled_draft:
+        return [("drafts", others[0][1]), ("", "its own MTP layer, with --draft mtp")]
+    if details.has_mtp:
+        return [("drafts", "its own MTP layer"), *others]
+    if not others:
+        return [("drafts", "none known; --draft ngram drafts by lookup in the conversation")]
+    return [("drafts", others[0][1]), *others[1:]]
+
+
+def _draft_text(draft: KnownDraft) -> str:
+    state = draft.problem or ("on disk" if draft.is_on_disk else "to be imported" if draft.needs_import else "")
+    return f"{draft.reference} ({', '.join(part for part in (draft.kind, state) if part)})"
+
+
+def details_object(details: ModelDetails) -> dict[str, object]:
+    about, shape = details.about, details.shape
+    n_ctx = _usual_ctx(details)
+    return {
+        "reference": details.reference,
+        "name": about.name or None,
+        "kind": about.kind,
+        "architecture": about.architecture or None,
+        "quant": about.quant or None,
+        "context": about.context,
+        "layers": shape.n_layer if shape else None,
+        "width": shape.n_embd if shape else None,
+        "vocabulary": shape.n_vocab if shape else None,
+        "experts": shape.n_expert if shape else None,
+        "size_bytes": details.size_bytes,
+        "on_disk": not details.unwritten_bytes,
+        "memory": {
+            "weights_bytes": shape.weights_bytes if shape else None,
+            "expert_bytes": sum(shape.expert_bytes) if shape else None,
+            "cache_bytes": details.cache_bytes(n_ctx),
+            "ctx": n_ctx,
+        },
+        "projector": _text(details.projector.path),
+        "images_bytes": _images_bytes(details),
+        "template": template_text(details.chat_template) if about.kind == "model" else None,
+        "sampling": recommended_sampling(details.header),
+        "licence": details.licence or None,
+        "own_head": _text(details.own_head),
+        "mtp": details.has_mtp,
+        "drafts": [
+            {
+                "reference": draft.reference,
+                "kind": draft.kind,
+                "on_disk": draft.is_on_disk,
+                "needs_import": draft.needs_import,
+                "problem": draft.problem or None,
+            }
+            for draft in details.drafts
+        ],
+        "repo": details.repo or None,
+        "commit": details.commit or None,
+        "path": str(details.paths[0]),
+        "files": [str(path) for path in details.paths],
+    }
+
+
+def _images_bytes(details: ModelDetails) -> int | None:
+    projector = details.projector.projector
+    return None if projector is None else projector.weights_bytes + encoding_bytes(projector)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
