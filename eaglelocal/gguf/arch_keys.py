@@ -58,6 +58,16 @@ class ArchitectureKeys:
             raise self.error(f"{name} has {value.count} entries")
         return tuple(self._as_count(name, item) or 0 for item in self.header.array(name) or ())
 
+    def flags_per_layer(self, key: str, n_layer: int) -> tuple[bool, ...] | None:
+        """Return a list of flags, one for each layer; None where the key is no list. Raises ModelFileError if short."""
+        name = self._full(key)
+        listed = self.header.array(name)
+        if listed is None:
+            return None
+        if len(listed) < n_layer:
+            raise self.error(f"{name} has {len(listed)} entries for {n_layer} layers")
+        return tuple(bool(entry) for entry in listed[:n_layer])
+
     def flag(self, name: str) -> bool:
         """Return a bool by its full name; False where it is absent."""
         value = self.header.metadata.get(name, False)

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
+EAGLE, BLOCK = "eagle3", "dflash"  # draft heads: of EAGLE's kind, and those that draft a block at a time
+HEAD_ARCHITECTURES = (EAGLE, BLOCK)
+
 # Graphs that set t_layer_inp for every layer; on any other, asking for a layer input aborts the process.
 # qwen4exp sets it too, but as wide as its hyper-connections instead of n_embd, which aborts as well.
 LAYER_INPUT_ARCHITECTURES = frozenset(

@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterator
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
-from eaglelocal.gguf import block_info
-from eaglelocal.gguf.architectures import SNAPSHOT_ARCHITECTURES
-from eaglelocal.gguf.block_info import BlockInfo, check_block
-from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
-from eaglelocal.gguf.head_info import taps_problem
+from eaglelocal.gguf.architectures import EAGLE, HEAD_ARCHITECTURES, SNAPSHOT_ARCHITECTURES
+from eaglelocal.gguf.block_info import BlockInfo
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.head_info import check_head, layer_inputs_problem
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
 from eaglelocal.gguf.model_shape import ModelShape
@@ -23,7 +22,6 @@ from eaglelocal.gguf.vocabulary_match import compare_tokens, differing_specials
 
 HeadInfo = EagleInfo | BlockInfo | MtpInfo  # drafts from the target's own states
 DraftInfo = HeadInfo | ModelInfo
-HEAD_ARCHITECTURES = ("eagle3", block_info.ARCHITECTURE)
 HINT = "a draft made for this target, or `--draft none`"
 # A fine-tune may rename some control tokens and still suit the head. Drafts are token ids that the target verifies, so
 # its answers stay right; only acceptance suffers.
@@ -50,23 +48,18 @@ def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str |
     Raises IncompatibleError with the figures where it cannot draft for the target, ModelFileError on a bad file.
     """
     check_rolls_back(target)
-    match kind or draft_kind_of(header):
-        case "eagle3":
-            head = EagleInfo.from_header(header)
-            check_pair(head, target)
-            _check_head_tokens(head.name, header, beside, target)
-            return head
-        case block_info.ARCHITECTURE:
-            block = BlockInfo.from_header(header)
-            check_block(block, target)
-            _check_head_tokens(block.name, header, beside, target)
-            return block
-        case "mtp":
-            layer = MtpInfo.from_header(header)
-            check_mtp(layer, target, beside)
-            if layer.is_alone:
-                _check_head_tokens(layer.name, header, beside, target)
-            return layer
+    kind = kind or draft_kind_of(header)
+    if kind in HEAD_ARCHITECTURES:
+        head = EagleInfo.from_header(header) if kind == EAGLE else BlockInfo.from_header(header)
+        check_head(head, target)
+        _check_head_tokens(head.name, header, beside, target)
+        return head
+    if kind == "mtp":
+        layer = MtpInfo.from_header(header)
+        check_mtp(layer, target, beside)
+        if layer.is_alone:
+            _check_head_tokens(layer.name, header, beside, target)
+        return layer
     draft = read_model(header)
     problem = state_of_draft(draft) or _vocabulary_problem(header, draft, beside, target)
     if problem:
@@ -93,7 +86,7 @@ def check_rolls_back(target: ModelInfo) -> None:
 
 def head_problem(target: ModelInfo) -> str:
     """Return why no head at all can draft for this target; empty where one could."""
-    return state_problem(target) or taps_problem(target)
+    return state_problem(target) or layer_inputs_problem(target)
 
 
 def state_problem(target: ModelInfo) -> str:

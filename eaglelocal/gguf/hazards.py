@@ -13,6 +13,7 @@ from eaglelocal.core.model_task import ModelTask
 from eaglelocal.gguf.arch_keys import MAX_COUNT, TOKENS_KEY, ArchitectureKeys
 from eaglelocal.gguf.architectures import (
     EQUAL_WIDTH_ARCHITECTURES,
+    HEAD_ARCHITECTURES,
     NO_ROPE_ARCHITECTURES,
     SMALL_GRAPH_ARCHITECTURES,
     WHOLE_ROPE_ARCHITECTURES,
@@ -29,7 +30,6 @@ NO_WEIGHTS = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
 UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # other bytes never occur in UTF-8
 SECTIONED_ARCHITECTURES = ("qwen35", "qwen35moe")
 OWN_WIDTH_ARCHITECTURES = ("deepseek4", "qwen4exp", "gemma4-assistant")  # whose graphs use embedding_length_out
-HEADS = ("eagle3", "dflash")
 OUTPUT_PROJECTION = "dense_2."  # changes the width of states, in embedding models
 UNQUANTIZED = ("f32", "f16", "bf16")
 ID_TABLES = ("d2t", "ffn_gate_tid2eid.weight")  # integer tensors
@@ -109,7 +109,7 @@ def _output_problems(keys: ArchitectureKeys) -> Iterator[str]:
     They are read with this width, so a wrong one reads beyond what was computed. States of other targets are not read
     with it; mtp.py checks whether their MTP layer can draft.
     """
-    if keys.prefix not in HEADS and read_task(keys.header) is ModelTask.TEXT:
+    if keys.prefix not in HEAD_ARCHITECTURES and read_task(keys.header) is ModelTask.TEXT:
         return
     width, told = keys.optional_count("embedding_length"), keys.optional_count("embedding_length_out")
     projects = any(name.startswith(OUTPUT_PROJECTION) for name in keys.header.tensors)
@@ -183,7 +183,7 @@ def _tensor_problems(tensor: TensorInfo) -> Iterator[str]:
         yield f"tensor {tensor.name} is {kind}, which no weight can be"
     elif kind != "F32" and (len(tensor.shape) == 1 or tensor.name.endswith("_norm.weight")):
         # binary-ops.cpp aborts on a vector of another type; converters and quantizers leave vectors and norms alone
-        yield f"tensor {tensor.name} is {kind} where F32 is due"
+        yield f"tensor {tensor.name} is {kind}, expected F32"
 
 
 def _token_problems(keys: ArchitectureKeys) -> Iterator[str]:

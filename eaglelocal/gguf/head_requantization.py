@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME, GgmlType
 from eaglelocal.gguf.header import Header, TensorInfo
 
@@ -28,11 +29,7 @@ def requantized_type(asked: str) -> str:
 
 def requantized_types(header: Header, kind: str) -> Mapping[str, GgmlType]:
     """Return the new types, by tensor name, of a copy quantized to `kind`; empty if there should be no copy."""
-    if (
-        kind == AS_IN_FILE
-        or header.metadata.get("general.architecture") != "eagle3"
-        or header.tensor_bytes < LEAST_BYTES
-    ):
+    if kind == AS_IN_FILE or header.metadata.get("general.architecture") != EAGLE or header.tensor_bytes < LEAST_BYTES:
         return {}
     wanted = GGML_TYPES_BY_NAME[kind.upper()]
     types = {name: EMBEDDING_TYPE if name == EMBEDDING else wanted for name in header.tensors}

@@ -124,9 +124,14 @@ def vocabulary_size(keys: ArchitectureKeys) -> int:
     return keys.optional_count("vocab_size") or rows
 
 
+def num_mtp_layers(keys: ArchitectureKeys) -> int:
+    """Return the number of MTP layers that the file claims to have; their tensors may be missing."""
+    return keys.optional_count("nextn_predict_layers") or 0
+
+
 def _layers(keys: ArchitectureKeys) -> int:
     blocks = keys.count("block_count")
-    ahead = keys.optional_count("nextn_predict_layers") or 0
+    ahead = num_mtp_layers(keys)
     if not 0 <= ahead < blocks <= MAX_PER_LAYER:
         raise keys.error(f"claims {blocks} layers, {ahead} of them for prediction, where at most {MAX_PER_LAYER} fit")
     return blocks - ahead

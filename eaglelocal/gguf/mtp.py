@@ -16,7 +16,7 @@ from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.architectures import ASSISTANTS, MTP_ARCHITECTURES
 from eaglelocal.gguf.hazards import check_places
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_size
+from eaglelocal.gguf.model_info import ModelInfo, architecture_of, num_mtp_layers, vocabulary_size
 from eaglelocal.gguf.sliding_window import windows_of
 
 FIRST_TENSOR = "blk.0.attn_norm.weight"  # missing: the file holds MTP layers only
@@ -56,7 +56,7 @@ class MtpInfo:
         keys = ArchitectureKeys(header, architecture_of(header))
         if keys.prefix in ASSISTANTS:
             return _assistant(keys)
-        ahead = num_ahead(keys)
+        ahead = num_mtp_layers(keys)
         if ahead != 1:
             many = f"{ahead} MTP layers, where one can draft" if ahead else "no MTP layer"
             raise IncompatibleError(f"{header.path.name} has {many}", hint="`--draft auto`, or another draft")
@@ -76,8 +76,8 @@ class MtpInfo:
 def _assistant(keys: ArchitectureKeys) -> MtpInfo:
     check_places(keys)
     num_layers = keys.count("block_count")
-    if num_ahead(keys) != num_layers:
-        raise keys.error(f"claims {num_ahead(keys)} of {num_layers} layers for prediction, where all are due")
+    if num_mtp_layers(keys) != num_layers:
+        raise keys.error(f"claims {num_mtp_layers(keys)} of {num_layers} layers for prediction, where all are due")
     return MtpInfo(
         name=name_of(keys),
         architecture=ASSISTANTS[keys.prefix],
@@ -119,11 +119,6 @@ def cache_widths(keys: ArchitectureKeys, n_layer: int) -> tuple[int, int]:
         has_window = window is not None
         widths[has_window] = heads[min(layer, len(heads) - 1)] * (narrow if has_window else whole)
     return widths[True], widths[False]
-
-
-def num_ahead(keys: ArchitectureKeys) -> int:
-    """Return the number of MTP layers that the file claims to have; their tensors may be missing."""
-    return keys.optional_count("nextn_predict_layers") or 0
 
 
 def tensor_names(block: int) -> list[str]:

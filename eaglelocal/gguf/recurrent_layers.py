@@ -12,7 +12,6 @@ from types import MappingProxyType
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES
 from eaglelocal.gguf.architectures import RECURRENT_KEY_STEMS as STEMS
-from eaglelocal.gguf.values import ArrayValue
 
 STATE_VALUE_BYTES = 4
 RECURRENT_LAYERS_KEY, INTERVAL_KEY = "attention.recurrent_layers", "full_attention_interval"
@@ -67,13 +66,10 @@ def attends(keys: ArchitectureKeys, *, recurrent: tuple[bool, ...], n_ff: tuple[
 
 
 def _by_interval(keys: ArchitectureKeys, n_layer: int) -> tuple[bool, ...]:
-    name = f"{keys.prefix}.{RECURRENT_LAYERS_KEY}"
-    value = keys.header.metadata.get(name)
-    if isinstance(value, ArrayValue):
-        listed = keys.header.array(name) or ()
-        if len(listed) < n_layer:
-            raise keys.error(f"{name} has {len(listed)} entries for {n_layer} layers")
-        return tuple(bool(entry) for entry in listed[:n_layer])
+    listed = keys.flags_per_layer(RECURRENT_LAYERS_KEY, n_layer)
+    if listed is not None:
+        return listed
+    value = keys.header.metadata.get(f"{keys.prefix}.{RECURRENT_LAYERS_KEY}")
     if value is not None:
         return (bool(value),) * n_layer
     interval = keys.optional_count(INTERVAL_KEY) or INTERVALS[keys.prefix]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
-from eaglelocal.gguf.values import ArrayValue
 
 WINDOW_KEY, PATTERN_KEY = "attention.sliding_window", "attention.sliding_window_pattern"
 
@@ -85,12 +84,9 @@ def _window(keys: ArchitectureKeys, rule: WindowRule, n_layer: int) -> int | Non
 def _narrow_layers(keys: ArchitectureKeys, rule: WindowRule, n_layer: int) -> tuple[bool, ...]:
     if keys.prefix == "lfm2":  # its convolutions have no cache, and all its attention has a window
         return (True,) * n_layer
-    name = f"{keys.prefix}.{PATTERN_KEY}"
-    if isinstance(keys.header.metadata.get(name), ArrayValue):
-        listed = keys.header.array(name) or ()
-        if len(listed) < n_layer:
-            raise keys.error(f"{name} has {len(listed)} entries for {n_layer} layers")
-        return tuple(bool(entry) for entry in listed[:n_layer])
+    listed = keys.flags_per_layer(PATTERN_KEY, n_layer)
+    if listed is not None:
+        return listed
     period = keys.optional_count(PATTERN_KEY)
     return repeated(n_layer, rule.period if period is None else period, whole_first=rule.whole_first)
 

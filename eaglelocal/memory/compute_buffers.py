@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from eaglelocal.gguf.model_shape import EAGLE, ModelShape
+from eaglelocal.gguf.architectures import EAGLE
+from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.cache_bytes import CacheParams, kv_bytes_of_layer
 
 FLOAT_BYTES, HALF_BYTES = 4, 2

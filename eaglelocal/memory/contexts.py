@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eaglelocal.core.plan import MAX_SLOTS, Plan
-from eaglelocal.gguf.model_shape import BLOCK, MTP, ModelShape
+from eaglelocal.gguf.architectures import BLOCK
+from eaglelocal.gguf.model_shape import MTP, ModelShape
 from eaglelocal.memory.cache_bytes import CacheParams
 
 # numbers of drafted rows that can be rolled back, the first that fits; each costs one more recurrent state

@@ -149,7 +149,7 @@ def test_blocks_at_the_end_of_the_context(tmp_path: Path, room: int) -> None:
         (BlockShape(block_size=2), TargetShape(), "its blocks have 2 rows; up to 64 can be"),
         (BlockShape(block_size=None, markov_rank=8), TargetShape(), "lacks the key dflash.block_size"),
         (BlockShape(block_size=None, candidates=6), TargetShape(), "lacks the key dflash.block_size"),
-        (BlockShape(candidates=6, base_type=np.float16), TargetShape(), "_conv_base is F16 where F32 is due"),
+        (BlockShape(candidates=6, base_type=np.float16), TargetShape(), "_conv_base is F16, expected F32"),
         (BlockShape(draft_vocab=200, own_output=True, id_type=np.int32), TargetShape(), "its d2t is I32"),
         (BlockShape(draft_vocab=200), TargetShape(), "200 tokens with the target's output over 300"),
     ],

@@ -94,7 +94,7 @@ ENDING: list[tuple[str, Change, str]] = [
     ("gemma3", key("gemma3.attention.value_length", 0), "gemma3.attention.value_length is 0"),
     ("bert", embedding(65), "embedding_length_out is 65, where its states are 64 wide"),
     ("gemma3", misplaced, r"tensor a.weight begins at byte \d+, no multiple of the 32"),
-    ("gemma3", tensor("a.bias", TYPE_F16, (32,)), "tensor a.bias is F16 where F32 is due"),
+    ("gemma3", tensor("a.bias", TYPE_F16, (32,)), "tensor a.bias is F16, expected F32"),
     ("gemma3", tensor("a_norm.weight", TYPE_F16, (32, 2)), "tensor a_norm.weight is F16"),
 ]
 LAWFUL: list[tuple[str, Change]] = [
