@@ -1,7 +1,7 @@
 """Plans memory per device: llama.cpp plans the models and contexts without allocating them.
 
 Compute buffers follow no simple formula, so llama.cpp is asked: with `no_alloc` it builds exactly the graphs of a real
-load, in some 10 ms plus the time to read the vocabulary, and logs the sizes (kv_cells.py). Recurrent states, which it
+load, in some 10 ms plus the time to read the vocabulary, and logs the sizes (buffer_log.py). Recurrent states, which it
 would still allocate, get dummy buffers (dummy_buffers.py).
 Added here, because the plan lacks them: the buffers that grow with the first decodes.
 """
@@ -14,9 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from eaglelocal.backend.buffer_log import (
+    parse_cache_buffers,
+    parse_compute_buffers,
+    parse_layer_devices,
+    weight_buffers,
+)
 from eaglelocal.backend.context import ContextParams, create_context
 from eaglelocal.backend.dummy_buffers import buffers_nowhere
-from eaglelocal.backend.kv_cells import cache_buffers, compute_buffers, layer_devices, weight_buffers
 from eaglelocal.backend.llama_library import LlamaLibrary, LlamaLog
 from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement, load_failure
 from eaglelocal.gguf.block_info import BlockInfo
@@ -26,8 +31,7 @@ from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.loaded_tensors import loaded_tensors
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
-
-FLOAT_BYTES = 4
+from eaglelocal.memory.compute_buffers import logits_bytes, tap_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +67,14 @@ class DryRunPart:
     @property
     def tap_bytes(self) -> int:
         """The bytes of one tap's rows for a full batch."""
-        return self.width * self.context.n_batch * FLOAT_BYTES
+        return tap_bytes(self.context.n_batch, self.width)
 
     @property
     def output_bytes(self) -> int:
         """The bytes of logits (and a head's states) of the most output rows, and of the tapped rows."""
-        floats = self.info.n_vocab + (self.width if self.is_head else 0)
-        return self.context.num_outputs * floats * FLOAT_BYTES + len(self.taps) * self.tap_bytes
+        state_width = self.width if self.is_head else 0
+        logits = logits_bytes(self.context.num_outputs, self.info.n_vocab, state_width=state_width)
+        return logits + len(self.taps) * self.tap_bytes
 
 
 class PlannedModel(LlamaModel):
@@ -134,12 +139,12 @@ def transcript_of(library: LlamaLibrary) -> Iterator[FullLog]:
 
 def buffers_of(part: DryRunPart, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:
     """Yield the buffers of a part, from the log lines of its plan."""
-    layers = layer_devices(lines, devices)  # none where the model was loaded before
+    layers = parse_layer_devices(lines, devices)  # none where the model was loaded before
     yield from weight_buffers(
         part.tensors, layers, borrows=isinstance(part.info, EagleInfo | BlockInfo), n_cpu_moe=part.placement.n_cpu_moe
     )
-    yield from cache_buffers(lines, devices)
-    yield from compute_buffers(lines, devices)
+    yield from parse_cache_buffers(lines, devices)
+    yield from parse_compute_buffers(lines, devices)
     yield Buffer(RAM, MemoryKind.BUFFERS, part.output_bytes)
     for tap in part.taps:  # later layers cannot reuse a tapped row's memory, so the graph grows
         yield Buffer(layers.get(tap, RAM), MemoryKind.BUFFERS, part.tap_bytes)

@@ -15,8 +15,3 @@ def resolve_flash_attn(asked: str, *, on_gpu: bool, kv_type: str, scores_bytes: 
     if asked != "auto" or on_gpu or kv_type != "f16":
         return asked
     return "off" if scores_bytes <= MAX_SCORES_BYTES else "auto"
-
-
-def scores_bytes(*, n_batch: int, num_cells: int, n_head: int) -> int:
-    """Return the bytes of one layer's attention scores: every row of a batch by every cell, in float32."""
-    return n_batch * num_cells * n_head * 4

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from eaglelocal.backend.context import ContextParams
 from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
-from eaglelocal.backend.flash_attention import resolve_flash_attn, scores_bytes
+from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import IDS, Placement
 from eaglelocal.backend.weight_loading import should_read_weights, types_to_read
@@ -41,9 +41,10 @@ from eaglelocal.memory.budget import (
     check_fits,
     join_devices,
     minimum_buffers,
+    subtract_margins,
 )
+from eaglelocal.memory.compute_buffers import scores_bytes
 from eaglelocal.memory.contexts import ROLLBACKS, ContextJob, contexts_of, planned_rollback
-from eaglelocal.memory.estimate import subtract_margins
 from eaglelocal.memory.placement import layer_devices, single_device_shares, used_gpus
 from eaglelocal.memory.projector_bytes import image_buffers
 from eaglelocal.probe.machine import Machine

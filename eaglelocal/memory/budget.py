@@ -8,7 +8,7 @@ GPU's own library allocates while it computes: fit.py and memory/estimate.py add
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from eaglelocal.errors import ResourceError
@@ -17,6 +17,9 @@ from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 
 RAM = "RAM"
 CTX_STEP = 256  # a --ctx in a hint is a multiple of this, and at least this
+GPU_MARGIN_BYTES = 2**30  # kept free; llama.cpp's own --fit leaves as much
+RAM_MARGIN_SHARE, LEAST_RAM_MARGIN_BYTES = 0.05, 2**30 // 2
+UNIFIED_MARGIN_SHARE = 0.05  # of what the system lends the GPU, which is only a part of RAM
 HINTED_SHARE = 0.9  # of what would just fit: free memory varies, and `minimum_buffers` leaves out buffers
 
 
@@ -103,6 +106,23 @@ def join_devices(rooms: Iterable[FreeMemory]) -> FreeMemory:
     free = [room.free_bytes for room in rooms if not room.in_ram]
     known = [num_bytes for num_bytes in free if num_bytes is not None]
     return FreeMemory(RAM, sum(known) if len(known) == len(free) else None)
+
+
+def subtract_margins(rooms: Iterable[FreeMemory]) -> tuple[FreeMemory, ...]:
+    """Return the rooms without the margin to keep free: other processes' use varies, and libraries allocate more."""
+    return tuple(
+        room if room.free_bytes is None else replace(room, free_bytes=max(room.free_bytes - margin_bytes(room), 0))
+        for room in rooms
+    )
+
+
+def margin_bytes(room: FreeMemory) -> int:
+    free = room.free_bytes or 0
+    if room.in_ram:
+        return int(free * UNIFIED_MARGIN_SHARE)
+    if room.device == RAM:
+        return max(int(free * RAM_MARGIN_SHARE), LEAST_RAM_MARGIN_BYTES)
+    return GPU_MARGIN_BYTES
 
 
 def check_fits(buffers: Sequence[Buffer], rooms: Sequence[FreeMemory], asked: AdjustableSizes) -> None:

@@ -28,24 +28,16 @@ STREAMS = {"gemma3n": 4}  # parallel residual streams, of architectures that hav
 COPIES = 4  # of tensors sent between GPUs, for pipeline parallelism (GGML_SCHED_MAX_COPIES)
 
 
-def compute_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int, device: str = "CPU") -> int:
-    """Return the bytes of the compute buffer of the device, by name, that computes the output (and layers)."""
+def compute_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int | None, device: str = "CPU") -> int:
+    """Return the bytes of the compute buffer of the device, by name, that computes layers and the output.
+
+    max_outputs  rows of one decode that are outputs; None: the device computes layers only
+    """
     stages = (
         attention_bytes(shape, sizes) + widened_bytes(shape, sizes, device),
         feed_forward_bytes(shape, sizes),
         recurrence_bytes(shape, sizes),
-        output_bytes(shape, sizes, max_outputs=max_outputs),
-        LIVE_LAYER_INPUTS * layer_inputs_bytes(shape, sizes),
-    )
-    return with_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
-
-
-def layers_bytes(shape: ModelShape, sizes: CacheParams, *, device: str = "CPU") -> int:
-    """Return the bytes of the compute buffer of a device that computes layers but not the output."""
-    stages = (
-        attention_bytes(shape, sizes) + widened_bytes(shape, sizes, device),
-        feed_forward_bytes(shape, sizes),
-        recurrence_bytes(shape, sizes),
+        0 if max_outputs is None else output_bytes(shape, sizes, max_outputs=max_outputs),
         LIVE_LAYER_INPUTS * layer_inputs_bytes(shape, sizes),
     )
     return with_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
@@ -60,6 +52,21 @@ def inputs_bytes(shape: ModelShape, sizes: CacheParams) -> int:
 def copies_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     """Return the bytes of input copies that each of several GPUs, and RAM, holds for pipeline parallelism."""
     return COPIES * inputs_bytes(shape, sizes)
+
+
+def logits_bytes(num_rows: int, n_vocab: int, *, state_width: int = 0) -> int:
+    """Return the bytes of the rows that llama.cpp keeps for reading: logits, and a head's states of `state_width`."""
+    return num_rows * (n_vocab + state_width) * FLOAT_BYTES
+
+
+def tap_bytes(num_rows: int, n_embd: int) -> int:
+    """Return the bytes of the rows of one tapped layer."""
+    return num_rows * n_embd * FLOAT_BYTES
+
+
+def scores_bytes(*, n_batch: int, num_cells: int, n_head: int) -> int:
+    """Return the bytes of one layer's attention scores: every row of a batch by every cell, in float32."""
+    return n_batch * num_cells * n_head * FLOAT_BYTES
 
 
 def with_slack(num_bytes: int) -> int:
@@ -91,9 +98,10 @@ def attention_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     head = max(shape.key_dim, shape.window_key_dim or 0)
     values = LIVE_QUERIES * shape.n_head * head
     values += LIVE_KEYS * max(shape.key_width(layer) + shape.value_width(layer) for layer in layers)
+    scores = 0
     if not sizes.flash_attn and any(shape.kv_heads):
-        values += shape.n_head * sizes.num_cells
-    return sizes.n_batch * values * FLOAT_BYTES
+        scores = scores_bytes(n_batch=sizes.n_batch, num_cells=sizes.num_cells, n_head=shape.n_head)
+    return sizes.n_batch * values * FLOAT_BYTES + scores
 
 
 def widened_bytes(shape: ModelShape, sizes: CacheParams, device: str) -> int:
@@ -124,5 +132,5 @@ def recurrence_bytes(shape: ModelShape, sizes: CacheParams) -> int:
 
 def output_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int) -> int:
     """Return the bytes of logits (an EAGLE head's twice: mapped to the target's vocabulary), with experts' outputs."""
-    logits = max_outputs * shape.n_vocab * (2 if shape.architecture == EAGLE else 1)
-    return (logits + sizes.n_batch * shape.n_expert_used * shape.n_embd) * FLOAT_BYTES
+    logits = logits_bytes(max_outputs, shape.n_vocab) * (2 if shape.architecture == EAGLE else 1)
+    return logits + sizes.n_batch * shape.n_expert_used * shape.n_embd * FLOAT_BYTES

@@ -17,11 +17,11 @@ from eaglelocal.gguf.projector import Projector
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
 from eaglelocal.memory.compute_buffers import (
-    FLOAT_BYTES,
     compute_bytes,
     copies_bytes,
     inputs_bytes,
-    layers_bytes,
+    logits_bytes,
+    tap_bytes,
 )
 from eaglelocal.memory.contexts import ContextJob, contexts_of
 from eaglelocal.memory.placement import expert_places, layer_devices, single_device_shares, used_gpus
@@ -33,10 +33,7 @@ PROCESS_BYTES = int(0.25 * GIB)  # the engine's interpreter, llama.cpp's code, t
 RUNTIME_BYTES: Mapping[str, int] = MappingProxyType(
     {"CUDA": int(0.6 * GIB), "ROCm": int(0.6 * GIB), "SYCL": int(0.6 * GIB), "Vulkan": int(0.3 * GIB), "MTL": GIB // 10}
 )
-GPU_MARGIN_BYTES = GIB  # kept free; llama.cpp's own --fit leaves as much
-RAM_MARGIN_SHARE, LEAST_RAM_MARGIN_BYTES = 0.05, GIB // 2
 LARGEST_MATRIX_SHARE = 2 / 3  # at most, of a layer or its experts: two of three feed-forward matrices may be fused
-UNIFIED_MARGIN_SHARE = 0.05  # of what the system lends the GPU, which is only a part of RAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +126,9 @@ def computing(job: ContextJob, where: Sequence[str], experts: Sequence[str]) -> 
             next(device for device in where if device != RAM), MemoryKind.BUFFERS, lent_bytes(job, where, experts)
         )
     for device in sorted(computes):
-        here = (
-            compute_bytes(shape, sizes, max_outputs=job.max_outputs, device=device)
-            if device == where[-1]
-            else layers_bytes(shape, sizes, device=device)
-        )
-        yield Buffer(device, MemoryKind.BUFFERS, here + (0 if device == RAM else copies))
+        max_outputs = job.max_outputs if device == where[-1] else None
+        num_bytes = compute_bytes(shape, sizes, max_outputs=max_outputs, device=device)
+        yield Buffer(device, MemoryKind.BUFFERS, num_bytes + (0 if device == RAM else copies))
     if RAM not in computes:
         yield Buffer(RAM, MemoryKind.BUFFERS, inputs_bytes(shape, sizes) + copies)
 
@@ -158,9 +152,9 @@ def lent_bytes(job: ContextJob, where: Sequence[str], experts: Sequence[str]) ->
 def rows(job: ContextJob, where: Sequence[str]) -> Iterator[Buffer]:
     """Yield logits, a head's hidden states, and tapped rows; the latter in RAM and on the device that computes them."""
     shape = job.shape
-    floats = shape.n_vocab + (shape.n_embd if shape.is_head else 0)
-    yield Buffer(RAM, MemoryKind.BUFFERS, job.max_outputs * floats * FLOAT_BYTES)
-    tapped = job.num_taps * shape.n_embd * job.sizes.n_batch * FLOAT_BYTES
+    state_width = shape.n_embd if shape.is_head else 0
+    yield Buffer(RAM, MemoryKind.BUFFERS, logits_bytes(job.max_outputs, shape.n_vocab, state_width=state_width))
+    tapped = job.num_taps * tap_bytes(job.sizes.n_batch, shape.n_embd)
     yield Buffer(RAM, MemoryKind.BUFFERS, tapped)
     yield Buffer(where[shape.n_layer // 2], MemoryKind.BUFFERS, tapped)  # at worst all on one device
 
@@ -176,23 +170,6 @@ def runtime_bytes(device: str) -> int:
     """Return the bytes of a GPU's runtime, by the device's name; of an unknown backend the largest known."""
     stem = device.rstrip("0123456789")
     return RUNTIME_BYTES.get(stem, max(RUNTIME_BYTES.values()))
-
-
-def subtract_margins(rooms: Iterable[FreeMemory]) -> tuple[FreeMemory, ...]:
-    """Return the rooms without the margin to keep free: other processes' use varies, and libraries allocate more."""
-    return tuple(
-        room if room.free_bytes is None else replace(room, free_bytes=max(room.free_bytes - margin_bytes(room), 0))
-        for room in rooms
-    )
-
-
-def margin_bytes(room: FreeMemory) -> int:
-    free = room.free_bytes or 0
-    if room.in_ram:
-        return int(free * UNIFIED_MARGIN_SHARE)
-    if room.device == RAM:
-        return max(int(free * RAM_MARGIN_SHARE), LEAST_RAM_MARGIN_BYTES)
-    return GPU_MARGIN_BYTES
 
 
 def sum_by_purpose(buffers: Iterable[Buffer]) -> MemorySummary:

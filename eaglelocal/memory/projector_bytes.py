@@ -8,8 +8,8 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.gguf.image_limits import max_image_tokens
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
+from eaglelocal.memory.compute_buffers import FLOAT_BYTES, HALF_BYTES
 
-FLOAT_BYTES, HALF_BYTES = 4, 2
 COLOURS = 3
 ATTENDING_ROWS, FEEDING_ROWS = 8, 3  # rows alive at once in a layer, the residual included
 

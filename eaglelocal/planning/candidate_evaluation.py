@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
-from eaglelocal.backend.flash_attention import resolve_flash_attn, scores_bytes
+from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.gguf.model_shape import ModelShape
-from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, FreeMemory, device_load
+from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, FreeMemory, device_load, subtract_margins
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
+from eaglelocal.memory.compute_buffers import scores_bytes
 from eaglelocal.memory.contexts import planned_rollback, target_context
-from eaglelocal.memory.estimate import MemorySummary, estimate, subtract_margins, sum_by_purpose
+from eaglelocal.memory.estimate import MemorySummary, estimate, sum_by_purpose
 from eaglelocal.memory.placement import WHOLE, Offload, layer_devices, used_gpus
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption

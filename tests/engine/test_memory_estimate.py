@@ -20,9 +20,9 @@ from doubles.mtp_models import write_assistant, write_gemma
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
 
+from eaglelocal.backend.buffer_log import sum_buffer_bytes
 from eaglelocal.backend.context import ContextParams, create_context
 from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, plan_buffers, transcript_of
-from eaglelocal.backend.kv_cells import buffer_bytes
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.plan import Plan
@@ -130,7 +130,7 @@ def loaded(path: Path, params: ContextParams) -> Told:
     with transcript_of(library) as transcript:
         model = LlamaModel(library, path, PLACEMENT)
         context = create_context(model, params)
-        taken = buffer_bytes(transcript)
+        taken = sum_buffer_bytes(transcript)
         library.api.llama_free(context)
         model.close()
     return Told(taken["model"], taken.get("KV", 0) + taken.get("RS", 0), taken["compute"])

@@ -19,11 +19,11 @@ from eaglelocal.gguf.image_limits import RESERVED
 from eaglelocal.gguf.model_shape import ModelShape, shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, FreeMemory, MemoryKind, check_fits
+from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, FreeMemory, MemoryKind, check_fits, subtract_margins
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes, kv_bytes_of_layer, row_bytes
 from eaglelocal.memory.compute_buffers import inputs_bytes, widened_bytes
 from eaglelocal.memory.contexts import contexts_of
-from eaglelocal.memory.estimate import RUNTIME_BYTES, estimate, runtime_bytes, subtract_margins, sum_by_purpose
+from eaglelocal.memory.estimate import RUNTIME_BYTES, estimate, runtime_bytes, sum_by_purpose
 from eaglelocal.memory.projector_bytes import encoding_bytes
 from eaglelocal.planning.options import options_of
 
