@@ -88,7 +88,7 @@ class Projector:
     has_windows: bool
     weights_bytes: int
 
-    def within(self, max_tokens: int | None) -> Projector:
+    def limit_tokens(self, max_tokens: int | None) -> Projector:
         """Return the projector for images of at most `max_tokens` tokens; None: no limit."""
         if max_tokens is None:
             return self

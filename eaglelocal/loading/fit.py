@@ -44,8 +44,8 @@ from eaglelocal.memory.budget import (
     subtract_margins,
 )
 from eaglelocal.memory.compute_buffers import scores_bytes
-from eaglelocal.memory.contexts import ROLLBACKS, ContextJob, contexts_of, planned_rollback
-from eaglelocal.memory.placement import layer_devices, single_device_shares, used_gpus
+from eaglelocal.memory.contexts import ROLLBACKS, PlannedContext, plan_contexts, planned_rollback
+from eaglelocal.memory.placement import place_layers, single_device_shares, used_gpus
 from eaglelocal.memory.projector_bytes import image_buffers
 from eaglelocal.probe.machine import Machine
 
@@ -295,7 +295,7 @@ def placements_of(
         for index, source in enumerate(sources)
     ]
     if len(sources) > 1 and sources[1].shape.is_head:
-        output = layer_devices(sources[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
+        output = place_layers(sources[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
         placements[1] = with_head_there(placements[1], sources[1], gpus, output)
     return placements
 
@@ -304,7 +304,7 @@ def with_head_there(placement: Placement, head: ModelSource, gpus: Sequence[Free
     """Return a head's placement, all of it on the device of its target's output."""
     if len(gpus) > 1:
         placement = dataclasses.replace(placement, shares=single_device_shares(gpus, output) or placement.shares)
-    own = layer_devices(head.shape, gpus, placement.shares, gpu_layers=placement.gpu_layers)[-1]
+    own = place_layers(head.shape, gpus, placement.shares, gpu_layers=placement.gpu_layers)[-1]
     return dataclasses.replace(placement, ids_on=own if own != RAM and IDS in head.header.tensors else None)
 
 
@@ -335,7 +335,7 @@ def parts_of(
     """Return the model, context and placement of the target, and of the draft if there is one."""
     draft = sources[-1].info
     is_mtp = isinstance(draft, MtpInfo)
-    jobs = contexts_of(plan, *(source.shape for source in sources))
+    jobs = plan_contexts(plan, *(source.shape for source in sources))
     return tuple(
         DryRunPart(
             header=source.header,
@@ -355,7 +355,7 @@ def taps_of(draft: DraftInfo, target: ModelSource) -> tuple[int, ...]:
     return draft.target_layers if isinstance(draft, EagleInfo | BlockInfo) else ()
 
 
-def context_params(job: ContextJob, *, flash_attn: str, threads: int, is_mtp: bool = False) -> ContextParams:
+def context_params(job: PlannedContext, *, flash_attn: str, threads: int, is_mtp: bool = False) -> ContextParams:
     sizes = job.sizes
     return ContextParams(
         n_ctx=sizes.n_ctx,
@@ -392,7 +392,7 @@ def check_memory(
     asked = AdjustableSizes(
         n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers, movable_experts=spare
     )
-    jobs = contexts_of(plan, *(source.shape for source in sources))
+    jobs = plan_contexts(plan, *(source.shape for source in sources))
     images = list(images_of(plan, sources[0].header, there))
     least = [buffer for job in jobs for buffer in minimum_buffers(job.shape, job.sizes)]
     check_fits([*least, *images], [join_devices(there)], asked)
