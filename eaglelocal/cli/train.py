@@ -281,7 +281,7 @@ def keep(
         with write_head_file(
             path, entries, tensors, on_progress=progress_of(lessons.output, "writing the head")
         ) as partial:
-            read_draft(read_header(partial), beside=found.header, target=found.info)
+            read_draft(read_header(partial), target_header=found.header, target=found.info)
             after = tried(lessons, str(partial.resolve()), requests, "the new head")
             check_knows_target(name, after, hint="it has learned too little: more --tokens, or more --epochs")
             patch_header(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})

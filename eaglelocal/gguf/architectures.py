@@ -43,7 +43,7 @@ LAYER_INPUT_ARCHITECTURES = frozenset(
 
 
 class FinalState(StrEnum):
-    """The way to read the state after the last layer, before the output norm."""
+    """How to read the state after the last layer, before the output norm."""
 
     LAYER_INPUT = "layer input"  # as the input of layer n_layer
     NEXTN = "nextn"  # as the nextn state, unmasked (all rows)
@@ -94,7 +94,7 @@ SNAPSHOT_ARCHITECTURES = frozenset(
     }
 )  # fmt: skip
 
-# of those, where texts with drafts equal plain ones (tests/engine/test_hybrid.py), or that share a graph with one
+# of those, the ones whose texts with drafts equal plain ones (tests/engine/test_hybrid.py), or that share their graph
 ROLLBACK_ARCHITECTURES = frozenset({"lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"})
 
 # whose MTP layer was tested as a draft (tests/engine/test_mtp.py)

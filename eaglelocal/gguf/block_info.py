@@ -87,7 +87,7 @@ class BlockInfo(DraftHeadInfo):
             has_own_output="output.weight" in header.tensors or "token_embd.weight" in header.tensors,
             is_dspark=is_dspark,
             block_size=_read_block_size(keys, is_needed=is_dspark or SELECTOR in header.tensors),
-            mask=keys.whole(MASK_KEY),
+            mask=keys.count_by_name(MASK_KEY),
             skips_root=not is_dspark or not _read_flag(keys, "dflash.sample_from_anchor", default=True),
             is_causal=keys.flag("dflash.attention.causal"),
             is_deepseek=bool(keys.optional_count(DEEPSEEK_KEY)),

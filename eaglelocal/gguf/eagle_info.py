@@ -106,7 +106,7 @@ def _read_epsilon(keys: ArchitectureKeys) -> float:
 
 
 def _read_window(keys: ArchitectureKeys) -> int | None:
-    window = keys.whole(WINDOW_KEY)
+    window = keys.count_by_name(WINDOW_KEY)
     if window is not None and window < 1:
         raise keys.error(f"{WINDOW_KEY} is {window}")
     return window

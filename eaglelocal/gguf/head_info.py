@@ -66,7 +66,7 @@ def read_shared_fields(keys: ArchitectureKeys) -> dict[str, Any]:
     """Return the fields of DraftHeadInfo, except `value_dim` and `has_own_output`, which differ between methods."""
     header, (width, n_head, head_dim) = keys.header, read_widths(keys)
     return {
-        "name": keys.text("general.name") or header.path.stem,
+        "name": keys.model_name,
         "target_layers": _read_target_layers(keys),
         "width": width,
         "n_layer": keys.count("block_count"),

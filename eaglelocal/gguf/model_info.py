@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eaglelocal.gguf.arch_keys import MAX_PER_LAYER, TOKENS_KEY, ArchitectureKeys
+from eaglelocal.gguf.arch_keys import MAX_LAYERS, TOKENS_KEY, ArchitectureKeys
 from eaglelocal.gguf.architectures import (
     FINAL_STATE,
     HYBRID_ARCHITECTURES,
@@ -55,7 +55,7 @@ class ModelInfo:
 
     @property
     def final_state(self) -> FinalState | None:
-        """The way to read the state after the last layer (layer id == n_layer); None if there is none."""
+        """How to read the state after the last layer (layer id == n_layer); None if llama.cpp does not give it."""
         return FINAL_STATE.get(self.architecture)
 
     @property
@@ -84,7 +84,7 @@ class ModelInfo:
         check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
         return cls(
             architecture=architecture,
-            name=keys.text("general.name") or header.path.stem,
+            name=keys.model_name,
             n_layer=n_layer,
             n_embd=n_embd,
             n_head=n_head,
@@ -102,8 +102,8 @@ class ModelInfo:
             chat_template=keys.text("tokenizer.chat_template"),
             tokenizer_model=keys.text("tokenizer.ggml.model"),
             tokenizer_pre=keys.text("tokenizer.ggml.pre"),
-            bos=keys.whole("tokenizer.ggml.bos_token_id"),
-            eos=keys.whole("tokenizer.ggml.eos_token_id"),
+            bos=keys.count_by_name("tokenizer.ggml.bos_token_id"),
+            eos=keys.count_by_name("tokenizer.ggml.eos_token_id"),
         )
 
 
@@ -132,8 +132,8 @@ def num_mtp_layers(keys: ArchitectureKeys) -> int:
 def _layers(keys: ArchitectureKeys) -> int:
     blocks = keys.count("block_count")
     ahead = num_mtp_layers(keys)
-    if not 0 <= ahead < blocks <= MAX_PER_LAYER:
-        raise keys.error(f"claims {blocks} layers, {ahead} of them for prediction, where at most {MAX_PER_LAYER} fit")
+    if not 0 <= ahead < blocks <= MAX_LAYERS:
+        raise keys.error(f"claims {blocks} layers, {ahead} of them for prediction, where at most {MAX_LAYERS} fit")
     return blocks - ahead
 
 

@@ -23,7 +23,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.loaded_tensors import active_bytes, block_of, is_expert, weights_of
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of, num_mtp_layers
 from eaglelocal.gguf.mtp import MtpInfo
-from eaglelocal.gguf.recurrent_layers import attends, inner_width, recurrent_layers, state_bytes_of_a_layer
+from eaglelocal.gguf.recurrent_layers import attention_layers, inner_width, recurrent_layers, state_bytes_of_a_layer
 from eaglelocal.gguf.sliding_window import windows_of
 
 MTP = "mtp"  # not an architecture of llama.cpp, but a layer of one
@@ -159,8 +159,8 @@ class ModelShape:
     def value_width(self, layer: int) -> int:
         return self.kv_heads[layer] * self._dim(layer, self.window_value_dim, self.value_dim)
 
-    def _dim(self, layer: int, narrow: int | None, whole: int) -> int:
-        return whole if narrow is None or self.windows[layer] is None else narrow
+    def _dim(self, layer: int, window_dim: int | None, whole: int) -> int:
+        return whole if window_dim is None or self.windows[layer] is None else window_dim
 
     @property
     def kv_values_per_token(self) -> int:
@@ -330,7 +330,7 @@ def _kv_heads(keys: ArchitectureKeys, info: ModelInfo, recurrent: tuple[bool, ..
     if info.architecture in CACHELESS:
         return (0,) * info.n_layer
     own = SHARES_FROM_LAYER.get(info.architecture, info.n_layer + ahead - shared)
-    keeps = attends(keys, recurrent=recurrent, n_ff=info.n_ff)
+    keeps = attention_layers(keys, recurrent=recurrent, n_ff=info.n_ff)
     return tuple(
         heads if keep and layer < own else 0
         for layer, (heads, keep) in enumerate(zip(info.n_kv_head, keeps, strict=True))

@@ -51,18 +51,20 @@ def recurrent_layers(
     if architecture in INTERVALS:
         return _by_interval(keys, n_layer)
     if architecture in BY_KEY_HEADS:
-        apart = architecture in FEED_FORWARD_APART
-        return tuple(heads == 0 and not (apart and width) for heads, width in zip(kv_heads, n_ff, strict=True))
-    knows_state = any(key.startswith(f"{architecture}.{stem}") for key in keys.header.metadata for stem in STEMS)
-    return (knows_state and architecture not in HYBRID_ARCHITECTURES,) * n_layer  # unknown: assume the worst
+        has_separate_ff = architecture in FEED_FORWARD_APART
+        return tuple(
+            heads == 0 and not (has_separate_ff and width) for heads, width in zip(kv_heads, n_ff, strict=True)
+        )
+    has_state_keys = any(key.startswith(f"{architecture}.{stem}") for key in keys.header.metadata for stem in STEMS)
+    return (has_state_keys and architecture not in HYBRID_ARCHITECTURES,) * n_layer  # unknown: assume the worst
 
 
-def attends(keys: ArchitectureKeys, *, recurrent: tuple[bool, ...], n_ff: tuple[int, ...]) -> tuple[bool, ...]:
+def attention_layers(keys: ArchitectureKeys, *, recurrent: tuple[bool, ...], n_ff: tuple[int, ...]) -> tuple[bool, ...]:
     """Return for each layer whether it keeps keys and values (if it has key heads)."""
     if keys.prefix not in RECURRENT_ARCHITECTURES | INTERVALS.keys() | BY_KEY_HEADS:
         return (True,) * len(recurrent)
-    apart = keys.prefix in FEED_FORWARD_APART
-    return tuple(not state and not (apart and width) for state, width in zip(recurrent, n_ff, strict=True))
+    has_separate_ff = keys.prefix in FEED_FORWARD_APART
+    return tuple(not state and not (has_separate_ff and width) for state, width in zip(recurrent, n_ff, strict=True))
 
 
 def _by_interval(keys: ArchitectureKeys, n_layer: int) -> tuple[bool, ...]:

@@ -42,7 +42,7 @@ from eaglelocal.gguf.image_limits import max_image_tokens
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.mtp import MtpInfo
-from eaglelocal.gguf.projector import kind_of_projector
+from eaglelocal.gguf.projector import read_projector_kind
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.recommended_sampling import recommended_sampling
 from eaglelocal.gguf.tensors import read_tensor
@@ -313,7 +313,7 @@ class EngineBuilder:
         plan = self._plan
         self._report(LoadProgress(1.0, projector.name))
         header = read_header(projector)
-        kind = kind_of_projector(header)
+        kind = read_projector_kind(header)
         params = ReaderParams(
             threads=self._threads,
             on_gpu=on_gpu,
@@ -438,7 +438,7 @@ def notes_on_draft(part: DryRunPart | None, beside: Header, target: ModelInfo) -
     """
     if part is None:
         return ()
-    return (*draft_warnings(part.info, part.header, beside=beside, target=target), *notes_on_reach(part))
+    return (*draft_warnings(part.info, part.header, target_header=beside, target=target), *notes_on_reach(part))
 
 
 def notes_on_reach(part: DryRunPart) -> tuple[str, ...]:

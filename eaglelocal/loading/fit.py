@@ -198,7 +198,7 @@ def draft_source(plan: Plan, target: ModelSource) -> ModelSource | None:
     if plan.draft is None:
         raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
     header = target.header if plan.draft == plan.target else read_header(plan.draft)
-    draft = read_draft(header, beside=target.header, target=info, kind=plan.draft_kind)
+    draft = read_draft(header, target_header=target.header, target=info, kind=plan.draft_kind)
     return ModelSource(header, draft, read_draft_shape(header, plan.draft_kind))
 
 

@@ -249,7 +249,7 @@ def test_a_layer_in_a_file_of_its_own_drafts(tmp_path: Path) -> None:
     stats = engine.snapshot().speculation
     assert stats.draft_tokens == stats.accepted_tokens == 32
     engine.close()
-    with pytest.raises(ModelFileError, match=r"alone\.gguf holds a layer that predicts ahead \(MTP\), not a model"):
+    with pytest.raises(ModelFileError, match=r"alone\.gguf holds an MTP layer, not a model"):
         real_engine(alone)
 
 
@@ -363,7 +363,7 @@ def test_assistants_that_do_not_fit_are_refused(tmp_path: Path, gemma: Path) -> 
     qwen = write_mtp(tmp_path / "qwen.gguf", part="trunk")
     with pytest.raises(IncompatibleError, match="it is made for the architecture gemma4, the target is of qwen35"):
         real_engine(qwen, "mtp", assistant)
-    with pytest.raises(ModelFileError, match=r"assistant\.gguf holds a layer that predicts ahead \(MTP\)"):
+    with pytest.raises(ModelFileError, match=r"assistant\.gguf holds an MTP layer"):
         real_engine(assistant)
     narrow = write_assistant(tmp_path / "narrow.gguf", gemma, kv_heads=1)
     with pytest.raises(

@@ -101,7 +101,7 @@ def hybrid(path: Path) -> Path:
 def test_drafting_for_a_hybrid_target(target: Path, tmp_path: Path, kind: str) -> None:
     draft = write_head(tmp_path / "head.gguf", HEAD, SMALL) if kind == "eagle3" else target
     error = refusal(plan_of(hybrid(tmp_path / "hybrid.gguf"), kind, draft), IncompatibleError)
-    assert "plamo2 keeps recurrent state, whose rollback llama.cpp does not know" in error.message
+    assert "plamo2 keeps recurrent state, whose rollback llama.cpp does not support" in error.message
     assert "--draft none" in error.hint
 
 

@@ -106,7 +106,7 @@ def through_torch(school: HeadSource, path: Path, new_tokens: np.ndarray | None 
     with write_head_file(path, entries, head_tensors(pupil, words, kind), on_progress=lambda fraction: None):
         pass
     header = read_header(path)
-    read_draft(header, beside=school.target, target=school.info)
+    read_draft(header, target_header=school.target, target=school.info)
     return header
 
 

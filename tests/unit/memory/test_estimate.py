@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.gguf.image_limits import RESERVED
+from eaglelocal.gguf.image_limits import RESERVED_TOKENS
 from eaglelocal.gguf.model_shape import ModelShape, shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
@@ -348,7 +348,7 @@ def test_images_are_read_where_the_target_lies(
     gpu_layers: int | None, rooms: tuple[FreeMemory, ...], where: str
 ) -> None:
     held = estimate(replace(PLAN, gpu_layers=gpu_layers), EIGHT_B, None, rooms, EYES)
-    assert on(held, where, MemoryKind.IMAGES) == EYES.weights_bytes + encoding_bytes(EYES.limit_tokens(RESERVED))
+    assert on(held, where, MemoryKind.IMAGES) == EYES.weights_bytes + encoding_bytes(EYES.limit_tokens(RESERVED_TOKENS))
     without = sum_by_purpose(estimate(replace(PLAN, gpu_layers=gpu_layers), EIGHT_B, None, rooms))
     assert sum_by_purpose(held).images_bytes + without.total_bytes == sum_by_purpose(held).total_bytes
     assert without.images_bytes == 0
