@@ -17,7 +17,7 @@ WINDOW_KEY, PATTERN_KEY = "attention.sliding_window", "attention.sliding_window_
 
 @dataclass(frozen=True, slots=True)
 class WindowRule:
-    """A pattern of layers: of each `period` the last (with `full_first`, the first) has full attention, others a window.
+    """A pattern of layers: in each `period` one has full attention, the last (with `full_first`, the first).
 
     period   0: the file lists the layers
     default  the window where the file states none; None: there is no window then
