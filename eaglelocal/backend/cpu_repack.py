@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from itertools import count, takewhile
 
-from eaglelocal.backend.native_step import function_of
+from eaglelocal.backend.native_step import get_function
 
 CPU = 0  # ggml_backend_dev_type
 SMALL = 4096  # bytes; AMX needs 11 KiB on the signal stack
@@ -42,15 +42,15 @@ def find_layouts(native: C.CDLL) -> tuple[str, ...]:
 def layout_names(native: C.CDLL) -> tuple[str, ...]:
     """Return the names of the CPU backend's layouts; empty if it has none."""
     at, text = C.c_void_p, C.c_char_p
-    device = function_of(native, "ggml_backend_dev_by_type", [C.c_int], at)(CPU)
+    device = get_function(native, "ggml_backend_dev_by_type", [C.c_int], at)(CPU)
     if not device:
         return ()
-    backend = function_of(native, "ggml_backend_dev_backend_reg", [at], at)(device)
-    address_of = function_of(native, "ggml_backend_reg_get_proc_address", [at, text], at)
+    backend = get_function(native, "ggml_backend_dev_backend_reg", [at], at)(device)
+    address_of = get_function(native, "ggml_backend_reg_get_proc_address", [at, text], at)
     address = address_of(backend, b"ggml_backend_dev_get_extra_bufts")
     if not address:
         return ()
-    name_of = function_of(native, "ggml_backend_buft_name", [at], text)
+    name_of = get_function(native, "ggml_backend_buft_name", [at], text)
     layouts = LAYOUTS_OF(address)(device)  # ends with NULL
     return tuple(name_of(layout).decode() for layout in takewhile(bool, map(layouts.__getitem__, count())))
 

@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 
 from eaglelocal.backend.context import FLASH_ATTENTION, KV_TYPES
-from eaglelocal.backend.llama_library import NativeClock, failure
+from eaglelocal.backend.llama_library import NativeClock, native_error
 from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.core.batch import Floats
 from eaglelocal.errors import EngineError, ResourceError
@@ -61,7 +61,7 @@ class EmbeddingContext:
                 self._api.llama_memory_clear(memory, False)
             code = self._api.llama_decode(self._handle, self._batch)
             if code:
-                raise failure(code, num_rows, self._library)
+                raise native_error(code, num_rows, self._library)
             vectors = [self._vector(sequence) for sequence in range(len(texts))]
         return np.stack(vectors)
 
