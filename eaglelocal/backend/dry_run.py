@@ -1,9 +1,9 @@
-"""Plans memory per device: llama.cpp plans the models and contexts without allocating them.
+"""Plan the memory of each device: llama.cpp plans the models and contexts without allocating them.
 
-Compute buffers follow no simple formula, so llama.cpp is asked: with `no_alloc` it builds exactly the graphs of a real
-load, in some 10 ms plus the time to read the vocabulary, and logs the sizes (buffer_log.py). Recurrent states, which it
+Compute buffers follow no simple formula, so llama.cpp plans them: with `no_alloc` it builds the graphs of a real load,
+in some 10 ms plus the time to read the vocabulary, and logs the sizes (buffer_log.py). Recurrent states, which it
 would still allocate, get dummy buffers (dummy_buffers.py).
-Added here, because the plan lacks them: the buffers that grow with the first decodes.
+This file adds the buffers that grow with the first decodes, which are not in that plan.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eaglelocal.backend.buffer_log import (
     weight_buffers,
 )
 from eaglelocal.backend.context import ContextParams, create_context
-from eaglelocal.backend.dummy_buffers import buffers_nowhere
+from eaglelocal.backend.dummy_buffers import dummy_allocations
 from eaglelocal.backend.llama_library import LlamaLibrary, LlamaLog
 from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement, load_failure
 from eaglelocal.gguf.block_info import BlockInfo
@@ -60,7 +60,7 @@ class DryRunPart:
         num_ahead = 1 if self.placement.has_mtp else 0
         return list(loaded_tensors(self.header, n_layer=self.info.n_layer + num_ahead))
 
-    def lies_in(self, other: DryRunPart) -> bool:
+    def is_inside(self, other: DryRunPart) -> bool:
         """Return whether this part is an MTP layer inside the other's model."""
         return isinstance(self.info, MtpInfo) and self.header.path == other.header.path
 
@@ -112,29 +112,30 @@ def plan_buffers(library: LlamaLibrary, parts: Sequence[DryRunPart], *, devices:
     Raises ModelFileError or ResourceError with llama.cpp's message, if a real load would fail.
     """
     buffers: list[Buffer] = []
-    lender = model = None
-    with contextlib.ExitStack() as opened:
+    target_context = model = None
+    with contextlib.ExitStack() as stack:
         for part in parts:
-            with transcript_of(library) as transcript:
-                if model is None or not part.lies_in(parts[0]):
+            with record_log(library) as log:
+                if model is None or not part.is_inside(parts[0]):
                     model = PlannedModel(library, part.header.path, part.placement)
-                    opened.callback(model.close)
-                with buffers_nowhere(library):
-                    context = create_context(model, part.context, other=lender if part.is_head else None)
-                opened.callback(library.api.llama_free, context)
-            buffers += (replace(b, of_draft=lender is not None) for b in buffers_of(part, transcript.lines, devices))
-            lender = context
+                    stack.callback(model.close)
+                with dummy_allocations(library):
+                    context = create_context(model, part.context, other=target_context if part.is_head else None)
+                stack.callback(library.api.llama_free, context)
+            buffers += (replace(b, of_draft=target_context is not None) for b in buffers_of(part, log.lines, devices))
+            target_context = context
     return tuple(buffers)
 
 
 @contextlib.contextmanager
-def transcript_of(library: LlamaLibrary) -> Iterator[FullLog]:
-    kept, transcript = library.log, FullLog()
-    library.log = transcript
+def record_log(library: LlamaLibrary) -> Iterator[FullLog]:
+    """Record the complete log of llama.cpp within the block."""
+    previous, log = library.log, FullLog()
+    library.log = log
     try:
-        yield transcript
+        yield log
     finally:
-        library.log = kept
+        library.log = previous
 
 
 def buffers_of(part: DryRunPart, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:

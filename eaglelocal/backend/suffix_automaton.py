@@ -4,7 +4,7 @@ Source: Blumer et al., The smallest automaton recognizing the subwords of a text
 and their positions, not slots, owners or drafts. Its states are kept in native code (native/suffix_automaton.c).
 
 A state stands for all substrings that end at the same places; its link leads to the longest suffix that
-ends at more places. Appending a token costs O(1) amortised, and so does following a text with a Cursor.
+ends at more places. Appending a token costs O(1) amortized, and so does following a text with a Cursor.
 
     text  a b c a b          the longest suffix that occurred before: a b, which ended at 1, followed by c
 """
@@ -94,7 +94,7 @@ class SuffixAutomaton:
         self.tokens += text
         self.last = last
 
-    def break_off(self) -> None:
+    def add_break(self) -> None:
         """Separate the following tokens from those before."""
         if len(self.tokens) > self._piece_start:
             self._num_breaks += 1

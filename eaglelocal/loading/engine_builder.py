@@ -21,7 +21,7 @@ from eaglelocal.backend.image_encoder import LlamaImageReader, ReaderParams
 from eaglelocal.backend.kv_cells import buffer_bytes, host_bytes
 from eaglelocal.backend.llama_library import LlamaLibrary, load_library
 from eaglelocal.backend.model import LlamaModel
-from eaglelocal.backend.weight_loading import LAID_OUT
+from eaglelocal.backend.weight_loading import REPACKED_TYPES
 from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.drafters.block_drafter import BlockDrafter
@@ -164,7 +164,7 @@ class EngineBuilder:
             threads=self._threads,
             unified=self._plan.is_unified,
             library=library.build,
-            is_read=parts.target.placement.reads,
+            is_read=parts.target.placement.no_mmap,
         )
         if parts.uses_gpu:  # takes seconds if the driver has not cached its kernels
             self._report(LoadProgress(1.0, parts.target.header.path.name, "preparing the GPU"))
@@ -409,7 +409,7 @@ def notes_on(template: ChatTemplate) -> tuple[str, ...]:
 
 def notes_on_layouts(library: LlamaLibrary, target: Header) -> tuple[str, ...]:
     """Return a note if weights decode more slowly than necessary."""
-    if AMX not in library.layouts or target.main_type not in LAID_OUT:
+    if AMX not in library.layouts or target.main_type not in REPACKED_TYPES:
         return ()
     return ("no layout for this processor is used: llama.cpp could not be kept from AMX, where its kernels crash",)
 

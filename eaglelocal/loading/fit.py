@@ -17,7 +17,7 @@ from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
 from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.backend.llama_library import LlamaLibrary
-from eaglelocal.backend.model import IDS, Placement
+from eaglelocal.backend.model import D2T, Placement
 from eaglelocal.backend.weight_loading import should_read_weights, types_to_read
 from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
@@ -284,7 +284,7 @@ def placements_of(
     """Return the placement of the target, and of the draft if there is one."""
     types = types_to_read(
         huge_pages=has_huge_pages(machine.memory.huge_pages, os.environ, glibc_version()),
-        lays_out=library.can_repack and machine.cpu.has_avx2,
+        repacks=library.can_repack and machine.cpu.has_avx2,
         is_brief=plan.is_brief,
     )
     plenty = should_read_weights(sum(source.shape.weights_bytes for source in sources), there, plan.gpu_layers)
@@ -305,7 +305,7 @@ def with_head_there(placement: Placement, head: ModelSource, gpus: Sequence[Free
     if len(gpus) > 1:
         placement = dataclasses.replace(placement, shares=single_device_shares(gpus, output) or placement.shares)
     own = place_layers(head.shape, gpus, placement.shares, gpu_layers=placement.gpu_layers)[-1]
-    return dataclasses.replace(placement, ids_on=own if own != RAM and IDS in head.header.tensors else None)
+    return dataclasses.replace(placement, d2t_device=own if own != RAM and D2T in head.header.tensors else None)
 
 
 def shares_beside_full(plan: Plan, there: Sequence[FreeMemory]) -> tuple[float, ...]:
@@ -325,7 +325,7 @@ def placement_of(
         devices=plan.device,
         split=plan.split,
         shares=shares or plan.shares,
-        reads=reads,
+        no_mmap=reads,
     )
 
 

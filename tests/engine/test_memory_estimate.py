@@ -22,7 +22,7 @@ from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
 
 from eaglelocal.backend.buffer_log import sum_buffer_bytes
 from eaglelocal.backend.context import ContextParams, create_context
-from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, plan_buffers, transcript_of
+from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, plan_buffers, record_log
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.plan import Plan
@@ -127,7 +127,7 @@ def planned(part: DryRunPart) -> Told:
 
 def loaded(path: Path, params: ContextParams) -> Told:
     library = load_library()
-    with transcript_of(library) as transcript:
+    with record_log(library) as transcript:
         model = LlamaModel(library, path, PLACEMENT)
         context = create_context(model, params)
         taken = sum_buffer_bytes(transcript)

@@ -78,7 +78,7 @@ def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, archit
             Batch(rows, list(range(first, len(tokens))), [(0,)] * len(rows), [False] * (len(rows) - 1) + [True])
         )
         drafter.commit([Committed(0, first, rows, outputs.features(list(range(len(rows)))))])
-        said = target._best(len(rows) - 1)
+        said = target._read_best_token(len(rows) - 1)
         (drafted,) = drafter.draft([Node(0, ROOT, said, len(tokens))], depth=3)
         assert list(drafted.tokens) == [said] * 3
         tokens.append(said)
@@ -327,7 +327,7 @@ class Reading:
         kept = n if kept is None else kept
         outputs = self.target.decode(Batch(tokens, list(range(first, first + n)), [(slot,)] * n, [True] * n))
         self.drafter.commit([Committed(slot, first, tokens[:kept], outputs.features(list(range(kept))))])
-        said = self.target._best(kept - 1)
+        said = self.target._read_best_token(kept - 1)
         self.target.remove(slot, first + kept)
         return said
 

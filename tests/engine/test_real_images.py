@@ -18,7 +18,7 @@ from doubles.vision_models import KINDS, PAIRS, TURN_BEGINS, TURN_ENDS, write_vi
 from llama_cpp import mtmd_cpp
 
 from eaglelocal.backend import image_encoder
-from eaglelocal.backend.image_encoder import LlamaImageReader, mend
+from eaglelocal.backend.image_encoder import LlamaImageReader, replace_broken_rows
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
@@ -268,12 +268,12 @@ def test_rows_that_are_no_numbers_are_mended_or_refused() -> None:
     """What llama.cpp makes of Pixtral's row ends depends on what its memory held before."""
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     wanted = rows.copy()
-    mend(rows, None)
+    replace_broken_rows(rows, None)
     np.testing.assert_array_equal(rows, wanted)
     rows[1, 2], rows[3, 0] = np.nan, np.inf
     with pytest.raises(ResourceError, match="produced NaN or infinite values"):
-        mend(rows.copy(), None)
-    mend(rows, np.float32([7, 8, 9]))
+        replace_broken_rows(rows.copy(), None)
+    replace_broken_rows(rows, np.float32([7, 8, 9]))
     wanted[[1, 3]] = [7, 8, 9]
     np.testing.assert_array_equal(rows, wanted)
 

@@ -20,7 +20,7 @@ from doubles.sketched_models import REAL, write_sketch
 from eaglelocal.backend.buffer_log import sum_buffer_bytes
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.device_memory import free_memory
-from eaglelocal.backend.dry_run import DryRunPart, plan_buffers, transcript_of
+from eaglelocal.backend.dry_run import DryRunPart, plan_buffers, record_log
 from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
@@ -59,7 +59,7 @@ def planned(parts: Sequence[DryRunPart]) -> dict[MemoryKind, int]:
 def really_taken(parts: Sequence[DryRunPart]) -> dict[str, int]:
     """As llama.cpp logs it when the parts are loaded and, where there are taps, decode once."""
     library = load_library()
-    with transcript_of(library) as transcript:
+    with record_log(library) as transcript:
         models = [LlamaModel(library, part.header.path, PLACEMENT) for part in parts]
         target = LlamaContext(models[0], parts[0].context, taps=parts[0].taps)
         contexts: list[LlamaContext | LlamaHeadContext] = [target]

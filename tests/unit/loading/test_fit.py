@@ -98,9 +98,9 @@ def test_a_heads_own_table_of_tokens_lies_where_it_computes(
     shape = HeadShape(width=64, n_ff=64, draft_vocab=64, own_output=True)
     asked = replace(plan, draft=write_head(tmp_path / "few.gguf", shape, SHAPE), **wish)  # type: ignore[arg-type]
     _, head = placements_of(asked, probe(), load_library(), read_sources(asked), there)
-    assert head.ids_on == on
+    assert head.d2t_device == on
     _, whole = placements_of(replace(plan, **wish), probe(), load_library(), read_sources(plan), there)  # type: ignore[arg-type]
-    assert whole.ids_on is None, "it has the target's tokens"
+    assert whole.d2t_device is None, "it has the target's tokens"
 
 
 @pytest.mark.parametrize(("held_mib", "fits"), [(767, True), (769, False)])
