@@ -23,9 +23,9 @@ CHECKED_VERSION = "0.3.36"
 BUILD = f"llama-cpp-python {CHECKED_VERSION}"
 CACHE_FULL = 1  # returned by llama_decode when its cache is full; the codes below are those of native/native_step.h
 NATIVE_CODES = {
-    1001: "a row has no logits, since it was not an output",
-    1002: "the draft head gave no states",
-    1003: "the target gave no rows for a tapped layer",
+    1001: "a row has no logits: it was not an output row",
+    1002: "the draft head returned no states",
+    1003: "the target returned no rows for a tapped layer",
     1004: "the draft head cannot remove positions",
     1005: "the context is closed",
 }

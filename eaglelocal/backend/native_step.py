@@ -1,4 +1,4 @@
-"""The native code (native/) as Python sees it: its structs, its functions, and the llama.cpp addresses that it calls.
+"""Load the native code (native/): its structs, its functions, and the llama.cpp addresses that it calls.
 
 Mirrors native_step.h field by field and does not know models. The memory of the structs lies in ctypes arrays, which
 the struct that holds their addresses keeps alive.

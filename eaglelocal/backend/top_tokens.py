@@ -1,7 +1,7 @@
 """The most likely tokens of a row of logits with their confidences, as the native code ranks them.
 
 A softmax over a large vocabulary costs more than the drafting itself, so confidence is computed among the best few: of
-MIN_RANKED, or one more than asked for. It ranks drafts as well as the full softmax does, and is mapped to acceptance
+MIN_RANKED, or one more than requested. It ranks drafts as well as the full softmax does, and is mapped to acceptance
 by learning (speculation/acceptance/acceptance_model.py). Siblings are ranked anyway, so they cost nothing.
 
 A sibling matters when the first token is wrong, so its confidence is its share among itself and the third: its share

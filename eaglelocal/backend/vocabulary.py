@@ -122,7 +122,7 @@ class LlamaVocabulary:
         return [*begin, *(t for part in parts for t in self._tokens(part, False, parse_special)), *end]
 
     def parts(self, text: str, *, parse_special: bool) -> list[str]:
-        """Return the text in parts to be tokenized in turn.
+        """Return the text in parts that are tokenized one after another.
 
         They are safe for llama.cpp's pre-tokenizer, and control tokens in them are parsed only if `parse_special`.
         """

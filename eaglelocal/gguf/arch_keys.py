@@ -95,7 +95,7 @@ class ArchitectureKeys:
         return value
 
     def count_by_name(self, name: str) -> int | None:
-        """Return a count by its full name, such as a token id; None where it is absent."""
+        """Return a count, such as a token id, by its full name; None where it is absent."""
         return self._check_count(name, self.header.metadata.get(name))
 
 

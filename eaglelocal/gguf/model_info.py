@@ -1,7 +1,7 @@
 """A typed view of a target model, read from its header alone.
 
 It uses the keys that llama.cpp gives to every architecture, some of which may hold one value
-per layer. Whether the model fits a machine or a draft head is decided elsewhere.
+per layer. Other files decide whether the model fits a machine or a draft head.
 """
 
 from __future__ import annotations

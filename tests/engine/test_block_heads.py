@@ -146,7 +146,7 @@ def test_blocks_at_the_end_of_the_context(tmp_path: Path, room: int) -> None:
         (BlockShape(), TargetShape(n_vocab=310), "vocabulary has 310 tokens, the target's 300"),
         (BlockShape(mask=None), TargetShape(), "its mask is the token None of 300"),
         (BlockShape(mask=300), TargetShape(), "its mask is the token 300 of 300"),
-        (BlockShape(block_size=2), TargetShape(), "its blocks have 2 rows; up to 64 can be"),
+        (BlockShape(block_size=2), TargetShape(), "its blocks have 2 rows; they need two that predict"),
         (BlockShape(block_size=None, markov_rank=8), TargetShape(), "lacks the key dflash.block_size"),
         (BlockShape(block_size=None, candidates=6), TargetShape(), "lacks the key dflash.block_size"),
         (BlockShape(candidates=6, base_type=np.float16), TargetShape(), "_conv_base is F16, expected F32"),

@@ -72,14 +72,14 @@ def test_features_are_refused_once_the_context_has_moved_on(model: LlamaModel) -
     kept = first.features([0])
     second = context.decode(rows([40, 41, 42], 3))
     assert kept is not None
-    with pytest.raises(EngineError, match="after the next one"):
+    with pytest.raises(EngineError, match="after the next decode"):
         first.features([0])
-    with pytest.raises(EngineError, match="after the next one"):
+    with pytest.raises(EngineError, match="after the next decode"):
         kept.copied()
     with pytest.raises(EngineError, match=r"the decode had 3 rows; there are no features of rows \[0, 3\]"):
         second.features([0, 3])
     context.close()
-    with pytest.raises(EngineError, match="after the next one"):
+    with pytest.raises(EngineError, match="after the next decode"):
         second.features([0])
 
 

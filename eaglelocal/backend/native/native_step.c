@@ -138,8 +138,8 @@ static void copy_rows(struct head *h, int32_t n, const int32_t *rows, const floa
     }
 }
 
-/* Encode n rows: of the target's last decode those in `rows`, or (NULL) the first n; or kept features [n, taps, n_embd].
- * Their states are then in h->encoded. */
+/* Encode n rows: of the target's last decode those in `rows`, or (NULL) the first n; or `kept` [n, taps, n_embd]. Their
+ * states are then in h->encoded. */
 int32_t native_encode(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
     if (!h->context) return CLOSED;
     h->num_encoded = 0; /* encode_ahead sets it again */
@@ -185,7 +185,8 @@ static void mark_greedy_sequences(struct target *t) {
 /* Find the best tokens of marked sequences in the same call: at their first rows, and further while drafts agree. */
 static void find_best_tokens(struct target *t, int32_t n, const int32_t *tokens, const int32_t *positions) {
     for (int32_t i = 0; i < n; i++) {
-        const bool follows = i && t->row_sequences[i] == t->row_sequences[i - 1] && positions[i] == positions[i - 1] + 1 && t->outputs[i - 1];
+        const bool follows = i && t->row_sequences[i] == t->row_sequences[i - 1] &&
+                             positions[i] == positions[i - 1] + 1 && t->outputs[i - 1];
         if (t->outputs[i] && t->is_greedy[t->row_sequences[i]] && (!follows || t->best_tokens[i - 1] == tokens[i]))
             t->best_tokens[i] = native_best_token(t, i);
     }
@@ -268,8 +269,8 @@ static bool all_are_confident(const struct target *t, int32_t n_out, int32_t ran
 
 /* Write n pairs (ints: tokens [n], positions [n], sequences [n], output rows [n_out]; states [n, width]), replacing
  * each sequence's cells from its first pair on, and rank the tokens at the output rows. Then continue from each with
- * its best token, for `depth` levels in all, and up to `extra_levels` more while all shares are at least `min_share`. tokens
- * and shares are [h->num_levels, n_out, ranked]; the states after the last level are in h->states [n_out, width]. */
+ * its best token, for `depth` levels in all, and up to `extra_levels` more while all shares are at least `min_share`.
+ * tokens and shares are [h->num_levels, n_out, ranked]; the states after the last level are in h->states [n_out, width]. */
 int32_t native_draft(struct head *h, int32_t n, const int32_t *ints, const float *states, int32_t n_out, int32_t depth,
                   int32_t extra_levels, float min_share, int32_t ranked, int32_t *tokens, float *shares) {
     if (!h->context) return CLOSED;
@@ -352,7 +353,7 @@ static void read_lattice(struct head *h, float *row, int32_t size, int32_t *befo
     for (int32_t k = 0; k < ranked; k++) tokens[k] = (int32_t)row[tokens[k]];
 }
 
-/* Rank the predictions of all blocks: of each block's `size` rows all but the first `num_skipped` ones. They are logits, or
+/* Rank the predictions of all blocks: of each block's `size` rows all but the first num_skipped. They are logits, or
  * with a lattice (of so many candidates per row) "nextn" rows. */
 static int32_t read_blocks(struct head *h, int32_t n, int32_t size, int32_t num_skipped, int32_t lattice, int32_t ranked,
                            int32_t *tokens, float *shares) {

@@ -15,9 +15,10 @@
 #include <arm_neon.h>
 #endif
 
-enum { NO_LOGITS = 1001, NO_STATES = 1002, NO_TAPS = 1003, CANNOT_REMOVE = 1004, CLOSED = 1005 }; /* besides llama_decode's own codes */
-enum { UNKNOWN = -1, ALREADY_READ = -2, NONE_FITS = -3 };                          /* instead of a token */
-enum { ENCODE = 0, DECODE = 1 };                                            /* llama_process_type */
+/* besides llama_decode's own codes */
+enum { NO_LOGITS = 1001, NO_STATES = 1002, NO_TAPS = 1003, CANNOT_REMOVE = 1004, CLOSED = 1005 };
+enum { UNKNOWN = -1, ALREADY_READ = -2, NONE_FITS = -3 }; /* instead of a token */
+enum { ENCODE = 0, DECODE = 1 };                          /* llama_process_type */
 
 struct embedding { /* llama_embd */
     const float *data;
@@ -93,7 +94,7 @@ struct head {
     void *context, *memory, *features, *pairs;
     int32_t width, n_batch; /* n_batch: rows of one call */
     float tap_eps;      /* EAGLE-3.1 fc_norm: epsilon of the norm of each tapped row; negative: no norm */
-    const float *output_gains; /* [width] EAGLE-3.1 norm_output: gains of the norm of the fed-back state; NULL: no norm */
+    const float *output_gains; /* [width] EAGLE-3.1 norm_output: gains of the fed-back state's norm; NULL: no norm */
     float output_eps;
     float *row;     /* [taps x n_embd] scratch */
     float *encoded; /* [n_batch of the target x width] states of the rows encoded last */

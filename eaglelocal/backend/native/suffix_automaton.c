@@ -48,7 +48,9 @@ static uint32_t hash_slot(const struct automaton *a, int32_t state, int32_t toke
 static int32_t *find(const struct automaton *a, int32_t state, int32_t token) {
     for (uint32_t at = hash_slot(a, state, token);; at = (at + 1) & (uint32_t)(a->table_size - 1)) {
         const int32_t number = a->table[at];
-        if (!number || (a->transitions[number - 1].state == state && a->transitions[number - 1].token == token)) return a->table + at;
+        if (!number) return a->table + at;
+        const struct transition *found = a->transitions + number - 1;
+        if (found->state == state && found->token == token) return a->table + at;
     }
 }
 
@@ -72,7 +74,9 @@ static int32_t step(const struct automaton *a, int32_t state, int32_t token) {
 }
 
 static void add_transition(struct automaton *a, int32_t state, int32_t token, int32_t target) {
-    if (!grow_table(a) || (a->num_transitions == a->transition_capacity && !grow((void **)&a->transitions, &a->transition_capacity, sizeof *a->transitions))) {
+    const bool is_full = a->num_transitions == a->transition_capacity;
+    if (!grow_table(a) ||
+        (is_full && !grow((void **)&a->transitions, &a->transition_capacity, sizeof *a->transitions))) {
         a->has_failed = true;
         return;
     }
@@ -203,6 +207,6 @@ int32_t automaton_latest(const struct automaton *a, int32_t state) {
 
 /* Return the bytes of memory that it takes. */
 int64_t automaton_size(const struct automaton *a) {
-    return (int64_t)(sizeof *a + sizeof *a->states * (size_t)a->state_capacity + sizeof *a->transitions * (size_t)a->transition_capacity +
-                     sizeof *a->table * (size_t)a->table_size);
+    return (int64_t)(sizeof *a + sizeof *a->states * (size_t)a->state_capacity +
+                     sizeof *a->transitions * (size_t)a->transition_capacity + sizeof *a->table * (size_t)a->table_size);
 }
