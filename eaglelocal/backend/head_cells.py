@@ -1,4 +1,4 @@
-"""What the contexts of all heads share: one cache for all sequences, and two batches that native code fills."""
+"""The shared part of all heads' contexts: one cache for all sequences, and two batches that native code fills."""
 
 from __future__ import annotations
 

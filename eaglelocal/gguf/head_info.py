@@ -1,4 +1,4 @@
-"""What all draft heads share: the fields of their headers, and the checks that a head fits a target.
+"""The shared part of all draft heads: the fields of their headers, and the checks that a head fits a target.
 
 A head reads rows of target layers and may have a reduced vocabulary. eagle_info.py and block_info.py add what one
 method needs.
