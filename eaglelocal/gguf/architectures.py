@@ -43,7 +43,7 @@ LAYER_INPUT_ARCHITECTURES = frozenset(
 
 
 class FinalState(StrEnum):
-    """How to read the state after the last layer, before the output norm."""
+    """The way to read the state after the last layer, before the output norm."""
 
     LAYER_INPUT = "layer input"  # as the input of layer n_layer
     NEXTN = "nextn"  # as the nextn state, unmasked (all rows)

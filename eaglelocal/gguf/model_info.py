@@ -55,7 +55,7 @@ class ModelInfo:
 
     @property
     def final_state(self) -> FinalState | None:
-        """How to read the state after the last layer (layer id == n_layer); None if llama.cpp does not give it."""
+        """The way to read the state after the last layer (layer id == n_layer); None if llama.cpp does not give it."""
         return FINAL_STATE.get(self.architecture)
 
     @property

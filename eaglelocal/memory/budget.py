@@ -24,7 +24,7 @@ HINT_SHARE = 0.9  # of what would just fit: free memory varies, and `minimum_buf
 
 
 class MemoryKind(StrEnum):
-    """What memory is used for."""
+    """The purposes of memory."""
 
     WEIGHTS = "weights"
     CACHE = "cache"
