@@ -291,7 +291,7 @@ def placements_of(
     gpus = used_gpus(there, device=plan.device, split=plan.split)
     shares = plan.shares or shares_beside_full(plan, there)
     placements = [
-        placement_of(plan, of_draft=index > 0, reads=plenty and source.header.main_type in types, shares=shares)
+        placement_of(plan, of_draft=index > 0, no_mmap=plenty and source.header.main_type in types, shares=shares)
         for index, source in enumerate(sources)
     ]
     if len(sources) > 1 and sources[1].shape.is_head:
@@ -317,7 +317,7 @@ def shares_beside_full(plan: Plan, there: Sequence[FreeMemory]) -> tuple[float, 
 
 
 def placement_of(
-    plan: Plan, *, of_draft: bool = False, reads: bool = False, shares: tuple[float, ...] = ()
+    plan: Plan, *, of_draft: bool = False, no_mmap: bool = False, shares: tuple[float, ...] = ()
 ) -> Placement:
     return Placement(
         gpu_layers=plan.layers_of_draft if of_draft else plan.gpu_layers,
@@ -325,7 +325,7 @@ def placement_of(
         devices=plan.device,
         split=plan.split,
         shares=shares or plan.shares,
-        no_mmap=reads,
+        no_mmap=no_mmap,
     )
 
 
