@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eaglelocal.backend.block_head_context import BlockFormat, LlamaBlockContext
+from eaglelocal.backend.buffer_log import sum_buffer_bytes, sum_host_bytes
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.cpu_repack import AMX
 from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.head_context import HeadNorms, LlamaHeadContext
 from eaglelocal.backend.image_encoder import LlamaImageReader, ReaderParams
-from eaglelocal.backend.kv_cells import buffer_bytes, host_bytes
 from eaglelocal.backend.llama_library import LlamaLibrary, load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.weight_loading import REPACKED_TYPES
@@ -255,7 +255,7 @@ class EngineBuilder:
         template: ChatTemplate,
     ) -> Engine:
         plan = self._plan
-        buffers = buffer_bytes(library.log)
+        buffers = sum_buffer_bytes(library.log)
         info = EngineInfo(
             target=plan.target_label,
             draft=plan.draft_label if drafters else "none",
@@ -348,7 +348,7 @@ class EngineBuilder:
         plan = self._plan
         if not self._can_swap or plan.is_brief:
             return None
-        loaded_bytes = host_bytes(library.log, self._gpus, lends_memory=self._machine.lends_memory)
+        loaded_bytes = sum_host_bytes(library.log, self._gpus, lends_memory=self._machine.lends_memory)
         most_bytes = swap_bytes(plan, self._machine.memory.available_bytes, loaded_bytes)
         min_rows = MIN_SWAP_ROWS_WITH_STATES if model.is_hybrid else MIN_SWAP_ROWS
         return HostSwap(most_bytes, min_rows=min_rows, has_windows=self._has_windows)
