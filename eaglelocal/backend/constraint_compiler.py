@@ -1,4 +1,4 @@
-"""Constrained answers: llguidance compiles a schema, a regular expression or a grammar over a model's vocabulary.
+"""Constrained answers: llguidance compiles a schema, a regular expression or a grammar for a model's vocabulary.
 
 The request's own sampler chain draws among the tokens that the grammar admits at that point. The grammar's state
 advances with each draw, so only along emitted tokens: drafts are verified as without a constraint.
@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 
 from llguidance import LLMatcher, LLTokenizer
 
-from eaglelocal.backend.grammar_check import CPU_S, NO_ANSWER, OPENER, compiled
+from eaglelocal.backend.grammar_check import CPU_S, NO_ANSWER, OPENER, compile_grammar
 from eaglelocal.backend.native_step import NONE_FITS
 from eaglelocal.backend.samplers import LlamaSamplerChain, RowReader, with_logprobs
 from eaglelocal.backend.vocabulary import LlamaVocabulary
@@ -43,7 +43,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 _FRAME_DEPTH = 8  # depth of llguidance's own JSON around a schema
-MAX_KEPT = 16  # compiled grammars; schemas tend to recur
+MAX_CACHED = 16  # compiled grammars; schemas tend to recur
 MAX_REFUSED = 256
 MAX_REASON_CHARS = 300
 MAX_MASK_S = 0.5  # CPU seconds that each token of an answer may take
@@ -80,9 +80,9 @@ class LlamaConstraints:
         self._handle, self._vocabulary = handle, vocabulary
         self._tokenizer: LLTokenizer | None = None  # over the whole vocabulary: made when first needed
         self._checker: LimitedProcess | None = None
-        self._making, self._keeping = threading.Lock(), threading.Lock()
+        self._creating, self._updating = threading.Lock(), threading.Lock()
         self._recent: OrderedDict[Constraint, CompiledConstraint] = OrderedDict()
-        self._alive: WeakValueDictionary[Constraint, CompiledConstraint] = WeakValueDictionary()  # also held elsewhere
+        self._alive: WeakValueDictionary[Constraint, CompiledConstraint] = WeakValueDictionary()  # those in use, too
         self._refused: OrderedDict[bytes, RequestError] = OrderedDict()  # by digest_of
 
     @property
@@ -96,62 +96,62 @@ class LlamaConstraints:
         """
         if self._vocabulary.end_tokens:
             self._check_process().start()
-            self._of_vocabulary()
+            self._get_tokenizer()
 
     def check(self, constraint: Constraint) -> None:
-        self._found(constraint)
+        self._get_compiled(constraint)
 
     def hold(self, constraint: Constraint) -> CompiledConstraint:
-        return self._found(constraint)
+        return self._get_compiled(constraint)
 
     def matcher(self, constraint: Constraint) -> LLMatcher:
         """Return a new matcher for an answer that begins."""
-        return self._found(constraint).prototype.deep_copy()
+        return self._get_compiled(constraint).prototype.deep_copy()
 
     def close(self) -> None:
         """End the process that checks grammars."""
         if self._checker is not None:
             self._checker.close()
 
-    def _found(self, constraint: Constraint) -> CompiledConstraint:
+    def _get_compiled(self, constraint: Constraint) -> CompiledConstraint:
         digest = digest_of(constraint)
-        with self._keeping:
+        with self._updating:
             found = self._alive.get(constraint)
-            if (refusal := self._refused.get(digest)) is not None:
-                raise copy.copy(refusal)
+            if (refused := self._refused.get(digest)) is not None:
+                raise copy.copy(refused)
         if found is None:
             try:
                 found = self._compile(constraint)
             except RequestError as error:
                 # A copy: a raised error keeps its traceback's frames alive.
-                self._keep(self._refused, digest, copy.copy(error), MAX_REFUSED)
+                self._remember(self._refused, digest, copy.copy(error), MAX_REFUSED)
                 raise
-        self._keep(self._recent, constraint, found, MAX_KEPT)
+        self._remember(self._recent, constraint, found, MAX_CACHED)
         return found
 
-    def _keep(self, kept: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:
-        with self._keeping:
-            kept[key] = value
-            kept.move_to_end(key)
-            while len(kept) > most:
-                kept.popitem(last=False)
+    def _remember(self, cache: OrderedDict[Key, Value], key: Key, value: Value, max_entries: int) -> None:
+        with self._updating:
+            cache[key] = value
+            cache.move_to_end(key)
+            while len(cache) > max_entries:
+                cache.popitem(last=False)
             if isinstance(value, CompiledConstraint) and isinstance(key, Constraint):
                 self._alive[key] = value
 
     def _compile(self, constraint: Constraint) -> CompiledConstraint:
         grammar = grammar_of(constraint)
-        if problem := self._checked(constraint, grammar):
-            raise refusal_of(constraint, problem)
-        matcher = compiled(grammar, self._of_vocabulary())
-        began_s = time.thread_time()
+        if problem := self._find_problem(constraint, grammar):
+            raise refusal(constraint, problem)
+        matcher = compile_grammar(grammar, self._get_tokenizer())
+        started_s = time.thread_time()
         mask = matcher.compute_bitmask()
         if matcher.is_error() or not any(mask):
-            raise refusal_of(constraint, matcher.get_error() or NO_ANSWER)
-        if (taken_s := time.thread_time() - began_s) > MAX_MASK_S:
-            raise TooComplexError(f"the {noun(constraint)} is too complex: each token takes {taken_s:.1f} s")
+            raise refusal(constraint, matcher.get_error() or NO_ANSWER)
+        if (taken_s := time.thread_time() - started_s) > MAX_MASK_S:
+            raise TooComplexError(f"the {kind_name(constraint)} is too complex: each token takes {taken_s:.1f} s")
         return CompiledConstraint(matcher)
 
-    def _checked(self, constraint: Constraint, grammar: str) -> str:
+    def _find_problem(self, constraint: Constraint, grammar: str) -> str:
         """Return why the grammar is refused, or "".
 
         Raises TooComplexError, and ResourceError if it cannot be checked now.
@@ -175,18 +175,20 @@ class LlamaConstraints:
         raise cannot_check(constraint, last)
 
     def _check_process(self) -> LimitedProcess:
-        with self._making:
+        with self._creating:
             if self._checker is None:
                 vocabulary = self._vocabulary
                 ends = tuple(vocabulary.end_tokens)
                 if not ends:
-                    raise RequestError("the model has no token that ends an answer, so its answers cannot be bound")
+                    raise RequestError(
+                        "the model has no token that ends an answer, so its answers cannot be constrained"
+                    )
                 start = (vocabulary.n_tokens, vocabulary.special_texts, ends)
                 self._checker = LimitedProcess(OPENER, *start, limits=CHECK_LIMITS)
             return self._checker
 
-    def _of_vocabulary(self) -> LLTokenizer:
-        with self._making:
+    def _get_tokenizer(self) -> LLTokenizer:
+        with self._creating:
             if self._tokenizer is None:
                 from llguidance.llamacpp import lltokenizer_from_vocab  # imports llama_cpp
 
@@ -196,12 +198,12 @@ class LlamaConstraints:
 
 
 def too_complex(constraint: Constraint, why: str) -> TooComplexError:
-    return TooComplexError(f"the {noun(constraint)} is too complex to compile: {why}")
+    return TooComplexError(f"the {kind_name(constraint)} is too complex to compile: {why}")
 
 
 def cannot_check(constraint: Constraint, error: LimitedProcessError) -> ResourceError:
-    what = f"answers cannot be bound to a {noun(constraint)} now: {error}"
-    return ResourceError(what, hint="free memory or processes, then ask again")
+    message = f"the {kind_name(constraint)} cannot be checked now: {error}"
+    return ResourceError(message, hint="free memory or processes, then ask again")
 
 
 def digest_of(constraint: Constraint) -> bytes:
@@ -210,10 +212,10 @@ def digest_of(constraint: Constraint) -> bytes:
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
-def refusal_of(constraint: Constraint, problem: str) -> RequestError:
+def refusal(constraint: Constraint, problem: str) -> RequestError:
     if problem == NO_ANSWER:
-        return RequestError(f"no answer fits the {noun(constraint)}")
-    return RequestError(f"the {noun(constraint)} cannot be used: {reason_in(problem)}")
+        return RequestError(f"no answer fits the {kind_name(constraint)}")
+    return RequestError(f"the {kind_name(constraint)} cannot be used: {extract_reason(problem)}")
 
 
 class ConstrainedSampler:
@@ -244,8 +246,8 @@ class ConstrainedSampler:
         return Sampled(token) if self._logprobs is None else with_logprobs(token, self._read_row(row), self._logprobs)
 
     def _give_up(self) -> Sampled:
-        reason = reason_in(self._matcher.get_error()) or "the model has no token that fits"
-        self.problem = RequestError(f"the answer cannot go on as it is bound to: {reason}", parameter="response_format")
+        reason = extract_reason(self._matcher.get_error()) or "the model has no token that fits"
+        self.problem = RequestError(f"the constrained answer cannot continue: {reason}", parameter="response_format")
         return Sampled(self._end_token)
 
     def close(self) -> None:
@@ -256,7 +258,7 @@ def grammar_of(constraint: Constraint) -> str:
     """Return the grammar in llguidance's own form. Raises RequestError if the source is too large or invalid JSON."""
     size_bytes = len(constraint.source.encode(errors="replace")) + len(constraint.frame)
     if size_bytes > MAX_SOURCE_BYTES:
-        raise RequestError(f"the {noun(constraint)} has {size_bytes} bytes, more than {MAX_SOURCE_BYTES}")
+        raise RequestError(f"the {kind_name(constraint)} has {size_bytes} bytes, more than {MAX_SOURCE_BYTES}")
     grammar = _bare_grammar(constraint)
     if not constraint.frame:
         return grammar
@@ -305,7 +307,7 @@ def _check_schema(source: str) -> None:
         raise RequestError("the schema must be a JSON object")
 
 
-def noun(constraint: Constraint) -> str:
+def kind_name(constraint: Constraint) -> str:
     names = {Syntax.REGEX: "regular expression", Syntax.LARK: "grammar"}
     return names.get(constraint.syntax, "schema")
 
@@ -313,7 +315,7 @@ def noun(constraint: Constraint) -> str:
 _PLACE = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?")  # a position in a generated grammar
 
 
-def reason_in(text: str) -> str:
+def extract_reason(text: str) -> str:
     """Return llguidance's objection in one line; the rest of its message is the grammar.
 
     at 6(9): failed to compile JSON schema: regex parse error:
@@ -323,10 +325,10 @@ def reason_in(text: str) -> str:
     first, *more = text.strip().split("\n")
     first = _PLACE.sub("", first, count=1)
     errors = (line.removeprefix("error:") for line in more if line.startswith("error:"))
-    return shortened(f"{first}{next(errors, '')}" if first.endswith(":") else first)
+    return shorten(f"{first}{next(errors, '')}" if first.endswith(":") else first)
 
 
-def shortened(reason: str) -> str:
+def shorten(reason: str) -> str:
     """Return the reason without its middle, where a long grammar is quoted."""
     if len(reason) <= MAX_REASON_CHARS:
         return reason

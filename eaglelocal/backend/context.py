@@ -1,7 +1,7 @@
-"""The context of a target (or draft model): decodes rows, samples from them, copies what is asked for.
+"""The context of a target (or draft model): it decodes rows, samples from them and copies features.
 
 Owns the llama_context. Results are owned by Python, except features: they refer to rows in llama.cpp's memory, and
-are refused once the next decode has overwritten them.
+reading them fails once the next decode has overwritten them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,25 @@ import numpy as np
 
 from eaglelocal.backend.constraint_compiler import ConstrainedSampler
 from eaglelocal.backend.image_encoder import ImageChunk
-from eaglelocal.backend.kv_cells import KvCells, uncut
-from eaglelocal.backend.llama_library import NativeClock, failure
+from eaglelocal.backend.kv_cells import KvCells, removal_error
+from eaglelocal.backend.llama_library import NativeClock, native_error
 from eaglelocal.backend.model import LlamaModel, look_up
-from eaglelocal.backend.native_step import NOT_CUT, TAKEN, UNKNOWN, NativeStep, TargetStruct, filled, maxima_of
+from eaglelocal.backend.native_step import (
+    ALREADY_READ,
+    CANNOT_REMOVE,
+    UNKNOWN,
+    NativeStep,
+    TargetStruct,
+    fill_struct,
+    make_block_maxima,
+)
 from eaglelocal.backend.samplers import (
     ChainSampler,
     FilteredChain,
     GreedySampler,
     LlamaSamplerChain,
     WholeChain,
-    filter_of,
+    choose_filter,
 )
 from eaglelocal.backend.top_tokens import TopTokens, num_ranked
 from eaglelocal.core.batch import Batch, Bytes, Floats, Proposals
@@ -45,7 +53,7 @@ FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 class ContextParams:
     """The sizes of a context. `n_ctx` counts positions per sequence.
 
-    swa_full  layers with a sliding window keep all positions, so that a cache can be cut anywhere
+    swa_full       layers with a sliding window keep all positions, so that a cache can be cut anywhere
     num_snapshots  earlier recurrent states kept of each sequence
     """
 
@@ -88,7 +96,7 @@ class TappedRows:
         if not self.context.num_taps:
             return None
         if rows and not 0 <= min(rows) <= max(rows) < self.num_rows:
-            raise EngineError(f"features of rows {rows} were asked for; the decode had {self.num_rows}")
+            raise EngineError(f"the decode had {self.num_rows} rows; there are no features of rows {rows}")
         features = TappedFeatures(self, rows)
         features.check()
         return features
@@ -106,7 +114,7 @@ class TappedFeatures:
 
     def check(self) -> None:
         if self.decode.number != self.decode.context.num_decodes:
-            raise EngineError("features of a decode were asked for after the next one")
+            raise EngineError("features of a decode were read after the next decode")
 
     def after(self, num_rows: int) -> TappedFeatures:
         return TappedFeatures(self.decode, self.rows[num_rows:])
@@ -119,21 +127,21 @@ class TappedFeatures:
 class LlamaContext:
     """A target or draft model over llama.cpp. Implements core.ports.Context.
 
-    taps            layer inputs to be copied for every row; n_layer is the state behind the last layer
+    taps            layer inputs to copy for every row; n_layer is the state after the last layer
     final_by_nextn  read that final state as llama.cpp's "nextn" state, not as a layer input
     """
 
     def __init__(
         self, model: LlamaModel, params: ContextParams, *, taps: tuple[int, ...] = (), final_by_nextn: bool = False
     ) -> None:
-        self._library, self._hot = model.library, model.library.hot
+        self._library, self._native = model.library, model.library.native_step
         self._constraints = model.constraints
-        self.clock = NativeClock()  # of time in samplers
+        self.clock = NativeClock()  # counts time in samplers and images
         if final_by_nextn and taps and model.n_embd_out != model.n_embd:  # the stride of these rows in llama.cpp
             raise IncompatibleError(f"the model's states are {model.n_embd} wide, its rows {model.n_embd_out}")
         self.handle = create_context(model, params)
-        keeps_places = bool(params.num_snapshots) and params.num_sequences > 1
-        self._cells = KvCells(self._library, self.handle, keeps_places=keeps_places)
+        has_fixed_cells = bool(params.num_snapshots) and params.num_sequences > 1
+        self._cells = KvCells(self._library, self.handle, has_fixed_cells=has_fixed_cells)
         self.n_batch = params.n_batch
         self.n_vocab, self.end_tokens = model.vocabulary.n_tokens, model.vocabulary.end_tokens
         self.n_ctx = params.n_ctx
@@ -141,13 +149,13 @@ class LlamaContext:
         self.undivided = params.num_snapshots and params.num_snapshots + 1
         self.num_taps, self.n_embd = len(taps), model.n_embd
         self.num_decodes = 0  # closing counts too: it voids rows as a decode does
-        self._choices = TopTokens()
+        self._top_tokens = TopTokens()
         nextn_tap = model.n_layer if final_by_nextn else -1
-        self._found = (C.c_int32 * params.n_batch)(*[UNKNOWN] * params.n_batch)  # best tokens, by row
-        self._struct = filled(
-            target_struct(self, self._hot, taps, nextn_tap),
+        self._best_tokens = (C.c_int32 * params.n_batch)(*[UNKNOWN] * params.n_batch)
+        self._struct = fill_struct(
+            target_struct(self, self._native, taps, nextn_tap),
             memory=self._cells.memory,
-            best=self._found,
+            best_tokens=self._best_tokens,
             is_greedy=(C.c_int8 * params.num_ids)(),
         )
         self.address = C.addressof(self._struct)  # of the native struct
@@ -156,8 +164,8 @@ class LlamaContext:
                 self._library.set_nextn(self.handle, True, False)
             else:
                 self._library.set_layer_input(self.handle, layer, True)
-        if keeps_places:
-            self.run_once(params.num_sequences)  # gives each sequence a cell, in order; see Cells
+        if has_fixed_cells:
+            self.run_once(params.num_sequences)  # gives each sequence a cell, in order; see KvCells
 
     def run_once(self, num_sequences: int = 1) -> None:
         """Decode one row of each sequence and remove them: llama.cpp allocates tap buffers only in the first decode."""
@@ -167,42 +175,44 @@ class LlamaContext:
             self.remove(row, 0)
 
     def decode(self, batch: Batch) -> TappedRows:
-        n, of_rows = len(batch.tokens), batch.sequences
+        n = len(batch.tokens)
         if not 0 < n <= self.n_batch:
             raise EngineError(f"a batch of {n} rows does not fit {self.n_batch}")
-        counts, sequences = map(len, of_rows), chain.from_iterable(of_rows)
-        cuts = self._cells.due(of_rows)
-        asked = [*batch.tokens, *batch.positions, *batch.outputs, *counts, *sequences, *chain(*cuts.items())]
-        ints = array("i", asked)
-        code = self._hot.decode(self.address, n, len(cuts), ints.buffer_info()[0])
-        if code == NOT_CUT:
-            raise uncut(cuts)
+        counts, sequences = map(len, batch.sequences), chain.from_iterable(batch.sequences)
+        removals = self._cells.take_removals(batch.sequences)
+        rows = (*batch.tokens, *batch.positions, *batch.outputs, *counts, *sequences, *chain(*removals.items()))
+        ints = array("i", rows)
+        code = self._native.decode(self.address, n, len(removals), ints.buffer_info()[0])
+        if code == CANNOT_REMOVE:
+            raise removal_error(removals)
         if code:
-            raise failure(code, n, self._library)
+            raise native_error(code, n, self._library)
         if self._library.lost_work:
             raise EngineError(f"the GPU has failed at {n} rows: {self._library.lost_work}")
-        self._cells.made_copies()
+        self._cells.clear_copies()
         self.num_decodes += 1
         return TappedRows(self, self.num_decodes, n)
 
     def look(self, sequence: int, position: int, rows: ImageRows) -> None:
         """Decode an image; `rows` must come from the ImageReader of this context's model."""
         if not isinstance(rows, ImageChunk):
-            raise EngineError("rows of an image that llama.cpp does not know")
-        self._cells.settle([(sequence,)])
+            raise EngineError("the image was not prepared by this model's reader")
+        self._cells.remove_pending([(sequence,)])
         self.num_decodes += 1
         with self.clock:
             rows.decode(self.handle, sequence, position, self.n_batch)
 
-    def attach(self, head: int | None) -> None:
-        """Let this head (the address of its struct, or None) encode the rows of every decode from now on."""
+    def attach_head(self, head: int | None) -> None:
+        """Let this head (the address of its struct; None: no head) encode the rows of every decode from now on."""
         self._struct.head = head
 
     def copy_taps(self, rows: list[int]) -> Floats:
         copied = np.empty((len(rows), self.num_taps, self.n_embd), np.float32)
-        wanted = array("i", rows)
-        if code := self._hot.tapped(self.address, len(rows), wanted.buffer_info()[0], -1.0, copied.ctypes.data):
-            raise failure(code, len(rows), self._library)
+        indices = array("i", rows)
+        if code := self._native.copy_tapped(
+            self.address, len(rows), indices.buffer_info()[0], -1.0, copied.ctypes.data
+        ):
+            raise native_error(code, len(rows), self._library)
         return copied
 
     def _logits(self, row: int) -> Floats:
@@ -210,59 +220,61 @@ class LlamaContext:
         self._cells.check_open()
         address = self._library.get_logits_row(self.handle, row)
         if not address:
-            raise no_logits(row)
-        array_of = (C.c_float * self.n_vocab).from_address(address)
-        return cast(Floats, np.frombuffer(array_of, np.float32))  # type: ignore[call-overload]
+            raise missing_logits(row)
+        logits = (C.c_float * self.n_vocab).from_address(address)
+        return cast(Floats, np.frombuffer(logits, np.float32))  # type: ignore[call-overload]
 
     def logits(self, row: int) -> Floats:
         """Return a copy [vocab] of the last decode's logits of a row."""
         return self._logits(row).copy()
 
-    def _best(self, row: int) -> int:
+    def _read_best_token(self, row: int) -> int:
         """Return the most likely token of a row.
 
         Native code computes these in advance where they are likely to be read.
         """
-        token: int = self._found[row] if 0 <= row < self.n_batch else UNKNOWN
+        token: int = self._best_tokens[row] if 0 <= row < self.n_batch else UNKNOWN
         if token < 0:
-            token = self._hot.best(self.address, row)
+            token = self._native.best_token(self.address, row)
         if token < 0:
             self._cells.check_open()
-            raise no_logits(row)
-        self._found[row] = TAKEN
+            raise missing_logits(row)
+        self._best_tokens[row] = ALREADY_READ
         return token
 
     def sampler(self, params: SamplingParams, constraint: Constraint | None = None) -> Sampler:
         if constraint is not None:
             matcher, end_token = self._constraints.matcher(constraint), self._constraints.end_token
-            chain = self._chain(params, is_bound=True)
+            chain = self._chain(params, is_constrained=True)
             return ConstrainedSampler(chain, matcher, self._logits, params.logprobs, end_token=end_token)
         if params.is_greedy and not params.has_penalties and not params.logit_bias:
-            return GreedySampler(self._best, self._logits, params.logprobs)
+            return GreedySampler(self._read_best_token, self._logits, params.logprobs)
         return ChainSampler(self._chain(params), self._logits, params.logprobs)
 
-    def _chain(self, params: SamplingParams, *, is_bound: bool = False) -> LlamaSamplerChain:
-        only, n_vocab = filter_of(params), self.n_vocab
-        if only is not None:
-            return FilteredChain(self._library, params, only, draw=self._draw, n_vocab=n_vocab, is_bound=is_bound)
+    def _chain(self, params: SamplingParams, *, is_constrained: bool = False) -> LlamaSamplerChain:
+        token_filter, n_vocab = choose_filter(params), self.n_vocab
+        if token_filter is not None:
+            return FilteredChain(
+                self._library, params, token_filter, draw=self._draw, n_vocab=n_vocab, is_constrained=is_constrained
+            )
         return WholeChain(self._library, self.handle, params, read_row=self._logits, clock=self.clock, n_vocab=n_vocab)
 
-    def _draw(self, *asked: object) -> int:
+    def _draw(self, *arguments: object) -> int:
         self._cells.check_open()
-        return int(self._hot.draw(self.address, *asked))
+        return int(self._native.draw(self.address, *arguments))
 
     def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
         self._cells.check_open()
-        ranked, choices = num_ranked(branches, self.n_vocab, confident=confident), self._choices
-        choices.make_room(len(rows) * ranked)
-        wanted = array("i", rows)
-        at = (wanted.buffer_info()[0], ranked, choices.tokens_at, choices.shares_at)
-        if code := self._hot.rank_rows(self.address, len(rows), *at):
-            raise failure(code, len(rows), self._library)
-        return choices.read(len(rows), ranked, branches, confident=confident)
+        ranked, top = num_ranked(branches, self.n_vocab, confident=confident), self._top_tokens
+        top.reserve(len(rows) * ranked)
+        indices = array("i", rows)
+        arguments = (indices.buffer_info()[0], ranked, top.tokens_at, top.shares_at)
+        if code := self._native.rank_rows(self.address, len(rows), *arguments):
+            raise native_error(code, len(rows), self._library)
+        return top.read(len(rows), ranked, branches, confident=confident)
 
     def remove(self, sequence: int, first_position: int) -> None:
-        self._cells.postpone(sequence, first_position)
+        self._cells.remove_later(sequence, first_position)
 
     def save(self, sequence: int) -> bytearray:
         return self._cells.save(sequence)
@@ -285,7 +297,7 @@ class LlamaContext:
         elif first == 0:
             self._cells.copy(source, target, end)
         else:
-            raise EngineError(f"caches of their own are copied from the beginning, not from position {first}")
+            raise EngineError(f"separate caches are copied from position 0, not from position {first}")
 
     def last_position(self, sequence: int) -> int:
         return self._cells.last_position(sequence)
@@ -298,38 +310,43 @@ class LlamaContext:
         if self.handle:
             self._library.api.llama_free(self.handle)
             self.handle = self._struct.context = None
-            self._found[:] = [UNKNOWN] * self.n_batch
+            self._best_tokens[:] = [UNKNOWN] * self.n_batch
             self.num_decodes += 1
             self._cells.close()
 
 
-def target_struct(context: LlamaContext, hot: NativeStep, taps: tuple[int, ...], nextn_tap: int) -> TargetStruct:
+def target_struct(
+    context: LlamaContext, native_step: NativeStep, taps: tuple[int, ...], nextn_tap: int
+) -> TargetStruct:
     n_batch = context.n_batch
-    return filled(
+    return fill_struct(
         TargetStruct(),
-        api=hot.api,
+        api=native_step.api,
         context=context.handle,
         n_vocab=context.n_vocab,
         n_embd=context.n_embd,
         n_taps=len(taps),
         nextn_tap=nextn_tap,
-        n_ends=len(context.end_tokens),
-        ends=(C.c_int32 * len(context.end_tokens))(*context.end_tokens),
+        num_end_tokens=len(context.end_tokens),
+        end_tokens=(C.c_int32 * len(context.end_tokens))(*context.end_tokens),
         taps=(C.c_int32 * len(taps))(*taps),
         tapped=(C.c_void_p * len(taps))(),
         sequences=(C.c_void_p * n_batch)(),
         outputs=(C.c_int8 * n_batch)(),
-        owners=(C.c_int32 * n_batch)(),
-        maxima=maxima_of(context.n_vocab),
+        row_sequences=(C.c_int32 * n_batch)(),
+        block_maxima=make_block_maxima(context.n_vocab),
     )
 
 
-def no_logits(row: int) -> EngineError:
+def missing_logits(row: int) -> EngineError:
     return EngineError(f"row {row} of the last decode has no logits")
 
 
 def create_context(model: LlamaModel, params: ContextParams, *, other: object | None = None) -> object:
-    """Return a new llama_context. Raises ResourceError with llama.cpp's own message if that fails."""
+    """Return a new llama_context; a head borrows from the context `other`.
+
+    Raises ResourceError with llama.cpp's own message.
+    """
     api = model.library.api
     native = api.llama_context_default_params()
     native.n_ctx = params.n_ctx * params.num_sequences
@@ -351,6 +368,7 @@ def create_context(model: LlamaModel, params: ContextParams, *, other: object | 
     model.library.log.begin()
     handle = api.llama_init_from_model(model.handle, native)
     if not handle:
-        message = f"no context of {params.num_sequences} x {params.n_ctx} positions: {model.library.log.reason()}"
+        size = f"{params.num_sequences} x {params.n_ctx} positions"
+        message = f"llama.cpp cannot make a context of {size}: {model.library.log.reason()}"
         raise ResourceError(message, hint="a smaller --ctx or --parallel")
     return handle

@@ -16,12 +16,12 @@ import sys
 from collections.abc import Iterator
 from itertools import count, takewhile
 
-from eaglelocal.backend.native_step import function_of
+from eaglelocal.backend.native_step import get_function
 
 CPU = 0  # ggml_backend_dev_type
-SMALL = 4096  # bytes; AMX needs 11 KiB on the signal stack
+STACK_BYTES = 4096  # bytes; AMX needs 11 KiB on the signal stack
 AMX = "AMX"
-LAYOUTS_OF = C.CFUNCTYPE(C.POINTER(C.c_void_p), C.c_void_p)
+GET_LAYOUTS = C.CFUNCTYPE(C.POINTER(C.c_void_p), C.c_void_p)
 
 
 class SignalStack(C.Structure):
@@ -32,52 +32,52 @@ class SignalStack(C.Structure):
 
 def find_layouts(native: C.CDLL) -> tuple[str, ...]:
     """Return the names of the layouts that llama.cpp uses in this process, with AMX refused. The first call decides."""
-    with contextlib.ExitStack() as around:
+    with contextlib.ExitStack() as stack:
         if sys.platform == "linux" and platform.machine() == "x86_64":
-            around.enter_context(small_signal_stack())
-            around.enter_context(muted())
+            stack.enter_context(small_signal_stack())
+            stack.enter_context(silenced_stderr())
         return layout_names(native)
 
 
 def layout_names(native: C.CDLL) -> tuple[str, ...]:
     """Return the names of the CPU backend's layouts; empty if it has none."""
     at, text = C.c_void_p, C.c_char_p
-    device = function_of(native, "ggml_backend_dev_by_type", [C.c_int], at)(CPU)
+    device = get_function(native, "ggml_backend_dev_by_type", [C.c_int], at)(CPU)
     if not device:
         return ()
-    backend = function_of(native, "ggml_backend_dev_backend_reg", [at], at)(device)
-    address_of = function_of(native, "ggml_backend_reg_get_proc_address", [at, text], at)
-    address = address_of(backend, b"ggml_backend_dev_get_extra_bufts")
+    backend = get_function(native, "ggml_backend_dev_backend_reg", [at], at)(device)
+    get_address = get_function(native, "ggml_backend_reg_get_proc_address", [at, text], at)
+    address = get_address(backend, b"ggml_backend_dev_get_extra_bufts")
     if not address:
         return ()
-    name_of = function_of(native, "ggml_backend_buft_name", [at], text)
-    layouts = LAYOUTS_OF(address)(device)  # ends with NULL
-    return tuple(name_of(layout).decode() for layout in takewhile(bool, map(layouts.__getitem__, count())))
+    get_name = get_function(native, "ggml_backend_buft_name", [at], text)
+    layouts = GET_LAYOUTS(address)(device)  # ends with NULL
+    return tuple(get_name(layout).decode() for layout in takewhile(bool, map(layouts.__getitem__, count())))
 
 
 @contextlib.contextmanager
 def small_signal_stack() -> Iterator[None]:
     """Give this thread a small signal stack within the block; does nothing if the system refuses one so small."""
     set_stack = C.CDLL(None).sigaltstack
-    memory = C.create_string_buffer(SMALL)
-    small, before = SignalStack(C.addressof(memory), 0, SMALL), SignalStack()
-    if set_stack(C.byref(small), C.byref(before)):
+    memory = C.create_string_buffer(STACK_BYTES)
+    small, previous = SignalStack(C.addressof(memory), 0, STACK_BYTES), SignalStack()
+    if set_stack(C.byref(small), C.byref(previous)):
         yield
         return
     try:
         yield
     finally:
-        set_stack(C.byref(before), None)
+        set_stack(C.byref(previous), None)
 
 
 @contextlib.contextmanager
-def muted() -> Iterator[None]:
+def silenced_stderr() -> Iterator[None]:
     """Redirect stderr to nothing within the block.
 
     llama.cpp prints that AMX is missing; that must not be the last line on stderr before a crash.
     """
     try:
-        kept = os.dup(2)
+        saved = os.dup(2)
     except OSError:  # it is closed already
         yield
         return
@@ -86,6 +86,6 @@ def muted() -> Iterator[None]:
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved, 2)
+        os.close(saved)
         os.close(nothing)

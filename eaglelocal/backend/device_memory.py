@@ -19,23 +19,23 @@ def free_memory(library: LlamaLibrary, *, ram_bytes: int | None, unified: bool) 
     unified  all GPUs work in RAM, as on Apple chips and NVIDIA's GB10
     """
     native = C.CDLL(library.api._lib._name)
-    type_of = bind(native, "ggml_backend_dev_type", [C.c_void_p], C.c_int)
+    get_type = bind(native, "ggml_backend_dev_type", [C.c_void_p], C.c_int)
     devices = [library.device_at(i) for i in range(library.num_devices())]
     gpus = [
         FreeMemory(
             library.device_name(device).decode(),
             free_bytes(native, device),
-            in_ram=unified or type_of(device) == INTEGRATED_GPU,
+            in_ram=unified or get_type(device) == INTEGRATED_GPU,
         )
         for device in devices
-        if type_of(device) in (GPU, INTEGRATED_GPU)
+        if get_type(device) in (GPU, INTEGRATED_GPU)
     ]
     return (FreeMemory(RAM, ram_bytes), *gpus)
 
 
 def free_bytes(native: C.CDLL, device: int) -> int | None:
     """Return the free bytes of a device; None if it does not report them (then it gives a total of 0)."""
-    ask = bind(native, "ggml_backend_dev_memory", [C.c_void_p, C.c_void_p, C.c_void_p], None)
+    get_memory = bind(native, "ggml_backend_dev_memory", [C.c_void_p, C.c_void_p, C.c_void_p], None)
     free, total = C.c_size_t(), C.c_size_t()
-    ask(device, C.byref(free), C.byref(total))
+    get_memory(device, C.byref(free), C.byref(total))
     return free.value if total.value else None

@@ -1,9 +1,9 @@
-"""Plans memory per device: llama.cpp plans the models and contexts without allocating them.
+"""Plan the memory of each device: llama.cpp plans the models and contexts without allocating them.
 
-Compute buffers follow no simple formula, so llama.cpp is asked: with `no_alloc` it builds exactly the graphs of a real
-load, in some 10 ms plus the time to read the vocabulary, and logs the sizes (kv_cells.py). Recurrent states, which it
+Compute buffers follow no simple formula, so llama.cpp plans them: with `no_alloc` it builds the graphs of a real load,
+in some 10 ms plus the time to read the vocabulary, and logs the sizes (buffer_log.py). Recurrent states, which it
 would still allocate, get dummy buffers (dummy_buffers.py).
-Added here, because the plan lacks them: the buffers that grow with the first decodes.
+This file adds the buffers that grow with the first decodes, which are not in that plan.
 """
 
 from __future__ import annotations
@@ -14,9 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from eaglelocal.backend.buffer_log import (
+    parse_cache_buffers,
+    parse_compute_buffers,
+    parse_layer_devices,
+    weight_buffers,
+)
 from eaglelocal.backend.context import ContextParams, create_context
-from eaglelocal.backend.dummy_buffers import buffers_nowhere
-from eaglelocal.backend.kv_cells import cache_buffers, compute_buffers, layer_devices, weight_buffers
+from eaglelocal.backend.dummy_buffers import dummy_allocations
 from eaglelocal.backend.llama_library import LlamaLibrary, LlamaLog
 from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement, load_failure
 from eaglelocal.gguf.block_info import BlockInfo
@@ -26,8 +31,7 @@ from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.loaded_tensors import loaded_tensors
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
-
-FLOAT_BYTES = 4
+from eaglelocal.memory.compute_buffers import logits_bytes, tap_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +60,21 @@ class DryRunPart:
         num_ahead = 1 if self.placement.has_mtp else 0
         return list(loaded_tensors(self.header, n_layer=self.info.n_layer + num_ahead))
 
-    def lies_in(self, other: DryRunPart) -> bool:
+    def is_inside(self, other: DryRunPart) -> bool:
         """Return whether this part is an MTP layer inside the other's model."""
         return isinstance(self.info, MtpInfo) and self.header.path == other.header.path
 
     @property
     def tap_bytes(self) -> int:
         """The bytes of one tap's rows for a full batch."""
-        return self.width * self.context.n_batch * FLOAT_BYTES
+        return tap_bytes(self.context.n_batch, self.width)
 
     @property
     def output_bytes(self) -> int:
         """The bytes of logits (and a head's states) of the most output rows, and of the tapped rows."""
-        floats = self.info.n_vocab + (self.width if self.is_head else 0)
-        return self.context.num_outputs * floats * FLOAT_BYTES + len(self.taps) * self.tap_bytes
+        state_width = self.width if self.is_head else 0
+        logits = logits_bytes(self.context.num_outputs, self.info.n_vocab, state_width=state_width)
+        return logits + len(self.taps) * self.tap_bytes
 
 
 class PlannedModel(LlamaModel):
@@ -107,39 +112,40 @@ def plan_buffers(library: LlamaLibrary, parts: Sequence[DryRunPart], *, devices:
     Raises ModelFileError or ResourceError with llama.cpp's message, if a real load would fail.
     """
     buffers: list[Buffer] = []
-    lender = model = None
-    with contextlib.ExitStack() as opened:
+    target_context = model = None
+    with contextlib.ExitStack() as stack:
         for part in parts:
-            with transcript_of(library) as transcript:
-                if model is None or not part.lies_in(parts[0]):
+            with record_log(library) as log:
+                if model is None or not part.is_inside(parts[0]):
                     model = PlannedModel(library, part.header.path, part.placement)
-                    opened.callback(model.close)
-                with buffers_nowhere(library):
-                    context = create_context(model, part.context, other=lender if part.is_head else None)
-                opened.callback(library.api.llama_free, context)
-            buffers += (replace(b, of_draft=lender is not None) for b in buffers_of(part, transcript.lines, devices))
-            lender = context
+                    stack.callback(model.close)
+                with dummy_allocations(library):
+                    context = create_context(model, part.context, other=target_context if part.is_head else None)
+                stack.callback(library.api.llama_free, context)
+            buffers += (replace(b, of_draft=target_context is not None) for b in buffers_of(part, log.lines, devices))
+            target_context = context
     return tuple(buffers)
 
 
 @contextlib.contextmanager
-def transcript_of(library: LlamaLibrary) -> Iterator[FullLog]:
-    kept, transcript = library.log, FullLog()
-    library.log = transcript
+def record_log(library: LlamaLibrary) -> Iterator[FullLog]:
+    """Record the complete log of llama.cpp within the block."""
+    previous, log = library.log, FullLog()
+    library.log = log
     try:
-        yield transcript
+        yield log
     finally:
-        library.log = kept
+        library.log = previous
 
 
 def buffers_of(part: DryRunPart, lines: Sequence[str], devices: Sequence[str]) -> Iterator[Buffer]:
     """Yield the buffers of a part, from the log lines of its plan."""
-    layers = layer_devices(lines, devices)  # none where the model was loaded before
+    layers = parse_layer_devices(lines, devices)  # none where the model was loaded before
     yield from weight_buffers(
         part.tensors, layers, borrows=isinstance(part.info, EagleInfo | BlockInfo), n_cpu_moe=part.placement.n_cpu_moe
     )
-    yield from cache_buffers(lines, devices)
-    yield from compute_buffers(lines, devices)
+    yield from parse_cache_buffers(lines, devices)
+    yield from parse_compute_buffers(lines, devices)
     yield Buffer(RAM, MemoryKind.BUFFERS, part.output_bytes)
     for tap in part.taps:  # later layers cannot reuse a tapped row's memory, so the graph grows
         yield Buffer(layers.get(tap, RAM), MemoryKind.BUFFERS, part.tap_bytes)

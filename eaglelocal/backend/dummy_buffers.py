@@ -2,8 +2,8 @@
 
 With `no_alloc` it plans models, caches and graphs, but still allocates recurrent states, and writes zeros to all of
 them (llama-memory-recurrent.cpp). Planning fewer would give other results: compute buffers grow with their number, in
-steps. So during planning each buffer type has another allocator in its function table (ggml-backend-impl.h), which
-returns buffers of the right size without memory, like llama.cpp's own dummies (which have no size).
+steps. So during planning each buffer type gets another allocator in its function table (ggml-backend-impl.h), which
+returns buffers of the right size without memory. llama.cpp's own dummies have no size.
 
 Knows the tables of the pinned build. Nothing may be computed, copied or read in such a buffer.
 """
@@ -23,7 +23,7 @@ BUFFER_FUNCTIONS = (
 )
 
 
-class KindOfBuffer(C.Structure):
+class BufferType(C.Structure):
     """The head of the struct ggml_backend_buffer_type."""
 
     _fields_ = (("get_name", C.c_void_p), ("alloc_buffer", C.c_void_p))
@@ -36,32 +36,32 @@ class BufferFunctions(C.Structure):
 
 
 @contextlib.contextmanager
-def buffers_nowhere(library: LlamaLibrary) -> Iterator[None]:
+def dummy_allocations(library: LlamaLibrary) -> Iterator[None]:
     """Let all allocations within the block, on any device, return dummy buffers.
 
-    No other thread may load or decode meanwhile. Objects made within the block may be freed after it.
+    No other thread may load or decode during the block. Objects made within the block may be freed after it.
     """
     native = C.PyDLL(library.api._lib._name)
     make = bind(native, "ggml_backend_buffer_init", [C.c_void_p, BufferFunctions, C.c_void_p, C.c_size_t], C.c_void_p)
-    functions = nowhere(native)
+    functions = dummy_functions(native)
     allocate = ALLOCATE(lambda kind, num_bytes: make(kind, functions, None, num_bytes))
     devices = map(library.device_at, range(library.num_devices()))
     kinds = set(map(library.device_buffer_type, devices))  # BLAS shares the CPU's
-    tables = [KindOfBuffer.from_address(kind) for kind in kinds]
-    kept = [table.alloc_buffer for table in tables]
+    tables = [BufferType.from_address(kind) for kind in kinds]
+    allocators = [table.alloc_buffer for table in tables]
     try:
         for table in tables:
             table.alloc_buffer = C.cast(allocate, C.c_void_p).value
         yield
     finally:
-        for table, allocator in zip(tables, kept, strict=True):
+        for table, allocator in zip(tables, allocators, strict=True):
             table.alloc_buffer = allocator
 
 
-def nowhere(native: C.CDLL) -> BufferFunctions:
+def dummy_functions(native: C.CDLL) -> BufferFunctions:
     """Return the functions of a dummy buffer: functions of llama.cpp itself, because they must outlive any buffer.
 
-    The base address must only not be NULL, since just distances from it are computed: it is that of the buffer's type.
+    Only distances from the base address are computed, so any but NULL will do: it is that of the buffer's type.
     Clearing does nothing, as a reset does if there is nothing to reset.
     """
     base = bind(native, "ggml_backend_buffer_get_type", [C.c_void_p], C.c_void_p)

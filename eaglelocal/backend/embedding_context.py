@@ -1,5 +1,6 @@
-"""The context of an embedding model: texts in, one pooled vector per text out. Owns the llama_context. A reranker's
-vectors are its classifier's outputs per class.
+"""The context of an embedding model: it turns each text into one pooled vector. Owns the llama_context.
+
+A reranker's vectors are its classifier's outputs per class.
 
 Encoders (such as BERT) and decoders with a pooling rule are called alike: a batch of whole texts is one pass, and
 nothing is kept between batches. Vectors are returned as the model gives them.
@@ -15,7 +16,7 @@ from typing import cast
 import numpy as np
 
 from eaglelocal.backend.context import FLASH_ATTENTION, KV_TYPES
-from eaglelocal.backend.llama_library import NativeClock, failure
+from eaglelocal.backend.llama_library import NativeClock, native_error
 from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.core.batch import Floats
 from eaglelocal.errors import EngineError, ResourceError
@@ -61,7 +62,7 @@ class EmbeddingContext:
                 self._api.llama_memory_clear(memory, False)
             code = self._api.llama_decode(self._handle, self._batch)
             if code:
-                raise failure(code, num_rows, self._library)
+                raise native_error(code, num_rows, self._library)
             vectors = [self._vector(sequence) for sequence in range(len(texts))]
         return np.stack(vectors)
 
@@ -91,7 +92,7 @@ class EmbeddingContext:
     def _vector(self, sequence: int) -> Floats:
         pointer = self._api.llama_get_embeddings_seq(self._handle, sequence)
         if not pointer:
-            raise EngineError("llama.cpp gave no embedding")
+            raise EngineError("llama.cpp returned no embedding")
         return cast(Floats, np.ctypeslib.as_array(pointer, (self.n_embd,)).copy())
 
 
@@ -107,6 +108,7 @@ def _create(model: LlamaModel, params: EmbeddingParams) -> C.c_void_p:
     model.library.log.begin()
     handle = api.llama_init_from_model(model.handle, native)
     if not handle:
-        what = f"no context for passes of {params.n_batch} tokens: {model.library.log.reason()}"
-        raise ResourceError(what, hint="a smaller --ctx")
+        reason = model.library.log.reason()
+        message = f"llama.cpp cannot make a context for passes of {params.n_batch} tokens: {reason}"
+        raise ResourceError(message, hint="a smaller --ctx")
     return cast(C.c_void_p, handle)

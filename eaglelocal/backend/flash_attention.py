@@ -1,6 +1,6 @@
-"""Decides what `auto` means for flash attention: on for a GPU, on for a CPU only if it saves needed memory. Pure.
+"""Decide what `auto` means for flash attention: on for a GPU, on for a CPU only if it saves needed memory. Pure.
 
-llama.cpp's flash attention for CPUs processes one row at a time over all cells, so that verifying several rows behind
+llama.cpp's flash attention for CPUs processes one row at a time over all cells, so that verifying several rows after
 a long context takes several times as long as without (docs/measured.md). Without it the scores of a whole batch are
 stored, and a quantized cache cannot be read.
 """
@@ -10,13 +10,8 @@ from __future__ import annotations
 MAX_SCORES_BYTES = 512 * 2**20
 
 
-def resolve_flash_attn(asked: str, *, on_gpu: bool, kv_type: str, scores_bytes: int) -> str:
+def resolve_flash_attn(setting: str, *, on_gpu: bool, kv_type: str, scores_bytes: int) -> str:
     """Return `on` or `off` if there is a reason for it; else the setting as given."""
-    if asked != "auto" or on_gpu or kv_type != "f16":
-        return asked
+    if setting != "auto" or on_gpu or kv_type != "f16":
+        return setting
     return "off" if scores_bytes <= MAX_SCORES_BYTES else "auto"
-
-
-def scores_bytes(*, n_batch: int, num_cells: int, n_head: int) -> int:
-    """Return the bytes of one layer's attention scores: every row of a batch by every cell, in float32."""
-    return n_batch * num_cells * n_head * 4

@@ -1,4 +1,4 @@
-"""Compiles grammars in a process of its own, to see that it can be done: a LimitedProcess opens it there.
+"""Compile grammars in a separate process, to see whether it can be done. Runs inside a LimitedProcess.
 
 llguidance recurses and searches in native code: a schema of a hundred bytes can take a minute or gigabytes, a large one
 can overflow the stack. The cost depends on the grammar, hardly on the vocabulary, so the vocabulary here is single
@@ -37,7 +37,7 @@ def parser_limits() -> LLParserLimits:
 
 
 def open_check(num_tokens: int, special: Mapping[int, bytes], ends: tuple[int, ...]) -> Callable[[str], str | int]:
-    """Return the check over a vocabulary of this size: it gives `problem_of`, or the signal that killed a fork.
+    """Return the check over a vocabulary of this size: it gives `find_problem`, or the signal that killed a fork.
 
     special  the tokens that a grammar may name, with their texts
     ends     the tokens that end an answer
@@ -46,19 +46,20 @@ def open_check(num_tokens: int, special: Mapping[int, bytes], ends: tuple[int, .
     threading.stack_size(STACK_BYTES)
 
     def check(grammar: str) -> str | int:
-        def compile_it() -> str:
-            return _in_thread(lambda: problem_of(grammar, tokenizer))
+        def compile_in_thread() -> str:
+            return _run_in_thread(lambda: find_problem(grammar, tokenizer))
 
         # Only Linux limits a fork's memory, through the inherited limit.
-        return _in_fork(compile_it) if len(grammar) >= MIN_FORK_CHARS and sys.platform == "linux" else compile_it()
+        is_forked = len(grammar) >= MIN_FORK_CHARS and sys.platform == "linux"
+        return _run_in_fork(compile_in_thread) if is_forked else compile_in_thread()
 
     return check
 
 
-def problem_of(grammar: str, tokenizer: LLTokenizer) -> str:
+def find_problem(grammar: str, tokenizer: LLTokenizer) -> str:
     """Return llguidance's objection, NO_ANSWER if no text matches, or ""."""
     try:
-        matcher = compiled(grammar, tokenizer)
+        matcher = compile_grammar(grammar, tokenizer)
     except ValueError as error:
         return str(error)
     if matcher.is_error():
@@ -66,7 +67,7 @@ def problem_of(grammar: str, tokenizer: LLTokenizer) -> str:
     return "" if any(matcher.compute_bitmask()) else str(matcher.get_error()) or NO_ANSWER
 
 
-def compiled(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
+def compile_grammar(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
     """Return the grammar's matcher, in the state before an answer."""
     return LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
 
@@ -88,7 +89,7 @@ class _ByteVocabulary:
         return [self._first_byte + byte for byte in raw]
 
 
-def _in_fork(call: Callable[[], str]) -> str | int:
+def _run_in_fork(call: Callable[[], str]) -> str | int:
     """Run `call` in a fork; return its text, or the signal that killed it. Raises RuntimeError, MemoryError."""
     reading, writing = os.pipe()
     pid = os.fork()
@@ -97,15 +98,15 @@ def _in_fork(call: Callable[[], str]) -> str | int:
         _run_forked(call, writing)
     os.close(writing)
     with open(reading, "rb") as pipe:
-        said = pipe.read()
+        output = pipe.read()
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
         return os.WTERMSIG(status)
     if (code := os.waitstatus_to_exitcode(status)) == _NO_MEMORY:
         raise MemoryError
     if code:
-        raise RuntimeError(said.decode())
-    return said.decode()
+        raise RuntimeError(output.decode())
+    return output.decode()
 
 
 def _run_forked(call: Callable[[], str], writing: int) -> Never:
@@ -114,18 +115,18 @@ def _run_forked(call: Callable[[], str], writing: int) -> Never:
     try:
         signal.setitimer(signal.ITIMER_PROF, CPU_S)  # works even if the parent is gone
         try:
-            said, status = call(), 0
+            output, status = call(), 0
         except MemoryError:
-            said, status = "", _NO_MEMORY
+            output, status = "", _NO_MEMORY
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
+            output = f"{type(error).__name__}: {error}"
         with open(writing, "wb") as pipe:
-            pipe.write(said.encode(errors="replace"))
+            pipe.write(output.encode(errors="replace"))
     finally:
         os._exit(status)
 
 
-def _in_thread(call: Callable[[], str]) -> str:
+def _run_in_thread(call: Callable[[], str]) -> str:
     """Run `call` in a thread with the small stack, and return its text."""
     outcome: list[str | BaseException] = []
 

@@ -1,4 +1,4 @@
-"""The common part of all heads' contexts: one cache for all sequences, and two batches that native code fills."""
+"""The shared part of all heads' contexts: one cache for all sequences, and two batches that native code fills."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import ctypes as C
 from eaglelocal.backend.context import ContextParams, LlamaContext, create_context
 from eaglelocal.backend.kv_cells import KvCells
 from eaglelocal.backend.model import LlamaModel
-from eaglelocal.backend.native_step import HeadStruct, filled
+from eaglelocal.backend.native_step import HeadStruct, fill_struct
 from eaglelocal.core.batch import Bytes
 
 
 class HeadCells:
     """The owner of a head's llama_context. A head without embeddings or lm_head uses those of its target's context.
 
-    The struct has the fields that every head needs; subclasses fill in the rest.
+    The struct has the fields that every head needs; subclasses set the others.
     """
 
     def __init__(self, model: LlamaModel, params: ContextParams, target: LlamaContext) -> None:
-        self._library, self._hot, self._target = model.library, model.library.hot, target
+        self._library, self._native, self._target = model.library, model.library.native_step, target
         self._api = model.library.api
         self.n_batch = params.n_batch
         self.handle = create_context(model, params, other=target.handle)
         self._cells = KvCells(self._library, self.handle)
-        self._features, self._rows = (self._api.llama_batch_ext_init(self.handle) for _ in range(2))
-        self._struct = filled(
+        self._feature_batch, self._pair_batch = (self._api.llama_batch_ext_init(self.handle) for _ in range(2))
+        self._struct = fill_struct(
             HeadStruct(),
-            api=self._hot.api,
+            api=self._native.api,
             target=target.address,
             context=self.handle,
             memory=self._cells.memory,
-            features=self._features,
-            pairs=self._rows,
+            features=self._feature_batch,
+            pairs=self._pair_batch,
             n_batch=params.n_batch,
             row=(C.c_float * (target.num_taps * target.n_embd))(),
         )
@@ -61,8 +61,8 @@ class HeadCells:
 
     def close(self) -> None:
         if self.handle:
-            self._api.llama_batch_ext_free(self._features)
-            self._api.llama_batch_ext_free(self._rows)
+            self._api.llama_batch_ext_free(self._feature_batch)
+            self._api.llama_batch_ext_free(self._pair_batch)
             self._api.llama_free(self.handle)
             self.handle = self._struct.context = None
             self._cells.close()

@@ -16,9 +16,9 @@ import numpy as np
 
 from eaglelocal.backend.context import ContextParams, LlamaContext, TappedFeatures
 from eaglelocal.backend.head_cells import HeadCells
-from eaglelocal.backend.llama_library import failure
+from eaglelocal.backend.llama_library import native_error
 from eaglelocal.backend.model import LlamaModel
-from eaglelocal.backend.native_step import filled
+from eaglelocal.backend.native_step import fill_struct
 from eaglelocal.backend.top_tokens import TopTokens, num_ranked
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, Features, Floats, PairBatch, Proposals, State
 from eaglelocal.errors import EngineError
@@ -57,23 +57,23 @@ class LlamaHeadContext(HeadCells):
             raise EngineError(f"states of width {self.width} cannot be rows of {target.num_taps} x {target.n_embd}")
         super().__init__(model, params, target)
         self._library.set_nextn(self.handle, True, True)  # masked: unmasked, a one-row batch gives NULL
-        self._choices = TopTokens()
+        self._top_tokens = TopTokens()
         self._state_bytes = FLOAT_BYTES * self.width
         self._max_encoded = target.n_batch  # as many as the target decodes at once
         self._encoded = (C.c_char * (self._max_encoded * self._state_bytes))()
         self._states = (C.c_char * (self.n_batch * self._state_bytes))()
-        self._fill(norms)
+        self._set_norms(norms)
         self._struct.has_encoder, self._struct.reads_cache = has_encoder, reads_cache
-        target.attach(self._address)
+        target.attach_head(self._address)
 
-    def _fill(self, norms: HeadNorms) -> None:
+    def _set_norms(self, norms: HeadNorms) -> None:
         gains = norms.output_gains
-        filled(
+        fill_struct(
             self._struct,
             width=self.width,
             tap_eps=-1.0 if norms.tap_eps is None else norms.tap_eps,
-            gains=None if gains is None else (C.c_float * self.width)(*gains.tolist()),
-            gain_eps=norms.output_eps,
+            output_gains=None if gains is None else (C.c_float * self.width)(*gains.tolist()),
+            output_eps=norms.output_eps,
             encoded=self._encoded,
             states=self._states,
         )
@@ -86,9 +86,9 @@ class LlamaHeadContext(HeadCells):
         if isinstance(part, np.ndarray):
             return self._encode_kept(np.ascontiguousarray(part, np.float32))
         if not isinstance(part, TappedFeatures) or part.decode.context is not self._target:
-            raise EngineError("a head encodes the features of its own target")
+            raise EngineError("a head takes features of its own target only")
         part.check()
-        self._struct.was_asked = True
+        self._struct.were_states_read = True
         if self._struct.num_encoded:  # already encoded together with the target's decode
             return read_states(self._encoded, part.rows, self._state_bytes)
         rows = array("i", part.rows)
@@ -99,8 +99,8 @@ class LlamaHeadContext(HeadCells):
         return [state for piece in pieces for state in self._encode_now(len(piece), None, piece.ctypes.data)]
 
     def _encode_now(self, num_rows: int, rows: int | None, kept: int | None) -> list[State]:
-        if code := self._hot.encode(self._address, num_rows, rows, kept):
-            raise failure(code, num_rows, self._library)
+        if code := self._native.encode(self._address, num_rows, rows, kept):
+            raise native_error(code, num_rows, self._library)
         return read_states(self._encoded, range(num_rows), self._state_bytes)
 
     def decode(
@@ -115,15 +115,15 @@ class LlamaHeadContext(HeadCells):
         n, n_out = len(batch.tokens), len(batch.outputs)
         if not 0 < n <= self.n_batch:
             raise EngineError(f"a batch of {n} pairs does not fit {self.n_batch}")
-        ranked, choices = num_ranked(branches, self._target.n_vocab, confident=confident), self._choices
-        choices.make_room((depth + extra_levels.num_levels) * n_out * ranked)
+        ranked, top = num_ranked(branches, self._target.n_vocab, confident=confident), self._top_tokens
+        top.reserve((depth + extra_levels.num_levels) * n_out * ranked)
         rows = array("i", [*batch.tokens, *batch.positions, *batch.sequences, *batch.outputs])
         states = b"".join(batch.states)
         given = (self._address, n, rows.buffer_info()[0], states, n_out)
-        taken = (ranked, choices.tokens_at, choices.shares_at)
-        if code := self._hot.draft(*given, depth, *extra_levels, *taken):
-            raise failure(code, n, self._library)
-        proposals = choices.read(self._struct.num_levels * n_out, ranked, branches, confident=confident)
+        taken = (ranked, top.tokens_at, top.shares_at)
+        if code := self._native.draft(*given, depth, *extra_levels, *taken):
+            raise native_error(code, n, self._library)
+        proposals = top.read(self._struct.num_levels * n_out, ranked, branches, confident=confident)
         proposals.states.extend(read_states(self._states, range(n_out), self._state_bytes))
         return proposals
 
@@ -132,11 +132,11 @@ class LlamaHeadContext(HeadCells):
 
     def close(self) -> None:
         if self.handle:
-            self._target.attach(None)
+            self._target.attach_head(None)
         super().close()
 
 
 def read_states(memory: C.Array[C.c_char], rows: Iterable[int], size: int) -> list[State]:
     """Return copies of the states in these rows of a buffer."""
-    cut: Callable[[slice], State] = memory.__getitem__  # type: ignore[assignment]  # slices of chars are bytes
-    return [cut(slice(row * size, (row + 1) * size)) for row in rows]
+    read: Callable[[slice], State] = memory.__getitem__  # type: ignore[assignment]  # slices of chars are bytes
+    return [read(slice(row * size, (row + 1) * size)) for row in rows]

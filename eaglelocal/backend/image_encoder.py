@@ -1,4 +1,4 @@
-"""Images for a target: llama.cpp's libmtmd with the target's projector file.
+"""Encode images for a target: llama.cpp's libmtmd with the target's projector file.
 
 A projector converts pixels to rows as wide as the target's embeddings, which the target then decodes like tokens.
 libmtmd knows what each family needs around and between them (marker tokens, slices, rows at two-dimensional positions,
@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from eaglelocal.backend.image_decoder import Pixels, pixels_of, unreadable
-from eaglelocal.backend.llama_library import NO_ROOM, LlamaLibrary
+from eaglelocal.backend.image_decoder import Pixels, decode_pixels, image_error
+from eaglelocal.backend.llama_library import CACHE_FULL, LlamaLibrary
 from eaglelocal.backend.model import LlamaModel, device_array
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.image import ImageRows
@@ -48,7 +48,7 @@ class ReaderParams:
     n_batch     most rows of one pass of the target
     max_tokens  of an image, see gguf/image_limits.py; None: llama.cpp's default
     device      the target's, the first of several; None: llama.cpp chooses
-    row_end     for Pixtral: the embedding that ends each row of an image; see `mend`
+    row_end     for Pixtral: the embedding that ends each row of an image; see `replace_broken_rows`
     """
 
     threads: int
@@ -99,20 +99,20 @@ class LlamaImageReader:
     def _problem(self) -> str:
         """Return why the projector is unsuitable, or "". One of equal width loads with another model too."""
         if not self._mtmd.mtmd_support_vision(self._handle):
-            return "reads no images"
+            return "does not read images"
         marks = [piece for piece in self._tokenize([NamedBitmap(GREY, b"grey")]) if isinstance(piece, int)]
         is_foreign = any(mark < 0 for mark in marks)
-        return "puts tokens around an image that the target has not: it is another model's" if is_foreign else ""
+        return "is another model's: it puts tokens around an image that the target does not have" if is_foreign else ""
 
     def tokenize(self, parts: Sequence[TextPart | bytes], *, add_special: bool) -> list[int | ImageRows]:
-        """Tokenize a prompt with images. Takes a lock, so that only one picture at a time is unpacked."""
+        """Tokenize a prompt with images. Takes a lock, so that only one image at a time is decoded."""
         with self._tokenizing:
-            return self._tokenize((one for part in parts for one in self._readable(part)), add_special)
+            return self._tokenize((piece for part in parts for piece in self._prepare(part)), add_special)
 
-    def _readable(self, part: TextPart | bytes) -> Iterator[TextPart | NamedBitmap]:
-        """Yield the picture of a file, or a text in the parts that its vocabulary splits it into."""
+    def _prepare(self, part: TextPart | bytes) -> Iterator[TextPart | NamedBitmap]:
+        """Yield the image of a file, or a text in the parts that its vocabulary splits it into."""
         if isinstance(part, bytes):
-            yield picture_of(part)
+            yield read_image(part)
             return
         text, parse_special = part
         yield from (TextPart(one, parse_special) for one in self._vocabulary.parts(text, parse_special=parse_special))
@@ -124,7 +124,7 @@ class LlamaImageReader:
             owned.callback(mtmd.mtmd_input_chunks_free, chunks)
             code = mtmd.mtmd_tokenize_from_parts(self._handle, chunks, native, len(native), add_special)
             if code:
-                raise unreadable("llama.cpp cannot prepare it for this model" if code == BAD_IMAGE else f"code {code}")
+                raise image_error("llama.cpp cannot prepare it for this model" if code == BAD_IMAGE else f"code {code}")
             return list(self._pieces(chunks))
 
     def _pieces(self, chunks: object) -> Iterator[int | ImageRows]:
@@ -148,8 +148,8 @@ class LlamaImageReader:
         mtmd, most = self._mtmd, self._params.n_batch
         image = ImageChunk(self, mtmd, mtmd.mtmd_input_chunk_copy(chunk), key)
         if image.num_rows > most and mtmd.mtmd_decode_use_non_causal(self._handle, chunk):
-            what = f"it takes {image.num_rows} rows of one pass, and a pass of this engine has {most}"
-            raise unreadable(what, hint="a smaller image")
+            reason = f"it takes {image.num_rows} rows of one pass, and a pass of this engine has {most}"
+            raise image_error(reason, hint="a smaller image")
         return image
 
     def decode(self, image: object, num_rows: int, target: tuple[object, int, int, int]) -> None:
@@ -161,10 +161,10 @@ class LlamaImageReader:
         if mtmd.mtmd_encode_chunk(self._handle, image):
             raise ResourceError("an image could not be encoded", hint="a smaller image")
         rows, end = mtmd.mtmd_get_output_embd(self._handle), C.c_int32()
-        mend(np.ctypeslib.as_array(rows, (num_rows, self._width)), self._params.row_end)
-        asked = (rows, position, sequence, n_batch, C.byref(end), mtmd.mtmd_helper_post_decode_callback(), None)
-        if code := mtmd.mtmd_helper_decode_image_chunk(self._handle, context, image, *asked):
-            raise failure(code, num_rows)
+        replace_broken_rows(np.ctypeslib.as_array(rows, (num_rows, self._width)), self._params.row_end)
+        arguments = (rows, position, sequence, n_batch, C.byref(end), mtmd.mtmd_helper_post_decode_callback(), None)
+        if code := mtmd.mtmd_helper_decode_image_chunk(self._handle, context, image, *arguments):
+            raise decode_error(code, num_rows)
 
     def close(self) -> None:
         if self._handle:
@@ -187,22 +187,22 @@ class ImageChunk:
         self._reader.decode(self._handle, self.num_rows, (context, sequence, position, n_batch))
 
 
-def mend(rows: Floats, row_end: Floats | None) -> None:
+def replace_broken_rows(rows: Floats, row_end: Floats | None) -> None:
     """Replace rows [width] that are not finite, in place. Raises ResourceError if there is no `row_end` to put there.
 
-    Each of Pixtral's rows of an image ends with a token that llama.cpp (models/pixtral.cpp) adds to memory that it does
-    not clear but multiplies by zero. What was not finite there stays so as long as the projector is loaded.
+    Each of Pixtral's rows of an image ends with a token that llama.cpp (models/pixtral.cpp) adds to memory that it
+    multiplies by zero instead of clearing it. Values that are not finite there stay so until the projector is unloaded.
     """
     broken = ~np.isfinite(rows).all(axis=1)
     if broken.any():
         if row_end is None:
-            raise ResourceError("the projector makes what is no numbers of an image", hint=HINT)
+            raise ResourceError("the projector produced NaN or infinite values for an image", hint=HINT)
         rows[broken] = row_end
 
 
-def picture_of(data: bytes) -> NamedBitmap:
-    """Return the picture in a file's bytes, named by their hash. Raises RequestError."""
-    return NamedBitmap(pixels_of(data), hashlib.sha256(data).hexdigest().encode())
+def read_image(data: bytes) -> NamedBitmap:
+    """Return the image in a file's bytes, named by their hash. Raises RequestError."""
+    return NamedBitmap(decode_pixels(data), hashlib.sha256(data).hexdigest().encode())
 
 
 @contextlib.contextmanager
@@ -222,24 +222,24 @@ def native_parts(mtmd: ModuleType, parts: Iterable[TextPart | NamedBitmap]) -> I
         yield (C.POINTER(mtmd.mtmd_input_part) * len(natives))(*map(C.pointer, natives))
 
 
-def bitmap_of(mtmd: ModuleType, picture: NamedBitmap) -> object:
-    """Return a native bitmap of the picture; libmtmd copies the pixels."""
-    width, height, data = picture.pixels
+def bitmap_of(mtmd: ModuleType, image: NamedBitmap) -> object:
+    """Return a native bitmap of the image; libmtmd copies the pixels."""
+    width, height, data = image.pixels
     bitmap = mtmd.mtmd_bitmap_init(width, height, C.cast(C.c_char_p(data), C.POINTER(C.c_uint8)))
-    mtmd.mtmd_bitmap_set_id(bitmap, picture.name)
+    mtmd.mtmd_bitmap_set_id(bitmap, image.name)
     return bitmap
 
 
-def failure(code: int, num_rows: int) -> ResourceError:
-    if code == NO_ROOM:
-        return ResourceError(f"no room in the cache for the {num_rows} rows of an image", hint="a larger --ctx")
-    return ResourceError(f"an image of {num_rows} rows could not be decoded: llama.cpp says {code}")
+def decode_error(code: int, num_rows: int) -> ResourceError:
+    if code == CACHE_FULL:
+        return ResourceError(f"the cache is full: the {num_rows} rows of an image do not fit", hint="a larger --ctx")
+    return ResourceError(f"an image of {num_rows} rows could not be decoded: llama.cpp returned {code}")
 
 
 def load_mtmd(library: LlamaLibrary) -> ModuleType:
     """Return libmtmd's module, logging as llama.cpp does. Raises LibraryError if images cannot be read with it."""
     if find_spec("PIL") is None:
-        raise LibraryError("Pillow, which reads pictures, is not installed", hint="`pip install pillow`")
+        raise LibraryError("Pillow, which reads images, is not installed", hint="`pip install pillow`")
     try:
         from llama_cpp import mtmd_cpp
     except (ImportError, OSError, RuntimeError, AttributeError) as error:  # built without libmtmd, or another build
@@ -252,8 +252,8 @@ def load_mtmd(library: LlamaLibrary) -> ModuleType:
 def quiet_log(library: LlamaLibrary) -> Any:
     """Return a log callback without debug messages, which contain users' texts."""
 
-    def tell(level: int, text: bytes, user_data: object) -> None:
+    def write(level: int, text: bytes, user_data: object) -> None:
         if level != DEBUG:
             library.log_callback(level, text, user_data)
 
-    return library.api.llama_log_callback(tell)
+    return library.api.llama_log_callback(write)

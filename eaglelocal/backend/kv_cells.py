@@ -1,32 +1,18 @@
-"""The KV cells of a context, and the memory use that llama.cpp logs, real or planned.
-
-Knows the log lines of the pinned build. A plan (dry_run.py) names layers and their devices but not the size of
-weights, so those are computed from the file's header.
-"""
+"""The KV cells of a context: removing, sharing, saving and swapping the cells of its sequences."""
 
 from __future__ import annotations
 
 import ctypes as C
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter
 
 import numpy as np
 
-from eaglelocal.backend.llama_library import LlamaLibrary, LlamaLog
+from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.core.batch import Bytes
 from eaglelocal.errors import EngineError, ResourceError
-from eaglelocal.gguf.header import TensorInfo
-from eaglelocal.gguf.loaded_tensors import block_of, is_expert, is_input
-from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
 
-# Each begins with the name of the function that logs it, so that a line that only quotes one does not match.
-BUFFER_LINE = re.compile(r"\w+: +(\S+) +(model|KV|compute|output|RS) +buffer size *= *([\d.]+) *MiB")
-LAYER_LINE = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^,]+),")
-CACHE_LAYER_LINE = re.compile(r"\w+[:,] +layer +\d+: dev = (\S+)")
-CACHE_SIZE_LINE = re.compile(r"\w+: size = *([\d.]+) MiB \( *\d+ cells,")  # of the layers logged before it
-MIB = 2**20
-ALL_OF_IT, UNCUTTABLE = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE, _PARTIAL_ONLY
+ALL, PARTIAL_ONLY = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE, _PARTIAL_ONLY
 
 
 class KvCells:
@@ -34,19 +20,19 @@ class KvCells:
 
     llama.cpp scans all cells in each call, and a step calls once per slot: `native_s` counts the seconds.
 
-    keeps_places  each sequence has one cell of recurrent state, with earlier states beside it. llama.cpp moves such
-                  cells if they are not in the order of the decoded sequences, but not their earlier states: a cut would
-                  then silently restore the state of another text. So no cell is freed before its own sequence is
-                  decoded again and reuses it: removal from position 0 is postponed until then.
+    has_fixed_cells  each sequence has one cell of recurrent state, with its earlier states. llama.cpp moves such cells
+                     if they are not in the order of the decoded sequences, but not their earlier states: removing would
+                     then silently restore the state of another text. So no cell is freed before its own sequence is
+                     decoded again and reuses it: removal from position 0 waits until then.
     """
 
-    def __init__(self, library: LlamaLibrary, context: object, *, keeps_places: bool = False) -> None:
-        self._library, self._context, self._keeps_places = library, context, keeps_places
+    def __init__(self, library: LlamaLibrary, context: object, *, has_fixed_cells: bool = False) -> None:
+        self._library, self._context, self._has_fixed_cells = library, context, has_fixed_cells
         self.native_s = 0.0
         self.memory = library.api.llama_get_memory(context)
-        self.postponed: dict[int, int] = {}  # first position to remove, by sequence
-        self.copied: set[int] = set()  # sequences that the next decode copies from
-        self.coming: set[int] = set()  # sequences that it copies to
+        self.pending: dict[int, int] = {}  # first position to remove, by sequence
+        self.copy_sources: set[int] = set()  # sequences that the next decode copies from
+        self.copy_targets: set[int] = set()  # sequences that it copies to
 
     def check_open(self) -> None:
         """Raise EngineError when the context is closed: llama.cpp would read freed memory."""
@@ -58,35 +44,37 @@ class KvCells:
         self.memory = None
 
     def remove(self, sequence: int, first_position: int) -> None:
-        self.postpone(sequence, first_position)
-        self.settle()
+        self.remove_later(sequence, first_position)
+        self.remove_pending()
 
-    def postpone(self, sequence: int, first_position: int) -> None:
-        """Remove cells before any other use of them: by `settle`, or within the next decode's native call."""
+    def remove_later(self, sequence: int, first_position: int) -> None:
+        """Remove cells before any other use of them: by `remove_pending`, or within the next decode's native call."""
         self.check_open()
         if sequence < 0 or first_position < 0:  # llama.cpp takes a negative sequence for all of them
             raise EngineError(f"cannot remove sequence {sequence} from position {first_position}")
-        self.postponed[sequence] = min(first_position, self.postponed.get(sequence, first_position))
+        self.pending[sequence] = min(first_position, self.pending.get(sequence, first_position))
 
-    def due(self, batch: Iterable[Sequence[int]]) -> dict[int, int]:
-        """Return the postponed removals that a decode of these rows (given by their sequences) must do first."""
-        cuts, self.postponed = self.postponed, {}
-        if self._keeps_places and cuts:
+    def take_removals(self, batch: Iterable[Sequence[int]]) -> dict[int, int]:
+        """Return the pending removals that a decode of these rows (given by their sequences) must do; clear them."""
+        removals, self.pending = self.pending, {}
+        if self._has_fixed_cells and removals:
             decoded = {sequences[0] for sequences in batch}
-            self.postponed = {sequence: 0 for sequence, first in cuts.items() if not first and sequence not in decoded}
-            cuts = {sequence: cuts[sequence] for sequence in sorted(cuts) if sequence not in self.postponed}
-        return cuts
+            self.pending = {
+                sequence: 0 for sequence, first in removals.items() if not first and sequence not in decoded
+            }
+            removals = {sequence: removals[sequence] for sequence in sorted(removals) if sequence not in self.pending}
+        return removals
 
-    def settle(self, batch: Iterable[Sequence[int]] = ()) -> None:
-        """Do the postponed removals, except those that must wait for their sequence, unless `batch` has rows of it."""
+    def remove_pending(self, batch: Iterable[Sequence[int]] = ()) -> None:
+        """Do the pending removals. With fixed cells, those of a whole sequence wait until `batch` has rows of it."""
         self.check_open()
-        for sequence, first in self.due(batch).items():
+        for sequence, first in self.take_removals(batch).items():
             if not self._remove(sequence, first, -1):
-                raise uncut({sequence: first})
+                raise removal_error({sequence: first})
 
     def forget(self, sequence: int, end: int) -> None:
         """Remove the positions before `end`. Further rows fit only caches that may begin at any position."""
-        self.settle()
+        self.remove_pending()
         if sequence < 0 or end < 0:
             raise EngineError(f"cannot forget sequence {sequence} up to position {end}")
         if not self._remove(sequence, 0, end):
@@ -99,79 +87,81 @@ class KvCells:
         return is_removed
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
-        self.settle()
+        self.remove_pending()
         if min(source, target, first) < 0 or end < first:  # llama.cpp takes a negative position for all of them
             raise EngineError(f"cannot share positions {first} to {end} of sequence {source} with sequence {target}")
         self._share(source, target, first, end)
 
     def copy(self, source: int, target: int, end: int) -> None:
         """Copy between sequences with separate caches: the next decode copies everything first; then the end is cut."""
-        self.settle()
+        self.remove_pending()
         if min(source, target, end) < 0 or source == target:
             raise EngineError(f"cannot copy sequence {source} to {target} up to position {end}")
         self._share(source, target, -1, -1)  # llama.cpp aborts for a range
-        self.copied.add(source)
-        self.coming.add(target)
+        self.copy_sources.add(source)
+        self.copy_targets.add(target)
         self.remove(target, end)
 
     def save(self, sequence: int) -> bytearray:
-        """Return the state of the sequence that llama.cpp cannot cut: recurrent state, without cells."""
-        state = bytearray(self._size(sequence, UNCUTTABLE))
-        written = self._get(sequence, state, UNCUTTABLE)
+        """Return the recurrent state of the sequence, which llama.cpp cannot cut; without its cells."""
+        state = bytearray(self._size(sequence, PARTIAL_ONLY))
+        written = self._get(sequence, state, PARTIAL_ONLY)
         if not state or written != len(state):
             raise EngineError(f"the state of sequence {sequence} was not saved: {written} of {len(state)} bytes")
         return state
 
     def restore(self, sequence: int, state: bytearray) -> None:
-        read = self._set(sequence, state, UNCUTTABLE)
+        read = self._set(sequence, state, PARTIAL_ONLY)
         if read != len(state):
             raise EngineError(f"the state of sequence {sequence} was not restored: {read} of {len(state)} bytes")
 
     def swapped_bytes(self, sequence: int) -> int:
-        return self._size(sequence, ALL_OF_IT)
+        return self._size(sequence, ALL)
 
     def swap_out(self, sequence: int) -> Bytes:
-        if sequence in self.coming:
+        if sequence in self.copy_targets:
             raise ResourceError(f"sequence {sequence} is still to be copied")
-        size = self._size(sequence, ALL_OF_IT)
+        size = self._size(sequence, ALL)
         try:
             cells = np.empty(size, dtype=np.uint8)
         except MemoryError as error:
-            raise ResourceError(f"no {size} bytes of main memory are left for sequence {sequence}") from error
-        written = self._get(sequence, cells.data, ALL_OF_IT)
+            raise ResourceError(f"{size} bytes of RAM for sequence {sequence} cannot be allocated") from error
+        written = self._get(sequence, cells.data, ALL)
         if not size or written != size:
             raise ResourceError(f"sequence {sequence} was not swapped out: {written} of {size} bytes")
         return cells
 
     def swap_in(self, sequence: int, cells: Bytes) -> None:
-        if sequence in self.coming | self.copied:
+        if sequence in self.copy_targets | self.copy_sources:
             raise ResourceError(f"sequence {sequence} is still to be copied")
-        self.postponed.pop(sequence, None)  # llama.cpp removes all of it first
-        read = self._set(sequence, cells.data, ALL_OF_IT)
+        self.pending.pop(sequence, None)  # llama.cpp removes all of it first
+        read = self._set(sequence, cells.data, ALL)
         if read != len(cells):
             self.remove(sequence, 0)
             raise ResourceError(f"sequence {sequence} was not swapped in: {read} of {len(cells)} bytes")
 
-    def made_copies(self) -> None:
+    def clear_copies(self) -> None:
         """Note that a decode has made the pending copies."""
-        self.copied.clear()
-        self.coming.clear()
+        self.copy_sources.clear()
+        self.copy_targets.clear()
 
-    def _size(self, sequence: int, what: int) -> int:
-        self.settle()
-        return int(self._library.api.llama_state_seq_get_size_ext(self._context, sequence, what))
+    def _size(self, sequence: int, flags: int) -> int:
+        self.remove_pending()
+        return int(self._library.api.llama_state_seq_get_size_ext(self._context, sequence, flags))
 
-    def _get(self, sequence: int, into: bytearray | memoryview, what: int) -> int:
+    def _get(self, sequence: int, into: bytearray | memoryview, flags: int) -> int:
         started_at = perf_counter()
         get_data = self._library.api.llama_state_seq_get_data_ext
-        written = get_data(self._context, as_bytes(into), len(into), sequence, what)
+        written = get_data(self._context, native_buffer(into), len(into), sequence, flags)
         self.native_s += perf_counter() - started_at
         return int(written)
 
-    def _set(self, sequence: int, data: bytearray | memoryview, what: int) -> int:
-        self.settle()
+    def _set(self, sequence: int, data: bytearray | memoryview, flags: int) -> int:
+        self.remove_pending()
         started_at = perf_counter()
-        read = self._library.api.llama_state_seq_set_data_ext(self._context, as_bytes(data), len(data), sequence, what)
+        read = self._library.api.llama_state_seq_set_data_ext(
+            self._context, native_buffer(data), len(data), sequence, flags
+        )
         self.native_s += perf_counter() - started_at
         return int(read)
 
@@ -181,90 +171,16 @@ class KvCells:
         self.native_s += perf_counter() - started_at
 
     def last_position(self, sequence: int) -> int:
-        self.settle()
-        if sequence in self.postponed:
+        self.remove_pending()
+        if sequence in self.pending:
             return -1
         return int(self._library.last_position(self.memory, sequence))
 
 
-def as_bytes(state: bytearray | memoryview) -> C.Array[C.c_ubyte]:
+def native_buffer(state: bytearray | memoryview) -> C.Array[C.c_ubyte]:
     return (C.c_ubyte * len(state)).from_buffer(state)
 
 
-def uncut(cuts: Mapping[int, int]) -> EngineError:
-    places = ", ".join(f"sequence {sequence} from position {first} on" for sequence, first in cuts.items())
-    return EngineError(f"this model cannot forget {places}")
-
-
-def buffer_bytes(log: LlamaLog) -> dict[str, int]:
-    """Return bytes by kind of buffer, summed over devices, as logged since llama.cpp was loaded."""
-    totals: dict[str, int] = {}
-    for line in log.buffer_lines:
-        if match := BUFFER_LINE.match(line):
-            kind = match.group(2)
-            totals[kind] = totals.get(kind, 0) + int(float(match.group(3)) * MIB)
-    return totals
-
-
-def host_bytes(log: LlamaLog, devices: Sequence[str], *, lends_memory: bool) -> int:
-    """Return the bytes of all those buffers that lie in RAM.
-
-    devices       the GPUs' names
-    lends_memory  the GPUs use RAM too
-    """
-    elsewhere = () if lends_memory else devices
-    found = (match for line in log.buffer_lines if (match := BUFFER_LINE.match(line)))
-    return sum(int(float(match.group(3)) * MIB) for match in found if device_of(match.group(1), elsewhere) == RAM)
-
-
-def device_of(name: str, devices: Sequence[str]) -> str:
-    """Return the device of a buffer by its name: `MTL0_Private` is on `MTL0`, `CUDA_Host` in RAM."""
-    return max((device for device in devices if name.startswith(device)), key=len, default=RAM)
-
-
-def layer_devices(lines: Iterable[str], devices: Sequence[str]) -> dict[int, str]:
-    """Return the device of each layer; the layer behind the last one is the output."""
-    found = (match for line in lines if (match := LAYER_LINE.match(line)))
-    return {int(match.group(1)): device_of(match.group(2), devices) for match in found}
-
-
-def weight_buffers(
-    tensors: Iterable[TensorInfo], layers: Mapping[int, str], *, borrows: bool, n_cpu_moe: int = 0
-) -> Iterator[Buffer]:
-    """Yield where each tensor is placed. Embeddings that also serve as output are counted there too.
-
-    borrows    a head that uses its target's output
-    n_cpu_moe  as in Placement
-    """
-    output = layers[max(layers)] if layers else RAM
-    names = {tensor.name: tensor for tensor in tensors}
-    for name, tensor in names.items():
-        block = block_of(name)
-        where = layers.get(block, RAM) if block is not None else RAM if is_input(name) else output
-        if block is not None and block < n_cpu_moe and is_expert(name):
-            where = RAM
-        yield Buffer(where, MemoryKind.WEIGHTS, tensor.nbytes)
-    embeddings = names.get("token_embd.weight")
-    if embeddings is not None and "output.weight" not in names and output != RAM and not borrows:
-        yield Buffer(output, MemoryKind.WEIGHTS, embeddings.nbytes)
-
-
-def cache_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buffer]:
-    """Yield cache sizes by device.
-
-    The log names a cache's layers, then their total; a model may have several caches.
-    """
-    layers: list[str] = []
-    for line in lines:
-        if match := CACHE_LAYER_LINE.match(line):
-            layers.append(device_of(match.group(1), devices))
-        elif (match := CACHE_SIZE_LINE.match(line)) and layers:
-            share = float(match.group(1)) * MIB / len(layers)
-            yield from (Buffer(device, MemoryKind.CACHE, int(share)) for device in layers)
-            layers = []
-
-
-def compute_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buffer]:
-    for line in lines:
-        if (match := BUFFER_LINE.match(line)) and match.group(2) == "compute":
-            yield Buffer(device_of(match.group(1), devices), MemoryKind.BUFFERS, int(float(match.group(3)) * MIB))
+def removal_error(removals: Mapping[int, int]) -> EngineError:
+    cells = ", ".join(f"sequence {sequence} from position {first} on" for sequence, first in removals.items())
+    return EngineError(f"this model cannot remove {cells}")

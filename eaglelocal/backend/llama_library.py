@@ -1,7 +1,7 @@
 """The llama.cpp library: version check, the symbols we call, the log, and the clock of time spent inside.
 
-Knows ctypes and names, not models. Symbols that no public module of llama-cpp-python binds come from a staging header
-(llama-ext.h), whose signatures may change with any build, so only the version they were checked against is accepted.
+Knows ctypes and names, not models. Some symbols come from a staging header (llama-ext.h), which no
+module of llama-cpp-python binds. It may change with any build, so only the version that was checked is accepted.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from collections import deque
 from types import ModuleType
 
 from eaglelocal.backend.cpu_repack import AMX, find_layouts
-from eaglelocal.backend.native_step import SYMBOLS, NativeStep, function_of
+from eaglelocal.backend.native_step import SYMBOLS, NativeStep, get_function
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
 
 CHECKED_VERSION = "0.3.36"
 BUILD = f"llama-cpp-python {CHECKED_VERSION}"
-NO_ROOM = 1  # returned by llama_decode when its cache is full; the codes below are those of native/native_step.h
-HOT_CODES = {
-    1001: "a row that was asked for has no logits",
-    1002: "the draft head gave no states",
-    1003: "the target gave no rows for a tapped layer",
-    1004: "the draft head cannot forget positions",
+CACHE_FULL = 1  # returned by llama_decode when its cache is full; the codes below are those of native/native_step.h
+NATIVE_CODES = {
+    1001: "a row has no logits: it was not an output row",
+    1002: "the draft head returned no states",
+    1003: "the target returned no rows for a tapped layer",
+    1004: "the draft head cannot remove positions",
     1005: "the context is closed",
 }
 LOST = "failed with status"  # logged by llama.cpp when Metal work failed, which it then treats as done
@@ -97,10 +97,10 @@ class LlamaLog:
         self._recent.clear()
 
     def reason(self) -> str:
-        """Return why it failed since `begin`: the first line that reports an error, else the last line."""
+        """Return why something failed: the first line since `begin` that reports an error, else the last line."""
         words = ("error", "failed", "invalid", "unable", "missing", "mismatch")
-        complaints = [line for line in self._recent if any(word in line.lower() for word in words)]
-        found = complaints[:1] or list(self._recent)[-1:]
+        errors = [line for line in self._recent if any(word in line.lower() for word in words)]
+        found = errors[:1] or list(self._recent)[-1:]
         return found[0].strip() if found else "it gave no reason"
 
 
@@ -111,7 +111,7 @@ class LlamaLibrary:
         self.api = api
         self.log = LlamaLog()
         self.lost_work = ""  # llama.cpp's message about failed GPU work
-        self._is_loud = bool(os.environ.get("EAGLELOCAL_ENGINE_LOG"))
+        self._echoes_all = bool(os.environ.get("EAGLELOCAL_ENGINE_LOG"))
         self.build = BUILD
         self.log_callback = api.llama_log_callback(self._on_log)  # kept alive: llama.cpp holds only the address
         api.llama_log_set(self.log_callback, C.c_void_p(0))
@@ -120,7 +120,9 @@ class LlamaLibrary:
         for name, (symbol, argtypes, restype) in SHORT_CALLS.items():
             setattr(self, name, bind(native, symbol, argtypes, restype))
         self.layouts = find_layouts(native)  # that llama.cpp may use for quantized weights
-        self.hot = NativeStep([C.cast(bind(native, symbol, [], None), C.c_void_p).value for symbol in SYMBOLS.values()])
+        self.native_step = NativeStep(
+            [C.cast(bind(native, symbol, [], None), C.c_void_p).value for symbol in SYMBOLS.values()]
+        )
 
     @property
     def can_repack(self) -> bool:
@@ -131,7 +133,7 @@ class LlamaLibrary:
         self.log.write(line)
         if LOST in line:
             self.lost_work = line.strip()
-        if level >= WARNING or self._is_loud:  # the supervisor keeps stderr, for crash reports
+        if level >= WARNING or self._echoes_all:  # the supervisor keeps stderr, for crash reports
             sys.stderr.write(line)
 
     # bound in __init__ from SHORT_CALLS; spelled out for the type checker
@@ -152,17 +154,19 @@ class LlamaLibrary:
 
 def bind(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None) -> C._NamedFuncPointer:
     try:
-        return function_of(native, symbol, argtypes, restype)
+        return get_function(native, symbol, argtypes, restype)
     except AttributeError:
         message = f"llama.cpp in this llama-cpp-python ({installed_version()}) has no symbol {symbol}"
         raise LibraryError(message, hint=REINSTALL) from None
 
 
-def failure(code: int, num_rows: int, library: LlamaLibrary) -> EagleLocalError:
+def native_error(code: int, num_rows: int, library: LlamaLibrary) -> EagleLocalError:
     """Return the error for a code of llama_decode, or of the native code."""
-    if code == NO_ROOM:
-        return ResourceError(f"the cache has no room for {num_rows} more rows", hint="a larger --ctx")
-    return EngineError(HOT_CODES.get(code) or f"llama_decode gave {code} for {num_rows} rows: {library.log.reason()}")
+    if code == CACHE_FULL:
+        return ResourceError(f"the cache is full: {num_rows} more rows do not fit", hint="a larger --ctx")
+    return EngineError(
+        NATIVE_CODES.get(code) or f"llama_decode gave {code} for {num_rows} rows: {library.log.reason()}"
+    )
 
 
 def installed_version() -> str | None:

@@ -1,4 +1,4 @@
-"""Splits texts that llama.cpp's pre-tokenizers cannot take as a whole.
+"""Split texts that llama.cpp's pre-tokenizers cannot take as a whole.
 
 Those that are regular expressions recurse for every character of a match, and overflow a stack of 8 MiB after some
 26 000: a prompt with so many letters in a row would kill the process. So runs are cut much earlier. Each cut costs
@@ -13,7 +13,7 @@ from itertools import pairwise
 
 WINDOW = 2000  # characters; a run between two cuts is shorter than two of these
 # What one match may span: in C++ four control characters are no space, and punctuation may end in lines and slashes.
-ALIKE = re.compile("|".join(rf"{kind}{{{WINDOW}}}" for kind in (r"[\S\x1c-\x1f]", r"\s", r"[\r\n/]")))
+LONG_RUN = re.compile("|".join(rf"{kind}{{{WINDOW}}}" for kind in (r"[\S\x1c-\x1f]", r"\s", r"[\r\n/]")))
 # Pre-tokenizers (tokenizer.ggml.pre) that llama.cpp implements by hand, without recursion.
 WITHOUT_RECURSION = frozenset({
     "a.x-4.0", "chatglm-bpe", "command-r", "dbrx", "deepseek-r1-qwen", "exaone4", "falcon-h1", "falcon3", "gemma4",
@@ -22,16 +22,16 @@ WITHOUT_RECURSION = frozenset({
 })  # fmt: skip
 
 
-def parts_of(text: str, unbroken: Collection[str] = ()) -> list[str]:
-    """Return the text in parts without long runs; no string of `unbroken` is split."""
-    cuts = (at for at in range(WINDOW, len(text), WINDOW) if ALIKE.match(text, at))
-    places = sorted({0, len(text), *(before(unbroken, text, at) for at in cuts)})
+def split_long_runs(text: str, whole_words: Collection[str] = ()) -> list[str]:
+    """Return the text in parts without long runs; no string of `whole_words` is split."""
+    cuts = (at for at in range(WINDOW, len(text), WINDOW) if LONG_RUN.match(text, at))
+    places = sorted({0, len(text), *(move_before(whole_words, text, at) for at in cuts)})
     return [text[first:end] for first, end in pairwise(places)] or [text]
 
 
-def before(unbroken: Collection[str], text: str, at: int) -> int:
+def move_before(whole_words: Collection[str], text: str, at: int) -> int:
     """Return the place, or the beginning of the string that a cut there would split."""
-    starts = (start for word in unbroken for start in _across(word, text, at))
+    starts = (start for word in whole_words for start in _across(word, text, at))
     return min(starts, default=at)
 
 

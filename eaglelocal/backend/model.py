@@ -16,8 +16,8 @@ from eaglelocal.gguf.loaded_tensors import EXPERTS
 
 LOAD_HINT = "check the file, or try a smaller --ctx or fewer --gpu-layers"
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode
-IDS = "d2t"  # the table from a head's tokens to its target's
-KEPT_BYTES = 256  # limit of a short text in the metadata
+D2T = "d2t"  # the table from a head's tokens to its target's
+MAX_TEXT_BYTES = 256  # of a text of the metadata
 
 
 def look_up(table: dict[str, int], name: str, flag: str) -> int:
@@ -34,11 +34,11 @@ def devices_by_name(library: LlamaLibrary) -> dict[str, int]:
 def device_array(library: LlamaLibrary, names: str) -> C.Array[C.c_void_p]:
     """Return the NULL-terminated list of the named devices. Raises UsageError with the names that exist."""
     by_name = devices_by_name(library)
-    wanted = [name.strip() for name in names.split(",")]
-    for name in wanted:
+    chosen = [name.strip() for name in names.split(",")]
+    for name in chosen:
         if name not in by_name:
             raise UsageError(f"--device: there is no device {name}", hint=f"one of: {', '.join(by_name)}")
-    return (C.c_void_p * (len(wanted) + 1))(*(by_name[name] for name in wanted), None)
+    return (C.c_void_p * (len(chosen) + 1))(*(by_name[name] for name in chosen), None)
 
 
 class BufferOverride(C.Structure):
@@ -53,9 +53,9 @@ def overrides(library: LlamaLibrary, placement: Placement) -> C.Array[BufferOver
     if placement.n_cpu_moe:  # one pattern: llama.cpp compiles each again for every tensor
         layers = "|".join(map(str, range(placement.n_cpu_moe)))
         found.append(BufferOverride(rf"blk\.({layers}){EXPERTS}".encode(), library.cpu_buffer_type()))
-    if placement.ids_on:
-        device = devices_by_name(library)[placement.ids_on]
-        found.append(BufferOverride(f"^{IDS}$".encode(), library.device_buffer_type(device)))
+    if placement.d2t_device:
+        device = devices_by_name(library)[placement.d2t_device]
+        found.append(BufferOverride(f"^{D2T}$".encode(), library.device_buffer_type(device)))
     return (BufferOverride * (len(found) + 1))(*found) if found else None
 
 
@@ -69,9 +69,9 @@ class Placement:
     split       how a model is divided among several GPUs
     shares      of each of those devices; empty: in proportion to free memory
     repack      let llama.cpp convert quantized weights to a layout of its own for this CPU
-    reads       read the weights into allocated memory; else llama.cpp maps the file where it can
-    ids_on      the device of a head's IDS. llama.cpp would leave them in RAM, because CUDA and Vulkan cannot look up
-                rows of such integers, and copy them for each drafted token; but no rows are looked up in them
+    no_mmap     read the weights into allocated memory; else llama.cpp maps the file where it can
+    d2t_device  the device of a head's table d2t. llama.cpp would leave it in RAM, as CUDA and Vulkan cannot look up
+                rows of such integers, and copy it for each drafted token; but no rows are looked up in it
     has_mtp     load the MTP layer too
     """
 
@@ -81,8 +81,8 @@ class Placement:
     split: str = "layer"
     shares: tuple[float, ...] = ()
     repack: bool = True
-    reads: bool = False
-    ids_on: str | None = None
+    no_mmap: bool = False
+    d2t_device: str | None = None
     has_mtp: bool = False
 
 
@@ -96,7 +96,7 @@ class NativePlacement:
             params.n_gpu_layers = placement.gpu_layers
         params.use_extra_bufts = placement.repack and library.can_repack
         params.load_mtp = placement.has_mtp
-        if placement.reads:
+        if placement.no_mmap:
             params.load_mode = api.LLAMA_LOAD_MODE_NONE
         params.split_mode = look_up(SPLIT_MODES, placement.split, "--split")
         self._devices = device_array(library, placement.devices) if placement.devices else None
@@ -140,12 +140,12 @@ class LlamaModel:
         native = NativePlacement(library, placement or Placement())
         params = native.params
 
-        def report(fraction: float, user_data: object) -> bool:
+        def report_progress(fraction: float, user_data: object) -> bool:
             if on_progress is not None:
                 on_progress(fraction)
             return True
 
-        callback = api.llama_progress_callback(report)
+        callback = api.llama_progress_callback(report_progress)
         params.progress_callback = callback
         library.log.begin()
         self.handle = api.llama_model_load_from_file(os.fsencode(path), params)
@@ -158,14 +158,14 @@ class LlamaModel:
         self.size_bytes: int = api.llama_model_size(self.handle)
         self.is_hybrid = bool(api.llama_model_is_hybrid(self.handle) or api.llama_model_is_recurrent(self.handle))
         vocabulary = api.llama_model_get_vocab(self.handle)
-        splitter = self._said("tokenizer.ggml.pre")
+        splitter = self._read_metadata("tokenizer.ggml.pre")
         self.vocabulary = LlamaVocabulary(library, vocabulary, self._chat_template(), splitter=splitter)
         self.constraints = LlamaConstraints(vocabulary, self.vocabulary)
 
-    def _said(self, key: str) -> str:
+    def _read_metadata(self, key: str) -> str:
         """Return a text of the file's metadata; empty if there is none."""
-        buffer = (C.c_char * KEPT_BYTES)()
-        length = self.library.api.llama_model_meta_val_str(self.handle, key.encode(), buffer, KEPT_BYTES)
+        buffer = (C.c_char * MAX_TEXT_BYTES)()
+        length = self.library.api.llama_model_meta_val_str(self.handle, key.encode(), buffer, MAX_TEXT_BYTES)
         return buffer.value.decode("utf-8", "replace") if length > 0 else ""
 
     def _chat_template(self) -> str | None:

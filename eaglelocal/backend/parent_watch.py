@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes as C
 import os
 
-from eaglelocal.backend.native_step import INSTALL, function_of, load
+from eaglelocal.backend.native_step import INSTALL, get_function, load_native
 from eaglelocal.errors import LibraryError, ResourceError
 
 
@@ -15,8 +15,8 @@ def end_with_parent(pipe: int = -1) -> None:
     Raises LibraryError if the native code is missing, and ResourceError if no thread can be started.
     """
     try:
-        function = function_of(load(C.CDLL), "end_with_parent", [C.c_int32], C.c_int32)
+        function = get_function(load_native(C.CDLL), "end_with_parent", [C.c_int32], C.c_int32)
     except AttributeError:
-        raise LibraryError("eaglelocal's own C part is of another version than the rest", hint=INSTALL) from None
+        raise LibraryError("eaglelocal's native code was built from another version", hint=INSTALL) from None
     if error := function(pipe):
         raise ResourceError(f"no thread can be started to watch the parent process: {os.strerror(error)}")

@@ -20,13 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from eaglelocal.backend.llama_library import LlamaLibrary, NativeClock
-from eaglelocal.backend.native_step import NONE_FITS, UNKNOWN, DrawStruct, filled
+from eaglelocal.backend.native_step import NONE_FITS, UNKNOWN, DrawStruct, fill_struct
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.errors import EngineError
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
-MOST_RANKED = 512  # with more, llama.cpp sorts the whole vocabulary as fast
+MAX_RANKED = 512  # with more, llama.cpp sorts the whole vocabulary as fast
 
 RowReader = Callable[[int], Floats]  # an output row of the last decode -> its logits, a view [vocab]
 
@@ -58,25 +58,27 @@ class Filter(NamedTuple):
     min_p: float = 0.0
 
 
-def filter_of(params: SamplingParams) -> Filter | None:
+def choose_filter(params: SamplingParams) -> Filter | None:
     """Return the filter of a request; None if the chain needs the whole vocabulary.
 
-    That is so if nothing is filtered, or if something changes probabilities before the filters.
+    It does if nothing is filtered, or if something changes probabilities before the filters.
     """
     num_touched = len(params.logit_bias) + (params.repeat_last_n if params.has_penalties else 0)
     rank = 1 if params.is_greedy else params.top_k
     if rank:
-        return Filter(rank) if rank + num_touched <= MOST_RANKED else None
-    is_narrow = params.top_p < 1.0 or params.min_p > 0.0
-    return Filter(0, params.top_p, params.min_p) if is_narrow and params.typical_p == 1.0 and not num_touched else None
+        return Filter(rank) if rank + num_touched <= MAX_RANKED else None
+    filters = params.top_p < 1.0 or params.min_p > 0.0
+    return Filter(0, params.top_p, params.min_p) if filters and params.typical_p == 1.0 and not num_touched else None
 
 
 class LlamaSamplerChain(ABC):
     """A llama_sampler chain and the tokens that it chooses from; one random draw per call."""
 
-    def __init__(self, library: LlamaLibrary, params: SamplingParams, n_vocab: int, *, is_cut: bool = False) -> None:
+    def __init__(
+        self, library: LlamaLibrary, params: SamplingParams, n_vocab: int, *, skips_top_p: bool = False
+    ) -> None:
         self._api = library.api
-        self._handle = build_chain(library, params, n_vocab, is_cut=is_cut)
+        self._handle = build_chain(library, params, n_vocab, skips_top_p=skips_top_p)
 
     @abstractmethod
     def draw(self, row: int, mask: bytes | None = None) -> int:
@@ -103,22 +105,26 @@ class FilteredChain(LlamaSamplerChain):
         self,
         library: LlamaLibrary,
         params: SamplingParams,
-        only: Filter,
+        token_filter: Filter,
         *,
         draw: Callable[..., int],
         n_vocab: int,
-        is_bound: bool = False,
+        is_constrained: bool = False,
     ) -> None:
-        super().__init__(library, params, n_vocab, is_cut=not only.rank)
+        super().__init__(library, params, n_vocab, skips_top_p=not token_filter.rank)
         self._draw = draw
         self._biased = frozenset(token for token, _ in params.logit_bias if 0 <= token < n_vocab)
         self._recent: deque[int] = deque(maxlen=params.repeat_last_n if params.has_penalties else 0)
         num_touched = len(self._biased) + (self._recent.maxlen or 0)
-        self._room = np.empty(only.rank + 2 * num_touched if only.rank else 2 * n_vocab, CANDIDATE)
-        self._fitting = np.empty(n_vocab if is_bound else 0, np.float32)
-        room_at, fitting_at = self._room.ctypes.data, self._fitting.ctypes.data
+        self._candidates = np.empty(
+            token_filter.rank + 2 * num_touched if token_filter.rank else 2 * n_vocab, CANDIDATE
+        )
+        self._masked_logits = np.empty(n_vocab if is_constrained else 0, np.float32)
+        candidates_at, masked_at = self._candidates.ctypes.data, self._masked_logits.ctypes.data
         chain_at = C.cast(self._handle, C.c_void_p).value  # type: ignore[arg-type]
-        self._struct = filled(DrawStruct(), sampler=chain_at, **only._asdict(), room=room_at, fitting=fitting_at)
+        self._struct = fill_struct(
+            DrawStruct(), sampler=chain_at, **token_filter._asdict(), candidates=candidates_at, masked_logits=masked_at
+        )
         self._address = C.addressof(self._struct)
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -127,8 +133,8 @@ class FilteredChain(LlamaSamplerChain):
 
     def draw(self, row: int, mask: bytes | None = None) -> int:
         self.check_open()
-        if mask is not None and not self._fitting.size:
-            raise EngineError("the sampler was not made for an answer that is bound")
+        if mask is not None and not self._masked_logits.size:
+            raise EngineError("the sampler was not made for a constrained answer")
         touched = array("i", self._biased.union(self._recent))
         token = self._draw(self._address, row, len(touched), touched.buffer_info()[0], mask, len(mask or b""))
         if token == UNKNOWN:
@@ -158,20 +164,20 @@ class WholeChain(LlamaSamplerChain):
         self.check_open()
         logits = self._read_row(row)  # raises if there are no logits; llama.cpp would read anyway
         if mask is not None:
-            return self._draw_fitting(logits, mask)
+            return self._draw_masked(logits, mask)
         with self._clock:
             return int(self._api.llama_sampler_sample(self._handle, self._context, row))
 
-    def _draw_fitting(self, logits: Floats, mask: bytes) -> int:
+    def _draw_masked(self, logits: Floats, mask: bytes) -> int:
         """Draw among the admitted tokens alone: filters work better on a shorter list than with logits of -inf."""
         bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
-        fitting = np.flatnonzero(bits[: self._n_vocab])
-        if not len(fitting):
+        allowed = np.flatnonzero(bits[: self._n_vocab])
+        if not len(allowed):
             return NONE_FITS
-        candidates = np.zeros(len(fitting), CANDIDATE)
-        candidates["id"], candidates["logit"] = fitting, logits[fitting]
+        candidates = np.zeros(len(allowed), CANDIDATE)
+        candidates["id"], candidates["logit"] = allowed, logits[allowed]
         data = C.cast(candidates.ctypes.data, C.POINTER(self._api.llama_token_data))
-        found = self._api.llama_token_data_array(data=data, size=len(fitting), selected=-1, sorted=False)
+        found = self._api.llama_token_data_array(data=data, size=len(allowed), selected=-1, sorted=False)
         with self._clock:
             self._api.llama_sampler_apply(self._handle, C.byref(found))
         token = int(found.data[found.selected].id)
@@ -198,8 +204,8 @@ class ChainSampler:
         self._chain.close()
 
 
-def build_chain(library: LlamaLibrary, params: SamplingParams, n_vocab: int, *, is_cut: bool = False) -> object:
-    """Return a native chain; `is_cut`: without top-p, because it was applied when candidates were selected."""
+def build_chain(library: LlamaLibrary, params: SamplingParams, n_vocab: int, *, skips_top_p: bool = False) -> object:
+    """Return a native chain; `skips_top_p`: without top-p, because it was applied when candidates were selected."""
     api = library.api
     chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
     add = api.llama_sampler_chain_add
@@ -220,17 +226,17 @@ def build_chain(library: LlamaLibrary, params: SamplingParams, n_vocab: int, *, 
         add(chain, api.llama_sampler_init_top_k(params.top_k))
     if params.typical_p < 1.0:
         add(chain, api.llama_sampler_init_typical(params.typical_p, 1))
-    if params.top_p < 1.0 and not is_cut:
+    if params.top_p < 1.0 and not skips_top_p:
         add(chain, api.llama_sampler_init_top_p(params.top_p, 1))
     if params.min_p > 0.0:
         add(chain, api.llama_sampler_init_min_p(params.min_p, 1))
     add(chain, api.llama_sampler_init_temp(params.temperature))
-    add(chain, api.llama_sampler_init_dist(seed_of(params)))
+    add(chain, api.llama_sampler_init_dist(resolve_seed(params)))
     return chain
 
 
-def seed_of(params: SamplingParams) -> int:
-    """Return a seed of 32 bits, but not llama.cpp's all-ones value for "choose one": a random seed is chosen here."""
+def resolve_seed(params: SamplingParams) -> int:
+    """Return a seed of 32 bits, random if none is given; never all ones, which makes llama.cpp choose one itself."""
     seed = int.from_bytes(os.urandom(4), "little") if params.seed is None else params.seed
     return seed % 0xFFFFFFFF
 
@@ -245,6 +251,6 @@ def with_logprobs(token: int, logits: Floats, logprobs: int) -> Sampled:
 def most_likely(logits: Floats, count: int) -> list[int]:
     """Return the most likely tokens, best first, earlier tokens first if equal. Sorts only the candidates."""
     first = max(len(logits) - count, 0)
-    able = np.flatnonzero(logits >= np.partition(logits, first)[first]) if count else np.empty(0, np.intp)
-    best: list[int] = able[np.argsort(-logits[able], kind="stable")[:count]].tolist()
+    best_or_equal = np.flatnonzero(logits >= np.partition(logits, first)[first]) if count else np.empty(0, np.intp)
+    best: list[int] = best_or_equal[np.argsort(-logits[best_or_equal], kind="stable")[:count]].tolist()
     return best

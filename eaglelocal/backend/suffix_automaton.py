@@ -4,7 +4,7 @@ Source: Blumer et al., The smallest automaton recognizing the subwords of a text
 and their positions, not slots, owners or drafts. Its states are kept in native code (native/suffix_automaton.c).
 
 A state stands for all substrings that end at the same places; its link leads to the longest suffix that
-ends at more places. Appending a token costs O(1) amortised, and so does following a text with a Cursor.
+ends at more places. Appending a token costs O(1) amortized, and so does following a text with a Cursor.
 
     text  a b c a b          the longest suffix that occurred before: a b, which ended at 1, followed by c
 """
@@ -17,7 +17,7 @@ import weakref
 from array import array
 from collections.abc import Iterable, Sequence
 
-from eaglelocal.backend.native_step import function_of, load
+from eaglelocal.backend.native_step import get_function, load_native
 
 
 class AutomatonLibrary:
@@ -27,15 +27,15 @@ class AutomatonLibrary:
     """
 
     def __init__(self) -> None:
-        library, at, i32 = load(C.PyDLL), C.c_void_p, C.c_int32
-        self.new = function_of(library, "automaton_new", [], at)
-        self.free = function_of(library, "automaton_free", [at], None)
-        self.extend = function_of(library, "automaton_extend", [at, i32, at], i32)
-        self.step = function_of(library, "automaton_step", [at, i32, i32], i32)
-        self.follow = function_of(library, "automaton_follow", [at, i32, at, at, at], None)
-        self.counts = function_of(library, "automaton_counts", [at, i32, i32, at, at], i32)
-        self.latest = function_of(library, "automaton_latest", [at, i32], i32)
-        self.size = function_of(library, "automaton_size", [at], C.c_int64)
+        library, at, i32 = load_native(C.PyDLL), C.c_void_p, C.c_int32
+        self.new = get_function(library, "automaton_new", [], at)
+        self.free = get_function(library, "automaton_free", [at], None)
+        self.extend = get_function(library, "automaton_extend", [at, i32, at], i32)
+        self.step = get_function(library, "automaton_step", [at, i32, i32], i32)
+        self.follow = get_function(library, "automaton_follow", [at, i32, at, at, at], None)
+        self.counts = get_function(library, "automaton_counts", [at, i32, i32, at, at], i32)
+        self.latest = get_function(library, "automaton_latest", [at, i32], i32)
+        self.size = get_function(library, "automaton_size", [at], C.c_int64)
 
 
 native = functools.cache(AutomatonLibrary)
@@ -94,7 +94,7 @@ class SuffixAutomaton:
         self.tokens += text
         self.last = last
 
-    def break_off(self) -> None:
+    def add_break(self) -> None:
         """Separate the following tokens from those before."""
         if len(self.tokens) > self._piece_start:
             self._num_breaks += 1

@@ -1,11 +1,11 @@
 """The most likely tokens of a row of logits with their confidences, as the native code ranks them.
 
 A softmax over a large vocabulary costs more than the drafting itself, so confidence is computed among the best few: of
-MIN_RANKED, or one more than asked for. It ranks drafts as well as the full softmax does, and is mapped to acceptance
-by learning (speculation/acceptance/acceptance_model.py). So siblings are known anyway, and cost nothing.
+MIN_RANKED, or one more than requested. It ranks drafts as well as the full softmax does, and is mapped to acceptance
+by learning (speculation/acceptance/acceptance_model.py). Siblings are ranked anyway, so they cost nothing.
 
-A sibling matters when the first token is wrong, so its confidence is its share beside the third. Measured, its share
-beside the first says nothing about that.
+A sibling matters when the first token is wrong, so its confidence is its share among itself and the third: its share
+including the first says nothing about that.
 
     logits  a 5.0   b 3.0   c 1.0   d -4.0     one branch or two: among a, b, c
             a: 0.87         b: 0.88
@@ -37,7 +37,7 @@ class TopTokens:
         self._tokens, self._shares = (C.c_int32 * count)(), (C.c_float * count)()
         self.tokens_at, self.shares_at = C.addressof(self._tokens), C.addressof(self._shares)
 
-    def make_room(self, count: int) -> None:
+    def reserve(self, count: int) -> None:
         if count > len(self._tokens):
             self._resize(count)
 

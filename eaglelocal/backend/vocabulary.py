@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from eaglelocal.backend.llama_library import LlamaLibrary
-from eaglelocal.backend.long_text import WITHOUT_RECURSION, parts_of
+from eaglelocal.backend.long_text import WITHOUT_RECURSION, split_long_runs
 from eaglelocal.core.ports import FillTokens
 from eaglelocal.errors import IncompatibleError
 
@@ -56,16 +56,16 @@ class LlamaVocabulary:
     @functools.cached_property
     def fill_tokens(self) -> FillTokens | None:
         api = self._api
-        asked = (api.llama_vocab_fim_pre, api.llama_vocab_fim_suf, api.llama_vocab_fim_mid)
-        prefix, suffix, middle = (int(ask(self._handle)) for ask in asked)
+        getters = (api.llama_vocab_fim_pre, api.llama_vocab_fim_suf, api.llama_vocab_fim_mid)
+        prefix, suffix, middle = (int(get(self._handle)) for get in getters)
         if min(prefix, suffix, middle) < 0:
             return None
-        project, file = (int(ask(self._handle)) for ask in (api.llama_vocab_fim_rep, api.llama_vocab_fim_sep))
+        project, file = (int(get(self._handle)) for get in (api.llama_vocab_fim_rep, api.llama_vocab_fim_sep))
         return FillTokens(prefix, suffix, middle, project if project >= 0 else None, file if file >= 0 else None)
 
     @property
     def pair_frame(self) -> tuple[list[int], list[int], list[int]]:
-        """The tokens before, between and behind two texts that are read as a pair.
+        """The tokens before, between and after two texts that are read as a pair.
 
         As in llama-server, except for the end of the second text with tokenizers that end every text: BERT's [SEP].
         Raises IncompatibleError if adding special tokens changes the text's own; llama.cpp has no such tokenizer yet.
@@ -74,8 +74,10 @@ class LlamaVocabulary:
         bare, framed = self._tokens("a", False, False), self._tokens("a", True, False)
         start = next((i for i in range(len(framed) + 1) if framed[i : i + len(bare)] == bare), None)
         if start is None:
-            what = "the tokenizer of this model reads a text that it frames otherwise than one that it does not"
-            raise IncompatibleError(what, hint="a file that has a template for pairs: tokenizer.chat_template.rerank")
+            message = "the tokenizer of this model reads a text differently when it adds special tokens"
+            raise IncompatibleError(
+                message, hint="a file that has a template for pairs: tokenizer.chat_template.rerank"
+            )
         separator, end = int(api.llama_vocab_sep(handle)), int(api.llama_vocab_eos(handle))
         between = [separator if end < 0 else end] if api.llama_vocab_get_add_eos(handle) else []
         between += [separator] if api.llama_vocab_get_add_sep(handle) else []
@@ -101,7 +103,7 @@ class LlamaVocabulary:
 
     @functools.cached_property
     def max_token_bytes(self) -> int | None:
-        """The most bytes of a text that one token stands for; None if texts are normalised first, without bound."""
+        """The most bytes of a text that one token stands for; None if texts are normalized first, without bound."""
         if self._api.llama_vocab_type(self._handle) in (
             self._api.LLAMA_VOCAB_TYPE_WPM,
             self._api.LLAMA_VOCAB_TYPE_UGM,
@@ -120,20 +122,20 @@ class LlamaVocabulary:
         return [*begin, *(t for part in parts for t in self._tokens(part, False, parse_special)), *end]
 
     def parts(self, text: str, *, parse_special: bool) -> list[str]:
-        """Return the text in parts to be tokenized in turn.
+        """Return the text in parts that are tokenized one after another.
 
         They are safe for llama.cpp's pre-tokenizer, and control tokens in them are parsed only if `parse_special`.
         """
-        parts = parts_of(text, self.control_texts if parse_special else ()) if self._recurses else [text]
+        parts = split_long_runs(text, self.control_texts if parse_special else ()) if self._recurses else [text]
         if parse_special or not self._made_ordinary:
             return parts
         return [piece for part in parts for piece in _CUT.split(part)]
 
     def _tokens(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         raw = text.encode("utf-8", "surrogatepass")
-        room = len(raw) + 16
-        buffer = (C.c_int32 * room)()
-        n = self._api.llama_tokenize(self._handle, raw, len(raw), buffer, room, add_special, parse_special)
+        capacity = len(raw) + 16
+        buffer = (C.c_int32 * capacity)()
+        n = self._api.llama_tokenize(self._handle, raw, len(raw), buffer, capacity, add_special, parse_special)
         if n < 0:
             buffer = (C.c_int32 * -n)()
             n = self._api.llama_tokenize(self._handle, raw, len(raw), buffer, -n, add_special, parse_special)

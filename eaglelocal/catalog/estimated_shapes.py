@@ -12,9 +12,10 @@ from types import MappingProxyType
 
 from eaglelocal.catalog.draft_entries import BLOCKS, EAGLE, MTP, DraftEntry
 from eaglelocal.catalog.target_entries import EntryShape, Layers
+from eaglelocal.gguf.architectures import BLOCK
 from eaglelocal.gguf.eagle_info import NUM_TAPS
 from eaglelocal.gguf.head_requantization import BEST_TYPE
-from eaglelocal.gguf.model_shape import BLOCK, ModelShape
+from eaglelocal.gguf.model_shape import ModelShape
 
 Q4_0_BITS, Q6_K_BITS, Q8_0_BITS = 4.5, 6.5625, 8.5
 # bits per embedding value, by prefix of the quantization's name; the output has at least Q6_K

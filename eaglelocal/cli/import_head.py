@@ -148,8 +148,8 @@ def check_written(path: Path, read: ReadHead, found: FoundTarget) -> tuple[str, 
     from eaglelocal.gguf.reader import read_header
 
     header = read_header(path)
-    info = read_draft(header, beside=found.header, target=found.info)
-    warnings = draft_warnings(info, header, beside=found.header, target=found.info)
+    info = read_draft(header, target_header=found.header, target=found.info)
+    warnings = draft_warnings(info, header, target_header=found.header, target=found.info)
     verifier = read.config.verifier
     if verifier and not is_same_model(verifier, found.info.name):
         return (*warnings, f"it was trained for {verifier}, but the target is named {found.info.name}")

@@ -281,7 +281,7 @@ def keep_if_better(
         with write_head_file(
             path, entries, tensors, on_progress=show_fraction(options.output, "writing the head")
         ) as partial:
-            read_draft(read_header(partial), beside=found.header, target=found.info)
+            read_draft(read_header(partial), target_header=found.header, target=found.info)
             after = try_draft(options, str(partial.resolve()), requests, "the new head")
             check_knows_target(name, after, hint="train longer: more --tokens or more --epochs")
             patch_header(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})

@@ -130,7 +130,8 @@ def check_memory_and_disk(options: TrainOptions) -> None:
     """Raise ResourceError, with the numbers, if memory or disk do not suffice; called before answers are collected."""
     from eaglelocal.catalog.catalog import load_catalog
     from eaglelocal.gguf.model_shape import shape_of
-    from eaglelocal.memory.estimate import estimate, subtract_margins
+    from eaglelocal.memory.budget import subtract_margins
+    from eaglelocal.memory.estimate import estimate
     from eaglelocal.planning.autoplan import this_machine
     from eaglelocal.probe.probe import free_bytes
     from eaglelocal.training.batches import Unrolling

@@ -57,7 +57,7 @@ class Generations:
 
     def begin(self, context: Sequence[int]) -> None:
         """Begin a new piece of text after a break, with the tokens before it, so that matches reach back into them."""
-        self.young.break_off()
+        self.young.add_break()
         self.extend(context)
 
     def _replace_old(self) -> None:

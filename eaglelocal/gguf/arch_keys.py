@@ -1,6 +1,6 @@
 """Typed access to the keys of one architecture: `block_count` of a llama model is `llama.block_count`.
 
-Errors name the key that is missing or of the wrong kind. What keys mean is decided by the caller.
+Errors name the key that is missing or of the wrong kind. Callers know what the keys mean.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.values import ArrayValue
 
 MAX_COUNT = 2**31 - 1  # llama.cpp keeps its hyperparameters in 32 bits
-MAX_PER_LAYER = 512  # LLAMA_MAX_LAYERS
+MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 TOKENS_KEY = "tokenizer.ggml.tokens"
 
 
@@ -27,24 +27,29 @@ class ArchitectureKeys:
     def _full(self, key: str) -> str:
         return f"{self.prefix}.{key}"
 
+    @property
+    def model_name(self) -> str:
+        """The name in the file, else the file's name without its ending."""
+        return self.text("general.name") or self.header.path.stem
+
     def error(self, problem: str) -> ModelFileError:
         return malformed_error(self.header.path.name, problem)
 
     def count(self, key: str) -> int:
-        """Return a count. Raises ModelFileError where it is missing or no count."""
+        """Return a count. Raises ModelFileError where it is missing or not a count."""
         value = self.optional_count(key)
         if value is None:
             raise self.error(f"lacks the key {self._full(key)}")
         return value
 
     def optional_count(self, key: str) -> int | None:
-        return self._as_count(self._full(key), self.header.metadata.get(self._full(key)))
+        return self._check_count(self._full(key), self.header.metadata.get(self._full(key)))
 
-    def _as_count(self, name: str, value: object) -> int | None:
+    def _check_count(self, name: str, value: object) -> int | None:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
-            raise self.error(f"{name} is {_shown(value)}, not a count")
+            raise self.error(f"{name} is {_describe(value)}, not a count")
         return value
 
     def counts(self, key: str) -> tuple[int, ...] | None:
@@ -52,17 +57,27 @@ class ArchitectureKeys:
         name = self._full(key)
         value = self.header.metadata.get(name)
         if not isinstance(value, ArrayValue):
-            single = self._as_count(name, value)
+            single = self._check_count(name, value)
             return None if single is None else (single,)
-        if not 0 < value.count <= MAX_PER_LAYER:
+        if not 0 < value.count <= MAX_LAYERS:
             raise self.error(f"{name} has {value.count} entries")
-        return tuple(self._as_count(name, item) or 0 for item in self.header.array(name) or ())
+        return tuple(self._check_count(name, item) or 0 for item in self.header.array(name) or ())
+
+    def flags_per_layer(self, key: str, n_layer: int) -> tuple[bool, ...] | None:
+        """Return a list of flags, one for each layer; None where the key is no list. Raises ModelFileError if short."""
+        name = self._full(key)
+        listed = self.header.array(name)
+        if listed is None:
+            return None
+        if len(listed) < n_layer:
+            raise self.error(f"{name} has {len(listed)} entries for {n_layer} layers")
+        return tuple(bool(entry) for entry in listed[:n_layer])
 
     def flag(self, name: str) -> bool:
         """Return a bool by its full name; False where it is absent."""
         value = self.header.metadata.get(name, False)
         if not isinstance(value, bool):
-            raise self.error(f"{name} is {_shown(value)}, not a bool")
+            raise self.error(f"{name} is {_describe(value)}, not a bool")
         return value
 
     def real(self, name: str) -> float | None:
@@ -70,19 +85,19 @@ class ArchitectureKeys:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.error(f"{name} is {_shown(value)}, not a number")
+            raise self.error(f"{name} is {_describe(value)}, not a number")
         return float(value)
 
     def text(self, name: str) -> str | None:
         value = self.header.metadata.get(name)
         if value is not None and not isinstance(value, str):
-            raise self.error(f"{name} is {_shown(value)}, not text")
+            raise self.error(f"{name} is {_describe(value)}, not text")
         return value
 
-    def whole(self, name: str) -> int | None:
-        """Return a count by its full name, such as a token id; None where it is absent."""
-        return self._as_count(name, self.header.metadata.get(name))
+    def count_by_name(self, name: str) -> int | None:
+        """Return a count, such as a token id, by its full name; None where it is absent."""
+        return self._check_count(name, self.header.metadata.get(name))
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     return f"an array of {value.count}" if isinstance(value, ArrayValue) else repr(value)

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
+EAGLE, BLOCK = "eagle3", "dflash"  # draft heads: of EAGLE's kind, and those that draft a block at a time
+HEAD_ARCHITECTURES = (EAGLE, BLOCK)
+
 # Graphs that set t_layer_inp for every layer; on any other, asking for a layer input aborts the process.
 # qwen4exp sets it too, but as wide as its hyper-connections instead of n_embd, which aborts as well.
 LAYER_INPUT_ARCHITECTURES = frozenset(
@@ -91,7 +94,7 @@ SNAPSHOT_ARCHITECTURES = frozenset(
     }
 )  # fmt: skip
 
-# of those, where texts with drafts equal plain ones (tests/engine/test_hybrid.py), or that share a graph with one
+# of those, the ones whose texts with drafts equal plain ones (tests/engine/test_hybrid.py), or that share their graph
 ROLLBACK_ARCHITECTURES = frozenset({"lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"})
 
 # whose MTP layer was tested as a draft (tests/engine/test_mtp.py)

@@ -8,33 +8,31 @@ wrong (src/models/dflash.cpp and `draft-dflash` in common/speculative.cpp of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
+from eaglelocal.gguf.architectures import BLOCK
 from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.head_info import (
-    d2t_range_of,
-    draft_vocabulary,
-    layer_problems,
-    single,
-    taps_problem,
-    target_layers_of,
-    vocabulary_problems,
+    DraftHeadInfo,
+    attention_problems,
+    layer_tensors,
+    read_shared_fields,
+    read_widths,
+    target_problems,
+    tensor_problems,
 )
-from eaglelocal.gguf.header import Header, TensorInfo
-from eaglelocal.gguf.model_info import ModelInfo, architecture_of, vocabulary_size
+from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_info import ModelInfo, architecture_of
 from eaglelocal.gguf.sliding_window import windows_of
 
-ARCHITECTURE = "dflash"
 MASK_KEY = "tokenizer.ggml.mask_token_id"
 MARKOV = "markov_w1.weight"  # present in DSpark: each token also depends on the one before
 SELECTOR = "selector_hidden.weight"  # present in DFlash2: candidates are scored given those before them
 DEEPSEEK_KEY = "hyper_connection_count"
-DEFAULT_BLOCK = 16  # llama.cpp's, for graphs that do not depend on it
-MAX_BLOCK = 64
-HINT = "choose another head, or `--draft none`"
+DEFAULT_BLOCK_SIZE = 16  # llama.cpp's, for graphs that do not depend on it
+MAX_BLOCK_SIZE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +50,15 @@ class Lattice:
         return cls(*(keys.count(name) for name in names))
 
 
-@dataclass(frozen=True, slots=True)
-class BlockInfo:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockInfo(DraftHeadInfo):
     """A block head as its header describes it. `width` is the target's hidden size too: llama.cpp has one for both.
 
     block_size  rows of a block in training, the root's included
+    mask        the token that stands for one to be predicted; None: the file names none
     skips_root  the root's row predicts nothing
     """
 
-    name: str
-    target_layers: tuple[int, ...]
-    width: int
-    n_layer: int
-    n_head: int
-    n_kv_head: int
-    head_dim: int
-    value_dim: int
-    n_ff: int
-    n_vocab: int
-    draft_vocab: int | None
-    d2t_range: tuple[int, int] | None
-    has_own_embeddings: bool
-    has_own_output: bool
     is_dspark: bool
     block_size: int
     mask: int | None
@@ -82,7 +67,6 @@ class BlockInfo:
     is_deepseek: bool
     windows: tuple[int | None, ...]
     lattice: Lattice | None
-    tensors: Mapping[str, TensorInfo]
 
     @classmethod
     def from_header(cls, header: Header) -> BlockInfo:
@@ -91,37 +75,24 @@ class BlockInfo:
         Raises ModelFileError where the file is no such head or lacks a key that llama.cpp needs.
         """
         keys = ArchitectureKeys(header, architecture_of(header))
-        if keys.prefix != ARCHITECTURE:
-            raise keys.error(f"is a {keys.prefix} model, not a {ARCHITECTURE} head")
-        width, n_head = keys.count("embedding_length"), single(keys, "attention.head_count")
-        head_dim = keys.optional_count("attention.key_length") or width // max(n_head, 1)
+        if keys.prefix != BLOCK:
+            raise keys.error(f"is a {keys.prefix} model, not a {BLOCK} head")
+        width, n_head, head_dim = read_widths(keys)
         value_dim = keys.optional_count("attention.value_length") or width // max(n_head, 1)  # as llama.cpp has it
         check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
         is_dspark = MARKOV in header.tensors
         return cls(
-            name=keys.text("general.name") or header.path.stem,
-            target_layers=target_layers_of(keys),
-            width=width,
-            n_layer=keys.count("block_count"),
-            n_head=n_head,
-            n_kv_head=single(keys, "attention.head_count_kv", default=n_head),
-            head_dim=head_dim,
+            **read_shared_fields(keys),
             value_dim=value_dim,
-            n_ff=single(keys, "feed_forward_length"),
-            n_vocab=vocabulary_size(keys),
-            draft_vocab=draft_vocabulary(header),
-            d2t_range=d2t_range_of(header),
-            has_own_embeddings="token_embd.weight" in header.tensors,
             has_own_output="output.weight" in header.tensors or "token_embd.weight" in header.tensors,
             is_dspark=is_dspark,
-            block_size=_block_size(keys, is_needed=is_dspark or SELECTOR in header.tensors),
-            mask=keys.whole(MASK_KEY),
-            skips_root=not is_dspark or not flag(keys, "dflash.sample_from_anchor", default=True),
+            block_size=_read_block_size(keys, is_needed=is_dspark or SELECTOR in header.tensors),
+            mask=keys.count_by_name(MASK_KEY),
+            skips_root=not is_dspark or not _read_flag(keys, "dflash.sample_from_anchor", default=True),
             is_causal=keys.flag("dflash.attention.causal"),
             is_deepseek=bool(keys.optional_count(DEEPSEEK_KEY)),
             windows=windows_of(keys, keys.count("block_count")),
             lattice=Lattice.read(keys) if SELECTOR in header.tensors else None,
-            tensors=header.tensors,
         )
 
     @property
@@ -134,41 +105,32 @@ class BlockInfo:
         """The number of tokens that a block drafts."""
         return self.block_size - self.skips_root
 
+    def find_problems(self, target: ModelInfo) -> Iterator[str]:
+        if self.is_deepseek:
+            yield "heads of DeepSeek's shape are not supported yet"
+        yield from target_problems(self, target, hidden_size=self.width)
+        if not self.target_layers:
+            yield "it taps no layers"
+        if self.max_draft < 2 or self.block_size > MAX_BLOCK_SIZE:
+            yield f"its blocks have {self.block_size} rows; they need two that predict, and {MAX_BLOCK_SIZE} at most"
+        if self.mask is None or not 0 <= self.mask < self.n_vocab:
+            yield f"its mask is the token {self.mask} of {self.n_vocab}"
+        yield from attention_problems(self)
+        if self.lattice is not None:
+            yield from _lattice_problems(self.lattice, self)
+        yield from tensor_problems(self, _required_tensors(self))
 
-def _block_size(keys: ArchitectureKeys, *, is_needed: bool) -> int:
+
+def _read_block_size(keys: ArchitectureKeys, *, is_needed: bool) -> int:
     """Return `block_size`. Raises ModelFileError if it is needed and missing: llama.cpp builds some graphs by it."""
     size = keys.optional_count("block_size")
     if is_needed and not size:
         raise keys.error(f"lacks the key {keys.prefix}.block_size")
-    return size or DEFAULT_BLOCK
+    return size or DEFAULT_BLOCK_SIZE
 
 
-def flag(keys: ArchitectureKeys, name: str, *, default: bool) -> bool:
+def _read_flag(keys: ArchitectureKeys, name: str, *, default: bool) -> bool:
     return keys.flag(name) if name in keys.header.metadata else default
-
-
-def check_block(head: BlockInfo, target: ModelInfo) -> None:
-    """Check that `head` can draft for `target`. Raises IncompatibleError with the figures where it cannot."""
-    for problem in _problems(head, target):
-        raise IncompatibleError(f"the head {head.name} does not fit {target.name}: {problem}", hint=HINT)
-
-
-def _problems(head: BlockInfo, target: ModelInfo) -> Iterator[str]:
-    if head.is_deepseek:
-        yield "heads of DeepSeek's shape are not run yet"
-    yield from _target_problems(head, target)
-    yield from vocabulary_problems(head, target)
-    if head.max_draft < 2 or head.block_size > MAX_BLOCK:
-        yield f"its blocks have {head.block_size} rows; up to {MAX_BLOCK} can be, of which two must say something"
-    if head.mask is None or not 0 <= head.mask < head.n_vocab:
-        yield f"its mask is the token {head.mask} of {head.n_vocab}"
-    if head.head_dim != head.value_dim:
-        yield f"its keys are {head.head_dim} wide and its values {head.value_dim}"
-    if not head.n_head or not head.n_kv_head or head.n_head % head.n_kv_head:
-        yield f"its {head.n_head} heads do not divide among {head.n_kv_head} key heads"
-    if head.lattice is not None:
-        yield from _lattice_problems(head.lattice, head)
-    yield from _tensor_problems(head)
 
 
 def _lattice_problems(lattice: Lattice, head: BlockInfo) -> Iterator[str]:
@@ -182,48 +144,17 @@ def _lattice_problems(lattice: Lattice, head: BlockInfo) -> Iterator[str]:
         yield "it has both a selector and a Markov head"
 
 
-def _target_problems(head: BlockInfo, target: ModelInfo) -> Iterator[str]:
-    if problem := taps_problem(target):
-        yield problem
-    if head.width != target.n_embd:
-        yield f"it was made for hidden size {head.width}, the target has {target.n_embd}"
-    if not head.target_layers:
-        yield "it taps no layers"
-    yield from layer_problems(head, target)
-
-
-def _tensor_problems(head: BlockInfo) -> Iterator[str]:
-    for name, shape in _required_tensors(head).items():
-        found = head.tensors.get(name)
-        if found is None:
-            yield f"its file lacks the tensor {name} {shape}"
-        elif found.shape != shape:
-            yield f"its tensor {name} is {found.shape} where {shape} is due"
-        elif name.endswith("_conv_base") and found.type.name != "F32":
-            yield f"its tensor {name} is {found.type.name} where F32 is due"
-
-
 def _required_tensors(head: BlockInfo) -> dict[str, tuple[int, ...]]:
     """Return the tensors that must be there, by name, with shapes in ggml order; llama.cpp checks the others itself."""
-    width, queries, keys = head.width, head.n_head * head.head_dim, head.n_kv_head * head.head_dim
+    width = head.width
     shapes: dict[str, tuple[int, ...]] = {
         "fc.weight": (len(head.target_layers) * width, width),
         "enc.output_norm.weight": (width,),
         "output_norm.weight": (width,),
     }
     for layer in range(head.n_layer):
-        shapes |= {
-            f"blk.{layer}.attn_norm.weight": (width,),
-            f"blk.{layer}.attn_q.weight": (width, queries),
-            f"blk.{layer}.attn_k.weight": (width, keys),
-            f"blk.{layer}.attn_output.weight": (queries, width),
-            f"blk.{layer}.attn_q_norm.weight": (head.head_dim,),
-            f"blk.{layer}.attn_k_norm.weight": (head.head_dim,),
-            f"blk.{layer}.ffn_norm.weight": (width,),
-            f"blk.{layer}.ffn_gate.weight": (width, head.n_ff),
-            f"blk.{layer}.ffn_up.weight": (width, head.n_ff),
-            f"blk.{layer}.ffn_down.weight": (head.n_ff, width),
-        }
+        shapes |= layer_tensors(head, layer, input_width=width)
+        shapes |= {f"blk.{layer}.attn_{part}_norm.weight": (head.head_dim,) for part in ("q", "k")}
     return shapes | (_lattice_tensors(head.lattice, head) if head.lattice else {})
 
 

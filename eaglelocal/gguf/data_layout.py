@@ -1,7 +1,7 @@
 """Rules of llama.cpp for the data section of a GGUF: sizes, alignment and order of tensors.
 
 Pure checks on numbers. Tensors follow each other in the order of their entries, each padded to the
-alignment; llama.cpp refuses anything else, and so does this, with the figures.
+alignment. llama.cpp refuses anything else; so do these checks, with the figures.
 """
 
 from __future__ import annotations
@@ -63,5 +63,5 @@ def check_layout(tensors: Sequence[TensorInfo], *, alignment: int, data_bytes: i
         if tensor.offset < expected:
             raise malformed_error(file, f"tensor {tensor.name} at offset {tensor.offset} overlaps {previous}")
         if tensor.offset > expected:
-            raise malformed_error(file, f"tensor {tensor.name} has offset {tensor.offset} where {expected} was due")
+            raise malformed_error(file, f"tensor {tensor.name} has offset {tensor.offset}, expected {expected}")
         expected, previous = padded(end, alignment), tensor.name

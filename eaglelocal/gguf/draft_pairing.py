@@ -1,7 +1,7 @@
-"""The check whether a draft fits a target, from their two headers.
+"""Check whether a draft fits a target, from their two headers.
 
 The hub calls it early, the engine process again, because a plan may come from anywhere. Checks of heads are in
-eagle_info.py, block_info.py and mtp.py; this file has those of every draft, and of draft models.
+eagle_info.py, block_info.py and mtp.py; this file has the checks of every draft, and of draft models.
 """
 
 from __future__ import annotations
@@ -10,21 +10,18 @@ import re
 from collections.abc import Iterator
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
-from eaglelocal.gguf import block_info
-from eaglelocal.gguf.architectures import SNAPSHOT_ARCHITECTURES
-from eaglelocal.gguf.block_info import BlockInfo, check_block
-from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
-from eaglelocal.gguf.head_info import taps_problem
+from eaglelocal.gguf.architectures import EAGLE, HEAD_ARCHITECTURES, SNAPSHOT_ARCHITECTURES
+from eaglelocal.gguf.block_info import BlockInfo
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.head_info import check_head, layer_inputs_problem
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
 from eaglelocal.gguf.model_shape import ModelShape
-from eaglelocal.gguf.mtp import MtpInfo, check_mtp, is_mtp_alone
+from eaglelocal.gguf.mtp import HINT, MtpInfo, check_mtp, is_mtp_alone
 from eaglelocal.gguf.vocabulary_match import compare_tokens, differing_specials
 
 HeadInfo = EagleInfo | BlockInfo | MtpInfo  # drafts from the target's own states
 DraftInfo = HeadInfo | ModelInfo
-HEAD_ARCHITECTURES = ("eagle3", block_info.ARCHITECTURE)
-HINT = "a draft made for this target, or `--draft none`"
 # A fine-tune may rename some control tokens and still suit the head. Drafts are token ids that the target verifies, so
 # its answers stay right; only acceptance suffers.
 MAX_RENAMED_SHARE = 0.01
@@ -37,44 +34,39 @@ def read_model(header: Header) -> ModelInfo:
         message = f"{header.path.name} is a draft head ({architecture}), not a model that can answer"
         raise ModelFileError(message, hint="name the head with --draft, and its target as the model")
     if is_mtp_alone(header):
-        message = f"{header.path.name} holds a layer that predicts ahead (MTP), not a model that can answer"
+        message = f"{header.path.name} holds an MTP layer, not a model that can answer"
         raise ModelFileError(message, hint="name it with --draft, and its target as the model")
     return ModelInfo.from_header(header)
 
 
-def read_draft(header: Header, *, beside: Header, target: ModelInfo, kind: str | None = None) -> DraftInfo:
-    """Return what describes the draft; `beside` is the header of the target.
+def read_draft(header: Header, *, target_header: Header, target: ModelInfo, kind: str | None = None) -> DraftInfo:
+    """Return what describes the draft, after checking that it fits the target.
 
     kind  eagle3, dflash, mtp or draft_model; None: by the file (a target's own MTP layer drafts only as `mtp`)
 
     Raises IncompatibleError with the figures where it cannot draft for the target, ModelFileError on a bad file.
     """
     check_rolls_back(target)
-    match kind or draft_kind_of(header):
-        case "eagle3":
-            head = EagleInfo.from_header(header)
-            check_pair(head, target)
-            _check_head_tokens(head.name, header, beside, target)
-            return head
-        case block_info.ARCHITECTURE:
-            block = BlockInfo.from_header(header)
-            check_block(block, target)
-            _check_head_tokens(block.name, header, beside, target)
-            return block
-        case "mtp":
-            layer = MtpInfo.from_header(header)
-            check_mtp(layer, target, beside)
-            if layer.is_alone:
-                _check_head_tokens(layer.name, header, beside, target)
-            return layer
+    kind = kind or detect_draft_kind(header)
+    if kind in HEAD_ARCHITECTURES:
+        head = EagleInfo.from_header(header) if kind == EAGLE else BlockInfo.from_header(header)
+        check_head(head, target)
+        _check_head_tokens(head.name, header, target_header, target)
+        return head
+    if kind == "mtp":
+        layer = MtpInfo.from_header(header)
+        check_mtp(layer, target, target_header)
+        if layer.is_alone:
+            _check_head_tokens(layer.name, header, target_header, target)
+        return layer
     draft = read_model(header)
-    problem = state_of_draft(draft) or _vocabulary_problem(header, draft, beside, target)
+    problem = draft_state_problem(draft) or _vocabulary_problem(header, draft, target_header, target)
     if problem:
         raise IncompatibleError(f"the draft model {draft.name} does not fit {target.name}: {problem}", hint=HINT)
     return draft
 
 
-def draft_kind_of(header: Header) -> str:
+def detect_draft_kind(header: Header) -> str:
     """Return how a file drafts unless a kind is given: eagle3, dflash, mtp or draft_model."""
     if (architecture := architecture_of(header)) in HEAD_ARCHITECTURES:
         return architecture
@@ -93,21 +85,21 @@ def check_rolls_back(target: ModelInfo) -> None:
 
 def head_problem(target: ModelInfo) -> str:
     """Return why no head at all can draft for this target; empty where one could."""
-    return state_problem(target) or taps_problem(target)
+    return state_problem(target) or layer_inputs_problem(target)
 
 
 def state_problem(target: ModelInfo) -> str:
     """Return why rejected tokens cannot be removed from the target's recurrent state; empty where they can.
 
-    That takes earlier states, which llama.cpp keeps for some architectures only.
+    Removing them takes earlier states, which llama.cpp keeps for some architectures only.
     """
     if target.rolls_back:
         return ""
-    why = "was never tried" if target.architecture in SNAPSHOT_ARCHITECTURES else "llama.cpp does not know"
+    why = "has not been tested" if target.architecture in SNAPSHOT_ARCHITECTURES else "llama.cpp does not support"
     return f"{target.architecture} keeps recurrent state, whose rollback {why}"
 
 
-def state_of_draft(draft: ModelInfo) -> str:
+def draft_state_problem(draft: ModelInfo) -> str:
     """Return why the draft model's state rules it out; empty where it does not.
 
     Its cache is cut where the answer departs from the draft, further back than kept states go.
@@ -124,42 +116,42 @@ def branch_problem(target: ModelShape) -> str:
     return ""
 
 
-def _vocabulary_problem(header: Header, draft: ModelInfo, beside: Header, target: ModelInfo) -> str:
+def _vocabulary_problem(header: Header, draft: ModelInfo, target_header: Header, target: ModelInfo) -> str:
     """Return how the vocabularies differ; empty if they are equal, as they must be: drafted ids are used unchanged."""
     if draft.n_vocab != target.n_vocab:
         return f"its vocabulary has {draft.n_vocab} tokens, the target's {target.n_vocab}"
-    difference = compare_tokens(header, beside)
+    difference = compare_tokens(header, target_header)
     return f"their {target.n_vocab} tokens differ from token {difference.first} on" if difference else ""
 
 
-def _check_head_tokens(name: str, header: Header, beside: Header, target: ModelInfo) -> None:
-    difference = compare_tokens(header, beside)
+def _check_head_tokens(name: str, header: Header, target_header: Header, target: ModelInfo) -> None:
+    difference = compare_tokens(header, target_header)
     if difference is not None and difference.share > MAX_RENAMED_SHARE:
         raise IncompatibleError(
             f"the head {name} does not fit {target.name}: {difference.num_differing} of "
-            f"{difference.num_tokens} tokens are others, from token {difference.first} on",
+            f"{difference.num_tokens} tokens differ, from token {difference.first} on",
             hint=HINT,
         )
 
 
-def draft_warnings(draft: DraftInfo, header: Header, *, beside: Header, target: ModelInfo) -> tuple[str, ...]:
-    """Return reasons why this draft, though possible, may draft badly; `beside` is the header of the target."""
-    return tuple(_warnings(draft, header, beside, target))
+def draft_warnings(draft: DraftInfo, header: Header, *, target_header: Header, target: ModelInfo) -> tuple[str, ...]:
+    """Return reasons why a draft that fits may still draft badly."""
+    return tuple(_warnings(draft, header, target_header, target))
 
 
-def _warnings(draft: DraftInfo, header: Header, beside: Header, target: ModelInfo) -> Iterator[str]:
-    if header.path == beside.path:
+def _warnings(draft: DraftInfo, header: Header, target_header: Header, target: ModelInfo) -> Iterator[str]:
+    if header.path == target_header.path:
         return
-    difference = compare_tokens(header, beside)
+    difference = compare_tokens(header, target_header)
     if difference is not None:
-        yield f"{difference.num_differing} of {difference.num_tokens} tokens are spelled otherwise for the draft"
-    if specials := differing_specials(header, beside):
+        yield f"{difference.num_differing} of {difference.num_tokens} tokens have another text in the draft"
+    if specials := differing_specials(header, target_header):
         yield f"the draft has another {' and '.join(specials)} token than the target"
     if not isinstance(draft, EagleInfo):
         return
     if draft.target_name and not is_same_model(draft.target_name, target.name):
-        yield f"the head was made for {draft.target_name}: of {target.name} it may know less"
-    elif other_template(header, target):
+        yield f"the head was made for {draft.target_name} and may predict {target.name} less well"
+    elif has_other_template(header, target):
         yield "the head was made for another chat template than the target has"
 
 
@@ -173,6 +165,6 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(words) - NOISE_WORDS
 
 
-def other_template(header: Header, target: ModelInfo) -> bool:
+def has_other_template(header: Header, target: ModelInfo) -> bool:
     template = header.metadata.get("tokenizer.chat_template")
     return isinstance(template, str) and target.chat_template is not None and template != target.chat_template

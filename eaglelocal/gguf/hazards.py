@@ -1,6 +1,6 @@
-"""Checks for values that llama.cpp accepts silently and then aborts on, crashes on, or never returns from.
+"""Checks for values that llama.cpp accepts silently, and that later make it abort, crash or hang.
 
-Each rule is an assertion of the pinned llama.cpp (0c1e57098), named beside it, or was found by loading
+Each rule is an assertion of the pinned llama.cpp (0c1e57098), named next to it, or was found by loading
 files with one value changed (tests/engine/test_corrupted_files.py). They must be checked again whenever
 the pin moves. Reads keys and tensor entries; values that llama.cpp itself refuses are left to it.
 """
@@ -13,6 +13,7 @@ from eaglelocal.core.model_task import ModelTask
 from eaglelocal.gguf.arch_keys import MAX_COUNT, TOKENS_KEY, ArchitectureKeys
 from eaglelocal.gguf.architectures import (
     EQUAL_WIDTH_ARCHITECTURES,
+    HEAD_ARCHITECTURES,
     NO_ROPE_ARCHITECTURES,
     SMALL_GRAPH_ARCHITECTURES,
     WHOLE_ROPE_ARCHITECTURES,
@@ -29,7 +30,6 @@ NO_WEIGHTS = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
 UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # other bytes never occur in UTF-8
 SECTIONED_ARCHITECTURES = ("qwen35", "qwen35moe")
 OWN_WIDTH_ARCHITECTURES = ("deepseek4", "qwen4exp", "gemma4-assistant")  # whose graphs use embedding_length_out
-HEADS = ("eagle3", "dflash")
 OUTPUT_PROJECTION = "dense_2."  # changes the width of states, in embedding models
 UNQUANTIZED = ("f32", "f16", "bf16")
 ID_TABLES = ("d2t", "ffn_gate_tid2eid.weight")  # integer tensors
@@ -44,9 +44,9 @@ def check_hazards(keys: ArchitectureKeys, *, head_dim: int, value_dim: int) -> N
         raise keys.error(problem)
 
 
-def check_places(keys: ArchitectureKeys) -> None:
-    """Check where tensors begin. Raises ModelFileError where llama.cpp cannot map one."""
-    for problem in _place_problems(keys.header):
+def check_alignment(keys: ArchitectureKeys) -> None:
+    """Check that tensors are aligned. Raises ModelFileError where llama.cpp cannot map one."""
+    for problem in _alignment_problems(keys.header):
         raise keys.error(problem)
 
 
@@ -69,7 +69,7 @@ def _problems(keys: ArchitectureKeys, head_dim: int, value_dim: int) -> Iterator
     yield from _section_problems(keys)
     yield from _scaling_problems(keys)
     yield from _expert_problems(keys)
-    yield from _place_problems(keys.header)
+    yield from _alignment_problems(keys.header)
     for tensor in keys.header.tensors.values():
         yield from _tensor_problems(tensor)
     yield from _token_problems(keys)
@@ -109,12 +109,12 @@ def _output_problems(keys: ArchitectureKeys) -> Iterator[str]:
     They are read with this width, so a wrong one reads beyond what was computed. States of other targets are not read
     with it; mtp.py checks whether their MTP layer can draft.
     """
-    if keys.prefix not in HEADS and read_task(keys.header) is ModelTask.TEXT:
+    if keys.prefix not in HEAD_ARCHITECTURES and read_task(keys.header) is ModelTask.TEXT:
         return
-    width, told = keys.optional_count("embedding_length"), keys.optional_count("embedding_length_out")
+    width, rows_width = keys.optional_count("embedding_length"), keys.optional_count("embedding_length_out")
     projects = any(name.startswith(OUTPUT_PROJECTION) for name in keys.header.tensors)
-    if told and told != width and not projects and keys.prefix not in OWN_WIDTH_ARCHITECTURES:
-        yield f"{keys.prefix}.embedding_length_out is {told}, where its states are {width} wide"
+    if rows_width and rows_width != width and not projects and keys.prefix not in OWN_WIDTH_ARCHITECTURES:
+        yield f"{keys.prefix}.embedding_length_out is {rows_width}, where its states are {width} wide"
 
 
 def _rope_problems(keys: ArchitectureKeys, head_dim: int) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _rope_problems(keys: ArchitectureKeys, head_dim: int) -> Iterator[str]:
     for key, width in (("dimension_count", head_dim), ("dimension_count_swa", sliding_dim)):
         name = f"{keys.prefix}.rope.{key}"
         value = keys.header.metadata.get(name)
-        if isinstance(value, int) and not _turns(keys.prefix, value, width):
+        if isinstance(value, int) and not _is_rope_width(keys.prefix, value, width):
             yield f"{name} is {value}, where heads are {width} wide"
 
 
@@ -134,7 +134,7 @@ def _section_problems(keys: ArchitectureKeys) -> Iterator[str]:
         yield f"{keys.prefix}.rope.dimension_sections are all 0"
 
 
-def _turns(architecture: str, num_dimensions: int, width: int) -> bool:
+def _is_rope_width(architecture: str, num_dimensions: int, width: int) -> bool:
     if architecture in NO_ROPE_ARCHITECTURES:
         return num_dimensions == 0
     if architecture in WHOLE_ROPE_ARCHITECTURES:
@@ -164,15 +164,15 @@ def _expert_problems(keys: ArchitectureKeys) -> Iterator[str]:
         yield f"it uses {used_groups or 0} of {groups} groups of {count} experts"
 
 
-def _place_problems(header: Header) -> Iterator[str]:
+def _alignment_problems(header: Header) -> Iterator[str]:
     """Yield misaligned tensors. ggml-backend.cpp: GGML_ASSERT("buffer pointer must be aligned"), for mapped files.
 
     A file may state a smaller alignment than that; then it depends on the sizes of its header and its tensors.
     """
     for tensor in header.tensors.values():
-        place = header.shards[tensor.shard].data_offset + tensor.offset
-        if place % TENSOR_ALIGNMENT:
-            yield f"tensor {tensor.name} begins at byte {place}, no multiple of the {TENSOR_ALIGNMENT} of llama.cpp"
+        offset = header.shards[tensor.shard].data_offset + tensor.offset
+        if offset % TENSOR_ALIGNMENT:
+            yield f"tensor {tensor.name} begins at byte {offset}, not a multiple of {TENSOR_ALIGNMENT}"
 
 
 def _tensor_problems(tensor: TensorInfo) -> Iterator[str]:
@@ -180,10 +180,10 @@ def _tensor_problems(tensor: TensorInfo) -> Iterator[str]:
     if tensor.name.endswith(ID_TABLES):
         return
     if kind in NO_WEIGHTS:
-        yield f"tensor {tensor.name} is {kind}, which no weight can be"
+        yield f"tensor {tensor.name} is {kind}, a type that no weight can have"
     elif kind != "F32" and (len(tensor.shape) == 1 or tensor.name.endswith("_norm.weight")):
         # binary-ops.cpp aborts on a vector of another type; converters and quantizers leave vectors and norms alone
-        yield f"tensor {tensor.name} is {kind} where F32 is due"
+        yield f"tensor {tensor.name} is {kind}, expected F32"
 
 
 def _token_problems(keys: ArchitectureKeys) -> Iterator[str]:

@@ -36,13 +36,13 @@ def patch_header(header: Header, changes: Mapping[str, Number | tuple[Number, ..
 
 
 def _piece(header: Header, key: str, value: Number | tuple[Number, ...]) -> tuple[int, bytes]:
-    there = header.metadata.get(key)
-    if isinstance(there, ArrayValue):
-        if not isinstance(value, tuple) or len(value) != there.count or width_bytes(there.type) is None:
-            raise malformed_error(header.path.name, f"{key} is an array of {there.count}, which {value} cannot replace")
-        return there.offset, _encoded(header, key, there.type, value)
-    if there is None or isinstance(there, str) or isinstance(value, tuple):
-        raise malformed_error(header.path.name, f"{key} is no number that {value} could replace")
+    old = header.metadata.get(key)
+    if isinstance(old, ArrayValue):
+        if not isinstance(value, tuple) or len(value) != old.count or width_bytes(old.type) is None:
+            raise malformed_error(header.path.name, f"{key} is an array of {old.count}, which {value} cannot replace")
+        return old.offset, _encoded(header, key, old.type, value)
+    if old is None or isinstance(old, str) or isinstance(value, tuple):
+        raise malformed_error(header.path.name, f"{key} is not a number, so {value} cannot replace it")
     return header.value_offsets[key], _encoded(header, key, header.value_types[key], (value,))
 
 

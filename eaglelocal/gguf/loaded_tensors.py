@@ -1,6 +1,6 @@
 """The tensors of a file that llama.cpp loads, sorted by use: input embeddings, blocks, their experts, and the output.
 
-Decides by names and sizes, without the weights; the device that holds them is decided elsewhere.
+Decides by names and sizes, without the weights. memory/placement.py decides the device of each layer.
 """
 
 from __future__ import annotations

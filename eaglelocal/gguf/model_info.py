@@ -1,14 +1,14 @@
 """A typed view of a target model, read from its header alone.
 
 It uses the keys that llama.cpp gives to every architecture, some of which may hold one value
-per layer. Whether the model fits a machine or a draft head is decided elsewhere.
+per layer. Other files decide whether the model fits a machine or a draft head.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eaglelocal.gguf.arch_keys import MAX_PER_LAYER, TOKENS_KEY, ArchitectureKeys
+from eaglelocal.gguf.arch_keys import MAX_LAYERS, TOKENS_KEY, ArchitectureKeys
 from eaglelocal.gguf.architectures import (
     FINAL_STATE,
     HYBRID_ARCHITECTURES,
@@ -55,7 +55,7 @@ class ModelInfo:
 
     @property
     def final_state(self) -> FinalState | None:
-        """The way to read the state after the last layer (layer id == n_layer); None if there is none."""
+        """The way to read the state after the last layer (layer id == n_layer); None if llama.cpp does not give it."""
         return FINAL_STATE.get(self.architecture)
 
     @property
@@ -84,7 +84,7 @@ class ModelInfo:
         check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
         return cls(
             architecture=architecture,
-            name=keys.text("general.name") or header.path.stem,
+            name=keys.model_name,
             n_layer=n_layer,
             n_embd=n_embd,
             n_head=n_head,
@@ -102,8 +102,8 @@ class ModelInfo:
             chat_template=keys.text("tokenizer.chat_template"),
             tokenizer_model=keys.text("tokenizer.ggml.model"),
             tokenizer_pre=keys.text("tokenizer.ggml.pre"),
-            bos=keys.whole("tokenizer.ggml.bos_token_id"),
-            eos=keys.whole("tokenizer.ggml.eos_token_id"),
+            bos=keys.count_by_name("tokenizer.ggml.bos_token_id"),
+            eos=keys.count_by_name("tokenizer.ggml.eos_token_id"),
         )
 
 
@@ -124,11 +124,16 @@ def vocabulary_size(keys: ArchitectureKeys) -> int:
     return keys.optional_count("vocab_size") or rows
 
 
+def num_mtp_layers(keys: ArchitectureKeys) -> int:
+    """Return the number of MTP layers that the file claims to have; their tensors may be missing."""
+    return keys.optional_count("nextn_predict_layers") or 0
+
+
 def _layers(keys: ArchitectureKeys) -> int:
     blocks = keys.count("block_count")
-    ahead = keys.optional_count("nextn_predict_layers") or 0
-    if not 0 <= ahead < blocks <= MAX_PER_LAYER:
-        raise keys.error(f"claims {blocks} layers, {ahead} of them for prediction, where at most {MAX_PER_LAYER} fit")
+    ahead = num_mtp_layers(keys)
+    if not 0 <= ahead < blocks <= MAX_LAYERS:
+        raise keys.error(f"claims {blocks} layers, {ahead} of them for prediction, where at most {MAX_LAYERS} fit")
     return blocks - ahead
 
 

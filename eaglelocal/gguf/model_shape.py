@@ -8,22 +8,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eaglelocal.gguf import block_info
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
-from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, SNAPSHOT_ARCHITECTURES
+from eaglelocal.gguf.architectures import (
+    BLOCK,
+    EAGLE,
+    HEAD_ARCHITECTURES,
+    HYBRID_ARCHITECTURES,
+    RECURRENT_ARCHITECTURES,
+    SNAPSHOT_ARCHITECTURES,
+)
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.loaded_tensors import active_bytes, block_of, is_expert, weights_of
-from eaglelocal.gguf.model_info import ModelInfo, architecture_of
+from eaglelocal.gguf.model_info import ModelInfo, architecture_of, num_mtp_layers
 from eaglelocal.gguf.mtp import MtpInfo
-from eaglelocal.gguf.recurrent_layers import attends, inner_width, recurrent_layers, state_bytes_of_a_layer
+from eaglelocal.gguf.recurrent_layers import attention_layers, inner_width, recurrent_layers, state_bytes_of_a_layer
 from eaglelocal.gguf.sliding_window import windows_of
 
-EAGLE = "eagle3"
-BLOCK = block_info.ARCHITECTURE
 MTP = "mtp"  # not an architecture of llama.cpp, but a layer of one
-HEADS = (EAGLE, BLOCK, MTP)
 LAYER_EMBEDDING = "per_layer_token_embd.weight"
 # graphs that read a whole text at once and have no KV cache
 CACHELESS = frozenset(
@@ -100,7 +103,7 @@ class ModelShape:
     @property
     def is_head(self) -> bool:
         """True for a head, which drafts from the target's own states."""
-        return self.architecture in HEADS
+        return self.architecture in (*HEAD_ARCHITECTURES, MTP)
 
     @property
     def reads_cache(self) -> bool:
@@ -156,8 +159,8 @@ class ModelShape:
     def value_width(self, layer: int) -> int:
         return self.kv_heads[layer] * self._dim(layer, self.window_value_dim, self.value_dim)
 
-    def _dim(self, layer: int, narrow: int | None, whole: int) -> int:
-        return whole if narrow is None or self.windows[layer] is None else narrow
+    def _dim(self, layer: int, window_dim: int | None, whole: int) -> int:
+        return whole if window_dim is None or self.windows[layer] is None else window_dim
 
     @property
     def kv_values_per_token(self) -> int:
@@ -167,11 +170,11 @@ class ModelShape:
 
 def shape_of(header: Header) -> ModelShape:
     """Return the shape of a target, a draft model or a head. Raises ModelFileError on missing or senseless keys."""
-    match architecture_of(header):
-        case "eagle3":
-            return _head_shape(header, EagleInfo.from_header(header))
-        case block_info.ARCHITECTURE:
-            return _head_shape(header, BlockInfo.from_header(header))
+    architecture = architecture_of(header)
+    if architecture == EAGLE:
+        return _head_shape(header, EagleInfo.from_header(header))
+    if architecture == BLOCK:
+        return _head_shape(header, BlockInfo.from_header(header))
     return _model_shape(header)
 
 
@@ -203,7 +206,7 @@ def _head_shape(header: Header, info: EagleInfo | BlockInfo) -> ModelShape:
 def _model_shape(header: Header) -> ModelShape:
     info = ModelInfo.from_header(header)
     keys = ArchitectureKeys(header, info.architecture)
-    ahead = keys.optional_count("nextn_predict_layers") or 0
+    ahead = num_mtp_layers(keys)
     weights = weights_of(header, n_layer=info.n_layer)
     n_expert, used = _experts(keys)
     recurrent = recurrent_layers(keys, n_layer=info.n_layer, kv_heads=info.n_kv_head, n_ff=info.n_ff)
@@ -322,12 +325,12 @@ def _n_layer_embd(header: Header) -> int:
 
 def _kv_heads(keys: ArchitectureKeys, info: ModelInfo, recurrent: tuple[bool, ...]) -> tuple[int, ...]:
     """Return the key heads of each layer, 0 for those without a cache of their own."""
-    ahead = keys.optional_count("nextn_predict_layers") or 0
+    ahead = num_mtp_layers(keys)
     shared = keys.optional_count("attention.shared_kv_layers") or 0
     if info.architecture in CACHELESS:
         return (0,) * info.n_layer
     own = SHARES_FROM_LAYER.get(info.architecture, info.n_layer + ahead - shared)
-    keeps = attends(keys, recurrent=recurrent, n_ff=info.n_ff)
+    keeps = attention_layers(keys, recurrent=recurrent, n_ff=info.n_ff)
     return tuple(
         heads if keep and layer < own else 0
         for layer, (heads, keep) in enumerate(zip(info.n_kv_head, keeps, strict=True))

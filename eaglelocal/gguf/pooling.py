@@ -9,11 +9,11 @@ POOLINGS = {1: "mean", 2: "cls", 3: "last"}  # llama_pooling_type; 0 is none
 RANKS = 4  # pairs of texts, with a classifier
 
 
-def pooling_of(header: Header) -> object:
-    """Return the llama_pooling_type; None where the file has none, as files of chat models."""
+def read_pooling(header: Header) -> object:
+    """Return the llama_pooling_type; None where the file has none, as in files of chat models."""
     return header.metadata.get(f"{header.metadata.get('general.architecture')}.pooling_type")
 
 
 def read_task(header: Header) -> ModelTask:
-    pooling = pooling_of(header)
+    pooling = read_pooling(header)
     return ModelTask.RANK if pooling == RANKS else ModelTask.EMBEDDING if pooling in POOLINGS else ModelTask.TEXT

@@ -1,8 +1,8 @@
-"""A typed view of a projector: the file (mmproj-*.gguf) beside a model that encodes images for it.
+"""A typed view of a projector: the file (mmproj-*.gguf) that encodes images for a model.
 
 The width of its rows is read from the tensor where llama.cpp takes it (clip_n_mmproj_embd in tools/mtmd/clip.cpp of the
-pinned version), for llama.cpp refuses a projector made for another width. For kinds without a known tensor the header's
-value counts, and without one nothing is refused. Of the target only the header is read.
+pinned version), because llama.cpp refuses a projector made for another width. For kinds without a known tensor the
+header's value counts, and without one nothing is refused. Of the target only the header is read.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from eaglelocal.gguf.model_info import architecture_of
 ARCHITECTURE = "clip"
 LLAVA_NORM = "mm.3.bias"
 ROW, BIAS = 1, 0  # axis of a tensor's shape that is the width: rows of a matrix, length of a bias
-_LAST = ("mm.2.weight", ROW)
+_LAST_WEIGHT = ("mm.2.weight", ROW)
 _FIRST_BIAS = ("mm.2.bias", BIAS)
 # kind of projector -> the tensor, and the axis of its shape, that give the width of its rows
 WIDTHS: Mapping[str, tuple[str, int]] = MappingProxyType(
     dict.fromkeys(
         ("mlp", "phi4", "pixtral", "lightonocr", "dots_ocr", "dots3note_v", "muse-glimmer", "lfm2", "kimivl")
         + ("paddleocr", "kimik25", "yasa2", "deepseek4v", "mimovl"),
-        _LAST,
+        _LAST_WEIGHT,
     )
     | dict.fromkeys(
         ("qwen2vl_merger", "qwen2.5vl_merger", "qwen2.5o", "qwen3vl_merger", "ling3vl", "exaone4_5", "youtuvl"),
@@ -88,7 +88,7 @@ class Projector:
     has_windows: bool
     weights_bytes: int
 
-    def within(self, max_tokens: int | None) -> Projector:
+    def limit_tokens(self, max_tokens: int | None) -> Projector:
         """Return the projector for images of at most `max_tokens` tokens; None: no limit."""
         if max_tokens is None:
             return self
@@ -97,9 +97,9 @@ class Projector:
     @classmethod
     def from_header(cls, header: Header) -> Projector:
         """Read a projector's header. Raises ModelFileError on a file that encodes no images."""
-        check_sees(header)
+        check_is_projector(header)
         keys = ArchitectureKeys(header, "clip.vision")
-        kind = kind_of_projector(header)
+        kind = read_projector_kind(header)
         patch_size = max(keys.optional_count("patch_size") or 1, 1)
         return cls(
             kind=kind,
@@ -115,14 +115,14 @@ class Projector:
         )
 
 
-def check_sees(header: Header) -> None:
+def check_is_projector(header: Header) -> None:
     """Check that the file is a projector for images. Raises ModelFileError where it is none, or one for audio only."""
     architecture = architecture_of(header)
     if architecture != ARCHITECTURE:
-        message = f"{header.path.name} is no projector, which makes pictures readable: it is of architecture"
-        raise ModelFileError(f"{message} {architecture}", hint="give an mmproj-*.gguf")
+        message = f"{header.path.name} is not a projector for images: its architecture is {architecture}"
+        raise ModelFileError(message, hint="give an mmproj-*.gguf")
     if is_audio_only(header):
-        raise ModelFileError(f"{header.path.name} makes no pictures readable, only sounds", hint="give another mmproj")
+        raise ModelFileError(f"{header.path.name} is a projector for audio, not for images", hint="give another mmproj")
 
 
 def is_audio_only(header: Header) -> bool:
@@ -132,10 +132,10 @@ def is_audio_only(header: Header) -> bool:
 
 def check_projector(projector: Projector, target: Header, *, name: str) -> None:
     """Check the projector against its target. Raises IncompatibleError, with the widths, if it is another model's."""
-    wanted = input_width(target)
-    if None not in (projector.width, wanted) and projector.width != wanted:
-        told = f"{name} gives rows of width {projector.width}, the target reads {wanted}"
-        raise IncompatibleError(f"{told}: it was made for another model", hint=HINT)
+    target_width = input_width(target)
+    if None not in (projector.width, target_width) and projector.width != target_width:
+        message = f"{name} gives rows of width {projector.width}, the target reads {target_width}"
+        raise IncompatibleError(f"{message}: it was made for another model", hint=HINT)
 
 
 def input_width(target: Header) -> int | None:
@@ -150,9 +150,9 @@ def input_width(target: Header) -> int | None:
     return n_embd * (1 + (keys.optional_count("n_deepstack_layers") or 0))
 
 
-def kind_of_projector(header: Header) -> str:
-    told = header.metadata.get("clip.projector_type") or header.metadata.get("clip.vision.projector_type")
-    return told if isinstance(told, str) else ""
+def read_projector_kind(header: Header) -> str:
+    stated = header.metadata.get("clip.projector_type") or header.metadata.get("clip.vision.projector_type")
+    return stated if isinstance(stated, str) else ""
 
 
 def _width(header: Header, kind: str) -> int | None:
@@ -161,12 +161,12 @@ def _width(header: Header, kind: str) -> int | None:
         name, axis = LLAVA_NORM, BIAS
     tensor = header.tensors.get(name)
     if tensor is None or axis >= len(tensor.shape):
-        return None if kind == "granite4_vision" else _told_width(header)
+        return None if kind == "granite4_vision" else _stated_width(header)
     layers = sum(1 for each in header.tensors if DEEPSTACK.fullmatch(each)) if kind == "qwen3vl_merger" else 0
     return tensor.shape[axis] * (1 + layers)
 
 
-def _told_width(header: Header) -> int | None:
+def _stated_width(header: Header) -> int | None:
     return ArchitectureKeys(header, "clip.vision").optional_count("projection_dim") or None
 
 
@@ -184,5 +184,5 @@ def _num_patches(keys: ArchitectureKeys, kind: str, patch_size: int) -> int:
 
 
 def _num_merged(keys: ArchitectureKeys, kind: str) -> int:
-    told = keys.optional_count("spatial_merge_size") or keys.optional_count("projector.scale_factor")
-    return (told or MAX_TOKENS.get(kind, (0, 1))[1]) ** 2
+    stated = keys.optional_count("spatial_merge_size") or keys.optional_count("projector.scale_factor")
+    return (stated or MAX_TOKENS.get(kind, (0, 1))[1]) ** 2

@@ -33,7 +33,7 @@ DEFAULT_ALIGNMENT = 32
 
 _MIN_KEY_BYTES = 8 + 1 + 4 + 1
 _MIN_TENSOR_BYTES = 8 + 4 + 4 + 8
-_ALWAYS = frozenset({"general.alignment", "split.no", "split.count"})
+_REQUIRED_KEYS = frozenset({"general.alignment", "split.no", "split.count"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def read_header(path: Path, *, keys: Collection[str] | None = None) -> Header:
     not a sound GGUF.
     """
     first = _read_part(path, keys)
-    parts = [first, *(_read_part(more, _ALWAYS) for more in following_paths(path, first.metadata))]
+    parts = [first, *(_read_part(more, _REQUIRED_KEYS) for more in following_paths(path, first.metadata))]
     tensors = _merged_tensors(parts)
     kept = [key for key in first.metadata if keys is None or key in keys]
     return Header(
@@ -73,7 +73,7 @@ def _merged_tensors(parts: list[_Part]) -> dict[str, TensorInfo]:
     for number, part in enumerate(parts):
         index, _ = split_place(part.shard.path, part.metadata)
         if index != number:
-            raise malformed_error(part.shard.path.name, f"says it is part {index + 1} where part {number + 1} was due")
+            raise malformed_error(part.shard.path.name, f"says it is part {index + 1}, expected part {number + 1}")
         for tensor in part.tensors:
             if tensor.name in merged:
                 raise malformed_error(part.shard.path.name, f"tensor {tensor.name} is there twice")
@@ -95,7 +95,7 @@ def _regular_file_bytes(path: Path) -> int:
     try:
         found = os.stat(path)
     except ValueError as error:
-        raise malformed_error(repr(path.name), f"is no path: {error}", hint="give the path of a .gguf file") from error
+        raise malformed_error(repr(path.name), f"not a path: {error}", hint="give the path of a .gguf file") from error
     if not stat.S_ISREG(found.st_mode):  # a pipe would block for ever
         raise malformed_error(path.name, "is not a regular file", hint="give the path of a .gguf file")
     return found.st_size
@@ -122,7 +122,7 @@ def _read_version(cursor: HeaderCursor) -> int:
     magic = cursor.take(min(4, cursor.remaining_bytes), "the magic")
     if magic != b"GGUF":
         raise malformed_error(
-            cursor.name, f"no GGUF file: it starts with {magic!r}", hint="give the path of a .gguf file"
+            cursor.name, f"not a GGUF file: it starts with {magic!r}", hint="give the path of a .gguf file"
         )
     version = cursor.u32("the version")
     if version and not version & 0xFFFF:
@@ -152,7 +152,7 @@ def _read_name(cursor: HeaderCursor, what: str, max_bytes: int) -> str:
 
 
 class _MetadataReader:
-    """A reader of the key-value part that keeps the keys asked for and skips the rest."""
+    """A reader of the key-value part that keeps the named keys (None: all) and skips the rest."""
 
     def __init__(self, cursor: HeaderCursor, keys: Collection[str] | None) -> None:
         self._cursor = cursor
@@ -174,7 +174,7 @@ class _MetadataReader:
     def _read_entry(self, key: str) -> None:
         kind, offset = self._value_type(key), self._cursor.position
         value = self._read_array(key) if kind is ValueType.ARRAY else self._read_scalar(key, kind)
-        if self._keys is None or key in self._keys or key in _ALWAYS:
+        if self._keys is None or key in self._keys or key in _REQUIRED_KEYS:
             self.values[key], self.types[key], self.offsets[key] = value, kind, offset
 
     def _value_type(self, key: str) -> ValueType:

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
 from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES
 from eaglelocal.gguf.architectures import RECURRENT_KEY_STEMS as STEMS
-from eaglelocal.gguf.values import ArrayValue
 
 STATE_VALUE_BYTES = 4
 RECURRENT_LAYERS_KEY, INTERVAL_KEY = "attention.recurrent_layers", "full_attention_interval"
@@ -52,28 +51,27 @@ def recurrent_layers(
     if architecture in INTERVALS:
         return _by_interval(keys, n_layer)
     if architecture in BY_KEY_HEADS:
-        apart = architecture in FEED_FORWARD_APART
-        return tuple(heads == 0 and not (apart and width) for heads, width in zip(kv_heads, n_ff, strict=True))
-    knows_state = any(key.startswith(f"{architecture}.{stem}") for key in keys.header.metadata for stem in STEMS)
-    return (knows_state and architecture not in HYBRID_ARCHITECTURES,) * n_layer  # unknown: assume the worst
+        has_separate_ff = architecture in FEED_FORWARD_APART
+        return tuple(
+            heads == 0 and not (has_separate_ff and width) for heads, width in zip(kv_heads, n_ff, strict=True)
+        )
+    has_state_keys = any(key.startswith(f"{architecture}.{stem}") for key in keys.header.metadata for stem in STEMS)
+    return (has_state_keys and architecture not in HYBRID_ARCHITECTURES,) * n_layer  # unknown: assume the worst
 
 
-def attends(keys: ArchitectureKeys, *, recurrent: tuple[bool, ...], n_ff: tuple[int, ...]) -> tuple[bool, ...]:
+def attention_layers(keys: ArchitectureKeys, *, recurrent: tuple[bool, ...], n_ff: tuple[int, ...]) -> tuple[bool, ...]:
     """Return for each layer whether it keeps keys and values (if it has key heads)."""
     if keys.prefix not in RECURRENT_ARCHITECTURES | INTERVALS.keys() | BY_KEY_HEADS:
         return (True,) * len(recurrent)
-    apart = keys.prefix in FEED_FORWARD_APART
-    return tuple(not state and not (apart and width) for state, width in zip(recurrent, n_ff, strict=True))
+    has_separate_ff = keys.prefix in FEED_FORWARD_APART
+    return tuple(not state and not (has_separate_ff and width) for state, width in zip(recurrent, n_ff, strict=True))
 
 
 def _by_interval(keys: ArchitectureKeys, n_layer: int) -> tuple[bool, ...]:
-    name = f"{keys.prefix}.{RECURRENT_LAYERS_KEY}"
-    value = keys.header.metadata.get(name)
-    if isinstance(value, ArrayValue):
-        listed = keys.header.array(name) or ()
-        if len(listed) < n_layer:
-            raise keys.error(f"{name} has {len(listed)} entries for {n_layer} layers")
-        return tuple(bool(entry) for entry in listed[:n_layer])
+    listed = keys.flags_per_layer(RECURRENT_LAYERS_KEY, n_layer)
+    if listed is not None:
+        return listed
+    value = keys.header.metadata.get(f"{keys.prefix}.{RECURRENT_LAYERS_KEY}")
     if value is not None:
         return (bool(value),) * n_layer
     interval = keys.optional_count(INTERVAL_KEY) or INTERVALS[keys.prefix]

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from eaglelocal.gguf.arch_keys import ArchitectureKeys
-from eaglelocal.gguf.values import ArrayValue
 
 WINDOW_KEY, PATTERN_KEY = "attention.sliding_window", "attention.sliding_window_pattern"
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRule:
-    """A pattern of layers: of each `period` one has full attention, the last (or `whole_first`), the others a window.
+    """A pattern of layers: in each `period` one has full attention, the last (with `full_first`, the first).
 
     period   0: the file lists the layers
     default  the window where the file states none; None: there is no window then
@@ -26,7 +25,7 @@ class WindowRule:
     """
 
     period: int
-    whole_first: bool = False
+    full_first: bool = False
     default: int | None = None
     fixed: int | None = None
 
@@ -35,7 +34,7 @@ RULES: Mapping[str, WindowRule] = MappingProxyType(
     {
         "afmoe": WindowRule(4),
         "cohere2": WindowRule(4),
-        "cohere2moe": WindowRule(4, whole_first=True),
+        "cohere2moe": WindowRule(4, full_first=True),
         "dflash": WindowRule(0),
         "dots3note": WindowRule(0),
         "exaone-moe": WindowRule(4, default=128),
@@ -47,7 +46,7 @@ RULES: Mapping[str, WindowRule] = MappingProxyType(
         "gemma4-assistant": WindowRule(0),
         "gpt-oss": WindowRule(2),
         "granite_swa": WindowRule(0),
-        "laguna": WindowRule(4, whole_first=True),
+        "laguna": WindowRule(4, full_first=True),
         "lfm2": WindowRule(1),
         "llama4": WindowRule(4, default=8192, fixed=8192),
         "maple": WindowRule(0),
@@ -56,7 +55,7 @@ RULES: Mapping[str, WindowRule] = MappingProxyType(
         "muse-glimmer": WindowRule(4),
         "olmo2": WindowRule(4),
         "plamo3": WindowRule(8),
-        "smallthinker": WindowRule(4, whole_first=True, fixed=4096),
+        "smallthinker": WindowRule(4, full_first=True, fixed=4096),
         "spark2_5": WindowRule(0),
         "step35": WindowRule(0),
     }
@@ -70,7 +69,7 @@ def windows_of(keys: ArchitectureKeys, n_layer: int) -> tuple[int | None, ...]:
     window = _window(keys, rule, n_layer) if rule is not None else None
     if rule is None or not window:
         return (None,) * n_layer
-    return tuple(window if narrow else None for narrow in _narrow_layers(keys, rule, n_layer))
+    return tuple(window if has_window else None for has_window in _windowed_layers(keys, rule, n_layer))
 
 
 def _window(keys: ArchitectureKeys, rule: WindowRule, n_layer: int) -> int | None:
@@ -82,26 +81,23 @@ def _window(keys: ArchitectureKeys, rule: WindowRule, n_layer: int) -> int | Non
     return rule.fixed if stated and rule.fixed else stated
 
 
-def _narrow_layers(keys: ArchitectureKeys, rule: WindowRule, n_layer: int) -> tuple[bool, ...]:
+def _windowed_layers(keys: ArchitectureKeys, rule: WindowRule, n_layer: int) -> tuple[bool, ...]:
     if keys.prefix == "lfm2":  # its convolutions have no cache, and all its attention has a window
         return (True,) * n_layer
-    name = f"{keys.prefix}.{PATTERN_KEY}"
-    if isinstance(keys.header.metadata.get(name), ArrayValue):
-        listed = keys.header.array(name) or ()
-        if len(listed) < n_layer:
-            raise keys.error(f"{name} has {len(listed)} entries for {n_layer} layers")
-        return tuple(bool(entry) for entry in listed[:n_layer])
+    listed = keys.flags_per_layer(PATTERN_KEY, n_layer)
+    if listed is not None:
+        return listed
     period = keys.optional_count(PATTERN_KEY)
-    return repeated(n_layer, rule.period if period is None else period, whole_first=rule.whole_first)
+    return repeat_pattern(n_layer, rule.period if period is None else period, full_first=rule.full_first)
 
 
-def repeated(n_layer: int, period: int, *, whole_first: bool = False) -> tuple[bool, ...]:
-    """Return for each layer whether it is narrow, that is, has a window.
+def repeat_pattern(n_layer: int, period: int, *, full_first: bool = False) -> tuple[bool, ...]:
+    """Return for each layer whether it has a window.
 
-    Period 3: narrow, narrow, whole; a period of 0 has no whole layer.
+    In a period of 3 the first two have one; in a period of 0 all layers have.
 
-    >>> repeated(4, 2)
+    >>> repeat_pattern(4, 2)
     (True, False, True, False)
     """
-    whole = 0 if whole_first else period - 1
-    return tuple(period == 0 or layer % period != whole for layer in range(n_layer))
+    full = 0 if full_first else period - 1
+    return tuple(period == 0 or layer % period != full for layer in range(n_layer))

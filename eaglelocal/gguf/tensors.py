@@ -56,8 +56,8 @@ def read_span(header: Header, name: str, first: int, end: int) -> Floats:
     """Read rows first..end-1 of a matrix as float32 [rows, columns]. Raises as read_tensor does."""
     tensor = _find(header.path, header, name)
     row_bytes = tensor.type.row_bytes(tensor.shape[0])
-    place = replace(tensor, offset=tensor.offset + first * row_bytes, nbytes=(end - first) * row_bytes)
-    return _decode(header.path, place, _raw(header.path, header, place)).reshape(end - first, tensor.shape[0])
+    part = replace(tensor, offset=tensor.offset + first * row_bytes, nbytes=(end - first) * row_bytes)
+    return _decode(header.path, part, _raw(header.path, header, part)).reshape(end - first, tensor.shape[0])
 
 
 def read_raw_pieces(header: Header, name: str, piece_bytes: int) -> Iterator[Bytes]:
@@ -65,8 +65,8 @@ def read_raw_pieces(header: Header, name: str, piece_bytes: int) -> Iterator[Byt
     tensor = _find(header.path, header, name)
     for start in range(0, tensor.nbytes, piece_bytes):
         size = min(piece_bytes, tensor.nbytes - start)
-        place = replace(tensor, offset=tensor.offset + start, nbytes=size)
-        yield np.frombuffer(_raw(header.path, header, place), np.uint8)
+        part = replace(tensor, offset=tensor.offset + start, nbytes=size)
+        yield np.frombuffer(_raw(header.path, header, part), np.uint8)
 
 
 def _find(path: Path, header: Header, name: str) -> TensorInfo:
@@ -95,8 +95,8 @@ def _raw_parts(path: Path, header: Header, tensor: TensorInfo, starts: Sequence[
     return raw
 
 
-def _read(file: BinaryIO, place: int, num_bytes: int) -> bytes:
-    file.seek(place)
+def _read(file: BinaryIO, part: int, num_bytes: int) -> bytes:
+    file.seek(part)
     return file.read(num_bytes)
 
 
@@ -117,7 +117,7 @@ def _decode_quantized(path: Path, tensor: TensorInfo, raw: bytes, type_name: str
     from gguf.constants import GGMLQuantizationType  # slow to import
     from gguf.quants import dequantize
 
-    unreadable = malformed_error(path.name, f"tensor {tensor.name}: no way to decode {type_name}", hint="")
+    unreadable = malformed_error(path.name, f"tensor {tensor.name}: cannot decode {type_name}", hint="")
     if type_name not in GGMLQuantizationType.__members__:  # llama.cpp has types that the package lacks
         raise unreadable
     try:

@@ -1,6 +1,6 @@
-"""A comparison of two files' vocabularies by the texts of their tokens, not only by their number.
+"""Compare two files' vocabularies by the texts of their tokens, not only by their number.
 
-Equal lists are recognised quickly, as bytes; only lists that differ are decoded.
+Equal lists are recognized quickly, as bytes; only lists that differ are decoded.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class TokenDifference:
         return self.num_differing / max(self.num_tokens, 1)
 
 
-def compare_tokens(header: Header, beside: Header) -> TokenDifference | None:
+def compare_tokens(header: Header, other: Header) -> TokenDifference | None:
     """Return the differences; None where all tokens are equal, or where either file has no list to compare."""
-    if header.array_bytes(TOKENS_KEY) == beside.array_bytes(TOKENS_KEY):
+    if header.array_bytes(TOKENS_KEY) == other.array_bytes(TOKENS_KEY):
         return None
-    ours, theirs = header.string_bytes(TOKENS_KEY), beside.string_bytes(TOKENS_KEY)
+    ours, theirs = header.string_bytes(TOKENS_KEY), other.string_bytes(TOKENS_KEY)
     if ours is None or theirs is None:
         return None
     shared = min(len(ours), len(theirs))
@@ -39,12 +39,12 @@ def compare_tokens(header: Header, beside: Header) -> TokenDifference | None:
     return TokenDifference(max(len(ours), len(theirs)), number, differing[0] if differing else shared)
 
 
-def differing_specials(header: Header, beside: Header) -> list[str]:
+def differing_specials(header: Header, other: Header) -> list[str]:
     """Return the special tokens that are set in both files, to different ids."""
     found = []
     for name in SPECIALS:
         key = f"tokenizer.ggml.{name}_token_id"
-        ours, theirs = header.metadata.get(key), beside.metadata.get(key)
+        ours, theirs = header.metadata.get(key), other.metadata.get(key)
         if ours is not None and theirs is not None and ours != theirs:
             found.append(name)
     return found

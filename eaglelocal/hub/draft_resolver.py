@@ -92,7 +92,7 @@ def read_draft_file(path: Path, target: FoundTarget) -> FoundDraft:
     header = read_header(path)
     if architecture_of(header) == PROJECTOR:
         raise ModelFileError(f"{path.name} is an image encoder and cannot draft", hint=f"--mmproj {path}")
-    draft = read_draft(header, beside=target.header, target=target.info)
+    draft = read_draft(header, target_header=target.header, target=target.info)
     label = make_label(draft.name, path)
     if isinstance(draft, ModelInfo):
         return FoundDraft("draft_model", path, f"draft model {label}")
@@ -106,7 +106,7 @@ def read_draft_file(path: Path, target: FoundTarget) -> FoundDraft:
 
 def read_own_mtp(target: FoundTarget) -> FoundDraft:
     """Return the target's own MTP layer. Raises IncompatibleError if it has none, or one that is not supported."""
-    read_draft(target.header, beside=target.header, target=target.info, kind="mtp")
+    read_draft(target.header, target_header=target.header, target=target.info, kind="mtp")
     return FoundDraft("mtp", target.path, "its own MTP layer")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.errors import ModelFileError
-from eaglelocal.gguf.draft_pairing import HEAD_ARCHITECTURES
+from eaglelocal.gguf.architectures import HEAD_ARCHITECTURES
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import is_mtp_alone
 from eaglelocal.gguf.pooling import read_task

@@ -10,7 +10,7 @@ from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo, parse_reference
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.errors import IncompatibleError, ModelFileError
-from eaglelocal.gguf.draft_pairing import draft_kind_of
+from eaglelocal.gguf.draft_pairing import detect_draft_kind
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import ModelShape, shape_of
 from eaglelocal.gguf.mtp import has_mtp
@@ -171,7 +171,7 @@ def _list_pulled_drafts(repo: str) -> tuple[KnownDraft, ...]:
     if path is None:
         return ()
     try:
-        kind = draft_kind_of(read_header(path))
+        kind = detect_draft_kind(read_header(path))
     except ModelFileError:
         return ()
     return (

@@ -31,6 +31,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.fit import check_experts, make_placement
 from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, MemoryKind, check_fits, join_devices, minimum_buffers
 from eaglelocal.memory.cache_bytes import CacheParams
+from eaglelocal.memory.compute_buffers import logits_bytes
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.thread_count import count_usable_threads
@@ -124,9 +125,9 @@ def list_buffers(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> lis
     A decoder computes logits of every row in its compute buffer, although nobody reads them.
     """
     is_encoder = header.metadata.get(f"{info.architecture}.attention.causal") is False
-    logits_bytes = 0 if is_encoder else n_ctx * info.n_vocab * 4
+    unread_bytes = 0 if is_encoder else logits_bytes(n_ctx, info.n_vocab)
     sizes = CacheParams(n_ctx=n_ctx, n_batch=n_ctx, kv_type=plan.kv_type)
-    return [*minimum_buffers(shape_of(header), sizes), Buffer(RAM, MemoryKind.BUFFERS, logits_bytes)]
+    return [*minimum_buffers(shape_of(header), sizes), Buffer(RAM, MemoryKind.BUFFERS, unread_bytes)]
 
 
 def check_memory(library: LlamaLibrary, machine: Machine, buffers: list[Buffer], plan: Plan, n_ctx: int) -> None:

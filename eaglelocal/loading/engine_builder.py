@@ -9,9 +9,9 @@ import contextlib
 import dataclasses
 import time
 
+from eaglelocal.backend.buffer_log import sum_buffer_bytes, sum_host_bytes
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.image_encoder import LlamaImageReader
-from eaglelocal.backend.kv_cells import buffer_bytes, host_bytes
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.events import EngineInfo, LoadProgress
@@ -108,7 +108,7 @@ def build_engine(plan: Plan, report: Report, opened: contextlib.ExitStack) -> En
 def describe_engine(loader: ModelLoader, target: LlamaModel, drafters: tuple[Drafter, ...]) -> EngineInfo:
     """Return what is known of the engine from its plan, its target and llama.cpp's log of the contexts."""
     plan, vocabulary = loader.parts.plan, target.vocabulary
-    buffers = buffer_bytes(loader.library.log)
+    buffers = sum_buffer_bytes(loader.library.log)
     return EngineInfo(
         target=plan.target_label,
         draft=plan.draft_label if drafters else "none",
@@ -211,7 +211,7 @@ def make_host_swap(loader: ModelLoader, machine: Machine, model: LlamaModel) -> 
     parts = loader.parts
     if not parts.can_swap or parts.plan.is_brief:
         return None
-    loaded_bytes = host_bytes(loader.library.log, parts.gpus, lends_memory=machine.lends_memory)
+    loaded_bytes = sum_host_bytes(loader.library.log, parts.gpus, lends_memory=machine.lends_memory)
     most_bytes = choose_swap_bytes(parts.plan, machine.memory.available_bytes, loaded_bytes)
     min_rows = MIN_SWAP_ROWS_WITH_STATES if model.is_hybrid else MIN_SWAP_ROWS
     return HostSwap(most_bytes, min_rows=min_rows, has_windows=parts.shape.has_windows)
@@ -257,7 +257,7 @@ def calibrate(
         threads=loader.threads,
         unified=plan.is_unified,
         library=loader.library.build,
-        is_read=parts.target.placement.reads,
+        is_read=parts.target.placement.no_mmap,
     )
     if parts.uses_gpu:  # takes seconds if the driver has not cached its kernels
         loader.report(LoadProgress(1.0, parts.target.header.path.name, "preparing the GPU"))

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from eaglelocal.backend.context import ContextParams
 from eaglelocal.backend.device_memory import free_memory
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
-from eaglelocal.backend.flash_attention import resolve_flash_attn, scores_bytes
+from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.backend.llama_library import LlamaLibrary
-from eaglelocal.backend.model import IDS, Placement
+from eaglelocal.backend.model import D2T, Placement
 from eaglelocal.backend.weight_loading import should_read_weights, types_to_read
 from eaglelocal.core.huge_pages import glibc_version, has_huge_pages
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
@@ -42,10 +42,11 @@ from eaglelocal.memory.budget import (
     check_fits,
     join_devices,
     minimum_buffers,
+    subtract_margins,
 )
-from eaglelocal.memory.contexts import ROLLBACKS, ContextJob, contexts_of, planned_rollback
-from eaglelocal.memory.estimate import subtract_margins
-from eaglelocal.memory.placement import layer_devices, single_device_shares, used_gpus
+from eaglelocal.memory.compute_buffers import scores_bytes
+from eaglelocal.memory.contexts import ROLLBACKS, PlannedContext, plan_contexts, planned_rollback
+from eaglelocal.memory.placement import place_layers, single_device_shares, used_gpus
 from eaglelocal.memory.projector_bytes import image_buffers
 from eaglelocal.probe.machine import Machine
 
@@ -206,7 +207,7 @@ def read_draft_model(plan: Plan, target: ModelHeader) -> ModelHeader | None:
     if plan.draft is None:
         raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft FILE, or `--draft none`")
     header = target.header if plan.draft == plan.target else read_header(plan.draft)
-    draft = read_draft(header, beside=target.header, target=info, kind=plan.draft_kind)
+    draft = read_draft(header, target_header=target.header, target=info, kind=plan.draft_kind)
     return ModelHeader(header, draft, read_draft_shape(header, plan.draft_kind))
 
 
@@ -293,18 +294,18 @@ def make_placements(
     """Return the placement of the target, and of the draft if there is one."""
     types = types_to_read(
         huge_pages=has_huge_pages(machine.memory.huge_pages, os.environ, glibc_version()),
-        lays_out=library.can_repack and machine.cpu.has_avx2,
+        repacks=library.can_repack and machine.cpu.has_avx2,
         is_brief=plan.is_brief,
     )
     has_plenty = should_read_weights(sum(model.shape.weights_bytes for model in models), free, plan.gpu_layers)
     gpus = used_gpus(free, device=plan.device, split=plan.split)
     shares = plan.shares or find_shares(plan, free)
     placements = [
-        make_placement(plan, of_draft=index > 0, reads=has_plenty and model.header.main_type in types, shares=shares)
+        make_placement(plan, of_draft=index > 0, no_mmap=has_plenty and model.header.main_type in types, shares=shares)
         for index, model in enumerate(models)
     ]
     if len(models) > 1 and models[1].shape.is_head:
-        output = layer_devices(models[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
+        output = place_layers(models[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
         placements[1] = place_head(placements[1], models[1], gpus, output)
     return placements
 
@@ -313,8 +314,8 @@ def place_head(placement: Placement, head: ModelHeader, gpus: Sequence[FreeMemor
     """Return a head's placement, all of it on the device of its target's output."""
     if len(gpus) > 1:
         placement = dataclasses.replace(placement, shares=single_device_shares(gpus, output) or placement.shares)
-    own = layer_devices(head.shape, gpus, placement.shares, gpu_layers=placement.gpu_layers)[-1]
-    return dataclasses.replace(placement, ids_on=own if own != RAM and IDS in head.header.tensors else None)
+    own = place_layers(head.shape, gpus, placement.shares, gpu_layers=placement.gpu_layers)[-1]
+    return dataclasses.replace(placement, d2t_device=own if own != RAM and D2T in head.header.tensors else None)
 
 
 def find_shares(plan: Plan, free: Sequence[FreeMemory]) -> tuple[float, ...]:
@@ -326,7 +327,7 @@ def find_shares(plan: Plan, free: Sequence[FreeMemory]) -> tuple[float, ...]:
 
 
 def make_placement(
-    plan: Plan, *, of_draft: bool = False, reads: bool = False, shares: tuple[float, ...] = ()
+    plan: Plan, *, of_draft: bool = False, no_mmap: bool = False, shares: tuple[float, ...] = ()
 ) -> Placement:
     return Placement(
         gpu_layers=plan.layers_of_draft if of_draft else plan.gpu_layers,
@@ -334,7 +335,7 @@ def make_placement(
         devices=plan.device,
         split=plan.split,
         shares=shares or plan.shares,
-        reads=reads,
+        no_mmap=no_mmap,
     )
 
 
@@ -344,7 +345,7 @@ def make_parts(
     """Return the model, context and placement of the target, and of the draft if there is one."""
     draft = models[-1].info
     is_mtp = isinstance(draft, MtpInfo)
-    jobs = contexts_of(plan, *(model.shape for model in models))
+    jobs = plan_contexts(plan, *(model.shape for model in models))
     return tuple(
         DryRunPart(
             header=model.header,
@@ -366,7 +367,7 @@ def find_taps(draft: DraftInfo, target: ModelHeader) -> tuple[int, ...]:
     return draft.target_layers if isinstance(draft, EagleInfo | BlockInfo) else ()
 
 
-def make_context_params(job: ContextJob, *, flash_attn: str, threads: int, is_mtp: bool = False) -> ContextParams:
+def make_context_params(job: PlannedContext, *, flash_attn: str, threads: int, is_mtp: bool = False) -> ContextParams:
     sizes = job.sizes
     return ContextParams(
         n_ctx=sizes.n_ctx,
@@ -403,7 +404,7 @@ def check_memory(
     sizes = AdjustableSizes(
         n_ctx=plan.n_ctx, num_slots=plan.num_slots, gpu_layers=plan.gpu_layers, movable_experts=spare
     )
-    jobs = contexts_of(plan, *(model.shape for model in models))
+    jobs = plan_contexts(plan, *(model.shape for model in models))
     images = list(list_image_buffers(plan, models[0].header, free))
     least = [buffer for job in jobs for buffer in minimum_buffers(job.shape, job.sizes)]
     check_fits([*least, *images], [join_devices(free)], sizes)

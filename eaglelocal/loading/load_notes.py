@@ -5,7 +5,7 @@ from __future__ import annotations
 from eaglelocal.backend.cpu_repack import AMX
 from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.llama_library import LlamaLibrary
-from eaglelocal.backend.weight_loading import LAID_OUT
+from eaglelocal.backend.weight_loading import REPACKED_TYPES
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.draft_pairing import HeadInfo, branch_problem, draft_warnings
@@ -45,7 +45,7 @@ def list_template_notes(template: ChatTemplate) -> tuple[str, ...]:
 
 def list_repack_notes(library: LlamaLibrary, target: Header) -> tuple[str, ...]:
     """Return a note if weights decode more slowly than necessary."""
-    if AMX not in library.layouts or target.main_type not in LAID_OUT:
+    if AMX not in library.layouts or target.main_type not in REPACKED_TYPES:
         return ()
     return ("weights are not repacked for this processor: llama.cpp would use AMX, where its kernels crash",)
 
@@ -66,7 +66,7 @@ def list_draft_notes(part: DryRunPart | None, beside: Header, target: ModelInfo)
     """
     if part is None:
         return ()
-    return (*draft_warnings(part.info, part.header, beside=beside, target=target), *list_context_notes(part))
+    return (*draft_warnings(part.info, part.header, target_header=beside, target=target), *list_context_notes(part))
 
 
 def list_context_notes(part: DryRunPart) -> tuple[str, ...]:

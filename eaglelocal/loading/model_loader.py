@@ -19,7 +19,7 @@ from eaglelocal.gguf.architectures import FinalState
 from eaglelocal.gguf.image_limits import max_image_tokens
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.mtp import MtpInfo
-from eaglelocal.gguf.projector import kind_of_projector
+from eaglelocal.gguf.projector import read_projector_kind
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.loading.fit import FittedPlan
@@ -103,7 +103,7 @@ class ModelLoader:
         plan = self.parts.plan
         self.report(LoadProgress(1.0, projector.name))
         header = read_header(projector)
-        kind = kind_of_projector(header)
+        kind = read_projector_kind(header)
         params = ReaderParams(
             threads=self.threads,
             on_gpu=self.parts.uses_gpu,

@@ -1,8 +1,8 @@
 """Sizes in bytes of a model's caches and recurrent states, exactly as the pinned llama.cpp allocates them.
 
-Pure sums over a Shape. Sources: src/llama-context.cpp (padding of n_ctx), src/llama-kv-cache.cpp,
+Pure sums over a ModelShape. Sources: src/llama-context.cpp (padding of n_ctx), src/llama-kv-cache.cpp,
 src/llama-kv-cache-iswa.cpp (cells of windows), src/llama-memory-recurrent.cpp (states and their snapshots). The device
-that holds each is decided elsewhere.
+of each is decided in placement.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eaglelocal.errors import UsageError
+from eaglelocal.gguf.data_layout import padded
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.model_shape import ModelShape
 
@@ -25,7 +26,7 @@ class CacheParams:
     num_branches   sequences of each slot besides its own; they share its cells
     unified        one cache for all slots, else one for each
     num_snapshots  earlier states kept of each sequence, to roll back to
-    swa_full  layers with a sliding window keep all positions too (swa_full), so any prefix can be reused
+    swa_full       layers with a sliding window keep all positions too, so that any prefix can be reused
     """
 
     n_ctx: int
@@ -54,18 +55,14 @@ class CacheParams:
     @property
     def num_cells(self) -> int:
         """The cells of one stream in a layer with full attention."""
-        return padded(self.n_ctx * (self.num_slots if self.unified else 1))
+        return padded(self.n_ctx * (self.num_slots if self.unified else 1), CELL_STEP)
 
     def window_cells(self, window: int) -> int:
-        """Return the cells of one stream in a layer with a window: each sequence's window, and room for a batch."""
+        """Return the cells of one stream in a layer with a window: each sequence's window, and a batch."""
         if self.swa_full:
             return self.num_cells
-        wanted = window * (self.num_sequences if self.unified else 1) + self.n_batch
-        return padded(min(self.num_cells, wanted))
-
-
-def padded(cells: int) -> int:
-    return -(-cells // CELL_STEP) * CELL_STEP
+        needed = window * (self.num_sequences if self.unified else 1) + self.n_batch
+        return padded(min(self.num_cells, needed), CELL_STEP)
 
 
 def row_bytes(kv_type: str, num_values: int) -> int:

@@ -2,15 +2,16 @@
 
 A graph's buffer holds the tensors that are alive at the same time: the attention masks and the residual stream
 throughout, plus the largest of the stages attention, feed-forward, recurrence and output. How many rows of each are
-alive at once was read off llama.cpp's plans of real shapes (tests/engine/test_memory_estimate.py compares); the exact
-figure comes from backend/dry_run.py once there is a file.
+alive at once was read off dry runs of real shapes (tests/engine/test_memory_estimate.py compares); backend/dry_run.py
+gives the exact figure once there is a file.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from eaglelocal.gguf.model_shape import EAGLE, ModelShape
+from eaglelocal.gguf.architectures import EAGLE
+from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.cache_bytes import CacheParams, kv_bytes_of_layer
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
@@ -23,28 +24,20 @@ LIVE_ROUTES = 8  # for each expert: logits, weights, order, indices
 LIVE_INNER = 3  # for a recurrent layer: projected, convolved, and the output of the scan
 LIVE_STATES = 3  # the stored state, the one read for this batch, and the one to store
 LIVE_LAYER_INPUTS = 4  # of per-layer embeddings, besides themselves: projected, normed, added and permuted
-STREAMS = {"gemma3n": 4}  # parallel residual streams, of architectures that have several
-COPIES = 4  # of tensors sent between GPUs, for pipeline parallelism (GGML_SCHED_MAX_COPIES)
+RESIDUAL_STREAMS = {"gemma3n": 4}  # parallel residual streams, of architectures that have several
+PIPELINE_COPIES = 4  # of tensors sent between GPUs, for pipeline parallelism (GGML_SCHED_MAX_COPIES)
 
 
-def compute_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int, device: str = "CPU") -> int:
-    """Return the bytes of the compute buffer of the device, by name, that computes the output (and layers)."""
+def compute_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int | None, device: str = "CPU") -> int:
+    """Return the bytes of the compute buffer of the device, by name, that computes layers and the output.
+
+    max_outputs  rows of one decode that are outputs; None: the device computes layers only
+    """
     stages = (
-        attention_bytes(shape, sizes) + widened_bytes(shape, sizes, device),
+        attention_bytes(shape, sizes) + converted_cache_bytes(shape, sizes, device),
         feed_forward_bytes(shape, sizes),
         recurrence_bytes(shape, sizes),
-        output_bytes(shape, sizes, max_outputs=max_outputs),
-        LIVE_LAYER_INPUTS * layer_inputs_bytes(shape, sizes),
-    )
-    return with_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
-
-
-def layers_bytes(shape: ModelShape, sizes: CacheParams, *, device: str = "CPU") -> int:
-    """Return the bytes of the compute buffer of a device that computes layers but not the output."""
-    stages = (
-        attention_bytes(shape, sizes) + widened_bytes(shape, sizes, device),
-        feed_forward_bytes(shape, sizes),
-        recurrence_bytes(shape, sizes),
+        0 if max_outputs is None else output_bytes(shape, sizes, max_outputs=max_outputs),
         LIVE_LAYER_INPUTS * layer_inputs_bytes(shape, sizes),
     )
     return with_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
@@ -58,7 +51,22 @@ def inputs_bytes(shape: ModelShape, sizes: CacheParams) -> int:
 
 def copies_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     """Return the bytes of input copies that each of several GPUs, and RAM, holds for pipeline parallelism."""
-    return COPIES * inputs_bytes(shape, sizes)
+    return PIPELINE_COPIES * inputs_bytes(shape, sizes)
+
+
+def logits_bytes(num_rows: int, n_vocab: int, *, state_width: int = 0) -> int:
+    """Return the bytes of the rows that llama.cpp keeps for reading: logits, and a head's states of `state_width`."""
+    return num_rows * (n_vocab + state_width) * FLOAT_BYTES
+
+
+def tap_bytes(num_rows: int, n_embd: int) -> int:
+    """Return the bytes of the rows of one tapped layer."""
+    return num_rows * n_embd * FLOAT_BYTES
+
+
+def scores_bytes(*, n_batch: int, num_cells: int, n_head: int) -> int:
+    """Return the bytes of one layer's attention scores: every row of a batch by every cell, in float32."""
+    return n_batch * num_cells * n_head * FLOAT_BYTES
 
 
 def with_slack(num_bytes: int) -> int:
@@ -75,7 +83,7 @@ def mask_bytes(shape: ModelShape, sizes: CacheParams) -> int:
 
 
 def residual_bytes(shape: ModelShape, sizes: CacheParams) -> int:
-    streams = STREAMS.get(shape.architecture, 1) * shape.n_embd * LIVE_RESIDUALS
+    streams = RESIDUAL_STREAMS.get(shape.architecture, 1) * shape.n_embd * LIVE_RESIDUALS
     return sizes.n_batch * streams * FLOAT_BYTES + layer_inputs_bytes(shape, sizes)
 
 
@@ -87,15 +95,16 @@ def layer_inputs_bytes(shape: ModelShape, sizes: CacheParams) -> int:
 def attention_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     """Return the bytes of queries, keys and values; without flash attention also the scores, [heads, rows, cells]."""
     layers = range(shape.n_layer)
-    head = max(shape.key_dim, shape.window_key_dim or 0)
-    values = LIVE_QUERIES * shape.n_head * head
+    key_dim = max(shape.key_dim, shape.window_key_dim or 0)
+    values = LIVE_QUERIES * shape.n_head * key_dim
     values += LIVE_KEYS * max(shape.key_width(layer) + shape.value_width(layer) for layer in layers)
+    scores = 0
     if not sizes.flash_attn and any(shape.kv_heads):
-        values += shape.n_head * sizes.num_cells
-    return sizes.n_batch * values * FLOAT_BYTES
+        scores = scores_bytes(n_batch=sizes.n_batch, num_cells=sizes.num_cells, n_head=shape.n_head)
+    return sizes.n_batch * values * FLOAT_BYTES + scores
 
 
-def widened_bytes(shape: ModelShape, sizes: CacheParams, device: str) -> int:
+def converted_cache_bytes(shape: ModelShape, sizes: CacheParams, device: str) -> int:
     """Return the bytes of one layer's keys and values converted to f16 for flash attention; 0 where none are.
 
     Metal always reserves them (`extra_kv_f16` in ggml-metal-ops.cpp), CUDA and ROCm if the cache is of another type
@@ -116,12 +125,12 @@ def feed_forward_bytes(shape: ModelShape, sizes: CacheParams) -> int:
 
 
 def recurrence_bytes(shape: ModelShape, sizes: CacheParams) -> int:
-    kept = sizes.num_snapshots if shape.keeps_snapshots else 0  # outputs of a layer, beside its rows
-    states = (LIVE_STATES + kept) * max(shape.layer_states, default=0) * sizes.num_sequences
+    snapshots = sizes.num_snapshots if shape.keeps_snapshots else 0  # outputs of a layer, besides its rows
+    states = (LIVE_STATES + snapshots) * max(shape.layer_states, default=0) * sizes.num_sequences
     return states + sizes.n_batch * LIVE_INNER * shape.n_inner * FLOAT_BYTES
 
 
 def output_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int) -> int:
     """Return the bytes of logits (an EAGLE head's twice: mapped to the target's vocabulary), with experts' outputs."""
-    logits = max_outputs * shape.n_vocab * (2 if shape.architecture == EAGLE else 1)
-    return (logits + sizes.n_batch * shape.n_expert_used * shape.n_embd) * FLOAT_BYTES
+    logits = logits_bytes(max_outputs, shape.n_vocab) * (2 if shape.architecture == EAGLE else 1)
+    return logits + sizes.n_batch * shape.n_expert_used * shape.n_embd * FLOAT_BYTES

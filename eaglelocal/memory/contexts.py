@@ -9,24 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eaglelocal.core.plan import MAX_SLOTS, Plan
-from eaglelocal.gguf.model_shape import BLOCK, MTP, ModelShape
+from eaglelocal.gguf.architectures import BLOCK
+from eaglelocal.gguf.model_shape import MTP, ModelShape
 from eaglelocal.memory.cache_bytes import CacheParams
 
 # numbers of drafted rows that can be rolled back, the first that fits; each costs one more recurrent state
 ROLLBACKS = (8, 4, 2)
 PLANNED_ROLLBACK, PLANNED_LOOKUP_ROLLBACK = 4, 2  # the number that a plan assumes
 PLANNED_BLOCK_ROLLBACK = 8  # of a block head, which drafts its tokens together
-HEAD_ROWS, MTP_ROWS, ROWS_A_SLOT = 128, 64, 32  # rows of one call; fewer wait for a draft, and prompts go in chunks
+HEAD_ROWS, MTP_ROWS, ROWS_PER_SLOT = 128, 64, 32  # the most rows of one call; long prompts take several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContextJob:
-    """A model and its context.
+class PlannedContext:
+    """A model and the sizes of its context.
 
-    max_outputs  rows of one decode whose logits may be wanted
+    max_outputs  rows of one decode whose logits may be read
     num_taps     layers whose input is copied for every row, for a head
     gpu_layers   layers on the GPUs; None: all
-    n_cpu_moe    layers whose experts stay in main memory
+    n_cpu_moe    layers whose experts stay in RAM
     """
 
     shape: ModelShape
@@ -38,13 +39,13 @@ class ContextJob:
     of_draft: bool = False
 
 
-def contexts_of(plan: Plan, target: ModelShape, draft: ModelShape | None = None) -> tuple[ContextJob, ...]:
-    """Return the job of the target, then that of the draft if there is one."""
-    first = target_context(plan, target, num_taps=draft.num_taps if draft is not None else 0)
-    return (first,) if draft is None else (first, draft_job(plan, draft))
+def plan_contexts(plan: Plan, target: ModelShape, draft: ModelShape | None = None) -> tuple[PlannedContext, ...]:
+    """Return the context of the target, then that of the draft if there is one."""
+    target_context = plan_target_context(plan, target, num_taps=draft.num_taps if draft is not None else 0)
+    return (target_context,) if draft is None else (target_context, plan_draft_context(plan, draft))
 
 
-def target_context(plan: Plan, target: ModelShape, *, num_taps: int = 0) -> ContextJob:
+def plan_target_context(plan: Plan, target: ModelShape, *, num_taps: int = 0) -> PlannedContext:
     sizes = CacheParams(
         n_ctx=plan.n_ctx,
         num_slots=plan.num_slots,
@@ -57,7 +58,7 @@ def target_context(plan: Plan, target: ModelShape, *, num_taps: int = 0) -> Cont
         swa_full=plan.swa_full is not False,
     )
     max_outputs = min(plan.num_slots * (1 + plan.max_draft), plan.n_batch)
-    return ContextJob(
+    return PlannedContext(
         shape=target,
         sizes=sizes,
         max_outputs=max_outputs,
@@ -67,8 +68,8 @@ def target_context(plan: Plan, target: ModelShape, *, num_taps: int = 0) -> Cont
     )
 
 
-def draft_job(plan: Plan, draft: ModelShape) -> ContextJob:
-    """Return the job of a draft. Each row of a head's call is an output; a draft model has one output per slot.
+def plan_draft_context(plan: Plan, draft: ModelShape) -> PlannedContext:
+    """Return the context of a draft. Each row of a head's call is an output; a draft model has one output per slot.
 
     Each output needs logits of the whole vocabulary, so a head has fewer rows per call than its target; an MTP layer or
     a block head, whose vocabulary is mostly not reduced, has fewer still.
@@ -76,10 +77,10 @@ def draft_job(plan: Plan, draft: ModelShape) -> ContextJob:
     A head has one cache for all slots: they wait with unequal numbers of pairs, and its single layer attends cheaply.
     Window layers have full-size caches, because a draft is small and must be cut wherever the target's cache is. A head
     that reads the target's cache has its layout, and one row per slot. A block head begins anew wherever it is cut, so
-    it keeps its windows only; the end of its block may lie beyond the context, which is longer by one block.
+    it keeps its windows only; its context is longer by one block, because the last block may end beyond the text.
     """
     fills_blocks = draft.architecture == BLOCK
-    n_batch = head_rows(plan, draft) if draft.is_head else plan.n_batch
+    n_batch = max_head_rows(plan, draft) if draft.is_head else plan.n_batch
     sizes = CacheParams(
         n_ctx=plan.n_ctx + (draft.block_size if fills_blocks else 0),
         num_slots=plan.num_slots,
@@ -90,15 +91,17 @@ def draft_job(plan: Plan, draft: ModelShape) -> ContextJob:
         swa_full=not fills_blocks,
     )
     max_outputs = n_batch if draft.is_head else plan.num_slots
-    return ContextJob(shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.layers_of_draft, of_draft=True)
+    return PlannedContext(
+        shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.layers_of_draft, of_draft=True
+    )
 
 
-def head_rows(plan: Plan, head: ModelShape) -> int:
+def max_head_rows(plan: Plan, head: ModelShape) -> int:
     """Return the most rows of one call of a head."""
     if head.reads_cache:
         return min(plan.n_batch, MAX_SLOTS)
     least = MTP_ROWS if head.architecture in (MTP, BLOCK) else HEAD_ROWS
-    return min(plan.n_batch, max(least, ROWS_A_SLOT * plan.num_slots))
+    return min(plan.n_batch, max(least, ROWS_PER_SLOT * plan.num_slots))
 
 
 def num_branches(plan: Plan, target: ModelShape) -> int:

@@ -17,14 +17,14 @@ from eaglelocal.gguf.projector import Projector
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
 from eaglelocal.memory.compute_buffers import (
-    FLOAT_BYTES,
     compute_bytes,
     copies_bytes,
     inputs_bytes,
-    layers_bytes,
+    logits_bytes,
+    tap_bytes,
 )
-from eaglelocal.memory.contexts import ContextJob, contexts_of
-from eaglelocal.memory.placement import expert_places, layer_devices, single_device_shares, used_gpus
+from eaglelocal.memory.contexts import PlannedContext, plan_contexts
+from eaglelocal.memory.placement import place_experts, place_layers, single_device_shares, used_gpus
 from eaglelocal.memory.projector_bytes import image_buffers
 
 GIB = 2**30
@@ -33,10 +33,7 @@ PROCESS_BYTES = int(0.25 * GIB)  # the engine's interpreter, llama.cpp's code, t
 RUNTIME_BYTES: Mapping[str, int] = MappingProxyType(
     {"CUDA": int(0.6 * GIB), "ROCm": int(0.6 * GIB), "SYCL": int(0.6 * GIB), "Vulkan": int(0.3 * GIB), "MTL": GIB // 10}
 )
-GPU_MARGIN_BYTES = GIB  # kept free; llama.cpp's own --fit leaves as much
-RAM_MARGIN_SHARE, LEAST_RAM_MARGIN_BYTES = 0.05, GIB // 2
 LARGEST_MATRIX_SHARE = 2 / 3  # at most, of a layer or its experts: two of three feed-forward matrices may be fused
-UNIFIED_MARGIN_SHARE = 0.05  # of what the system lends the GPU, which is only a part of RAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,115 +57,111 @@ def estimate(
     plan: Plan,
     target: ModelShape,
     draft: ModelShape | None,
-    rooms: Sequence[FreeMemory],
+    devices: Sequence[FreeMemory],
     projector: Projector | None = None,
 ) -> tuple[Buffer, ...]:
     """Return the buffers that the plan would allocate on each device.
 
-    rooms  RAM and each GPU, as llama.cpp names it
+    devices  RAM and each GPU
 
     Raises UsageError on an unknown KV type.
     """
-    gpus = used_gpus(rooms, device=plan.device, split=plan.split)
-    jobs = contexts_of(plan, target, draft)
-    output = layer_devices(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)[-1]
-    held: list[Buffer] = []
-    for job in jobs:
-        with_output = single_device_shares(gpus, output) if job.shape.is_head else ()
-        held += buffers_of(job, gpus, with_output or plan.shares)
-    held += image_buffers(projector, plan, gpus)
-    return (*held, *runtimes(held))
+    gpus = used_gpus(devices, device=plan.device, split=plan.split)
+    contexts = plan_contexts(plan, target, draft)
+    output = place_layers(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)[-1]
+    buffers: list[Buffer] = []
+    for context in contexts:
+        head_shares = single_device_shares(gpus, output) if context.shape.is_head else ()
+        buffers += estimate_context(context, gpus, head_shares or plan.shares)
+    buffers += image_buffers(projector, plan, gpus)
+    return (*buffers, *runtime_buffers(buffers))
 
 
-def buffers_of(job: ContextJob, gpus: Sequence[FreeMemory], shares: Sequence[float]) -> Iterator[Buffer]:
-    """Yield the buffers of one model, without those of runtimes."""
-    shape = job.shape
-    where = layer_devices(shape, gpus, shares, gpu_layers=job.gpu_layers)
-    experts = expert_places(where[: shape.n_layer], job.n_cpu_moe)
-    held = (
-        *weights(shape, where, experts),
-        *caches(job, where),
-        *computing(job, where, experts),
-        *rows(job, where),
+def estimate_context(context: PlannedContext, gpus: Sequence[FreeMemory], shares: Sequence[float]) -> Iterator[Buffer]:
+    """Yield the buffers of one model and its context, without those of runtimes."""
+    shape = context.shape
+    devices = place_layers(shape, gpus, shares, gpu_layers=context.gpu_layers)
+    expert_devices = place_experts(devices[: shape.n_layer], context.n_cpu_moe)
+    buffers = (
+        *weight_buffers(shape, devices, expert_devices),
+        *cache_buffers(context, devices),
+        *compute_buffers(context, devices, expert_devices),
+        *output_buffers(context, devices),
     )
-    for buffer in held:
+    for buffer in buffers:
         if buffer.num_bytes:
-            yield replace(buffer, of_draft=job.of_draft)
+            yield replace(buffer, of_draft=context.of_draft)
 
 
-def weights(shape: ModelShape, where: Sequence[str], experts: Sequence[str]) -> Iterator[Buffer]:
+def weight_buffers(shape: ModelShape, devices: Sequence[str], expert_devices: Sequence[str]) -> Iterator[Buffer]:
     """Yield the weights. Embeddings stay in RAM; if they are the output too, its device holds a copy.
 
-    where    the device of each layer, then that of the output
-    experts  the device of each layer's experts
+    devices         the device of each layer, then that of the output
+    expert_devices  the device of each layer's experts
     """
-    output = where[-1]
+    output = devices[-1]
     yield Buffer(RAM, MemoryKind.WEIGHTS, shape.embedding_bytes)
     yield Buffer(output, MemoryKind.WEIGHTS, shape.output_bytes)
     if output != RAM:
         yield Buffer(output, MemoryKind.WEIGHTS, shape.tied_output_bytes)
     for layer in range(shape.n_layer):
         routed = shape.experts_of_layer(layer)
-        yield Buffer(where[layer], MemoryKind.WEIGHTS, shape.bytes_of_layer(layer) - routed)
-        yield Buffer(experts[layer], MemoryKind.WEIGHTS, routed)
+        yield Buffer(devices[layer], MemoryKind.WEIGHTS, shape.bytes_of_layer(layer) - routed)
+        yield Buffer(expert_devices[layer], MemoryKind.WEIGHTS, routed)
 
 
-def caches(job: ContextJob, where: Sequence[str]) -> Iterator[Buffer]:
-    for layer in range(job.shape.n_layer):
-        yield Buffer(where[layer], MemoryKind.CACHE, cache_bytes_of_layer(job.shape, layer, job.sizes))
+def cache_buffers(context: PlannedContext, devices: Sequence[str]) -> Iterator[Buffer]:
+    for layer in range(context.shape.n_layer):
+        yield Buffer(devices[layer], MemoryKind.CACHE, cache_bytes_of_layer(context.shape, layer, context.sizes))
 
 
-def computing(job: ContextJob, where: Sequence[str], experts: Sequence[str]) -> Iterator[Buffer]:
+def compute_buffers(context: PlannedContext, devices: Sequence[str], expert_devices: Sequence[str]) -> Iterator[Buffer]:
     """Yield the compute buffer of each device that computes, and that of RAM, where inputs are always prepared."""
-    shape, sizes = job.shape, job.sizes
-    computes = {*where, *experts}
-    cards = computes - {RAM}
-    copies = copies_bytes(shape, sizes) if len(cards) > 1 else 0
-    if cards:
-        yield Buffer(
-            next(device for device in where if device != RAM), MemoryKind.BUFFERS, lent_bytes(job, where, experts)
-        )
-    for device in sorted(computes):
-        here = (
-            compute_bytes(shape, sizes, max_outputs=job.max_outputs, device=device)
-            if device == where[-1]
-            else layers_bytes(shape, sizes, device=device)
-        )
-        yield Buffer(device, MemoryKind.BUFFERS, here + (0 if device == RAM else copies))
-    if RAM not in computes:
+    shape, sizes = context.shape, context.sizes
+    computing = {*devices, *expert_devices}
+    gpus = computing - {RAM}
+    copies = copies_bytes(shape, sizes) if len(gpus) > 1 else 0
+    if gpus:
+        first_gpu = next(device for device in devices if device != RAM)
+        yield Buffer(first_gpu, MemoryKind.BUFFERS, staging_bytes(context, devices, expert_devices))
+    for device in sorted(computing):
+        max_outputs = context.max_outputs if device == devices[-1] else None
+        num_bytes = compute_bytes(shape, sizes, max_outputs=max_outputs, device=device)
+        yield Buffer(device, MemoryKind.BUFFERS, num_bytes + (0 if device == RAM else copies))
+    if RAM not in computing:
         yield Buffer(RAM, MemoryKind.BUFFERS, inputs_bytes(shape, sizes) + copies)
 
 
-def lent_bytes(job: ContextJob, where: Sequence[str], experts: Sequence[str]) -> int:
-    """Return the bytes on the first GPU for computing long prompts with layers that lie in RAM.
+def staging_bytes(context: PlannedContext, devices: Sequence[str], expert_devices: Sequence[str]) -> int:
+    """Return the bytes on the first GPU for computing long prompts with layers that are in RAM.
 
     llama.cpp copies one matrix or one layer's cache at a time, with its inputs, into that GPU's compute buffer. Of a
     layer with only its experts in RAM, their matrices count.
     """
-    shape = job.shape
-    on_host = [layer for layer in range(shape.n_layer) if where[layer] == RAM]
-    routed = [layer for layer in range(shape.n_layer) if experts[layer] == RAM != where[layer]]
+    shape = context.shape
+    on_host = [layer for layer in range(shape.n_layer) if devices[layer] == RAM]
+    routed = [layer for layer in range(shape.n_layer) if expert_devices[layer] == RAM != devices[layer]]
     parts = [shape.bytes_of_layer(layer) for layer in on_host] + [shape.experts_of_layer(layer) for layer in routed]
     if not any(parts):
         return 0
-    cache = max((cache_bytes_of_layer(shape, layer, job.sizes) for layer in on_host), default=0)
-    return max(int(max(parts) * LARGEST_MATRIX_SHARE), cache) + inputs_bytes(shape, job.sizes)
+    cache = max((cache_bytes_of_layer(shape, layer, context.sizes) for layer in on_host), default=0)
+    return max(int(max(parts) * LARGEST_MATRIX_SHARE), cache) + inputs_bytes(shape, context.sizes)
 
 
-def rows(job: ContextJob, where: Sequence[str]) -> Iterator[Buffer]:
-    """Yield logits, a head's hidden states, and tapped rows; the latter in RAM and on the device that computes them."""
-    shape = job.shape
-    floats = shape.n_vocab + (shape.n_embd if shape.is_head else 0)
-    yield Buffer(RAM, MemoryKind.BUFFERS, job.max_outputs * floats * FLOAT_BYTES)
-    tapped = job.num_taps * shape.n_embd * job.sizes.n_batch * FLOAT_BYTES
+def output_buffers(context: PlannedContext, devices: Sequence[str]) -> Iterator[Buffer]:
+    """Yield logits and a head's states, in RAM; and tapped rows, in RAM and on the device that computes them."""
+    shape = context.shape
+    state_width = shape.n_embd if shape.is_head else 0
+    yield Buffer(RAM, MemoryKind.BUFFERS, logits_bytes(context.max_outputs, shape.n_vocab, state_width=state_width))
+    tapped = context.num_taps * tap_bytes(context.sizes.n_batch, shape.n_embd)
     yield Buffer(RAM, MemoryKind.BUFFERS, tapped)
-    yield Buffer(where[shape.n_layer // 2], MemoryKind.BUFFERS, tapped)  # at worst all on one device
+    yield Buffer(devices[shape.n_layer // 2], MemoryKind.BUFFERS, tapped)  # at worst all on one device
 
 
-def runtimes(held: Iterable[Buffer]) -> Iterator[Buffer]:
+def runtime_buffers(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
     """Yield the memory of the process, and of the runtime of each GPU that is used."""
     yield Buffer(RAM, MemoryKind.RUNTIME, PROCESS_BYTES)
-    for device in sorted({buffer.device for buffer in held} - {RAM}):
+    for device in sorted({buffer.device for buffer in buffers} - {RAM}):
         yield Buffer(device, MemoryKind.RUNTIME, runtime_bytes(device))
 
 
@@ -176,23 +169,6 @@ def runtime_bytes(device: str) -> int:
     """Return the bytes of a GPU's runtime, by the device's name; of an unknown backend the largest known."""
     stem = device.rstrip("0123456789")
     return RUNTIME_BYTES.get(stem, max(RUNTIME_BYTES.values()))
-
-
-def subtract_margins(rooms: Iterable[FreeMemory]) -> tuple[FreeMemory, ...]:
-    """Return the rooms without the margin to keep free: other processes' use varies, and libraries allocate more."""
-    return tuple(
-        room if room.free_bytes is None else replace(room, free_bytes=max(room.free_bytes - margin_bytes(room), 0))
-        for room in rooms
-    )
-
-
-def margin_bytes(room: FreeMemory) -> int:
-    free = room.free_bytes or 0
-    if room.in_ram:
-        return int(free * UNIFIED_MARGIN_SHARE)
-    if room.device == RAM:
-        return max(int(free * RAM_MARGIN_SHARE), LEAST_RAM_MARGIN_BYTES)
-    return GPU_MARGIN_BYTES
 
 
 def sum_by_purpose(buffers: Iterable[Buffer]) -> MemorySummary:

@@ -16,7 +16,7 @@ class Offload:
     """The part of a model that lies on the GPUs.
 
     gpu_layers  number of layers, counted from the last, the output included, as in llama.cpp; None: all
-    n_cpu_moe   number of first layers whose experts stay in RAM all the same
+    n_cpu_moe   number of first layers whose experts stay in RAM
     """
 
     gpu_layers: int | None = None
@@ -30,22 +30,24 @@ class Offload:
 WHOLE = Offload()
 
 
-def places(num_blocks: int, gpus: Sequence[str], shares: Sequence[float], *, gpu_layers: int | None) -> tuple[str, ...]:
-    """Return the device of each block, then that of the output. `gpu_layers`: the number of last ones; None: all.
+def place_blocks(
+    num_blocks: int, gpus: Sequence[str], shares: Sequence[float], *, gpu_layers: int | None
+) -> tuple[str, ...]:
+    """Return the device of each block, then that of the output. `gpu_layers`: how many, from the last; None: all.
 
-    >>> places(3, ("CUDA0", "CUDA1"), (1.0, 1.0), gpu_layers=3)
+    >>> place_blocks(3, ("CUDA0", "CUDA1"), (1.0, 1.0), gpu_layers=3)
     ('RAM', 'CUDA0', 'CUDA0', 'CUDA1')
     """
     total = num_blocks + 1
-    wanted = total if gpu_layers is None else min(gpu_layers, total)
-    if not gpus or not wanted or sum(shares) <= 0:
+    num_on_gpus = total if gpu_layers is None else min(gpu_layers, total)
+    if not gpus or not num_on_gpus or sum(shares) <= 0:
         return (RAM,) * total
     ends = [end / sum(shares) for end in accumulate(shares)]
-    chosen = (bisect_right(ends, layer / wanted) for layer in range(wanted))
-    return (RAM,) * (total - wanted) + tuple(gpus[min(gpu, len(gpus) - 1)] for gpu in chosen)
+    chosen = (bisect_right(ends, layer / num_on_gpus) for layer in range(num_on_gpus))
+    return (RAM,) * (total - num_on_gpus) + tuple(gpus[min(gpu, len(gpus) - 1)] for gpu in chosen)
 
 
-def layer_devices(
+def place_layers(
     shape: ModelShape, gpus: Sequence[FreeMemory], shares: Sequence[float], *, gpu_layers: int | None
 ) -> tuple[str, ...]:
     """Return the device of each layer and of the output. MTP layers count too, though they are not loaded.
@@ -53,39 +55,39 @@ def layer_devices(
     shares  of each GPU; empty: by free memory
     """
     names = [gpu.device for gpu in gpus]
-    return places(shape.n_layer + shape.n_layer_ahead, names, shares_of(gpus, shares), gpu_layers=gpu_layers)
+    return place_blocks(shape.n_layer + shape.n_layer_ahead, names, resolve_shares(gpus, shares), gpu_layers=gpu_layers)
 
 
-def expert_places(where: Sequence[str], n_cpu_moe: int) -> tuple[str, ...]:
-    """Return the device of each layer's experts. `where`: the device of each layer."""
-    return tuple(RAM if layer < n_cpu_moe else device for layer, device in enumerate(where))
+def place_experts(devices: Sequence[str], n_cpu_moe: int) -> tuple[str, ...]:
+    """Return the device of each layer's experts. `devices`: the device of each layer."""
+    return tuple(RAM if layer < n_cpu_moe else device for layer, device in enumerate(devices))
 
 
-def used_gpus(rooms: Sequence[FreeMemory], *, device: str | None, split: str) -> tuple[FreeMemory, ...]:
+def used_gpus(devices: Sequence[FreeMemory], *, device: str | None, split: str) -> tuple[FreeMemory, ...]:
     """Return the GPUs that a plan uses, in llama.cpp's order. `device`: comma-separated names; None: all."""
-    named = None if device is None else [name.strip() for name in device.split(",")]
-    gpus = [room for room in rooms if room.device != RAM and (named is None or room.device in named)]
-    if named is not None:
-        gpus.sort(key=lambda room: named.index(room.device))
-    elif not all(room.in_ram for room in gpus):  # llama.cpp leaves an integrated GPU out next to a discrete one
-        gpus = [room for room in gpus if not room.in_ram]
+    names = None if device is None else [name.strip() for name in device.split(",")]
+    gpus = [gpu for gpu in devices if gpu.device != RAM and (names is None or gpu.device in names)]
+    if names is not None:
+        gpus.sort(key=lambda gpu: names.index(gpu.device))
+    elif not all(gpu.in_ram for gpu in gpus):  # llama.cpp leaves an integrated GPU out next to a discrete one
+        gpus = [gpu for gpu in gpus if not gpu.in_ram]
     return tuple(gpus[:1] if split == "none" else gpus)
 
 
 def single_device_shares(gpus: Sequence[FreeMemory], device: str) -> tuple[float, ...]:
-    """Return shares that put all on one device; empty if that is RAM.
+    """Return shares that put all layers on one device; empty if that is RAM.
 
     A head lies on the device of its target's output, which it may borrow: split over two GPUs, its few rows would cross
     between them for each drafted token.
     """
-    return tuple(float(room.device == device) for room in gpus) if device != RAM else ()
+    return tuple(float(gpu.device == device) for gpu in gpus) if device != RAM else ()
 
 
-def shares_of(gpus: Sequence[FreeMemory], shares: Sequence[float]) -> tuple[float, ...]:
-    """Return each GPU's share of the layers: as asked, else by free memory, evenly if that is unknown."""
+def resolve_shares(gpus: Sequence[FreeMemory], shares: Sequence[float]) -> tuple[float, ...]:
+    """Return each GPU's share of the layers: as given, else by free memory, or evenly if that is unknown."""
     if shares:
         return tuple(shares[: len(gpus)]) + (0.0,) * (len(gpus) - len(shares))
-    free = [room.free_bytes for room in gpus]
+    free = [gpu.free_bytes for gpu in gpus]
     if None in free or not any(free):
         return (1.0,) * len(gpus)
     return tuple(float(num_bytes or 0) for num_bytes in free)

@@ -12,17 +12,18 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
-from eaglelocal.backend.flash_attention import resolve_flash_attn, scores_bytes
+from eaglelocal.backend.flash_attention import resolve_flash_attn
 from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.gguf.model_shape import ModelShape
-from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, FreeMemory, device_load
+from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, FreeMemory, device_load, subtract_margins
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
-from eaglelocal.memory.contexts import planned_rollback, target_context
-from eaglelocal.memory.estimate import MemorySummary, estimate, subtract_margins, sum_by_purpose
-from eaglelocal.memory.placement import WHOLE, Offload, layer_devices, used_gpus
+from eaglelocal.memory.compute_buffers import scores_bytes
+from eaglelocal.memory.contexts import plan_target_context, planned_rollback
+from eaglelocal.memory.estimate import MemorySummary, estimate, sum_by_purpose
+from eaglelocal.memory.placement import WHOLE, Offload, place_layers, used_gpus
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.speed import MAX_DRAFT, Prediction, curve_of, predict
@@ -68,7 +69,7 @@ class CandidateMemory:
     @property
     def budget_bytes(self) -> int:
         """Return the free bytes of all used rooms; memory shared with RAM counts once."""
-        return sum(load.room.free_bytes or 0 for load in self.used if not load.room.in_ram)
+        return sum(load.free_bytes or 0 for load in self.used if not load.in_ram)
 
 
 class CandidateEvaluator:
@@ -168,12 +169,10 @@ class CandidateEvaluator:
         the last on, are a guess, which is then corrected, because several GPUs are never filled evenly.
         """
         alone = Offload(1, n_cpu_moe)
-        held = sum(
-            load.total for load in self.estimate_memory(option, draft, setup, alone).loads if load.room.device != RAM
-        )
+        held = sum(load.total for load in self.estimate_memory(option, draft, setup, alone).loads if load.device != RAM)
         shape, sizes = (
             option.shape,
-            target_context(self.make_sizing_plan(option, draft, setup, alone), option.shape).sizes,
+            plan_target_context(self.make_sizing_plan(option, draft, setup, alone), option.shape).sizes,
         )
         weights = layer_weights(shape, n_cpu_moe)
         each = [size + cache_bytes_of_layer(shape, layer, sizes) for layer, size in enumerate(weights)]
@@ -245,7 +244,7 @@ class CandidateEvaluator:
         return self.has_gpus and gpu_layers != 0
 
     def _where(self, option: ModelOption, gpu_layers: int | None) -> Sequence[str]:
-        return layer_devices(option.shape, self._gpus, self._shares, gpu_layers=gpu_layers)
+        return place_layers(option.shape, self._gpus, self._shares, gpu_layers=gpu_layers)
 
 
 def layer_weights(shape: ModelShape, n_cpu_moe: int) -> list[int]:
@@ -263,4 +262,4 @@ def count_fitting(sizes: Sequence[int], free_bytes: int) -> int:
 
 
 def fits_gpus(memory: CandidateMemory) -> bool:
-    return all(load.missing_bytes <= 0 for load in memory.loads if load.room.device != RAM)
+    return all(load.missing_bytes <= 0 for load in memory.loads if load.device != RAM)

@@ -16,8 +16,8 @@ from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.fit import decide_flash_attn, decide_unified_cache, read_models
-from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
-from eaglelocal.memory.estimate import estimate, subtract_margins
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind, subtract_margins
+from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import used_gpus
 from eaglelocal.planning.autoplan import CTX_KEPT, costs_little, replan, this_machine
 from eaglelocal.planning.decision import Decision

@@ -90,7 +90,7 @@ def explain_missing_draft(candidate: Candidate, machine: MachineSpec, options: R
     setup = comfortable_setup(candidate)
     worst = make_evaluator(machine, options).estimate_memory(candidate.option, draft, setup, candidate.offload).worst
     beside = offload_text(candidate) or f"{setup.n_ctx} tokens"
-    lacks = f"{gib(worst.missing_bytes)} on {worst.room.device}"
+    lacks = f"{gib(worst.missing_bytes)} on {worst.device}"
     return f"a lookup in place of {draft.id}, which lacks {lacks} beside {beside}"
 
 

@@ -29,11 +29,11 @@ def explain_no_fit(outcome: SearchOutcome) -> tuple[str, str]:
     if miss.candidate is None or miss.memory is None:
         raise AssertionError("what lacks memory was weighed")
     load = miss.memory.worst
-    assumed = outcome.machine.assumed if load.room.device == RAM else ""
+    assumed = outcome.machine.assumed if load.device == RAM else ""
     message = (
         f"nothing fits {outcome.machine.name}: the nearest, {name_of(miss)}, "
-        f"needs {gib(load.total)} on {load.room.device} "
-        f"{with_setup(miss.candidate, outcome.options)} where {gib(load.room.free_bytes or 0)} may be used"
+        f"needs {gib(load.total)} on {load.device} "
+        f"{with_setup(miss.candidate, outcome.options)} where {gib(load.free_bytes or 0)} may be used"
         f"{f' ({assumed}, as assumed)' if assumed else ''}"
     )
     candidates = [*_freed(load, outcome.machine), *_more_memory(miss, outcome), *_other_asks(miss, outcome)]
@@ -70,10 +70,10 @@ def _unweighed(outcome: SearchOutcome) -> tuple[str, str]:
 
 def _freed(load: DeviceLoad, machine: MachineSpec) -> Iterator[str]:
     """Yield the hint to free memory, if other processes on this machine hold enough."""
-    device = machine.device(load.room.device)
+    device = machine.device(load.device)
     held = (device.total_bytes or 0) - (device.free_bytes or 0)
     if machine.is_here and load.missing_bytes <= held:
-        yield f"free {gib(load.missing_bytes)} on {load.room.device}"
+        yield f"free {gib(load.missing_bytes)} on {load.device}"
 
 
 def _more_memory(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:

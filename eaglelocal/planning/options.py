@@ -20,6 +20,7 @@ from eaglelocal.catalog.estimated_shapes import (
 from eaglelocal.catalog.target_entries import EntryShape, Quantization, TargetEntry
 from eaglelocal.catalog.unsupported_drafts import find_unsupported_reason
 from eaglelocal.gguf.architectures import (
+    BLOCK,
     HYBRID_ARCHITECTURES,
     LAYER_INPUT_ARCHITECTURES,
     RECURRENT_ARCHITECTURES,
@@ -27,7 +28,7 @@ from eaglelocal.gguf.architectures import (
 )
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.loaded_tensors import TOKEN_EMBEDDING, is_expert, is_input, loaded_tensors
-from eaglelocal.gguf.model_shape import BLOCK, ModelShape, read_draft_shape, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape, shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.hub.repo_builds import read_quantization
 from eaglelocal.planning.model_age import Age, age_of, age_of_file

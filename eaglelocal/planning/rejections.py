@@ -18,8 +18,8 @@ def explain_missing_memory(candidate: Candidate, memory: CandidateMemory) -> str
     """Return the device that lacks most, what it would hold, and what is free there, in words."""
     load = memory.worst
     return (
-        f"{gib(load.total)} on {load.room.device} even with {candidate.setup.n_ctx} tokens in {candidate.setup.kv_type}"
-        f"{lies_text(candidate, 'and')}, {gib(load.room.free_bytes or 0)} to use"
+        f"{gib(load.total)} on {load.device} even with {candidate.setup.n_ctx} tokens in {candidate.setup.kv_type}"
+        f"{lies_text(candidate, 'and')}, {gib(load.free_bytes or 0)} to use"
     )
 
 

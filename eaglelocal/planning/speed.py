@@ -21,7 +21,7 @@ from eaglelocal.catalog.known_machines import CPU, CUDA, METAL
 from eaglelocal.core.costs import MeasuredCosts
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.cache_bytes import row_bytes
-from eaglelocal.memory.placement import expert_places
+from eaglelocal.memory.placement import place_experts
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
 from eaglelocal.speculation.costs.cost_curve import interpolate_costs
@@ -160,7 +160,7 @@ def readings_of(
     n_cpu_moe  as in placement.py
     """
     shape = model.shape
-    experts = expert_places(where[: shape.n_layer], n_cpu_moe)
+    experts = place_experts(where[: shape.n_layer], n_cpu_moe)
     readings: list[DeviceWork] = []
     for name in dict.fromkeys((*where, *experts)):
         layers = [layer for layer in range(shape.n_layer) if where[layer] == name]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.memory.budget import RAM, device_load
-from eaglelocal.memory.estimate import estimate, subtract_margins
+from eaglelocal.memory.budget import RAM, device_load, subtract_margins
+from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import WHOLE, Offload
 from eaglelocal.planning.candidate import Chosen
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator

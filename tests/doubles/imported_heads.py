@@ -24,5 +24,5 @@ def imported(folder: Path, target: Path, path: Path, *, kind: str = "f32", readi
     head = understood(folder, target)
     entries = make_entries(head, reading or head.stated, header, info, kind)
     with write_head_file(path, entries, make_tensors(head, info, kind), on_progress=lambda fraction: None) as partial:
-        read_draft(read_header(partial), beside=header, target=info)
+        read_draft(read_header(partial), target_header=header, target=info)
     return path

@@ -24,7 +24,8 @@ from doubles.patience import PATIENCE_S
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
-from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 
@@ -62,7 +63,7 @@ class Kind:
             if self._target is None:
                 ModelInfo.from_header(header)
             else:
-                check_pair(EagleInfo.from_header(header), self._target)
+                check_head(EagleInfo.from_header(header), self._target)
         except (ModelFileError, IncompatibleError):
             return False
         return True

@@ -10,7 +10,7 @@ from doubles.living_models import write_living
 from doubles.rig import drive
 from doubles.sketched_models import SKETCHES
 
-from eaglelocal.backend.dry_run import transcript_of
+from eaglelocal.backend.dry_run import record_log
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.plan import Plan
@@ -39,7 +39,7 @@ def moe(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 @pytest.mark.parametrize("count", [1, 3])
 def test_llama_cpp_takes_the_experts_of_so_many_layers_apart(moe: Plan, count: int) -> None:
     library = load_library()
-    with transcript_of(library) as transcript:
+    with record_log(library) as transcript:
         model = LlamaModel(library, moe.target, Placement(n_cpu_moe=count))
         gc.collect()
         model.close()

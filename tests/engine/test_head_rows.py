@@ -19,7 +19,7 @@ from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, ExtraLevels, Floats, PairBatch, Proposals, State
 from eaglelocal.drafters.eagle3 import MAX_WAITING_PAIRS
-from eaglelocal.memory.contexts import ROWS_A_SLOT
+from eaglelocal.memory.contexts import ROWS_PER_SLOT
 
 N = 6
 
@@ -146,7 +146,7 @@ def test_more_rows_are_encoded_than_one_call_of_the_head_takes(
 
 def test_what_waits_for_a_draft_fits_a_call_of_the_head() -> None:
     """With as many slots as there may be; the two figures live in rooms that do not know each other."""
-    assert ROWS_A_SLOT > MAX_WAITING_PAIRS
+    assert ROWS_PER_SLOT > MAX_WAITING_PAIRS
 
 
 @pytest.mark.parametrize("slots", [[2], [0, 1, 2]])

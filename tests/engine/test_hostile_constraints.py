@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.backend.constraint_compiler import MAX_KEPT, MAX_REFUSED, LlamaConstraints
+from eaglelocal.backend.constraint_compiler import MAX_CACHED, MAX_REFUSED, LlamaConstraints
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.constraint import Constraint, Syntax
@@ -127,7 +127,7 @@ class BrokenCheck:
 
 def test_a_fault_of_ours_is_not_the_schema_s(constraints: LlamaConstraints) -> None:
     constraints._checker = BrokenCheck()  # type: ignore[assignment]
-    with pytest.raises(ResourceError, match="cannot be bound to a schema now: can't start new thread"):
+    with pytest.raises(ResourceError, match="the schema cannot be checked now: can't start new thread"):
         constraints.check(HONEST)
     constraints._checker = None
     constraints.check(HONEST)
@@ -142,7 +142,7 @@ def test_refusals_are_kept_for_a_while(constraints: LlamaConstraints) -> None:
 
 def test_what_a_request_holds_stays_compiled(constraints: LlamaConstraints) -> None:
     held = constraints.hold(HONEST)
-    for index in range(2 * MAX_KEPT):
+    for index in range(2 * MAX_CACHED):
         constraints.check(Constraint(Syntax.REGEX, f"a{{{index + 1}}}"))
     assert HONEST not in constraints._recent
     assert constraints.hold(HONEST) is held

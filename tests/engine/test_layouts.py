@@ -15,7 +15,7 @@ from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.backend import cpu_repack
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.cpu_repack import AMX, SMALL, layout_names
+from eaglelocal.backend.cpu_repack import AMX, STACK_BYTES, layout_names
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement
 from eaglelocal.core.batch import Batch, Floats
@@ -89,13 +89,13 @@ def test_the_signal_stack_is_as_it_was_before() -> None:
     done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", STACKS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     before, within, after = map(int, done.stdout.split())
-    assert (within, after) == (SMALL, before)
-    assert before > SMALL
+    assert (within, after) == (STACK_BYTES, before)
+    assert before > STACK_BYTES
 
 
 @pytest.mark.skipif(not X86_LINUX, reason="the search is only guarded there")
 def test_without_such_a_stack_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_repack, "SMALL", 1)  # the kernel has none so small
+    monkeypatch.setattr(cpu_repack, "STACK_BYTES", 1)  # the kernel has none so small
     native = C.PyDLL(load_library().api._lib._name)
     assert cpu_repack.find_layouts(native) == layout_names(native)
 
@@ -121,5 +121,5 @@ def logits(path: Path, placement: Placement) -> Floats:
 def test_a_layout_changes_no_numbers(tmp_path: Path, type_name: str) -> None:
     path = write_target(tmp_path / "target.gguf", replace(SHAPE, type=type_name))
     plain = logits(path, Placement(repack=False))
-    for placement in (Placement(), Placement(reads=True)):
+    for placement in (Placement(), Placement(no_mmap=True)):
         np.testing.assert_allclose(logits(path, placement), plain, atol=2e-2 * np.abs(plain).max())

@@ -20,9 +20,9 @@ from doubles.mtp_models import write_assistant, write_gemma
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.sketched_models import REAL, SKETCHES, Sketch, write_sketch
 
+from eaglelocal.backend.buffer_log import sum_buffer_bytes
 from eaglelocal.backend.context import ContextParams, create_context
-from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, plan_buffers, transcript_of
-from eaglelocal.backend.kv_cells import buffer_bytes
+from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, plan_buffers, record_log
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.plan import Plan
@@ -35,8 +35,8 @@ from eaglelocal.loading.fit import make_context_params, make_parts, read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 from eaglelocal.memory.compute_buffers import SLACK_BYTES, compute_bytes
-from eaglelocal.memory.contexts import ContextJob, contexts_of
-from eaglelocal.memory.estimate import buffers_of, estimate, sum_by_purpose
+from eaglelocal.memory.contexts import PlannedContext, plan_contexts
+from eaglelocal.memory.estimate import estimate, estimate_context, sum_by_purpose
 
 MIB = 2**20
 LOG_STEP = 2**15  # the log's figures are rounded to 0.01 MiB, of each cache
@@ -106,7 +106,7 @@ def sketches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def part_of(path: Path, job: ContextJob, taps: tuple[int, ...] = (), *, flash: str = "on") -> DryRunPart:
+def part_of(path: Path, job: PlannedContext, taps: tuple[int, ...] = (), *, flash: str = "on") -> DryRunPart:
     header = read_header(path)
     info = EagleInfo.from_header(header) if job.shape.is_head else ModelInfo.from_header(header)
     context = make_context_params(job, flash_attn=flash, threads=1)
@@ -127,20 +127,20 @@ def planned(part: DryRunPart) -> Told:
 
 def loaded(path: Path, params: ContextParams) -> Told:
     library = load_library()
-    with transcript_of(library) as transcript:
+    with record_log(library) as transcript:
         model = LlamaModel(library, path, PLACEMENT)
         context = create_context(model, params)
-        taken = buffer_bytes(transcript)
+        taken = sum_buffer_bytes(transcript)
         library.api.llama_free(context)
         model.close()
     return Told(taken["model"], taken.get("KV", 0) + taken.get("RS", 0), taken["compute"])
 
 
-def job_of(path: Path, case: Case) -> ContextJob:
-    return contexts_of(case.plan, shape_of(read_header(path)))[0]
+def job_of(path: Path, case: Case) -> PlannedContext:
+    return plan_contexts(case.plan, shape_of(read_header(path)))[0]
 
 
-def agrees(predicted: ContextJob, told: Told) -> None:
+def agrees(predicted: PlannedContext, told: Told) -> None:
     shape, sizes = predicted.shape, predicted.sizes
     assert shape.weights_bytes == pytest.approx(told.weights, rel=0.01, abs=LOG_STEP)
     assert cache_bytes(shape, sizes) == pytest.approx(told.cache, rel=0.01, abs=2 * LOG_STEP)
@@ -242,7 +242,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def rehearsed(plan: Plan, pair: tuple[Path, Path]) -> Iterator[Buffer]:
-    jobs = contexts_of(plan, *(shape_of(read_header(path)) for path in pair))
+    jobs = plan_contexts(plan, *(shape_of(read_header(path)) for path in pair))
     parts = [part_of(pair[0], jobs[0], taps=(1, 2, 3)), part_of(pair[1], jobs[1])]
     return iter(plan_buffers(load_library(), parts, devices=()))
 
@@ -253,9 +253,9 @@ def rehearsed(plan: Plan, pair: tuple[Path, Path]) -> Iterator[Buffer]:
 def test_target_and_head_together(pair: tuple[Path, Path], slots: int, unified: bool | None, num_branches: int) -> None:
     plan = replace(Case(2048, slots=slots, unified=unified).plan, draft_kind="eagle3", draft=pair[1])
     shapes = [shape_of(read_header(path)) for path in pair]
-    jobs = contexts_of(plan, *shapes)
+    jobs = plan_contexts(plan, *shapes)
     assert jobs[0].sizes.num_branches == num_branches
-    predicted = sum_by_purpose(buffer for job in jobs for buffer in buffers_of(job, (), ()))
+    predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
     told = sum_by_purpose(rehearsed(plan, pair))
     for name in ("weights_bytes", "kv_bytes", "draft_bytes", "draft_kv_bytes"):
         assert getattr(predicted, name) == pytest.approx(getattr(told, name), rel=0.01, abs=2 * LOG_STEP), name
@@ -266,9 +266,11 @@ def test_a_head_keeps_logits_of_fewer_rows_than_its_target(pair: tuple[Path, Pat
     """Of 152 000 tokens, 512 rows would be 300 MB, twice."""
     target, head = (shape_of(read_header(path)) for path in pair)
     plan = replace(Case(2048).plan, draft_kind="eagle3", draft=pair[1])
-    rows = {slots: contexts_of(replace(plan, num_slots=slots), target, head)[1].max_outputs for slots in (1, 4, 8, 16)}
+    rows = {
+        slots: plan_contexts(replace(plan, num_slots=slots), target, head)[1].max_outputs for slots in (1, 4, 8, 16)
+    }
     assert rows == {1: 128, 4: 128, 8: 256, 16: 512}
-    assert contexts_of(replace(plan, n_batch=64), target, head)[1].sizes.n_batch == 64
+    assert plan_contexts(replace(plan, n_batch=64), target, head)[1].sizes.n_batch == 64
 
 
 @pytest.mark.parametrize("name", ["qwen35", "qwen35moe", "qwen3.6-27b"])
@@ -281,8 +283,8 @@ def test_target_and_its_mtp_layer(tmp_path: Path, name: str, slots: int) -> None
     )
     plan = replace(Case(8192, slots=slots).plan, target=path, draft_kind="mtp", draft=path, rollback=4)
     sources = read_models(plan)
-    jobs = contexts_of(plan, *(source.shape for source in sources))
-    predicted = sum_by_purpose(buffer for job in jobs for buffer in buffers_of(job, (), ()))
+    jobs = plan_contexts(plan, *(source.shape for source in sources))
+    predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
     parts = make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1)
     told = sum_by_purpose(plan_buffers(load_library(), parts, devices=()))
     assert predicted.draft_bytes > 0 and told.draft_bytes == 0
@@ -299,8 +301,8 @@ def test_target_and_an_assistant_that_reads_its_cache(tmp_path: Path, slots: int
     assistant = write_assistant(tmp_path / "assistant.gguf", target)
     plan = replace(Case(2048, slots=slots).plan, target=target, draft_kind="mtp", draft=assistant)
     sources = read_models(plan)
-    jobs = contexts_of(plan, *(source.shape for source in sources))
-    predicted = sum_by_purpose(buffer for job in jobs for buffer in buffers_of(job, (), ()))
+    jobs = plan_contexts(plan, *(source.shape for source in sources))
+    predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
     told = sum_by_purpose(
         plan_buffers(load_library(), make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
     )
@@ -324,8 +326,8 @@ def test_target_and_a_head_that_fills_blocks(tmp_path: Path, head: BlockShape, s
     draft = write_block_head(tmp_path / "head.gguf", head, shape)
     plan = replace(Case(4096, slots=slots).plan, target=target, draft_kind="dflash", draft=draft)
     sources = read_models(plan)
-    jobs = contexts_of(plan, *(source.shape for source in sources))
-    predicted = sum_by_purpose(buffer for job in jobs for buffer in buffers_of(job, (), ()))
+    jobs = plan_contexts(plan, *(source.shape for source in sources))
+    predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
     told = sum_by_purpose(
         plan_buffers(load_library(), make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
     )

@@ -78,7 +78,7 @@ def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, archit
             Batch(rows, list(range(first, len(tokens))), [(0,)] * len(rows), [False] * (len(rows) - 1) + [True])
         )
         drafter.commit([Committed(0, first, rows, outputs.features(list(range(len(rows)))))])
-        said = target._best(len(rows) - 1)
+        said = target._read_best_token(len(rows) - 1)
         (drafted,) = drafter.draft([Node(0, ROOT, said, len(tokens))], depth=3)
         assert list(drafted.tokens) == [said] * 3
         tokens.append(said)
@@ -249,7 +249,7 @@ def test_a_layer_in_a_file_of_its_own_drafts(tmp_path: Path) -> None:
     stats = engine.snapshot().speculation
     assert stats.draft_tokens == stats.accepted_tokens == 32
     engine.close()
-    with pytest.raises(ModelFileError, match=r"alone\.gguf holds a layer that predicts ahead \(MTP\), not a model"):
+    with pytest.raises(ModelFileError, match=r"alone\.gguf holds an MTP layer, not a model"):
         real_engine(alone)
 
 
@@ -327,7 +327,7 @@ class Reading:
         kept = n if kept is None else kept
         outputs = self.target.decode(Batch(tokens, list(range(first, first + n)), [(slot,)] * n, [True] * n))
         self.drafter.commit([Committed(slot, first, tokens[:kept], outputs.features(list(range(kept))))])
-        said = self.target._best(kept - 1)
+        said = self.target._read_best_token(kept - 1)
         self.target.remove(slot, first + kept)
         return said
 
@@ -363,7 +363,7 @@ def test_assistants_that_do_not_fit_are_refused(tmp_path: Path, gemma: Path) -> 
     qwen = write_mtp(tmp_path / "qwen.gguf", part="trunk")
     with pytest.raises(IncompatibleError, match="it is made for the architecture gemma4, the target is of qwen35"):
         real_engine(qwen, "mtp", assistant)
-    with pytest.raises(ModelFileError, match=r"assistant\.gguf holds a layer that predicts ahead \(MTP\)"):
+    with pytest.raises(ModelFileError, match=r"assistant\.gguf holds an MTP layer"):
         real_engine(assistant)
     narrow = write_assistant(tmp_path / "narrow.gguf", gemma, kv_heads=1)
     with pytest.raises(

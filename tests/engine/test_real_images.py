@@ -18,7 +18,7 @@ from doubles.vision_models import KINDS, PAIRS, TURN_BEGINS, TURN_ENDS, write_vi
 from llama_cpp import mtmd_cpp
 
 from eaglelocal.backend import image_encoder
-from eaglelocal.backend.image_encoder import LlamaImageReader, mend
+from eaglelocal.backend.image_encoder import LlamaImageReader, replace_broken_rows
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
@@ -197,7 +197,7 @@ def test_what_is_no_image_fails_its_request_alone(folder: Path, data: bytes, wor
     ("target", "projector", "words"),
     [
         ("model", "mmproj-gemma3", "made for another model"),  # of another width
-        ("phi4", "mmproj-idefics3", "puts tokens around an image that the target has not"),  # as wide by chance
+        ("phi4", "mmproj-idefics3", "puts tokens around an image that the target does not have"),  # as wide by chance
         ("phi4", "gemma3", "no projector"),
     ],
 )
@@ -237,7 +237,7 @@ def test_a_projector_that_is_not_taken_gives_its_memory_back(
 
 
 @pytest.mark.parametrize(
-    ("module", "words"), [("PIL", "Pillow, which reads pictures"), ("llama_cpp.mtmd_cpp", "built without images")]
+    ("module", "words"), [("PIL", "Pillow, which reads images"), ("llama_cpp.mtmd_cpp", "built without images")]
 )
 def test_a_build_without_eyes_runs_texts(
     folder: Path, module: str, words: str, monkeypatch: pytest.MonkeyPatch
@@ -254,8 +254,8 @@ def test_a_build_without_eyes_runs_texts(
 def test_pictures_are_unpacked_one_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside libmtmd's copies: a request may have 64."""
     steps = list[str]()
-    read, copy = image_encoder.picture_of, image_encoder.bitmap_of
-    monkeypatch.setattr(image_encoder, "picture_of", lambda data: (steps.append("read"), read(data))[1])
+    read, copy = image_encoder.read_image, image_encoder.bitmap_of
+    monkeypatch.setattr(image_encoder, "read_image", lambda data: (steps.append("read"), read(data))[1])
     monkeypatch.setattr(image_encoder, "bitmap_of", lambda *of: (steps.append("copied"), copy(*of))[1])
     engine = engine_of(folder, "phi4")
     steps.clear()
@@ -268,12 +268,12 @@ def test_rows_that_are_no_numbers_are_mended_or_refused() -> None:
     """What llama.cpp makes of Pixtral's row ends depends on what its memory held before."""
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     wanted = rows.copy()
-    mend(rows, None)
+    replace_broken_rows(rows, None)
     np.testing.assert_array_equal(rows, wanted)
     rows[1, 2], rows[3, 0] = np.nan, np.inf
-    with pytest.raises(ResourceError, match="no numbers"):
-        mend(rows.copy(), None)
-    mend(rows, np.float32([7, 8, 9]))
+    with pytest.raises(ResourceError, match="produced NaN or infinite values"):
+        replace_broken_rows(rows.copy(), None)
+    replace_broken_rows(rows, np.float32([7, 8, 9]))
     wanted[[1, 3]] = [7, 8, 9]
     np.testing.assert_array_equal(rows, wanted)
 

@@ -59,10 +59,10 @@ def greedy_text(logits: RawLogits, request: ChatRequest, count: int) -> list[int
 def test_what_was_left_open_is_as_the_file_recommends(tmp_path: Path, logits: RawLogits) -> None:
     """The same weights in a file that recommends to take the likeliest token."""
     engine = real_engine(write_target(tmp_path / "target.gguf", replace(SHAPE, temperature=0.0)))
-    hot = ask("open", PROMPT, temperature=2.0, seed=1, left_open=frozenset({"temperature"}))
+    native_step = ask("open", PROMPT, temperature=2.0, seed=1, left_open=frozenset({"temperature"}))
     closed = ask("said", PROMPT, temperature=2.0, seed=1)
     assert engine.info.sampling == {"temperature": 0.0}
-    assert say(engine, hot).tokens == greedy_text(logits, hot, 24) != say(engine, closed).tokens
+    assert say(engine, native_step).tokens == greedy_text(logits, native_step, 24) != say(engine, closed).tokens
     engine.close()
 
 

@@ -19,8 +19,8 @@ from doubles.real_engine import TINY, ask, read, real_engine
 from doubles.rig import drive
 from doubles.windowed_model import WINDOW, write_windowed
 
+from eaglelocal.backend.buffer_log import sum_host_bytes
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.kv_cells import host_bytes
 from eaglelocal.backend.llama_library import LlamaLog, load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Bytes, Floats
@@ -315,4 +315,4 @@ def test_what_gpus_hold_of_main_memory_is_taken_there(lends_memory: bool, expect
     sizes = [("MTL0_Mapped", "model", 4000), ("CPU", "output", 8), ("CPU_Mapped", "model", 300), ("CPU", "KV", 20)]
     for buffer, kind, size in [*sizes, ("MTL0", "compute", 500)]:
         log.write(f"x: {buffer} {kind} buffer size = {size}.00 MiB\n")
-    assert host_bytes(log, ("MTL0",), lends_memory=lends_memory) == expected * 2**20
+    assert sum_host_bytes(log, ("MTL0",), lends_memory=lends_memory) == expected * 2**20

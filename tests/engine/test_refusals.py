@@ -64,7 +64,7 @@ def refusal(plan: Plan, kind: type[EagleLocalError]) -> EagleLocalError:
         (OWN, replace(SMALL, n_embd=128), "hidden size 128, the target has 64"),
         (replace(HEAD, taps=(1, 2, 9)), SMALL, "taps layer 9, the target has layers 0 to 3"),
         (replace(HEAD, taps=(1, 2, 4)), SMALL, "taps layer 4, the final state"),
-        (replace(HEAD, taps=(1, 2)), SMALL, "taps 2 layers, llama.cpp knows heads with 3"),
+        (replace(HEAD, taps=(1, 2)), SMALL, "taps 2 layers, llama.cpp runs heads with 3"),
         (HEAD, replace(SMALL, n_vocab=310), "vocabulary has 310 tokens, the target's 300"),
     ],
 )
@@ -101,7 +101,7 @@ def hybrid(path: Path) -> Path:
 def test_drafting_for_a_hybrid_target(target: Path, tmp_path: Path, kind: str) -> None:
     draft = write_head(tmp_path / "head.gguf", HEAD, SMALL) if kind == "eagle3" else target
     error = refusal(plan_of(hybrid(tmp_path / "hybrid.gguf"), kind, draft), IncompatibleError)
-    assert "plamo2 keeps recurrent state, whose rollback llama.cpp does not know" in error.message
+    assert "plamo2 keeps recurrent state, whose rollback llama.cpp does not support" in error.message
     assert "--draft none" in error.hint
 
 

@@ -17,11 +17,11 @@ from doubles.hybrid_model import write_hybrid
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.sketched_models import REAL, write_sketch
 
+from eaglelocal.backend.buffer_log import sum_buffer_bytes
 from eaglelocal.backend.context import ContextParams, LlamaContext
 from eaglelocal.backend.device_memory import free_memory
-from eaglelocal.backend.dry_run import DryRunPart, plan_buffers, transcript_of
+from eaglelocal.backend.dry_run import DryRunPart, plan_buffers, record_log
 from eaglelocal.backend.head_context import LlamaHeadContext
-from eaglelocal.backend.kv_cells import buffer_bytes
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch
@@ -59,17 +59,17 @@ def planned(parts: Sequence[DryRunPart]) -> dict[MemoryKind, int]:
 def really_taken(parts: Sequence[DryRunPart]) -> dict[str, int]:
     """As llama.cpp logs it when the parts are loaded and, where there are taps, decode once."""
     library = load_library()
-    with transcript_of(library) as transcript:
+    with record_log(library) as transcript:
         models = [LlamaModel(library, part.header.path, PLACEMENT) for part in parts]
         target = LlamaContext(models[0], parts[0].context, taps=parts[0].taps)
         contexts: list[LlamaContext | LlamaHeadContext] = [target]
         if len(parts) > 1:
             contexts.append(LlamaHeadContext(models[1], parts[1].context, target=target))
-        taken = buffer_bytes(transcript)
+        taken = sum_buffer_bytes(transcript)
         if parts[0].taps:
-            before = buffer_bytes(transcript)["compute"]
+            before = sum_buffer_bytes(transcript)["compute"]
             target.decode(Batch([1], [0], [(0,)], [True]))
-            taken["grown"] = buffer_bytes(transcript)["compute"] - before  # the target's, once more
+            taken["grown"] = sum_buffer_bytes(transcript)["compute"] - before  # the target's, once more
         for context in reversed(contexts):
             context.close()
         for model in models:

@@ -115,7 +115,7 @@ def test_the_last_decode_before_sizes_are_timed_is_no_first_one(files: Path, mon
     time_rows = Warmup.time_rows
 
     def watched(warmup: Warmup, num_rows: int) -> float:
-        asked.append(bool(head.was_asked))
+        asked.append(bool(head.were_states_read))
         return time_rows(warmup, num_rows)
 
     monkeypatch.setattr(Warmup, "time_rows", watched)

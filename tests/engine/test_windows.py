@@ -11,8 +11,8 @@ from doubles.real_engine import ask, real_engine
 from doubles.rig import drive
 from doubles.windowed_model import WINDOW, write_windowed
 
+from eaglelocal.backend.buffer_log import sum_buffer_bytes
 from eaglelocal.backend.context import ContextParams, LlamaContext
-from eaglelocal.backend.kv_cells import buffer_bytes
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, Floats
@@ -105,7 +105,7 @@ def test_windows_are_whole_where_that_fits(
     here = probe()
     smaller = replace(here, memory=replace(here.memory, available_bytes=free))
     monkeypatch.setattr(engine_builder, "probe", lambda: smaller)
-    logged = buffer_bytes(load_library().log)  # of this process, all engines together
+    logged = sum_buffer_bytes(load_library().log)  # of this process, all engines together
     before = logged.get("KV", 0) + logged.get("RS", 0)
     engine = real_engine(target, n_ctx=4096, n_batch=64)
     cache_bytes = engine.info.cache_bytes - before

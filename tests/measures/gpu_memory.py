@@ -33,8 +33,8 @@ from eaglelocal.gguf.model_shape import ModelShape, shape_of
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.fit import make_context_params
 from eaglelocal.memory.budget import Buffer, FreeMemory, MemoryKind
-from eaglelocal.memory.contexts import contexts_of
-from eaglelocal.memory.estimate import buffers_of
+from eaglelocal.memory.contexts import plan_contexts
+from eaglelocal.memory.estimate import estimate_context
 from eaglelocal.memory.placement import used_gpus
 
 MIB = 2**20
@@ -52,7 +52,7 @@ def summed(buffers: Iterable[Buffer]) -> Sums:
 def compared(plan: Plan, library: LlamaLibrary, gpus: tuple[FreeMemory, ...]) -> tuple[Sums, Sums]:
     """Estimated, and as llama.cpp plans it."""
     header = read_header(plan.target)
-    (job,) = contexts_of(plan, shape_of(header))
+    (job,) = plan_contexts(plan, shape_of(header))
     part = DryRunPart(
         header=header,
         info=ModelInfo.from_header(header),
@@ -60,7 +60,7 @@ def compared(plan: Plan, library: LlamaLibrary, gpus: tuple[FreeMemory, ...]) ->
         placement=Placement(gpu_layers=plan.gpu_layers, n_cpu_moe=plan.n_cpu_moe),
     )
     told = plan_buffers(library, [part], devices=[gpu.device for gpu in gpus])
-    return summed(buffers_of(job, gpus, plan.shares)), summed(told)
+    return summed(estimate_context(job, gpus, plan.shares)), summed(told)
 
 
 def check(name: str, plan: Plan, library: LlamaLibrary, gpus: tuple[FreeMemory, ...]) -> int:

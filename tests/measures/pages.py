@@ -29,8 +29,8 @@ from eaglelocal.probe.thread_count import count_usable_threads
 SIZES = (1, 4, 8)
 WAYS = {
     "mapped": Placement(repack=False),
-    "read": Placement(repack=False, reads=True),
-    "laid out": Placement(reads=True),
+    "read": Placement(repack=False, no_mmap=True),
+    "laid out": Placement(no_mmap=True),
 }
 
 

@@ -106,7 +106,7 @@ def through_torch(source: HeadSource, path: Path, new_tokens: np.ndarray | None 
     with write_head_file(path, entries, make_head_tensors(draft_head, words, kind), on_progress=lambda fraction: None):
         pass
     header = read_header(path)
-    read_draft(header, beside=source.target, target=source.info)
+    read_draft(header, target_header=source.target, target=source.info)
     return header
 
 

@@ -3,14 +3,14 @@
  * llama.cpp streams the whole model through the CPU caches, so code that runs after it runs with cold caches. Python,
  * ctypes or numpy would then take many microseconds per call, this code next to nothing.
  *
- * Calls llama.cpp through addresses that it is given (backend/hot.py mirrors the structs) and includes none of
- * its headers: the staging calls have no public one. Owns no memory; state that is kept between calls is in the
+ * Calls llama.cpp through addresses that it is given (backend/native_step.py mirrors the structs) and includes none
+ * of its headers: the staging calls have no public one. Owns no memory; state that is kept between calls is in the
  * structs that are passed in, each of which is used by one thread at a time.
  */
 #include "native_step.h"
 
 /* Return the size of a struct of native_step.h: Python checks that its own has the same size. */
-int32_t hot_size(int32_t number) {
+int32_t native_size(int32_t number) {
     const size_t sizes[] = {sizeof(struct api), sizeof(struct target), sizeof(struct head), sizeof(struct draw)};
     return (int32_t)sizes[number];
 }
@@ -18,10 +18,10 @@ int32_t hot_size(int32_t number) {
 /* ---- ranking */
 
 /* Find the `count` most likely tokens, best first, and each one's confidence if those before it are wrong: its softmax
- * among itself and those behind it (one over all would cost more than the drafting), which is always 1 for the last; 0
+ * among itself and those after it (one over all would cost more than the drafting), which is always 1 for the last; 0
  * for tokens that cannot be drafted. x [n] is modified, but restored; one pass, whatever the count. */
-void hot_rank(float *x, int32_t n, int32_t count, float *maxima, int32_t *tokens, float *shares) {
-    measure_blocks(x, n, maxima);
+void native_rank(float *x, int32_t n, int32_t count, float *maxima, int32_t *tokens, float *shares) {
+    find_block_maxima(x, n, maxima);
     for (int32_t k = 0; k < count; k++) {
         const int32_t token = tokens[k] = first_largest(x, n, maxima);
         shares[k] = x[token];
@@ -32,7 +32,7 @@ void hot_rank(float *x, int32_t n, int32_t count, float *maxima, int32_t *tokens
     for (int32_t k = count - 1; k-- > 0;) x[tokens[k]] = shares[k]; /* backwards: a token at -inf may be there twice */
     for (int32_t k = 0; k < count; k++) {
         float total = 1;
-        for (int32_t behind = k + 1; behind < count; behind++) total += expf(shares[behind] - shares[k]);
+        for (int32_t later = k + 1; later < count; later++) total += expf(shares[later] - shares[k]);
         shares[k] = shares[k] > -INFINITY ? 1 / total : 0;
     }
 }
@@ -51,15 +51,15 @@ static float inverse_rms(const float *x, int32_t n, float eps) {
 }
 
 /* Set out = x / rms(x), times gains [n] unless they are NULL. */
-void hot_norm(const float *x, int32_t n, float eps, const float *gains, float *out) {
+void native_norm(const float *x, int32_t n, float eps, const float *gains, float *out) {
     const float scale = inverse_rms(x, n, eps);
     for (int32_t i = 0; i < n; i++) out[i] = x[i] * scale * (gains ? gains[i] : 1.0f);
 }
 
-/* ---- the target, and the head's encoder behind it */
+/* ---- the target, and the head's encoder */
 
 /* Find the addresses of the tapped rows of the last decode, once for all rows: each call waits for every device. */
-static int32_t find_taps(struct target *t) {
+static int32_t find_tapped_rows(struct target *t) {
     for (int32_t tap = 0; tap < t->n_taps; tap++) {
         const bool by_nextn = t->taps[tap] == t->nextn_tap;
         t->tapped[tap] = by_nextn ? t->api->nextn(t->context) : t->api->layer_input(t->context, t->taps[tap]);
@@ -68,18 +68,18 @@ static int32_t find_taps(struct target *t) {
     return 0;
 }
 
-/* Copy the tapped states of a row [n_taps, n_embd], after find_taps; eps is tap_eps of struct head. */
+/* Copy the tapped states of a row [n_taps, n_embd], after find_tapped_rows; eps is tap_eps of struct head. */
 static void copy_tapped(const struct target *t, int32_t row, float eps, float *out) {
     for (int32_t tap = 0; tap < t->n_taps; tap++, out += t->n_embd) {
         const float *state = t->tapped[tap] + (size_t)row * t->n_embd;
         if (eps < 0) memcpy(out, state, sizeof(float) * t->n_embd);
-        else hot_norm(state, t->n_embd, eps, NULL, out);
+        else native_norm(state, t->n_embd, eps, NULL, out);
     }
 }
 
 /* Copy the tapped states of n rows of the last decode [n, n_taps, n_embd]. */
-int32_t hot_tapped(struct target *t, int32_t n, const int32_t *rows, float eps, float *out) {
-    const int32_t code = find_taps(t);
+int32_t native_copy_tapped(struct target *t, int32_t n, const int32_t *rows, float eps, float *out) {
+    const int32_t code = find_tapped_rows(t);
     for (int32_t i = 0; i < n && !code; i++) copy_tapped(t, rows[i], eps, out + (size_t)i * t->n_taps * t->n_embd);
     return code;
 }
@@ -90,8 +90,9 @@ static int32_t run(struct head *h, int type, void *batch) {
     return code;
 }
 
-/* Put the features of a row into h->row, normed for the encoder: from kept rows, or (NULL) after find_taps. */
-static void gather(struct head *h, int32_t row, const float *kept) {
+/* Put the features of a row into h->row, normed for the encoder: of kept rows, or (NULL) of the target's last decode,
+ * after find_tapped_rows. */
+static void load_row(struct head *h, int32_t row, const float *kept) {
     const int32_t n_taps = h->target->n_taps, n_embd = h->target->n_embd;
     if (!kept) {
         copy_tapped(h->target, row, h->tap_eps, h->row);
@@ -99,18 +100,18 @@ static void gather(struct head *h, int32_t row, const float *kept) {
     }
     kept += (size_t)row * n_taps * n_embd;
     if (h->tap_eps < 0) memcpy(h->row, kept, sizeof(float) * n_taps * n_embd);
-    else for (int32_t i = 0; i < n_taps * n_embd; i += n_embd) hot_norm(kept + i, n_embd, h->tap_eps, NULL, h->row + i);
+    else for (int32_t i = 0; i < n_taps * n_embd; i += n_embd) native_norm(kept + i, n_embd, h->tap_eps, NULL, h->row + i);
 }
 
-/* Encode the rows first to end - 1 of hot_encode's, no more than n_batch. */
-static int32_t encode_some(struct head *h, int32_t first, int32_t end, const int32_t *rows, const float *kept) {
+/* Encode the rows first to end - 1 of native_encode, no more than n_batch. */
+static int32_t encode_batch(struct head *h, int32_t first, int32_t end, const int32_t *rows, const float *kept) {
     const struct api *api = h->api;
     /* llama.cpp assigns encoder rows to sequence 0: their positions must follow those in its cache */
     int32_t position = api->last_position(h->memory, 0) + 1;
     const struct embedding row = {h->row, 1, (size_t)h->target->n_taps * h->target->n_embd};
     api->clear(h->features);
     for (int32_t i = first; i < end; i++, position++) {
-        gather(h, rows ? rows[i] : i, kept);
+        load_row(h, rows ? rows[i] : i, kept);
         const double started_at = now();
         api->add_embedding(h->features, 0, row); /* copies the row */
         api->set_position(h->features, i - first, &position);
@@ -127,7 +128,7 @@ static int32_t encode_some(struct head *h, int32_t first, int32_t end, const int
     return 0;
 }
 
-/* Copy the rows of hot_encode as states, for a head without encoder: its width is that of a tapped row. */
+/* Copy the rows of native_encode as states, for a head without encoder: its width is that of a tapped row. */
 static void copy_rows(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
     for (int32_t i = 0; i < n; i++) {
         const int32_t row = rows ? rows[i] : i;
@@ -137,89 +138,90 @@ static void copy_rows(struct head *h, int32_t n, const int32_t *rows, const floa
     }
 }
 
-/* Encode n rows: of the target's last decode, these or (NULL) the first n; or kept features [n, taps, n_embd]. Their
+/* Encode n rows: of the target's last decode those in `rows`, or (NULL) the first n; or `kept` [n, taps, n_embd]. Their
  * states are then in h->encoded. */
-int32_t hot_encode(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
+int32_t native_encode(struct head *h, int32_t n, const int32_t *rows, const float *kept) {
     if (!h->context) return CLOSED;
     h->num_encoded = 0; /* encode_ahead sets it again */
-    int32_t code = kept ? 0 : find_taps(h->target);
+    int32_t code = kept ? 0 : find_tapped_rows(h->target);
     if (!code && !h->has_encoder) copy_rows(h, n, rows, kept);
     for (int32_t first = 0; h->has_encoder && first < n && !code; first += h->n_batch) {
         const int32_t end = first + h->n_batch < n ? first + h->n_batch : n;
-        code = encode_some(h, first, end, rows, kept);
+        code = encode_batch(h, first, end, rows, kept);
     }
     return code;
 }
 
-/* Encode all rows in the same call, if states of the last decode were read: they will be read again. Encoding the few
- * rows that are rejected later costs next to nothing, another call much. */
+/* Encode all rows in the same call, if states of the last decode were read: they will be read again. Another call costs
+ * much more than encoding the few rows that are rejected later. */
 static int32_t encode_ahead(struct head *h, int32_t n) {
-    const bool was_asked = h->was_asked;
-    h->was_asked = false;
+    const bool is_needed = h->were_states_read;
+    h->were_states_read = false;
     h->num_encoded = 0;
-    if (!was_asked) return 0;
-    const int32_t code = hot_encode(h, n, NULL, NULL);
+    if (!is_needed) return 0;
+    const int32_t code = native_encode(h, n, NULL, NULL);
     h->num_encoded = code ? 0 : n;
     return code;
 }
 
 /* Return the most likely token of an output row of the last decode; UNKNOWN if it has no logits. */
-int32_t hot_best(struct target *t, int32_t row) {
+int32_t native_best_token(struct target *t, int32_t row) {
     const float *logits = t->context ? t->api->logits_row(t->context, row) : NULL;
     if (!logits) return UNKNOWN;
-    measure_blocks(logits, t->n_vocab, t->maxima);
-    return first_largest(logits, t->n_vocab, t->maxima);
+    find_block_maxima(logits, t->n_vocab, t->block_maxima);
+    return first_largest(logits, t->n_vocab, t->block_maxima);
 }
 
-/* Note the sequences whose best tokens were read after the last decode: they will be read after this one too. */
-static void note_readers(struct target *t) {
-    for (int32_t i = 0; i < t->num_rows; i++) t->is_greedy[t->owners[i]] = false;
+/* Mark the sequences whose best tokens were read after the last decode: they will be read after this one too. */
+static void mark_greedy_sequences(struct target *t) {
+    for (int32_t i = 0; i < t->num_rows; i++) t->is_greedy[t->row_sequences[i]] = false;
     for (int32_t i = 0; i < t->num_rows; i++) {
-        if (t->best[i] == TAKEN) t->is_greedy[t->owners[i]] = true;
-        t->best[i] = UNKNOWN;
+        if (t->best_tokens[i] == ALREADY_READ) t->is_greedy[t->row_sequences[i]] = true;
+        t->best_tokens[i] = UNKNOWN;
     }
     t->num_rows = 0;
 }
 
-/* Find the best tokens of those sequences in the same call: of their first rows, and on as long as drafts agree. */
-static void find_ahead(struct target *t, int32_t n, const int32_t *tokens, const int32_t *positions) {
+/* Find the best tokens of marked sequences in the same call: at their first rows, and further while drafts agree. */
+static void find_best_tokens(struct target *t, int32_t n, const int32_t *tokens, const int32_t *positions) {
     for (int32_t i = 0; i < n; i++) {
-        const bool follows = i && t->owners[i] == t->owners[i - 1] && positions[i] == positions[i - 1] + 1 && t->outputs[i - 1];
-        if (t->outputs[i] && t->is_greedy[t->owners[i]] && (!follows || t->best[i - 1] == tokens[i]))
-            t->best[i] = hot_best(t, i);
+        const bool follows = i && t->row_sequences[i] == t->row_sequences[i - 1] &&
+                             positions[i] == positions[i - 1] + 1 && t->outputs[i - 1];
+        if (t->outputs[i] && t->is_greedy[t->row_sequences[i]] && (!follows || t->best_tokens[i - 1] == tokens[i]))
+            t->best_tokens[i] = native_best_token(t, i);
     }
     t->num_rows = n;
 }
 
-/* Cut sequences (cuts are pairs of sequence and first position), then decode n rows. ints: tokens [n], positions [n],
- * outputs [n], numbers of sequences [n], all sequences, cuts. */
-int32_t hot_decode(struct target *t, int32_t n, int32_t num_cuts, const int32_t *ints) {
+/* Remove cells (of pairs of sequence and first position), then decode n rows. ints: tokens [n], positions [n],
+ * outputs [n], numbers of sequences [n], all sequences, removals [num_removals, 2]. */
+int32_t native_decode(struct target *t, int32_t n, int32_t num_removals, const int32_t *ints) {
     if (!t->context) return CLOSED;
     const int32_t *outputs = ints + 2 * n, *counts = ints + 3 * n, *sequences = ints + 4 * n;
-    note_readers(t);
+    mark_greedy_sequences(t);
     for (int32_t i = 0; i < n; sequences += counts[i++]) {
-        t->owners[i] = sequences[0];
+        t->row_sequences[i] = sequences[0];
         t->sequences[i] = sequences;
         t->outputs[i] = outputs[i] != 0;
     }
     const struct rows rows = {n, ints, NULL, ints + n, counts, t->sequences, t->outputs};
     const double started_at = now();
-    bool is_cut = true;
-    for (const int32_t *cut = sequences; cut < sequences + 2 * num_cuts; cut += 2)
-        is_cut &= t->api->remove_cells(t->memory, cut[0], cut[1], -1);
-    const int32_t code = is_cut ? t->api->decode(t->context, rows) : NOT_CUT;
+    bool are_removed = true;
+    for (const int32_t *pair = sequences; pair < sequences + 2 * num_removals; pair += 2)
+        are_removed &= t->api->remove_cells(t->memory, pair[0], pair[1], -1);
+    const int32_t code = are_removed ? t->api->decode(t->context, rows) : CANNOT_REMOVE;
     t->api->synchronize(t->context); /* on a GPU the work continues after decode returns */
     t->native_s += now() - started_at;
     if (code) return code;
-    find_ahead(t, n, ints, ints + n);
+    find_best_tokens(t, n, ints, ints + n);
     return t->head ? encode_ahead(t->head, n) : 0;
 }
 
-int32_t hot_rank_rows(struct target *t, int32_t n, const int32_t *rows, int32_t ranked, int32_t *tokens, float *shares) {
+int32_t native_rank_rows(struct target *t, int32_t n, const int32_t *rows, int32_t ranked, int32_t *tokens, float *shares) {
     for (int32_t i = 0; i < n; i++) {
         float *logits = t->api->logits_row(t->context, rows[i]);
         if (!logits) return NO_LOGITS;
-        hot_rank(logits, t->n_vocab, ranked, t->maxima, tokens + i * ranked, shares + i * ranked);
+        native_rank(logits, t->n_vocab, ranked, t->block_maxima, tokens + i * ranked, shares + i * ranked);
     }
     return 0;
 }
@@ -233,44 +235,44 @@ static void add_pair(struct head *h, int32_t row, int32_t token, int32_t positio
     h->api->set_position(h->pairs, row, &position);
 }
 
-/* Run the added pairs. All are outputs, or none: the graph does not select rows, so it would return the first ones. */
-static int32_t run_pairs(struct head *h, int32_t n, bool asks) {
-    for (int32_t i = 0; i < n; i++) h->api->set_output(h->pairs, i, asks);
+/* Run the added pairs. All are outputs, or none: the graph does not select rows, and would return the first ones. */
+static int32_t run_pairs(struct head *h, int32_t n, bool are_outputs) {
+    for (int32_t i = 0; i < n; i++) h->api->set_output(h->pairs, i, are_outputs);
     return run(h, DECODE, h->pairs);
 }
 
-/* Rank the tokens at one row, and copy the state behind it as the next row needs it. */
-static int32_t read_row(struct head *h, int32_t row, int32_t ranked, int32_t *tokens, float *shares, float *fed) {
+/* Rank the tokens at one row, and copy the state after it as the next row needs it. */
+static int32_t read_row(struct head *h, int32_t row, int32_t ranked, int32_t *tokens, float *shares, float *state_out) {
     float *logits = h->api->logits_row(h->context, row);
     if (!logits) return NO_LOGITS;
-    hot_rank(logits, h->target->n_vocab, ranked, h->target->maxima, tokens, shares);
+    native_rank(logits, h->target->n_vocab, ranked, h->target->block_maxima, tokens, shares);
     const float *state = h->api->nextn_row(h->context, row);
     if (!state) return NO_STATES;
-    if (h->gains) hot_norm(state, h->width, h->gain_eps, h->gains, fed);
-    else memcpy(fed, state, sizeof(float) * h->width);
+    if (h->output_gains) native_norm(state, h->width, h->output_eps, h->output_gains, state_out);
+    else memcpy(state_out, state, sizeof(float) * h->width);
     return 0;
 }
 
 static bool is_end(const struct target *t, int32_t token) {
-    for (int32_t i = 0; i < t->n_ends; i++)
-        if (t->ends[i] == token) return true;
+    for (int32_t i = 0; i < t->num_end_tokens; i++)
+        if (t->end_tokens[i] == token) return true;
     return false;
 }
 
-/* True if each row's best token has at least this confidence, and is no end token. tokens, shares: [n_out, ranked] */
-static bool all_are_sure(const struct target *t, int32_t n_out, int32_t ranked, const int32_t *tokens,
-                         const float *shares, float least) {
+/* Return whether each row's best token has at least this share, and is no end token. tokens, shares: [n_out, ranked] */
+static bool all_are_confident(const struct target *t, int32_t n_out, int32_t ranked, const int32_t *tokens,
+                         const float *shares, float min_share) {
     for (int32_t i = 0; i < n_out; i++)
-        if (!(shares[i * ranked] >= least) || is_end(t, tokens[i * ranked])) return false;
+        if (!(shares[i * ranked] >= min_share) || is_end(t, tokens[i * ranked])) return false;
     return true;
 }
 
 /* Write n pairs (ints: tokens [n], positions [n], sequences [n], output rows [n_out]; states [n, width]), replacing
  * each sequence's cells from its first pair on, and rank the tokens at the output rows. Then continue from each with
- * its best token, for `depth` levels in all, and `further` ones while all confidences are at least `least`. tokens and
- * shares are [h->num_levels, n_out, ranked]; the states behind the last level are in h->states [n_out, width]. */
-int32_t hot_draft(struct head *h, int32_t n, const int32_t *ints, const float *states, int32_t n_out, int32_t depth,
-                  int32_t further, float least, int32_t ranked, int32_t *tokens, float *shares) {
+ * its best token, for `depth` levels in all, and up to `extra_levels` more while all shares are at least `min_share`.
+ * tokens and shares are [h->num_levels, n_out, ranked]; the states after the last level are in h->states [n_out, width]. */
+int32_t native_draft(struct head *h, int32_t n, const int32_t *ints, const float *states, int32_t n_out, int32_t depth,
+                  int32_t extra_levels, float min_share, int32_t ranked, int32_t *tokens, float *shares) {
     if (!h->context) return CLOSED;
     const int32_t *positions = ints + n, *sequences = ints + 2 * n, *outputs = ints + 3 * n;
     void *memory = h->reads_cache ? h->target->memory : h->memory; /* the target removes rejected rows only later */
@@ -279,12 +281,12 @@ int32_t hot_draft(struct head *h, int32_t n, const int32_t *ints, const float *s
     h->api->clear(h->pairs);
     for (int32_t i = 0; i < n; i++) {
         if ((i == 0 || sequences[i] != sequences[i - 1]) &&
-            !h->api->remove_cells(memory, sequences[i], positions[i], -1)) return NOT_CUT;
+            !h->api->remove_cells(memory, sequences[i], positions[i], -1)) return CANNOT_REMOVE;
         add_pair(h, i, ints[i], positions[i], sequences[i], states + (size_t)i * h->width);
     }
     int32_t code = run_pairs(h, n, n_out > 0);
     h->native_s += now() - started_at;
-    bool is_sure = further > 0;
+    bool is_confident = extra_levels > 0;
     for (int32_t level = 0; !code && n_out; level++) {
         const int32_t first = level * n_out * ranked;
         for (int32_t i = 0; i < n_out && !code; i++) {
@@ -293,8 +295,8 @@ int32_t hot_draft(struct head *h, int32_t n, const int32_t *ints, const float *s
         }
         if (code) break;
         h->num_levels = level + 1;
-        is_sure = is_sure && all_are_sure(h->target, n_out, ranked, tokens + first, shares + first, least);
-        if (h->num_levels >= depth + (is_sure ? further : 0)) break;
+        is_confident = is_confident && all_are_confident(h->target, n_out, ranked, tokens + first, shares + first, min_share);
+        if (h->num_levels >= depth + (is_confident ? extra_levels : 0)) break;
         started_at = now();
         h->api->clear(h->pairs);
         for (int32_t i = 0; i < n_out; i++)
@@ -308,20 +310,20 @@ int32_t hot_draft(struct head *h, int32_t n, const int32_t *ints, const float *s
 
 /* ---- heads that draft in blocks */
 
-/* Remove a sequence's cells from its first row on. False if the cache cannot be cut there. */
-static bool cut_at_first(struct head *h, int32_t i, const int32_t *sequences, const int32_t *positions) {
+/* Remove a sequence's cells from its first row on. Return false if the cache cannot do that. */
+static bool remove_from_first(struct head *h, int32_t i, const int32_t *sequences, const int32_t *positions) {
     if (i && sequences[i] == sequences[i - 1]) return true;
     return h->api->remove_cells(h->memory, sequences[i], positions[i], -1);
 }
 
-/* Write the rows first to end - 1 of hot_show's, no more than n_batch. */
-static int32_t show_some(struct head *h, int32_t first, int32_t end, const int32_t *positions,
+/* Write the rows first to end - 1 of native_write_features, no more than n_batch. */
+static int32_t write_batch(struct head *h, int32_t first, int32_t end, const int32_t *positions,
                          const int32_t *sequences, const int32_t *rows, const float *kept) {
     const struct embedding row = {h->row, 1, (size_t)h->target->n_taps * h->target->n_embd};
     h->api->clear(h->features);
     for (int32_t i = first; i < end; i++) {
         const int32_t position[4] = {positions[i], positions[i], positions[i], 0}; /* four, for M-RoPE */
-        gather(h, rows ? rows[i] : i, kept);
+        load_row(h, rows ? rows[i] : i, kept);
         h->api->add_embedding(h->features, sequences[i], row); /* copies the row */
         h->api->set_position(h->features, i - first, position);
         h->api->set_output(h->features, i - first, false);
@@ -329,61 +331,61 @@ static int32_t show_some(struct head *h, int32_t first, int32_t end, const int32
     return run(h, DECODE, h->features);
 }
 
-/* Write n rows of features into the cache (ints: positions [n], sequences [n]): these rows of the target's last decode,
- * or kept rows [n, taps, n_embd]. */
-int32_t hot_show(struct head *h, int32_t n, const int32_t *ints, const int32_t *rows, const float *kept) {
+/* Write n rows of features into the cache (ints: positions [n], sequences [n]): `rows` of the target's last decode, or
+ * kept rows [n, taps, n_embd]. */
+int32_t native_write_features(struct head *h, int32_t n, const int32_t *ints, const int32_t *rows, const float *kept) {
     if (!h->context) return CLOSED;
     const int32_t *positions = ints, *sequences = ints + n;
     const double started_at = now();
-    int32_t code = kept ? 0 : find_taps(h->target);
-    for (int32_t i = 0; i < n && !code; i++) code = cut_at_first(h, i, sequences, positions) ? 0 : NOT_CUT;
+    int32_t code = kept ? 0 : find_tapped_rows(h->target);
+    for (int32_t i = 0; i < n && !code; i++) code = remove_from_first(h, i, sequences, positions) ? 0 : CANNOT_REMOVE;
     for (int32_t first = 0; first < n && !code; first += h->n_batch)
-        code = show_some(h, first, first + h->n_batch < n ? first + h->n_batch : n, positions, sequences, rows, kept);
+        code = write_batch(h, first, first + h->n_batch < n ? first + h->n_batch : n, positions, sequences, rows, kept);
     h->native_s += now() - started_at;
     return code;
 }
 
 /* Rank the candidates of a lattice row: it has `size` tokens and, for each candidate of the row before, a score of each
- * token. Uses the scores for candidate *before, and sets *before to the best candidate here. */
+ * token. Use the scores for candidate *before, and set *before to the best candidate here. */
 static void read_lattice(struct head *h, float *row, int32_t size, int32_t *before, int32_t ranked, int32_t *tokens, float *shares) {
-    hot_rank(row + size + (size_t)*before * size, size, ranked, h->target->maxima, tokens, shares);
+    native_rank(row + size + (size_t)*before * size, size, ranked, h->target->block_maxima, tokens, shares);
     *before = tokens[0];
     for (int32_t k = 0; k < ranked; k++) tokens[k] = (int32_t)row[tokens[k]];
 }
 
-/* Rank the predictions of all blocks: of each block's `size` rows all but the first `skipped` ones. They are logits, or
+/* Rank the predictions of all blocks: of each block's `size` rows all but the first num_skipped. They are logits, or
  * with a lattice (of so many candidates per row) "nextn" rows. */
-static int32_t read_blocks(struct head *h, int32_t n, int32_t size, int32_t skipped, int32_t lattice, int32_t ranked,
+static int32_t read_blocks(struct head *h, int32_t n, int32_t size, int32_t num_skipped, int32_t lattice, int32_t ranked,
                            int32_t *tokens, float *shares) {
     float *rows = lattice ? h->api->nextn(h->context) : NULL;
     if (lattice && !rows) return NO_STATES;
     for (int32_t i = 0; i < n; i++) {
-        int32_t before = 0; /* behind the root all candidates have the same scores */
-        for (int32_t j = skipped; j < size; j++) {
-            const int32_t row = i * size + j, at = ((j - skipped) * n + i) * ranked;
+        int32_t before = 0; /* after the root all candidates have the same scores */
+        for (int32_t j = num_skipped; j < size; j++) {
+            const int32_t row = i * size + j, at = ((j - num_skipped) * n + i) * ranked;
             if (lattice) {
                 read_lattice(h, rows + (size_t)row * h->width, lattice, &before, ranked, tokens + at, shares + at);
                 continue;
             }
             float *logits = h->api->logits_row(h->context, row);
             if (!logits) return NO_LOGITS;
-            hot_rank(logits, h->target->n_vocab, ranked, h->target->maxima, tokens + at, shares + at);
+            native_rank(logits, h->target->n_vocab, ranked, h->target->block_maxima, tokens + at, shares + at);
         }
     }
     return 0;
 }
 
-/* Decode one block for each of n roots (ints: tokens [n], positions [n], sequences [n]): the root, followed by masks;
- * each row predicts a token, except the first `skipped` ones: the root's, unless it was trained to predict. tokens and
+/* Decode one block for each of n roots (ints: tokens [n], positions [n], sequences [n]): the root, followed by masks.
+ * Each row predicts a token, except the first num_skipped: the root's, unless it was trained to predict. tokens and
  * shares are [depth, n, ranked]. */
-int32_t hot_fill(struct head *h, int32_t n, const int32_t *ints, int32_t mask, int32_t skipped, int32_t depth,
+int32_t native_draft_blocks(struct head *h, int32_t n, const int32_t *ints, int32_t mask, int32_t num_skipped, int32_t depth,
                  int32_t lattice, int32_t ranked, int32_t *tokens, float *shares) {
     if (!h->context) return CLOSED;
-    const int32_t *positions = ints + n, *sequences = ints + 2 * n, size = skipped + depth;
+    const int32_t *positions = ints + n, *sequences = ints + 2 * n, size = num_skipped + depth;
     const double started_at = now();
     h->api->clear(h->pairs);
     for (int32_t i = 0; i < n; i++) {
-        if (!h->api->remove_cells(h->memory, sequences[i], positions[i], -1)) return NOT_CUT;
+        if (!h->api->remove_cells(h->memory, sequences[i], positions[i], -1)) return CANNOT_REMOVE;
         for (int32_t j = 0; j < size; j++) {
             const int32_t position[4] = {positions[i] + j, positions[i] + j, positions[i] + j, 0};
             h->api->add_token(h->pairs, sequences[i], j ? mask : ints[i]);
@@ -393,5 +395,5 @@ int32_t hot_fill(struct head *h, int32_t n, const int32_t *ints, int32_t mask, i
     }
     const int32_t code = run(h, DECODE, h->pairs);
     h->native_s += now() - started_at;
-    return code ? code : read_blocks(h, n, size, skipped, lattice, ranked, tokens, shares);
+    return code ? code : read_blocks(h, n, size, num_skipped, lattice, ranked, tokens, shares);
 }

@@ -1,7 +1,7 @@
 /* Shared by the C files: llama.cpp's structs and functions, our own structs, and finding the largest of many numbers.
- * backend/hot.py mirrors the structs. */
-#ifndef HOT_H
-#define HOT_H
+ * backend/native_step.py mirrors the structs. */
+#ifndef NATIVE_STEP_H
+#define NATIVE_STEP_H
 
 #include <math.h>
 #include <stdbool.h>
@@ -15,9 +15,10 @@
 #include <arm_neon.h>
 #endif
 
-enum { NO_LOGITS = 1001, NO_STATES = 1002, NO_TAPS = 1003, NOT_CUT = 1004, CLOSED = 1005 }; /* beside llama_decode's own codes */
-enum { UNKNOWN = -1, TAKEN = -2, NONE_FITS = -3 };                          /* instead of a token */
-enum { ENCODE = 0, DECODE = 1 };                                            /* llama_process_type */
+/* besides llama_decode's own codes */
+enum { NO_LOGITS = 1001, NO_STATES = 1002, NO_TAPS = 1003, CANNOT_REMOVE = 1004, CLOSED = 1005 };
+enum { UNKNOWN = -1, ALREADY_READ = -2, NONE_FITS = -3 }; /* instead of a token */
+enum { ENCODE = 0, DECODE = 1 };                          /* llama_process_type */
 
 struct embedding { /* llama_embd */
     const float *data;
@@ -71,17 +72,17 @@ struct target {
     const struct api *api;
     void *context;
     int32_t n_vocab, n_embd, n_taps, nextn_tap; /* nextn_tap: the layer whose rows are read as "nextn" states; or -1 */
-    int32_t n_ends;
-    const int32_t *ends;                        /* [n_ends] tokens that end an answer */
+    int32_t num_end_tokens;
+    const int32_t *end_tokens;                  /* [num_end_tokens] that end an answer */
     const int32_t *taps;                        /* [n_taps] layers */
     const float **tapped;                       /* [n_taps] their rows of the last decode */
     const int32_t **sequences;                  /* [n_batch] scratch */
     int8_t *outputs;                            /* [n_batch] scratch */
-    int32_t *owners;                            /* [n_batch] first sequences of the rows of the last decode */
-    int32_t *best;      /* [n_batch] their most likely tokens, as far as found in advance; TAKEN once read */
-    int8_t *is_greedy;  /* [sequences] whose tokens are found in advance */
-    int32_t num_rows;   /* of the last decode */
-    float *maxima;                              /* [blocks of n_vocab] scratch */
+    int32_t *row_sequences;                     /* [n_batch] first sequences of the rows of the last decode */
+    int32_t *best_tokens; /* [n_batch] their most likely tokens, as far as found in advance; then ALREADY_READ */
+    int8_t *is_greedy;    /* [sequences] whose best tokens are found in advance */
+    int32_t num_rows;     /* of the last decode */
+    float *block_maxima;                        /* [blocks of n_vocab] scratch */
     void *memory;
     struct head *head;                          /* encodes the decoded rows; or NULL */
     double native_s;                            /* seconds inside llama.cpp so far */
@@ -93,15 +94,15 @@ struct head {
     void *context, *memory, *features, *pairs;
     int32_t width, n_batch; /* n_batch: rows of one call */
     float tap_eps;      /* EAGLE-3.1 fc_norm: epsilon of the norm of each tapped row; negative: no norm */
-    const float *gains; /* [width] EAGLE-3.1 norm_output: gains of the norm of the fed-back state; NULL: no norm */
-    float gain_eps;
+    const float *output_gains; /* [width] EAGLE-3.1 norm_output: gains of the fed-back state's norm; NULL: no norm */
+    float output_eps;
     float *row;     /* [taps x n_embd] scratch */
     float *encoded; /* [n_batch of the target x width] states of the rows encoded last */
-    float *states;  /* [n_batch x width] states behind the last draft's last level */
+    float *states;  /* [n_batch x width] states after the last draft's last level */
     int32_t num_encoded; /* rows of the target's last decode, if all were encoded in the same call; else 0 */
-    int32_t was_asked;   /* states of that decode were read: set from Python */
+    int32_t were_states_read;   /* states of that decode were read; Python sets it */
     int32_t has_encoder; /* false for an MTP layer: the tapped rows are the states */
-    int32_t reads_cache; /* the target's, without one of its own: all rows have the position behind that */
+    int32_t reads_cache; /* it reads the target's cache and has none: all its rows have the position after that cache */
     int32_t num_levels;  /* of the last draft */
     double native_s;
 };
@@ -110,8 +111,8 @@ struct draw { /* settings and memory for drawing a request's tokens */
     void *sampler;
     int32_t rank;       /* number of most likely tokens that are candidates; 0: those that top_p or min_p leave */
     float top_p, min_p; /* 1: no top_p */
-    struct candidate *room; /* candidates: [rank + 2 x tokens with changed logits]; with rank 0 [2 n_vocab] */
-    float *fitting;     /* [n_vocab] scratch, for constrained answers */
+    struct candidate *candidates; /* [rank + 2 x tokens with changed logits]; with rank 0 [2 n_vocab] */
+    float *masked_logits;         /* [n_vocab] scratch, for constrained answers */
 };
 
 static inline double now(void) {
@@ -170,7 +171,7 @@ static inline int32_t first_largest(const float *x, int32_t n, const float *maxi
     return best * BLOCK; /* all are NaN */
 }
 
-static inline void measure_blocks(const float *x, int32_t n, float *maxima) {
+static inline void find_block_maxima(const float *x, int32_t n, float *maxima) {
     for (int32_t block = 0; block * BLOCK < n; block++) maxima[block] = largest(x + block * BLOCK, block_size(block, n));
 }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 500, GRACE_MS = 1000 };
+enum { POLL_MS = 500, GRACE_MS = 1000 };
 
 struct watched {
     pid_t parent;
@@ -16,8 +16,8 @@ struct watched {
 
 static int is_gone(const struct watched *watched) {
     struct pollfd pipe = {.fd = watched->pipe, .events = 0, .revents = 0};
-    const int told = poll(&pipe, 1, LOOK_MS); /* returns early when the other end closes; only waits without a pipe */
-    return (told > 0 && (pipe.revents & (POLLHUP | POLLERR | POLLNVAL))) || getppid() != watched->parent;
+    const int num_ready = poll(&pipe, 1, POLL_MS); /* returns early when the other end closes; only waits without a pipe */
+    return (num_ready > 0 && (pipe.revents & (POLLHUP | POLLERR | POLLNVAL))) || getppid() != watched->parent;
 }
 
 static void *watch(void *argument) {

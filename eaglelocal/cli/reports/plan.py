@@ -84,12 +84,12 @@ def speed_text(candidate: Candidate, num_slots: int) -> str:
 
 def bar_line(load: DeviceLoad, outcome: SearchOutcome) -> str:
     """Return a device's memory bar: `CUDA0    ██████████████████████████████  22.4 of 23.0 GiB`."""
-    free = load.room.free_bytes
-    name = load.room.device
+    free = load.free_bytes
+    name = load.device
     if free is None:
         return f"{name:<8} {load.total / GIB:.1f} GiB, free memory unknown"
     full = min(BAR_CELLS, -(-BAR_CELLS * load.total // max(free, 1)))
-    shared = ", a part of RAM" if load.room.in_ram else ""
+    shared = ", a part of RAM" if load.in_ram else ""
     return f"{name:<8} {'█' * full}{'░' * (BAR_CELLS - full)} {load.total / GIB:5.1f} of {free / GIB:.1f} GiB{shared}"
 
 
@@ -255,7 +255,7 @@ def chosen_object(outcome: SearchOutcome, chosen: Chosen) -> dict[str, object]:
             "total_bytes": sum.total_bytes,
             "budget_bytes": chosen.memory.budget_bytes,
             "devices": [
-                {"device": load.room.device, "used_bytes": load.total, "budget_bytes": load.room.free_bytes}
+                {"device": load.device, "used_bytes": load.total, "budget_bytes": load.free_bytes}
                 for load in chosen.memory.used
             ],
         },

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from eaglelocal.catalog.draft_entries import MTP
 from eaglelocal.cli.amounts import path_text, size_text
 from eaglelocal.core.sampling import sampling_text
+from eaglelocal.gguf.architectures import BLOCK, HEAD_ARCHITECTURES
 from eaglelocal.gguf.block_info import BlockInfo
-from eaglelocal.gguf.draft_pairing import HEAD_ARCHITECTURES
-from eaglelocal.gguf.model_shape import BLOCK
 from eaglelocal.gguf.recommended_sampling import recommended_sampling
 from eaglelocal.memory.projector_bytes import encoding_bytes
 

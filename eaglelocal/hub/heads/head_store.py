@@ -23,7 +23,8 @@ from eaglelocal.core.folders import PRIVATE, SHARED, make_folder
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.gguf.arch_keys import TOKENS_KEY
 from eaglelocal.gguf.draft_pairing import is_same_model
-from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
@@ -88,7 +89,7 @@ def _list_newest(folder: Path) -> list[Path]:
 def _read_fitting(path: Path, target: ModelInfo) -> EagleInfo | None:
     try:
         info = EagleInfo.from_header(read_header(path))
-        check_pair(info, target)
+        check_head(info, target)
     except EagleLocalError:
         return None
     return info

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from eaglelocal.errors import IncompatibleError
-from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, EagleInfo, check_pair
+from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, EagleInfo
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
+from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
@@ -76,7 +77,7 @@ def plan_inflation(reference: DemoSize, source_target: Path, source_head: Path) 
     """Plan an inflated pair. Raises ModelFileError or IncompatibleError where the sources cannot be inflated."""
     target, head = EmbeddedSource(read_header(source_target)), EmbeddedSource(read_header(source_head))
     model, eagle = ModelInfo.from_header(target.header), EagleInfo.from_header(head.header)
-    check_pair(eagle, model)
+    check_head(eagle, model)
     small, small_head = read_target_shape(model), read_head_shape(eagle)
     growth = Growth(small, choose_target(reference.num_parameters, small))
     draft_vocab = eagle.draft_vocab or eagle.n_vocab

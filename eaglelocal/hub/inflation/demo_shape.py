@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.eagle_info import NUM_TAPS, EagleInfo
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.head_requantization import BEST_TYPE
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import EAGLE, ModelShape
+from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.inflation.blueprint import read_head_shape, read_target_shape
 from eaglelocal.hub.inflation.demo_sizes import HEAD_DIM, DemoSize, choose_head, choose_target, count_head_parameters

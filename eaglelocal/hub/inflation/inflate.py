@@ -19,7 +19,8 @@ from typing import IO
 from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.folders import SHARED, make_folder
 from eaglelocal.errors import ResourceError
-from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import write_streamed
@@ -143,7 +144,7 @@ def _write_pair(blueprint: Blueprint, paths: InflatedPaths, tally: _WriteProgres
     partial = InflatedPaths(_make_partial_path(paths.target), _make_partial_path(paths.head))
     _write(blueprint.head, partial.head, tally)
     _write(blueprint.target, partial.target, tally)
-    check_pair(EagleInfo.from_header(read_header(partial.head)), ModelInfo.from_header(read_header(partial.target)))
+    check_head(EagleInfo.from_header(read_header(partial.head)), ModelInfo.from_header(read_header(partial.target)))
     flush_and_rename(partial.head, paths.head)
     flush_and_rename(partial.target, paths.target)
 

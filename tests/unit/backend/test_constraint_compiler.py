@@ -12,7 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eaglelocal.backend.constraint_compiler import MAX_KEPT, LlamaConstraints, _single_grammar, grammar_of, reason_in
+from eaglelocal.backend.constraint_compiler import (
+    MAX_CACHED,
+    LlamaConstraints,
+    _single_grammar,
+    extract_reason,
+    grammar_of,
+)
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.constraint import Constraint, Syntax
@@ -117,10 +123,10 @@ def test_a_grammar_is_read_as_any_version_of_the_library_gives_it(grammar: str) 
 
 def test_what_was_compiled_is_kept_for_a_while(model: LlamaModel) -> None:
     constraints = LlamaConstraints(model.constraints._handle, model.vocabulary)
-    for index in range(2 * MAX_KEPT):
+    for index in range(2 * MAX_CACHED):
         constraints.check(Constraint(Syntax.REGEX, f"a{{{index + 1}}}"))
-    assert len(constraints._recent) == len(constraints._alive) == MAX_KEPT
-    kept = Constraint(Syntax.REGEX, f"a{{{2 * MAX_KEPT}}}")
+    assert len(constraints._recent) == len(constraints._alive) == MAX_CACHED
+    kept = Constraint(Syntax.REGEX, f"a{{{2 * MAX_CACHED}}}")
     one, two = constraints.matcher(kept), constraints.matcher(kept)
     one.consume_tokens(model.vocabulary.tokenize("aa", add_special=False, parse_special=False))
     assert np.any(np.frombuffer(two.compute_bitmask(), np.uint8))
@@ -420,7 +426,7 @@ def test_what_a_schema_says_that_cannot_be_bound_binds_nothing(model: LlamaModel
     ],
 )
 def test_reasons_are_one_line(told: str, reason: str) -> None:
-    assert reason_in(told) == reason
+    assert extract_reason(told) == reason
 
 
 def test_the_reason_of_a_pattern_is_found_in_what_the_library_says(model: LlamaModel) -> None:

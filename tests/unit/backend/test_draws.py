@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.backend.llama_library import NativeClock, load_library
-from eaglelocal.backend.native_step import NONE_FITS, Api, DrawStruct, TargetStruct, filled, maxima_of
-from eaglelocal.backend.samplers import CANDIDATE, Filter, FilteredChain, WholeChain, filter_of, with_logprobs
+from eaglelocal.backend.native_step import NONE_FITS, Api, DrawStruct, TargetStruct, fill_struct, make_block_maxima
+from eaglelocal.backend.samplers import CANDIDATE, Filter, FilteredChain, WholeChain, choose_filter, with_logprobs
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError
 
 LIBRARY = load_library()
-HOT = LIBRARY.hot
+NATIVE = LIBRARY.native_step
 Ints = npt.NDArray[np.int32]
 NUM_GUARDS = 8
 SIZES = st.sampled_from([1, 3, 17, 255, 256, 257, 1025, 5000, 20_000])
@@ -30,8 +30,11 @@ def candidates(logits: Floats, only: Filter, touched: tuple[int, ...] = ()) -> I
     n = len(logits)
     size = only.rank + 2 * len(touched) if only.rank else 2 * n
     room = np.zeros(size + NUM_GUARDS, CANDIDATE)
-    ids, draw = (C.c_int32 * len(touched))(*touched), filled(DrawStruct(), **only._asdict(), room=room.ctypes.data)
-    found = HOT.candidates(C.addressof(draw), logits.ctypes.data, n, len(touched), ids, maxima_of(n))
+    ids, draw = (
+        (C.c_int32 * len(touched))(*touched),
+        fill_struct(DrawStruct(), **only._asdict(), candidates=room.ctypes.data),
+    )
+    found = NATIVE.candidates(C.addressof(draw), logits.ctypes.data, n, len(touched), ids, make_block_maxima(n))
     np.testing.assert_array_equal(room["logit"][:found], logits[room["id"][:found]])
     assert not room[size:].view(np.uint8).any(), "written behind the room"
     tokens: Ints = np.sort(room["id"][:found])
@@ -114,26 +117,26 @@ class OneRow:
 
     def __init__(self, n: int) -> None:
         self.row = np.zeros(n, np.float32)
-        api = Api.from_buffer_copy(HOT.api)
+        api = Api.from_buffer_copy(NATIVE.api)
         self._logits_row = C.CFUNCTYPE(C.c_void_p, C.c_void_p, C.c_int32)(lambda _, row: self._at(row))
         api.logits_row = C.cast(self._logits_row, C.c_void_p).value
-        self._struct = filled(TargetStruct(), api=api, n_vocab=n, maxima=maxima_of(n))
+        self._struct = fill_struct(TargetStruct(), api=api, n_vocab=n, block_maxima=make_block_maxima(n))
         self._struct.context = 1
 
     def _at(self, row: int) -> int | None:
         return int(self.row.ctypes.data) if row == 0 else None
 
     def draw(self, *asked: object) -> int:
-        return int(HOT.draw(C.addressof(self._struct), *asked))
+        return int(NATIVE.draw(C.addressof(self._struct), *asked))
 
     def read(self, row: int) -> Floats:
         return self.row
 
 
-def few_of(params: SamplingParams, rows: OneRow, *, is_bound: bool = False) -> FilteredChain:
-    only = filter_of(params)
+def few_of(params: SamplingParams, rows: OneRow, *, is_constrained: bool = False) -> FilteredChain:
+    only = choose_filter(params)
     assert only is not None
-    return FilteredChain(LIBRARY, params, only, draw=rows.draw, n_vocab=len(rows.row), is_bound=is_bound)
+    return FilteredChain(LIBRARY, params, only, draw=rows.draw, n_vocab=len(rows.row), is_constrained=is_constrained)
 
 
 def all_of(params: SamplingParams, rows: OneRow) -> WholeChain:
@@ -165,7 +168,7 @@ RANKED = [
 def test_a_draw_by_rank_is_that_of_the_whole_vocabulary(params: SamplingParams, n: int, share: float) -> None:
     """Of that which fits, where an answer is bound."""
     rows, rng = OneRow(n), np.random.default_rng(n)
-    few, all_ = few_of(params, rows, is_bound=True), all_of(params, rows)
+    few, all_ = few_of(params, rows, is_constrained=True), all_of(params, rows)
     prompt = [n - 1 - i % 3 for i in range(200)]  # longer than the window of any penalty
     few.accept(prompt)
     all_.accept(prompt)
@@ -196,7 +199,7 @@ def test_without_a_rank_draws_are_distributed_as_those_of_the_whole_vocabulary(
     rows, rng, num_draws = OneRow(n), np.random.default_rng(n), 20_000
     rows.row[:] = rng.normal(size=n) * 1.5
     able = rng.random(n) < share
-    few = few_of(params, rows, is_bound=True)
+    few = few_of(params, rows, is_constrained=True)
     mask = None if share == 1.0 else bits(able)
     counts = np.bincount([few.draw(0, mask) for _ in range(num_draws)], minlength=n)
     few.close()
@@ -234,7 +237,7 @@ def test_a_token_that_is_biased_twice_is_biased_by_both() -> None:
     rows = OneRow(300)
     rows.row[10] = 8.0
     params = SamplingParams(temperature=0.0, logit_bias=((50, 6.0), (50, 6.0)))
-    chains = few_of(params, rows, is_bound=True), all_of(params, rows)
+    chains = few_of(params, rows, is_constrained=True), all_of(params, rows)
     assert [chain.draw(0, bytes([255] * 38)) for chain in chains] == [50, 50]
     for chain in chains:
         chain.close()
@@ -243,7 +246,7 @@ def test_a_token_that_is_biased_twice_is_biased_by_both() -> None:
 def test_rows_without_logits_are_refused_and_where_nothing_fits_nothing_is_drawn() -> None:
     rows = OneRow(50)
     for params in (SamplingParams(top_k=4), SamplingParams(top_p=0.5), SamplingParams(min_p=0.5)):
-        chain = few_of(params, rows, is_bound=True)
+        chain = few_of(params, rows, is_constrained=True)
         with pytest.raises(EngineError, match="row 3 of the last decode has no logits"):
             chain.draw(3)
         assert chain.draw(0, b"") == chain.draw(0, bytes(7)) == NONE_FITS
@@ -269,8 +272,8 @@ def test_what_filters_leave_wide_is_left_to_llama_cpp() -> None:
         SamplingParams(temperature=1.0, top_p=0.9, typical_p=0.5),  # comes before top-p
         SamplingParams(top_k=1000, repeat_penalty=1.1),
     ]
-    assert list(map(filter_of, wide)) == [None] * len(wide)
-    assert filter_of(SamplingParams(temperature=0.0, repeat_penalty=1.1)) == Filter(1)
+    assert list(map(choose_filter, wide)) == [None] * len(wide)
+    assert choose_filter(SamplingParams(temperature=0.0, repeat_penalty=1.1)) == Filter(1)
 
 
 # ---- log-probabilities

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from eaglelocal.backend.image_decoder import FORMATS, MAX_SHOWN, MAX_SIDE, pixels_of
+from eaglelocal.backend.image_decoder import FORMATS, MAX_OUTPUT_PIXELS, MAX_SIDE, decode_pixels
 from eaglelocal.errors import RequestError
 
 RED = (255, 0, 0)
@@ -26,7 +26,7 @@ def file_of(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
 
 def colours(data: bytes) -> np.ndarray:
     """[height, width, 3]"""
-    pixels = pixels_of(data)
+    pixels = decode_pixels(data)
     return np.frombuffer(pixels.data, np.uint8).reshape(pixels.height, pixels.width, 3)
 
 
@@ -87,9 +87,9 @@ def test_of_a_moving_picture_the_first_is_shown() -> None:
 )
 def test_a_large_one_is_made_smaller(size: tuple[int, int], shown: tuple[int, int]) -> None:
     for kind in ("PNG", "JPEG"):
-        pixels = pixels_of(file_of(Image.new("L", size), kind))
+        pixels = decode_pixels(file_of(Image.new("L", size), kind))
         assert (pixels.width, pixels.height) == shown
-        assert pixels.width * pixels.height <= MAX_SHOWN
+        assert pixels.width * pixels.height <= MAX_OUTPUT_PIXELS
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA"])
@@ -118,7 +118,7 @@ def test_thin_lines_become_grey_where_it_is_made_smaller(mode: str) -> None:
 )
 def test_what_is_no_picture_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(RequestError, match=words) as raised:
-        pixels_of(data)
+        decode_pixels(data)
     assert raised.value.code == "invalid_image"
 
 
@@ -130,7 +130,7 @@ def test_damaged_files_are_refused_or_read(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 6))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     try:
-        pixels = pixels_of(bytes(whole[: data.draw(st.integers(1, len(whole)))]))
+        pixels = decode_pixels(bytes(whole[: data.draw(st.integers(1, len(whole)))]))
     except RequestError:
         return
     assert len(pixels.data) == 3 * pixels.width * pixels.height

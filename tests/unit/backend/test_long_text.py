@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.backend.long_text import WINDOW, parts_of
+from eaglelocal.backend.long_text import WINDOW, split_long_runs
 
 TOO_LONG = re.compile("|".join(rf"{kind}{{{2 * WINDOW}}}" for kind in (r"\S", r"\s", r"[\r\n/]", r"[.\x1c]")))
 runs = st.tuples(
@@ -21,7 +21,7 @@ texts = st.lists(runs, max_size=4).map(lambda found: "".join(text * count for te
 @settings(max_examples=150, deadline=None)
 @given(texts)
 def test_parts_are_the_text_without_its_long_runs(text: str) -> None:
-    parts = parts_of(text)
+    parts = split_long_runs(text)
     assert "".join(parts) == text
     assert not any(map(TOO_LONG.search, parts))
 
@@ -31,11 +31,11 @@ def test_parts_are_the_text_without_its_long_runs(text: str) -> None:
 def test_no_control_token_is_cut_in_two(text: str, shift: int) -> None:
     text = "y" * shift + text
     words = ("<|end|>", "<|")
-    parts = parts_of(text, words)
+    parts = split_long_runs(text, words)
     assert "".join(parts) == text
     assert sum(part.count("<|end|>") for part in parts) == text.count("<|end|>")
 
 
 @pytest.mark.parametrize("text", ["", "x", "word " * 4000, "x" * (WINDOW - 1), ("x" * (WINDOW - 1) + " ") * 3])
 def test_what_is_usual_stays_whole(text: str) -> None:
-    assert parts_of(text) == [text]
+    assert split_long_runs(text) == [text]

@@ -28,7 +28,7 @@ def test_every_field_reaches_llama_cpp() -> None:
 
 def test_weights_are_mapped_or_read() -> None:
     library = load_library()
-    assert NativePlacement(library, Placement(reads=True)).params.load_mode == library.api.LLAMA_LOAD_MODE_NONE
+    assert NativePlacement(library, Placement(no_mmap=True)).params.load_mode == library.api.LLAMA_LOAD_MODE_NONE
     assert NativePlacement(library, Placement()).params.load_mode == library.api.LLAMA_LOAD_MODE_AUTO
 
 
@@ -74,7 +74,7 @@ def test_experts_that_stay_in_main_memory_are_named_by_one_pattern() -> None:
 
 def test_a_heads_table_of_tokens_lies_on_a_device() -> None:
     library = load_library()
-    native = NativePlacement(library, Placement(n_cpu_moe=2, ids_on="CPU"))
+    native = NativePlacement(library, Placement(n_cpu_moe=2, d2t_device="CPU"))
     experts, ids, last = C.cast(native.params.tensor_buft_overrides, C.POINTER(BufferOverride))[:3]
     assert b"exps" in experts.pattern and last.pattern is None
     assert ids.buffer_type == library.device_buffer_type(library.device_at(0))

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.backend.native_step import maxima_of
+from eaglelocal.backend.native_step import make_block_maxima
 from eaglelocal.backend.top_tokens import TopTokens, num_ranked
 from eaglelocal.core.batch import Floats, Proposals
 
-HOT = load_library().hot
+NATIVE = load_library().native_step
 
 
 def ranked(logits: Floats, count: int) -> Proposals:
-    choices, maxima = TopTokens(), maxima_of(len(logits))
-    choices.make_room(count)
-    HOT.rank(logits.ctypes.data, len(logits), count, maxima, choices.tokens_at, choices.shares_at)
+    choices, maxima = TopTokens(), make_block_maxima(len(logits))
+    choices.reserve(count)
+    NATIVE.rank(logits.ctypes.data, len(logits), count, maxima, choices.tokens_at, choices.shares_at)
     return choices.read(1, count, count, confident=True)
 
 
@@ -56,7 +56,7 @@ def test_a_second_choice_is_as_sure_as_it_is_beside_the_third() -> None:
     for branches in (1, 2):
         choices = TopTokens()
         count = num_ranked(branches, len(row), confident=True)
-        HOT.rank(row.ctypes.data, len(row), count, maxima_of(len(row)), choices.tokens_at, choices.shares_at)
+        NATIVE.rank(row.ctypes.data, len(row), count, make_block_maxima(len(row)), choices.tokens_at, choices.shares_at)
         said = choices.read(1, count, branches, confident=True)
         assert said.tokens == [[1, 3][:branches]]
         np.testing.assert_allclose(said.confidences, [[0.8668, 0.8808][:branches]], atol=1e-4)
@@ -89,5 +89,5 @@ def test_the_norms_of_eagle_3_1(width: int, eps: float, has_gains: bool) -> None
     rng = np.random.default_rng(0)
     row, out = rng.normal(size=width, scale=30.0).astype(np.float32), np.empty(width, np.float32)
     gains = rng.uniform(0.5, 1.5, width).astype(np.float32)
-    HOT.norm(row.ctypes.data, width, eps, gains.ctypes.data if has_gains else None, out.ctypes.data)
+    NATIVE.norm(row.ctypes.data, width, eps, gains.ctypes.data if has_gains else None, out.ctypes.data)
     np.testing.assert_allclose(out, rms_norm(row, eps) * (gains if has_gains else 1.0), rtol=1e-5)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.backend.weight_loading import LAID_OUT, WIDE, should_read_weights, types_to_read
+from eaglelocal.backend.weight_loading import FLOAT_TYPES, REPACKED_TYPES, should_read_weights, types_to_read
 from eaglelocal.memory.budget import RAM, FreeMemory
 
 
 @pytest.mark.parametrize(
-    ("huge_pages", "lays_out", "is_brief", "types"),
+    ("huge_pages", "repacks", "is_brief", "types"),
     [
-        (True, True, False, {*WIDE, *LAID_OUT}),
-        (True, False, False, {*WIDE}),
-        (True, True, True, {*LAID_OUT}),
+        (True, True, False, {*FLOAT_TYPES, *REPACKED_TYPES}),
+        (True, False, False, {*FLOAT_TYPES}),
+        (True, True, True, {*REPACKED_TYPES}),
         (True, False, True, set()),
         (False, True, False, set()),
     ],
 )
-def test_types(huge_pages: bool, lays_out: bool, is_brief: bool, types: set[str]) -> None:
-    assert set(types_to_read(huge_pages=huge_pages, lays_out=lays_out, is_brief=is_brief)) == types
+def test_types(huge_pages: bool, repacks: bool, is_brief: bool, types: set[str]) -> None:
+    assert set(types_to_read(huge_pages=huge_pages, repacks=repacks, is_brief=is_brief)) == types
 
 
 @pytest.mark.parametrize(

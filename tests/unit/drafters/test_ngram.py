@@ -77,7 +77,7 @@ def test_a_growing_text_knows_the_longest_suffix_that_occurred_before(text: list
 def test_a_cursor_follows_a_text_in_pieces_of_others(pieces: list[list[int]], text: list[int]) -> None:
     automaton = SuffixAutomaton()
     for piece in pieces:
-        automaton.break_off()
+        automaton.add_break()
         automaton.extend(piece)
     cursor = SuffixCursor(automaton)
     for i, token in enumerate(text):
@@ -144,7 +144,7 @@ def test_a_long_text_of_many_words_is_as_in_the_textbook() -> None:
 def test_a_match_ends_at_a_break() -> None:
     automaton = SuffixAutomaton()
     for piece in ([1], [1, 2], [1]):
-        automaton.break_off()
+        automaton.add_break()
         automaton.extend(piece)
     assert automaton.follow(automaton.last, len(automaton), [2])[1] == 2
 

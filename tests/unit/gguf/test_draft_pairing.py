@@ -35,7 +35,7 @@ def target(tmp_path: Path) -> Path:
 
 def asked(draft: Path, target: Path, kind: str | None = None) -> DraftInfo:
     beside = read_header(target)
-    return read_draft(read_header(draft), beside=beside, target=ModelInfo.from_header(beside), kind=kind)
+    return read_draft(read_header(draft), target_header=beside, target=ModelInfo.from_header(beside), kind=kind)
 
 
 @pytest.mark.parametrize("kind", [None, "eagle3"])
@@ -80,8 +80,8 @@ def test_what_stands_in_the_way_of_any_head(tmp_path: Path) -> None:
     assert head_problem(described["llama"]) == ""
     assert "no layer inputs for the architecture qwen2" in head_problem(described["qwen2"])
     assert head_problem(described["lfm2"]) == ""
-    assert "jamba keeps recurrent state, whose rollback llama.cpp does not know" in head_problem(described["jamba"])
-    assert "kimi-k3 keeps recurrent state, whose rollback was never tried" in head_problem(described["kimi-k3"])
+    assert "jamba keeps recurrent state, whose rollback llama.cpp does not support" in head_problem(described["jamba"])
+    assert "kimi-k3 keeps recurrent state, whose rollback has not been tested" in head_problem(described["kimi-k3"])
 
 
 def test_what_stands_in_the_way_of_trees(tmp_path: Path) -> None:
@@ -111,20 +111,20 @@ def respelled(path: Path, tokens: list[int], folder: Path) -> Path:
 
 def test_a_head_for_other_tokens_is_refused(target: Path, tmp_path: Path) -> None:
     head = respelled(write_head(tmp_path / "head.gguf", HEAD, SHAPE), [17, 18, 19, 20], tmp_path)
-    with pytest.raises(IncompatibleError, match="4 of 300 tokens are others, from token 273 on"):
+    with pytest.raises(IncompatibleError, match="4 of 300 tokens differ, from token 273 on"):
         asked(head, target)
 
 
 def test_a_few_renamed_tokens_are_a_fine_tune(target: Path, tmp_path: Path) -> None:
     head = respelled(write_head(tmp_path / "head.gguf", HEAD, SHAPE), [17, 18], tmp_path)
     assert isinstance(asked(head, target), EagleInfo)
-    assert warned(head, target) == ("2 of 300 tokens are spelled otherwise for the draft",)
+    assert warned(head, target) == ("2 of 300 tokens have another text in the draft",)
 
 
 def warned(draft: Path, target: Path) -> tuple[str, ...]:
     header, beside = read_header(draft), read_header(target)
     info = asked(draft, target)
-    return draft_warnings(info, header, beside=beside, target=ModelInfo.from_header(beside))
+    return draft_warnings(info, header, target_header=beside, target=ModelInfo.from_header(beside))
 
 
 def test_a_head_made_for_this_target_needs_no_word(target: Path, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_head_for_another_name_is_named(target: Path, tmp_path: Path) -> None:
     head = imported(folder, target, tmp_path / "head.gguf")
     assert warned(head, target) == ()
     renamed = write_target(tmp_path / "renamed.gguf", SHAPE)
-    assert warned(head, renamed) == ("the head was made for target: of renamed it may know less",)
+    assert warned(head, renamed) == ("the head was made for target and may predict renamed less well",)
 
 
 @pytest.mark.parametrize(

@@ -42,11 +42,11 @@ def test_flags_numbers_and_lists_change_and_nothing_else(head: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"eaglelocal.nothing": True}, "eaglelocal.nothing is no number"),
-        ({"general.architecture": 1}, "is no number"),
+        ({"eaglelocal.nothing": True}, "eaglelocal.nothing is not a number"),
+        ({"general.architecture": 1}, "is not a number"),
         ({"eagle3.target_layers": (1, 2)}, "is an array of 3"),
         ({"eagle3.target_layers": 1}, "is an array of 3"),
-        ({"eagle3.block_count": (1, 2)}, "is no number"),
+        ({"eagle3.block_count": (1, 2)}, "is not a number"),
         ({"eagle3.block_count": -1}, "do not fit UINT32"),
         ({"eagle3.target_layers": (1, 2, 2**40)}, "do not fit INT32"),
         ({"tokenizer.ggml.tokens": tuple(range(300))}, "cannot replace"),

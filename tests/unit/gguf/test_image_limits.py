@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.gguf.image_limits import RESERVED, max_image_tokens
+from eaglelocal.gguf.image_limits import RESERVED_TOKENS, max_image_tokens
 
 
 @pytest.mark.parametrize(
     ("kind", "n_ctx", "n_batch", "wanted"),
     [
-        ("qwen3vl_merger", 32768, 512, RESERVED),  # for which memory is taken at the start
+        ("qwen3vl_merger", 32768, 512, RESERVED_TOKENS),  # for which memory is taken at the start
         ("qwen3vl_merger", 2048, 512, 1024),  # half the context
         ("pixtral", 32768, 512, None),  # its own limit is lower
         ("pixtral", 1024, 512, 512),

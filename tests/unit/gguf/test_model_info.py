@@ -14,7 +14,8 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.architectures import FINAL_STATE, LAYER_INPUT_ARCHITECTURES, FinalState
-from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.loaded_tensors import block_of
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
@@ -140,7 +141,7 @@ DIALECTS = [
 @pytest.mark.parametrize("shape", DIALECTS)
 def test_every_dialect_fits(tmp_path: Path, shape: HeadShape) -> None:
     head, target = write_head(tmp_path / "head.gguf", shape), write_target(tmp_path / "target.gguf")
-    check_pair(head_of(head), model_of(target))
+    check_head(head_of(head), model_of(target))
     assert head_of(head).draft_vocab == shape.draft_vocab
 
 
@@ -175,7 +176,7 @@ def test_heads_for_other_targets_are_refused(tmp_path: Path, case: str) -> None:
     head = head_of(write_head(tmp_path / "head.gguf", shape, made_for))
     target = model_of(write_target(tmp_path / "target.gguf"))
     with pytest.raises(IncompatibleError) as caught:
-        check_pair(head, target)
+        check_head(head, target)
     assert message in caught.value.message
     assert caught.value.hint
 
@@ -187,7 +188,7 @@ CHANGED_HEADS: dict[str, tuple[Callable[[EagleInfo], EagleInfo], str]] = {
     "values of another width": (lambda head: replace(head, value_dim=32), "keys are 64 wide and its values 32"),
     "fewer feed-forward channels": (
         lambda head: replace(head, n_ff=512),
-        "ffn_gate.weight is (256, 704) where (256, 512)",
+        "ffn_gate.weight is (256, 704), expected (256, 512)",
     ),
     "tensor missing": (lambda head: without(head, "fc.weight"), "lacks the tensor fc.weight (768, 256)"),
     "tensor unknown": (lambda head: renamed(head, "output_norm.weight", "fc_norm.0.weight"), "output_norm.weight"),
@@ -210,10 +211,10 @@ def renamed(head: EagleInfo, name: str, other: str) -> EagleInfo:
 @pytest.mark.parametrize("case", CHANGED_HEADS)
 def test_heads_that_llama_cpp_would_not_load_are_refused(tmp_path: Path, case: str) -> None:
     head, target = pair(tmp_path)
-    check_pair(head, target)
+    check_head(head, target)
     change, message = CHANGED_HEADS[case]
     with pytest.raises(IncompatibleError) as caught:
-        check_pair(change(head), target)
+        check_head(change(head), target)
     assert message in caught.value.message
 
 
@@ -221,18 +222,18 @@ def test_tensors_that_llama_cpp_does_not_know_are_named(tmp_path: Path) -> None:
     head, target = pair(tmp_path)
     extra = {**head.tensors, "fc_norm.0.weight": head.tensors["output_norm.weight"]}
     with pytest.raises(IncompatibleError, match=r"fc_norm\.0\.weight, which llama\.cpp does not know"):
-        check_pair(replace(head, tensors=extra), target)
+        check_head(replace(head, tensors=extra), target)
 
 
 def test_targets_without_layer_inputs_are_refused(tmp_path: Path) -> None:
     head, target = pair(tmp_path)
     with pytest.raises(IncompatibleError, match="no layer inputs for the architecture qwen2"):
-        check_pair(head, replace(target, architecture="qwen2"))
+        check_head(head, replace(target, architecture="qwen2"))
 
 
 def test_the_final_state_is_allowed_where_it_can_be_had(tmp_path: Path) -> None:
     head, target = pair(tmp_path)
-    check_pair(replace(head, target_layers=(1, 2, 4)), replace(target, architecture="gpt-oss"))
+    check_head(replace(head, target_layers=(1, 2, 4)), replace(target, architecture="gpt-oss"))
 
 
 def test_lists_hang_together() -> None:

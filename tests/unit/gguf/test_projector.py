@@ -73,8 +73,8 @@ def test_pictures_that_reach_several_layers_make_wider_rows_on_both_sides(tmp_pa
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (model_bytes(), "x.gguf is no projector, which makes pictures readable: it is of architecture llama"),
-        (projector_bytes(sees=False), "x.gguf makes no pictures readable, only sounds"),
+        (model_bytes(), "x.gguf is not a projector for images: its architecture is llama"),
+        (projector_bytes(sees=False), "x.gguf is a projector for audio, not for images"),
     ],
 )
 def test_what_makes_no_pictures_readable_is_refused(data: bytes, told: str, tmp_path: Path) -> None:

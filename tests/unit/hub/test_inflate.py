@@ -13,7 +13,8 @@ from doubles.demo_sources import DemoSources
 from doubles.plain_llama import drafted, logits_of
 
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError
-from eaglelocal.gguf.eagle_info import EagleInfo, check_pair
+from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
@@ -96,7 +97,7 @@ def test_files_say_what_they_are(tmp_path: Path) -> None:
     assert header.metadata["tokenizer.chat_template"] == source.metadata["tokenizer.chat_template"]
     head = EagleInfo.from_header(read_header(paths.head))
     assert head.fc_norm and head.norm_output and "20 M" in head.name
-    check_pair(head, ModelInfo.from_header(header))
+    check_head(head, ModelInfo.from_header(header))
 
 
 def test_a_finished_pair_is_returned_at_once(tmp_path: Path) -> None:

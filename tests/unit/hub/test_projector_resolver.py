@@ -112,9 +112,9 @@ def test_a_named_file_is_taken_wherever_it_lies_or_refused_with_numbers(tmp_path
     with pytest.raises(IncompatibleError, match=r"eyes.gguf gives rows of width 48, the target reads 64"):
         resolved(target, str(eyes))
     eyes.write_bytes(projector_bytes(sees=False))
-    with pytest.raises(ModelFileError, match="only sounds"):
+    with pytest.raises(ModelFileError, match="a projector for audio"):
         resolved(target, str(eyes))
-    with pytest.raises(ModelFileError, match="is no projector"):
+    with pytest.raises(ModelFileError, match="is not a projector"):
         resolved(target, str(target))
     with pytest.raises(ModelFileError, match="does not exist") as missing:
         resolved(target, str(tmp_path / "nowhere.gguf"))

@@ -98,9 +98,9 @@ def test_a_heads_own_table_of_tokens_lies_where_it_computes(
     shape = HeadShape(width=64, n_ff=64, draft_vocab=64, own_output=True)
     asked = replace(plan, draft=write_head(tmp_path / "few.gguf", shape, SHAPE), **wish)  # type: ignore[arg-type]
     _, head = make_placements(asked, probe(), load_library(), read_models(asked), there)
-    assert head.ids_on == on
+    assert head.d2t_device == on
     _, whole = make_placements(replace(plan, **wish), probe(), load_library(), read_models(plan), there)  # type: ignore[arg-type]
-    assert whole.ids_on is None, "it has the target's tokens"
+    assert whole.d2t_device is None, "it has the target's tokens"
 
 
 @pytest.mark.parametrize(("held_mib", "fits"), [(767, True), (769, False)])
@@ -237,8 +237,10 @@ def test_which_weights_are_read(
     there = [FreeMemory(RAM, 2**30)]
     asked = replace(plan, is_brief=is_brief)
     found = {name: make_placements(asked, machine, library, [source, draft], there) for name, source in of_type.items()}
-    assert [name for name, (place, _) in found.items() if place.reads] == read
-    assert {place.reads for _, place in found.values()} == {"F32" in read}, "the head's own type decides over the head"
+    assert [name for name, (place, _) in found.items() if place.no_mmap] == read
+    assert {place.no_mmap for _, place in found.values()} == {"F32" in read}, (
+        "the head's own type decides over the head"
+    )
 
 
 def of_main_type(header: Header, name: str) -> Header:
@@ -247,8 +249,8 @@ def of_main_type(header: Header, name: str) -> Header:
 
 
 def test_a_plan_says_so_to_both_models(plan: Plan) -> None:
-    places = [make_placement(plan, of_draft=of_draft, reads=True) for of_draft in (False, True)]
-    assert [place.reads for place in places] == [True, True]
+    places = [make_placement(plan, of_draft=of_draft, no_mmap=True) for of_draft in (False, True)]
+    assert [place.no_mmap for place in places] == [True, True]
 
 
 def test_shares_must_be_of_the_gpus_that_there_are(plan: Plan) -> None:

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.gguf.image_limits import RESERVED
+from eaglelocal.gguf.image_limits import RESERVED_TOKENS
 from eaglelocal.gguf.model_shape import ModelShape, shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, FreeMemory, MemoryKind, check_fits
+from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, FreeMemory, MemoryKind, check_fits, subtract_margins
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes, kv_bytes_of_layer, row_bytes
-from eaglelocal.memory.compute_buffers import inputs_bytes, widened_bytes
-from eaglelocal.memory.contexts import contexts_of
-from eaglelocal.memory.estimate import RUNTIME_BYTES, estimate, runtime_bytes, subtract_margins, sum_by_purpose
+from eaglelocal.memory.compute_buffers import converted_cache_bytes, inputs_bytes
+from eaglelocal.memory.contexts import plan_contexts
+from eaglelocal.memory.estimate import RUNTIME_BYTES, estimate, runtime_bytes, sum_by_purpose
 from eaglelocal.memory.projector_bytes import encoding_bytes
 from eaglelocal.planning.options import options_of
 
@@ -141,8 +141,8 @@ def test_flash_attention_keeps_a_layer_in_f16_where_it_widens_it(
     device: str, kv_type: str, attention: str, mib: int
 ) -> None:
     asked = replace(PLAN, kv_type=kv_type, flash_attn=attention, n_ctx=131072)
-    sizes = contexts_of(asked, EIGHT_B)[0].sizes
-    assert widened_bytes(EIGHT_B, sizes, device) == mib * MIB
+    sizes = plan_contexts(asked, EIGHT_B)[0].sizes
+    assert converted_cache_bytes(EIGHT_B, sizes, device) == mib * MIB
     there = (FreeMemory(RAM, 64 * GIB), FreeMemory(device, 64 * GIB))
     with_it, without = (
         on(estimate(asked, EIGHT_B, None, rooms), rooms[1].device, MemoryKind.BUFFERS)
@@ -168,7 +168,7 @@ def test_the_first_card_has_room_for_what_it_computes_of_the_others_layers(n_ctx
 
 def test_with_two_cards_inputs_are_there_four_times_more() -> None:
     two, one = (estimate(PLAN, EIGHT_B, None, rooms) for rooms in (TWO, ONE))
-    (job,) = contexts_of(PLAN, EIGHT_B)
+    (job,) = plan_contexts(PLAN, EIGHT_B)
     copies = 4 * inputs_bytes(job.shape, job.sizes)
     assert on(two, RAM, MemoryKind.BUFFERS) - on(one, RAM, MemoryKind.BUFFERS) == copies
     assert on(two, "CUDA1", MemoryKind.BUFFERS) - on(one, "CUDA0", MemoryKind.BUFFERS) == copies  # each has the output
@@ -193,7 +193,7 @@ def test_a_draft_may_stay_off_the_card() -> None:
 
 def test_a_second_slot_and_its_trees_cost_cells_once() -> None:
     two = replace(WITH_HEAD, num_slots=2, unified=True)
-    assert contexts_of(two, EIGHT_B, HEAD)[0].sizes.num_branches == 4
+    assert plan_contexts(two, EIGHT_B, HEAD)[0].sizes.num_branches == 4
     assert sum_by_purpose(estimate(two, EIGHT_B, HEAD, CPU)).kv_bytes == 2 * GIB
 
 
@@ -205,8 +205,8 @@ def test_states_are_kept_for_every_row_that_may_be_taken_back() -> None:
         plan = replace(drafting, rollback=rollback)
         assert sum_by_purpose(estimate(plan, HYBRID, None, CPU)).kv_bytes - GIB // 4 == states * (1 + kept)
     with_head = replace(drafting, draft_kind="eagle3")
-    assert contexts_of(with_head, HYBRID)[0].sizes.num_snapshots == 4
-    assert contexts_of(drafting, HYBRID)[0].sizes.num_branches == 0
+    assert plan_contexts(with_head, HYBRID)[0].sizes.num_snapshots == 4
+    assert plan_contexts(drafting, HYBRID)[0].sizes.num_branches == 0
 
 
 def test_windows_are_kept_whole_unless_the_plan_says_otherwise() -> None:
@@ -348,7 +348,7 @@ def test_images_are_read_where_the_target_lies(
     gpu_layers: int | None, rooms: tuple[FreeMemory, ...], where: str
 ) -> None:
     held = estimate(replace(PLAN, gpu_layers=gpu_layers), EIGHT_B, None, rooms, EYES)
-    assert on(held, where, MemoryKind.IMAGES) == EYES.weights_bytes + encoding_bytes(EYES.within(RESERVED))
+    assert on(held, where, MemoryKind.IMAGES) == EYES.weights_bytes + encoding_bytes(EYES.limit_tokens(RESERVED_TOKENS))
     without = sum_by_purpose(estimate(replace(PLAN, gpu_layers=gpu_layers), EIGHT_B, None, rooms))
     assert sum_by_purpose(held).images_bytes + without.total_bytes == sum_by_purpose(held).total_bytes
     assert without.images_bytes == 0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.memory.budget import RAM, FreeMemory
-from eaglelocal.memory.placement import places, shares_of, used_gpus
+from eaglelocal.memory.placement import place_blocks, resolve_shares, used_gpus
 
 TWO = ("CUDA0", "CUDA1")
 GIB = 2**30
@@ -32,7 +32,7 @@ GIB = 2**30
 def test_four_blocks_and_the_output(
     gpus: tuple[str, ...], shares: tuple[float, ...], gpu_layers: int | None, expected: str
 ) -> None:
-    found = places(4, gpus, shares, gpu_layers=gpu_layers)
+    found = place_blocks(4, gpus, shares, gpu_layers=gpu_layers)
     assert "".join("R" if where == RAM else where[-1] for where in found) == expected
 
 
@@ -41,7 +41,7 @@ def test_every_layer_has_one_place_and_gpus_come_in_order(
     num_blocks: int, shares: list[float], gpu_layers: int | None
 ) -> None:
     gpus = [f"CUDA{i}" for i in range(len(shares))]
-    found = places(num_blocks, gpus, shares, gpu_layers=gpu_layers)
+    found = place_blocks(num_blocks, gpus, shares, gpu_layers=gpu_layers)
     assert len(found) == num_blocks + 1
     order = [-1 if where == RAM else int(where[4:]) for where in found]
     assert order == sorted(order)
@@ -80,4 +80,4 @@ def test_shares_are_as_asked_else_by_what_is_free(
     free: tuple[int | None, ...], asked: tuple[float, ...], expected: tuple[float, ...]
 ) -> None:
     gpus = [FreeMemory(f"CUDA{i}", None if size is None else size * GIB) for i, size in enumerate(free)]
-    assert shares_of(gpus, asked) == expected
+    assert resolve_shares(gpus, asked) == expected

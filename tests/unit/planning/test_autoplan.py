@@ -18,8 +18,8 @@ from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.model_shape import shape_of
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.pulled_drafts import remember_draft
-from eaglelocal.memory.budget import RAM, device_load
-from eaglelocal.memory.estimate import estimate, subtract_margins
+from eaglelocal.memory.budget import RAM, device_load, subtract_margins
+from eaglelocal.memory.estimate import estimate
 from eaglelocal.planning import autoplan as module
 from eaglelocal.planning.autoplan import autoplan
 from eaglelocal.planning.decision import Decision

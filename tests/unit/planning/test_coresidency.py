@@ -17,8 +17,7 @@ from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import ModelFileError
-from eaglelocal.memory.budget import RAM
-from eaglelocal.memory.estimate import subtract_margins
+from eaglelocal.memory.budget import RAM, subtract_margins
 from eaglelocal.planning import autoplan as autoplan_module
 from eaglelocal.planning import coresidency
 from eaglelocal.planning.autoplan import CTX_KEPT, autoplan

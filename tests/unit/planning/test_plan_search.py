@@ -186,9 +186,9 @@ def test_two_cards_hold_what_one_cannot() -> None:
     one, two = (search_plan((option("llama-3.3-70b", "IQ4_XS"),), rig(name), RunOptions(goal="balanced")) for name in
                 ("rtx-3090", "2x-rtx-3090"))  # fmt: skip
     assert chosen_of(one).candidate.gpu_layers is not None and chosen_of(two).candidate.gpu_layers is None
-    cards = [load for load in chosen_of(two).memory.used if load.room.device != RAM]
-    assert [load.room.device for load in cards] == ["CUDA0", "CUDA1"]
-    assert all(15 * GIB < load.total <= (load.room.free_bytes or 0) for load in cards)
+    cards = [load for load in chosen_of(two).memory.used if load.device != RAM]
+    assert [load.device for load in cards] == ["CUDA0", "CUDA1"]
+    assert all(15 * GIB < load.total <= (load.free_bytes or 0) for load in cards)
 
 
 def test_slots_take_memory() -> None:

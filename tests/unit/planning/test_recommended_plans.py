@@ -159,7 +159,7 @@ def test_memory_of_each_row_as_its_table_sums_it(row: Row) -> None:
     memory = evaluator.estimate_memory(
         chosen, candidate, CacheSetup(n_ctx=row.ctx, kv_type=row.kv_type, swa_full=windows)
     )
-    device = memory.loads[-1].room.device if memory.loads[1:] else RAM
+    device = memory.loads[-1].device if memory.loads[1:] else RAM
     counted = [each for each in memory.buffers if each.kind != "runtime" and (device == RAM or each.device != RAM)]
     used = sum(each.num_bytes for each in counted)
     assert used / GIB == pytest.approx(row.gib, rel=0.10)

@@ -340,7 +340,7 @@ def test_drafts_that_do_not_fit(tmp_path: Path, target: str, make: Callable[[Pat
 @pytest.mark.parametrize(
     ("architecture", "kind", "reason"),
     [
-        ("mamba", "none", "mamba keeps recurrent state, whose rollback llama.cpp does not know"),
+        ("mamba", "none", "mamba keeps recurrent state, whose rollback llama.cpp does not support"),
         ("gemma3", "ngram", "llama.cpp gives no layer inputs for the architecture gemma3"),
     ],
 )

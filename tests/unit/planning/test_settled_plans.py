@@ -51,7 +51,7 @@ def test_without_layers_on_the_gpu_it_is_as_fast_as_the_processor() -> None:
     on_card = chosen_of(search_plan((option(*name),), machine, replace(asked, gpu_layers=0)))
     no_card = chosen_of(search_plan((option(*name),), replace(machine, gpus=()), asked))
     assert on_card.candidate.prediction == no_card.candidate.prediction
-    assert all(load.total == 0 for load in on_card.memory.loads if load.room.device != RAM)
+    assert all(load.total == 0 for load in on_card.memory.loads if load.device != RAM)
 
 
 def test_more_layers_than_fit_are_refused_with_the_number_that_does() -> None:
@@ -66,7 +66,7 @@ def test_only_the_named_card_is_used() -> None:
     asked = RunOptions(goal="balanced", device="CUDA1")
     outcome = search_plan((option("qwen3-32b", "Q4_K_M"),), rig("2x-rtx-3090"), asked)
     check_fits(outcome)
-    assert [load.room.device for load in chosen_of(outcome).memory.used] == [RAM, "CUDA1"]
+    assert [load.device for load in chosen_of(outcome).memory.used] == [RAM, "CUDA1"]
     same = search_plan((option("qwen3-32b", "Q4_K_M"),), rig("rtx-3090"), RunOptions(goal="balanced"))
     assert chosen_of(outcome).candidate.score == pytest.approx(chosen_of(same).candidate.score)
 
@@ -100,7 +100,7 @@ def test_shares_decide_what_lies_where() -> None:
     asked = RunOptions(goal="balanced", ctx=8192, split="3,1")
     outcome = search_plan((option("qwen3-14b", "Q8_0"),), rig("2x-rtx-3090"), asked)
     check_fits(outcome)
-    loads = {load.room.device: load.weights for load in chosen_of(outcome).memory.used}
+    loads = {load.device: load.weights for load in chosen_of(outcome).memory.used}
     assert 2.4 < loads["CUDA0"] / loads["CUDA1"] < 4.2
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.estimated_shapes import estimate_draft_shape
 from eaglelocal.core.costs import MeasuredCosts, SizeCost
-from eaglelocal.memory.placement import places
+from eaglelocal.memory.placement import place_blocks
 from eaglelocal.planning.machine_spec import MachineSpec, known_machine_spec, make_machine_spec
 from eaglelocal.planning.options import ModelOption, options_of
 from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
@@ -39,7 +39,7 @@ def curve_on(
     rig: MachineSpec, chosen: ModelOption, gpu_layers: int | None, measured: MeasuredCosts | None = None
 ) -> Curve:
     names = [gpu.name for gpu in rig.gpus]
-    where = places(chosen.shape.n_layer, names, [1.0] * len(names), gpu_layers=gpu_layers)
+    where = place_blocks(chosen.shape.n_layer, names, [1.0] * len(names), gpu_layers=gpu_layers)
     head = next((candidate.shape for candidate in chosen.drafts if candidate.shape is not None), None)
     return curve_of(chosen.model, where, rig, head, kv_type="f16", measured=measured)
 
@@ -103,7 +103,7 @@ def test_experts_on_the_host_cost_what_a_token_reads_of_them(catalog: Catalog) -
     shape = chosen.shape
 
     def decode_s(num_rows: int, n_cpu_moe: int, gpu_layers: int | None = None) -> float:
-        where = places(shape.n_layer, ["CUDA0"], [1.0], gpu_layers=gpu_layers)
+        where = place_blocks(shape.n_layer, ["CUDA0"], [1.0], gpu_layers=gpu_layers)
         curve = curve_of(chosen.model, where, rig, None, n_cpu_moe=n_cpu_moe, kv_type="f16", measured=None)
         return curve.decode_s(num_rows)
 
@@ -186,7 +186,7 @@ def test_a_heavier_draft_is_slower(catalog: Catalog) -> None:
     head = estimate_draft_shape(catalog.drafts["e3-qwen3-8b-angelslim"], catalog.target("qwen3-8b").outline)
     assert head is not None
     heavy = replace(head, active_bytes=10 * head.active_bytes)
-    where = places(36, ["CUDA0"], [1.0], gpu_layers=None)
+    where = place_blocks(36, ["CUDA0"], [1.0], gpu_layers=None)
     light_s, heavy_s = (
         curve_of(chosen.model, where, rig, each, kv_type="f16", measured=None).drafted_s(4) for each in (head, heavy)
     )

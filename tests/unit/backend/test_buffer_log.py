@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from eaglelocal.backend.kv_cells import (
-    buffer_bytes,
-    cache_buffers,
-    compute_buffers,
+from eaglelocal.backend.buffer_log import (
     device_of,
-    layer_devices,
+    parse_cache_buffers,
+    parse_compute_buffers,
+    parse_layer_devices,
+    sum_buffer_bytes,
     weight_buffers,
 )
 from eaglelocal.backend.llama_library import LlamaLog
@@ -68,9 +68,9 @@ def test_the_longest_name_wins() -> None:
 
 
 def test_layers_caches_and_compute() -> None:
-    assert layer_devices(LINES, DEVICES) == {0: RAM, 1: "CUDA0", 2: "CUDA1", 3: "CUDA1"}
-    assert by_device(cache_buffers(LINES, DEVICES)) == {RAM: 32, "CUDA1": 32, "CUDA0": 10}
-    assert by_device(compute_buffers(LINES, DEVICES)) == {"CUDA0": 120.5, "CUDA1": 80, RAM: 16}
+    assert parse_layer_devices(LINES, DEVICES) == {0: RAM, 1: "CUDA0", 2: "CUDA1", 3: "CUDA1"}
+    assert by_device(parse_cache_buffers(LINES, DEVICES)) == {RAM: 32, "CUDA1": 32, "CUDA0": 10}
+    assert by_device(parse_compute_buffers(LINES, DEVICES)) == {"CUDA0": 120.5, "CUDA1": 80, RAM: 16}
 
 
 BLOCKS = ("blk.0.attn_q.weight", "blk.1.attn_q.weight", "blk.2.attn_q.weight", "blk.2.ffn_up.weight")
@@ -86,7 +86,7 @@ BLOCKS = ("blk.0.attn_q.weight", "blk.1.attn_q.weight", "blk.2.attn_q.weight", "
     ],
 )
 def test_weights_follow_their_layers(more: tuple[str, ...], borrows: bool, expected: dict[str, float]) -> None:
-    layers = layer_devices(LINES, DEVICES)
+    layers = parse_layer_devices(LINES, DEVICES)
     assert by_device(weight_buffers(tensors(*BLOCKS, *more), layers, borrows=borrows)) == expected
 
 
@@ -97,7 +97,7 @@ def test_without_gpus_all_weights_lie_in_main_memory_once() -> None:
 
 def test_experts_of_the_first_layers_stay_in_main_memory() -> None:
     blocks = [f"blk.{layer}.{part}.weight" for layer in (1, 2, 3) for part in ("attn_q", "ffn_up_exps")]
-    held = weight_buffers(tensors(*blocks), layer_devices(LINES, DEVICES), borrows=False, n_cpu_moe=3)
+    held = weight_buffers(tensors(*blocks), parse_layer_devices(LINES, DEVICES), borrows=False, n_cpu_moe=3)
     assert by_device(held) == {"CUDA0": 1, RAM: 2, "CUDA1": 3}
 
 
@@ -108,7 +108,7 @@ def test_a_name_that_looks_like_a_buffer_is_none(name: str) -> None:
     log = LlamaLog()
     log.write(f"print_info: general.name          = {name} buffer size\n")
     log.write("load_tensors:   CPU model buffer size =     2.00 MiB\n")
-    assert buffer_bytes(log) == {"model": 2 * MIB}
+    assert sum_buffer_bytes(log) == {"model": 2 * MIB}
 
 
 def test_lines_of_the_log_are_cut_however_they_come() -> None:
