@@ -1,4 +1,4 @@
-"""The parts of a choice in the order in which they came, and the log-probabilities of its text."""
+"""The state of an answer built from the engine's events: its parts in order, the logprobs of its text, its drafting."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from doubles.directed_server_engine import TIMINGS
 
-from eaglelocal.core.events import Finished, TextPiece, Tokens
+from eaglelocal.core.events import Finished, RequestEvent, SpeculationChanged, Started, TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
@@ -101,3 +102,29 @@ def test_where_nothing_is_taken_apart_every_token_is_weighed() -> None:
 @pytest.mark.parametrize("arguments", [r'{"t": "\ud83d"}', '{"t": 1e999}', '{"t": ', "[1]"])
 def test_arguments_that_are_no_object_to_be_sent_are_shown_as_they_are(arguments: str) -> None:
     assert input_of(ToolCall("a", "f", arguments)) == {"arguments": arguments}
+
+
+STARTED = Started("a", 3, 0)
+
+
+def finished(state: str) -> Finished:
+    return Finished("a", "stop", "", 3, 1, TIMINGS, SpeculationStats(state=state))
+
+
+def states(*events: RequestEvent) -> list[str]:
+    choice = AnswerState(0, ChatRequest(id="a"), 0.0)
+    seen = [choice.state]
+    for event in events:
+        choice.take(event, 1.0)
+        seen.append(choice.state)
+    return seen
+
+
+def test_the_state_of_drafting_is_the_engine_s_last_word() -> None:
+    off, asleep, on = (SpeculationChanged("a", state, "why") for state in ("off", "asleep", "on"))
+    assert states(STARTED, off, finished("off")) == ["", "on", "off", "off"]
+    assert states(STARTED, asleep, on, off, finished("asleep")) == ["", "on", "asleep", "on", "off", "asleep"]
+
+
+def test_what_never_started_was_never_drafted_for_or_not() -> None:
+    assert states(finished("off")) == ["", ""]
