@@ -115,7 +115,7 @@ class StreamedAnswer:
     """
 
     is_split: bool = False
-    asked_at: float = 0.0
+    requested_at: float = 0.0
     arrivals: list[float] = field(default_factory=list)  # arrival time of each piece
     finish_reason: str = ""
     usage: Mapping[str, object] = field(default_factory=dict)
@@ -191,7 +191,7 @@ class StreamedAnswer:
         decode_s = told_s or self.arrivals[-1] - self.arrivals[0]
         num_first = 1.0 if told_s else self.num_tokens / len(self.arrivals)  # tokens in the first piece
         return Timings(
-            ttft_s=self.arrivals[0] - self.asked_at,
+            ttft_s=self.arrivals[0] - self.requested_at,
             prefill_s=number(self.llama_timings, "prompt_ms") / 1000,
             decode_s=decode_s,
             draft_s=number(self.llama_timings, "draft_ms") / 1000,

@@ -83,7 +83,7 @@ class Protocol(H11Protocol):
 
     def _answer_by_hand(self, problem: Problem) -> None:
         """Send an error without the application, for a request that cannot reach it; then close."""
-        body = json.dumps(problem.body()).encode()
+        body = json.dumps(problem.openai_body()).encode()
         head = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         response = h11.Response(status_code=problem.status, headers=[*head, *problem.headers.items()])
         for event in (response, h11.Data(data=body), h11.EndOfMessage()):

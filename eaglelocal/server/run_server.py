@@ -23,10 +23,10 @@ from starlette.types import ASGIApp
 
 from eaglelocal.errors import EagleLocalError, EngineError, ResourceError, UsageError
 from eaglelocal.server.connections import ConnectionPlaces
-from eaglelocal.server.dependencies import ServerState
 from eaglelocal.server.descriptors import ACCEPT_BATCH, WANTED_DESCRIPTORS, max_connections, raise_descriptor_limit
 from eaglelocal.server.http_protocol import Protocol
-from eaglelocal.server.loaded_models import Loaded
+from eaglelocal.server.loaded_models import LoadedModel
+from eaglelocal.server.server_state import ServerState
 
 BACKLOG = 256  # connections that the system queues until they are accepted
 KEEP_ALIVE_S = 30
@@ -43,7 +43,7 @@ class Runtime:
     drain_s   how long running requests may take to finish
     """
 
-    on_ready: Callable[[Loaded], None]
+    on_ready: Callable[[LoadedModel], None]
     beside: Callable[[], Awaitable[None]] | None = None
     drain_s: float = 30.0
 
@@ -73,13 +73,13 @@ def bind_socket(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     return listening
 
 
-def run_until_stopped(app: ASGIApp, serving: ServerState, listening: socket.socket, runtime: Runtime) -> None:
+def run_until_stopped(app: ASGIApp, server_state: ServerState, listening: socket.socket, runtime: Runtime) -> None:
     """Serve until a signal comes.
 
     Raises the EagleLocalError that prevents loading the first model, and EngineError when every engine has failed for
     good: the exit status tells a service manager to restart the server.
     """
-    asyncio.run(_run(app, serving, listening, runtime))
+    asyncio.run(_run(app, server_state, listening, runtime))
 
 
 def config_of(app: ASGIApp, drain_s: float, descriptors: int = WANTED_DESCRIPTORS) -> uvicorn.Config:
@@ -94,17 +94,17 @@ def config_of(app: ASGIApp, drain_s: float, descriptors: int = WANTED_DESCRIPTOR
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=int(drain_s) + CUT_OFF_S,  # Serving.cut_off ends answers before that
+        timeout_graceful_shutdown=int(drain_s) + CUT_OFF_S,  # Serving.cut_off_answers ends answers before that
     )
 
 
-async def _run(app: ASGIApp, serving: ServerState, listening: socket.socket, runtime: Runtime) -> None:
+async def _run(app: ASGIApp, server_state: ServerState, listening: socket.socket, runtime: Runtime) -> None:
     server = _Server(config_of(app, runtime.drain_s, raise_descriptor_limit()))
-    tasks = [asyncio.create_task(_load(serving, server, runtime))]
-    watching = asyncio.create_task(_watch_engines(serving, server))
+    tasks = [asyncio.create_task(_load(server_state, server, runtime))]
+    watching = asyncio.create_task(_watch_engines(server_state, server))
     if runtime.beside is not None:
         tasks.append(asyncio.create_task(_beside(runtime.beside)))
-    with _signals(serving, server, runtime.drain_s):
+    with _signals(server_state, server, runtime.drain_s):
         await server.serve(sockets=[listening])
         if server.force_exit:  # then uvicorn skips the shutdown that closes the engine
             await server.lifespan.shutdown()
@@ -117,21 +117,21 @@ async def _run(app: ASGIApp, serving: ServerState, listening: socket.socket, run
         watching.result()
 
 
-async def _load(serving: ServerState, server: _Server, runtime: Runtime) -> None:
+async def _load(server_state: ServerState, server: _Server, runtime: Runtime) -> None:
     try:
-        loaded = await serving.models.start()
+        loaded = await server_state.models.start()
     except EagleLocalError:
         server.should_exit = True
         raise
     runtime.on_ready(loaded)
 
 
-async def _watch_engines(serving: ServerState, server: _Server) -> None:
+async def _watch_engines(server_state: ServerState, server: _Server) -> None:
     """End the server when all models have failed for good: a process that only answers 503 is useless."""
-    while not serving.models.are_given_up:
+    while not server_state.models.have_all_failed:
         await asyncio.sleep(ENGINE_CHECK_S)
-    trouble = serving.models.trouble
-    serving.is_draining = server.should_exit = True
+    trouble = server_state.models.trouble
+    server_state.is_draining = server.should_exit = True
     raise EngineError(f"no model can answer any more: {trouble}", hint="EAGLELOCAL_ENGINE_LOG=1 shows the engine's log")
 
 
@@ -154,16 +154,16 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def _signals(serving: ServerState, server: _Server, drain_s: float) -> Iterator[None]:
+def _signals(server_state: ServerState, server: _Server, drain_s: float) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
-        if serving.is_draining:
+        if server_state.is_draining:
             server.force_exit = True
         else:
             notify_service_manager("STOPPING=1")
-            loop.call_later(drain_s, serving.cut_off)
-        serving.is_draining = server.should_exit = True
+            loop.call_later(drain_s, server_state.cut_off_answers)
+        server_state.is_draining = server.should_exit = True
 
     numbers = ending_signals()
     for number in numbers:

@@ -22,7 +22,7 @@ def usage(choices: Sequence[AnswerState], *, num_prompts: int = 1) -> dict[str, 
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(choice.cached_tokens for choice in first)},
         "completion_tokens_details": {
-            "reasoning_tokens": sum(choice.num_reasoning for choice in choices),
+            "reasoning_tokens": sum(choice.num_reasoning_tokens for choice in choices),
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": drafted - accepted,
         },

@@ -30,7 +30,7 @@ from eaglelocal.server.access import (
     parse_origins,
     read_keys,
 )
-from eaglelocal.server.dependencies import ServerLimits
+from eaglelocal.server.server_state import ServerLimits
 
 KEY, OTHER = "k" * 20, "o" * 20
 KEYS = ApiKeys((("anna", KEY), ("bert", OTHER)))

@@ -14,7 +14,7 @@ from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import CallPart, ToolCall
 from eaglelocal.server.answer_state import AnswerState, ReasoningRun, TextRun
-from eaglelocal.server.anthropic.encoder import input_of
+from eaglelocal.server.anthropic.encoder import parse_arguments
 from eaglelocal.server.openai.chat_encoder import ChatEncoder
 
 HEAD = CallPart(0, "", "id_0", "f")
@@ -22,9 +22,9 @@ HEAD = CallPart(0, "", "id_0", "f")
 
 def choice_of(*pieces: TextPiece, rest: str = "", is_split: bool = True, logprobs: int | None = None) -> AnswerState:
     choice = AnswerState(0, ChatRequest(id="x", is_split=is_split, params=SamplingParams(logprobs=logprobs)), 0.0)
-    choice.take(Tokens("x", pieces), 1.0)
+    choice.apply(Tokens("x", pieces), 1.0)
     if rest:
-        choice.take(Finished("x", "stop", rest, 1, len(pieces), Timings(), SpeculationStats()), 2.0)
+        choice.apply(Finished("x", "stop", rest, 1, len(pieces), Timings(), SpeculationStats()), 2.0)
     return choice
 
 
@@ -46,11 +46,14 @@ def test_parts_are_in_the_order_in_which_they_came() -> None:
         said(" Done"),
         rest=".",
     )
-    news = choice.news()
-    assert [type(part) for part in news.parts] == [ReasoningRun, TextRun, CallPart, CallPart, TextRun]
-    assert (news.reasoning, news.text) == ("hm so.", "Yes! Done.")
-    assert [(call.id, call.name, call.arguments) for call in news.calls] == [("id_0", "f", "{}"), ("id_1", "g", "{}")]
-    assert not choice.news()
+    take_delta = choice.take_delta()
+    assert [type(part) for part in take_delta.parts] == [ReasoningRun, TextRun, CallPart, CallPart, TextRun]
+    assert (take_delta.reasoning, take_delta.text) == ("hm so.", "Yes! Done.")
+    assert [(call.id, call.name, call.arguments) for call in take_delta.calls] == [
+        ("id_0", "f", "{}"),
+        ("id_1", "g", "{}"),
+    ]
+    assert not choice.take_delta()
 
 
 def test_a_chunk_has_one_kind_of_thing_and_one_call() -> None:
@@ -58,7 +61,7 @@ def test_a_chunk_has_one_kind_of_thing_and_one_call() -> None:
     choice = choice_of(
         said("Yes", reasoning="hm", calls=(HEAD, CallPart(0, "{}"), CallPart(1, "{}", "id_1", "g"))), said("Done")
     )
-    lines = ChatEncoder("id", "m").delta(choice, choice.news()).strip().split("\n\n")
+    lines = ChatEncoder("id", "m").encode_delta(choice, choice.take_delta()).strip().split("\n\n")
     deltas = [json.loads(line.removeprefix("data: "))["choices"][0]["delta"] for line in lines]
     function = {"id": "id_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     other = {"id": "id_1", "type": "function", "function": {"name": "g", "arguments": "{}"}}
@@ -72,7 +75,7 @@ def test_a_chunk_has_one_kind_of_thing_and_one_call() -> None:
 
 
 def test_tokens_that_tell_nothing_are_no_news() -> None:
-    assert not choice_of(said(""), said("")).news()
+    assert not choice_of(said(""), said("")).take_delta()
 
 
 @pytest.mark.parametrize(
@@ -90,18 +93,20 @@ def test_tokens_that_tell_nothing_are_no_news() -> None:
     ],
 )
 def test_only_tokens_of_what_is_said_are_weighed(pieces: list[TextPiece], rest: str, tokens: list[str]) -> None:
-    news = choice_of(*pieces, rest=rest, logprobs=0).news()
-    assert [one.piece.decode("utf-8", "backslashreplace") for one in news.sampled] == tokens
+    take_delta = choice_of(*pieces, rest=rest, logprobs=0).take_delta()
+    assert [one.piece.decode("utf-8", "backslashreplace") for one in take_delta.sampled] == tokens
 
 
 def test_where_nothing_is_taken_apart_every_token_is_weighed() -> None:
-    news = choice_of(weighed("<s>"), weighed(b"\xc3"), weighed(b"\xa9", "é"), is_split=False, logprobs=0).news()
-    assert [one.piece for one in news.sampled] == [b"<s>", b"\xc3", b"\xa9"]
+    take_delta = choice_of(
+        weighed("<s>"), weighed(b"\xc3"), weighed(b"\xa9", "é"), is_split=False, logprobs=0
+    ).take_delta()
+    assert [one.piece for one in take_delta.sampled] == [b"<s>", b"\xc3", b"\xa9"]
 
 
 @pytest.mark.parametrize("arguments", [r'{"t": "\ud83d"}', '{"t": 1e999}', '{"t": ', "[1]"])
 def test_arguments_that_are_no_object_to_be_sent_are_shown_as_they_are(arguments: str) -> None:
-    assert input_of(ToolCall("a", "f", arguments)) == {"arguments": arguments}
+    assert parse_arguments(ToolCall("a", "f", arguments)) == {"arguments": arguments}
 
 
 STARTED = Started("a", 3, 0)
@@ -113,10 +118,10 @@ def finished(state: str) -> Finished:
 
 def states(*events: RequestEvent) -> list[str]:
     choice = AnswerState(0, ChatRequest(id="a"), 0.0)
-    seen = [choice.state]
+    seen = [choice.drafting_state]
     for event in events:
-        choice.take(event, 1.0)
-        seen.append(choice.state)
+        choice.apply(event, 1.0)
+        seen.append(choice.drafting_state)
     return seen
 
 

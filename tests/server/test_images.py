@@ -18,7 +18,7 @@ from eaglelocal.server.openai.content import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IM
 
 FIRST, SECOND = b"\x89PNG\r\n\x1a\n first", b"\xff\xd8\xff\xfb second"
 SHOW: Any = {"role": "user", "content": "show"}
-BLIND = "this model reads no images; where there is a projector for it, `eaglelocal serve --mmproj FILE` lets it see"
+BLIND = "this model reads no images; if there is a projector for it, load it with `eaglelocal serve --mmproj FILE`"
 URL = "https://example.org/a.png"
 
 
@@ -191,7 +191,7 @@ def test_a_response_with_more_than_is_remembered_is_told_and_forgotten(seer: Ser
     asked: Any = [user([input_part(bytes(8 * 2**20))]), user("say well")]
     first = responses.create(model="", input=asked)
     assert first.output_text == "well"
-    with pytest.raises(openai.BadRequestError, match="not remembered"):
+    with pytest.raises(openai.BadRequestError, match="not stored"):
         responses.create(model="", input="show", previous_response_id=first.id)
     reference: Any = {"type": "item_reference", "id": first.output[0].id}
     told = json.loads(responses.create(model="", input=[reference, SHOW]).output_text)["messages"]

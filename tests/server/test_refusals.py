@@ -12,7 +12,7 @@ from doubles.directed_server_engine import plan
 from doubles.patience import wait_until
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server.dependencies import ServerLimits
+from eaglelocal.server.server_state import ServerLimits
 
 SAID = '"messages": [{"role": "user", "content": "say x"}]'
 JSON = {"content-type": "application/json"}
@@ -166,7 +166,7 @@ def test_a_body_of_another_type_is_refused_by_that_reason(actor: Server, kind: s
         ("chat/completions", {"functions": [{"name": "f"}]}, "functions", "called tools"),
         ("responses", {"tool_choice": {"type": "web_search"}}, "tool_choice", "'web_search'"),
         ("responses", {"tool_choice": {"type": "custom", "name": "apply_patch"}}, "tool_choice", "'custom'"),
-        ("responses", {"conversation": "conv_1"}, "conversation", "keeps no conversations"),
+        ("responses", {"conversation": "conv_1"}, "conversation", "stores no conversations"),
         ("responses", {"input": [{"type": "poem", "id": "x"}]}, "input.0.type", "'poem'"),
     ],
 )

@@ -23,7 +23,7 @@ from eaglelocal.server.app import create_app
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ModelManager
 from eaglelocal.server.run_server import Runtime, bind_socket, run_until_stopped
-from eaglelocal.server.dependencies import ServerState
+from eaglelocal.server.server_state import ServerState
 
 def load(name):
     print("loading", flush=True)

@@ -17,7 +17,7 @@ ON = SpeculationStats("on", "", 2, 8, 5, (2, 2, 1), 1.5, 7)
 
 def answered(stats: SpeculationStats, decode_s: float = 1.0) -> AnswerState:
     choice = AnswerState(0, ChatRequest(id="x"), 0.0)
-    choice.take(Finished("x", "stop", "", 1, 9, Timings(decode_s=decode_s), stats), 1.0)
+    choice.apply(Finished("x", "stop", "", 1, 9, Timings(decode_s=decode_s), stats), 1.0)
     return choice
 
 

@@ -29,7 +29,7 @@ from eaglelocal.server.openai.schema import (
 )
 
 Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
-NO_TIME = (0, "0", "0s", "0m")
+ZERO_DURATIONS = (0, "0", "0s", "0m")
 
 
 class ElsewhereGiven(Elsewhere):
@@ -88,9 +88,9 @@ class OllamaAnswerFields(ElsewhereGiven):
     keep_alive: Any = None
 
     @property
-    def is_farewell(self) -> bool:
-        """Return whether keep_alive is 0: the caller no longer needs the model."""
-        return self.keep_alive in NO_TIME
+    def asks_to_unload(self) -> bool:
+        """Return whether keep_alive is 0: the client no longer needs the model."""
+        return self.keep_alive in ZERO_DURATIONS
 
 
 class OllamaChatBody(OllamaAnswerFields):

@@ -60,7 +60,7 @@ class EngineCall:
     num_prompts: int = 1
 
 
-def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCall:
+def read_chat(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCall:
     refuse(body)
     params = params_of(body, defaults)
     if body.top_logprobs and not body.logprobs:
@@ -87,7 +87,7 @@ def chat_question(body: ChatBody, defaults: SamplingParams, owner: str) -> Engin
     return _question(body, _choices(request, body.n or 1))
 
 
-def completion_question(body: CompletionBody, defaults: SamplingParams, owner: str) -> EngineCall:
+def read_completion(body: CompletionBody, defaults: SamplingParams, owner: str) -> EngineCall:
     refuse(body)
     if body.echo:
         raise unsupported("echo", "the prompt is not told again by this server")
@@ -99,10 +99,10 @@ def completion_question(body: CompletionBody, defaults: SamplingParams, owner: s
     prompts, suffix = prompts_of(body.prompt), body.suffix or ""
     check_size([*texts_in(prompts), *[suffix] * len(prompts)], "prompt")
     given = [{"text": prompt} if isinstance(prompt, str) else {"tokens": prompt} for prompt in prompts]
-    return raw_question(body, dataclasses.replace(raw_request(body, params, owner), suffix=suffix), given)
+    return read_prompts(body, dataclasses.replace(read_answer_fields(body, params, owner), suffix=suffix), given)
 
 
-def raw_request(body: AnswerFields, params: SamplingParams, owner: str) -> ChatRequest:
+def read_answer_fields(body: AnswerFields, params: SamplingParams, owner: str) -> ChatRequest:
     """Return the request shared by all answers to a call without messages."""
     return ChatRequest(
         id="",
@@ -114,7 +114,7 @@ def raw_request(body: AnswerFields, params: SamplingParams, owner: str) -> ChatR
     )
 
 
-def raw_question(body: AnswerFields, shared: ChatRequest, prompts: Sequence[dict[str, Any]]) -> EngineCall:
+def read_prompts(body: AnswerFields, shared: ChatRequest, prompts: Sequence[dict[str, Any]]) -> EngineCall:
     """Return the Question of a call without messages. `prompts`: for each prompt, its fields of ChatRequest."""
     count = body.n or 1
     if len(prompts) * count > MAX_ANSWERS:
@@ -123,13 +123,13 @@ def raw_question(body: AnswerFields, shared: ChatRequest, prompts: Sequence[dict
     return dataclasses.replace(_question(body, chain.from_iterable(made)), num_prompts=len(prompts))
 
 
-def embed_request(given: str | list[Any], owner: str) -> EmbedRequest:
+def read_embedding(given: str | list[Any], owner: str) -> EmbedRequest:
     inputs = prompts_of(given, "input")
     check_size(texts_in(inputs), "input")
     return EmbedRequest(id=new_id(), inputs=tuple(inputs), owner=owner)
 
 
-def ranking_request(body: RankingBody, owner: str) -> EmbedRequest:
+def read_ranking(body: RankingBody, owner: str) -> EmbedRequest:
     """Return a request that scores each document together with the query. Raises Problem."""
     field = "documents" if body.texts is None or body.documents else "texts"
     if body.documents and body.texts:

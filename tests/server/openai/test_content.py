@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from eaglelocal.core.request import ChatRequest, Image, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.image_fallback import UNSEEN_IMAGE, in_words
+from eaglelocal.server.image_fallback import UNSEEN_IMAGE, describe_message_images
 from eaglelocal.server.middleware.request_body import LARGE_BYTES, MAX_CONVERSATION_BYTES
 from eaglelocal.server.openai.content import (
     MAX_IMAGE_BYTES,
@@ -23,7 +23,7 @@ from eaglelocal.server.openai.content import (
     from_url,
     joined,
 )
-from eaglelocal.server.openai.request_reader import chat_question, content_of
+from eaglelocal.server.openai.request_reader import content_of, read_chat
 from eaglelocal.server.openai.schema import ChatBody, ContentPart
 
 DATA = bytes(range(256))
@@ -51,7 +51,7 @@ def test_any_split_by_images_joins_to_the_same_text_and_places(pieces: list[str 
 @given(PIECES)
 def test_where_an_image_stood_it_is_said_so(pieces: list[str | bytes]) -> None:
     content = joined(pieces)
-    told = in_words(Message("tool", content.text, images=content.images))
+    told = describe_message_images(Message("tool", content.text, images=content.images))
     assert told.content == "".join(piece if isinstance(piece, str) else UNSEEN_IMAGE for piece in pieces)
     assert told.images == ()
 
@@ -138,7 +138,7 @@ def test_a_body_has_room_for_them_in_lines_and_for_texts() -> None:
 
 def test_nothing_prints_an_image() -> None:
     body = ChatBody.model_validate({"messages": [{"role": "user", "content": [part(DATA).model_dump()]}]})
-    (request,) = chat_question(body, SamplingParams(), "me").requests
+    (request,) = read_chat(body, SamplingParams(), "me").requests
     assert isinstance(request, ChatRequest) and request.messages[0].images[0].data == DATA
     for shown in (repr(body), repr(request), repr(Content("", request.messages[0].images))):
         assert STANDARD[:20] not in shown and repr(DATA)[2:20] not in shown

@@ -233,7 +233,7 @@ def test_thoughts_are_text_too(name: str) -> None:
 
 def test_what_came_with_the_first_piece_has_no_part_in_the_speed() -> None:
     """Servers tell several tokens at once, and proxies keep streams back."""
-    answer = StreamedAnswer(asked_at=0.0)
+    answer = StreamedAnswer(requested_at=0.0)
     for moment in (2.1, 4.2):
         answer.take(json.dumps({"choices": [{"delta": {"content": "many words"}}]}), moment)
     answer.take(json.dumps({"usage": {"completion_tokens": 64}}), 4.2)
