@@ -38,9 +38,9 @@ class AdmissionQueue:
     @property
     def share(self) -> int:
         """Return the share of an owner while there is no other."""
-        return self._share_of(self.capacity)
+        return self._max_share(self.capacity)
 
-    def _share_of(self, places: int) -> int:
+    def _max_share(self, places: int) -> int:
         """Return how many of the places that others leave an owner may hold; a few (num_slots) are not divided."""
         return max(places * 3 // 4, min(self.num_slots, places)) if self._is_shared else places
 
@@ -50,9 +50,9 @@ class AdmissionQueue:
 
         Raises Problem: 429 if too few are free, 400 if there never can be enough.
         """
-        held = self._inside[owner]
-        left = self.capacity - (self.num_inside - held)
-        if held + count > self._share_of(left):
+        num_held = self._inside[owner]
+        left = self.capacity - (self.num_inside - num_held)
+        if num_held + count > self._max_share(left):
             raise self._refusal(count)
         self._inside[owner] += count
         try:

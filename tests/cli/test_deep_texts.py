@@ -26,9 +26,9 @@ from eaglelocal.hub import pulled_drafts
 from eaglelocal.hub.heads import head_folder as head_folder
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe import apple
-from eaglelocal.server.access import keys_of
+from eaglelocal.server.access import read_key_file
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.openai.request_reader import as_json
+from eaglelocal.server.openai.request_reader import to_json
 from eaglelocal.server.responses.stored_responses import RecentItems
 from eaglelocal.settings import Settings
 from eaglelocal.text.reasoning.split_answer import SplitText
@@ -146,7 +146,7 @@ def test_a_deep_dotted_setting_is_told_with_its_first_name(tmp_path: Path) -> No
         TomlTable.of_file,
         bench_prompts.read_prompts,
         bench.read_key,
-        keys_of,
+        read_key_file,
         lambda path: conversation_file.load_conversation(path.parent, path.stem),
     ],
 )
@@ -185,7 +185,7 @@ def test_arguments_of_any_depth_end_an_answer_well(form: object, text: str, piec
 def test_values_of_a_request_are_bounded_where_they_come_in(levels: int) -> None:
     value = json.loads("[" * levels + "]" * levels)
     with pytest.raises(Problem, match="nested deeper than 64 levels"):
-        as_json(value, "tools.t")
+        to_json(value, "tools.t")
 
 
 def test_a_deep_response_is_forgotten() -> None:

@@ -222,8 +222,8 @@ def cut(url: str) -> Any:
                 ("data:image/png;base64,a=bc", "not base64"),
                 ("data:image/png;base64,abcde", "not base64"),
                 ("data:image/png;base64,\u00e9", "not base64"),
-                ("data:application/pdf;base64,aGk=", "only texts and images can be read here"),
-                ("data:;base64,aGk=", "only texts and images can be read here"),
+                ("data:application/pdf;base64,aGk=", "only texts and images are supported"),
+                ("data:;base64,aGk=", "only texts and images are supported"),
             )
         ),
         (CHAT, [user([{"type": "image_url", "image_url": {}}])], "messages.0.content.0.image_url.url", "required"),

@@ -46,13 +46,13 @@ def message_in(told: Any) -> str:
 def test_what_is_no_number_is_refused_by_its_place(actor: Server, path: str, word: str) -> None:
     for field, place in ((f'"x": {word}', "x"), (f'"x": {{"y": [0, {{"z": {word}}}]}}', "x.y.1.z")):
         status, told = post(actor, path, ANSWERED[path] % field)
-        assert (status, message_in(told)) == (400, f"{place}: {word} is no number in JSON")
+        assert (status, message_in(told)) == (400, f"{place}: {word} is not a number in JSON")
 
 
 @pytest.mark.parametrize("body", ["NaN", "[1, Infinity]"])
 def test_a_body_without_names_may_hold_it_too(actor: Server, body: str) -> None:
     status, told = post(actor, "/v1/chat/completions", body)
-    assert status == 400 and "is no number in JSON" in message_in(told)
+    assert status == 400 and "is not a number in JSON" in message_in(told)
 
 
 @pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty"])

@@ -13,7 +13,7 @@ from doubles.running_server import Server
 
 from eaglelocal.core.constraint import Syntax
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.openai.response_format import constraint_of
+from eaglelocal.server.openai.response_format import read_constraint
 from eaglelocal.server.openai.schema import Elsewhere, ResponseFormat, Unsupported
 from eaglelocal.server.openai.unsupported_fields import REFUSED
 
@@ -238,7 +238,7 @@ BOUND = [
 
 @pytest.mark.parametrize("said", BOUND)
 def test_a_schema_is_obeyed_wherever_it_stands(said: dict[str, Any]) -> None:
-    made = constraint_of(ResponseFormat.model_validate(said))
+    made = read_constraint(ResponseFormat.model_validate(said))
     assert made is not None and made.syntax is Syntax.JSON_SCHEMA and made.is_strict
     schema = json.loads(made.source)
     assert schema.get("$defs", {}).get("a", schema) == SCHEMA
@@ -250,11 +250,11 @@ def test_a_format_without_a_schema_that_wants_none_binds_json() -> None:
         {"type": "json_object", "schema": {}},
         {"type": "json_object", "schema": None},
     ):
-        made = constraint_of(ResponseFormat.model_validate(said))
+        made = read_constraint(ResponseFormat.model_validate(said))
         assert made is not None and made.syntax is Syntax.JSON_OBJECT
-    made = constraint_of(ResponseFormat.model_validate({"type": "json_schema", "json_schema": {"schema": {}}}))
+    made = read_constraint(ResponseFormat.model_validate({"type": "json_schema", "json_schema": {"schema": {}}}))
     assert made is not None and made.source == "{}"
-    assert constraint_of(ResponseFormat.model_validate({"type": "text", "json_schema": None})) is None
+    assert read_constraint(ResponseFormat.model_validate({"type": "text", "json_schema": None})) is None
 
 
 UNBOUND = [
@@ -279,7 +279,7 @@ UNBOUND = [
 @pytest.mark.parametrize(("said", "parameter"), UNBOUND)
 def test_a_format_that_would_bind_nothing_is_refused(said: dict[str, Any], parameter: str) -> None:
     with pytest.raises(Problem) as caught:
-        constraint_of(ResponseFormat.model_validate(said))
+        read_constraint(ResponseFormat.model_validate(said))
     assert caught.value.status == 400 and str(caught.value.parameter).startswith(parameter)
 
 

@@ -24,8 +24,8 @@ from eaglelocal.server.anthropic.schema import (
 from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
-from eaglelocal.server.json_values import as_json
-from eaglelocal.server.openai.content import NOT_FETCHED, check_kind, from_base64, joined, no_image
+from eaglelocal.server.json_values import to_json
+from eaglelocal.server.openai.content import NOT_FETCHED, check_media_type, decode_base64, join_pieces, no_image
 from eaglelocal.server.openai.reply_schema import STREAMED
 from eaglelocal.server.openai.request_reader import EngineCall, read_chat
 from eaglelocal.server.openai.schema import SamplingGiven
@@ -170,7 +170,7 @@ def translate_messages(body: CountBody) -> list[tuple[str, dict[str, Any]]]:
     """Return the system message and the turns as chat messages, each with its place in the body."""
     placed: list[tuple[str, dict[str, Any]]] = []
     if system := drop_billing_header(body.system or ""):
-        placed.append(("system", {"role": "system", "content": joined(read_pieces(system, "system"))}))
+        placed.append(("system", {"role": "system", "content": join_pieces(read_pieces(system, "system"))}))
     for i, turn in enumerate(body.messages):
         place = f"messages.{i}"
         placed += [(place, message) for message in translate_turn(turn, place)]
@@ -204,18 +204,18 @@ def translate_turn(turn: AnthropicTurn, place: str) -> list[dict[str, Any]]:
         match block.type:
             case "tool_result":
                 failure = "Error: " if block.is_error else ""  # templates have no other way to mark an error
-                content = joined(
+                content = join_pieces(
                     [failure, *read_pieces(replace_unreadable_blocks(block.content or ""), f"{at}.content")]
                 )
                 results.append({"role": "tool", "tool_call_id": block.tool_use_id or "", "content": content})
             case "tool_use":
-                function = {"name": block.name or "", "arguments": as_json(block.input or {}, at)}
+                function = {"name": block.name or "", "arguments": to_json(block.input or {}, at)}
                 calls.append({"id": block.id or "", "type": "function", "function": function})
             case "thinking" | "redacted_thinking":
                 thinking.append(block.thinking or "")
             case _:
                 pieces.append(read_piece(block, at))
-    message: dict[str, Any] = {"role": turn.role, "content": joined(pieces)}
+    message: dict[str, Any] = {"role": turn.role, "content": join_pieces(pieces)}
     if calls:
         message["tool_calls"] = calls
     if any(thinking):
@@ -242,8 +242,8 @@ def read_image(source: AnthropicSource | None, place: str) -> bytes:
         raise no_image(place)
     if source.type != "base64":
         raise unsupported(place, NOT_FETCHED)
-    check_kind(source.media_type or "image/", place)
-    return from_base64(source.data or "", f"{place}.data")
+    check_media_type(source.media_type or "image/", place)
+    return decode_base64(source.data or "", f"{place}.data")
 
 
 def replace_unreadable_blocks(content: str | list[AnthropicBlock]) -> str | list[AnthropicBlock]:

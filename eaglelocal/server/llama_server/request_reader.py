@@ -9,7 +9,13 @@ from eaglelocal.core.request import ChatRequest, Infill, Mixed, Parts
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.llama_server.schema import InfillBody, LlamaAnswerFields, LlamaCompletionBody, WrittenPrompt
-from eaglelocal.server.openai.request_reader import EngineCall, check_size, params_of, read_answer_fields, read_prompts
+from eaglelocal.server.openai.request_reader import (
+    EngineCall,
+    check_size,
+    read_answer_fields,
+    read_params,
+    read_prompts,
+)
 from eaglelocal.server.openai.schema import MAX_PARTS, MAX_PROMPTS, ResponseFormat
 from eaglelocal.server.openai.unsupported_fields import refuse
 
@@ -51,7 +57,7 @@ def read_shared_fields(body: LlamaAnswerFields, defaults: SamplingParams, owner:
     refuse(body)
     line_limit_ms = body.t_max_predict_ms or 0
     return dataclasses.replace(
-        read_answer_fields(body, apply_samplers(body, params_of(body, defaults)), owner),
+        read_answer_fields(body, apply_samplers(body, read_params(body, defaults)), owner),
         tells_prompt=not body.response_fields or "prompt" in body.response_fields,
         line_limit_s=line_limit_ms / 1000 if line_limit_ms > 0 else None,
     )

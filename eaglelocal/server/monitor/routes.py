@@ -1,6 +1,6 @@
 """GET /health, /metrics, /v1/snapshot and /v1/events: the state of the server, for people, Prometheus and monitors.
 
-Figures only: no prompt, no answer, no key.
+Statistics only: no prompt, no answer, no key.
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ from eaglelocal.server.usage import speculation
 
 router = APIRouter(tags=["Monitor"])
 
-WELL = frozenset({"ready", "idle"})
-EVENT_GAP_S = 0.5
-NUM_SHOWN = 20  # of recent answers
-UNTOLD = ("template", "bos_text", "eos_text")  # left out because the snapshot is sent twice a second; /props has them
+HEALTHY_STATES = frozenset({"ready", "idle"})
+EVENT_INTERVAL_S = 0.5
+NUM_RECENT_SHOWN = 20
+LARGE_FIELDS = (
+    "template",
+    "bos_text",
+    "eos_text",
+)  # left out because the snapshot is sent twice a second; /props has them
 
 
 @router.head("/health", include_in_schema=False)
@@ -37,33 +41,33 @@ UNTOLD = ("template", "bos_text", "eos_text")  # left out because the snapshot i
 async def health(server: Server, owner: Owner) -> Response:
     """Return 200 when requests are answered; 503 with the state when they have to wait, or cannot be answered.
 
-    Callers without a key get only the state.
+    Without a key, only the state is returned.
     """
     loaded = server.models.current
-    said = Health(
-        status="ok" if server.state in WELL else server.state,
+    health = Health(
+        status="ok" if server.state in HEALTHY_STATES else server.state,
         model=loaded.name if loaded and owner else None,
         detail=server.models.trouble if owner else "",
     )
-    headers = {} if server.state in WELL else {"Retry-After": "2"}
-    return JSONResponse(said.model_dump(), 200 if server.state in WELL else 503, headers)
+    headers = {} if server.state in HEALTHY_STATES else {"Retry-After": "2"}
+    return JSONResponse(health.model_dump(), 200 if server.state in HEALTHY_STATES else 503, headers)
 
 
 @router.get("/metrics", response_class=Response)
 async def metrics(server: Server) -> Response:
-    """Prometheus' text format."""
+    """Return the metrics in Prometheus' text format."""
     return Response(await asyncio.to_thread(server.metrics.text), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/v1/snapshot")
 async def snapshot(server: Server, is_operator: IsOperator) -> dict[str, object]:
-    """Everything a monitor shows, at this moment."""
-    return await snapshot_of(server) | {"is_operator": is_operator}
+    """Return what a monitor shows, at this moment."""
+    return await take_snapshot(server) | {"is_operator": is_operator}
 
 
 @router.get("/v1/events", response_class=StreamingResponse, responses=STREAMED)
 async def events(server: Server, is_operator: IsOperator) -> Response:
-    """Snapshots as server-sent events, two a second, for as long as they are read."""
+    """Stream snapshots as server-sent events, two a second, for as long as they are read."""
     return StreamingResponse(
         _events(server, is_operator), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
     )
@@ -71,56 +75,56 @@ async def events(server: Server, is_operator: IsOperator) -> Response:
 
 async def _events(server: ServerState, is_operator: bool) -> AsyncIterator[str]:
     while not server.is_draining:
-        yield encode_event(await snapshot_of(server) | {"is_operator": is_operator})
-        await asyncio.sleep(EVENT_GAP_S)
+        yield encode_event(await take_snapshot(server) | {"is_operator": is_operator})
+        await asyncio.sleep(EVENT_INTERVAL_S)
 
 
-async def snapshot_of(server: ServerState) -> dict[str, object]:
+async def take_snapshot(server: ServerState) -> dict[str, object]:
     loaded = server.models.current
     engines = {one.name: await asyncio.to_thread(one.client.snapshot) for one in server.models.loaded}
     engine = engines.get(loaded.name) if loaded else None
-    active = [row(call.model, choice) for call, choice in server.active.values()]
-    recent = [row(model, choice) for model, choice in list(server.recent)[-NUM_SHOWN:]]
+    active = [request_row(call.model, choice) for call, choice in server.active.values()]
+    recent = [request_row(model, choice) for model, choice in list(server.recent)[-NUM_RECENT_SHOWN:]]
     return {
         "time": time.time(),
         "uptime_s": time.time() - server.started_at,
         "state": server.state,
         "detail": server.models.failure,
-        "model": None if loaded is None else model_of(loaded, server.defaults),
+        "model": None if loaded is None else model_fields(loaded, server.defaults),
         "models": list(server.models.names.shown),
         "loaded": [
-            resident_row(one, engines[one.name], server.defaults) for one in server.models.loaded if one.name in engines
+            loaded_row(one, engines[one.name], server.defaults) for one in server.models.loaded if one.name in engines
         ],
         "running": sum(choice.started is not None for _, choice in server.active.values()),
         "waiting": sum(choice.started is None for _, choice in server.active.values()),
         "answered": server.num_answered,
-        "engine": engine_of(engine) if engine else None,
+        "engine": engine_fields(engine) if engine else None,
         "restarts": loaded.client.restarts if loaded else 0,
         "requests": active,
         "recent": recent[::-1],
     }
 
 
-def resident_row(one: LoadedModel, engine: EngineSnapshot, defaults: SamplingParams) -> dict[str, object]:
+def loaded_row(one: LoadedModel, engine: EngineSnapshot, defaults: SamplingParams) -> dict[str, object]:
     """Return a loaded model's info, its use, and its engine's totals."""
-    return model_of(one, defaults) | {
+    return model_fields(one, defaults) | {
         "state": one.client.state,
         "total_bytes": one.info.total_bytes,
         "users": one.num_users,
         "idle_s": 0.0 if one.num_users else round(time.monotonic() - one.used_at, 1),
-        "engine": engine_of(engine),
+        "engine": engine_fields(engine),
     }
 
 
-def model_of(loaded: LoadedModel, defaults: SamplingParams) -> dict[str, object]:
+def model_fields(loaded: LoadedModel, defaults: SamplingParams) -> dict[str, object]:
     """Return a loaded model's info. `sampling`: the defaults for requests that do not set them."""
     params = fill_recommended(defaults, loaded.info.sampling)
     sampling = {name: getattr(params, name) for name in sorted(RECOMMENDED)}
-    told = {name: value for name, value in asdict(loaded.info).items() if name not in UNTOLD}
-    return {"name": loaded.name, **told, "sampling": sampling}
+    info = {name: value for name, value in asdict(loaded.info).items() if name not in LARGE_FIELDS}
+    return {"name": loaded.name, **info, "sampling": sampling}
 
 
-def engine_of(snapshot: EngineSnapshot) -> dict[str, object]:
+def engine_fields(snapshot: EngineSnapshot) -> dict[str, object]:
     return {
         "pid": snapshot.engine_pid,
         "steps": snapshot.steps,
@@ -145,14 +149,14 @@ def engine_of(snapshot: EngineSnapshot) -> dict[str, object]:
     }
 
 
-def row(model: str, choice: AnswerState) -> dict[str, object]:
-    """Return the row of a request: its figures and its owner, never its content."""
+def request_row(model: str, choice: AnswerState) -> dict[str, object]:
+    """Return the row of a request: its statistics and its owner, never its content."""
     stats = choice.finished.speculation if choice.finished else None
     return {
         "id": choice.request.id,
         "owner": choice.request.owner,
         "model": model,
-        "state": state_of(choice),
+        "state": request_state(choice),
         "drafting": choice.drafting_state,
         "prompt_tokens": choice.prompt_tokens,
         "cached_tokens": choice.cached_tokens,
@@ -165,7 +169,7 @@ def row(model: str, choice: AnswerState) -> dict[str, object]:
     }
 
 
-def state_of(choice: AnswerState) -> str:
+def request_state(choice: AnswerState) -> str:
     if choice.finished is not None:
         return choice.finished.reason
     if choice.error is not None:

@@ -44,7 +44,7 @@ from eaglelocal.server.ollama.schema import (
     OllamaTool,
     Options,
 )
-from eaglelocal.server.openai.content import Content, from_base64, from_url, is_data, joined
+from eaglelocal.server.openai.content import Content, decode_base64, decode_data_url, is_data_url, join_pieces
 from eaglelocal.server.openai.embedding_routes import embed_texts, split_vectors, to_floats
 from eaglelocal.server.openai.request_reader import (
     EngineCall,
@@ -215,7 +215,7 @@ def read_common_fields(body: OllamaAnswerFields, model: str) -> Values:
     """Return the fields shared by chats and completions, in OpenAI's terms. Raises Problem for unsupported ones."""
     refuse(body, WORDS)
     options = body.options or Options()
-    refuse(options, IN_OPTIONS, within="options.")
+    refuse(options, IN_OPTIONS, path="options.")
     return {
         **{name: getattr(options, name) for name in SamplingGiven.model_fields},
         "model": model,
@@ -275,9 +275,10 @@ def translate_messages(given: Iterable[OllamaMessage]) -> PlacedMessages:
 def image_content(images: list[str] | None, place: str, text: str | None) -> Content:
     """Return images followed by the text, as Ollama's own server orders them."""
     files = [
-        (from_url if is_data(image) else from_base64)(image, f"{place}.{i}") for i, image in enumerate(images or ())
+        (decode_data_url if is_data_url(image) else decode_base64)(image, f"{place}.{i}")
+        for i, image in enumerate(images or ())
     ]
-    return joined([*files, text or ""])
+    return join_pieces([*files, text or ""])
 
 
 def translate_call(call: OllamaCall, id: str) -> Values:

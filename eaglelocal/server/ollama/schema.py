@@ -25,7 +25,7 @@ from eaglelocal.server.openai.schema import (
     SamplingGiven,
     Text,
     Word,
-    clipped,
+    clip_to,
 )
 
 Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
@@ -42,7 +42,7 @@ class ElsewhereGiven(Elsewhere):
 
 
 class Options(SamplingGiven, ElsewhereGiven):
-    num_predict: Annotated[int, clipped(MAX_LIMIT)] | None = None  # -1, -2: until the context is full
+    num_predict: Annotated[int, clip_to(MAX_LIMIT)] | None = None  # -1, -2: until the context is full
     max_tokens: Any = None
     format: Any = None  # refused: it belongs into the body itself
 

@@ -15,9 +15,9 @@ from eaglelocal.server.answer_response import AnswerBody, AnswerResponse, Respon
 from eaglelocal.server.dependencies import Owner, Server, get_owner
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, unsupported
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
-from eaglelocal.server.openai.content import is_data
+from eaglelocal.server.openai.content import is_data_url
 from eaglelocal.server.openai.reply_schema import STREAMED
-from eaglelocal.server.openai.request_reader import EngineCall, content_of, read_chat, text_of, url_of
+from eaglelocal.server.openai.request_reader import EngineCall, image_url, read_chat, read_content, read_text
 from eaglelocal.server.openai.schema import ContentPart, SamplingGiven
 from eaglelocal.server.openai.unsupported_fields import (
     NO_LOGPROBS,
@@ -260,7 +260,7 @@ def translate_items(instructions: str | None, items: PlacedItems) -> list[tuple[
 
 def reasoning_text(item: Item, place: str) -> str:
     """Return the reasoning text; without one, its summary."""
-    return text_of(item.content, f"{place}.content") or text_of(item.summary, f"{place}.summary")
+    return read_text(item.content, f"{place}.content") or read_text(item.summary, f"{place}.summary")
 
 
 def translate_item(item: Item, place: str) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def translate_item(item: Item, place: str) -> dict[str, Any]:
                 raise Problem(400, "a message needs a role", parameter=f"{place}.role")
             if item.content is None:
                 raise Problem(400, "a message needs content", parameter=f"{place}.content")
-            return {"role": item.role, "content": content_of(item.content, f"{place}.content")}
+            return {"role": item.role, "content": read_content(item.content, f"{place}.content")}
         case "function_call":
             function = {"name": full_name(item.namespace, item.name or ""), "arguments": item.arguments or "{}"}
             call = {"id": item.call_id or "", "type": "function", "function": function}
@@ -279,7 +279,7 @@ def translate_item(item: Item, place: str) -> dict[str, Any]:
             return {
                 "role": "tool",
                 "tool_call_id": item.call_id or "",
-                "content": content_of(replace_unreadable_parts(item.output), f"{place}.output"),
+                "content": read_content(replace_unreadable_parts(item.output), f"{place}.output"),
             }
     raise unsupported(f"{place}.type", f"items of type {item.type!r} are not supported")
 
@@ -292,7 +292,7 @@ def replace_unreadable_parts(output: str | list[ContentPart] | None) -> str | li
 def replace_unreadable(part: ContentPart) -> ContentPart:
     if part.type == "input_file":
         return ContentPart(type="input_text", text=UNREAD_FILE)
-    if part.type == "input_image" and not is_data(url_of(part)):
+    if part.type == "input_image" and not is_data_url(image_url(part)):
         return ContentPart(type="input_text", text=UNSEEN_IMAGE)
     return part
 

@@ -11,7 +11,7 @@ from eaglelocal.server.foreign_items import is_foreign_item, translate_item
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.schema import (
     CONTINUED,
-    MAX_ALLOWED,
+    MAX_ALLOWED_TOOLS,
     MAX_MESSAGES,
     MAX_TOOLS,
     STRICT,
@@ -135,7 +135,7 @@ class ResponsesNamedTool(Body):
     name: Name | None = None
     namespace: Name | None = None
     mode: Literal["auto", "required"] | None = None
-    tools: Annotated[list[ResponsesAllowedTool], Field(max_length=MAX_ALLOWED)] | None = None
+    tools: Annotated[list[ResponsesAllowedTool], Field(max_length=MAX_ALLOWED_TOOLS)] | None = None
 
 
 class TextFormat(Body):
