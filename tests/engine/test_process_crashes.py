@@ -260,7 +260,7 @@ def test_waiting_for_a_restart_has_a_limit(tmp_path: Path) -> None:
         waiting = client.stream(ask("count 2", "waiting"))
         assert client.snapshot().waiting == 1
         for answer in (waiting, client.stream(ask("count 2", "late"))):
-            with pytest.raises(EngineError, match=r"not come back within 0.3 s: .*killed \(signal 9\)"):
+            with pytest.raises(EngineError, match=r"not restarted within 0.3 s: .*killed \(signal 9\)"):
                 answer.result()
         slow.unlink()
         os.kill(pid_of(client), signal.SIGKILL)  # the one that hangs while it loads
