@@ -378,7 +378,7 @@ def write(path: Path, text: str, mode: int = 0o600) -> Path:
 
 def test_keys_have_names_comments_and_blank_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "keys", f"# ours\n\nanna: {KEY}\n  {OTHER}  \nb c:\t{'x' * 16}\n: y\nd: a:b: c:\n")
-    with pytest.raises(UsageError, match=":7: a key is made of"):
+    with pytest.raises(UsageError, match=":7: a key consists of"):
         read_keys(path, {})
     write(path, path.read_text().replace("b: c:", "b:c:"))
     found = read_keys(path, {"EAGLELOCAL_API_KEY": "e:" * 8}).by_name
@@ -403,13 +403,13 @@ def test_a_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
     [
         ("", "contains no key"),
         ("# nothing\n", "contains no key"),
-        ("anna:", ":1: a key is made of"),
+        ("anna:", ":1: a key consists of"),
         (f"anna: {KEY}\nanna: {OTHER}", ":2: the name 'anna' occurs twice"),
         (f"local: {KEY}", ":1: the name 'local' is reserved"),
         (f"this machine: {KEY}", ":1: the name 'this machine' is reserved"),
         (f"environment: {KEY}", ":1: the name 'environment' is reserved"),
-        ("anna: " + "ü" * 20, ":1: a key is made of"),
-        (f"anna: {KEY} {KEY}", ":1: a key is made of"),
+        ("anna: " + "ü" * 20, ":1: a key consists of"),
+        (f"anna: {KEY} {KEY}", ":1: a key consists of"),
         (f"anna b:{KEY}", ":1: it is unclear whether the colon"),
         (f"anna.b:{KEY}", ":1: it is unclear whether the colon"),
         (f"{'a' * 33}:{KEY}", ":1: it is unclear whether the colon"),
@@ -435,7 +435,7 @@ def test_key_files_that_others_can_read_are_warned_of(tmp_path: Path, mode: int)
 def test_short_keys_are_warned_of(tmp_path: Path) -> None:
     path = write(tmp_path / "keys", f"anna: 12:34\n{KEY}")
     warnings = key_warnings(path, read_keys(path, {"EAGLELOCAL_API_KEY": "short"}))
-    assert [warning.split(" has fewer")[0] for warning in warnings] == ["the key 'anna'", "the key 'environment'"]
+    assert [warning.split(" can be guessed")[0] for warning in warnings] == ["the key 'anna'", "the key 'environment'"]
     assert "12:34" not in "".join(warnings)
     assert key_warnings(None, ApiKeys()) == []
 
@@ -452,7 +452,7 @@ def test_key_files_that_are_none(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="cannot be written"):
             read_keys(tmp_path / "new", {})
     for key in ("a key of several words", " ", "ü" * 20):
-        with pytest.raises(UsageError, match="EAGLELOCAL_API_KEY: a key is made of"):
+        with pytest.raises(UsageError, match="EAGLELOCAL_API_KEY: a key consists of"):
             read_keys(None, {"EAGLELOCAL_API_KEY": key})
     assert not read_keys(None, {})
     assert not read_keys(None, {"EAGLELOCAL_API_KEY": ""})

@@ -187,7 +187,7 @@ def test_a_limit_of_a_plain_completion_is_obeyed_under_either_name(typist: Serve
         ("/v1/chat/completions", '"stop": 5', "stop: Input should be a valid string or a valid list"),
         ("/v1/chat/completions", '"stop": ["a", 5]', "stop.1: Input should be a valid string"),
         ("/v1/chat/completions", f'"stop": "{"a" * 1001}"', "stop: String should have at most 1000 characters"),
-        ("/v1/chat/completions", '"max_tokens": 0', "max_tokens: 0 leaves no room for an answer"),
+        ("/v1/chat/completions", '"max_tokens": 0', "max_tokens: 0 leaves no tokens for an answer"),
         ("/v1/chat/completions", '"max_tokens": "9"', "max_tokens: Input should be a valid integer"),
         ("/v1/chat/completions", '"spec": 17', "spec: Input should be less than or equal to 16"),
         ("/v1/chat/completions", '"spec": -1', "spec: Input should be greater than or equal to 0"),

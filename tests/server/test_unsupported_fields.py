@@ -148,13 +148,13 @@ def test_no_route_ignores_what_another_refuses(actor: Server, path: str, name: s
         ("/api/chat", "modalities", ["audio"], "only text"),
         ("/api/chat", "stop_sequences", ["a"], "options.stop"),
         ("/api/generate", "n_predict", 5, "options.num_predict"),
-        ("/v1/embeddings", "truncate_prompt_tokens", 5, "read whole"),
+        ("/v1/embeddings", "truncate_prompt_tokens", 5, "never truncated"),
         ("/v1/embeddings", "lora", "x", "LoRA"),
-        ("/v1/rerank", "truncate_prompt_tokens", 5, "read whole"),
+        ("/v1/rerank", "truncate_prompt_tokens", 5, "never truncated"),
         ("/tokenize", "prompt", "x", "content"),
         ("/tokenize", "messages", [], "content"),
         ("/v1/messages/count_tokens", "chat_template", "{{ x }}", "own chat template"),
-        ("/v1/messages/count_tokens", "truncate_prompt_tokens", 5, "read whole"),
+        ("/v1/messages/count_tokens", "truncate_prompt_tokens", 5, "never truncated"),
     ],
 )
 def test_the_field_that_is_meant_is_named(actor: Server, path: str, name: str, value: object, meant: str) -> None:

@@ -101,7 +101,7 @@ def test_an_image_has_a_size(more: int, is_read: bool) -> None:
 
 @pytest.mark.parametrize("text", ["a*==", "abcde", "a=bc", "\ud800", "\u00e9"])
 def test_what_is_no_base64(text: str) -> None:
-    with pytest.raises(Problem, match="not base64"):
+    with pytest.raises(Problem, match="not valid base64"):
         decode_base64(text, "a")
 
 

@@ -106,9 +106,9 @@ def test_refusals_are_errors_in_words(status: int, error: object, kind: type[Eag
     ("script", "said"),
     [
         (Script([*words("x")[:2], {"error": {"message": "out of memory"}}]), "the server failed: out of memory"),
-        (Script(words("x")[:2], is_cut=True), "in the middle"),
-        (Script([]), "in the middle"),
-        (Script(models={"data": []}), "names no model"),
+        (Script(words("x")[:2], is_cut=True), "before the end of the answer"),
+        (Script([]), "before the end of the answer"),
+        (Script(models={"data": []}), "lists no model"),
         (Script(models=[1]), "JSON object"),
         (Script(models="<html>"), "JSON object"),
     ],
@@ -213,7 +213,7 @@ def test_lines_of_a_stream() -> None:
 
 @pytest.mark.parametrize("data", ["1", "[]", "{", "null", '"x"'])
 def test_what_is_no_chunk_is_an_error(data: str) -> None:
-    with pytest.raises(EngineError, match="no JSON object"):
+    with pytest.raises(EngineError, match="other than a JSON object"):
         StreamedAnswer().take(data, 0.0)
 
 
@@ -433,7 +433,7 @@ def test_a_refusal_keeps_the_servers_words(status: int, error: object, code: str
 def test_a_busy_server_may_be_asked_again() -> None:
     found = refusal("http://x", 429, b'{"error": {"message": "the queue is full"}}')
     assert isinstance(found, EngineError)
-    assert "ask again" in found.hint
+    assert "try again" in found.hint
 
 
 PNG, GIF = b"\x89PNG\r\n\x1a\n", b"GIF89a"
