@@ -145,7 +145,7 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
     beside = said.watch if screen is None else partial(screen.show, server, said.watch)
     if page is not None:
         beside = page.beside(server.url, beside)
-    runtime = Runtime(on_ready=on_ready, beside=beside, drain_s=settings.drain)
+    runtime = Runtime(on_ready=on_ready, background=beside, drain_s=settings.drain)
     try:
         with keep_announced(server):
             run_until_stopped(create_app(serving, access), serving, listening, runtime)

@@ -87,7 +87,7 @@ def keep_announced(server: RunningServer) -> Iterator[Path]:
 
 def announce(server: RunningServer) -> Path:
     """Write or replace a server's announcement; return its path. Raises EngineError when it cannot be written."""
-    path = _path_of(server)
+    path = _file_path(server)
     try:
         write_atomically(path, json.dumps(asdict(server)))
     except OSError as error:
@@ -132,7 +132,7 @@ def _read_state(body: bytes) -> str:
     return ""
 
 
-def _path_of(server: RunningServer) -> Path:
+def _file_path(server: RunningServer) -> Path:
     """Return the file's path, unique by machine, process and port, because machines may share a home folder."""
     machine = "".join(char if char.isalnum() or char in "-." else "_" for char in server.machine)
     return locations.servers_dir() / f"{machine}-{server.pid}-{server.port}.json"

@@ -1,4 +1,4 @@
-"""One HTTP call in progress: the answers to its requests as their events arrive, its time limit, its cancellation."""
+"""An HTTP call in progress: the answers to its requests as their events arrive, its time limit, its cancellation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from eaglelocal.core.request import AnyRequest, EmbedRequest
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.event_stream import EventStream
-from eaglelocal.server.http_errors import Problem, problem_of
+from eaglelocal.server.http_errors import Problem, to_problem
 from eaglelocal.server.loaded_models import LoadedModel
 
 
@@ -75,7 +75,7 @@ class ActiveCall:
             changed[choice.index] = choice
         for choice in changed.values():
             if choice.error is not None:
-                raise problem_of(choice.error)
+                raise to_problem(choice.error)
             if choice.finished is not None and choice.finished.reason == "cancelled":
                 raise self._cancel_reason or Problem(503, "the answer was cut off", code="cancelled")
         return list(changed.values())

@@ -21,7 +21,7 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.active_call import ActiveCall
 from eaglelocal.server.answer_encoder import AnswerEncoder
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.http_errors import Problem, problem_of
+from eaglelocal.server.http_errors import Problem, to_problem
 from eaglelocal.server.openai.request_reader import EngineCall
 from eaglelocal.server.response_writer import ResponseWriter
 from eaglelocal.server.server_state import ServerLimits, ServerState
@@ -72,7 +72,7 @@ class AnswerResponse(Response):
         except Exception as error:
             if not isinstance(error, EagleLocalError | Problem):
                 _log.exception("a request failed")
-            await self._send_problem(problem_of(error), writer)
+            await self._send_problem(to_problem(error), writer)
 
     async def _send_problem(self, problem: Problem, writer: ResponseWriter) -> None:
         if writer.has_started:

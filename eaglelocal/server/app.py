@@ -23,7 +23,7 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.server import validation_errors
 from eaglelocal.server.access import Access
 from eaglelocal.server.anthropic import routes as anthropic
-from eaglelocal.server.http_errors import NOT_FOUND, Problem, problem_of
+from eaglelocal.server.http_errors import NOT_FOUND, Problem, to_problem
 from eaglelocal.server.llama_server import routes as llama_server
 from eaglelocal.server.llama_server import state_routes as llama_server_state
 from eaglelocal.server.metrics import MetricGauges
@@ -93,14 +93,14 @@ def _add_exception_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _handle_as(validation_errors.validation_problem))
     app.add_exception_handler(HTTPException, _handle_as(validation_errors.http_problem))
     app.add_exception_handler(404, _not_found)
-    app.add_exception_handler(Problem, _handle_as(problem_of))
-    app.add_exception_handler(EagleLocalError, _handle_as(problem_of))
-    app.add_exception_handler(Exception, _handle_as(problem_of))
+    app.add_exception_handler(Problem, _handle_as(to_problem))
+    app.add_exception_handler(EagleLocalError, _handle_as(to_problem))
+    app.add_exception_handler(Exception, _handle_as(to_problem))
 
 
-def _handle_as(to_problem: Callable[[Exception], Problem]) -> Callable[[Request, Exception], JSONResponse]:
+def _handle_as(convert: Callable[[Exception], Problem]) -> Callable[[Request, Exception], JSONResponse]:
     def handle(request: Request, error: Exception) -> JSONResponse:
-        return _error_response(request, to_problem(error))
+        return _error_response(request, convert(error))
 
     return handle
 

@@ -82,7 +82,7 @@ def _translate_call(kind: str, item: Values) -> dict[str, Any]:
     value = item.get(ARGUMENT_FIELDS[kind])
     arguments = value if isinstance(value, dict) else {ARGUMENT_FIELDS[kind]: value}
     name = item.get("name") if kind == "custom_tool_call" else kind.removesuffix("_call")
-    call = {"type": "function_call", "call_id": item.get("call_id"), "name": name, "arguments": _json(arguments)}
+    call = {"type": "function_call", "call_id": item.get("call_id"), "name": name, "arguments": _to_json(arguments)}
     return call | ({"namespace": item["namespace"]} if "namespace" in item else {})
 
 
@@ -94,7 +94,7 @@ def _translate_output(output: object) -> object:
         return [{"type": "input_image", "image_url": output.get("image_url")}]
     parts = output if isinstance(output, list) else [None]
     is_supported = all(isinstance(one, dict) and one.get("type") in PART_TYPES for one in parts)
-    return output if is_supported else _json(_drop_unreadable(output))
+    return output if is_supported else _to_json(_drop_unreadable(output))
 
 
 def _translate_to_text(kind: str, item: Values) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _describe(kind: str, item: Values) -> str:
     fields = {
         name: value for name, value in item.items() if name not in SKIPPED_FIELDS and value not in (None, "", [], {})
     }
-    return f"[{kind}: {_json(_drop_unreadable(fields))[:MAX_TEXT_CHARS]}]" if fields else f"[{kind}]"
+    return f"[{kind}: {_to_json(_drop_unreadable(fields))[:MAX_TEXT_CHARS]}]" if fields else f"[{kind}]"
 
 
 def _drop_unreadable(value: object) -> object:
@@ -122,7 +122,7 @@ def _drop_unreadable(value: object) -> object:
     }
 
 
-def _json(value: object) -> str:
+def _to_json(value: object) -> str:
     try:
         return json.dumps(value, ensure_ascii=False)
     except (RecursionError, ValueError):

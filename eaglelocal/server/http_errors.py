@@ -81,7 +81,7 @@ def unavailable(message: str, *, retry_after_s: int = 5) -> Problem:
     return Problem(503, message, OVERLOADED, code="unavailable", headers={"Retry-After": str(retry_after_s)})
 
 
-def problem_of(error: Exception) -> Problem:
+def to_problem(error: Exception) -> Problem:
     """Return the reply to an error; for an unforeseen one without details."""
     match error:
         case Problem():

@@ -28,7 +28,7 @@ _log = logging.getLogger("eaglelocal.server")
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What a loader returns: the client of the new engine, and the engine's info."""
+    """The result of a loader: the client of the new engine, and the engine's info."""
 
     client: RestartingClient
     info: EngineInfo

@@ -38,13 +38,13 @@ CUT_OFF_S = 3  # time to send the ends of answers that were cut off
 class Runtime:
     """Options of the process.
 
-    on_ready  called when the first model can answer
-    beside    a coroutine function that runs while the server does, such as a status line; cancelled at the end
-    drain_s   how long running requests may take to finish
+    on_ready    called when the first model can answer
+    background  a coroutine function that runs while the server does, such as a status line; cancelled at the end
+    drain_s     how long running requests may take to finish
     """
 
     on_ready: Callable[[LoadedModel], None]
-    beside: Callable[[], Awaitable[None]] | None = None
+    background: Callable[[], Awaitable[None]] | None = None
     drain_s: float = 30.0
 
 
@@ -102,8 +102,8 @@ async def _run(app: ASGIApp, server_state: ServerState, listening: socket.socket
     server = _Server(make_uvicorn_config(app, runtime.drain_s, raise_descriptor_limit()))
     tasks = [asyncio.create_task(_load(server_state, server, runtime))]
     engine_watch = asyncio.create_task(_watch_engines(server_state, server))
-    if runtime.beside is not None:
-        tasks.append(asyncio.create_task(_run_beside(runtime.beside)))
+    if runtime.background is not None:
+        tasks.append(asyncio.create_task(_run_background(runtime.background)))
     with _signals(server_state, server, runtime.drain_s):
         await server.serve(sockets=[listening])
         if server.force_exit:  # then uvicorn skips the shutdown that closes the engine
@@ -135,7 +135,7 @@ async def _watch_engines(server_state: ServerState, server: _Server) -> None:
     raise EngineError(f"all engines have failed: {trouble}", hint="EAGLELOCAL_ENGINE_LOG=1 shows the engine's messages")
 
 
-async def _run_beside(work: Callable[[], Awaitable[None]]) -> None:
+async def _run_background(work: Callable[[], Awaitable[None]]) -> None:
     with suppress(asyncio.CancelledError):
         await work()
 

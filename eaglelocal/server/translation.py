@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.server.http_errors import Problem, problem_of
+from eaglelocal.server.http_errors import Problem, to_problem
 from eaglelocal.server.openai.schema import MAX_TRANSLATED_TOOLS, ChatBody, ToolGiven
 from eaglelocal.server.validation_errors import deepest_problem
 
@@ -50,7 +50,7 @@ class FieldTranslation:
         try:
             yield
         except (Problem, EagleLocalError) as error:
-            raise self.translate_back(problem_of(error)) from error
+            raise self.translate_back(to_problem(error)) from error
 
     def _original(self, parameter: str) -> str:
         parts = parameter.split(".")

@@ -9,13 +9,13 @@ from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.server.answer_state import AnswerState
 
 
-def usage(choices: Sequence[AnswerState], *, num_prompts: int = 1) -> dict[str, object]:
+def encode_usage(choices: Sequence[AnswerState], *, num_prompts: int = 1) -> dict[str, object]:
     """Return OpenAI's usage. A prompt counts once, however many answers it has."""
     each = max(len(choices) // num_prompts, 1)
     first = choices[::each]
     prompt = sum(choice.prompt_tokens for choice in first)
     completion = sum(choice.num_tokens for choice in choices)
-    drafted, accepted = (sum(count(stats_of(choice)) for choice in choices) for count in (_drafted, _accepted))
+    drafted, accepted = (sum(count(answer_stats(choice)) for choice in choices) for count in (_drafted, _accepted))
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -29,7 +29,7 @@ def usage(choices: Sequence[AnswerState], *, num_prompts: int = 1) -> dict[str, 
     }
 
 
-def timings(first: AnswerState, *more: AnswerState) -> dict[str, object]:
+def encode_timings(first: AnswerState, *more: AnswerState) -> dict[str, object]:
     """Return llama.cpp's timings: the prompt's from the first choice, the answers' summed over all choices.
 
     predicted_ms          from the first to the last token of each answer, prefill excluded
@@ -37,7 +37,11 @@ def timings(first: AnswerState, *more: AnswerState) -> dict[str, object]:
                           is not counted; llama.cpp counts it
     """
     choices = (first, *more)
-    first_timings, every, stats = timings_of(first), list(map(timings_of, choices)), list(map(stats_of, choices))
+    first_timings, every, stats = (
+        answer_timings(first),
+        list(map(answer_timings, choices)),
+        list(map(answer_stats, choices)),
+    )
     prompt_n, decode_s = first.prompt_tokens - first.cached_tokens, sum(one.decode_s for one in every)
     num_after_first = sum(max(choice.num_tokens - 1, 0) for choice in choices)
     return {
@@ -67,7 +71,7 @@ def _rate(count: int, seconds: float) -> float:
     return round(count / seconds, 3) if seconds > 0 else 0.0
 
 
-def speculation(stats: SpeculationStats) -> dict[str, object]:
+def encode_speculation(stats: SpeculationStats) -> dict[str, object]:
     """Return the statistics in the format of `chat --json`."""
     return {
         "state": stats.state,
@@ -82,22 +86,24 @@ def speculation(stats: SpeculationStats) -> dict[str, object]:
     }
 
 
-def timings_of(choice: AnswerState) -> Timings:
+def answer_timings(choice: AnswerState) -> Timings:
     return choice.finished.timings if choice.finished else Timings()
 
 
-def stats_of(choice: AnswerState) -> SpeculationStats:
+def answer_stats(choice: AnswerState) -> SpeculationStats:
     return choice.finished.speculation if choice.finished else SpeculationStats()
 
 
-def joint_stats(choices: Sequence[AnswerState]) -> SpeculationStats:
+def add_stats(choices: Sequence[AnswerState]) -> SpeculationStats:
     """Return the sum over several answers. The state is that of the first that drafts; speedups are weighted by decode
     time.
     """
-    every = list(map(stats_of, choices))
+    every = list(map(answer_stats, choices))
     shown = max(every, key=lambda stats: stats.state == "on")
     gains = [
-        (gain, timings_of(one).decode_s) for one in choices if (gain := stats_of(one).speedup_estimate) is not None
+        (gain, answer_timings(one).decode_s)
+        for one in choices
+        if (gain := answer_stats(one).speedup_estimate) is not None
     ]
     decode_s = sum(seconds for _, seconds in gains)
     return SpeculationStats(

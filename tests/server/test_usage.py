@@ -8,7 +8,7 @@ from eaglelocal.core.events import Finished
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.usage import joint_stats
+from eaglelocal.server.usage import add_stats
 
 OFF = SpeculationStats(reason="as asked")
 ASLEEP = SpeculationStats("asleep", "plain is faster", 1, 4, 0, (), 0.9, 1)
@@ -33,7 +33,7 @@ def answered(stats: SpeculationStats, decode_s: float = 1.0) -> AnswerState:
     ],
 )
 def test_counters_of_several_answers_are_added(choices: list[AnswerState], expected: SpeculationStats) -> None:
-    joint = joint_stats(choices)
+    joint = add_stats(choices)
     assert joint.speedup_estimate == pytest.approx(expected.speedup_estimate)
     for name in (
         "state",

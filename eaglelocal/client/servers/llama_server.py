@@ -34,7 +34,7 @@ class LlamaServer:
     def read(self) -> ServerReading:
         health = self._connection.get("/health")
         if not health.is_good:
-            return ServerReading(kind=KIND, state=state_of(health))
+            return ServerReading(kind=KIND, state=read_state(health))
         if not self._props:
             self._props = self._connection.get("/props").mapping()
         slots, metrics = self._connection.get("/slots"), self._connection.get("/metrics")
@@ -43,7 +43,7 @@ class LlamaServer:
         return parse_llama_server(samples, rows, self._props, self._count, process=metrics.headers.get(STARTED, ""))
 
 
-def state_of(health: HttpReply) -> str:
+def read_state(health: HttpReply) -> str:
     """Return the state from /health: 503 means that the model is loading."""
     return "loading" if health.status == 503 else f"answers {health.status}"
 

@@ -10,7 +10,7 @@ from eaglelocal.core.tools import ToolCall
 from eaglelocal.server.answer_encoder import dump_json, encode_named_event
 from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.usage import speculation, stats_of, timings
+from eaglelocal.server.usage import answer_stats, encode_speculation, encode_timings
 
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 FIELDS = {"thinking": ("thinking", "thinking_delta"), "text": ("text", "text_delta")}
@@ -39,8 +39,8 @@ class AnthropicEncoder:
         return {
             **self._encode_message(choice, content),
             **stop_fields(choice),
-            "timings": timings(choice),
-            "speculation": speculation(stats_of(choice)),
+            "timings": encode_timings(choice),
+            "speculation": encode_speculation(answer_stats(choice)),
         }
 
     def encode_start(self, choices: Sequence[AnswerState]) -> str:
@@ -70,8 +70,8 @@ class AnthropicEncoder:
         end = {
             "type": "message_delta",
             "delta": stop_fields(choice),
-            "usage": usage_of(choice),
-            "timings": timings(choice),
+            "usage": encode_usage(choice),
+            "timings": encode_timings(choice),
         }
         return encode_named_event(end) + encode_named_event({"type": "message_stop"})
 
@@ -113,7 +113,7 @@ class AnthropicEncoder:
             "role": "assistant",
             "model": self._model,
             "content": content,
-            "usage": usage_of(choice),
+            "usage": encode_usage(choice),
         }
 
 
@@ -125,7 +125,7 @@ def stop_fields(choice: AnswerState) -> dict[str, Any]:
     return {"stop_reason": REASONS.get(reason, "end_turn"), "stop_sequence": None}
 
 
-def usage_of(choice: AnswerState) -> dict[str, int]:
+def encode_usage(choice: AnswerState) -> dict[str, int]:
     """Return the usage. In this API, input tokens exclude those from the cache."""
     return {
         "input_tokens": choice.prompt_tokens - choice.cached_tokens,

@@ -15,7 +15,7 @@ from eaglelocal.server.answer_encoder import PING, encode_event
 from eaglelocal.server.answer_state import AnswerState, Delta
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.llama_server.request_reader import NEUTRAL
-from eaglelocal.server.usage import speculation, stats_of, timings
+from eaglelocal.server.usage import answer_stats, encode_speculation, encode_timings
 
 ANY_SLOT = -1
 RANDOM_SEED = 2**32 - 1
@@ -101,8 +101,8 @@ class LlamaServerEncoder:
             "stop_type": "limit" if choice.is_cut_off else "word" if stopping_word else "eos",
             "stopping_word": stopping_word,
             "tokens_cached": num_tokens - bool(choice.num_tokens),  # the last token was not decoded
-            "timings": timings(choice),
-            "speculation": speculation(stats_of(choice)),
+            "timings": encode_timings(choice),
+            "speculation": encode_speculation(answer_stats(choice)),
         }
 
     def _select_fields(self, reply: dict[str, object]) -> dict[str, object]:

@@ -42,8 +42,8 @@ def read_llama_completion(body: LlamaCompletionBody, defaults: SamplingParams, o
 def read_infill(body: InfillBody, defaults: SamplingParams, owner: str) -> EngineCall:
     body = rename_fields(body)
     infill = Infill(
-        before=prompt_parts(body.input_prefix),
-        behind=prompt_parts(body.input_suffix),
+        before=read_parts(body.input_prefix),
+        behind=read_parts(body.input_suffix),
         snippets=tuple((snippet.filename or DEFAULT_FILENAME, snippet.text) for snippet in body.input_extra or ()),
         begun=body.prompt or "",
     )
@@ -104,13 +104,13 @@ def sampler_names(given: list[str] | str) -> list[str]:
 def split_prompts(given: str | WrittenPrompt | list[Any]) -> list[Parts]:
     """Return one prompt or several; a list that contains a token id is one prompt. Raises Problem."""
     if not isinstance(given, list) or any(isinstance(item, int) for item in given):
-        return [prompt_parts(given)]
+        return [read_parts(given)]
     if not 0 < len(given) <= MAX_PROMPTS:
         raise Problem(400, f"1 to {MAX_PROMPTS} prompts can be sent at once, not {len(given)}", parameter="prompt")
-    return [prompt_parts(item) for item in given]
+    return [read_parts(item) for item in given]
 
 
-def prompt_parts(given: str | WrittenPrompt | list[Any]) -> Parts:
+def read_parts(given: str | WrittenPrompt | list[Any]) -> Parts:
     if isinstance(given, WrittenPrompt):
         if given.multimodal_data:
             raise unsupported("prompt.multimodal_data", "images are supported in messages only: /v1/chat/completions")

@@ -15,7 +15,7 @@ from eaglelocal.server.answer_response import AnswerResponse, JsonBody, respond
 from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.llama_server.encoder import LlamaServerEncoder
-from eaglelocal.server.llama_server.request_reader import list_texts, prompt_parts, read_infill, read_llama_completion
+from eaglelocal.server.llama_server.request_reader import list_texts, read_infill, read_llama_completion, read_parts
 from eaglelocal.server.llama_server.schema import (
     ContentReply,
     DetokenizeBody,
@@ -59,7 +59,7 @@ async def tokenize(body: TokenizeBody, server: Server, owner: Owner) -> Response
             raise Problem(400, "the text to tokenize belongs in content", parameter=name)
     if not body.content:
         return JSONResponse({"tokens": []})
-    parts = prompt_parts(body.content)
+    parts = read_parts(body.content)
     check_size(list_texts(parts), "content")
     mixed = Mixed(parts, add_special=bool(body.add_special), parse_special=body.parse_special is not False)
     request = ChatRequest(id=new_id(), mixed=mixed, owner=owner)

@@ -22,7 +22,7 @@ from eaglelocal.server.dependencies import IsOperator, Owner, Server
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.openai.reply_schema import STREAMED, Health
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.usage import speculation
+from eaglelocal.server.usage import encode_speculation
 
 router = APIRouter(tags=["Monitor"])
 
@@ -144,7 +144,7 @@ def engine_fields(snapshot: EngineSnapshot) -> dict[str, object]:
         "answer_s": snapshot.answer_s,
         "emitted_tokens": snapshot.speculation.emitted_tokens,
         "spec": snapshot.spec,
-        "speculation": speculation(snapshot.speculation),
+        "speculation": encode_speculation(snapshot.speculation),
         "costs": asdict(snapshot.costs),
     }
 
@@ -165,7 +165,7 @@ def request_row(model: str, choice: AnswerState) -> dict[str, object]:
         "tok_s": round(choice.tok_s, 2),
         "ttft_s": round(choice.first_token_at - choice.requested_at, 4) if choice.first_token_at else None,
         "age_s": round((choice.ended_at or time.perf_counter()) - choice.requested_at, 3),
-        "speculation": speculation(stats) if stats else None,
+        "speculation": encode_speculation(stats) if stats else None,
     }
 
 

@@ -14,8 +14,8 @@ from eaglelocal.server.answer_encoder import dump_json, is_json_object
 from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.anthropic.encoder import parse_arguments
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.openai.chat_encoder import logprobs_of
-from eaglelocal.server.usage import speculation, stats_of, timings, timings_of
+from eaglelocal.server.openai.chat_encoder import encode_logprobs
+from eaglelocal.server.usage import answer_stats, answer_timings, encode_speculation, encode_timings
 
 NDJSON = "application/x-ndjson"
 ReplyFields = Callable[[str, str, Sequence[ToolCall]], dict[str, Any]]  # text, reasoning and calls as fields of a reply
@@ -27,7 +27,7 @@ def message_fields(text: str, thinking: str = "", calls: Sequence[ToolCall] = ()
     if thinking:
         message["thinking"] = thinking
     if calls:
-        message["tool_calls"] = [call_of(call, i) for i, call in enumerate(calls)]
+        message["tool_calls"] = [encode_call(call, i) for i, call in enumerate(calls)]
     return {"message": message}
 
 
@@ -49,7 +49,7 @@ class OllamaEncoder:
         delta = choice.take_delta()
         thinking = delta.reasoning if self._has_thinking else ""
         reply = self._reply_fields(delta.text, thinking, whole_calls(choice, delta.calls))
-        return head(self._model) | reply | logprobs(choice, delta) | end_fields(choice)
+        return head(self._model) | reply | logprob_fields(choice, delta) | end_fields(choice)
 
     def encode_start(self, choices: Sequence[AnswerState]) -> str:
         return ""
@@ -65,7 +65,7 @@ class OllamaEncoder:
                 self._calls.append(part)
                 return ""
         return (
-            self._line(self._reply_fields(part.text, "", ()) | logprobs(choice, part))
+            self._line(self._reply_fields(part.text, "", ()) | logprob_fields(choice, part))
             if part.text or part.sampled
             else ""
         )
@@ -75,20 +75,20 @@ class OllamaEncoder:
         return self._line(self._reply_fields("", "", calls)) if calls else ""
 
     def encode_end(self, choices: Sequence[AnswerState]) -> str:
-        return line(head(self._model) | self._reply_fields("", "", ()) | end_fields(choices[0]))
+        return encode_line(head(self._model) | self._reply_fields("", "", ()) | end_fields(choices[0]))
 
     def encode_ping(self) -> str:
         """Return an empty message, because clients parse every line as JSON."""
         return self._line(self._reply_fields("", "", ()))
 
     def encode_failure(self, problem: Problem) -> str:
-        return line(problem.ollama_body())
+        return encode_line(problem.ollama_body())
 
     def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
         return problem.ollama_body()
 
     def _line(self, reply: Mapping[str, object]) -> str:
-        return line({**head(self._model), **reply, "done": False})
+        return encode_line({**head(self._model), **reply, "done": False})
 
 
 def head(model: str) -> dict[str, object]:
@@ -100,7 +100,7 @@ def timestamp(time: datetime) -> str:
     return time.isoformat().replace("+00:00", "Z")
 
 
-def line(event: Mapping[str, object]) -> str:
+def encode_line(event: Mapping[str, object]) -> str:
     return f"{dump_json(event)}\n"
 
 
@@ -109,19 +109,19 @@ def whole_calls(choice: AnswerState, calls: Sequence[ToolCall]) -> Sequence[Tool
     return calls[:-1] if choice.is_cut_off and calls and not is_json_object(calls[-1].arguments) else calls
 
 
-def call_of(call: ToolCall, index: int) -> dict[str, object]:
+def encode_call(call: ToolCall, index: int) -> dict[str, object]:
     return {"id": call.id, "function": {"index": index, "name": call.name, "arguments": parse_arguments(call)}}
 
 
-def logprobs(choice: AnswerState, text: TextRun | Delta) -> dict[str, object]:
-    found = logprobs_of(choice, text.sampled)
+def logprob_fields(choice: AnswerState, text: TextRun | Delta) -> dict[str, object]:
+    found = encode_logprobs(choice, text.sampled)
     return {"logprobs": found["content"]} if found else {}
 
 
 def end_fields(choice: AnswerState) -> dict[str, object]:
     """Return the fields of the last message. `load_duration`: the time until the engine got the request."""
     reason = choice.finished.reason if choice.finished else "stop"
-    timing, total_s = timings_of(choice), choice.ended_at - choice.requested_at
+    timing, total_s = answer_timings(choice), choice.ended_at - choice.requested_at
     return {
         "done": True,
         "done_reason": "length" if reason == "length" else "stop",
@@ -131,8 +131,8 @@ def end_fields(choice: AnswerState) -> dict[str, object]:
         "prompt_eval_duration": nanoseconds(timing.prefill_s),
         "eval_count": choice.num_tokens,
         "eval_duration": nanoseconds(timing.decode_s),
-        "timings": timings(choice),
-        "speculation": speculation(stats_of(choice)),
+        "timings": encode_timings(choice),
+        "speculation": encode_speculation(answer_stats(choice)),
     }
 
 

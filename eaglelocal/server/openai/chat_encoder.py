@@ -10,7 +10,7 @@ from eaglelocal.core.tools import CallPart, ToolCall
 from eaglelocal.server.answer_encoder import DONE, PING, encode_event
 from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.usage import joint_stats, speculation, stats_of, timings, usage
+from eaglelocal.server.usage import add_stats, answer_stats, encode_speculation, encode_timings, encode_usage
 
 
 class ChatEncoder:
@@ -25,9 +25,9 @@ class ChatEncoder:
             **self._head,
             "object": "chat.completion",
             "choices": [self._choice(choice, choice.take_delta()) for choice in choices],
-            "usage": usage(choices),
-            "timings": timings(*choices),
-            "speculation": speculation(joint_stats(choices)),
+            "usage": encode_usage(choices),
+            "timings": encode_timings(*choices),
+            "speculation": encode_speculation(add_stats(choices)),
         }
 
     def encode_start(self, choices: Sequence[AnswerState]) -> str:
@@ -42,12 +42,12 @@ class ChatEncoder:
             case ReasoningRun():
                 return self._chunk(choice.index, {"reasoning_content": part.text})
             case CallPart():
-                return self._chunk(choice.index, {"tool_calls": [part_of(part)]})
+                return self._chunk(choice.index, {"tool_calls": [encode_call_part(part)]})
         if not part.text and not part.sampled:
             return ""
         if self._has_drafted_flags and not part.sampled:
             return self._encode_runs(choice, part)
-        return self._chunk(choice.index, {"content": part.text}, logprobs=logprobs_of(choice, part.sampled))
+        return self._chunk(choice.index, {"content": part.text}, logprobs=encode_logprobs(choice, part.sampled))
 
     def _encode_runs(self, choice: AnswerState, text_run: TextRun) -> str:
         """Return a chunk for each run of tokens that were all drafted, or all not."""
@@ -58,13 +58,13 @@ class ChatEncoder:
         return "".join(chunks) + (self._chunk(choice.index, {"content": rest}) if rest else "")
 
     def encode_choice_end(self, choice: AnswerState) -> str:
-        extra = {"timings": timings(choice), "speculation": speculation(stats_of(choice))}
+        extra = {"timings": encode_timings(choice), "speculation": encode_speculation(answer_stats(choice))}
         return self._chunk(choice.index, {}, finish_reason=finish_reason(choice), extra=extra)
 
     def encode_end(self, choices: Sequence[AnswerState]) -> str:
         if not self._has_usage:
             return DONE
-        chunk = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage(choices)}
+        chunk = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": encode_usage(choices)}
         return encode_event(chunk) + DONE
 
     def encode_ping(self) -> str:
@@ -83,11 +83,11 @@ class ChatEncoder:
         if reasoning := delta.reasoning:
             message["reasoning_content"] = reasoning
         if calls:
-            message["tool_calls"] = [call_of(call) for call in calls]
+            message["tool_calls"] = [encode_call(call) for call in calls]
         return {
             "index": choice.index,
             "message": message,
-            "logprobs": logprobs_of(choice, delta.sampled),
+            "logprobs": encode_logprobs(choice, delta.sampled),
             "finish_reason": finish_reason(choice),
         }
 
@@ -108,17 +108,17 @@ def finish_reason(choice: AnswerState) -> str:
     return choice.finished.reason if choice.finished else "stop"
 
 
-def call_of(call: ToolCall) -> dict[str, object]:
+def encode_call(call: ToolCall) -> dict[str, object]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def part_of(part: CallPart) -> dict[str, object]:
+def encode_call_part(part: CallPart) -> dict[str, object]:
     if not part.name:
         return {"index": part.index, "function": {"arguments": part.arguments}}
-    return {"index": part.index, **call_of(ToolCall(part.id, part.name, part.arguments))}
+    return {"index": part.index, **encode_call(ToolCall(part.id, part.name, part.arguments))}
 
 
-def logprobs_of(choice: AnswerState, sampled: Sequence[Sampled]) -> dict[str, object] | None:
+def encode_logprobs(choice: AnswerState, sampled: Sequence[Sampled]) -> dict[str, object] | None:
     """Return an entry for each token; None if logprobs were not requested."""
     if choice.params.logprobs is None:
         return None
@@ -130,8 +130,8 @@ def logprobs_of(choice: AnswerState, sampled: Sequence[Sampled]) -> dict[str, ob
 
 
 def _entry(one: TokenLogprob) -> dict[str, object]:
-    return {"token": text_of(one.piece), "logprob": one.logprob, "bytes": list(one.piece)}
+    return {"token": decode_piece(one.piece), "logprob": one.logprob, "bytes": list(one.piece)}
 
 
-def text_of(piece: bytes) -> str:
+def decode_piece(piece: bytes) -> str:
     return piece.decode("utf-8", "replace")

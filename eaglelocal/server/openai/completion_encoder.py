@@ -9,8 +9,8 @@ from eaglelocal.core.sampling import Sampled
 from eaglelocal.server.answer_encoder import DONE, PING, encode_event
 from eaglelocal.server.answer_state import AnswerState, Delta
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.openai.chat_encoder import finish_reason, text_of
-from eaglelocal.server.usage import joint_stats, speculation, stats_of, timings, usage
+from eaglelocal.server.openai.chat_encoder import decode_piece, finish_reason
+from eaglelocal.server.usage import add_stats, answer_stats, encode_speculation, encode_timings, encode_usage
 
 
 class CompletionEncoder:
@@ -30,9 +30,9 @@ class CompletionEncoder:
         return {
             **self._head,
             "choices": [self._choice(choice, choice.take_delta(), finish_reason(choice)) for choice in choices],
-            "usage": usage(choices, num_prompts=self._num_prompts),
-            "timings": timings(*choices),
-            "speculation": speculation(joint_stats(choices)),
+            "usage": encode_usage(choices, num_prompts=self._num_prompts),
+            "timings": encode_timings(*choices),
+            "speculation": encode_speculation(add_stats(choices)),
         }
 
     def encode_start(self, choices: Sequence[AnswerState]) -> str:
@@ -43,12 +43,14 @@ class CompletionEncoder:
 
     def encode_choice_end(self, choice: AnswerState) -> str:
         chunk = {**self._head, "choices": [self._choice(choice, Delta(), finish_reason(choice))]}
-        return encode_event({**chunk, "timings": timings(choice), "speculation": speculation(stats_of(choice))})
+        return encode_event(
+            {**chunk, "timings": encode_timings(choice), "speculation": encode_speculation(answer_stats(choice))}
+        )
 
     def encode_end(self, choices: Sequence[AnswerState]) -> str:
         if not self._has_usage:
             return DONE
-        chunk = {**self._head, "choices": [], "usage": usage(choices, num_prompts=self._num_prompts)}
+        chunk = {**self._head, "choices": [], "usage": encode_usage(choices, num_prompts=self._num_prompts)}
         return encode_event(chunk) + DONE
 
     def encode_ping(self) -> str:
@@ -71,7 +73,7 @@ class CompletionEncoder:
     def _logprobs(self, choice: AnswerState, sampled: Sequence[Sampled]) -> dict[str, object] | None:
         if choice.params.logprobs is None:
             return None
-        tokens, offsets = [text_of(one.piece) for one in sampled], []
+        tokens, offsets = [decode_piece(one.piece) for one in sampled], []
         offset = self._offsets.get(choice.index, 0)
         for token in tokens:
             offsets.append(offset)
@@ -80,6 +82,6 @@ class CompletionEncoder:
         return {
             "tokens": tokens,
             "token_logprobs": [one.logprob for one in sampled],
-            "top_logprobs": [{text_of(top.piece): top.logprob for top in one.top} for one in sampled],
+            "top_logprobs": [{decode_piece(top.piece): top.logprob for top in one.top} for one in sampled],
             "text_offset": offsets,
         }

@@ -79,7 +79,7 @@ def read_chat(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCal
         constraint=read_constraint(body.response_format),
         template_values=template_values(body),
         is_split=True,
-        continues_last=continues_last(body),
+        continues_last=continues_last_message(body),
         reuses_cache=body.cache_prompt is not False,
     )
     check_size(list_texts(request), "messages")
@@ -233,7 +233,7 @@ def read_limit(given: int) -> int | None:
     return None if given < 0 else given
 
 
-def continues_last(body: ChatBody) -> bool:
+def continues_last_message(body: ChatBody) -> bool:
     """Return whether an assistant's message at the end is the beginning of the answer. Raises Problem."""
     last = body.messages[-1]
     if body.continue_final_message and (last.role != "assistant" or last.tool_calls):

@@ -11,7 +11,7 @@ from eaglelocal.server.answer_encoder import DONE, PING, encode_named_event, is_
 from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.responses.schema import ResponsesBody, supported_tools
-from eaglelocal.server.usage import speculation, stats_of, timings
+from eaglelocal.server.usage import answer_stats, encode_speculation, encode_timings
 
 Event = dict[str, object]
 CONTENT = {"reasoning": "reasoning_text", "message": "output_text"}
@@ -218,9 +218,9 @@ class ResponsesEncoder:
         }
         if finished is not None:
             response |= {
-                "usage": usage_of(choice),
-                "timings": timings(choice),
-                "speculation": speculation(stats_of(choice)),
+                "usage": encode_usage(choice),
+                "timings": encode_timings(choice),
+                "speculation": encode_speculation(answer_stats(choice)),
             }
         return response
 
@@ -230,7 +230,7 @@ def failure_code(problem: Problem) -> str:
     return "server_error" if problem.status >= 500 else problem.code or "invalid_prompt"
 
 
-def usage_of(choice: AnswerState) -> Event:
+def encode_usage(choice: AnswerState) -> Event:
     return {
         "input_tokens": choice.prompt_tokens,
         "input_tokens_details": {"cached_tokens": choice.cached_tokens},
