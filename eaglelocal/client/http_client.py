@@ -148,7 +148,7 @@ class HttpClient:
         return exchange.answer.finished(exchange.request.id)
 
     def _send_request(self, connection: http.client.HTTPConnection, exchange: _Exchange) -> Iterator[str]:
-        """Return the data lines of the reply. Send it again without llama.cpp's fields if they are rejected."""
+        """Send a request, again without llama.cpp's fields if they are rejected; return the data lines of the reply."""
         dialect = self._dialect
         response = self._post(connection, exchange, dialect)
         if response.status in FIELD_REJECTIONS and dialect.extensions and not dialect.is_ours:

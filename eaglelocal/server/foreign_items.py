@@ -1,7 +1,7 @@
 """Translate items of /v1/responses and blocks of /v1/messages that only other servers produce: calls of their own
 tools, and the results.
 
-A session that began at another server, or with other tools, can so continue: an item that the model can use becomes a
+So a session that began at another server, or with other tools, can continue: an item that the model can use becomes a
 call, a result or a text; any other becomes an empty reasoning item, which is skipped. The input is untrusted. Pure.
 
     custom_tool_call {"name": "apply_patch", "input": "x", "call_id": "c"}

@@ -68,7 +68,7 @@ class Problem(Exception):
 
 
 def is_named(name: str, text: str) -> bool:
-    """Return whether a name stands by itself: `n` not in `answer`, `stop` not in `stop_sequences`, `a` not in `a.b`."""
+    """Return whether a text has a name as a word: not `n` of `answer`, `stop` of `stop_sequences` or `a` of `a.b`."""
     return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text) is not None
 
 
@@ -82,7 +82,7 @@ def unavailable(message: str, *, retry_after_s: int = 5) -> Problem:
 
 
 def to_problem(error: Exception) -> Problem:
-    """Return the reply to an error; for an unforeseen one without details."""
+    """Return the Problem for an error; an unexpected one gets no details."""
     match error:
         case Problem():
             return error

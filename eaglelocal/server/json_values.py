@@ -10,7 +10,7 @@ from eaglelocal.server.json_body import find_infinity
 
 
 def to_json(value: object, place: str) -> str:
-    """Return the JSON text. Raises Problem, as the caller's error, for deep nesting, infinity or a lone surrogate."""
+    """Return the JSON text. Raises Problem (400) for deep nesting, infinity or a lone surrogate."""
     if is_nested_deeper(value, MAX_DEPTH):
         raise Problem(400, f"{place} is {NestedTooDeep(MAX_DEPTH)}", parameter=place)
     if (found := find_infinity(value)) is not None:

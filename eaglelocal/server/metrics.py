@@ -1,6 +1,6 @@
 """Prometheus metrics: vLLM's names, so that its dashboards fit, and some of ours. No prompts, keys or owners.
 
-An engine's totals restart with its process; the metrics here go on.
+An engine's totals restart with its process; these metrics do not.
 """
 
 from __future__ import annotations

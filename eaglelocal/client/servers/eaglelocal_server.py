@@ -19,7 +19,7 @@ from eaglelocal.client.servers.json_fields import number, numbers, rows, text, w
 KIND = "eaglelocal"
 
 
-class OurServer:
+class EaglelocalServer:
     """A ServerReader for an eaglelocal server."""
 
     kind = KIND

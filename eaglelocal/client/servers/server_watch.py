@@ -16,7 +16,7 @@ from eaglelocal.client.http_server import is_ours
 from eaglelocal.client.http_stream import mapping
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.client.servers.connection import KeepAliveConnection
-from eaglelocal.client.servers.eaglelocal_server import OurServer
+from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer
 from eaglelocal.client.servers.llama_server import LlamaServer
 from eaglelocal.client.servers.prometheus import Samples
 from eaglelocal.client.servers.vllm_server import VllmServer
@@ -48,7 +48,7 @@ def detect_server(connection: KeepAliveConnection) -> ServerReader:
     listed = reply.mapping().get("data")
     entry = mapping(listed[0]) if isinstance(listed, list) and listed else {}
     if is_ours(entry):
-        return OurServer(connection)
+        return EaglelocalServer(connection)
     if entry.get("owned_by") == "llamacpp" or connection.get("/props").mapping().get("total_slots"):
         return LlamaServer(connection)
     metrics = connection.get("/metrics")

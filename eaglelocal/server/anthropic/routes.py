@@ -59,7 +59,7 @@ WORDS = FieldNames(
         **renamed("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"),
         **renamed_format("output_config.format", "output_config", "output_format"),
         **dict.fromkeys(("logprobs", "top_logprobs"), NO_LOGPROBS),
-        "chat_template_kwargs": "values of the template are set by thinking and output_config.effort here",
+        "chat_template_kwargs": "use thinking and output_config.effort to set the template's values",
         **renamed("output_config.effort", "reasoning_effort"),
         **renamed("stop_sequences", "stop"),
         "n": ONE_ANSWER,

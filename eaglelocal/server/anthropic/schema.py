@@ -90,7 +90,7 @@ class OutputFormat(Body):
 
 class OutputConfig(Body):
     format: OutputFormat | None = None
-    type: Any = None  # fields that belong into `format` are refused here
+    type: Any = None  # these fields belong in `format`: refused
     schema_: Annotated[Any, Field(alias="schema")] = None
     json_schema: Any = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
@@ -107,7 +107,7 @@ class CountBody(Body):
     thinking: Annotated[Thinking | None, Field(description="without it the model does not think")] = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None  # where older clients have it
-    response_format: Any = None  # other APIs' names for fields of this one: refused, with the name here
+    response_format: Any = None  # other APIs' names for fields of this one: refused, with the name in this one
     reasoning_effort: Any = None
     chat_template: Any = None
     functions: Any = None
@@ -123,7 +123,7 @@ class MessagesBody(CountBody, SamplingGiven, Elsewhere):
     stream: bool | None = None
     temperature: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
-    stop: Any = None  # other APIs' names for fields of this one: refused, with the name here
+    stop: Any = None  # other APIs' names for fields of this one: refused, with the name in this one
     max_completion_tokens: Any = None
     n_predict: Any = None
     n: Any = None

@@ -33,7 +33,7 @@ ZERO_DURATIONS = (0, "0", "0s", "0m")
 
 
 class ElsewhereGiven(Elsewhere):
-    """Fields of other APIs, in the body or its options: refused, with the name here if there is one."""
+    """Fields of other APIs, in the body or its options: refused, with the name in this API if there is one."""
 
     max_completion_tokens: Any = None
     n_predict: Any = None

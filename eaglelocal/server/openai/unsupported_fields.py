@@ -57,7 +57,7 @@ class FieldNames:
 
 
 def renamed(name: str, *others: str) -> dict[str, str]:
-    """Return other names of one field, with an error that gives its name here."""
+    """Return other names of one field, with an error that gives its name in this API."""
     return dict.fromkeys(others, f"it is called {name} here")
 
 

@@ -55,7 +55,7 @@ class Item(Body):
 
 
 class FunctionTool(Body):
-    """A function of the caller's."""
+    """A function of the client."""
 
     type: Literal["function"]
     name: ToolName
@@ -148,7 +148,7 @@ class TextFormat(Body):
 
 class TextGiven(Body):
     format: TextFormat | None = None
-    type: Any = None  # fields that belong into `format` are refused here
+    type: Any = None  # these fields belong in `format`: refused
     schema_: Annotated[Any, Field(alias="schema")] = None
     json_schema: Any = None
 
@@ -164,7 +164,7 @@ class ResponsesBody(SamplingGiven, Elsewhere):
     input: Text | Annotated[list[Item], Field(max_length=MAX_MESSAGES)]
     instructions: Text | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None  # echoed unchanged
-    max_tokens: Any = None  # other APIs' names for fields of this one: refused, with the name here
+    max_tokens: Any = None  # other APIs' names for fields of this one: refused, with the name in this one
     max_completion_tokens: Any = None
     n_predict: Any = None
     n: Any = None
