@@ -23,7 +23,10 @@ STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})  # sent
 _NUM_QUOTED = 2
 _MAX_QUOTED_CHARS = 300
 
-_HINT_KILLED = "the system kills processes that take too much memory: if nobody stopped it, use a smaller model or --ctx, then try again"
+_HINT_KILLED = (
+    "the system kills processes that take too much memory: if nobody stopped it, use a smaller model or --ctx, "
+    "then try again"
+)
 _HINT = "try again; EAGLELOCAL_ENGINE_LOG=1 shows the engine's messages"
 
 

@@ -30,8 +30,8 @@ def load(name):
     threading.Event().wait()
 
 admission = AdmissionQueue(num_slots=1, max_waiting=1, is_shared=False)
-serving = ServerState(models=ModelManager(["never"], load), admission=admission, metrics=Metrics())
-run_until_stopped(create_app(serving, Access()), serving, bind_socket("127.0.0.1", 0), Runtime(on_ready=print))
+state = ServerState(models=ModelManager(["never"], load), admission=admission, metrics=Metrics())
+run_until_stopped(create_app(state, Access()), state, bind_socket("127.0.0.1", 0), Runtime(on_ready=print))
 """
 
 
