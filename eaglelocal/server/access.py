@@ -126,7 +126,7 @@ def check_bind(host: str, keys: ApiKeys) -> None:
 def key_warnings(path: Path | None, keys: ApiKeys) -> list[str]:
     """Return warnings about short keys and a key file that others can read, to be shown by the caller."""
     found = [
-        f"the key {name!r} can be guessed: it has fewer than {MIN_KEY_CHARS} characters" for name in keys.short_names
+        f"the key {name!r} has fewer than {MIN_KEY_CHARS} characters, and can be guessed" for name in keys.short_names
     ]
     if path is not None and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         found.append(f"the key file {path} can be read by others: chmod 600 {shlex.quote(str(path))}")

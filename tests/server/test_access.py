@@ -435,7 +435,7 @@ def test_key_files_that_others_can_read_are_warned_of(tmp_path: Path, mode: int)
 def test_short_keys_are_warned_of(tmp_path: Path) -> None:
     path = write(tmp_path / "keys", f"anna: 12:34\n{KEY}")
     warnings = key_warnings(path, read_keys(path, {"EAGLELOCAL_API_KEY": "short"}))
-    assert [warning.split(" can be guessed")[0] for warning in warnings] == ["the key 'anna'", "the key 'environment'"]
+    assert [warning.split(" has fewer")[0] for warning in warnings] == ["the key 'anna'", "the key 'environment'"]
     assert "12:34" not in "".join(warnings)
     assert key_warnings(None, ApiKeys()) == []
 
