@@ -85,7 +85,7 @@ PASSED_OVER: dict[str, Callable[[str, Path], object]] = {
     "calibration": lambda text, at: calibration_store._content_of(write(at, text)),
     "pulled drafts": lambda text, at: pulled_drafts._read(write(at, text)),
     "running server": lambda text, at: running_servers._read(write(at, text)),
-    "running server's word": lambda text, at: running_servers._word_of(text.encode()),
+    "running server's word": lambda text, at: running_servers._read_state(text.encode()),
     "watched server": lambda text, at: HttpReply(200, {}, text.encode()).mapping(),
     "questions": lambda text, at: question_history._read(write(at, text)),
     "schema of a tool": lambda text, at: parameter_schemas(Tool("t", "", text)),

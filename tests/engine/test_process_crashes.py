@@ -199,7 +199,7 @@ def test_a_stopped_process_is_replaced_when_it_has_work() -> None:
 def test_a_load_that_hangs_is_given_up() -> None:
     policy = RestartPolicy(silence_limits=SilenceLimits(loading_still_s=1.0))
     with EngineClient(plan("hang"), builder=BUILDER, restart=policy) as client:
-        with pytest.raises(EngineError, match="ended while it loaded the model: it hangs"):
+        with pytest.raises(EngineError, match="killed while it loaded the model: it hangs"):
             client.start()
         assert client.state == "failed"
 
