@@ -190,7 +190,7 @@ def test_values_of_a_request_are_bounded_where_they_come_in(levels: int) -> None
 
 def test_a_deep_response_is_forgotten() -> None:
     kept = RecentItems()
-    kept.keep("deep", json.loads("[" * 900 + "]" * 900))
-    kept.keep("plain", {"a": [1]})
+    kept.store("deep", json.loads("[" * 900 + "]" * 900))
+    kept.store("plain", {"a": [1]})
     assert kept.find("deep") is None
     assert kept.find("plain") == {"a": [1]}
