@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from eaglelocal.core.run_options import RunOptions
     from eaglelocal.planning.decision import Decision
     from eaglelocal.server.access import Access
-    from eaglelocal.server.dependencies import ServerState
-    from eaglelocal.server.loaded_models import Loaded
+    from eaglelocal.server.loaded_models import LoadedModel
+    from eaglelocal.server.metrics import Metrics
     from eaglelocal.server.model_manager import ModelManager
+    from eaglelocal.server.server_state import ServerState
 
 DEFAULT_PARALLEL = 4
 ENGINE_RETRIES = 12  # of an engine that keeps failing: about eleven minutes
@@ -131,14 +132,14 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
     host, port = listening.getsockname()[:2]
     server = describe_this_server(host, port, target=next(iter(decisions)), api_key=own_key)
 
-    def on_ready(loaded: Loaded) -> None:
+    def on_ready(loaded: LoadedModel) -> None:
         announce(dataclasses.replace(server, target=loaded.info.target))
         log.show_ready(loaded)
 
     task = log.watch if screen is None else partial(screen.show, server, log.watch)
     if page is not None:
         task = page.run_with(server.url, task)
-    runtime = Runtime(on_ready=on_ready, beside=task, drain_s=settings.drain)
+    runtime = Runtime(on_ready=on_ready, background=task, drain_s=settings.drain)
     try:
         with keep_announced(server):
             run_until_stopped(create_app(serving, access), serving, listening, runtime)
@@ -198,33 +199,36 @@ def make_server_state(
     settings: Settings, decisions: dict[str, Decision], access: Access, output: Output
 ) -> ServerState:
     from eaglelocal.server.admission import AdmissionQueue
-    from eaglelocal.server.dependencies import ServerLimits, ServerState
     from eaglelocal.server.metrics import Metrics
+    from eaglelocal.server.server_state import ServerLimits, ServerState
 
+    metrics = Metrics()
     limits = ServerLimits(max_waiting=settings.max_waiting, request_s=settings.request_timeout)
     return ServerState(
-        models=make_model_manager(decisions, settings, output),
+        models=make_model_manager(decisions, settings, output, metrics),
         admission=AdmissionQueue(
             num_slots=next(iter(decisions.values())).options.parallel,
             max_waiting=limits.max_waiting,
             # counts the local `chat`'s own key: it keeps its share of the queue, however many requests others send
             is_shared=len(access.keys.by_name) > 1,
         ),
-        metrics=Metrics(),
+        metrics=metrics,
         defaults=sampling_of(settings),
         limits=limits,
     )
 
 
-def make_model_manager(decisions: dict[str, Decision], settings: Settings, output: Output) -> ModelManager:
+def make_model_manager(
+    decisions: dict[str, Decision], settings: Settings, output: Output, metrics: Metrics
+) -> ModelManager:
     from eaglelocal.planning.coresidency import EvictionPolicy
-    from eaglelocal.server.loaded_models import Opened
+    from eaglelocal.server.loaded_models import LoadResult
     from eaglelocal.server.model_manager import ModelManager
 
     plans: dict[str, Plan] = {}
     eviction = EvictionPolicy(most=settings.max_loaded or None)
 
-    def load(name: str) -> Opened:
+    def load(name: str) -> LoadResult:
         if not plans:
             plans.update(write_plans(decisions, output))
             eviction.reckon(plans)
@@ -232,13 +236,14 @@ def make_model_manager(decisions: dict[str, Decision], settings: Settings, outpu
         output.message(model_line(info, plans[name]))
         for note in info.notes:
             output.aside(f"note: {note}")
-        return Opened(client, info)
+        return LoadResult(client, info)
 
     return ModelManager(
         list(decisions),
         load,
         idle_s=settings.idle_unload,
         aliases=settings.alias,
-        planned=plans.get,
-        make_room=eviction.victims,
+        find_plan=plans.get,
+        choose_victims=eviction.victims,
+        before_unload=metrics.read_totals,
     )

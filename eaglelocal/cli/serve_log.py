@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from eaglelocal.cli.output import Output, StatusLine
 from eaglelocal.core.events import EngineSnapshot
-from eaglelocal.server.dependencies import ServerState
-from eaglelocal.server.loaded_models import Loaded
+from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.run_server import notify_service_manager
+from eaglelocal.server.server_state import ServerState
 
 STATUS_GAP_S = 1.0
 REPEAT_S = 10.0
@@ -121,7 +121,7 @@ class ServerLog:
         key_names = f", keys: {', '.join(keys)}" if keys else ""
         self._output.message(f"listening on {self.url}{key_names}")
 
-    def show_ready(self, loaded: Loaded) -> None:
+    def show_ready(self, loaded: LoadedModel) -> None:
         num_slots = loaded.info.num_slots
         self._output.message(f"ready: {self.url}/v1, {num_slots} {'answer' if num_slots == 1 else 'answers'} at once")
         notify_service_manager(f"READY=1\nSTATUS=serving {loaded.name}")
@@ -131,7 +131,7 @@ class ServerLog:
         last: list[EngineSnapshot] = []
         while self._status is not None and self._status.is_shown:
             await asyncio.sleep(STATUS_GAP_S)
-            clients = [one.loaded.client for one in self._serving.models.residents]
+            clients = [one.client for one in self._serving.models.loaded]
             snapshots = [await asyncio.to_thread(client.snapshot) for client in clients]
             self._status.show(status_text(self._serving, snapshots, last) if snapshots else self._serving.state)
             last = snapshots

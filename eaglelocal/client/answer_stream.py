@@ -41,24 +41,24 @@ class RequestStream:
         self._read: list[RequestEvent] = []
 
     @property
-    def ended(self) -> bool:
+    def is_over(self) -> bool:
         """Return whether the last event has been read."""
         return bool(self._read) and isinstance(self._read[-1], (Finished, Failed))
 
-    def arrive(self, event: RequestEvent) -> None:
+    def on_event(self, event: RequestEvent) -> None:
         """Take an event; called on the client's thread."""
         self._arrived.put(event)
 
     def cancel(self) -> None:
         """Ask the engine to cancel the request; events still come until the last one has been read."""
-        if not self.ended:
+        if not self.is_over:
             self._client.cancel(self.request_id)
 
     def __iter__(self) -> Iterator[RequestEvent]:
         return self
 
     def __next__(self) -> RequestEvent:
-        if self.ended:
+        if self.is_over:
             raise StopIteration
         event = self._arrived.get()
         self._read.append(event)
@@ -86,5 +86,5 @@ class RequestStream:
 def stream(client: Client, request: ChatRequest) -> RequestStream:
     """Submit a request and return an iterator over its events."""
     answer = RequestStream(client, request.id)
-    client.submit(request, answer.arrive)
+    client.submit(request, answer.on_event)
     return answer

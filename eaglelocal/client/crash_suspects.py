@@ -3,12 +3,12 @@
 A request is identified by a digest of its content, not by its id, so that it is recognized when a client sends it
 again. Everything in flight at a crash is a suspect, because a step serves all requests. These rules find the culprit:
 
-- The only request that was in flight at two crashes is refused.
+- A request that alone was in flight at two crashes is refused.
 - A request that finishes is cleared.
 - If several were in flight at two crashes, they run one at a time from then on (`must_wait`). Then each crash has
   one of them in flight whether or not it is to blame, so it takes two such crashes to refuse it.
-- Never refused: one that was in flight at no more than half of the crashes since its first; something else crashes
-  the engine.
+- A request that was in flight at no more than half of the crashes since its first one is never refused: something
+  else crashes the engine.
 
 Suspects are few, and forgotten after an hour. Not thread-safe: the owner holds a lock.
 """
@@ -56,7 +56,7 @@ class CrashSuspects:
     def __bool__(self) -> bool:
         return bool(self._suspects)
 
-    def refusal(self, digest: Digest) -> RequestError | None:
+    def find_refusal(self, digest: Digest) -> RequestError | None:
         """Return the error to refuse a request with; None if it is admitted."""
         self._forget_old()
         suspect = self._suspects.get(digest)
@@ -118,7 +118,7 @@ class CrashSuspects:
             self._suspects.popitem(last=False)
 
 
-def digest_of(request: AnyRequest) -> Digest:
+def digest_request(request: AnyRequest) -> Digest:
     """Return a digest of the content of a request: all but id, owner and seed (choices differ only in their seeds)."""
     if isinstance(request, ChatRequest) and request.params.seed is not None:
         request = replace(request, params=replace(request.params, seed=None))
@@ -165,7 +165,7 @@ def _feed_numbers(digest: hashlib.blake2b, values: tuple[object, ...]) -> None:
 def _refusal(error: EagleLocalError) -> RequestError:
     what = error.message.partition(":")[0]
     return RequestError(
-        f"this request is refused: the engine crashed {MAX_CRASHES} times while it was in its hands ({what})",
+        f"this request is refused: the engine crashed {MAX_CRASHES} times while it was being answered ({what})",
         hint=f"change the request; it is admitted again {FORGET_S / 3600:.0f} h after the last crash",
         code="request_crashes_engine",
     )

@@ -4,8 +4,8 @@
         info = client.start()
         print(client.stream(ChatRequest(id="1", text="hello")).result().text)
 
-Connects the supervisor (the process), the Desk (the requests) and the snapshots; decides nothing itself except how
-long requests wait for an engine that is down.
+Connects the supervisor (which keeps the process alive), the requests and the snapshots. Decides only how long
+requests wait for an engine that is down.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class EngineClient:
         on_progress: OnProgress | None = None,
         restart: RestartPolicy = DEFAULT_POLICY,
     ) -> None:
-        self._desk = InFlightRequests(EngineError("the engine has not been started"))
+        self._requests = InFlightRequests(EngineError("the engine has not been started"))
         self._snapshots = Snapshots()
-        self._switchboard = _Switchboard(self._desk, self._snapshots, on_progress, restart.wait_limit_s)
-        self._supervisor = Supervisor(plan, builder, restart, self._switchboard)
-        self._lock = threading.Lock()  # guards _started and _closed
-        self._started = False
-        self._closed = False
+        self._listener = _EngineListener(self._requests, self._snapshots, on_progress, restart.wait_limit_s)
+        self._supervisor = Supervisor(plan, builder, restart, self._listener)
+        self._lock = threading.Lock()  # guards _is_started and _is_closed
+        self._is_started = False
+        self._is_closed = False
 
     @property
     def state(self) -> EngineState:
-        return "closed" if self._closed else self._supervisor.state
+        return "closed" if self._is_closed else self._supervisor.state
 
     @property
     def restarts(self) -> int:
@@ -67,7 +67,7 @@ class EngineClient:
     @property
     def trouble(self) -> str:
         """Return why there is no engine at the moment; empty while it runs or loads for the first time."""
-        return self._switchboard.trouble
+        return self._listener.trouble
 
     @property
     def pid(self) -> int | None:
@@ -77,43 +77,43 @@ class EngineClient:
     def start(self) -> EngineInfo:
         """Load the model and wait until the engine is ready. Raises the error that prevents it."""
         with self._lock:
-            if not (self._started or self._closed):
-                self._started = True
-                self._desk.accept()
+            if not (self._is_started or self._is_closed):
+                self._is_started = True
+                self._requests.accept()
                 self._supervisor.start()
-        return self._switchboard.wait()
+        return self._listener.wait_for_start()
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
         """Submit a request; see Client. It waits while the engine loads, and up to `wait_limit_s` while it restarts."""
-        self._desk.submit(request, on_event)
+        self._requests.submit(request, on_event)
 
     def stream(self, request: ChatRequest) -> RequestStream:
         """Submit a request and return an iterator over its events."""
         return stream(self, request)
 
     def cancel(self, request_id: str) -> None:
-        self._desk.cancel(request_id)
+        self._requests.cancel(request_id)
 
     def set_spec(self, spec: Spec) -> None:
         """Set how to draft for requests that do not say it themselves, running ones included."""
-        self._desk.set_spec(spec)
+        self._requests.set_spec(spec)
 
     def snapshot(self, *, timeout_s: float = 1.0) -> EngineSnapshot:
         """Return totals since the engine process started.
 
         While the process is down, or does not reply within `timeout_s`, the last known ones.
         """
-        recipient = self._desk.recipient
-        if recipient is not None:
-            return self._snapshots.take(recipient, timeout_s)
-        return replace(self._snapshots.last, waiting=self._desk.num_waiting)
+        process = self._requests.process
+        if process is not None:
+            return self._snapshots.take(process, timeout_s)
+        return replace(self._snapshots.last, waiting=self._requests.num_waiting)
 
     def close(self) -> None:
         """End the engine process and all threads of this client, within about 4 s. Requests in flight fail."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
         self._supervisor.close()
-        self._switchboard.close()
+        self._listener.close()
 
     def __enter__(self) -> EngineClient:
         return self
@@ -122,37 +122,38 @@ class EngineClient:
         self.close()
 
 
-class _Switchboard:
-    """The supervisor's listener: passes its events on to Desk, snapshots and the caller."""
+class _EngineListener:
+    """The supervisor's listener: passes its events on to requests, snapshots and the caller of `start`."""
 
     def __init__(
-        self, desk: InFlightRequests, snapshots: Snapshots, on_progress: OnProgress | None, wait_limit_s: float
+        self, requests: InFlightRequests, snapshots: Snapshots, on_progress: OnProgress | None, wait_limit_s: float
     ) -> None:
-        self._desk = desk
+        self._requests = requests
         self._snapshots = snapshots
         self._on_progress = on_progress
         self._wait_limit_s = wait_limit_s
         self.trouble = ""  # why there is no engine; empty while it runs
-        self._limit: threading.Timer | None = None
-        self._settled = threading.Event()  # set when the first load has succeeded or failed
+        self._wait_timer: threading.Timer | None = None
+        self._start_is_decided = threading.Event()  # set when the first load has succeeded or failed
         self._outcome: EngineInfo | EagleLocalError = EngineError("the engine has not been started")
 
-    def wait(self) -> EngineInfo:
-        self._settled.wait()
+    def wait_for_start(self) -> EngineInfo:
+        """Return the engine's info once it is ready. Raises the error that prevents it."""
+        self._start_is_decided.wait()
         if isinstance(self._outcome, EagleLocalError):
             raise self._outcome
         return self._outcome
 
     def close(self) -> None:
-        self._end_limit()
+        self._cancel_wait_timer()
         closed = EngineError("the engine is closed")
-        self._desk.lose(closed)
-        self._desk.refuse(closed)
-        self._settle(closed)
+        self._requests.fail_sent(closed)
+        self._requests.refuse(closed)
+        self._decide_start(closed)
 
     @property
     def awaits_answers(self) -> bool:
-        return self._desk.awaits_answers
+        return self._requests.awaits_answers
 
     def on_progress(self, progress: LoadProgress) -> None:
         if self._on_progress is None:
@@ -160,57 +161,57 @@ class _Switchboard:
         try:
             self._on_progress(progress)
         except Exception:
-            _log.exception("the listener of the load's progress failed")
+            _log.exception("the listener for load progress failed")
 
     def on_ready(self, child: EngineChild, info: EngineInfo) -> None:
-        self._end_limit()
+        self._cancel_wait_timer()
         self.trouble = ""
-        self._desk.take_over(child)
-        self._settle(info)
+        self._requests.connect(child)
+        self._decide_start(info)
 
     def on_events(self, events: list[RequestEvent]) -> None:
-        self._desk.deliver(events)
+        self._requests.deliver(events)
 
     def on_snapshot(self, snapshot: EngineSnapshot) -> None:
-        self._snapshots.arrive(snapshot)
+        self._snapshots.receive(snapshot)
 
     @property
     def in_flight(self) -> tuple[InFlight, ...]:
-        return self._desk.in_flight
+        return self._requests.in_flight
 
     def on_lost(self, error: EagleLocalError, *, is_crash: bool) -> None:
         self.trouble = error.message
-        self._desk.lose(error, is_crash=is_crash)
-        self._snapshots.lose()
-        if self._limit is None:
-            self._limit = threading.Timer(self._wait_limit_s, self._desk.refuse, (self._late(error),))
-            self._limit.daemon = True
-            self._limit.start()
+        self._requests.fail_sent(error, is_crash=is_crash)
+        self._snapshots.clear_gauges()
+        if self._wait_timer is None:
+            self._wait_timer = threading.Timer(self._wait_limit_s, self._requests.refuse, (self._late_error(error),))
+            self._wait_timer.daemon = True
+            self._wait_timer.start()
 
     def on_down(self, error: EagleLocalError, *, for_good: bool) -> None:
         self.trouble = error.message
-        self._end_limit()
-        self._desk.refuse(_away(error))
+        self._cancel_wait_timer()
+        self._requests.refuse(_to_away_error(error))
         if for_good:
-            self._settle(error)
+            self._decide_start(error)
 
-    def _late(self, error: EagleLocalError) -> EngineAwayError:
-        what = f"the engine has not come back within {self._wait_limit_s:g} s: {error.message}"
+    def _late_error(self, error: EagleLocalError) -> EngineAwayError:
+        what = f"the engine was not restarted within {self._wait_limit_s:g} s: {error.message}"
         return EngineAwayError(what, hint=error.hint)
 
-    def _settle(self, outcome: EngineInfo | EagleLocalError) -> None:
-        """Store what start() returns or raises: the info of the running process, or why there is none."""
+    def _decide_start(self, outcome: EngineInfo | EagleLocalError) -> None:
+        """Set what `start` returns or raises: the info of the running process, or why there is none."""
         self._outcome = outcome
-        self._settled.set()
+        self._start_is_decided.set()
 
-    def _end_limit(self) -> None:
-        limit, self._limit = self._limit, None
-        if limit is not None:
-            limit.cancel()
-            if limit is not threading.current_thread():
-                limit.join()
+    def _cancel_wait_timer(self) -> None:
+        timer, self._wait_timer = self._wait_timer, None
+        if timer is not None:
+            timer.cancel()
+            if timer is not threading.current_thread():
+                timer.join()
 
 
-def _away(error: EagleLocalError) -> EagleLocalError:
+def _to_away_error(error: EagleLocalError) -> EagleLocalError:
     """Return an EngineError as EngineAwayError; other errors (a bad file, too little memory) unchanged."""
     return EngineAwayError(error.message, hint=error.hint) if isinstance(error, EngineError) else error

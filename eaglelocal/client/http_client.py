@@ -20,8 +20,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from eaglelocal.client.answer_stream import RequestStream, stream
 from eaglelocal.client.client import OnEvent
-from eaglelocal.client.http_server import chosen_model, info_of, is_ours, snapshot_of
-from eaglelocal.client.http_stream import Dialect, StreamedAnswer, chat_body, data_lines, mapping, number, refusal
+from eaglelocal.client.http_server import choose_model, is_ours, read_info, read_snapshot
+from eaglelocal.client.http_stream import Dialect, StreamedAnswer, build_request, data_lines, mapping, number, refusal
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, TextPiece, Tokens
 from eaglelocal.core.json_text import read_json
@@ -29,40 +29,40 @@ from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.surrogates import join_in_json
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
 
-CONNECT_S = 10.0
-SILENCE_S = 600.0  # read timeout: long prompts take minutes on small machines
-MINDS_FIELDS = (http.client.BAD_REQUEST, http.client.UNPROCESSABLE_ENTITY)  # replies to unknown fields
+CONNECT_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 600.0  # read timeout: long prompts take minutes on small machines
+FIELD_REJECTIONS = (http.client.BAD_REQUEST, http.client.UNPROCESSABLE_ENTITY)  # replies to unknown fields
 MAX_REPLY_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 2**20
 
 
 class HttpClient:
-    """A Client (client/client.py) over HTTP. `start` finds the model's name; requests may come from any thread."""
+    """A Client (client/client.py) over HTTP. `start` chooses the model; requests may come from any thread."""
 
     def __init__(self, url: str, *, api_key: str = "", model: str = "", reuses_prompts: bool = False) -> None:
-        """`model`: the model to use, if not the first. `reuses_prompts`: allow prompt caching (benchmarks must not)."""
+        """`model` is the model to use, if not the first. `reuses_prompts` allows prompt caching (benchmarks do not)."""
         self._url, self._parts, self._api_key = url, parse_url(url), api_key
-        self._wanted, self._model = model, ""
+        self._requested_model, self._model = model, ""
         self._dialect = Dialect(reuses_prompts=reuses_prompts)  # until the server rejects fields that are not OpenAI's
         self._restarts = 0
         self._lock = threading.Lock()
         self._running: dict[str, _Exchange] = {}
         self._num_generated = 0
-        self._closed = False
-        self._is_reached = True
+        self._is_closed = False
+        self._is_reachable = True
 
     @property
     def state(self) -> str:
-        if self._closed:
+        if self._is_closed:
             return "closed"
-        return "loading" if not self._model else "ready" if self._is_reached else DISCONNECTED
+        return "loading" if not self._model else "ready" if self._is_reachable else DISCONNECTED
 
     def start(self) -> EngineInfo:
         """Choose the model and return its info. Raises EngineError when nothing answers, RequestError on refusal."""
-        entry = chosen_model(self._get("/models"), self._wanted, self._url)
+        entry = choose_model(self._get("/models"), self._requested_model, self._url)
         self._dialect = replace(self._dialect, is_ours=is_ours(entry))
         self._model = str(entry["id"])
-        return info_of(entry, self._told(), self._url)
+        return read_info(entry, self._fetch_snapshot(), self._url)
 
     @property
     def takes_spec(self) -> bool:
@@ -71,7 +71,7 @@ class HttpClient:
 
     @property
     def restarts(self) -> int:
-        """The restarts of the server's engine, as of the last snapshot."""
+        """Return the restarts of the server's engine, as of the last snapshot."""
         return self._restarts
 
     def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
@@ -80,7 +80,7 @@ class HttpClient:
             if request.id in self._running:
                 raise RequestError(f"a request with the id {request.id!r} is still running")
             self._running[request.id] = exchange
-        threading.Thread(target=self._converse, args=(exchange,), name=f"http-{request.id}", daemon=True).start()
+        threading.Thread(target=self._run_exchange, args=(exchange,), name=f"http-{request.id}", daemon=True).start()
 
     def stream(self, request: ChatRequest) -> RequestStream:
         """Submit a request and return an iterator over its events."""
@@ -90,26 +90,26 @@ class HttpClient:
         with self._lock:
             exchange = self._running.get(request_id)
         if exchange is not None:
-            exchange.hang_up()
+            exchange.disconnect()
 
     def snapshot(self) -> EngineSnapshot:
         """Return the snapshot of a server of ours; for another one, counts of this client's own requests."""
-        told = self._told()
-        self._restarts = int(number(told, "restarts"))
-        return snapshot_of(told, running=len(self._running), num_generated=self._num_generated)
+        snapshot = self._fetch_snapshot()
+        self._restarts = int(number(snapshot, "restarts"))
+        return read_snapshot(snapshot, running=len(self._running), num_generated=self._num_generated)
 
-    def _told(self) -> Mapping[str, object]:
+    def _fetch_snapshot(self) -> Mapping[str, object]:
         """Return /snapshot of a server of ours; empty for another server or on failure."""
         with contextlib.suppress(EagleLocalError):
             return mapping(self._get("/snapshot") if self._dialect.is_ours else None)
         return {}
 
     def close(self) -> None:
-        self._closed = True
+        self._is_closed = True
         with self._lock:
             running = list(self._running.values())
         for exchange in running:
-            exchange.hang_up()
+            exchange.disconnect()
 
     def __enter__(self) -> HttpClient:
         return self
@@ -118,14 +118,16 @@ class HttpClient:
         self.close()
 
     # ---- on the thread of a request
-    def _converse(self, exchange: _Exchange) -> None:
+    def _run_exchange(self, exchange: _Exchange) -> None:
         last: Finished | Failed
         try:
-            last = self._answer(exchange)
+            last = self._stream_answer(exchange)
         except EagleLocalError as error:
             last = Failed(exchange.request.id, error)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            last = Failed(exchange.request.id, EngineError(f"{self._url} broke off: {error or type(error).__name__}"))
+            last = Failed(
+                exchange.request.id, EngineError(f"{self._url} broke the connection: {error or type(error).__name__}")
+            )
         if exchange.is_cancelled:
             last = exchange.answer.finished(exchange.request.id, "cancelled")
         with self._lock:
@@ -133,23 +135,23 @@ class HttpClient:
             self._num_generated += exchange.answer.num_tokens
         exchange.on_event(last)
 
-    def _answer(self, exchange: _Exchange) -> Finished:
+    def _stream_answer(self, exchange: _Exchange) -> Finished:
         try:
             with contextlib.closing(self._connect()) as connection:
-                response = self._ask(connection, exchange)
+                response = self._send_request(connection, exchange)
                 while data := next(response, ""):
-                    exchange.tell(exchange.answer.take(data, time.perf_counter()))
+                    exchange.emit(exchange.answer.take(data, time.perf_counter()))
         finally:  # on any end: emit a pending surrogate half
-            exchange.tell(exchange.answer.flush(time.perf_counter()))
+            exchange.emit(exchange.answer.flush(time.perf_counter()))
         if not exchange.answer.finish_reason:
-            raise EngineError(f"{self._url} ended in the middle of an answer")
+            raise EngineError(f"{self._url} ended the stream before the end of the answer")
         return exchange.answer.finished(exchange.request.id)
 
-    def _ask(self, connection: http.client.HTTPConnection, exchange: _Exchange) -> Iterator[str]:
-        """Return the data lines of the reply. Ask again without llama.cpp's fields if they are rejected."""
+    def _send_request(self, connection: http.client.HTTPConnection, exchange: _Exchange) -> Iterator[str]:
+        """Send a request, again without llama.cpp's fields if they are rejected; return the data lines of the reply."""
         dialect = self._dialect
         response = self._post(connection, exchange, dialect)
-        if response.status in MINDS_FIELDS and dialect.extensions and not dialect.is_ours:
+        if response.status in FIELD_REJECTIONS and dialect.extensions and not dialect.is_ours:
             response.read()
             connection.close()
             dialect = replace(dialect, extensions=False)
@@ -162,13 +164,13 @@ class HttpClient:
     def _post(
         self, connection: http.client.HTTPConnection, exchange: _Exchange, dialect: Dialect
     ) -> http.client.HTTPResponse:
-        path, body = chat_body(exchange.request, self._model, dialect)
-        exchange.answer.asked_at = time.perf_counter()
+        path, body = build_request(exchange.request, self._model, dialect)
+        exchange.answer.requested_at = time.perf_counter()
         headers = {"Content-Type": "application/json", **self._headers}
         connection.request("POST", self._parts.path + path, json.dumps(body), headers)
         exchange.socket = connection.sock  # kept, because the response takes it from the connection
         if exchange.is_cancelled:
-            exchange.hang_up()
+            exchange.disconnect()
         return connection.getresponse()
 
     # ---- connections
@@ -196,18 +198,18 @@ class HttpClient:
 
     def _connect(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(self._parts.hostname or "", self._parts.port, timeout=CONNECT_S)
+        connection = kind(self._parts.hostname or "", self._parts.port, timeout=CONNECT_TIMEOUT_S)
         try:
             connection.connect()
         except (OSError, UnicodeError) as error:  # an invalid host name raises UnicodeError
             raise self._unreachable(error) from error
-        self._is_reached = True
-        connection.timeout = SILENCE_S  # in case it reconnects
-        connection.sock.settimeout(SILENCE_S)
+        self._is_reachable = True
+        connection.timeout = READ_TIMEOUT_S  # in case it reconnects
+        connection.sock.settimeout(READ_TIMEOUT_S)
         return connection
 
     def _unreachable(self, error: Exception) -> EngineError:
-        self._is_reached = False
+        self._is_reachable = False
         hint = "is the server running, and this its address?"
         return EngineError(f"cannot reach {self._url}: {error or type(error).__name__}", hint=hint)
 
@@ -221,11 +223,11 @@ class _Exchange:
         self.socket: socket.socket | None = None
         self.is_cancelled = False
 
-    def tell(self, pieces: tuple[TextPiece, ...]) -> None:
+    def emit(self, pieces: tuple[TextPiece, ...]) -> None:
         if pieces:
             self.on_event(Tokens(self.request.id, pieces))
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         self.is_cancelled = True
         if self.socket is not None:
             with contextlib.suppress(OSError):  # it is closed already
@@ -237,10 +239,10 @@ def parse_url(url: str) -> SplitResult:
     wrong = UsageError(f"{url!r} is not the address of a server", hint="such as http://127.0.0.1:8080")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # the port is no number, or a bracket of an IPv6 address is missing
         raise wrong from None
-    if not is_good or parts.query or parts.fragment or parts.username:
+    if not is_valid or parts.query or parts.fragment or parts.username:
         raise wrong
     path = parts.path.rstrip("/")
     return parts._replace(path=path if path.endswith("/v1") else f"{path}/v1")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from eaglelocal.client.http_stream import mapping, number, speculation_of
+from eaglelocal.client.http_stream import NOT_REPORTED, mapping, number, read_speculation
 from eaglelocal.core.events import EngineInfo, EngineSnapshot
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.sampling import RECOMMENDED, is_valid_value
@@ -18,24 +18,23 @@ from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.errors import EngineError, RequestError
 
 OURS = "eaglelocal"  # `owned_by` of our models
-NOT_TOLD = "not told by the server"
 
 
-def chosen_model(reply: Mapping[str, object], wanted: str, url: str) -> Mapping[str, object]:
-    """Return the entry of /v1/models: the wanted one, or the first text model. Raises EngineError and RequestError."""
+def choose_model(reply: Mapping[str, object], requested: str, url: str) -> Mapping[str, object]:
+    """Return an entry of /v1/models: the requested or the first text model. Raises EngineError and RequestError."""
     data = reply.get("data")
     entries = [mapping(entry) for entry in data] if isinstance(data, list) else []
     named = {name: entry for entry in entries if isinstance(name := entry.get("id"), str)}
     if not named:
-        raise EngineError(f"{url} names no model", hint="the address of an OpenAI-compatible server is wanted")
-    if wanted and wanted not in named:
-        raise RequestError(f"{url} has no model {wanted!r}", hint="it has: " + ", ".join(list(named)[:8]))
-    told = {name: {**_told_beside(reply, name), **entry} for name, entry in named.items()}
-    talking = (name for name, entry in told.items() if _task({}, entry) is ModelTask.TEXT)
-    return told[wanted or next(talking, next(iter(told)))]
+        raise EngineError(f"{url} lists no model", hint="give the address of an OpenAI-compatible server")
+    if requested and requested not in named:
+        raise RequestError(f"{url} has no model {requested!r}", hint="it has: " + ", ".join(list(named)[:8]))
+    fields = {name: {**_ollama_fields(reply, name), **entry} for name, entry in named.items()}
+    text_models = (name for name, entry in fields.items() if _task({}, entry) is ModelTask.TEXT)
+    return fields[requested or next(text_models, next(iter(fields)))]
 
 
-def _told_beside(reply: Mapping[str, object], name: str) -> Mapping[str, object]:
+def _ollama_fields(reply: Mapping[str, object], name: str) -> Mapping[str, object]:
     """Return what llama-server reports of its model in a second list, `models`, in Ollama's format."""
     models = reply.get("models")
     entries = [mapping(entry) for entry in models] if isinstance(models, list) else []
@@ -49,7 +48,7 @@ def is_ours(entry: Mapping[str, object]) -> bool:
     return entry.get("owned_by") == OURS
 
 
-def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: str) -> EngineInfo:
+def read_info(entry: Mapping[str, object], snapshot: Mapping[str, object], url: str) -> EngineInfo:
     """Return the EngineInfo of a model, 0 for unknown numbers. The snapshot lists the loaded models, perhaps others."""
     meta, rows = mapping(entry.get("meta")), snapshot.get("loaded")
     loaded = map(mapping, [snapshot.get("model"), *(rows if isinstance(rows, list) else [])])
@@ -59,7 +58,7 @@ def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: st
     return EngineInfo(
         target=_text(info, "target") or str(entry.get("id")),
         draft=_text(info, "draft") or "none",
-        draft_reason=_text(info, "draft_reason") or ("" if info else NOT_TOLD),
+        draft_reason=_text(info, "draft_reason") or ("" if info else NOT_REPORTED),
         n_ctx=int(n_ctx),
         num_slots=int(number(info, "num_slots")),
         n_vocab=int(number(info, "n_vocab")),
@@ -70,7 +69,7 @@ def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: st
         library=url,
         task=_task(info, entry),
         embedding_size=int(number(info, "embedding_size")),
-        sees_images=may_see(entry),
+        sees_images=may_see_images(entry),
         sampling={
             name: value for name in RECOMMENDED if is_valid_value(name, value := number(sampling, name, math.nan))
         },
@@ -80,23 +79,24 @@ def info_of(entry: Mapping[str, object], snapshot: Mapping[str, object], url: st
 def _task(info: Mapping[str, object], entry: Mapping[str, object]) -> ModelTask:
     """Return the task: text, unless our server's `task` or llama-server's `capabilities` say otherwise."""
     capabilities = entry.get("capabilities")
-    alone = capabilities[0] if isinstance(capabilities, list) and len(capabilities) == 1 else None
+    only_capability = capabilities[0] if isinstance(capabilities, list) and len(capabilities) == 1 else None
     return next(
-        (task for task in (ModelTask.EMBEDDING, ModelTask.RANK) if task in (info.get("task"), alone)), ModelTask.TEXT
+        (task for task in (ModelTask.EMBEDDING, ModelTask.RANK) if task in (info.get("task"), only_capability)),
+        ModelTask.TEXT,
     )
 
 
-def may_see(entry: Mapping[str, object]) -> bool:
+def may_see_images(entry: Mapping[str, object]) -> bool:
     """Return False if a loaded model's `capabilities` (llama-server's) lack "multimodal"; True when unknown."""
-    told = entry.get("capabilities")
-    return not (entry.get("loaded") is True and isinstance(told, list) and told and "multimodal" not in told)
+    fields = entry.get("capabilities")
+    return not (entry.get("loaded") is True and isinstance(fields, list) and fields and "multimodal" not in fields)
 
 
-def snapshot_of(snapshot: Mapping[str, object], *, running: int, num_generated: int) -> EngineSnapshot:
+def read_snapshot(snapshot: Mapping[str, object], *, running: int, num_generated: int) -> EngineSnapshot:
     """Return the server's EngineSnapshot; without one, counts of this client's own requests."""
     engine = mapping(snapshot.get("engine"))
     if not engine:
-        stats = SpeculationStats(reason=NOT_TOLD)
+        stats = SpeculationStats(reason=NOT_REPORTED)
         return EngineSnapshot(running, 0, 0, 0, num_generated, stats, 0.0, 0.0, 0)
     return EngineSnapshot(
         running=int(number(engine, "running")),
@@ -104,7 +104,7 @@ def snapshot_of(snapshot: Mapping[str, object], *, running: int, num_generated: 
         steps=int(number(engine, "steps")),
         prompt_tokens=int(number(engine, "prompt_tokens")),
         generated_tokens=int(number(engine, "generated_tokens")),
-        speculation=speculation_of(mapping(engine.get("speculation"))),
+        speculation=read_speculation(mapping(engine.get("speculation"))),
         host_s=number(engine, "host_s"),
         native_s=number(engine, "native_s"),
         peak_rss_bytes=int(number(engine, "peak_rss_bytes")),

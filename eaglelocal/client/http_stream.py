@@ -19,9 +19,10 @@ from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.surrogates import SurrogateJoiner, join_surrogates
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 
+NOT_REPORTED = "not reported by the server"
 NO_ID = -1  # the token of a piece whose id the server does not send
 DONE = "[DONE]"
-NO_ENTRY, BUSY = (401, 403), (408, 429)
+NEEDS_KEY, BUSY = (401, 403), (408, 429)
 CODES = {401: "invalid_api_key", 403: "permission_denied", 404: "not_found"}  # when the server sends no code of its own
 TYPES = {"exceed_context_size_error": "context_length_exceeded"}  # llama-server's error type -> OpenAI's code
 MAX_QUOTED_CHARS = 200
@@ -37,10 +38,10 @@ class Dialect:
     reuses_prompts: bool = False
 
 
-PLAIN = SamplingParams()
+DEFAULT_PARAMS = SamplingParams()
 
 
-def chat_body(request: ChatRequest, model: str, dialect: Dialect) -> tuple[str, dict[str, object]]:
+def build_request(request: ChatRequest, model: str, dialect: Dialect) -> tuple[str, dict[str, object]]:
     """Return (path, body). Token ids go to /completions, conversations to /chat/completions."""
     params = request.params
     body: dict[str, object] = {
@@ -48,13 +49,13 @@ def chat_body(request: ChatRequest, model: str, dialect: Dialect) -> tuple[str, 
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    body |= _not_open(params, "temperature", "top_p")
-    body |= _unlike_default(params, "max_tokens", "seed", "stop", "frequency_penalty", "presence_penalty")
+    body |= _chosen_params(params, "temperature", "top_p")
+    body |= _changed_params(params, "max_tokens", "seed", "stop", "frequency_penalty", "presence_penalty")
     if params.logit_bias:
         body["logit_bias"] = {str(token): bias for token, bias in params.logit_bias}
     if dialect.extensions:
-        body |= _not_open(params, "top_k", "min_p", "repeat_penalty", "repeat_last_n")
-        body |= _unlike_default(params, "typical_p", "ignore_eos")
+        body |= _chosen_params(params, "top_k", "min_p", "repeat_penalty", "repeat_last_n")
+        body |= _changed_params(params, "typical_p", "ignore_eos")
         body |= {} if dialect.reuses_prompts else {"cache_prompt": False}
     if dialect.is_ours and request.messages:
         body["tell_drafted"] = True
@@ -63,12 +64,12 @@ def chat_body(request: ChatRequest, model: str, dialect: Dialect) -> tuple[str, 
     if request.messages:
         return "/chat/completions", {
             **body,
-            "messages": [{"role": message.role, "content": content_of(message)} for message in request.messages],
+            "messages": [{"role": message.role, "content": build_content(message)} for message in request.messages],
         }
     return "/completions", {**body, "prompt": list(request.tokens) if request.text is None else request.text}
 
 
-def content_of(message: Message) -> str | list[dict[str, object]]:
+def build_content(message: Message) -> str | list[dict[str, object]]:
     """Return the text, or OpenAI's content parts: images as data URLs, each at its place in the text."""
     if not message.images:
         return message.content
@@ -79,18 +80,18 @@ def content_of(message: Message) -> str | list[dict[str, object]]:
     for image, end in zip(message.images, ends, strict=True):
         url = f"data:{media_type(image.data)};base64,{base64.b64encode(image.data).decode()}"
         parts.append({"type": "image_url", "image_url": {"url": url}})
-        if behind := message.content[image.at : end]:
-            parts.append({"type": "text", "text": behind})
+        if after := message.content[image.at : end]:
+            parts.append({"type": "text", "text": after})
     return parts
 
 
-def _not_open(params: SamplingParams, *names: str) -> dict[str, object]:
+def _chosen_params(params: SamplingParams, *names: str) -> dict[str, object]:
     """Return the named parameters except those left open: the server, which knows its model, chooses those."""
     return {name: getattr(params, name) for name in names if name not in params.left_open}
 
 
-def _unlike_default(params: SamplingParams, *names: str) -> dict[str, object]:
-    return {name: value for name in names if (value := getattr(params, name)) != getattr(PLAIN, name)}
+def _changed_params(params: SamplingParams, *names: str) -> dict[str, object]:
+    return {name: value for name in names if (value := getattr(params, name)) != getattr(DEFAULT_PARAMS, name)}
 
 
 def _spec_word(spec: Spec) -> str | int:
@@ -115,22 +116,22 @@ class StreamedAnswer:
     """
 
     is_split: bool = False
-    asked_at: float = 0.0
+    requested_at: float = 0.0
     arrivals: list[float] = field(default_factory=list)  # arrival time of each piece
     finish_reason: str = ""
     usage: Mapping[str, object] = field(default_factory=dict)
     llama_timings: Mapping[str, object] = field(default_factory=dict)
     speculation: Mapping[str, object] = field(default_factory=dict)  # sent by a server of ours
-    num_flags: int = 0  # tokens that a server of ours flagged as drafted or not
+    num_flagged_tokens: int = 0  # tokens that a server of ours flagged as drafted or not
     is_thinking: bool = False  # the last text was reasoning
-    _thought: SurrogateJoiner = field(default_factory=SurrogateJoiner)
+    _reasoning: SurrogateJoiner = field(default_factory=SurrogateJoiner)
     _text: SurrogateJoiner = field(default_factory=SurrogateJoiner)
 
     def take(self, data: str, now: float) -> tuple[TextPiece, ...]:
         """Return the pieces of one event. Raises EngineError for an error event and for data that is no JSON object."""
         chunk = _object(data)
         if chunk.get("error"):
-            raise EngineError(f"the server broke off: {message_of(chunk)}")
+            raise EngineError(f"the server failed: {read_error_message(chunk)}")
         self.usage = mapping(chunk.get("usage")) or self.usage
         self.llama_timings = mapping(chunk.get("timings")) or self.llama_timings
         self.speculation = mapping(chunk.get("speculation")) or self.speculation
@@ -139,37 +140,37 @@ class StreamedAnswer:
         self.finish_reason = str(choice.get("finish_reason") or self.finish_reason)
         flags = chunk.get("drafted")
         drafted = [flag is True for flag in flags] if isinstance(flags, list) else []
-        self.num_flags += len(drafted)
-        thought, text = self._joined(*_said(choice))
-        if not (thought or text):
+        self.num_flagged_tokens += len(drafted)
+        reasoning, text = self._join_surrogates(*_read_delta(choice))
+        if not (reasoning or text):
             return ()
         self.arrivals.append(now)
-        return (self._piece(thought, text, drafted=bool(drafted) and all(drafted)),)
+        return (self._piece(reasoning, text, drafted=bool(drafted) and all(drafted)),)
 
     def flush(self, now: float) -> tuple[TextPiece, ...]:
         """Return text held back for a second surrogate half when the stream ended, for whatever reason it ended."""
-        thought, text = self._thought.finish(), self._text.finish()
-        if not (thought or text):
+        reasoning, text = self._reasoning.finish(), self._text.finish()
+        if not (reasoning or text):
             return ()
         self.arrivals.append(now)
-        return (self._piece(thought, text, drafted=False),)
+        return (self._piece(reasoning, text, drafted=False),)
 
-    def _joined(self, thought: str, text: str) -> tuple[str, str]:
+    def _join_surrogates(self, reasoning: str, text: str) -> tuple[str, str]:
         """Join surrogate halves that came in two chunks. When text begins, the held reasoning is released."""
-        thought = self._thought.feed(thought) + (self._thought.finish() if text else "")
-        return thought, self._text.feed(text)
+        reasoning = self._reasoning.feed(reasoning) + (self._reasoning.finish() if text else "")
+        return reasoning, self._text.feed(text)
 
-    def _piece(self, thought: str, text: str, *, drafted: bool) -> TextPiece:
+    def _piece(self, reasoning: str, text: str, *, drafted: bool) -> TextPiece:
         if self.is_split:
-            return TextPiece(NO_ID, text, drafted, reasoning=thought)
-        ends_thinking = bool(text) and (self.is_thinking or bool(thought))
+            return TextPiece(NO_ID, text, drafted, reasoning=reasoning)
+        ends_thinking = bool(text) and (self.is_thinking or bool(reasoning))
         self.is_thinking = not text
-        return TextPiece(NO_ID, thought + ("\n\n" if ends_thinking else "") + text, drafted)
+        return TextPiece(NO_ID, reasoning + ("\n\n" if ends_thinking else "") + text, drafted)
 
     @property
     def num_tokens(self) -> int:
-        told = number(self.llama_timings, "predicted_n") or number(self.usage, "completion_tokens")
-        return int(told or self.num_flags or len(self.arrivals))
+        reported = number(self.llama_timings, "predicted_n") or number(self.usage, "completion_tokens")
+        return int(reported or self.num_flagged_tokens or len(self.arrivals))
 
     def finished(self, request_id: str, reason: str = "") -> Finished:
         details = mapping(self.usage.get("prompt_tokens_details"))
@@ -187,11 +188,11 @@ class StreamedAnswer:
     def _timings(self) -> Timings:
         if not self.arrivals:
             return Timings()
-        told_s = number(self.llama_timings, "predicted_ms") / 1000
-        decode_s = told_s or self.arrivals[-1] - self.arrivals[0]
-        num_first = 1.0 if told_s else self.num_tokens / len(self.arrivals)  # tokens in the first piece
+        reported_s = number(self.llama_timings, "predicted_ms") / 1000
+        decode_s = reported_s or self.arrivals[-1] - self.arrivals[0]
+        num_first = 1.0 if reported_s else self.num_tokens / len(self.arrivals)  # tokens in the first piece
         return Timings(
-            ttft_s=self.arrivals[0] - self.asked_at,
+            ttft_s=self.arrivals[0] - self.requested_at,
             prefill_s=number(self.llama_timings, "prompt_ms") / 1000,
             decode_s=decode_s,
             draft_s=number(self.llama_timings, "draft_ms") / 1000,
@@ -203,10 +204,10 @@ class StreamedAnswer:
     def _speculation(self) -> SpeculationStats:
         """Return the figures. llama.cpp does not report the number of verifications: assume a draft at every step."""
         if self.speculation:
-            return speculation_of(self.speculation)
+            return read_speculation(self.speculation)
         drafted, accepted = (int(number(self.llama_timings, name)) for name in ("draft_n", "draft_n_accepted"))
         if not drafted:
-            return SpeculationStats(reason="not told by the server")
+            return SpeculationStats(reason=NOT_REPORTED)
         return SpeculationStats(
             state="on",
             drafts=max(self.num_tokens - 1 - accepted, 1),
@@ -216,51 +217,51 @@ class StreamedAnswer:
         )
 
 
-def _said(choice: Mapping[str, object]) -> tuple[str, str]:
+def _read_delta(choice: Mapping[str, object]) -> tuple[str, str]:
     """Return (reasoning, text) of a choice."""
     delta = mapping(choice.get("delta"))
-    thought = delta.get("reasoning_content") or delta.get("reasoning")  # llama.cpp and DeepSeek; vLLM
-    said = (delta.get("content"), choice.get("text"))
-    return thought if isinstance(thought, str) else "", "".join(part for part in said if isinstance(part, str))
+    reasoning = delta.get("reasoning_content") or delta.get("reasoning")  # llama.cpp and DeepSeek; vLLM
+    texts = (delta.get("content"), choice.get("text"))
+    return reasoning if isinstance(reasoning, str) else "", "".join(part for part in texts if isinstance(part, str))
 
 
-def speculation_of(told: Mapping[str, object]) -> SpeculationStats:
+def read_speculation(figures: Mapping[str, object]) -> SpeculationStats:
     """Return the figures from the JSON object that `chat --json` prints and servers of ours send."""
-    drafts, positions = int(number(told, "drafts")), told.get("accepted_per_position")
-    estimate = number(told, "speedup_estimate")
+    drafts, positions = int(number(figures, "drafts")), figures.get("accepted_per_position")
+    estimate = number(figures, "speedup_estimate")
     return SpeculationStats(
-        state=join_surrogates(str(told.get("state") or "off")),
-        reason=join_surrogates(str(told.get("reason") or "")),
+        state=join_surrogates(str(figures.get("state") or "off")),
+        reason=join_surrogates(str(figures.get("reason") or "")),
         drafts=drafts,
-        draft_tokens=int(number(told, "draft_tokens")),
-        accepted_tokens=int(number(told, "accepted_tokens")),
+        draft_tokens=int(number(figures, "draft_tokens")),
+        accepted_tokens=int(number(figures, "accepted_tokens")),
         accepted_per_position=tuple(n for n in positions if isinstance(n, int)) if isinstance(positions, list) else (),
         speedup_estimate=estimate or None,
-        emitted_tokens=round(number(told, "acceptance_length") * drafts),
+        emitted_tokens=round(number(figures, "acceptance_length") * drafts),
     )
 
 
 def refusal(url: str, status: int, body: bytes) -> EagleLocalError:
     """Return the error for a reply whose status is not 200. RequestError: repeating the same request is useless."""
-    told: Mapping[str, object] = {}
+    reply: Mapping[str, object] = {}
     try:
-        told = _object(body.decode("utf-8", "replace"))
-        said = message_of(told)
+        reply = _object(body.decode("utf-8", "replace"))
+        message = read_error_message(reply)
     except EngineError:
-        said = body.decode("utf-8", "replace").strip()[:MAX_QUOTED_CHARS]
-    what = f"{url} answers {status}" + (f": {said}" if said else "")
+        message = body.decode("utf-8", "replace").strip()[:MAX_QUOTED_CHARS]
+    what = f"{url} answers {status}" + (f": {message}" if message else "")
     if status in BUSY:
-        return EngineError(what, hint="the server is busy: ask again in a moment")
+        return EngineError(what, hint="the server is busy: try again in a moment")
     if not 400 <= status < 500:
         return EngineError(what)
-    error = mapping(told.get("error"))
+    error = mapping(reply.get("error"))
     code, parameter = (value if isinstance(value := error.get(name), str) else "" for name in ("code", "param"))
-    hint = "this server wants a key: EAGLELOCAL_API_KEY" if status in NO_ENTRY else ""
+    hint = "this server needs a key: set EAGLELOCAL_API_KEY" if status in NEEDS_KEY else ""
     code = code or TYPES.get(str(error.get("type")), CODES.get(status, ""))
     return RequestError(what, hint=hint, parameter=parameter, code=code)
 
 
-def message_of(chunk: Mapping[str, object]) -> str:
+def read_error_message(chunk: Mapping[str, object]) -> str:
     """Return the text of an error: `error.message` of OpenAI's object, or whatever `error` holds."""
     error = chunk.get("error")
     return join_surrogates(str(mapping(error).get("message") or error or ""))[:MAX_QUOTED_CHARS]
@@ -272,7 +273,7 @@ def _object(data: str) -> Mapping[str, object]:
     except ValueError:
         chunk = None
     if not isinstance(chunk, dict):
-        raise EngineError(f"the server sends what is no JSON object: {data[:MAX_QUOTED_CHARS]}")
+        raise EngineError(f"the server sent something other than a JSON object: {data[:MAX_QUOTED_CHARS]}")
     return chunk
 
 

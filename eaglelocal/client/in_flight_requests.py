@@ -1,4 +1,4 @@
-"""The requests of one client: their listeners, and the engine process that they are sent to.
+"""The requests of one client: their listeners, and the engine process that gets them.
 
 A request is either waiting (no process is ready, or another suspect of a crash runs) or sent; it ends with exactly
 one Finished or Failed. Events of sent requests arrive on the supervisor's thread; requests that were never sent may
@@ -16,22 +16,22 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from eaglelocal.client.client import OnEvent
-from eaglelocal.client.crash_suspects import CrashSuspects, Digest, digest_of
+from eaglelocal.client.crash_suspects import CrashSuspects, Digest, digest_request
 from eaglelocal.core.events import Cancel, Command, Failed, Finished, RequestEvent, SetSpec, Submit
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError, RequestError
 from eaglelocal.worker.crash_report import InFlight
 
-LOOK_AGAIN_S = 1.0  # between checks on suspects that wait for another one
+RECHECK_S = 1.0  # between checks on suspects that wait for another one
 
 _log = logging.getLogger(__name__)
 _suspects_log = logging.getLogger(f"{__name__}.suspects")  # for a server's log; clients get the error anyway
 _suspects_log.addHandler(logging.NullHandler())
 
 
-class Recipient(Protocol):
-    """The part of the engine process that Desk uses."""
+class EngineProcess(Protocol):
+    """The part of an engine process that InFlightRequests uses."""
 
     def send(self, command: Command) -> bool:
         """Send a command; return False if the process is gone and never received it."""
@@ -48,33 +48,33 @@ class _SubmittedRequest:
 
     @property
     def digest(self) -> Digest:
-        """Return the request's digest, computed at first use: before any crash, only for requests with images."""
+        """Return the request's digest, computed at first use: before any crash only for requests with images."""
         if self._digest is None:
-            self._digest = digest_of(self.request)
+            self._digest = digest_request(self.request)
         return self._digest
 
     @property
-    def has_pictures(self) -> bool:
+    def has_images(self) -> bool:
         return isinstance(self.request, ChatRequest) and any(message.images for message in self.request.messages)
 
-    def drop_pictures(self) -> None:
-        """Drop the images, perhaps tens of megabytes, once the process has them; the digest is computed first."""
-        if isinstance(self.request, ChatRequest) and self.has_pictures:
+    def drop_images(self) -> None:
+        """Drop the images, perhaps tens of megabytes, after they were sent; the digest is computed first."""
+        if isinstance(self.request, ChatRequest) and self.has_images:
             _ = self.digest
             self.request = replace(self.request, messages=())
 
 
 @dataclass(slots=True)
-class _Sent:
+class _SentRequest:
     """A request that was sent to a process."""
 
-    asked: _SubmittedRequest
+    submitted: _SubmittedRequest
     sent_at_s: float
     has_started: bool = False
 
     def in_flight(self) -> InFlight:
-        request, age_s = self.asked.request, time.monotonic() - self.sent_at_s
-        kind = _kind_of(request)
+        request, age_s = self.submitted.request, time.monotonic() - self.sent_at_s
+        kind = _request_kind(request)
         return InFlight(id=request.id, kind=kind, age_s=age_s, has_started=self.has_started, owner=request.owner)
 
 
@@ -86,17 +86,17 @@ class InFlightRequests:
 
     def __init__(self, refusal: EagleLocalError) -> None:
         self._lock = threading.Lock()
-        self._recipient: Recipient | None = None
+        self._process: EngineProcess | None = None
         self._refusal: EagleLocalError | None = refusal  # why new requests are failed at once; None: they wait
         self._waiting: dict[str, _SubmittedRequest] = {}
-        self._sent: dict[str, _Sent] = {}
+        self._sent: dict[str, _SentRequest] = {}
         self._suspects = CrashSuspects()
-        self._look_again: threading.Timer | None = None  # set while suspects wait for another one
+        self._recheck_timer: threading.Timer | None = None  # set while suspects wait for another one
         self._spec: Spec | None = None  # for requests that set none themselves; None: the plan's
 
     @property
-    def recipient(self) -> Recipient | None:
-        return self._recipient
+    def process(self) -> EngineProcess | None:
+        return self._process
 
     @property
     def num_waiting(self) -> int:
@@ -109,37 +109,38 @@ class InFlightRequests:
 
     @property
     def in_flight(self) -> tuple[InFlight, ...]:
-        """The requests that the process has, for the crash report."""
+        """Return the requests that the process has not answered yet, for the crash report."""
         with self._lock:
             return tuple(sent.in_flight() for sent in self._sent.values())
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
-        asked = _SubmittedRequest(request, on_event)
-        if self._suspects or asked.has_pictures:
-            _ = asked.digest  # hashed before the lock is taken
+        """Send a request, or let it wait for a process. Raises RequestError if its id is in use."""
+        submitted = _SubmittedRequest(request, on_event)
+        if self._suspects or submitted.has_images:
+            _ = submitted.digest  # hashed before the lock is taken
         with self._lock:
             if request.id in self._sent or request.id in self._waiting:
                 raise RequestError(f"a request with the id {request.id!r} is still running")
-            refusal = self._accusation(asked) or (None if self._recipient is not None else self._refusal)
+            refusal = self._find_refusal(submitted) or (None if self._process is not None else self._refusal)
             if refusal is None:
-                self._send_or_keep(asked)
+                self._send_or_queue(submitted)
         if refusal is not None:
-            self._call(on_event, Failed(request.id, refusal))
+            self._notify(on_event, Failed(request.id, refusal))
 
     def cancel(self, request_id: str) -> None:
         with self._lock:
             waiting = self._waiting.pop(request_id, None)
-            if request_id in self._sent and self._recipient is not None:
-                self._recipient.send(Cancel(request_id))
+            if request_id in self._sent and self._process is not None:
+                self._process.send(Cancel(request_id))
         if waiting is not None:
-            self._call(waiting.on_event, Finished(request_id, "cancelled", "", 0, 0, Timings(), SpeculationStats()))
+            self._notify(waiting.on_event, Finished(request_id, "cancelled", "", 0, 0, Timings(), SpeculationStats()))
 
     def set_spec(self, spec: Spec) -> None:
         """Set the default Spec of this engine process and of later ones."""
         with self._lock:
             self._spec = spec
-            if self._recipient is not None:
-                self._recipient.send(SetSpec(spec))
+            if self._process is not None:
+                self._process.send(SetSpec(spec))
 
     def deliver(self, events: Iterable[RequestEvent]) -> None:
         """Pass each event to the listener of its request."""
@@ -147,21 +148,21 @@ class InFlightRequests:
             if isinstance(event, (Finished, Failed)):
                 sent = self._sent.pop(event.request_id, None)
                 if sent is not None and not (isinstance(event, Finished) and event.reason == "cancelled"):
-                    self._clear(sent.asked)
+                    self._clear_suspect(sent.submitted)
             else:
                 sent = self._sent.get(event.request_id)
             if sent is not None:
                 sent.has_started = True
-                self._call(sent.asked.on_event, event)
+                self._notify(sent.submitted.on_event, event)
         if self._waiting:
             self._send_waiting()
 
-    def take_over(self, recipient: Recipient) -> None:
-        """Use a process that is ready: send it the waiting requests."""
+    def connect(self, process: EngineProcess) -> None:
+        """Send the waiting requests, and later ones, to a process that is ready."""
         with self._lock:
-            self._recipient, self._refusal = recipient, None
+            self._process, self._refusal = process, None
             if self._spec is not None:
-                recipient.send(SetSpec(self._spec))
+                process.send(SetSpec(self._spec))
         self._send_waiting()
 
     def accept(self) -> None:
@@ -169,116 +170,120 @@ class InFlightRequests:
         with self._lock:
             self._refusal = None
 
-    def lose(self, error: EagleLocalError, *, is_crash: bool = False) -> None:
-        """Fail the requests sent to a process that is gone. Waiting ones go on waiting; a crash adds suspects."""
+    def fail_sent(self, error: EagleLocalError, *, is_crash: bool = False) -> None:
+        """Fail the requests sent to a process that is gone; waiting ones keep waiting. A crash adds suspects."""
         with self._lock:
-            self._recipient = None
+            self._process = None
             sent, self._sent = self._sent, {}
         if is_crash:
-            self._accuse([one.asked for one in sent.values()], error)
+            self._record_crash([one.submitted for one in sent.values()], error)
         for request_id, one in sent.items():
-            self._call(one.asked.on_event, Failed(request_id, error))
+            self._notify(one.submitted.on_event, Failed(request_id, error))
 
     def refuse(self, error: EagleLocalError) -> None:
         """Fail waiting and new requests until a process is ready. Does nothing if one is."""
         with self._lock:
-            if self._recipient is not None:
+            if self._process is not None:
                 return
             self._refusal = error
             waiting, self._waiting = self._waiting, {}
         for request_id, one in waiting.items():
-            self._call(one.on_event, Failed(request_id, error))
+            self._notify(one.on_event, Failed(request_id, error))
 
-    def _accuse(self, asked: list[_SubmittedRequest], error: EagleLocalError) -> None:
-        digests = [one.digest for one in asked]  # hashed before the lock is taken
+    def _record_crash(self, submitted: list[_SubmittedRequest], error: EagleLocalError) -> None:
+        digests = [one.digest for one in submitted]  # hashed before the lock is taken
         with self._lock:
             guilty = self._suspects.record_crash(digests, error)
         if guilty is not None:
-            ids = ", ".join(one.request.id for one in asked if one.digest == guilty)
-            _suspects_log.warning("request %s was in flight at several crashes; its like is refused from now on", ids)
+            ids = ", ".join(one.request.id for one in submitted if one.digest == guilty)
+            _suspects_log.warning(
+                "request %s was in flight at several crashes; equal requests are refused from now on", ids
+            )
 
-    def _accusation(self, asked: _SubmittedRequest) -> EagleLocalError | None:
-        return self._suspects.refusal(asked.digest) if self._suspects else None
+    def _find_refusal(self, submitted: _SubmittedRequest) -> EagleLocalError | None:
+        return self._suspects.find_refusal(submitted.digest) if self._suspects else None
 
-    def _clear(self, asked: _SubmittedRequest) -> None:
+    def _clear_suspect(self, submitted: _SubmittedRequest) -> None:
         if self._suspects:
             with self._lock:
-                self._suspects.clear(asked.digest)
+                self._suspects.clear(submitted.digest)
 
     def _send_waiting(self) -> None:
-        """Send the waiting requests that may run; fail those that are refused as culprits of a crash by now."""
+        """Send the waiting requests that may run; fail those that are refused by now because they crash the engine."""
         refused = []
         with self._lock:
             waiting, self._waiting = self._waiting, {}
             for request_id, one in waiting.items():
-                refusal = self._accusation(one)
+                refusal = self._find_refusal(one)
                 if refusal is None:
                     try:
-                        self._send_or_keep(one)
+                        self._send_or_queue(one)
                     except EagleLocalError as error:  # too large for the pipe; the others must not be lost with it
                         refusal = error
                 if refusal is not None:
                     refused.append((one.on_event, Failed(request_id, refusal)))
         for on_event, failed in refused:
-            self._call(on_event, failed)
+            self._notify(on_event, failed)
 
-    def _send_or_keep(self, asked: _SubmittedRequest) -> None:
-        if self._recipient is None:
-            self._waiting[asked.request.id] = asked
-        elif self._must_wait(asked):
-            self._waiting[asked.request.id] = asked
-            self._come_back()
+    def _send_or_queue(self, submitted: _SubmittedRequest) -> None:
+        if self._process is None:
+            self._waiting[submitted.request.id] = submitted
+        elif self._must_wait(submitted):
+            self._waiting[submitted.request.id] = submitted
+            self._schedule_recheck()
         else:
-            self._send(self._recipient, asked)
+            self._send(self._process, submitted)
 
-    def _must_wait(self, asked: _SubmittedRequest) -> bool:
+    def _must_wait(self, submitted: _SubmittedRequest) -> bool:
         if not self._suspects:
             return False
-        running = [(sent.asked.digest, sent.sent_at_s) for sent in list(self._sent.values())]
-        return self._suspects.must_wait(asked.digest, running)
+        running = [(sent.submitted.digest, sent.sent_at_s) for sent in list(self._sent.values())]
+        return self._suspects.must_wait(submitted.digest, running)
 
-    def _come_back(self) -> None:
-        """Check again in LOOK_AGAIN_S: the wait for another suspect ends by time, perhaps without any event."""
-        if self._look_again is not None:
+    def _schedule_recheck(self) -> None:
+        """Check again in RECHECK_S: the wait for another suspect ends by time, perhaps without any event."""
+        if self._recheck_timer is not None:
             return
-        timer = threading.Timer(LOOK_AGAIN_S, self._look_at_waiting)
+        timer = threading.Timer(RECHECK_S, self._recheck_waiting)
         timer.daemon = True
         with contextlib.suppress(RuntimeError):  # no new thread could be started: the next event triggers the check
             timer.start()
-            self._look_again = timer
+            self._recheck_timer = timer
 
-    def _look_at_waiting(self) -> None:
+    def _recheck_waiting(self) -> None:
         with self._lock:
-            self._look_again = None
+            self._recheck_timer = None
         self._send_waiting()
 
-    def _send(self, recipient: Recipient, asked: _SubmittedRequest) -> None:
-        request = asked.request
-        self._sent[request.id] = _Sent(asked, time.monotonic())  # first: the answer may come before send returns
+    def _send(self, process: EngineProcess, submitted: _SubmittedRequest) -> None:
+        request = submitted.request
+        self._sent[request.id] = _SentRequest(
+            submitted, time.monotonic()
+        )  # first: the answer may come before send returns
         try:
-            sent = recipient.send(Submit(request))
+            sent = process.send(Submit(request))
         except BaseException:  # too large, or cannot be pickled: the caller gets the error
             del self._sent[request.id]
             raise
         if not sent and self._sent.pop(request.id, None) is not None:
-            self._waiting[request.id] = asked  # the process is lost, which will be reported soon
+            self._waiting[request.id] = submitted  # the process is lost, which will be reported soon
         if sent:
-            asked.drop_pictures()
+            submitted.drop_images()
 
-    def _call(self, on_event: OnEvent, event: RequestEvent) -> None:
+    def _notify(self, on_event: OnEvent, event: RequestEvent) -> None:
         try:
             on_event(event)
         except Exception:
             _log.exception("the listener of request %s failed; the request is cancelled", event.request_id)
-            self._abandon(event.request_id)
+            self._cancel_abandoned(event.request_id)
 
-    def _abandon(self, request_id: str) -> None:
+    def _cancel_abandoned(self, request_id: str) -> None:
         with self._lock:
-            if self._sent.pop(request_id, None) is not None and self._recipient is not None:
-                self._recipient.send(Cancel(request_id))
+            if self._sent.pop(request_id, None) is not None and self._process is not None:
+                self._process.send(Cancel(request_id))
 
 
-def _kind_of(request: AnyRequest) -> str:
+def _request_kind(request: AnyRequest) -> str:
     if isinstance(request, EmbedRequest):
         return "embedding" if request.ranking is None else "ranking"
     return "chat"

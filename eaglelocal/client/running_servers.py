@@ -29,7 +29,7 @@ NO_ANSWER = "no answer"
 
 _MAX_BYTES = 64 * 1024
 _LOOPBACK = {"localhost": "127.0.0.1"}
-_ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+_WILDCARDS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class RunningServer:
 
 def describe_this_server(host: str, port: int, *, target: str, api_key: str = "") -> RunningServer:
     """Return this process as a server. A wildcard host is replaced by the loopback address."""
-    address = _ANYWHERE.get(host, host)
+    address = _WILDCARDS.get(host, host)
     name = f"[{address}]" if ":" in address else address
     pid = os.getpid()
     return RunningServer(
@@ -87,11 +87,13 @@ def keep_announced(server: RunningServer) -> Iterator[Path]:
 
 def announce(server: RunningServer) -> Path:
     """Write or replace a server's announcement; return its path. Raises EngineError when it cannot be written."""
-    path = _path_of(server)
+    path = _file_path(server)
     try:
         write_atomically(path, json.dumps(asdict(server)))
     except OSError as error:
-        raise EngineError(f"{path} cannot be written: {error.strerror}", hint="XDG_STATE_HOME names another") from error
+        raise EngineError(
+            f"{path} cannot be written: {error.strerror}", hint="set XDG_STATE_HOME to a folder that can be written"
+        ) from error
     return path
 
 
@@ -115,22 +117,22 @@ def request_state(server: RunningServer, *, timeout_s: float = 1.0) -> str:
         with contextlib.closing(connection):
             connection.request("GET", "/health")
             response = connection.getresponse()
-            said = response.read(_MAX_BYTES)
+            body = response.read(_MAX_BYTES)
     except (OSError, http.client.HTTPException, ValueError):
         return NO_ANSWER
-    return "ready" if response.status == http.client.OK else _word_of(said) or f"answers {response.status}"
+    return "ready" if response.status == http.client.OK else _read_state(body) or f"answers {response.status}"
 
 
-def _word_of(said: bytes) -> str:
+def _read_state(body: bytes) -> str:
     with contextlib.suppress(ValueError):
-        reply = read_json(said)
+        reply = read_json(body)
         if isinstance(reply, dict):
             words = (reply.get(name) for name in ("state", "status"))
             return next((word for word in words if isinstance(word, str)), "")
     return ""
 
 
-def _path_of(server: RunningServer) -> Path:
+def _file_path(server: RunningServer) -> Path:
     """Return the file's path, unique by machine, process and port, because machines may share a home folder."""
     machine = "".join(char if char.isalnum() or char in "-." else "_" for char in server.machine)
     return locations.servers_dir() / f"{machine}-{server.pid}-{server.port}.json"
@@ -160,13 +162,13 @@ def _read(path: Path) -> RunningServer | None:
     """Return an announcement; None for any other content (perhaps another version's), which is not removed."""
     try:
         with path.open("rb") as file:
-            told = read_json(file.read(_MAX_BYTES))
+            data = read_json(file.read(_MAX_BYTES))
     except (OSError, ValueError):
         return None
-    if not isinstance(told, dict):
+    if not isinstance(data, dict):
         return None
-    values = {name: told.get(name) for name in _KINDS}
-    if not all(isinstance(values[name], kind) for name, kind in _KINDS.items()):
+    values = {name: data.get(name) for name in _FIELD_TYPES}
+    if not all(isinstance(values[name], kind) for name, kind in _FIELD_TYPES.items()):
         return None
     server = RunningServer(**values)  # type: ignore[arg-type]
     return server if _is_sound(server) else None
@@ -180,7 +182,7 @@ def _is_sound(server: RunningServer) -> bool:
     return is_address and server.pid > 1 and math.isfinite(server.started_at)
 
 
-_KINDS: dict[str, type | tuple[type, ...]] = {
+_FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "url": str,
     "port": int,
     "machine": str,
@@ -190,4 +192,4 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "started_at": (int, float),
     "api_key": str,
 }
-assert set(_KINDS) == {each.name for each in fields(RunningServer)}
+assert set(_FIELD_TYPES) == {each.name for each in fields(RunningServer)}

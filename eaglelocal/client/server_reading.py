@@ -76,7 +76,7 @@ class ServerReading:
     state: str  # ready, loading, restarting, failed, idle, draining, or DISCONNECTED
     detail: str = ""
     model: str = ""
-    beside: tuple[str, ...] = ()  # other loaded models
+    other_models: tuple[str, ...] = ()  # other loaded models
     draft: str = ""
     n_ctx: int | None = None  # tokens of a request
     num_slots: int | None = None
@@ -100,19 +100,19 @@ class ServerReading:
     @property
     def models(self) -> tuple[str, ...]:
         """Return all loaded models."""
-        return (self.model, *self.beside) if self.model else self.beside
+        return (self.model, *self.other_models) if self.model else self.other_models
 
 
-def added(values: Iterable[float | None]) -> float | None:
+def add_known(values: Iterable[float | None]) -> float | None:
     """Return the sum of the known values, None if all are unknown."""
-    told = [value for value in values if value is not None]
-    return sum(told) if told else None
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
-def added_totals(each: Sequence[ServerTotals]) -> ServerTotals:
+def add_totals(each: Sequence[ServerTotals]) -> ServerTotals:
     """Return the sum over several engines; it starts anew when one comes or goes."""
     counters = {
-        field.name: added(getattr(one, field.name) for one in each)
+        field.name: add_known(getattr(one, field.name) for one in each)
         for field in fields(ServerTotals)
         if field.name not in ("process", "per_position")
     }
@@ -124,7 +124,7 @@ def added_totals(each: Sequence[ServerTotals]) -> ServerTotals:
     )
 
 
-def totals_of(snapshot: EngineSnapshot) -> ServerTotals:
+def read_totals(snapshot: EngineSnapshot) -> ServerTotals:
     """Return the totals of an engine's own snapshot."""
     stats = snapshot.speculation
     return ServerTotals(
@@ -146,7 +146,7 @@ def totals_of(snapshot: EngineSnapshot) -> ServerTotals:
 
 def make_reading(snapshot: EngineSnapshot, *, state: str = "ready", n_ctx: int | None = None) -> ServerReading:
     """Return the reading of an engine's own snapshot. Without a process id its values are unknown."""
-    is_told = snapshot.engine_pid > 0
+    is_known = snapshot.engine_pid > 0
     stats = snapshot.speculation
     return ServerReading(
         kind="eaglelocal",
@@ -154,10 +154,10 @@ def make_reading(snapshot: EngineSnapshot, *, state: str = "ready", n_ctx: int |
         n_ctx=n_ctx,
         running=snapshot.running,
         waiting=snapshot.waiting,
-        cached_tokens=snapshot.cached_tokens if is_told else None,
-        cache_cells=(snapshot.cache_cells or None) if is_told else None,
-        totals=totals_of(snapshot) if is_told else ServerTotals(),
+        cached_tokens=snapshot.cached_tokens if is_known else None,
+        cache_cells=(snapshot.cache_cells or None) if is_known else None,
+        totals=read_totals(snapshot) if is_known else ServerTotals(),
         drafting=DraftingState(state=stats.state, reason=stats.reason, setting=snapshot.spec)
-        if is_told
+        if is_known
         else DraftingState(),
     )

@@ -1,4 +1,4 @@
-"""Decide who may send requests: API keys, the Host header, origins. Pure decisions; middleware.py applies them.
+"""Decide who may send requests: API keys, the Host header, origins. Pure decisions; the middlewares apply them.
 
 Loopback alone is no trust boundary: any web page can make a browser send requests there, under a rebound host name.
 So Host is checked first, unless only unguessable keys are accepted, and requests from a foreign page are refused, not
@@ -48,7 +48,7 @@ class ApiKeys:
     def __bool__(self) -> bool:
         return bool(self.by_name)
 
-    def owner(self, key: str) -> str | None:
+    def find_owner(self, key: str) -> str | None:
         """Return the name of a key, None if it is unknown. Compares with all keys in full: timing reveals nothing."""
         given, found = key.encode("utf-8", "surrogateescape"), None
         for name, known in self.by_name:
@@ -57,8 +57,8 @@ class ApiKeys:
         return found
 
     @property
-    def short(self) -> tuple[str, ...]:
-        """Return the names of keys so short that they can be guessed."""
+    def short_names(self) -> tuple[str, ...]:
+        """Return the names of the keys that are so short that they can be guessed."""
         return tuple(name for name, key in self.by_name if len(key) < MIN_KEY_CHARS)
 
 
@@ -85,7 +85,7 @@ class Access:
     @property
     def checks_host(self) -> bool:
         """Return whether to check Host: a page under a rebound name has no key, but could guess a short one."""
-        return not self.keys or bool(self.keys.short)
+        return not self.keys or bool(self.keys.short_names)
 
     def admits_host(self, header: str) -> bool:
         """Return whether a Host header is this server's. IP addresses always are: only names can be rebound."""
@@ -114,18 +114,20 @@ def check_bind(host: str, keys: ApiKeys) -> None:
     if not keys:
         raise UsageError(
             f"--host {host} can be reached by others, and there is no key",
-            hint="`--api-key-file FILE` (a new file gets a new key), or EAGLELOCAL_API_KEY",
+            hint="`--api-key-file FILE` (creates a missing file, with a key), or EAGLELOCAL_API_KEY",
         )
-    if keys.short:
+    if keys.short_names:
         raise UsageError(
-            f"--host {host} can be reached by others, and the key {keys.short[0]!r} is too short",
-            hint=f"at least {MIN_KEY_CHARS} characters; `--api-key-file FILE` writes a good one into a new file",
+            f"--host {host} can be reached by others, and the key {keys.short_names[0]!r} is too short",
+            hint=f"use at least {MIN_KEY_CHARS} characters; `--api-key-file FILE` writes a random key into a new file",
         )
 
 
 def key_warnings(path: Path | None, keys: ApiKeys) -> list[str]:
     """Return warnings about short keys and a key file that others can read, to be shown by the caller."""
-    found = [f"the key {name!r} has fewer than {MIN_KEY_CHARS} characters, and can be guessed" for name in keys.short]
+    found = [
+        f"the key {name!r} has fewer than {MIN_KEY_CHARS} characters, and can be guessed" for name in keys.short_names
+    ]
     if path is not None and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         found.append(f"the key file {path} can be read by others: chmod 600 {shlex.quote(str(path))}")
     return found
@@ -137,9 +139,9 @@ def read_keys(path: Path | None, environ: Mapping[str, str]) -> ApiKeys:
     if path is not None:
         if not path.exists():
             write_key(path)
-        found += keys_of(path)
+        found += read_key_file(path)
     if environ.get(KEY_VARIABLE):
-        found.append((ENVIRONMENT, checked_key(environ[KEY_VARIABLE], KEY_VARIABLE)))
+        found.append((ENVIRONMENT, check_key(environ[KEY_VARIABLE], KEY_VARIABLE)))
     return ApiKeys(tuple(found))
 
 
@@ -161,7 +163,7 @@ def write_key(path: Path) -> None:
         raise UsageError(f"the key file {path} cannot be written: {error.strerror}") from error
 
 
-def keys_of(path: Path) -> list[tuple[str, str]]:
+def read_key_file(path: Path) -> list[tuple[str, str]]:
     """Read lines of `name: key` or a key alone; empty lines and # comments are skipped. Raises UsageError."""
     try:
         lines = read_text_file(path).splitlines()
@@ -174,38 +176,36 @@ def keys_of(path: Path) -> list[tuple[str, str]]:
         if not line or line.startswith("#"):
             continue
         place = f"{path}:{number}"
-        name, key = named_key(line, place)
+        name, key = split_key_line(line, place)
         name = name or f"key {len(found) + 1}"
         if name in OWN_NAMES:
-            raise UsageError(f"{place}: the name {name!r} is the server's own")
+            raise UsageError(f"{place}: the name {name!r} is reserved")
         if name in found:
-            raise UsageError(f"{place}: the name {name!r} is taken")
-        found[name] = checked_key(key, place)
+            raise UsageError(f"{place}: the name {name!r} occurs twice")
+        found[name] = check_key(key, place)
     if not found:
-        raise UsageError(
-            f"the key file {path} holds no key", hint="a line `name: key`, or another file name for a new one"
-        )
+        raise UsageError(f"the key file {path} contains no key", hint="add a line `name: key`, or name a new file")
     return list(found.items())
 
 
-def named_key(line: str, place: str) -> tuple[str, str]:
+def split_key_line(line: str, place: str) -> tuple[str, str]:
     """Split `name: key`; the name is "" without a colon. Raises UsageError if the colon may belong to the key."""
     name, colon, key = line.partition(":")
     if not colon:
         return "", line
     if key and not key[0].isspace() and not WORD.fullmatch(name):
-        hint = "`name: key`, with a space; a key that has colons in it needs a name"
-        raise UsageError(f"{place}: nothing tells whether the colon is a part of the key", hint=hint)
+        hint = "write `name: key`, with a space; a key with a colon needs a name"
+        raise UsageError(f"{place}: it is unclear whether the colon is part of the key", hint=hint)
     return name.rstrip(), key.lstrip()
 
 
-def checked_key(key: str, place: str) -> str:
+def check_key(key: str, place: str) -> str:
     if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise UsageError(f"{place}: a key is made of letters, digits and signs, without spaces")
+        raise UsageError(f"{place}: a key consists of printable ASCII characters without spaces")
     return key
 
 
-def key_in(headers: Mapping[str, str]) -> str:
+def find_key(headers: Mapping[str, str]) -> str:
     """Return the key from `Authorization: Bearer KEY` or `x-api-key` (Anthropic's clients); "" if there is none."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
@@ -245,7 +245,9 @@ def is_own_name(name: str) -> bool:
 def host_refusal(header: str) -> str:
     name = host_name(header)
     if name is None:
-        return f"the Host {header[:MAX_QUOTED_CHARS]!r} is no host name" if header else "this request names no Host"
+        return (
+            f"the Host {header[:MAX_QUOTED_CHARS]!r} is not a host name" if header else "the request has no Host header"
+        )
     name = name[:MAX_QUOTED_CHARS]
     return f"this server does not answer to the Host {name!r}; `--allowed-hosts {shlex.quote(name)}` admits it"
 
@@ -255,8 +257,8 @@ def parse_origins(origins: Iterable[str]) -> tuple[str, ...]:
     found = tuple(re.sub("(?<!:/)/$", "", origin) for origin in origins)
     for origin in found:
         if not ORIGIN.fullmatch(origin):
-            hint = "origins are listed one by one, without a path: http://localhost:3000,https://chat.example; "
-            more = "all of a kind only where they are no web pages: vscode-webview://*"
+            hint = "list origins one by one, without a path: http://localhost:3000,https://chat.example; "
+            more = "* works only for schemes other than http: vscode-webview://*"
             raise UsageError(f"--cors-origins: {origin!r} is not the origin of a page", hint=hint + more)
     return found
 
@@ -264,10 +266,12 @@ def parse_origins(origins: Iterable[str]) -> tuple[str, ...]:
 def origin_refusal(origin: str) -> str:
     origin = origin[:MAX_QUOTED_CHARS]
     scheme, separator, host = origin.partition("://")
-    told = f"pages of the origin {origin!r} may not ask; `--cors-origins {shlex.quote(origin)}` admits them"
+    refusal = (
+        f"pages of the origin {origin!r} may not send requests; `--cors-origins {shlex.quote(origin)}` admits them"
+    )
     if not separator or not host or scheme in ("http", "https"):
-        return told
-    return f"{told}, or {shlex.quote(f'{scheme}://*')} where it changes"
+        return refusal
+    return f"{refusal}, or {shlex.quote(f'{scheme}://*')} where it changes"
 
 
 def parse_host_names(names: Iterable[str]) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""The interface between a call and the answer formats of the APIs (Teller)."""
+"""The interface of the encoders, which format answers for one API each, and what they share."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ PING = ": ping\n\n"
 
 
 class AnswerEncoder(Protocol):
-    """Formats one call's answers: as a whole, or as a stream of server-sent events."""
+    """Formats the answers to one call: as a whole, or as a stream of server-sent events."""
 
-    def whole(self, choices: Sequence[AnswerState]) -> object:
+    def encode_whole(self, choices: Sequence[AnswerState]) -> object:
         """Return the JSON of complete answers."""
 
-    def opening(self, choices: Sequence[AnswerState]) -> str:
+    def encode_start(self, choices: Sequence[AnswerState]) -> str:
         """Return the first events of a stream."""
 
-    def delta(self, choice: AnswerState, new: Delta) -> str:
-        """Return the events for new parts of a choice."""
+    def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
+        """Return the events for the new parts of a choice."""
 
-    def ending(self, choice: AnswerState) -> str:
+    def encode_choice_end(self, choice: AnswerState) -> str:
         """Return the events for the end of a choice, after its last delta."""
 
-    def closing(self, choices: Sequence[AnswerState]) -> str:
+    def encode_end(self, choices: Sequence[AnswerState]) -> str:
         """Return the events for the end of the stream, after all choices."""
 
-    def ping(self) -> str:
+    def encode_ping(self) -> str:
         """Return an event that keeps an idle stream open."""
 
-    def breaking(self, problem: Problem) -> str:
-        """Return the events for a failure within the stream."""
+    def encode_failure(self, problem: Problem) -> str:
+        """Return the events for a failure after the first byte."""
 
-    def refusal(self, problem: Problem) -> Mapping[str, object]:
-        """Return the JSON object of a call that failed before its first byte."""
+    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
+        """Return the JSON object for a failure before the first byte."""
 
 
-def data(event: Mapping[str, object]) -> str:
+def encode_event(event: Mapping[str, object]) -> str:
     """Return a server-sent event without a name."""
-    return f"data: {compact(event)}\n\n"
+    return f"data: {dump_json(event)}\n\n"
 
 
-def named(event: Mapping[str, object]) -> str:
+def encode_named_event(event: Mapping[str, object]) -> str:
     """Return a server-sent event named by its `type`."""
-    return f"event: {event['type']}\ndata: {compact(event)}\n\n"
+    return f"event: {event['type']}\ndata: {dump_json(event)}\n\n"
 
 
-def is_object(arguments: str) -> bool:
+def is_json_object(arguments: str) -> bool:
     """Return whether a call's arguments are a JSON object; arguments that were cut off are not."""
     try:
         return isinstance(read_json(arguments), dict)
@@ -60,5 +60,5 @@ def is_object(arguments: str) -> bool:
         return False
 
 
-def compact(value: object) -> str:
+def dump_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,6 +1,6 @@
-"""The state of one answer as its events arrive: the unsent part (Delta) and the figures of the whole.
+"""The state of one answer as its events arrive: the unsent part (Delta), and the statistics of the whole.
 
-Fed with the engine's events; independent of HTTP and of the formats of the APIs.
+Knows the engine's events; nothing of HTTP and the formats of the APIs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TextRun:
     sampled: list[Sampled] = field(default_factory=list)  # logprobs of its tokens, if they were requested
     runs: list[tuple[str, int, bool]] = field(default_factory=list)  # split where drafted tokens begin and end
 
-    def add(self, text: str, *, drafted: bool) -> None:
+    def add_token(self, text: str, *, drafted: bool) -> None:
         """Append a token's text. `runs` holds (text, number of tokens, whether they came from a draft)."""
         self.text += text
         if self.runs and self.runs[-1][2] == drafted:
@@ -49,31 +49,31 @@ class ReasoningRun:
     text: str = ""
 
 
-News = TextRun | ReasoningRun | CallPart
+DeltaPart = TextRun | ReasoningRun | CallPart
 
 
 @dataclass(slots=True)
 class Delta:
     """The parts that arrived since the last Delta was taken, in order."""
 
-    parts: list[News] = field(default_factory=list)
+    parts: list[DeltaPart] = field(default_factory=list)
 
-    def said(self) -> TextRun:
-        """Return the Said at the end of the parts, appending one if needed."""
+    def last_text_run(self) -> TextRun:
+        """Return the text run at the end of the parts, appending one if needed."""
         if not self.parts or not isinstance(self.parts[-1], TextRun):
             self.parts.append(TextRun())
         last = self.parts[-1]
         assert isinstance(last, TextRun)
         return last
 
-    def think(self, text: str) -> None:
+    def add_reasoning(self, text: str) -> None:
         last = self.parts[-1] if self.parts else None
         if isinstance(last, ReasoningRun):
             last.text += text
         elif text:
             self.parts.append(ReasoningRun(text))
 
-    def call(self, part: CallPart) -> None:
+    def add_call(self, part: CallPart) -> None:
         last = self.parts[-1] if self.parts else None
         if isinstance(last, CallPart) and last.index == part.index:
             self.parts[-1] = replace(last, arguments=last.arguments + part.arguments)
@@ -107,24 +107,24 @@ class AnswerState:
 
     index: int
     request: AnyRequest
-    asked_at: float
+    requested_at: float
     started: Started | None = None
     finished: Finished | None = None
     error: EagleLocalError | None = None
     is_refused: bool = False  # it was never submitted
     num_tokens: int = 0
-    num_reasoning: int = 0  # tokens
+    num_reasoning_tokens: int = 0  # tokens
     num_accepted: int = 0  # tokens that came from drafts
-    state: str = ""  # of its drafting: on, asleep, off; "" before it starts
-    first_at: float = 0.0
-    last_at: float = 0.0  # when its newest token arrived
+    drafting_state: str = ""  # on, asleep, off; "" before it starts
+    first_token_at: float = 0.0
+    last_token_at: float = 0.0  # when its newest token arrived
     ended_at: float = 0.0
-    gaps: list[float] = field(default_factory=list)  # between arrivals, s; for the latency histogram
-    embedded: Embeddings | None = None
+    token_gaps_s: list[float] = field(default_factory=list)  # between arrivals; for the latency histogram
+    embeddings: Embeddings | None = None
     prompted: Prompted | None = None
     tokens: list[int] = field(default_factory=list)  # of the answer
-    _new: Delta = field(default_factory=Delta)
-    _held: list[Sampled] = field(default_factory=list)  # logprobs of tokens whose text has not arrived
+    _delta: Delta = field(default_factory=Delta)
+    _held_logprobs: list[Sampled] = field(default_factory=list)  # logprobs of tokens whose text has not arrived
 
     @property
     def is_over(self) -> bool:
@@ -136,13 +136,13 @@ class AnswerState:
         return isinstance(self.request, ChatRequest) and self.request.is_counted
 
     @property
-    def was_cut(self) -> bool:
-        """Return whether the answer was cut off (finish reason `length`), be it within text, reasoning or a call."""
+    def is_cut_off(self) -> bool:
+        """Return whether the answer ended at a limit (finish reason `length`), in text, reasoning or a call."""
         return self.finished is not None and self.finished.reason == "length"
 
     @property
     def params(self) -> SamplingParams:
-        """Return its sampling parameters."""
+        """Return the sampling parameters."""
         assert isinstance(self.request, ChatRequest)
         return self.request.params
 
@@ -157,81 +157,83 @@ class AnswerState:
     @property
     def tok_s(self) -> float:
         """Return tokens/s from the first to the newest token."""
-        seconds = self.last_at - self.first_at
+        seconds = self.last_token_at - self.first_token_at
         return (self.num_tokens - 1) / seconds if seconds > 0 else 0.0
 
-    def take(self, event: RequestEvent, now: float) -> None:
+    def apply(self, event: RequestEvent, now: float) -> None:
+        """Update the state by an event that arrived at `now`."""
         match event:
             case Tokens():
-                self._take_tokens(event, now)
+                self._apply_tokens(event, now)
             case Finished():
                 self.finished, self.ended_at = event, now
                 self.num_tokens = event.completion_tokens
-                self.state = event.speculation.state if self.started else ""
-                self._new.think(event.reasoning)
+                self.drafting_state = event.speculation.state if self.started else ""
+                self._delta.add_reasoning(event.reasoning)
                 if event.text:
-                    self._new.said().text += event.text
-                self._weigh(event.text)
+                    self._delta.last_text_run().text += event.text
+                self._release_logprobs(event.text)
             case Embeddings():
-                self.embedded = event
+                self.embeddings = event
             case Prompted():
                 self.prompted = event
             case Failed(_, error):
                 self.error = error
             case Started():
-                self.started, self.state = event, "on"
+                self.started, self.drafting_state = event, "on"
             case SpeculationChanged():
-                self.state = event.state
+                self.drafting_state = event.state
 
-    def _take_tokens(self, event: Tokens, now: float) -> None:
+    def _apply_tokens(self, event: Tokens, now: float) -> None:
         if self.num_tokens:
-            self.gaps.append(now - self.last_at)
+            self.token_gaps_s.append(now - self.last_token_at)
         else:
-            self.first_at = now
-        self.last_at = now
+            self.first_token_at = now
+        self.last_token_at = now
         for piece in event.pieces:
-            self._take_piece(piece)
+            self._apply_piece(piece)
         self.num_tokens += len(event.pieces)
 
-    def _take_piece(self, piece: TextPiece) -> None:
+    def _apply_piece(self, piece: TextPiece) -> None:
         self.num_accepted += piece.drafted
         self.tokens.append(piece.token)
         if piece.sampled is not None:
-            self._held.append(piece.sampled)
+            self._held_logprobs.append(piece.sampled)
         if piece.reasoning:
-            self._new.think(piece.reasoning)
-            self.num_reasoning += 1
-            self._held = self._held[-1:] if piece.text else []
+            self._delta.add_reasoning(piece.reasoning)
+            self.num_reasoning_tokens += 1
+            self._held_logprobs = self._held_logprobs[-1:] if piece.text else []
         if piece.text or not (piece.reasoning or piece.calls):
-            self._new.said().add(piece.text, drafted=piece.drafted)
-            self._weigh(piece.text)
+            self._delta.last_text_run().add_token(piece.text, drafted=piece.drafted)
+            self._release_logprobs(piece.text)
         for part in piece.calls:
-            self._new.call(part)
-            self._held = []
+            self._delta.add_call(part)
+            self._held_logprobs = []
 
-    def _weigh(self, text: str) -> None:
-        """Pass on the logprobs of this text's tokens: of those held back, the last ones whose bytes cover the text.
+    def _release_logprobs(self, text: str) -> None:
+        """Move the logprobs of this text's tokens into the delta: of those held, the last whose bytes cover the text.
 
-        Earlier ones belong to markers or white space around them. If the answer is not split, every token counts.
+        Earlier ones belong to markers or to white space around them. If the answer is not split, all are moved.
         """
-        if not self._held:
+        if not self._held_logprobs:
             return
         is_split = isinstance(self.request, ChatRequest) and self.request.is_split
-        first, left = len(self._held) if is_split else 0, len(text.encode())
+        first, left = len(self._held_logprobs) if is_split else 0, len(text.encode())
         while first and left > 0:
             first -= 1
-            left -= len(self._held[first].piece)
-        if first < len(self._held):
-            self._new.said().sampled += self._held[first:]
-        self._held = self._held if is_split and not text else []
+            left -= len(self._held_logprobs[first].piece)
+        if first < len(self._held_logprobs):
+            self._delta.last_text_run().sampled += self._held_logprobs[first:]
+        self._held_logprobs = self._held_logprobs if is_split and not text else []
 
-    def forget(self) -> None:
-        """Drop all text once the answer was sent, so that only the figures stay in memory."""
+    def close(self, now: float) -> None:
+        """End it at the latest at `now`, and drop all text, so that only the statistics stay in memory."""
+        self.ended_at = self.ended_at or now
         self.request = ChatRequest(id=self.request.id, owner=self.request.owner)
-        self.gaps, self.tokens, self.embedded, self.prompted = [], [], None, None
-        self._new, self._held = Delta(), []
+        self.token_gaps_s, self.tokens, self.embeddings, self.prompted = [], [], None, None
+        self._delta, self._held_logprobs = Delta(), []
 
-    def news(self) -> Delta:
+    def take_delta(self) -> Delta:
         """Return what is new since the last call."""
-        new, self._new = self._new, Delta()
+        new, self._delta = self._delta, Delta()
         return new

@@ -23,8 +23,7 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.server import validation_errors
 from eaglelocal.server.access import Access
 from eaglelocal.server.anthropic import routes as anthropic
-from eaglelocal.server.dependencies import ServerState
-from eaglelocal.server.http_errors import NOT_FOUND, Problem, problem_of
+from eaglelocal.server.http_errors import NOT_FOUND, Problem, to_problem
 from eaglelocal.server.llama_server import routes as llama_server
 from eaglelocal.server.llama_server import state_routes as llama_server_state
 from eaglelocal.server.metrics import MetricGauges
@@ -44,8 +43,9 @@ from eaglelocal.server.openai.reply_schema import ERRORS
 from eaglelocal.server.rerank import routes as rerank
 from eaglelocal.server.responses import routes as responses
 from eaglelocal.server.responses.stored_responses import StoredResponses
+from eaglelocal.server.server_state import ServerState
 
-DESCRIPTION = "Local models that draft ahead. Shapes are OpenAI's, Anthropic's, Ollama's and llama-server's."
+DESCRIPTION = "Local models with speculative decoding, in the formats of OpenAI, Anthropic, Ollama and llama-server."
 DIALECTS = (
     *(openai, responses, anthropic, openai_embeddings, rerank, ollama, ollama_models),
     *(llama_server, llama_server_state, monitor, monitor_control),
@@ -56,97 +56,94 @@ IDLE_CHECK_S = 5.0
 _log = logging.getLogger("eaglelocal.server")
 
 
-def create_app(serving: ServerState, access: Access) -> ASGIApp:
-    """Build the application. The caller also loads the first model (`serving.models.start`)."""
+def create_app(server: ServerState, access: Access) -> ASGIApp:
+    """Return the application. The caller also loads the first model (`server.models.start`)."""
     app = FastAPI(
         title="eaglelocal", version=__version__, description=DESCRIPTION, responses=ERRORS, lifespan=_lifespan,
         docs_url=None, redoc_url=None,
     )  # fmt: skip
-    app.state.serving = serving
-    app.state.memories = defaultdict[str, StoredResponses](StoredResponses)  # of /v1/responses, by owner
-    serving.metrics.read_from(lambda: gauges_of(serving))
-    serving.models.before_close = serving.metrics.look
+    app.state.server_state = server
+    app.state.stored_responses = defaultdict[str, StoredResponses](StoredResponses)  # by owner
+    server.metrics.set_engine_source(lambda: read_gauges(server))
     for dialect in DIALECTS:
         app.include_router(dialect.router)
-    _catch(app)
-    app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
-    reading = BodyMiddleware(app, is_shared=len(access.keys.by_name) > 1)
-    behind: ASGIApp = ApiKeyMiddleware(reading, access)
+    _add_exception_handlers(app)
+    app.openapi = lambda: build_openapi(app)  # type: ignore[method-assign]
+    with_body = BodyMiddleware(app, is_shared=len(access.keys.by_name) > 1)
+    guarded: ASGIApp = ApiKeyMiddleware(with_body, access)
     if access.origins:  # HostMiddleware has already refused other origins
-        behind = CORSMiddleware(behind, allow_origin_regex=".*", allow_methods=["*"], allow_headers=["*"])
-    return PathMiddleware(AccessLogMiddleware(HostMiddleware(behind, access)))
+        guarded = CORSMiddleware(guarded, allow_origin_regex=".*", allow_methods=["*"], allow_headers=["*"])
+    return PathMiddleware(AccessLogMiddleware(HostMiddleware(guarded, access)))
 
 
-def document_of(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document, built once; without FastAPI's 422, because invalid bodies are answered with 400,
-    as OpenAI does.
-    """
+def build_openapi(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document, built once. It has no 422: invalid bodies get a 400, as from OpenAI."""
     if app.openapi_schema is None:
-        made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        for path in made["paths"].values():
+        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        for path in schema["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)
         for name in ("HTTPValidationError", "ValidationError"):
-            made["components"]["schemas"].pop(name, None)
-        app.openapi_schema = made
+            schema["components"]["schemas"].pop(name, None)
+        app.openapi_schema = schema
     return app.openapi_schema
 
 
-def _catch(app: FastAPI) -> None:
-    app.add_exception_handler(RequestValidationError, _on(validation_errors.of_validation))
-    app.add_exception_handler(HTTPException, _on(validation_errors.of_http))
+def _add_exception_handlers(app: FastAPI) -> None:
+    app.add_exception_handler(RequestValidationError, _handle_as(validation_errors.validation_problem))
+    app.add_exception_handler(HTTPException, _handle_as(validation_errors.http_problem))
     app.add_exception_handler(404, _not_found)
-    app.add_exception_handler(Problem, _on(problem_of))
-    app.add_exception_handler(EagleLocalError, _on(problem_of))
-    app.add_exception_handler(Exception, _on(problem_of))
+    app.add_exception_handler(Problem, _handle_as(to_problem))
+    app.add_exception_handler(EagleLocalError, _handle_as(to_problem))
+    app.add_exception_handler(Exception, _handle_as(to_problem))
 
 
-def _on(to_problem: Callable[[Exception], Problem]) -> Callable[[Request, Exception], JSONResponse]:
+def _handle_as(convert: Callable[[Exception], Problem]) -> Callable[[Request, Exception], JSONResponse]:
     def handle(request: Request, error: Exception) -> JSONResponse:
-        return _told(request, to_problem(error))
+        return _error_response(request, convert(error))
 
     return handle
 
 
 def _not_found(request: Request, error: Exception) -> JSONResponse:
-    """Return 404; if the path exists under /v1, say so."""
+    """Answer 404; if the path exists under /v1, say so."""
     path = f"/v1{request.url.path}"
     if path not in PATHS:
-        return _told(request, validation_errors.of_http(error))
-    message = f"there is no {request.url.path} here, it is {path}: the base URL of OpenAI's clients ends with /v1"
-    return _told(request, Problem(404, message, NOT_FOUND))
+        return _error_response(request, validation_errors.http_problem(error))
+    message = f"there is no {request.url.path} here, but {path}: the base URL of OpenAI's clients ends with /v1"
+    return _error_response(request, Problem(404, message, NOT_FOUND))
 
 
-def _told(request: Request, problem: Problem) -> JSONResponse:
+def _error_response(request: Request, problem: Problem) -> JSONResponse:
     return JSONResponse(error_body(problem, request.url.path), problem.status, dict(problem.headers))
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    serving: ServerState = app.state.serving
-    watching = asyncio.create_task(_watch_idle(serving))
+    server: ServerState = app.state.server_state
+    idle_watch = asyncio.create_task(_watch_idle(server))
     try:
         yield
     finally:
-        watching.cancel()
-        await serving.models.close()
+        idle_watch.cancel()
+        await server.models.close()
 
 
-async def _watch_idle(serving: ServerState) -> None:
+async def _watch_idle(server: ServerState) -> None:
     while True:
         await asyncio.sleep(IDLE_CHECK_S)
-        await asyncio.to_thread(serving.metrics.look)
-        await serving.models.look_after()
+        await asyncio.to_thread(server.metrics.read_totals)
+        await server.models.unload_idle()
 
 
-def gauges_of(serving: ServerState) -> MetricGauges:
-    residents = serving.models.residents
-    finished = [choice.finished for _, choice in list(serving.recent) if choice.finished is not None]
+def read_gauges(server: ServerState) -> MetricGauges:
+    models = server.models.loaded
+    finished = [choice.finished for _, choice in list(server.recent) if choice.finished is not None]
     gains = [gain for one in finished if (gain := one.speculation.speedup_estimate) is not None]
-    choices = [choice for _, choice in list(serving.active.values())]
+    choices = [choice for _, choice in list(server.active.values())]
     return MetricGauges(
-        snapshots=tuple(one.loaded.client.snapshot() for one in residents),
-        restarts={one.loaded.name: one.loaded.client.restarts for one in residents},
+        snapshots=tuple(model.client.snapshot() for model in models),
+        restarts={model.name: model.client.restarts for model in models},
         running=sum(choice.started is not None for choice in choices),
         waiting=sum(choice.started is None for choice in choices),
         speedup=sum(gains) / len(gains) if gains else None,

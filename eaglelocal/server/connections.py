@@ -32,11 +32,11 @@ class ConnectionPlaces:
     def __len__(self) -> int:
         return len(self._idle) + len(self._busy)
 
-    def enter(self, newcomer: PlacedConnection) -> bool:
+    def enter(self, connection: PlacedConnection) -> bool:
         """Give a new connection a place, as idle; return False if all connections are being answered."""
-        if len(self) >= self._max_connections and not self._make_room():
+        if len(self) >= self._max_connections and not self._evict_one():
             return False
-        self._idle[newcomer] = None
+        self._idle[connection] = None
         return True
 
     def set_busy(self, connection: PlacedConnection) -> None:
@@ -55,7 +55,7 @@ class ConnectionPlaces:
         self._idle.pop(connection, None)
         self._busy.pop(connection, None)
 
-    def _make_room(self) -> bool:
+    def _evict_one(self) -> bool:
         victim = next(iter(self._idle), None) or next((one for one in self._busy if one.is_receiving), None)
         if victim is None:
             return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-WANTED_DESCRIPTORS = 65536
+MAX_DESCRIPTORS = 65536
 RESERVED_DESCRIPTORS = 64
 MIN_CONNECTIONS = 8
 MAX_CONNECTIONS = 1024
@@ -16,18 +16,18 @@ ACCEPT_BATCH = 8  # connections that asyncio accepts in one go, before the first
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit to the hard one, up to WANTED_DESCRIPTORS; return the limit now in force."""
+    """Raise the soft limit to the hard one, up to MAX_DESCRIPTORS; return the limit now in force."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
-        return WANTED_DESCRIPTORS
+        return MAX_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, WANTED_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    limit = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < limit:
         with suppress(ValueError, OSError):  # macOS has another limit, and refuses values above it
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
-    return WANTED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            soft = limit
+    return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
 def max_connections(descriptors: int) -> int:

@@ -1,16 +1,15 @@
-"""Requests in progress: carries events from a client's threads to an asyncio task, and cancels abandoned requests.
+"""Requests in progress: carry events from a client's threads to an asyncio task, and cancel abandoned requests.
 
-    async with Asking(line, requests) as asking:
-        while events := await asking.next(15.0): ...
+    async with EventStream(client_thread, requests) as stream:
+        while events := await stream.next(15.0): ...
 
-Leaving the block early cancels what still runs. Uses clients and events, no HTTP.
+Leaving the block early cancels what still runs. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from concurrent.futures import Executor, ThreadPoolExecutor
 from types import TracebackType
@@ -22,8 +21,8 @@ from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineError
 
 
-class Answerer(Protocol):
-    """An engine behind a server: a Client for all kinds of requests that restarts after a crash."""
+class RestartingClient(Protocol):
+    """A Client for all kinds of requests, whose engine restarts after a crash."""
 
     @property
     def state(self) -> str: ...
@@ -33,7 +32,7 @@ class Answerer(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Return why the engine is away; empty while it runs."""
+        """Return why the engine is down; empty while it runs."""
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None: ...
 
@@ -52,15 +51,15 @@ class ClientThread:
     So a cancel never overtakes its request, and a hanging engine does not block requests to other models.
     """
 
-    def __init__(self, client: Answerer) -> None:
+    def __init__(self, client: RestartingClient) -> None:
         self.client = client
-        self._thread: Executor = ThreadPoolExecutor(1, thread_name_prefix="asking")
+        self._thread: Executor = ThreadPoolExecutor(1, thread_name_prefix="client")
 
-    def submit(self, asking: EventStream, request: AnyRequest) -> None:
-        self._thread.submit(self._submit, asking, request)
+    def submit(self, events: EventStream, request: AnyRequest) -> None:
+        self._thread.submit(self._submit, events, request)
 
     def cancel(self, request_id: str) -> None:
-        with contextlib.suppress(RuntimeError):  # closed meanwhile: nothing runs any more
+        with contextlib.suppress(RuntimeError):  # closed by now: nothing runs any more
             self._thread.submit(self.client.cancel, request_id)
 
     def close(self) -> None:
@@ -68,12 +67,12 @@ class ClientThread:
         self.client.close()
         self._thread.shutdown(wait=False)
 
-    def _submit(self, asking: EventStream, request: AnyRequest) -> None:
+    def _submit(self, events: EventStream, request: AnyRequest) -> None:
         try:
-            self.client.submit(request, asking.arrive)
-        except Exception as error:  # on any error: the caller waits for an answer
-            known = error if isinstance(error, EagleLocalError) else EngineError(f"the request cannot be sent: {error}")
-            asking.arrive(Failed(request.id, known))
+            self.client.submit(request, events.on_event)
+        except Exception as error:  # any error: the caller waits for an answer
+            failure = error if isinstance(error, EagleLocalError) else EngineError(f"cannot send the request: {error}")
+            events.on_event(Failed(request.id, failure))
 
 
 class EventStream:
@@ -82,45 +81,46 @@ class EventStream:
     requests  emptied once they are submitted: the engine has them, and they may contain large images
     """
 
-    def __init__(self, line: ClientThread, requests: list[AnyRequest]) -> None:
-        self._line, self._requests = line, requests
+    def __init__(self, client: ClientThread, requests: list[AnyRequest]) -> None:
+        self._client, self._requests = client, requests
         self._loop = asyncio.get_running_loop()
         self._arrived: deque[RequestEvent] = deque()
-        self._has_news = asyncio.Event()
-        self._running = {request.id for request in requests}
-        self.asked_at = time.perf_counter()
+        self._has_arrived = asyncio.Event()
+        self._unfinished = {request.id for request in requests}
 
     @property
     def is_over(self) -> bool:
-        return not self._running and not self._arrived
+        return not self._unfinished and not self._arrived
 
-    def arrive(self, event: RequestEvent) -> None:
+    def on_event(self, event: RequestEvent) -> None:
         """Take an event; called on a thread of the client."""
         self._arrived.append(event)
         with contextlib.suppress(RuntimeError):  # the event loop has ended, and all readers with it
-            self._loop.call_soon_threadsafe(self._has_news.set)
+            self._loop.call_soon_threadsafe(self._has_arrived.set)
 
     async def next(self, timeout_s: float) -> list[RequestEvent]:
         """Return the events that have arrived, waiting for at least one; empty on timeout or after the last event."""
         if not self.is_over and not self._arrived:
-            self._has_news.clear()
+            self._has_arrived.clear()
             if not self._arrived:  # it may have come since
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(timeout_s):  # in 3.11 wait_for may lose a cancel that comes with news
-                        await self._has_news.wait()
+                    async with asyncio.timeout(
+                        timeout_s
+                    ):  # in 3.11 wait_for may lose a cancel that comes with an event
+                        await self._has_arrived.wait()
         events = [self._arrived.popleft() for _ in range(len(self._arrived))]
         for event in events:
             if isinstance(event, Finished | Failed):
-                self._running.discard(event.request_id)
+                self._unfinished.discard(event.request_id)
         return events
 
     def cancel(self) -> None:
-        for request_id in self._running:
-            self._line.cancel(request_id)
+        for request_id in self._unfinished:
+            self._client.cancel(request_id)
 
     async def __aenter__(self) -> EventStream:
         for request in self._requests:
-            self._line.submit(self, request)
+            self._client.submit(self, request)
         self._requests.clear()
         return self
 

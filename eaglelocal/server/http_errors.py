@@ -42,33 +42,33 @@ class Problem(Exception):
         self.status, self.message, self.type = status, message, type
         self.parameter, self.code, self.headers = parameter, code, headers
 
-    def body(self) -> dict[str, object]:
+    def openai_body(self) -> dict[str, object]:
         """Return the error in OpenAI's format."""
         error = {"message": self.message, "type": self.type, "param": self.parameter, "code": self.code}
         return {"error": error}
 
     def anthropic_body(self) -> dict[str, object]:
         """Return the error in Anthropic's format: clients recognize a prompt that is too long by this wording."""
-        message = f"prompt is too long: {self.message}" if self.is_too_long else self.placed_message
+        message = f"prompt is too long: {self.message}" if self.is_too_long else self.message_with_place
         return {"type": "error", "error": {"type": self.type, "message": message}}
 
     def ollama_body(self) -> dict[str, object]:
         """Return the error in Ollama's format: clients recognize a prompt that is too long by its first words."""
-        return {"error": self.message if self.is_too_long else self.placed_message}
+        return {"error": self.message if self.is_too_long else self.message_with_place}
 
     @property
     def is_too_long(self) -> bool:
         return self.code == "context_length_exceeded"
 
     @property
-    def placed_message(self) -> str:
+    def message_with_place(self) -> str:
         """Return the message with the parameter's place in front, unless the text already names it as a word."""
-        is_said = self.parameter is None or is_named(self.parameter, self.message)
-        return self.message if is_said else f"{self.parameter}: {self.message}"
+        is_in_message = self.parameter is None or is_named(self.parameter, self.message)
+        return self.message if is_in_message else f"{self.parameter}: {self.message}"
 
 
 def is_named(name: str, text: str) -> bool:
-    """Return whether a name stands by itself: `n` not in `answer`, `stop` not in `stop_sequences`, `a` not in `a.b`."""
+    """Return whether a text has a name as a word: not `n` of `answer`, `stop` of `stop_sequences` or `a` of `a.b`."""
     return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text) is not None
 
 
@@ -81,25 +81,25 @@ def unavailable(message: str, *, retry_after_s: int = 5) -> Problem:
     return Problem(503, message, OVERLOADED, code="unavailable", headers={"Retry-After": str(retry_after_s)})
 
 
-def problem_of(error: Exception) -> Problem:
-    """Return the reply to an error; for an unforeseen one without details."""
+def to_problem(error: Exception) -> Problem:
+    """Return the Problem for an error; an unexpected one gets no details."""
     match error:
         case Problem():
             return error
         case RequestError() if error.code == NOT_SUPPORTED:
-            return Problem(501, said(error), UNSUPPORTED, code=error.code)
+            return Problem(501, describe_error(error), UNSUPPORTED, code=error.code)
         case RequestError():
-            return Problem(400, said(error), parameter=error.parameter or None, code=error.code or None)
+            return Problem(400, describe_error(error), parameter=error.parameter or None, code=error.code or None)
         case UsageError():
-            return Problem(400, said(error))
+            return Problem(400, describe_error(error))
         case ResourceError() | EngineAwayError():
-            return unavailable(said(error))
+            return unavailable(describe_error(error))
         case EngineError():
-            return Problem(500, said(error), SERVER, code="engine_error", headers={"Retry-After": "1"})
+            return Problem(500, describe_error(error), SERVER, code="engine_error", headers={"Retry-After": "1"})
         case EagleLocalError():
-            return Problem(500, said(error), SERVER)
-    return Problem(500, "the server failed on this request; its log says more", SERVER, code="internal_error")
+            return Problem(500, describe_error(error), SERVER)
+    return Problem(500, "internal error; see the server's log", SERVER, code="internal_error")
 
 
-def said(error: EagleLocalError) -> str:
+def describe_error(error: EagleLocalError) -> str:
     return f"{error.message} ({error.hint})" if error.hint else error.message

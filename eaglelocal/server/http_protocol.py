@@ -1,6 +1,8 @@
-"""uvicorn's HTTP protocol with additions: a timeout for a request's head (slow loris), bounded connections, errors
-in our format for invalid HTTP, answers that reach the client even if sent before its request has ended, and detection
-of a disconnect even if data was sent after the request.
+"""uvicorn's HTTP protocol with additions.
+
+These are a timeout for a request's head (slow loris), a bound on the connections, errors in our format for invalid
+HTTP, answers that reach the client even if sent before its request has ended, and detection of a disconnect even if
+data was sent after the request.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from eaglelocal.server.http_errors import Problem, unavailable
 from eaglelocal.server.lingering_close import LingeringTransport
 
 HEAD_TIMEOUT_S = 15.0
-MAX_AHEAD_BYTES = 64 * 1024  # of pipelined requests that arrive before the current one is answered
+MAX_PIPELINED_BYTES = 64 * 1024  # of pipelined requests that arrive before the current one is answered
 
 
 class Protocol(H11Protocol):
@@ -33,30 +35,30 @@ class Protocol(H11Protocol):
         self._lingering = LingeringTransport(transport, lambda: self._has_unread)
         super().connection_made(self._lingering)
         if self._places.enter(self):
-            self._watch_head()
+            self._start_head_timer()
         else:
-            self._answer_by_hand(unavailable("all connections of this server are in use", retry_after_s=2))
+            self._send_error(unavailable("all connections of this server are in use", retry_after_s=2))
 
     def data_received(self, data: bytes) -> None:
         if self._lingering.is_closing():
             self._lingering.drop(len(data))
             return
         if self._is_between_requests and self._head_timer is None:
-            self._watch_head()
+            self._start_head_timer()
         if self._is_between_requests and self.conn.their_state is h11.SEND_BODY:  # answered already
             self._lingering.drop(len(data))
         super().data_received(data)
         if not self._is_between_requests:
             self._places.set_busy(self)
-            self._unwatch_head()
-            self._read_on()
+            self._stop_head_timer()
+            self._resume_reading()
 
     def on_response_complete(self) -> None:
         self._places.set_idle(self)
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._unwatch_head()
+        self._stop_head_timer()
         self._places.leave(self)
         self._lingering.end()
         super().connection_lost(exc)
@@ -70,7 +72,7 @@ class Protocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer invalid HTTP; called by uvicorn."""
-        self._answer_by_hand(Problem(400, "this is no valid HTTP request", code="invalid_http"))
+        self._send_error(Problem(400, "this is not a valid HTTP request", code="invalid_http"))
 
     @property
     def is_receiving(self) -> bool:
@@ -81,9 +83,9 @@ class Protocol(H11Protocol):
         """Abort the connection, because another one needs the place."""
         self._lingering.abort()
 
-    def _answer_by_hand(self, problem: Problem) -> None:
+    def _send_error(self, problem: Problem) -> None:
         """Send an error without the application, for a request that cannot reach it; then close."""
-        body = json.dumps(problem.body()).encode()
+        body = json.dumps(problem.openai_body()).encode()
         head = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         response = h11.Response(status_code=problem.status, headers=[*head, *problem.headers.items()])
         for event in (response, h11.Data(data=body), h11.EndOfMessage()):
@@ -94,10 +96,10 @@ class Protocol(H11Protocol):
         """Return False: no upgrades (Java's clients offer h2c with every request, and uvicorn would warn each time)."""
         return False
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         """Go on reading: uvicorn pauses when data follows a request, and would not notice a disconnect."""
-        is_heard = self.conn.their_state is not h11.SEND_BODY
-        if is_heard and len(self.conn.trailing_data[0]) <= MAX_AHEAD_BYTES:
+        has_request_ended = self.conn.their_state is not h11.SEND_BODY
+        if has_request_ended and len(self.conn.trailing_data[0]) <= MAX_PIPELINED_BYTES:
             self.flow.resume_reading()
 
     @property
@@ -110,14 +112,14 @@ class Protocol(H11Protocol):
         cycle = cast(Any, self.cycle)
         return cycle is None or cycle.response_complete
 
-    def _watch_head(self) -> None:
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._give_up)
+    def _start_head_timer(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._time_out_head)
 
-    def _unwatch_head(self) -> None:
+    def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _give_up(self) -> None:
+    def _time_out_head(self) -> None:
         self._head_timer = None
         self.transport.close()

@@ -1,4 +1,4 @@
-"""Replace images for a model that reads none. Pure: knows requests, and of HTTP only Problem."""
+"""Replace images by texts for a model that reads none. Pure."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from eaglelocal.core.request import AnyRequest, EmbedRequest, Message
 from eaglelocal.server.http_errors import unsupported
 
 UNSEEN_IMAGE = "[an image, which this model cannot see]"
-BLIND = "this model reads no images; where there is a projector for it, `eaglelocal serve --mmproj FILE` lets it see"
+NO_VISION = "this model reads no images; if there is a projector for it, load it with `eaglelocal serve --mmproj FILE`"
 
 
-def as_seen(requests: Sequence[AnyRequest], info: EngineInfo) -> list[AnyRequest]:
+def replace_unseen_images(requests: Sequence[AnyRequest], info: EngineInfo) -> list[AnyRequest]:
     """Return the requests as the model can read them. Raises Problem for a user's image if it reads none.
 
     Images in tool results are replaced by a text: they stay in the conversation, so a refusal would end the session.
     """
     if info.sees_images:
         return list(requests)
-    return [described(request) for request in requests]
+    return [describe_images(request) for request in requests]
 
 
-def described(request: AnyRequest) -> AnyRequest:
+def describe_images(request: AnyRequest) -> AnyRequest:
     if isinstance(request, EmbedRequest):
         return request
     for i, message in enumerate(request.messages):
         if message.images and message.role != "tool":
-            raise unsupported(f"messages.{i}", BLIND)
-    return replace(request, messages=tuple(map(in_words, request.messages)))
+            raise unsupported(f"messages.{i}", NO_VISION)
+    return replace(request, messages=tuple(map(describe_message_images, request.messages)))
 
 
-def in_words(message: Message) -> Message:
+def describe_message_images(message: Message) -> Message:
     """Replace each image of a message by a text at its place."""
     places = [image.at for image in message.images]
     texts = [message.content[start:end] for start, end in zip([0, *places], [*places, None], strict=True)]

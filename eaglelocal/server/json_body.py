@@ -1,7 +1,7 @@
 """Parse the JSON of a request's body strictly, as other JSON parsers would.
 
-Python's parser accepts NaN and Infinity, which are no JSON, and lone surrogates, which are no characters: the former
-are refused with their place, the latter become U+FFFD. Raises ValueError as `json.loads` does.
+Python's parser accepts NaN and Infinity, which JSON does not have, and lone surrogates, which are no characters. The
+former are refused with their place, the latter become U+FFFD. Raises ValueError as `json.loads` does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from eaglelocal.core.surrogates import join_in_json, join_surrogates
 from eaglelocal.server.http_errors import Problem
 
 # a surrogate as a JSON escape, and as raw UTF-8, which Python's parser accepts
-_HALVES = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+_SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 
 
 class _NotFiniteError(Exception):
@@ -24,29 +24,29 @@ class _NotFiniteError(Exception):
 def read_body(body: bytes) -> object:
     """Return the parsed body. Raises Problem for NaN and the like, ValueError for other invalid JSON."""
     try:
-        value: object = json.loads(body, parse_constant=_refuse)
+        value: object = json.loads(body, parse_constant=_raise_not_finite)
     except _NotFiniteError as error:
-        place = ".".join(place_of_infinity(json.loads(body)) or ())
-        what = f"{place or 'the body'}: {error} is no number in JSON"
+        place = ".".join(find_infinity(json.loads(body)) or ())
+        what = f"{place or 'the body'}: {error} is not a number in JSON"
         raise Problem(400, what, parameter=place or None, code="invalid_json") from None
-    return join_in_json(value) if _HALVES.search(body) or not _is_utf8(body) else value
+    return join_in_json(value) if _SURROGATES.search(body) or not _is_utf8(body) else value
 
 
-def _refuse(name: str) -> object:
+def _raise_not_finite(name: str) -> object:
     raise _NotFiniteError(name)
 
 
 def _is_utf8(body: bytes) -> bool:
-    """Return whether the body is UTF-8; in UTF-16 and UTF-32 the bytes of `_HALVES` look different."""
+    """Return whether the body is UTF-8; in UTF-16 and UTF-32 the bytes of `_SURROGATES` look different."""
     return json.detect_encoding(body).startswith("utf-8")
 
 
-def place_of_infinity(value: object) -> list[str] | None:
+def find_infinity(value: object) -> list[str] | None:
     """Return the keys that lead to the first non-finite number; None if there is none."""
     if isinstance(value, float):
         return None if math.isfinite(value) else []
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, one in inside:
-        if (found := place_of_infinity(one)) is not None:
+        if (found := find_infinity(one)) is not None:
             return [join_surrogates(str(key)), *found]
     return None

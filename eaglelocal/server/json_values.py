@@ -6,19 +6,19 @@ import json
 
 from eaglelocal.core.json_text import MAX_DEPTH, NestedTooDeep, is_nested_deeper
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.json_body import place_of_infinity
+from eaglelocal.server.json_body import find_infinity
 
 
-def as_json(value: object, place: str) -> str:
-    """Return the JSON text. Raises Problem, as the caller's error, for deep nesting, infinity or a lone surrogate."""
+def to_json(value: object, place: str) -> str:
+    """Return the JSON text. Raises Problem (400) for deep nesting, infinity or a lone surrogate."""
     if is_nested_deeper(value, MAX_DEPTH):
         raise Problem(400, f"{place} is {NestedTooDeep(MAX_DEPTH)}", parameter=place)
-    if (found := place_of_infinity(value)) is not None:
+    if (found := find_infinity(value)) is not None:
         at = ".".join([place, *found])
-        raise Problem(400, f"{at}: 1e999 and the like are not finite numbers", parameter=at)
+        raise Problem(400, f"{at}: the number is not finite", parameter=at)
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
     except UnicodeEncodeError as error:
-        raise Problem(400, f"{place}: half a character is no text that can be written", parameter=place) from error
+        raise Problem(400, f"{place}: a lone surrogate cannot be encoded", parameter=place) from error
     return text

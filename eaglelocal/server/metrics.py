@@ -1,6 +1,6 @@
 """Prometheus metrics: vLLM's names, so that its dashboards fit, and some of ours. No prompts, keys or owners.
 
-An engine's totals restart with its process; the metrics here go on.
+An engine's totals restart with its process; these metrics do not.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from eaglelocal.core.events import NOTHING_YET, EngineSnapshot
 from eaglelocal.server.answer_state import AnswerState
 
 PREFIX = "eaglelocal:"
-FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-WHOLE_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+FIRST_TOKEN_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+GAP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+ANSWER_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 STATES = ("on", "asleep", "off")
 
 
@@ -42,29 +42,33 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._totals: MetricTotals | None = None
         self._first_token = self._histogram(
-            "time_to_first_token_seconds", "From question to first token.", FIRST_TOKEN_S
+            "time_to_first_token_seconds", "From the request to its first token.", FIRST_TOKEN_BUCKETS_S
         )
-        self._gap = self._histogram("inter_token_latency_seconds", "Between arrivals of tokens of an answer.", GAP_S)
-        self._whole = self._histogram("e2e_request_latency_seconds", "From question to the end of its answer.", WHOLE_S)
+        self._gap = self._histogram(
+            "inter_token_latency_seconds", "Between arrivals of an answer's tokens.", GAP_BUCKETS_S
+        )
+        self._answer = self._histogram(
+            "e2e_request_latency_seconds", "From the request to the end of its answer.", ANSWER_BUCKETS_S
+        )
 
-    def read_from(self, gauges: Callable[[], MetricGauges]) -> None:
-        """Set the function that returns gauges and totals whenever the metrics are read."""
+    def set_engine_source(self, gauges: Callable[[], MetricGauges]) -> None:
+        """Set the function that is called for gauges and engine totals whenever the metrics are read."""
         self._totals = MetricTotals(gauges)
         self.registry.register(self._totals)
 
-    def look(self) -> None:
-        """Read the totals; called before an engine ends, whose latest totals would be lost otherwise."""
+    def read_totals(self) -> None:
+        """Read the engines' totals; called before an engine ends, because its last ones would be lost."""
         if self._totals is not None:
-            self._totals.look()
+            self._totals.read()
 
-    def ended(self, choice: AnswerState) -> None:
+    def record_answer(self, choice: AnswerState) -> None:
         """Record an answer that is complete or was cancelled."""
-        if choice.first_at:
-            self._first_token.observe(choice.first_at - choice.asked_at)
-        for gap in choice.gaps:
+        if choice.first_token_at:
+            self._first_token.observe(choice.first_token_at - choice.requested_at)
+        for gap in choice.token_gaps_s:
             self._gap.observe(gap)
         if choice.finished is not None:
-            self._whole.observe(choice.ended_at - choice.asked_at)
+            self._answer.observe(choice.ended_at - choice.requested_at)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -79,7 +83,7 @@ class MetricTotals(Collector):
     def __init__(self, gauges: Callable[[], MetricGauges]) -> None:
         self._gauges = gauges
         self._lock = threading.Lock()  # several threads may read at once
-        self._before = counted(NOTHING_YET)  # of engines that have ended
+        self._ended = count_totals(NOTHING_YET)  # of engines that have ended
         self._last: dict[int, dict[str, float]] = {}  # of each engine, by its process id
         self._restarts: Counter[str] = Counter()  # of each model's engine
         self._restarts_before = 0
@@ -88,18 +92,18 @@ class MetricTotals(Collector):
         """Return nothing: gauges are not available while the server is being built."""
         return iter(())
 
-    def look(self) -> tuple[MetricGauges, dict[str, float]]:
+    def read(self) -> tuple[MetricGauges, dict[str, float]]:
         with self._lock:
             gauges = self._gauges()
             return gauges, self._totals(gauges)
 
     def collect(self) -> Iterator[Metric]:
-        gauges, totals = self.look()
+        gauges, totals = self.read()
         for name, value in totals.items():
             if "{" not in name:
                 yield CounterMetricFamily(PREFIX + name, name.replace("_", " "), value=value)
         yield self._per_position(totals)
-        yield from self._moment(gauges)
+        yield from self._gauge_metrics(gauges)
 
     def _totals(self, gauges: MetricGauges) -> dict[str, float]:
         for name, count in gauges.restarts.items():
@@ -107,10 +111,10 @@ class MetricTotals(Collector):
                 self._restarts_before += self._restarts[name]
             self._restarts[name] = count
         restarts = {"engine_restarts": float(self._restarts_before + self._restarts.total())}
-        now = {snapshot.engine_pid: counted(snapshot) for snapshot in gauges.snapshots}
-        self._before = summed(self._before, *(self._last[pid] for pid in self._last.keys() - now.keys()))
+        now = {snapshot.engine_pid: count_totals(snapshot) for snapshot in gauges.snapshots}
+        self._ended = add_totals(self._ended, *(self._last[pid] for pid in self._last.keys() - now.keys()))
         self._last = now
-        return summed(self._before, *now.values()) | restarts
+        return add_totals(self._ended, *now.values()) | restarts
 
     def _per_position(self, totals: dict[str, float]) -> Metric:
         what = "Accepted draft tokens by their depth in the draft."
@@ -120,7 +124,7 @@ class MetricTotals(Collector):
                 family.add_metric([name.partition("{")[2]], value)
         return family
 
-    def _moment(self, gauges: MetricGauges) -> Iterator[Metric]:
+    def _gauge_metrics(self, gauges: MetricGauges) -> Iterator[Metric]:
         snapshots = gauges.snapshots or (NOTHING_YET,)  # a missing counter has no rate
         cells = sum(snapshot.cache_cells for snapshot in snapshots)
         usage = sum(snapshot.cached_tokens for snapshot in snapshots) / cells if cells else 0.0
@@ -130,29 +134,29 @@ class MetricTotals(Collector):
         states = {snapshot.speculation.state for snapshot in snapshots}
         for name, what, value in (
             ("kv_cache_usage_perc", "Share of the KV cache that holds tokens, 0 to 1.", usage),
-            ("swapped_bytes", "Of conversations that wait in main memory.", float(swapped)),
+            ("swapped_bytes", "Bytes of conversations swapped out to RAM.", float(swapped)),
             ("num_requests_running", "Requests that have a slot.", float(gauges.running)),
             ("num_requests_waiting", "Requests that wait for a slot or a model.", float(gauges.waiting)),
             (
                 "draft_length",
-                "Drafted tokens a draft, on the average.",
+                "Tokens of a draft, on average.",
                 drafted / drafts if drafts else 0.0,
             ),
             (
                 "predicted_speedup",
-                "Of recent answers against plain decoding, estimated; 0: none.",
+                "Estimated speedup of recent answers over plain decoding; 0: unknown.",
                 gauges.speedup or 0.0,
             ),
         ):
             yield GaugeMetricFamily(PREFIX + name, what, value=value)
-        state = GaugeMetricFamily(PREFIX + "speculation_state", "1 for the state that holds.", labels=["state"])
-        holds = next((name for name in STATES if name in states), "")  # of several models the most active
+        state = GaugeMetricFamily(PREFIX + "speculation_state", "1 for the present state.", labels=["state"])
+        present = next((name for name in STATES if name in states), "")  # of several models the most active
         for name in STATES:
-            state.add_metric([name], float(name == holds))
+            state.add_metric([name], float(name == present))
         yield state
 
 
-def counted(snapshot: EngineSnapshot) -> dict[str, float]:
+def count_totals(snapshot: EngineSnapshot) -> dict[str, float]:
     """Return an engine's totals by name; accepted tokens per depth under the name `{depth`."""
     stats = snapshot.speculation
     totals: dict[str, float] = {
@@ -168,6 +172,6 @@ def counted(snapshot: EngineSnapshot) -> dict[str, float]:
     return totals | {f"{{{depth}": count for depth, count in enumerate(stats.accepted_per_position)}
 
 
-def summed(*totals: Mapping[str, float]) -> dict[str, float]:
+def add_totals(*totals: Mapping[str, float]) -> dict[str, float]:
     names = dict.fromkeys(name for one in totals for name in one)
     return {name: sum(one.get(name, 0.0) for one in totals) for name in names}

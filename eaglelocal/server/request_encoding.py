@@ -25,12 +25,12 @@ def encoding_problem(headers: Headers) -> Problem | None:
     codings = [coding.strip() for coding in given.split(",") if coding.strip()]
     if all(coding.lower() == "identity" for coding in codings):
         return None
-    said = ", ".join(codings)[:MAX_QUOTED_CHARS]
-    what = f"Content-Encoding {said} is not read here: send the body as it is, without that header"
+    named = ", ".join(codings)[:MAX_QUOTED_CHARS]
+    what = f"Content-Encoding {named} is not supported: send the body uncompressed"
     return Problem(415, what, code="unsupported_encoding", headers={"Accept-Encoding": "identity"})
 
 
-def with_plain_target(scope: Scope) -> Scope:
+def normalize_target(scope: Scope) -> Scope:
     """Return the scope with an absolute URL as target replaced by its path, and its host as Host header."""
     target: bytes = scope.get("raw_path") or b""
     address = _ADDRESS.match(target)
@@ -41,11 +41,11 @@ def with_plain_target(scope: Scope) -> Scope:
         **scope,
         "path": unquote(raw.decode("ascii", "replace")),
         "raw_path": raw,
-        "headers": [(b"host", address[1]), *_without_host(scope["headers"])],
+        "headers": [(b"host", address[1]), *_remove_host(scope["headers"])],
     }
 
 
-def _without_host(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def _remove_host(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Remove the first Host header only: a request with several is refused later."""
     at = next((i for i, (name, _) in enumerate(headers) if name.lower() == b"host"), len(headers))
     return [*headers[:at], *headers[at + 1 :]]

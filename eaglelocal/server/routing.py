@@ -30,23 +30,23 @@ class BodyRoute(APIRoute):
     """A route that parses the body if its Content-Type is JSON."""
 
     def get_route_handler(self) -> Handler:
-        return apart(super().get_route_handler(), lambda scope: scope)
+        return release_body(super().get_route_handler(), lambda scope: scope)
 
 
 class JsonRoute(APIRoute):
     """A route that parses any body as JSON: Ollama does, and scripts for it omit the Content-Type."""
 
     def get_route_handler(self) -> Handler:
-        return apart(super().get_route_handler(), as_json)
+        return release_body(super().get_route_handler(), set_json_type)
 
 
-def apart(handle: Handler, read_as: Callable[[Scope], Scope]) -> Handler:
-    async def handle_apart(request: Request) -> Response:
-        return await handle(BodyRequest(read_as(request.scope), request.receive))
+def release_body(handle: Handler, change_scope: Callable[[Scope], Scope]) -> Handler:
+    async def handle_separately(request: Request) -> Response:
+        return await handle(BodyRequest(change_scope(request.scope), request.receive))
 
-    return handle_apart
+    return handle_separately
 
 
-def as_json(scope: Scope) -> Scope:
+def set_json_type(scope: Scope) -> Scope:
     others = [header for header in scope["headers"] if header[0] != b"content-type"]
     return {**scope, "headers": [*others, (b"content-type", b"application/json")]}

@@ -23,10 +23,10 @@ from starlette.types import ASGIApp
 
 from eaglelocal.errors import EagleLocalError, EngineError, ResourceError, UsageError
 from eaglelocal.server.connections import ConnectionPlaces
-from eaglelocal.server.dependencies import ServerState
-from eaglelocal.server.descriptors import ACCEPT_BATCH, WANTED_DESCRIPTORS, max_connections, raise_descriptor_limit
+from eaglelocal.server.descriptors import ACCEPT_BATCH, MAX_DESCRIPTORS, max_connections, raise_descriptor_limit
 from eaglelocal.server.http_protocol import Protocol
-from eaglelocal.server.loaded_models import Loaded
+from eaglelocal.server.loaded_models import LoadedModel
+from eaglelocal.server.server_state import ServerState
 
 BACKLOG = 256  # connections that the system queues until they are accepted
 KEEP_ALIVE_S = 30
@@ -38,13 +38,13 @@ CUT_OFF_S = 3  # time to send the ends of answers that were cut off
 class Runtime:
     """Options of the process.
 
-    on_ready  called when the first model can answer
-    beside    a coroutine function to run beside the server, such as a status line; cancelled at the end
-    drain_s   how long running requests may take to finish
+    on_ready    called when the first model can answer
+    background  a coroutine function that runs while the server does, such as a status line; cancelled at the end
+    drain_s     how long running requests may take to finish
     """
 
-    on_ready: Callable[[Loaded], None]
-    beside: Callable[[], Awaitable[None]] | None = None
+    on_ready: Callable[[LoadedModel], None]
+    background: Callable[[], Awaitable[None]] | None = None
     drain_s: float = 30.0
 
 
@@ -54,8 +54,8 @@ def bind_socket(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     Raises ResourceError for a port in use, UsageError for an invalid address.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
         listening = socket.socket(family, kind, protocol)
     except OSError as error:
         raise UsageError(f"--host {host} cannot be listened on: {error.strerror or error}") from error
@@ -66,23 +66,23 @@ def bind_socket(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
-            hint = f"`{flag} {port + 1}`, or `eaglelocal ps` to see what runs"
+            hint = f"`{flag} {port + 1}`; `eaglelocal ps` lists running servers"
             raise ResourceError(f"port {port} of {host} is taken", hint=hint) from error
         raise UsageError(f"{host} port {port} cannot be listened on: {error.strerror}") from error
     listening.setblocking(False)
     return listening
 
 
-def run_until_stopped(app: ASGIApp, serving: ServerState, listening: socket.socket, runtime: Runtime) -> None:
+def run_until_stopped(app: ASGIApp, server_state: ServerState, listening: socket.socket, runtime: Runtime) -> None:
     """Serve until a signal comes.
 
     Raises the EagleLocalError that prevents loading the first model, and EngineError when every engine has failed for
     good: the exit status tells a service manager to restart the server.
     """
-    asyncio.run(_run(app, serving, listening, runtime))
+    asyncio.run(_run(app, server_state, listening, runtime))
 
 
-def config_of(app: ASGIApp, drain_s: float, descriptors: int = WANTED_DESCRIPTORS) -> uvicorn.Config:
+def make_uvicorn_config(app: ASGIApp, drain_s: float, descriptors: int = MAX_DESCRIPTORS) -> uvicorn.Config:
     """Return uvicorn's configuration: our protocol, no logs, no banner. `descriptors`: the file descriptor limit."""
     places = ConnectionPlaces(max_connections(descriptors))
     return uvicorn.Config(
@@ -94,48 +94,48 @@ def config_of(app: ASGIApp, drain_s: float, descriptors: int = WANTED_DESCRIPTOR
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=int(drain_s) + CUT_OFF_S,  # Serving.cut_off ends answers before that
+        timeout_graceful_shutdown=int(drain_s) + CUT_OFF_S,  # Serving.cut_off_answers ends answers before that
     )
 
 
-async def _run(app: ASGIApp, serving: ServerState, listening: socket.socket, runtime: Runtime) -> None:
-    server = _Server(config_of(app, runtime.drain_s, raise_descriptor_limit()))
-    tasks = [asyncio.create_task(_load(serving, server, runtime))]
-    watching = asyncio.create_task(_watch_engines(serving, server))
-    if runtime.beside is not None:
-        tasks.append(asyncio.create_task(_beside(runtime.beside)))
-    with _signals(serving, server, runtime.drain_s):
+async def _run(app: ASGIApp, server_state: ServerState, listening: socket.socket, runtime: Runtime) -> None:
+    server = _Server(make_uvicorn_config(app, runtime.drain_s, raise_descriptor_limit()))
+    tasks = [asyncio.create_task(_load(server_state, server, runtime))]
+    engine_watch = asyncio.create_task(_watch_engines(server_state, server))
+    if runtime.background is not None:
+        tasks.append(asyncio.create_task(_run_background(runtime.background)))
+    with _signals(server_state, server, runtime.drain_s):
         await server.serve(sockets=[listening])
         if server.force_exit:  # then uvicorn skips the shutdown that closes the engine
             await server.lifespan.shutdown()
-    for task in (watching, *tasks[1:]):
+    for task in (engine_watch, *tasks[1:]):
         task.cancel()
-    await asyncio.gather(watching, *tasks[1:], return_exceptions=True)  # the status line restores the terminal
+    await asyncio.gather(engine_watch, *tasks[1:], return_exceptions=True)  # the status line restores the terminal
     if tasks[0].done():
         tasks[0].result()
-    if not watching.cancelled():
-        watching.result()
+    if not engine_watch.cancelled():
+        engine_watch.result()
 
 
-async def _load(serving: ServerState, server: _Server, runtime: Runtime) -> None:
+async def _load(server_state: ServerState, server: _Server, runtime: Runtime) -> None:
     try:
-        loaded = await serving.models.start()
+        loaded = await server_state.models.start()
     except EagleLocalError:
         server.should_exit = True
         raise
     runtime.on_ready(loaded)
 
 
-async def _watch_engines(serving: ServerState, server: _Server) -> None:
+async def _watch_engines(server_state: ServerState, server: _Server) -> None:
     """End the server when all models have failed for good: a process that only answers 503 is useless."""
-    while not serving.models.are_given_up:
+    while not server_state.models.have_all_failed:
         await asyncio.sleep(ENGINE_CHECK_S)
-    trouble = serving.models.trouble
-    serving.is_draining = server.should_exit = True
-    raise EngineError(f"no model can answer any more: {trouble}", hint="EAGLELOCAL_ENGINE_LOG=1 shows the engine's log")
+    trouble = server_state.models.trouble
+    server_state.is_draining = server.should_exit = True
+    raise EngineError(f"all engines have failed: {trouble}", hint="EAGLELOCAL_ENGINE_LOG=1 shows the engine's messages")
 
 
-async def _beside(work: Callable[[], Awaitable[None]]) -> None:
+async def _run_background(work: Callable[[], Awaitable[None]]) -> None:
     with suppress(asyncio.CancelledError):
         await work()
 
@@ -154,24 +154,24 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def _signals(serving: ServerState, server: _Server, drain_s: float) -> Iterator[None]:
+def _signals(server_state: ServerState, server: _Server, drain_s: float) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
-        if serving.is_draining:
+        if server_state.is_draining:
             server.force_exit = True
         else:
             notify_service_manager("STOPPING=1")
-            loop.call_later(drain_s, serving.cut_off)
-        serving.is_draining = server.should_exit = True
+            loop.call_later(drain_s, server_state.cut_off_answers)
+        server_state.is_draining = server.should_exit = True
 
-    numbers = ending_signals()
-    for number in numbers:
+    signals = ending_signals()
+    for number in signals:
         loop.add_signal_handler(number, stop)
     try:
         yield
     finally:
-        for number in numbers:
+        for number in signals:
             loop.remove_signal_handler(number)
 
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.server.http_errors import Problem, problem_of
+from eaglelocal.server.http_errors import Problem, to_problem
 from eaglelocal.server.openai.schema import MAX_TRANSLATED_TOOLS, ChatBody, ToolGiven
-from eaglelocal.server.validation_errors import told
+from eaglelocal.server.validation_errors import deepest_problem
 
 
 class TranslatedBody(ChatBody):
@@ -22,8 +22,8 @@ class TranslatedBody(ChatBody):
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """The original names of a translated body's fields.
+class FieldTranslation:
+    """The original names of the fields of a translated body, for errors about it.
 
     fields    a field of the chat, or a path to it -> its original name; the longest match counts
     messages  original place of each message
@@ -32,11 +32,11 @@ class Names:
     fields: Mapping[str, str]
     messages: tuple[str, ...] = ()
 
-    def own(self, problem: Problem) -> Problem:
-        """Return the problem with the original names."""
+    def translate_back(self, problem: Problem) -> Problem:
+        """Return the problem with the original field names."""
         if problem.parameter is None:
             return problem
-        parameter = self._own(problem.parameter)
+        parameter = self._original(problem.parameter)
         message = problem.message
         if message.startswith(f"{problem.parameter}: "):
             message = parameter + message.removeprefix(problem.parameter)
@@ -45,14 +45,14 @@ class Names:
         )
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Convert errors raised within the block to Problems with the original names."""
         try:
             yield
         except (Problem, EagleLocalError) as error:
-            raise self.own(problem_of(error)) from error
+            raise self.translate_back(to_problem(error)) from error
 
-    def _own(self, parameter: str) -> str:
+    def _original(self, parameter: str) -> str:
         parts = parameter.split(".")
         if parts[0] == "messages" and len(parts) > 1 and parts[1].isdigit() and int(parts[1]) < len(self.messages):
             inside = parts[2:] if "tool_calls" not in parts else []  # originally a call is an item or block of its own
@@ -64,9 +64,9 @@ class Names:
         return parameter
 
 
-def as_chat(values: dict[str, Any]) -> ChatBody:
+def validate_chat(values: dict[str, Any]) -> ChatBody:
     """Validate a translated chat. Raises Problem if it breaks a rule that the original format does not have."""
     try:
         return TranslatedBody.model_validate(values)
     except ValidationError as error:
-        raise told(error.errors(), values) from None
+        raise deepest_problem(error.errors(), values) from None

@@ -24,18 +24,18 @@ _LENGTH = struct.Struct("<I")
 class Channel:
     """An end of the pair of pipes. `send` is safe from any thread, `receive` belongs to one thread."""
 
-    def __init__(self, reading: BinaryIO, writing: BinaryIO) -> None:
-        self._reading = reading
-        self._writing = writing
+    def __init__(self, input: BinaryIO, output: BinaryIO) -> None:
+        self._input = input
+        self._output = output
         self._send_lock = threading.Lock()
 
     def send(self, message: object) -> None:
         """Write one message. Raises OSError when the other end is gone, EngineError when it is too large."""
-        frame = _frame(message)
+        frame = _encode_frame(message)
         with self._send_lock:
-            if self._writing.closed:
+            if self._output.closed:
                 raise BrokenPipeError("the channel is closed")
-            _write_all(self._writing, frame)
+            _write_all(self._output, frame)
 
     def receive(self) -> object:
         """Wait for one message. Raises EOFError at the end of the pipe, EngineError on garbage."""
@@ -44,48 +44,48 @@ class Channel:
             raise EngineError(f"the engine's pipe carries something else than messages: {_LENGTH.pack(length)!r}")
         payload = self._read(length)
         try:
-            return _unpacked(pickle.loads(payload))
+            return _unpack(pickle.loads(payload))
         except Exception as error:  # what a broken pickle raises is not limited to UnpicklingError
             raise EngineError(f"the engine's pipe carries an unreadable message of {length} bytes: {error}") from error
 
     def fileno(self) -> int:
         """Return the descriptor of the pipe that is read."""
-        return self._reading.fileno()
+        return self._input.fileno()
 
     def close(self) -> None:
         """Close both pipes. The other end must be gone, or a blocked sender would delay this."""
         with self._send_lock:
-            self._writing.close()
-        self._reading.close()
+            self._output.close()
+        self._input.close()
 
     def _read(self, size: int) -> bytes:
-        data = self._reading.read(size)
+        data = self._input.read(size)
         if len(data) < size:
             raise EOFError
         return data
 
 
-def _frame(message: object) -> bytes:
-    payload = pickle.dumps(_packed(message), pickle.HIGHEST_PROTOCOL)
+def _encode_frame(message: object) -> bytes:
+    payload = pickle.dumps(_pack(message), pickle.HIGHEST_PROTOCOL)
     if len(payload) > MAX_FRAME_BYTES:
         raise EngineError(f"a message of {len(payload)} bytes is over the engine's limit of {MAX_FRAME_BYTES}")
     return _LENGTH.pack(len(payload)) + payload
 
 
-def _write_all(writing: BinaryIO, frame: bytes) -> None:
-    sent = writing.write(frame)
+def _write_all(output: BinaryIO, frame: bytes) -> None:
+    sent = output.write(frame)
     while sent < len(frame):
-        sent += writing.write(memoryview(frame)[sent:])
+        sent += output.write(memoryview(frame)[sent:])
 
 
 # Nearly every message is a list of Tokens. Plain tuples are cheaper: pickle looks up each class by its name.
-def _packed(message: object) -> object:
+def _pack(message: object) -> object:
     if not isinstance(message, list):
         return message
     return [(e.request_id, [tuple(p) for p in e.pieces]) if type(e) is Tokens else e for e in message]
 
 
-def _unpacked(message: object) -> object:
+def _unpack(message: object) -> object:
     if not isinstance(message, list):
         return message
     return [Tokens(e[0], tuple(map(TextPiece._make, e[1]))) if type(e) is tuple else e for e in message]

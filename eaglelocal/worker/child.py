@@ -1,7 +1,7 @@
 """The parent's handle of one engine process: start it, send commands, read messages, stop it and reap it.
 
 Covers one process from start to end; restarts are the supervisor's task. `send` and `stop` are safe from any thread
-and never raise because the process is gone; `messages` and `bury` belong to one thread.
+and never raise because the process is gone; `messages` and `reap` belong to one thread.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from eaglelocal.worker.channel import Channel
 from eaglelocal.worker.exit_reason import ExitReason
 from eaglelocal.worker.unexpected_error import LOG_VARIABLE
 
-_NUM_LINES = 200
+_NUM_STDERR_LINES = 200
 _MAX_LINE_BYTES = 4096
 _READ_BYTES = 64 * 1024
-_PATIENCE_S = 2.0  # for a Shutdown to be obeyed, and again for a terminate
-_BURIAL_S = 1.0  # for a process whose pipe has ended
+_STOP_TIMEOUT_S = 2.0  # until a Shutdown takes effect, and again for SIGTERM
+_REAP_TIMEOUT_S = 1.0  # for a process to end after its pipe
 
 
 # llama.cpp would attach a debugger before it aborts, which delays the restart.
@@ -53,22 +53,22 @@ class EngineChild:
         self._channel = Channel(BufferedReader(stdout, _READ_BYTES), stdin)
         self.started_at_s = time.monotonic()
         try:
-            self._last_words = _LastWords(stderr)
+            self._stderr_tail = _StderrTail(stderr)
         except RuntimeError as error:  # no thread can be started
             self._process.kill()
             self._process.wait()
             self._channel.close()
             raise OSError(errno.EAGAIN, str(error)) from error
-        self._ended_for = ""
-        self._deliver(plan)
+        self._kill_reason = ""
+        self._send(plan)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def send(self, command: Command) -> bool:
-        """Send a command. False if the process is gone and never received it; `messages` then ends."""
-        return self._deliver(command)
+        """Send a command. Return False if the process is gone and never received it; `messages` then ends."""
+        return self._send(command)
 
     def messages(self) -> Iterator[object]:
         """Yield the messages of the process until its pipe ends."""
@@ -76,71 +76,71 @@ class EngineChild:
             try:
                 message = self._channel.receive()
             except EngineError as error:
-                self.end(error.message)
+                self.kill(error.message)
                 return
             except (EOFError, OSError):
                 return
             yield message
 
-    def end(self, reason: str) -> None:
-        """Kill a process that hangs or breaks the protocol; `reason` goes into its Ending. Safe from any thread."""
-        self._ended_for = reason
+    def kill(self, reason: str) -> None:
+        """Kill a process that hangs or breaks the protocol; its ExitReason gives `reason`. Safe from any thread."""
+        self._kill_reason = reason
         self._process.kill()
 
-    def bury(self) -> ExitReason:
+    def reap(self) -> ExitReason:
         """Reap the process after `messages` has ended, close its pipes, and return how it ended."""
-        if not self._ended_within(_BURIAL_S):
+        if not self._has_ended_within(_REAP_TIMEOUT_S):
             self._process.kill()
         exit_status = self._process.wait()
         self._channel.close()
-        return ExitReason(exit_status, self._last_words.close(), self._ended_for)
+        return ExitReason(exit_status, self._stderr_tail.close(), self._kill_reason)
 
-    def stop(self, *, gently: bool = True) -> None:
-        """End the process by request, then SIGTERM, then SIGKILL. Returns when it has ended."""
+    def stop(self, *, is_graceful: bool = True) -> None:
+        """End the process and wait for that: by Shutdown (if `is_graceful`), then by SIGTERM, then by SIGKILL."""
         # Send Shutdown from another thread: the pipe of a process that hangs may be full.
-        asking = threading.Thread(target=self.send, args=(Shutdown(),), name="engine-shutdown", daemon=True)
-        if gently:
-            asking.start()
-        if not (gently and self._ended_within(_PATIENCE_S)):
-            self._force()
-        if gently:
-            asking.join()
+        sending = threading.Thread(target=self.send, args=(Shutdown(),), name="engine-shutdown", daemon=True)
+        if is_graceful:
+            sending.start()
+        if not (is_graceful and self._has_ended_within(_STOP_TIMEOUT_S)):
+            self._stop_by_signal()
+        if is_graceful:
+            sending.join()
 
-    def _force(self) -> None:
+    def _stop_by_signal(self) -> None:
         self._process.terminate()
-        if not self._ended_within(_PATIENCE_S):
+        if not self._has_ended_within(_STOP_TIMEOUT_S):
             self._process.kill()
             self._process.wait()
 
-    def _deliver(self, message: Command | Plan) -> bool:
+    def _send(self, message: Command | Plan) -> bool:
         try:
             self._channel.send(message)
         except OSError:
             return False
         return True
 
-    def _ended_within(self, seconds: float) -> bool:
+    def _has_ended_within(self, timeout_s: float) -> bool:
         try:
-            self._process.wait(seconds)
+            self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return False
         return True
 
 
-class _LastWords:
+class _StderrTail:
     """The last lines that a process wrote to stderr, read by a thread until the pipe ends."""
 
     def __init__(self, stream: FileIO) -> None:
         self._stream = BufferedReader(stream)
         self._echo: TextIO | None = sys.stderr if os.environ.get(LOG_VARIABLE) else None
-        self._lines: deque[str] = deque(maxlen=_NUM_LINES)
+        self._lines: deque[str] = deque(maxlen=_NUM_STDERR_LINES)
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._read, name="engine-stderr", daemon=True)
         self._thread.start()
 
     def close(self) -> tuple[str, ...]:
         """Return the lines once the process has ended. Does not wait long: a grandchild may hold the pipe open."""
-        self._thread.join(_BURIAL_S)
+        self._thread.join(_REAP_TIMEOUT_S)
         with self._lock:
             return tuple(self._lines)
 
@@ -160,20 +160,20 @@ def _spawn(builder: str) -> subprocess.Popen[bytes]:
     # faulthandler: a crash in native code leaves the Python frames on stderr, for the crash report.
     command = [sys.executable, "-P", "-X", "faulthandler", "-m", "eaglelocal.worker.process", builder]
     pipe = subprocess.PIPE
-    with _interrupt_held_back():
+    with _block_interrupt():
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=_environment())
 
 
 def _environment() -> dict[str, str]:
     """Return our environment with our own import path: parent and child are one program, however it was started."""
     root = str(Path(__file__).parents[2])  # keep its place in sys.path: another copy of this package may come later
-    ours = [entry for entry in sys.path if entry == root or (entry and entry != os.getcwd())]
-    path = os.pathsep.join(ours if root in ours else [*ours, root])
+    paths = [entry for entry in sys.path if entry == root or (entry and entry != os.getcwd())]
+    path = os.pathsep.join(paths if root in paths else [*paths, root])
     return {**DEFAULTS, **os.environ, **NO_DEBUGGER, "PYTHONPATH": path, TUNABLES: tunables(os.environ)}
 
 
 @contextlib.contextmanager
-def _interrupt_held_back() -> Iterator[None]:
+def _block_interrupt() -> Iterator[None]:
     """Block SIGINT while the child is started: it inherits this, so Ctrl-C cannot end it before it ignores SIGINT."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -1,4 +1,4 @@
-"""Records how an engine process ended: one line for the log, and a report in the state folder.
+"""Record how an engine process ended: one line for the log, and a report in the state folder.
 
 A report holds the exit status, what was running and the last lines of stderr. It holds no prompt text: only stderr
 lines of known shapes are kept, and only the type of a Python exception, because its message may quote the request.
@@ -31,10 +31,10 @@ _KNOWN_LINE = re.compile(
     r"|\[New LWP |ggml|llama|gguf|clip|mtmd|CUDA|cuda|hip|ROCm|vk|Vulkan|terminate called |double free|free\(\): "
     r"|malloc|corrupted |munmap_chunk|thread '[^']*' panicked at |/?[\w./+-]+\.(c|cc|cpp|cu|cuh|h|hpp|m|metal):\d+: )"
 )
-_FRAME = re.compile(r'\s*File "[^"]*", line \d+ in \w+|\s*File "[^"]*", line \d+, in [\w.<>]+')
-_EXCEPTION = re.compile(r"\s*([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning))(: .*)?$")
-# the message that as_engine_error makes of an unforeseen error: the part behind the type may quote the request
-_UNFORESEEN = re.compile(r"(the engine failed(?: on the request| to load)?: \w+): .*", re.DOTALL)
+_FRAME_LINE = re.compile(r'\s*File "[^"]*", line \d+ in \w+|\s*File "[^"]*", line \d+, in [\w.<>]+')
+_EXCEPTION_LINE = re.compile(r"\s*([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning))(: .*)?$")
+# the message that as_engine_error makes of an unexpected error: the part after the type may quote the request
+_UNEXPECTED = re.compile(r"(the engine failed(?: on the request| to load)?: \w+): .*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,27 +54,26 @@ class Crash:
 
     target: str
     pid: int
-    ending: ExitReason
-    error: EagleLocalError  # that the waiting requests get
-    lived_s: float
+    exit_reason: ExitReason
+    error: EagleLocalError  # for the requests in flight
+    uptime_s: float
     was_loading: bool
     in_flight: tuple[InFlight, ...] = ()
 
     @property
     def cause(self) -> str:
-        """The cause in words, without any text of a request."""
+        """Return the cause in words, without any text of a request."""
         if self.error.message.startswith("the engine process "):  # from the exit status and from stderr
-            safe = replace(self.ending, last_lines=tuple(kept_lines(self.ending.last_lines)))
+            safe = replace(self.exit_reason, last_lines=tuple(keep_safe_lines(self.exit_reason.last_lines)))
             return safe.error(" while it loaded the model" if self.was_loading else "").message
-        return _UNFORESEEN.sub(r"\1", self.error.message)
+        return _UNEXPECTED.sub(r"\1", self.error.message)
 
 
-def log_line(crash: Crash, then: str, report: Path | None) -> str:
-    """Return the log line about a crash; `then` says what happens next."""
+def format_log_line(crash: Crash, next_step: str, report: Path | None) -> str:
+    """Return the log line about a crash; `next_step` says what happens next."""
     where = f"; report: {report}" if report is not None else ""
-    return (
-        f"{crash.target}: {crash.cause} after {crash.lived_s:.1f} s, {_count_requests(crash.in_flight)}; {then}{where}"
-    )
+    what = f"{crash.cause} after {crash.uptime_s:.1f} s, {_count_requests(crash.in_flight)}"
+    return f"{crash.target}: {what}; {next_step}{where}"
 
 
 def write_report(crash: Crash, at: float | None = None) -> Path | None:
@@ -99,19 +98,19 @@ def report_text(crash: Crash, stamp: str) -> str:
         f"eaglelocal {__version__}, crash of an engine process",
         f"at        {stamp}",
         f"model     {crash.target}",
-        f"process   {crash.pid}, exit status {crash.ending.exit_status}",
+        f"process   {crash.pid}, exit status {crash.exit_reason.exit_status}",
         f"cause     {crash.cause}",
-        f"lived     {crash.lived_s:.1f} s, {'while loading' if crash.was_loading else 'loaded'}",
+        f"lived     {crash.uptime_s:.1f} s, {'while loading' if crash.was_loading else 'loaded'}",
         f"requests  {_count_requests(crash.in_flight)}",
         *(f"          {_describe(each)}" for each in crash.in_flight[:MAX_LISTED_REQUESTS]),
         "",
-        "last lines of stderr (what may quote a request is left out):",
-        *kept_lines(crash.ending.last_lines),
+        "last lines of stderr, without those that may quote a request:",
+        *keep_safe_lines(crash.exit_reason.last_lines),
     ]
     return "\n".join(lines) + "\n"
 
 
-def kept_lines(lines: Sequence[str]) -> list[str]:
+def keep_safe_lines(lines: Sequence[str]) -> list[str]:
     """Keep lines of known shapes, and only the type of an exception; append how many lines were left out.
 
     ["Traceback (most recent call last):", "ValueError: my secret"] -> ["Traceback (most recent call last):",
@@ -120,11 +119,11 @@ def kept_lines(lines: Sequence[str]) -> list[str]:
     kept: list[str] = []
     num_left_out = 0
     for line in lines:
-        if exception := _EXCEPTION.match(line):
+        if exception := _EXCEPTION_LINE.match(line):
             kept.append(exception[1])
         elif _KNOWN_LINE.match(line):
             kept.append(line)
-        elif frame := _FRAME.match(line):
+        elif frame := _FRAME_LINE.match(line):
             kept.append(frame[0])
         else:
             num_left_out += bool(line.strip())
@@ -132,10 +131,12 @@ def kept_lines(lines: Sequence[str]) -> list[str]:
 
 
 def _count_requests(in_flight: Sequence[InFlight]) -> str:
-    """Return such as `with 2 requests being answered (chatcmpl-1, chatcmpl-2) and 1 request not begun (chatcmpl-3)`."""
-    begun = [each.id for each in in_flight if each.has_started]
+    """Return text such as `with 2 requests being answered (a, b) and 1 request not started (c)`."""
+    started = [each.id for each in in_flight if each.has_started]
     waiting = [each.id for each in in_flight if not each.has_started]
-    parts = [_name_some(begun, "being answered")] * bool(begun) + [_name_some(waiting, "not begun")] * bool(waiting)
+    parts = [_name_some(started, "being answered")] * bool(started) + [_name_some(waiting, "not started")] * bool(
+        waiting
+    )
     return f"with {' and '.join(parts)}" if parts else "with no request"
 
 
@@ -146,5 +147,5 @@ def _name_some(ids: Sequence[str], what: str) -> str:
 
 
 def _describe(each: InFlight) -> str:
-    begun = "being answered" if each.has_started else "not begun"
-    return f"{each.id}  {each.kind}  {each.owner or '-'}  {begun}, {each.age_s:.1f} s old"
+    started = "being answered" if each.has_started else "not started"
+    return f"{each.id}  {each.kind}  {each.owner or '-'}  {started}, {each.age_s:.1f} s old"

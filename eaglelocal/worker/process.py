@@ -3,7 +3,7 @@
 Messages come on stdin and leave on stdout (channel.py); the first one is the Plan. One thread reads
 commands into a queue; only the main thread uses the engine. The process ends when its pipe or its parent
 ends, even during a native call, so that a killed parent never leaves GPU memory occupied.
-It knows the engine by its Protocol only, and imports the builder by name, so it imports nothing from above.
+Knows the engine only by its Protocol, and imports the builder by name.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class EngineLoop(Protocol):
 
     @property
     def has_work(self) -> bool:
-        """True if step() would do something or return events."""
+        """Return whether step() would do something or return events."""
 
     def submit(self, request: AnyRequest) -> None:
         """Queue a request; errors in it come out of step() as Failed."""
@@ -76,12 +76,12 @@ class EngineLoop(Protocol):
     def close(self) -> None: ...
 
 
-Report = Callable[[LoadProgress], None]
-Builder = Callable[[Plan, Report], EngineLoop]
+ReportProgress = Callable[[LoadProgress], None]
+Builder = Callable[[Plan, ReportProgress], EngineLoop]
 Commands = SimpleQueue[object]
 
 
-class Service:
+class EngineService:
     """The main thread's loop: handle commands, step while there is work, send the events.
 
     A step that raises fails every request in flight. ResourceError leaves the engine usable (the
@@ -94,33 +94,33 @@ class Service:
         self._commands = commands
         self._channel = channel
         self._in_flight: set[str] = set()
-        self._num_turns = 0
+        self._num_iterations = 0
 
     @property
-    def num_turns(self) -> int:
-        """The loop iterations so far; it stands still while the engine idles or hangs. Safe from any thread."""
-        return self._num_turns
+    def num_iterations(self) -> int:
+        """Return the loop iterations so far: unchanged while the engine idles or hangs. Safe from any thread."""
+        return self._num_iterations
 
     def run(self) -> int:
         """Serve until Shutdown or a fatal error; return the exit status."""
-        while self._obey_queued():
+        while self._handle_queued():
             if self._engine.has_work and not self._step():
                 return 1
-            self._num_turns += 1
+            self._num_iterations += 1
         return 0
 
-    def _obey_queued(self) -> bool:
-        """Handle the queued commands; wait for one if there is nothing else to do. Returns False for Shutdown."""
+    def _handle_queued(self) -> bool:
+        """Handle the queued commands; wait for one if there is nothing else to do. Return False for Shutdown."""
         if not self._engine.has_work:
-            self._fail_all(EngineError("the engine lost the request: it has no work left"))
-            if not self._obey(self._commands.get()):
+            self._fail_all(EngineError("the engine lost the request"))
+            if not self._handle(self._commands.get()):
                 return False
         while not self._commands.empty():
-            if not self._obey(self._commands.get()):
+            if not self._handle(self._commands.get()):
                 return False
         return True
 
-    def _obey(self, command: object) -> bool:
+    def _handle(self, command: object) -> bool:
         match command:
             case Submit(request):
                 self._submit(request)
@@ -134,7 +134,7 @@ class Service:
             case Shutdown():
                 return False
             case _:
-                raise EngineError(f"the engine does not know the command {type(command).__name__}")
+                raise EngineError(f"unknown command for the engine: {type(command).__name__}")
         return True
 
     def _submit(self, request: AnyRequest) -> None:
@@ -146,7 +146,7 @@ class Service:
             self._in_flight.add(request.id)
 
     def _step(self) -> bool:
-        """Run one step and send its events in one message. Returns False if the engine cannot go on."""
+        """Run one step and send its events in one message. Return False if the engine cannot go on."""
         try:
             events = self._engine.step()
         except ResourceError as error:
@@ -154,11 +154,11 @@ class Service:
         except Exception as error:
             self._channel.send(Broken(as_engine_error(error, "the engine failed")))
             return False
-        self._tell(events)
+        self._emit(events)
         return True
 
     def _abandon(self, error: ResourceError) -> bool:
-        """Cancel the requests in flight in the engine, then fail them. Returns False if the engine did not recover."""
+        """Cancel the requests in flight in the engine, then fail them. Return False if the engine did not recover."""
         try:
             for request_id in self._in_flight:
                 self._engine.cancel(request_id)
@@ -173,15 +173,15 @@ class Service:
 
     def _fail_all(self, error: EagleLocalError) -> None:
         if self._in_flight:
-            self._tell([Failed(request_id, error) for request_id in self._in_flight])
+            self._emit([Failed(request_id, error) for request_id in self._in_flight])
 
-    def _tell(self, events: list[RequestEvent]) -> None:
-        told = [event for event in events if event.request_id in self._in_flight]
-        for event in told:
+    def _emit(self, events: list[RequestEvent]) -> None:
+        own_events = [event for event in events if event.request_id in self._in_flight]
+        for event in own_events:
             if isinstance(event, (Finished, Failed)):
                 self._in_flight.discard(event.request_id)
-        if told:
-            self._channel.send(told)
+        if own_events:
+            self._channel.send(own_events)
 
 
 def main(builder: str) -> int:
@@ -191,12 +191,12 @@ def main(builder: str) -> int:
     with contextlib.suppress(LibraryError):  # if the C library is missing, loading reports it
         end_with_parent(channel.fileno())  # the thread below cannot act while the main thread holds the GIL
     commands: Commands = SimpleQueue()
-    threading.Thread(target=_listen, args=(channel, commands), name="commands", daemon=True).start()
+    threading.Thread(target=_read_commands, args=(channel, commands), name="commands", daemon=True).start()
     engine = _load(builder, cast(Plan, commands.get()), channel)
     if engine is None:
         return 1
-    service = Service(engine, commands, channel)
-    threading.Thread(target=_beat, args=(service, channel), name="beat", daemon=True).start()
+    service = EngineService(engine, commands, channel)
+    threading.Thread(target=_send_beats, args=(service, channel), name="beat", daemon=True).start()
     status = service.run()
     if status == 0:
         engine.close()  # after a fatal error only the operating system can free it safely
@@ -213,7 +213,7 @@ def _take_over_pipes() -> Channel:
     return Channel(open(reading, "rb"), open(writing, "wb", buffering=0))
 
 
-def _listen(channel: Channel, commands: Commands) -> None:
+def _read_commands(channel: Channel, commands: Commands) -> None:
     try:
         while True:
             commands.put(channel.receive())
@@ -224,21 +224,21 @@ def _listen(channel: Channel, commands: Commands) -> None:
         os._exit(1)
 
 
-def _beat(service: Service, channel: Channel) -> None:
-    """Send a Beat each second in which the loop moved: the steps of a long prompt send no events."""
-    told = service.num_turns
+def _send_beats(service: EngineService, channel: Channel) -> None:
+    """Send a Beat each second in which the loop ran: the steps of a long prompt send no events."""
+    num_reported = service.num_iterations
     with contextlib.suppress(OSError):  # the parent is gone
         while True:
             time.sleep(BEAT_S)
-            if told != service.num_turns:
-                told = service.num_turns
+            if num_reported != service.num_iterations:
+                num_reported = service.num_iterations
                 channel.send(Beat())
 
 
 def _load(builder: str, plan: Plan, channel: Channel) -> EngineLoop | None:
     """Build the engine; send Ready, or LoadFailed and return None."""
     try:
-        engine = _find(builder)(plan, _ProgressFilter(channel).report)
+        engine = _import_builder(builder)(plan, _ProgressFilter(channel).report)
         channel.send(Ready(engine.info))
     except Exception as error:
         channel.send(LoadFailed(as_engine_error(error, "the engine failed to load")))
@@ -248,7 +248,7 @@ def _load(builder: str, plan: Plan, channel: Channel) -> EngineLoop | None:
     return engine
 
 
-def _find(builder: str) -> Builder:
+def _import_builder(builder: str) -> Builder:
     module, _, name = builder.partition(":")
     return cast(Builder, getattr(importlib.import_module(module), name))
 
@@ -268,7 +268,7 @@ class _ProgressFilter:
             self._channel.send(progress)
 
 
-def run_and_leave(builder: str) -> None:
+def run_and_exit(builder: str) -> None:
     """Run `main` and exit without finalizing: the reader thread may hold a lock that finalizing needs."""
     status = 1
     try:
@@ -283,4 +283,4 @@ def run_and_leave(builder: str) -> None:
 
 
 if __name__ == "__main__":
-    run_and_leave(sys.argv[1])
+    run_and_exit(sys.argv[1])

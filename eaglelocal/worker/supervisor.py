@@ -1,10 +1,10 @@
-"""Keeps one engine process alive: starts it, passes on its messages, and decides what follows when it ends.
+"""Keep one engine process alive: start it, pass on its messages, and restart it when it ends.
 
 One thread does all of this, and calls the listener in order; another watches for a process that hangs (watchdog.py).
 Only consecutive crashes count: a process that has emitted tokens, or was ready for `stable_s`, has shown that model
-and machine work, so its crash starts a new count. One that cannot load, or dies of the first thing it does, is a crash
-loop, however slowly it loads: it is given up, or retried at growing intervals, as the policy says. Failing to start
-a process for want of descriptors or processes is no crash: starting is tried again.
+and machine work, so its crash starts a new count. One that cannot load, or dies of its first request, is a crash loop,
+however slowly it loads: it is given up, or retried at growing intervals, as the policy says. Failing to start
+a process for lack of descriptors or processes is no crash: the start is repeated.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from eaglelocal.core.events import (
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import EagleLocalError, EngineError
 from eaglelocal.worker.child import EngineChild
-from eaglelocal.worker.crash_report import Crash, InFlight, log_line, write_report
+from eaglelocal.worker.crash_report import Crash, InFlight, format_log_line, write_report
 from eaglelocal.worker.exit_reason import Broken, ExitReason
 from eaglelocal.worker.watchdog import SilenceLimits, Watchdog, WatchedChild
 
 EngineState = Literal["loading", "ready", "restarting", "failed", "closed"]
 
 # temporary lack of descriptors, processes or memory
-PASSING_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
-PASSING_DELAY_S = 1.0
+TEMPORARY_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
+TEMPORARY_DELAY_S = 1.0
 MAX_FIRST_STARTS = 10  # attempts to start the first process
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,9 @@ class RestartPolicy:
     first_delay_s: float = 1.0
     max_delay_s: float = 8.0
     wait_limit_s: float = 60.0  # how long requests wait for an engine that is down
-    patience: SilenceLimits = field(default_factory=SilenceLimits)  # limits of silence before a process counts as hung
+    silence_limits: SilenceLimits = field(
+        default_factory=SilenceLimits
+    )  # limits of silence before a process counts as hung
 
     def delay_s(self, crashes: int) -> float | None:
         """Return the seconds to wait after the crash with this number, counted from 1; None means give up."""
@@ -81,7 +83,7 @@ class Listener(Protocol):
 
     @property
     def awaits_answers(self) -> bool:
-        """True if the process has unanswered requests or commands. Safe from any thread."""
+        """Return whether the process has unanswered requests or commands. Safe from any thread."""
 
     def on_progress(self, progress: LoadProgress) -> None: ...
 
@@ -93,7 +95,7 @@ class Listener(Protocol):
 
     @property
     def in_flight(self) -> tuple[InFlight, ...]:
-        """The requests that the process has not answered yet."""
+        """Return the requests that the process has not answered yet."""
 
     def on_lost(self, error: EagleLocalError, *, is_crash: bool) -> None:
         """Handle the end of the process: requests in flight fail, new ones wait for the next process.
@@ -106,35 +108,35 @@ class Listener(Protocol):
 
 
 @dataclass(slots=True)
-class _Life:
-    """The facts about one child, from its start to its end."""
+class _ChildRun:
+    """One child from its start to its end."""
 
     ready_at_s: float | None = None
-    last_message: EagleLocalError | None = None  # its own reason for ending
+    last_message: EagleLocalError | None = None  # its own reason for exit_reason
     has_answered: bool = False
-    is_told: bool = False  # the listener knows of the loss, before the process has ended
+    is_reported: bool = False  # the listener knows of the loss, before the process has ended
     in_flight: tuple[InFlight, ...] = ()  # when it ended
-    lived_s: float = 0.0
+    uptime_s: float = 0.0
     pid: int = 0
-    ending: ExitReason | None = None  # None: it was never started
-    passing: bool = False  # starting it failed for a temporary reason
+    exit_reason: ExitReason | None = None  # None: it was never started
+    is_temporary: bool = False  # starting it failed for a temporary reason
 
     @property
     def is_loading(self) -> bool:
         return self.ready_at_s is None
 
     @property
-    def may_be_of_a_request(self) -> bool:
-        """True if a request may have caused the end."""
-        return not (self.is_loading or (self.ending is not None and self.ending.is_from_outside))
+    def may_be_caused_by_request(self) -> bool:
+        """Return whether a request may have caused the end."""
+        return not (self.is_loading or (self.exit_reason is not None and self.exit_reason.is_from_outside))
 
-    def hear(self, events: list[RequestEvent]) -> None:
+    def note_events(self, events: list[RequestEvent]) -> None:
         if not self.has_answered:
             self.has_answered = any(isinstance(event, (Tokens, Finished)) for event in events)
 
-    def was_good(self, stable_s: float) -> bool:
-        lasted = self.ready_at_s is not None and time.monotonic() - self.ready_at_s >= stable_s
-        return self.has_answered or lasted
+    def was_stable(self, stable_s: float) -> bool:
+        is_old = self.ready_at_s is not None and time.monotonic() - self.ready_at_s >= stable_s
+        return self.has_answered or is_old
 
 
 class Supervisor:
@@ -147,12 +149,12 @@ class Supervisor:
         self._listener = listener
         self._lock = threading.Lock()  # of _child against close()
         self._child: EngineChild | None = None
-        self._closing = threading.Event()
+        self._is_closing = threading.Event()
         self._state: EngineState = "loading"
-        self._crashes = 0
+        self._num_crashes = 0
         self._num_starts_failed = 0  # in a row, for temporary reasons
         self._down_since_s = 0.0
-        self._restarts = 0
+        self._num_restarts = 0
         self._thread = threading.Thread(target=self._run, name="engine-supervisor", daemon=True)
 
     @property
@@ -161,8 +163,8 @@ class Supervisor:
 
     @property
     def restarts(self) -> int:
-        """The number of restarts so far."""
-        return self._restarts
+        """Return the number of restarts so far."""
+        return self._num_restarts
 
     @property
     def pid(self) -> int | None:
@@ -174,137 +176,137 @@ class Supervisor:
 
     def close(self) -> None:
         """End the process and the thread. Safe from any thread, more than once, and before start()."""
-        self._closing.set()
+        self._is_closing.set()
         with self._lock:
             child = self._child
         if child is not None:
-            child.stop(gently=self._state == "ready")
+            child.stop(is_graceful=self._state == "ready")
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
     def _run(self) -> None:
         delay_s: float | None = 0.0
-        while delay_s is not None and not self._closing.wait(delay_s):
-            life = _Life()
-            error = self._live(life)
-            delay_s = self._follow(life, error)
-        if self._closing.is_set():
+        while delay_s is not None and not self._is_closing.wait(delay_s):
+            run = _ChildRun()
+            error = self._run_child(run)
+            delay_s = self._decide_restart(run, error)
+        if self._is_closing.is_set():
             self._state = "closed"
             closed = EngineError("the engine was closed")
             self._listener.on_lost(closed, is_crash=False)
             self._listener.on_down(closed, for_good=True)
 
-    def _live(self, life: _Life) -> EagleLocalError:
+    def _run_child(self, run: _ChildRun) -> EagleLocalError:
         """Run one process from start to end; return why it ended."""
         try:
             child = EngineChild(self._builder, self._plan)
         except OSError as error:
-            life.passing = error.errno in PASSING_ERRORS
+            run.is_temporary = error.errno in TEMPORARY_ERRORS
             return EngineError(f"the engine process cannot be started: {error}", hint="free memory or processes")
         with self._lock:
             self._child = child
-        if self._closing.is_set():
-            child.stop(gently=False)
-        for message in self._watchdog(child, life).listening(child.messages()):
-            self._hear(child, message, life)
-        life.ending = child.bury()
-        life.lived_s, life.pid = time.monotonic() - child.started_at_s, child.pid
-        life.in_flight = life.in_flight or self._listener.in_flight
+        if self._is_closing.is_set():
+            child.stop(is_graceful=False)
+        for message in self._watchdog(child, run).watch(child.messages()):
+            self._handle_message(child, message, run)
+        run.exit_reason = child.reap()
+        run.uptime_s, run.pid = time.monotonic() - child.started_at_s, child.pid
+        run.in_flight = run.in_flight or self._listener.in_flight
         with self._lock:
             self._child = None
-        return life.last_message or life.ending.error(" while it loaded the model" if life.is_loading else "")
+        return run.last_message or run.exit_reason.error(" while it loaded the model" if run.is_loading else "")
 
-    def _watchdog(self, child: EngineChild, life: _Life) -> Watchdog:
+    def _watchdog(self, child: EngineChild, run: _ChildRun) -> Watchdog:
         def has_work() -> bool:
             return self._state != "ready" or self._listener.awaits_answers
 
-        watched = WatchedChild(pid=child.pid, has_work=has_work, is_loading=lambda: life.is_loading, end=child.end)
-        return Watchdog(watched, self._policy.patience)
+        watched = WatchedChild(pid=child.pid, has_work=has_work, is_loading=lambda: run.is_loading, kill=child.kill)
+        return Watchdog(watched, self._policy.silence_limits)
 
-    def _hear(self, child: EngineChild, message: object, life: _Life) -> None:
+    def _handle_message(self, child: EngineChild, message: object, run: _ChildRun) -> None:
         match message:
             case list():
                 events = cast("list[RequestEvent]", message)
-                life.hear(events)
+                run.note_events(events)
                 self._listener.on_events(events)
             case LoadProgress():
                 self._listener.on_progress(message)
             case Ready(info):
-                life.ready_at_s = time.monotonic()
+                run.ready_at_s = time.monotonic()
                 self._state = "ready"
                 self._num_starts_failed = 0
                 self._listener.on_ready(child, info)
-                if self._restarts:
+                if self._num_restarts:
                     down_s = time.monotonic() - self._down_since_s
                     _log.info("%s: the engine is back after %.1f s", self._plan.target_label, down_s)
             case LoadFailed(error):
-                life.last_message = error
+                run.last_message = error
             case Broken(error):
-                life.last_message, life.is_told = error, True
-                life.in_flight = self._listener.in_flight
+                run.last_message, run.is_reported = error, True
+                run.in_flight = self._listener.in_flight
                 self._state = "restarting"
                 self._listener.on_lost(error, is_crash=True)  # at once, so that nothing is sent to it while it ends
             case SnapshotTaken(snapshot):
                 self._listener.on_snapshot(snapshot)
             case _:
-                child.end(f"its pipe carries an unknown message, {type(message).__name__}")
+                child.kill(f"it sent an unknown message, {type(message).__name__}")
 
-    def _follow(self, life: _Life, error: EagleLocalError) -> float | None:
-        """Record how a process ended, tell the listener, and return the seconds until the next start, if any."""
-        if self._closing.is_set():
+    def _decide_restart(self, run: _ChildRun, error: EagleLocalError) -> float | None:
+        """Record how a process ended, notify the listener, and return the seconds until the next start, if any."""
+        if self._is_closing.is_set():
             return None
-        if life.passing:
+        if run.is_temporary:
             return self._wait_for_system(error)
-        self._crashes = 1 if life.was_good(self._policy.stable_s) else self._crashes + 1
-        never_ran = life.is_loading and self._restarts == 0
-        delay_s = None if never_ran else self._policy.delay_s(self._crashes)
-        self._record(life, error, delay_s, never_ran=never_ran)
-        if self._state == "ready" or life.is_told:
+        self._num_crashes = 1 if run.was_stable(self._policy.stable_s) else self._num_crashes + 1
+        never_ran = run.is_loading and self._num_restarts == 0
+        delay_s = None if never_ran else self._policy.delay_s(self._num_crashes)
+        self._report_crash(run, error, delay_s, never_ran=never_ran)
+        if self._state == "ready" or run.is_reported:
             self._down_since_s = time.monotonic()
         self._state = "failed" if delay_s is None else "restarting"
-        self._restarts += delay_s is not None
-        if not life.is_told:
-            self._listener.on_lost(error, is_crash=life.may_be_of_a_request)
+        self._num_restarts += delay_s is not None
+        if not run.is_reported:
+            self._listener.on_lost(error, is_crash=run.may_be_caused_by_request)
         if never_ran:
             self._listener.on_down(error, for_good=True)
-        elif self._crashes >= self._policy.max_crashes:
-            self._listener.on_down(_down(error, self._crashes, delay_s), for_good=delay_s is None)
+        elif self._num_crashes >= self._policy.max_crashes:
+            self._listener.on_down(_down_error(error, self._num_crashes, delay_s), for_good=delay_s is None)
         return delay_s
 
     def _wait_for_system(self, error: EagleLocalError) -> float | None:
         """Return the delay after a temporary failure to start; None if the first process failed to start too often."""
         self._num_starts_failed += 1
-        is_first = self._restarts == 0
+        is_first = self._num_restarts == 0
         if self._num_starts_failed == 1:
-            _log.warning("%s: %s; trying again every %g s", self._plan.target_label, error.message, PASSING_DELAY_S)
+            _log.warning("%s: %s; trying again every %g s", self._plan.target_label, error.message, TEMPORARY_DELAY_S)
         if is_first and self._num_starts_failed >= MAX_FIRST_STARTS:
             self._state = "failed"
             self._listener.on_lost(error, is_crash=False)
             self._listener.on_down(error, for_good=True)
             return None
         self._listener.on_lost(error, is_crash=False)
-        return PASSING_DELAY_S
+        return TEMPORARY_DELAY_S
 
-    def _record(self, life: _Life, error: EagleLocalError, delay_s: float | None, *, never_ran: bool) -> None:
+    def _report_crash(self, run: _ChildRun, error: EagleLocalError, delay_s: float | None, *, never_ran: bool) -> None:
         """Log a crash and write its report.
 
         A failed load with its own message gets no report, and the first load's failure no log line either.
         """
-        says_why = life.is_loading and life.last_message is not None and not isinstance(error, EngineError)
-        if life.ending is None or (says_why and never_ran):
+        has_own_message = run.is_loading and run.last_message is not None and not isinstance(error, EngineError)
+        if run.exit_reason is None or (has_own_message and never_ran):
             return
         crash = Crash(
             target=self._plan.target_label,
-            pid=life.pid,
-            ending=life.ending,
+            pid=run.pid,
+            exit_reason=run.exit_reason,
             error=error,
-            lived_s=life.lived_s,
-            was_loading=life.is_loading,
-            in_flight=life.in_flight,
+            uptime_s=run.uptime_s,
+            was_loading=run.is_loading,
+            in_flight=run.in_flight,
         )
-        report = None if says_why else write_report(crash)
+        report = None if has_own_message else write_report(crash)
         error.report = str(report or "")
-        _log.error("%s", log_line(crash, _next_start(delay_s), report))
+        _log.error("%s", format_log_line(crash, _next_start(delay_s), report))
 
 
 def _next_start(delay_s: float | None) -> str:
@@ -313,7 +315,7 @@ def _next_start(delay_s: float | None) -> str:
     return f"started again in {delay_s:g} s" if delay_s else "started again at once"
 
 
-def _down(error: EagleLocalError, crashes: int, delay_s: float | None) -> EngineError:
+def _down_error(error: EagleLocalError, crashes: int, delay_s: float | None) -> EngineError:
     then = "is not started again" if delay_s is None else f"is started again in {delay_s:g} s"
     down = EngineError(f"the engine failed {crashes} times in a row and {then}: {error.message}", hint=error.hint)
     down.report = error.report

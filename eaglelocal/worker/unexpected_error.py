@@ -1,4 +1,4 @@
-"""Converts an unforeseen exception into an error with a message and a hint."""
+"""Convert an unexpected exception into an error with a message and a hint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG_VARIABLE = "EAGLELOCAL_ENGINE_LOG"
 def as_engine_error(error: BaseException, what: str) -> EagleLocalError:
     """Return `error` itself if it is an EagleLocalError, else an EngineError that asks for a report.
 
-    The traceback of an unforeseen error goes to stderr, which the parent keeps.
+    The traceback of an unexpected error goes to stderr, which the parent keeps.
     """
     if isinstance(error, EagleLocalError):
         return error

@@ -26,9 +26,9 @@ from eaglelocal.hub import pulled_drafts
 from eaglelocal.hub.heads import head_folder as head_folder
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe import apple
-from eaglelocal.server.access import keys_of
+from eaglelocal.server.access import read_key_file
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.openai.request_reader import as_json
+from eaglelocal.server.openai.request_reader import to_json
 from eaglelocal.server.responses.stored_responses import RecentItems
 from eaglelocal.settings import Settings
 from eaglelocal.text.reasoning.split_answer import SplitText
@@ -85,7 +85,7 @@ PASSED_OVER: dict[str, Callable[[str, Path], object]] = {
     "calibration": lambda text, at: calibration_store._read_content(write(at, text)),
     "pulled drafts": lambda text, at: pulled_drafts._read(write(at, text)),
     "running server": lambda text, at: running_servers._read(write(at, text)),
-    "running server's word": lambda text, at: running_servers._word_of(text.encode()),
+    "running server's word": lambda text, at: running_servers._read_state(text.encode()),
     "watched server": lambda text, at: HttpReply(200, {}, text.encode()).mapping(),
     "questions": lambda text, at: question_history._read(write(at, text)),
     "schema of a tool": lambda text, at: parameter_schemas(Tool("t", "", text)),
@@ -146,7 +146,7 @@ def test_a_deep_dotted_setting_is_told_with_its_first_name(tmp_path: Path) -> No
         TomlTable.of_file,
         bench_prompts.read_prompts,
         bench.read_key,
-        keys_of,
+        read_key_file,
         lambda path: conversation_file.load_conversation(path.parent, path.stem),
     ],
 )
@@ -185,12 +185,12 @@ def test_arguments_of_any_depth_end_an_answer_well(form: object, text: str, piec
 def test_values_of_a_request_are_bounded_where_they_come_in(levels: int) -> None:
     value = json.loads("[" * levels + "]" * levels)
     with pytest.raises(Problem, match="nested deeper than 64 levels"):
-        as_json(value, "tools.t")
+        to_json(value, "tools.t")
 
 
 def test_a_deep_response_is_forgotten() -> None:
     kept = RecentItems()
-    kept.keep("deep", json.loads("[" * 900 + "]" * 900))
-    kept.keep("plain", {"a": [1]})
+    kept.store("deep", json.loads("[" * 900 + "]" * 900))
+    kept.store("plain", {"a": [1]})
     assert kept.find("deep") is None
     assert kept.find("plain") == {"a": [1]}

@@ -25,11 +25,11 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.server.access import Access
 from eaglelocal.server.admission import AdmissionQueue
 from eaglelocal.server.app import create_app
-from eaglelocal.server.dependencies import ServerLimits, ServerState
-from eaglelocal.server.loaded_models import Opened
+from eaglelocal.server.loaded_models import LoadResult
 from eaglelocal.server.metrics import Metrics
-from eaglelocal.server.model_manager import MakeRoom, ModelManager, all_leave
-from eaglelocal.server.run_server import bind_socket, config_of
+from eaglelocal.server.model_manager import ChooseVictims, ModelManager, evict_all
+from eaglelocal.server.run_server import bind_socket, make_uvicorn_config
+from eaglelocal.server.server_state import ServerLimits, ServerState
 from eaglelocal.worker.supervisor import DEFAULT_POLICY, RestartPolicy
 
 from . import directed_server_engine, server_engine
@@ -48,7 +48,7 @@ class Setup:
     limits: ServerLimits = field(default_factory=ServerLimits)
     defaults: SamplingParams = DEFAULTS
     idle_s: float = 0.0
-    make_room: MakeRoom = all_leave
+    choose_victims: ChooseVictims = evict_all
     aliases: tuple[str, ...] = ()
     restart: RestartPolicy = DEFAULT_POLICY
     num_slots: int = 4
@@ -120,7 +120,7 @@ def served(setup: Setup) -> Iterator[Server]:
     port = listening.getsockname()[1]
     running = Server(setup, serving, port)
     running.clients = clients
-    uvicorn_server = uvicorn.Server(config_of(create_app(serving, setup.access), drain_s=2.0))
+    uvicorn_server = uvicorn.Server(make_uvicorn_config(create_app(serving, setup.access), drain_s=2.0))
     thread = threading.Thread(target=_run, args=(uvicorn_server, listening, running), name="server")
     thread.start()
     try:
@@ -139,26 +139,32 @@ def served(setup: Setup) -> Iterator[Server]:
     assert all(client.state == "closed" for client in clients), "an engine was left behind"
 
 
-def serving_of(setup: Setup, load: Callable[[str], Opened]) -> ServerState:
+def serving_of(setup: Setup, load: Callable[[str], LoadResult]) -> ServerState:
+    metrics = Metrics()
     return ServerState(
         models=ModelManager(
-            list(setup.plans), load, idle_s=setup.idle_s, aliases=setup.aliases, make_room=setup.make_room
+            list(setup.plans),
+            load,
+            idle_s=setup.idle_s,
+            aliases=setup.aliases,
+            choose_victims=setup.choose_victims,
+            before_unload=metrics.read_totals,
         ),
         admission=AdmissionQueue(
             num_slots=setup.num_slots, max_waiting=setup.limits.max_waiting, is_shared=setup.is_shared
         ),
-        metrics=Metrics(),
+        metrics=metrics,
         defaults=setup.defaults,
         limits=setup.limits,
     )
 
 
-def loader_of(setup: Setup, clients: list[EngineClient]) -> Callable[[str], Opened]:
-    def load(name: str) -> Opened:
+def loader_of(setup: Setup, clients: list[EngineClient]) -> Callable[[str], LoadResult]:
+    def load(name: str) -> LoadResult:
         client = EngineClient(setup.plans[name], builder=setup.builder, restart=setup.restart)
         clients.append(client)
         try:
-            return Opened(client, client.start())
+            return LoadResult(client, client.start())
         except BaseException:
             client.close()
             raise

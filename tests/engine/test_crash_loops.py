@@ -222,7 +222,7 @@ def test_a_process_that_the_system_does_not_start_is_no_crash(
             raise OSError(errno.EMFILE, "Too many open files")
         return spawn(builder)
 
-    monkeypatch.setattr("eaglelocal.worker.supervisor.PASSING_DELAY_S", 0.01)
+    monkeypatch.setattr("eaglelocal.worker.supervisor.TEMPORARY_DELAY_S", 0.01)
     with EngineClient(plan(), builder=BUILDER, restart=RestartPolicy(max_crashes=2)) as client:
         client.start()
         monkeypatch.setattr(child_module, "_spawn", reluctant)
@@ -236,7 +236,7 @@ def test_a_first_process_that_the_system_never_starts_is_an_error(monkeypatch: p
     def refusing(builder: str) -> subprocess.Popen[bytes]:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("eaglelocal.worker.supervisor.PASSING_DELAY_S", 0.01)
+    monkeypatch.setattr("eaglelocal.worker.supervisor.TEMPORARY_DELAY_S", 0.01)
     monkeypatch.setattr(child_module, "_spawn", refusing)
     with (
         EngineClient(plan(), builder=BUILDER) as client,

@@ -97,7 +97,7 @@ def test_sigkill_mid_answer_of_the_real_model() -> None:
         os.kill(first_pid, signal.SIGKILL)
         with pytest.raises(EngineError, match=r"^the engine process was killed \(signal 9\)$") as caught:
             running.result()
-        assert "ask again" in caught.value.hint
+        assert "try again" in caught.value.hint
         reply = client.stream(
             ChatRequest(id="next", messages=question, params=SamplingParams(temperature=0.0))
         ).result()
@@ -113,7 +113,10 @@ def test_sigkill_mid_answer_of_the_real_model() -> None:
         ("exit 7", r"^the engine process ended \(exit status 7\)"),
         ("fatal", r"^the script says that the engine is broken$"),
         ("bug", r"^the engine failed: ZeroDivisionError: "),
-        ("garbage", r"^the engine process was ended: the engine's pipe carries something else than messages: b'llam'$"),
+        (
+            "garbage",
+            r"^the engine process was killed: the engine's pipe carries something else than messages: b'llam'$",
+        ),
     ],
 )
 def test_every_way_to_die_is_told_and_survived(client: EngineClient, script: str, message: str) -> None:
@@ -168,7 +171,7 @@ def test_a_frozen_process_does_not_hold_up_close(client: EngineClient) -> None:
     ],
 )
 def test_a_process_that_hangs_in_a_step_is_replaced(script: str, patience: SilenceLimits, why: str) -> None:
-    policy = RestartPolicy(first_delay_s=0.01, patience=patience)
+    policy = RestartPolicy(first_delay_s=0.01, silence_limits=patience)
     with EngineClient(plan(), builder=BUILDER, restart=policy) as client:
         client.start()
         first_pid = pid_of(client)
@@ -182,7 +185,7 @@ def test_a_process_that_hangs_in_a_step_is_replaced(script: str, patience: Silen
 
 
 def test_a_stopped_process_is_replaced_when_it_has_work() -> None:
-    policy = RestartPolicy(first_delay_s=0.01, patience=SilenceLimits(still_s=0.5))
+    policy = RestartPolicy(first_delay_s=0.01, silence_limits=SilenceLimits(still_s=0.5))
     with EngineClient(plan(), builder=BUILDER, restart=policy) as client:
         client.start()
         first_pid = pid_of(client)
@@ -194,9 +197,9 @@ def test_a_stopped_process_is_replaced_when_it_has_work() -> None:
 
 
 def test_a_load_that_hangs_is_given_up() -> None:
-    policy = RestartPolicy(patience=SilenceLimits(loading_still_s=1.0))
+    policy = RestartPolicy(silence_limits=SilenceLimits(loading_still_s=1.0))
     with EngineClient(plan("hang"), builder=BUILDER, restart=policy) as client:
-        with pytest.raises(EngineError, match="ended while it loaded the model: it hangs"):
+        with pytest.raises(EngineError, match="killed while it loaded the model: it hangs"):
             client.start()
         assert client.state == "failed"
 
@@ -207,8 +210,8 @@ def test_steps_that_say_nothing_are_told_by_beats() -> None:
         child.send(Submit(ask("quiet")))
         assert any(isinstance(message, Beat) for message in child.messages())
     finally:
-        child.stop(gently=False)
-        child.bury()
+        child.stop(is_graceful=False)
+        child.reap()
 
 
 # ---- crash after crash
@@ -260,7 +263,7 @@ def test_waiting_for_a_restart_has_a_limit(tmp_path: Path) -> None:
         waiting = client.stream(ask("count 2", "waiting"))
         assert client.snapshot().waiting == 1
         for answer in (waiting, client.stream(ask("count 2", "late"))):
-            with pytest.raises(EngineError, match=r"not come back within 0.3 s: .*killed \(signal 9\)"):
+            with pytest.raises(EngineError, match=r"not restarted within 0.3 s: .*killed \(signal 9\)"):
                 answer.result()
         slow.unlink()
         os.kill(pid_of(client), signal.SIGKILL)  # the one that hangs while it loads

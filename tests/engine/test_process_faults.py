@@ -134,7 +134,7 @@ def test_two_faults_under_load_lose_nothing() -> None:
 
 
 def test_a_stopped_process_under_load_is_replaced() -> None:
-    tally = under_faults((signal.SIGSTOP,), RestartPolicy(patience=SilenceLimits(still_s=2.0)))
+    tally = under_faults((signal.SIGSTOP,), RestartPolicy(silence_limits=SilenceLimits(still_s=2.0)))
     assert all("it hangs" in message for message in tally.failed)
     check(replace(tally, failed=["it hangs" for _ in tally.failed]), "it hangs")
 

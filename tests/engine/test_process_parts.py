@@ -113,7 +113,7 @@ def test_sending_to_a_closed_channel_is_a_broken_pipe() -> None:
     [
         (ExitReason(-9), "the engine process was killed (signal 9)"),
         (ExitReason(-11), "the engine process crashed (signal 11, SIGSEGV)"),
-        (ExitReason(-15), "the engine process was ended from outside (signal 15, SIGTERM)"),
+        (ExitReason(-15), "the engine process was stopped from outside (signal 15, SIGTERM)"),
         (ExitReason(0), "the engine process ended (exit status 0)"),
         (ExitReason(-9, ("a word from the load",)), "the engine process was killed (signal 9)"),
         (ExitReason(1, ("hello", "bye", "")), "the engine process ended (exit status 1): hello; bye"),
@@ -132,7 +132,7 @@ def test_an_ending_is_told_with_the_lines_that_matter(ending: ExitReason, messag
     assert ending.error().hint
 
 
-# ---- desk
+# ---- in_flight
 class Box:
     """A recipient that keeps what it gets, until it is gone."""
 
@@ -147,11 +147,11 @@ class Box:
 
 
 def open_desk(box: Box | None = None) -> InFlightRequests:
-    desk = InFlightRequests(EngineError("not started"))
-    desk.accept()
+    in_flight = InFlightRequests(EngineError("not started"))
+    in_flight.accept()
     if box is not None:
-        desk.take_over(box)
-    return desk
+        in_flight.connect(box)
+    return in_flight
 
 
 def ask(request_id: str = "r") -> ChatRequest:
@@ -159,52 +159,52 @@ def ask(request_id: str = "r") -> ChatRequest:
 
 
 def test_waiting_requests_are_sent_in_order_once() -> None:
-    desk, box, events = open_desk(), Box(), list[RequestEvent]()
+    in_flight, box, events = open_desk(), Box(), list[RequestEvent]()
     for request_id in "abc":
-        desk.submit(ask(request_id), events.append)
-    desk.cancel("b")
-    desk.take_over(box)
+        in_flight.submit(ask(request_id), events.append)
+    in_flight.cancel("b")
+    in_flight.connect(box)
     assert box.commands == [Submit(ask("a")), Submit(ask("c"))]
     assert [(type(event), event.request_id) for event in events] == [(Finished, "b")]
-    assert desk.num_waiting == 0
+    assert in_flight.num_waiting == 0
 
 
 def test_what_a_dead_process_never_saw_waits_for_the_next() -> None:
     dead, fresh, events = Box(), Box(), list[RequestEvent]()
-    desk = open_desk(dead)
-    desk.submit(ask("seen"), events.append)
+    in_flight = open_desk(dead)
+    in_flight.submit(ask("seen"), events.append)
     dead.gone = True
-    desk.submit(ask("unseen"), events.append)
-    desk.lose(EngineError("gone"))
+    in_flight.submit(ask("unseen"), events.append)
+    in_flight.fail_sent(EngineError("gone"))
     assert [(type(event), event.request_id) for event in events] == [(Failed, "seen")]
-    desk.take_over(fresh)
+    in_flight.connect(fresh)
     assert fresh.commands == [Submit(ask("unseen"))]
 
 
 def test_a_request_leaves_with_one_last_event() -> None:
     box, events = Box(), list[RequestEvent]()
-    desk = open_desk(box)
-    desk.submit(ask(), events.append)
-    desk.deliver([Started("r", 1, 0), FINISHED, FINISHED, Started("r", 1, 0)])
-    desk.lose(EngineError("gone"))
-    desk.cancel("r")
+    in_flight = open_desk(box)
+    in_flight.submit(ask(), events.append)
+    in_flight.deliver([Started("r", 1, 0), FINISHED, FINISHED, Started("r", 1, 0)])
+    in_flight.fail_sent(EngineError("gone"))
+    in_flight.cancel("r")
     assert events == [Started("r", 1, 0), FINISHED]
     assert box.commands == [Submit(ask())]
 
 
 def test_refused_requests_fail_and_a_ready_process_ends_the_refusal() -> None:
-    desk, events = open_desk(), list[RequestEvent]()
-    desk.submit(ask("early"), events.append)
-    desk.refuse(EngineError("down"))
-    desk.submit(ask("late"), events.append)
+    in_flight, events = open_desk(), list[RequestEvent]()
+    in_flight.submit(ask("early"), events.append)
+    in_flight.refuse(EngineError("down"))
+    in_flight.submit(ask("late"), events.append)
     assert [(event.request_id, str(event.error)) for event in events if isinstance(event, Failed)] == [
         ("early", "down"),
         ("late", "down"),
     ]
     box = Box()
-    desk.take_over(box)
-    desk.refuse(EngineError("a limit that fires too late"))
-    desk.submit(ask("now"), events.append)
+    in_flight.connect(box)
+    in_flight.refuse(EngineError("a limit that fires too late"))
+    in_flight.submit(ask("now"), events.append)
     assert box.commands == [Submit(ask("now"))]
 
 
@@ -213,18 +213,18 @@ def test_a_request_that_cannot_be_sent_is_forgotten() -> None:
         def send(self, command: Command) -> bool:
             raise RequestError("too large")
 
-    desk, events = open_desk(Narrow()), list[RequestEvent]()
+    in_flight, events = open_desk(Narrow()), list[RequestEvent]()
     for _ in range(2):  # the second try is not "still running"
         with pytest.raises(RequestError, match="too large"):
-            desk.submit(ask(), events.append)
+            in_flight.submit(ask(), events.append)
     assert events == []
 
 
 def test_a_cancel_follows_its_submit() -> None:
     box = Box()
-    desk = open_desk(box)
-    desk.submit(ask(), lambda event: None)
-    desk.cancel("r")
+    in_flight = open_desk(box)
+    in_flight.submit(ask(), lambda event: None)
+    in_flight.cancel("r")
     assert box.commands == [Submit(ask()), Cancel("r")]
 
 
@@ -237,16 +237,16 @@ def test_one_question_at_a_time_is_on_its_way() -> None:
     snapshots, box = Snapshots(), Box()
     assert [snapshots.take(box, timeout_s=0.0).steps for _ in range(3)] == [0, 0, 0]
     assert box.commands == [TakeSnapshot()]
-    snapshots.arrive(snapshot(5))
+    snapshots.receive(snapshot(5))
     assert snapshots.take(box, timeout_s=0.0).steps == 5
     assert len(box.commands) == 2
 
 
 def test_a_question_to_a_dead_process_does_not_block_the_next() -> None:
     snapshots, dead, fresh = Snapshots(), Box(), Box()
-    snapshots.arrive(snapshot(5, running=2))
+    snapshots.receive(snapshot(5, running=2))
     snapshots.take(dead, timeout_s=0.0)
-    snapshots.lose()
+    snapshots.clear_gauges()
     assert snapshots.last == snapshot(5, running=0)
     snapshots.take(dead, timeout_s=0.0)
     snapshots.take(fresh, timeout_s=0.0)

@@ -22,15 +22,15 @@ from eaglelocal.server.access import (
     Access,
     ApiKeys,
     check_bind,
+    find_key,
     host_refusal,
-    key_in,
     key_warnings,
     origin_refusal,
     parse_host_names,
     parse_origins,
     read_keys,
 )
-from eaglelocal.server.dependencies import ServerLimits
+from eaglelocal.server.server_state import ServerLimits
 
 KEY, OTHER = "k" * 20, "o" * 20
 KEYS = ApiKeys((("anna", KEY), ("bert", OTHER)))
@@ -122,8 +122,8 @@ def test_no_header_breaks_a_decision(text: str) -> None:
     assert host_refusal(text) and origin_refusal(text)
     assert access.admits_host(text) in (True, False)
     assert access.admits_origin(text, "localhost") in (True, False)
-    assert access.keys.owner(text) is None
-    assert key_in({"authorization": text, "x-api-key": text}) in (*text.split(), text, text.partition(" ")[2].strip())
+    assert access.keys.find_owner(text) is None
+    assert find_key({"authorization": text, "x-api-key": text}) in (*text.split(), text, text.partition(" ")[2].strip())
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:8421", "", "a b"])
@@ -137,8 +137,8 @@ def test_rebound_names_are_misdirected(actor: Server, host: str) -> None:
     ("header", "told"),
     [
         ("Open-WebUI:8421", "Host 'open-webui'; `--allowed-hosts open-webui` admits it"),
-        ("a b;c", "the Host 'a b;c' is no host name"),
-        (":8421", "the Host ':8421' is no host name"),
+        ("a b;c", "the Host 'a b;c' is not a host name"),
+        (":8421", "the Host ':8421' is not a host name"),
     ],
 )
 def test_a_host_that_is_refused_is_told_what_would_admit_it(actor: Server, header: str, told: str) -> None:
@@ -242,7 +242,7 @@ def test_pages_of_a_listed_scheme_are_answered_and_may_read_it() -> None:
 @pytest.mark.parametrize(
     ("origin", "told"),
     [
-        (PAGE, f"'{PAGE}' may not ask; `--cors-origins {PAGE}` admits them"),
+        (PAGE, f"'{PAGE}' may not send requests; `--cors-origins {PAGE}` admits them"),
         ("file://", "`--cors-origins file://` admits them"),
         ("null", "`--cors-origins null` admits them"),
         ("vscode-webview://1k2", "`--cors-origins vscode-webview://1k2` admits them, or 'vscode-webview://*' where"),
@@ -378,7 +378,7 @@ def write(path: Path, text: str, mode: int = 0o600) -> Path:
 
 def test_keys_have_names_comments_and_blank_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "keys", f"# ours\n\nanna: {KEY}\n  {OTHER}  \nb c:\t{'x' * 16}\n: y\nd: a:b: c:\n")
-    with pytest.raises(UsageError, match=":7: a key is made of"):
+    with pytest.raises(UsageError, match=":7: a key consists of"):
         read_keys(path, {})
     write(path, path.read_text().replace("b: c:", "b:c:"))
     found = read_keys(path, {"EAGLELOCAL_API_KEY": "e:" * 8}).by_name
@@ -401,19 +401,19 @@ def test_a_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "holds no key"),
-        ("# nothing\n", "holds no key"),
-        ("anna:", ":1: a key is made of"),
-        (f"anna: {KEY}\nanna: {OTHER}", ":2: the name 'anna' is taken"),
-        (f"local: {KEY}", ":1: the name 'local' is the server's own"),
-        (f"this machine: {KEY}", ":1: the name 'this machine' is the server's own"),
-        (f"environment: {KEY}", ":1: the name 'environment' is the server's own"),
-        ("anna: " + "ü" * 20, ":1: a key is made of"),
-        (f"anna: {KEY} {KEY}", ":1: a key is made of"),
-        (f"anna b:{KEY}", ":1: nothing tells whether the colon"),
-        (f"anna.b:{KEY}", ":1: nothing tells whether the colon"),
-        (f"{'a' * 33}:{KEY}", ":1: nothing tells whether the colon"),
-        (f":{KEY}", ":1: nothing tells whether the colon"),
+        ("", "contains no key"),
+        ("# nothing\n", "contains no key"),
+        ("anna:", ":1: a key consists of"),
+        (f"anna: {KEY}\nanna: {OTHER}", ":2: the name 'anna' occurs twice"),
+        (f"local: {KEY}", ":1: the name 'local' is reserved"),
+        (f"this machine: {KEY}", ":1: the name 'this machine' is reserved"),
+        (f"environment: {KEY}", ":1: the name 'environment' is reserved"),
+        ("anna: " + "ü" * 20, ":1: a key consists of"),
+        (f"anna: {KEY} {KEY}", ":1: a key consists of"),
+        (f"anna b:{KEY}", ":1: it is unclear whether the colon"),
+        (f"anna.b:{KEY}", ":1: it is unclear whether the colon"),
+        (f"{'a' * 33}:{KEY}", ":1: it is unclear whether the colon"),
+        (f":{KEY}", ":1: it is unclear whether the colon"),
     ],
 )
 def test_key_files_that_are_wrong(tmp_path: Path, text: str, complaint: str) -> None:
@@ -452,7 +452,7 @@ def test_key_files_that_are_none(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="cannot be written"):
             read_keys(tmp_path / "new", {})
     for key in ("a key of several words", " ", "ü" * 20):
-        with pytest.raises(UsageError, match="EAGLELOCAL_API_KEY: a key is made of"):
+        with pytest.raises(UsageError, match="EAGLELOCAL_API_KEY: a key consists of"):
             read_keys(None, {"EAGLELOCAL_API_KEY": key})
     assert not read_keys(None, {})
     assert not read_keys(None, {"EAGLELOCAL_API_KEY": ""})

@@ -27,7 +27,7 @@ def test_places_are_bounded_and_given_back(
     with ExitStack() as stack:
         for owner, count in asked:
             try:
-                stack.enter_context(admission.place(owner, count))
+                stack.enter_context(admission.admit(owner, count))
             except Problem as problem:
                 assert problem.status == (400 if count > admission.share else 429)
                 left = admission.capacity - sum(held.values()) + held[owner]
@@ -42,25 +42,25 @@ def test_one_of_several_leaves_a_quarter_to_the_others() -> None:
     admission = AdmissionQueue(num_slots=2, max_waiting=6, is_shared=True)
     with ExitStack() as stack:
         for _ in range(6):
-            stack.enter_context(admission.place("greedy"))
+            stack.enter_context(admission.admit("greedy"))
         with pytest.raises(Problem):
-            stack.enter_context(admission.place("greedy"))
-        stack.enter_context(admission.place("modest"))
-        stack.enter_context(admission.place("modest"))
+            stack.enter_context(admission.admit("greedy"))
+        stack.enter_context(admission.admit("modest"))
+        stack.enter_context(admission.admit("modest"))
 
 
 @pytest.mark.parametrize(("took_s", "wait_s"), [(0.1, 1), (10.0, 10), (10_000.0, MAX_RETRY_AFTER_S)])
 def test_the_time_to_wait_follows_what_answers_took(took_s: float, wait_s: int) -> None:
     admission = AdmissionQueue(num_slots=1, max_waiting=1, is_shared=False)
-    admission.took(took_s)
-    with admission.place("a", 2), pytest.raises(Problem) as caught, admission.place("a"):
+    admission.record_duration(took_s)
+    with admission.admit("a", 2), pytest.raises(Problem) as caught, admission.admit("a"):
         pass
     assert caught.value.headers["Retry-After"] == str(wait_s)
 
 
 def test_a_failure_inside_gives_the_place_back() -> None:
     admission = AdmissionQueue(num_slots=1, max_waiting=0, is_shared=False)
-    with pytest.raises(ValueError, match="inside"), admission.place("a"):
+    with pytest.raises(ValueError, match="inside"), admission.admit("a"):
         raise ValueError("inside")
     assert admission.num_inside == 0
 
@@ -73,7 +73,7 @@ def test_two_who_take_all_they_get_lock_no_third_out() -> None:
         for owner in ("a", "b", "a", "b", "c", "a", "b", "d"):
             with pytest.raises(Problem) as caught:
                 while True:
-                    stack.enter_context(admission.place(owner))
+                    stack.enter_context(admission.admit(owner))
                     held[owner] = held.get(owner, 0) + 1
             assert caught.value.status == 429
         assert held == {"a": 51, "b": 12, "c": 4, "d": 1}

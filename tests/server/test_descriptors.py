@@ -55,7 +55,7 @@ def test_a_server_whose_engine_was_given_up_ends_with_a_status(tmp_path: Path) -
     with limited_server(tmp_path / "log", max_crashes=1) as server:
         assert server.ask("kill").status_code == 500
         assert server.process.wait(PATIENCE_S) == 1
-        assert "no model can answer any more: actor: the engine failed 1 times" in server.log.read_text()
+        assert "all engines have failed: actor: the engine failed 1 times" in server.log.read_text()
 
 
 def test_connections_leave_descriptors_for_the_rest() -> None:

@@ -18,7 +18,7 @@ from doubles.running_server import Server, directed, served, typing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eaglelocal.server.dependencies import ServerLimits
+from eaglelocal.server.server_state import ServerLimits
 from eaglelocal.worker.supervisor import RestartPolicy
 
 QUICK = RestartPolicy(first_delay_s=0.05, max_delay_s=0.05, max_crashes=3, stable_s=600)
@@ -150,7 +150,7 @@ def test_an_engine_that_hangs_is_504_when_the_time_is_over() -> None:
 
 
 def test_a_stream_that_has_nothing_to_say_pings() -> None:
-    with served(directed(limits=ServerLimits(ping_s=0.02, patience_s=0.02))) as server:
+    with served(directed(limits=ServerLimits(ping_s=0.02, first_event_s=0.02))) as server:
         answer = server.ask("sleep 0.3\nsay late", stream=True)
         assert answer.text.count(": ping") >= 3
         assert "late" in answer.text

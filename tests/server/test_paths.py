@@ -11,7 +11,7 @@ from doubles.raw_server_client import RawAnswer, exchange, request
 from doubles.running_server import Server, directed, served
 
 from eaglelocal.server.access import Access, ApiKeys
-from eaglelocal.server.middleware.normalize_path import routed_path
+from eaglelocal.server.middleware.normalize_path import normalize_path
 
 KEY = "k" * 20
 MESSAGES = [{"role": "user", "content": "say x"}]
@@ -42,8 +42,8 @@ MESSAGES = [{"role": "user", "content": "say x"}]
     ],
 )
 def test_the_path_that_is_meant(path: str, routed: str) -> None:
-    assert routed_path(path) == routed
-    assert routed_path(routed) == routed
+    assert normalize_path(path) == routed
+    assert normalize_path(routed) == routed
 
 
 @pytest.mark.parametrize("base", ["", "/", "/v1", "/v1/", "//v1//"])

@@ -23,15 +23,15 @@ from eaglelocal.server.app import create_app
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ModelManager
 from eaglelocal.server.run_server import Runtime, bind_socket, run_until_stopped
-from eaglelocal.server.dependencies import ServerState
+from eaglelocal.server.server_state import ServerState
 
 def load(name):
     print("loading", flush=True)
     threading.Event().wait()
 
 admission = AdmissionQueue(num_slots=1, max_waiting=1, is_shared=False)
-serving = ServerState(models=ModelManager(["never"], load), admission=admission, metrics=Metrics())
-run_until_stopped(create_app(serving, Access()), serving, bind_socket("127.0.0.1", 0), Runtime(on_ready=print))
+state = ServerState(models=ModelManager(["never"], load), admission=admission, metrics=Metrics())
+run_until_stopped(create_app(state, Access()), state, bind_socket("127.0.0.1", 0), Runtime(on_ready=print))
 """
 
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eaglelocal.client.http_stream import mapping, refusal
-from eaglelocal.client.server_reading import DraftingState, RequestRow, ServerReading, ServerTotals, added, added_totals
+from eaglelocal.client.server_reading import (
+    DraftingState,
+    RequestRow,
+    ServerReading,
+    ServerTotals,
+    add_known,
+    add_totals,
+)
 from eaglelocal.client.servers.connection import KeepAliveConnection
 from eaglelocal.client.servers.json_fields import number, numbers, rows, text, whole
 
 KIND = "eaglelocal"
 
 
-class OurServer:
-    """A watch.Source for an eaglelocal server."""
+class EaglelocalServer:
+    """A ServerReader for an eaglelocal server."""
 
     kind = KIND
 
@@ -24,37 +31,37 @@ class OurServer:
         reply = self._connection.get("/v1/snapshot")
         if not reply.is_good:
             raise refusal(self._connection.url, reply.status, reply.body)
-        return reading_of_ours(reply.mapping())
+        return parse_snapshot(reply.mapping())
 
 
-def reading_of_ours(told: Mapping[str, object]) -> ServerReading:
-    model, engine = mapping(told.get("model")), mapping(told.get("engine"))
-    others = [row for row in rows(told, "loaded") if row.get("name") != model.get("name")]
+def parse_snapshot(snapshot: Mapping[str, object]) -> ServerReading:
+    model, engine = mapping(snapshot.get("model")), mapping(snapshot.get("engine"))
+    others = [row for row in rows(snapshot, "loaded") if row.get("name") != model.get("name")]
     engines = [engine, *(mapping(other.get("engine")) for other in others)]
-    requests, recent = told.get("requests"), told.get("recent")
+    requests, recent = snapshot.get("requests"), snapshot.get("recent")
     return ServerReading(
         kind=KIND,
-        state=text(told, "state") or "ready",
-        detail=text(told, "detail"),
+        state=text(snapshot, "state") or "ready",
+        detail=text(snapshot, "detail"),
         model=text(model, "target") or text(model, "name"),
-        beside=tuple(text(other, "target") or text(other, "name") for other in others),
+        other_models=tuple(text(other, "target") or text(other, "name") for other in others),
         draft=text(model, "draft"),
         n_ctx=whole(model, "n_ctx"),
         num_slots=whole(model, "num_slots"),
-        running=whole(told, "running"),
-        waiting=whole(told, "waiting"),
-        answered=whole(told, "answered"),
-        restarts=whole(told, "restarts"),
-        uptime_s=number(told, "uptime_s"),
-        cached_tokens=added(number(one, "cached_tokens") for one in engines),
-        cache_cells=added(number(one, "cache_cells") for one in engines) or None,
-        memory_bytes=whole({"": added(number(one, "peak_rss_bytes") for one in engines)}, ""),
-        swapped_bytes=added(number(one, "swapped_bytes") for one in engines),
-        totals=added_totals([_totals(one) for one in engines]),
+        running=whole(snapshot, "running"),
+        waiting=whole(snapshot, "waiting"),
+        answered=whole(snapshot, "answered"),
+        restarts=whole(snapshot, "restarts"),
+        uptime_s=number(snapshot, "uptime_s"),
+        cached_tokens=add_known(number(one, "cached_tokens") for one in engines),
+        cache_cells=add_known(number(one, "cache_cells") for one in engines) or None,
+        memory_bytes=whole({"": add_known(number(one, "peak_rss_bytes") for one in engines)}, ""),
+        swapped_bytes=add_known(number(one, "swapped_bytes") for one in engines),
+        totals=add_totals([_totals(one) for one in engines]),
         drafting=_drafting(engine),
         requests=tuple(map(_row, requests)) if isinstance(requests, list) else None,
         recent=tuple(map(_row, recent)) if isinstance(recent, list) else (),
-        can_control=told.get("is_operator") is True,
+        can_control=snapshot.get("is_operator") is True,
     )
 
 
@@ -83,8 +90,8 @@ def _drafting(engine: Mapping[str, object]) -> DraftingState:
     return DraftingState(state=text(stats, "state"), reason=text(stats, "reason"), setting=text(engine, "spec"))
 
 
-def _row(told: object) -> RequestRow:
-    row = mapping(told)
+def _row(value: object) -> RequestRow:
+    row = mapping(value)
     generated, accepted = number(row, "completion_tokens"), number(row, "accepted_tokens")
     is_waiting = row.get("state") == "waiting"
     return RequestRow(

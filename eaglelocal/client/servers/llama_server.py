@@ -22,7 +22,7 @@ STARTED = "process-start-time-unix"
 
 
 class LlamaServer:
-    """A watch.Source for llama-server."""
+    """A ServerReader for llama-server."""
 
     kind = KIND
 
@@ -34,21 +34,21 @@ class LlamaServer:
     def read(self) -> ServerReading:
         health = self._connection.get("/health")
         if not health.is_good:
-            return ServerReading(kind=KIND, state=state_of(health))
+            return ServerReading(kind=KIND, state=read_state(health))
         if not self._props:
             self._props = self._connection.get("/props").mapping()
         slots, metrics = self._connection.get("/slots"), self._connection.get("/metrics")
         samples = Samples(metrics.text) if metrics.is_good else None
         rows = [mapping(slot) for slot in _list(slots.json())] if slots.is_good else None
-        return reading_of_llama(samples, rows, self._props, self._count, process=metrics.headers.get(STARTED, ""))
+        return parse_llama_server(samples, rows, self._props, self._count, process=metrics.headers.get(STARTED, ""))
 
 
-def state_of(health: HttpReply) -> str:
+def read_state(health: HttpReply) -> str:
     """Return the state from /health: 503 means that the model is loading."""
     return "loading" if health.status == 503 else f"answers {health.status}"
 
 
-def reading_of_llama(
+def parse_llama_server(
     samples: Samples | None,
     slots: Sequence[Mapping[str, object]] | None,
     props: Mapping[str, object],
@@ -95,15 +95,15 @@ class TokenCount:
         if counted is None:
             self._shown += sum(max(count - self._seen.get(key, count), 0.0) for key, count in now.items())
         else:
-            began_anew = self._counted is not None and counted < self._counted
-            self._shown = max(counted + sum(now.values()), 0.0 if began_anew else self._shown)
+            has_restarted = self._counted is not None and counted < self._counted
+            self._shown = max(counted + sum(now.values()), 0.0 if has_restarted else self._shown)
         self._counted, self._seen = counted, now
         return self._shown
 
 
-def _name(told: str) -> str:
+def _name(model: str) -> str:
     """Return an alias, or the file's name: without an alias, newer versions report the whole path."""
-    return told.rpartition("/")[2] if told.endswith(".gguf") else told
+    return model.rpartition("/")[2] if model.endswith(".gguf") else model
 
 
 def _totals(samples: Samples, generated: float | None, process: str) -> ServerTotals:
@@ -135,8 +135,8 @@ def _row(slot: Mapping[str, object]) -> RequestRow:
 
 def _generated(slot: Mapping[str, object]) -> float | None:
     """Return the generated tokens of a slot; `next_token` is an object in old versions, a list of one in new ones."""
-    told = slot.get("next_token")
-    first = told[0] if isinstance(told, list) and told else told
+    value = slot.get("next_token")
+    first = value[0] if isinstance(value, list) and value else value
     return number(mapping(first), "n_decoded")
 
 

@@ -16,15 +16,15 @@ from eaglelocal.client.http_server import is_ours
 from eaglelocal.client.http_stream import mapping
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.client.servers.connection import KeepAliveConnection
-from eaglelocal.client.servers.eaglelocal_server import OurServer
+from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer
 from eaglelocal.client.servers.llama_server import LlamaServer
 from eaglelocal.client.servers.prometheus import Samples
 from eaglelocal.client.servers.vllm_server import VllmServer
 from eaglelocal.core.request import Spec
 from eaglelocal.errors import EagleLocalError, EngineError
 
-GAP_S = 0.5  # between readings
-PATIENCE_S = 2.0  # between attempts to reach a server that does not answer
+POLL_INTERVAL_S = 0.5  # between readings
+RETRY_INTERVAL_S = 2.0  # between attempts to reach a server that does not answer
 
 OnReading = Callable[[ServerReading], None]
 
@@ -39,16 +39,16 @@ class ServerReader(Protocol):
         """Return the server's state. Raises EagleLocalError when it does not answer."""
 
 
-def source_of(connection: KeepAliveConnection) -> ServerReader:
+def detect_server(connection: KeepAliveConnection) -> ServerReader:
     """Detect the kind of server and return its reader. Raises EngineError for an unknown one."""
     reply = connection.get("/v1/models")
     if reply.status in (401, 403):
-        hint = "EAGLELOCAL_API_KEY holds the key of a server on another machine"
-        raise EngineError(f"{connection.url} wants a key", hint=hint)
+        hint = "set EAGLELOCAL_API_KEY to the key of the server"
+        raise EngineError(f"{connection.url} needs a key", hint=hint)
     listed = reply.mapping().get("data")
     entry = mapping(listed[0]) if isinstance(listed, list) and listed else {}
     if is_ours(entry):
-        return OurServer(connection)
+        return EaglelocalServer(connection)
     if entry.get("owned_by") == "llamacpp" or connection.get("/props").mapping().get("total_slots"):
         return LlamaServer(connection)
     metrics = connection.get("/metrics")
@@ -58,18 +58,18 @@ def source_of(connection: KeepAliveConnection) -> ServerReader:
     if "llamacpp:" in samples or reply.status == 503:  # it is loading
         return LlamaServer(connection)
     what = f"{connection.url} is neither eaglelocal nor llama-server nor vLLM"
-    raise EngineError(what, hint="its /v1/models, /props and /metrics say nothing that is known here")
+    raise EngineError(what, hint="its /v1/models, /props and /metrics are those of no known server")
 
 
 class ServerWatch:
     """Polls a server until it is closed; `on_reading` runs on its thread."""
 
-    def __init__(self, url: str, on_reading: OnReading, *, api_key: str = "", gap_s: float = GAP_S) -> None:
+    def __init__(self, url: str, on_reading: OnReading, *, api_key: str = "", gap_s: float = POLL_INTERVAL_S) -> None:
         """Prepare a watch. Raises UsageError for an invalid address."""
         self._connection = KeepAliveConnection(url, api_key=api_key)
         self.url, self._api_key = self._connection.url, api_key
         self._on_reading, self._gap_s = on_reading, gap_s
-        self._source: ServerReader | None = None
+        self._reader: ServerReader | None = None
         self._kind = ""
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -85,12 +85,12 @@ class ServerWatch:
     def read(self) -> ServerReading:
         """Return the server's present state; on failure a DISCONNECTED reading."""
         try:
-            if self._source is None:
-                self._source = source_of(self._connection)
-                self._kind = self._source.kind
-            return self._source.read()
+            if self._reader is None:
+                self._reader = detect_server(self._connection)
+                self._kind = self._reader.kind
+            return self._reader.read()
         except EagleLocalError as error:
-            self._source = None
+            self._reader = None
             return ServerReading(kind=self._kind, state=DISCONNECTED, detail=error.message)
 
     # ---- commands, from any thread
@@ -110,5 +110,5 @@ class ServerWatch:
         while not self._is_closing.is_set():
             reading = self.read()
             self._on_reading(reading)
-            self._is_closing.wait(PATIENCE_S if reading.state == DISCONNECTED else self._gap_s)
+            self._is_closing.wait(RETRY_INTERVAL_S if reading.state == DISCONNECTED else self._gap_s)
         self._connection.close()

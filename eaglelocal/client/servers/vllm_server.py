@@ -16,7 +16,7 @@ PREFIX = "vllm:"
 
 
 class VllmServer:
-    """A watch.Source for vLLM."""
+    """A ServerReader for vLLM."""
 
     kind = KIND
 
@@ -31,10 +31,10 @@ class VllmServer:
         if not self._model:
             listed = self._connection.get("/v1/models").mapping().get("data")
             self._model = mapping(listed[0]) if isinstance(listed, list) and listed else {}
-        return reading_of_vllm(Samples(reply.text), self._model)
+        return parse_vllm(Samples(reply.text), self._model)
 
 
-def reading_of_vllm(samples: Samples, model: Mapping[str, object]) -> ServerReading:
+def parse_vllm(samples: Samples, model: Mapping[str, object]) -> ServerReading:
     """Return the reading. `model`: the first entry of /v1/models."""
     running, waiting = PREFIX + "num_requests_running", PREFIX + "num_requests_waiting"
     num_running, num_waiting = samples.total(running), samples.total(waiting)

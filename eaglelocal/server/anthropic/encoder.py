@@ -1,4 +1,4 @@
-"""Format answers for /v1/messages: blocks of thinking, text and tool use, each started, filled and stopped."""
+"""Format answers for /v1/messages: blocks of thinking, text and tool use, each with a start, deltas and a stop."""
 
 from __future__ import annotations
 
@@ -7,76 +7,81 @@ from typing import Any
 
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import ToolCall
-from eaglelocal.server.answer_encoder import compact, named
-from eaglelocal.server.answer_state import AnswerState, Delta, News, ReasoningRun, TextRun
+from eaglelocal.server.answer_encoder import dump_json, encode_named_event
+from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.usage import speculation, stats_of, timings
+from eaglelocal.server.usage import answer_stats, encode_speculation, encode_timings
 
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 FIELDS = {"thinking": ("thinking", "thinking_delta"), "text": ("text", "text_delta")}
 
 
 class AnthropicEncoder:
-    """A Teller for /v1/messages. The first choice is the only one.
+    """An AnswerEncoder for /v1/messages. The first choice is the only one.
 
-    tells_thoughts  include thinking blocks; clients that did not ask for them do not know them
+    has_thinking  include thinking blocks; clients that did not ask for them do not know them
     """
 
-    def __init__(self, call_id: str, model: str, *, tells_thoughts: bool) -> None:
-        self._id, self._model, self._tells_thoughts = call_id, model, tells_thoughts
+    def __init__(self, call_id: str, model: str, *, has_thinking: bool) -> None:
+        self._id, self._model, self._has_thinking = call_id, model, has_thinking
         self._open = ""  # kind of the block that is open
         self._index = -1  # of the newest block
 
-    def whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
+    def encode_whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
         choice, content = choices[0], list[dict[str, Any]]()
-        new = choice.news()
-        reasoning, text, calls = new.reasoning, new.text, new.calls
-        if reasoning and self._tells_thoughts:
+        delta = choice.take_delta()
+        reasoning, text, calls = delta.reasoning, delta.text, delta.calls
+        if reasoning and self._has_thinking:
             content.append({"type": "thinking", "thinking": reasoning, "signature": ""})
         if text or not calls:
             content.append({"type": "text", "text": text})
-        content += [block_of(call, input_of(call)) for call in calls]
+        content += [tool_use_block(call, parse_arguments(call)) for call in calls]
         return {
-            **self._message(choice, content),
-            **stop_of(choice),
-            "timings": timings(choice),
-            "speculation": speculation(stats_of(choice)),
+            **self._encode_message(choice, content),
+            **stop_fields(choice),
+            "timings": encode_timings(choice),
+            "speculation": encode_speculation(answer_stats(choice)),
         }
 
-    def opening(self, choices: Sequence[AnswerState]) -> str:
-        message = {**self._message(choices[0], []), "stop_reason": None, "stop_sequence": None}
-        return named({"type": "message_start", "message": message})
+    def encode_start(self, choices: Sequence[AnswerState]) -> str:
+        message = {**self._encode_message(choices[0], []), "stop_reason": None, "stop_sequence": None}
+        return encode_named_event({"type": "message_start", "message": message})
 
-    def delta(self, choice: AnswerState, new: Delta) -> str:
-        return "".join(map(self._part, new.parts))
+    def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
+        return "".join(map(self._encode_part, delta.parts))
 
-    def _part(self, part: News) -> str:
+    def _encode_part(self, part: DeltaPart) -> str:
         match part:
             case ReasoningRun():
-                return self._add("thinking", part.text if self._tells_thoughts else "")
+                return self._add("thinking", part.text if self._has_thinking else "")
             case TextRun():
                 return self._add("text", part.text)
-        begun = ""
+        opened = ""
         if part.name:
-            begun = self._close() + self._begin("tool_use", block_of(ToolCall(part.id, part.name, ""), {}))
+            opened = self._close() + self._begin("tool_use", tool_use_block(ToolCall(part.id, part.name, ""), {}))
         fill = self._fill({"type": "input_json_delta", "partial_json": part.arguments}) if part.arguments else ""
-        return begun + fill
+        return opened + fill
 
-    def ending(self, choice: AnswerState) -> str:
+    def encode_choice_end(self, choice: AnswerState) -> str:
         return self._close()
 
-    def closing(self, choices: Sequence[AnswerState]) -> str:
+    def encode_end(self, choices: Sequence[AnswerState]) -> str:
         choice = choices[0]
-        end = {"type": "message_delta", "delta": stop_of(choice), "usage": usage_of(choice), "timings": timings(choice)}
-        return named(end) + named({"type": "message_stop"})
+        end = {
+            "type": "message_delta",
+            "delta": stop_fields(choice),
+            "usage": encode_usage(choice),
+            "timings": encode_timings(choice),
+        }
+        return encode_named_event(end) + encode_named_event({"type": "message_stop"})
 
-    def ping(self) -> str:
-        return named({"type": "ping"})
+    def encode_ping(self) -> str:
+        return encode_named_event({"type": "ping"})
 
-    def breaking(self, problem: Problem) -> str:
-        return named(problem.anthropic_body())
+    def encode_failure(self, problem: Problem) -> str:
+        return encode_named_event(problem.anthropic_body())
 
-    def refusal(self, problem: Problem) -> Mapping[str, object]:
+    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
         return problem.anthropic_body()
 
     # ---- blocks
@@ -84,35 +89,35 @@ class AnthropicEncoder:
         if not text:
             return ""
         field, delta = FIELDS[kind]
-        told = ""
+        opened = ""
         if self._open != kind:
             empty = {"type": kind, field: ""} | ({"signature": ""} if kind == "thinking" else {})
-            told = self._close() + self._begin(kind, empty)
-        return told + self._fill({"type": delta, field: text})
+            opened = self._close() + self._begin(kind, empty)
+        return opened + self._fill({"type": delta, field: text})
 
     def _begin(self, kind: str, block: dict[str, Any]) -> str:
         self._open, self._index = kind, self._index + 1
-        return named({"type": "content_block_start", "index": self._index, "content_block": block})
+        return encode_named_event({"type": "content_block_start", "index": self._index, "content_block": block})
 
     def _fill(self, delta: dict[str, Any]) -> str:
-        return named({"type": "content_block_delta", "index": self._index, "delta": delta})
+        return encode_named_event({"type": "content_block_delta", "index": self._index, "delta": delta})
 
     def _close(self) -> str:
         was_open, self._open = self._open, ""
-        return named({"type": "content_block_stop", "index": self._index}) if was_open else ""
+        return encode_named_event({"type": "content_block_stop", "index": self._index}) if was_open else ""
 
-    def _message(self, choice: AnswerState, content: list[dict[str, Any]]) -> dict[str, Any]:
+    def _encode_message(self, choice: AnswerState, content: list[dict[str, Any]]) -> dict[str, Any]:
         return {
             "id": f"msg_{self._id}",
             "type": "message",
             "role": "assistant",
             "model": self._model,
             "content": content,
-            "usage": usage_of(choice),
+            "usage": encode_usage(choice),
         }
 
 
-def stop_of(choice: AnswerState) -> dict[str, Any]:
+def stop_fields(choice: AnswerState) -> dict[str, Any]:
     finished = choice.finished
     if finished is not None and finished.reason == "stop" and finished.stop in choice.params.stop:
         return {"stop_reason": "stop_sequence", "stop_sequence": finished.stop}
@@ -120,7 +125,7 @@ def stop_of(choice: AnswerState) -> dict[str, Any]:
     return {"stop_reason": REASONS.get(reason, "end_turn"), "stop_sequence": None}
 
 
-def usage_of(choice: AnswerState) -> dict[str, int]:
+def encode_usage(choice: AnswerState) -> dict[str, int]:
     """Return the usage. In this API, input tokens exclude those from the cache."""
     return {
         "input_tokens": choice.prompt_tokens - choice.cached_tokens,
@@ -130,15 +135,15 @@ def usage_of(choice: AnswerState) -> dict[str, int]:
     }
 
 
-def block_of(call: ToolCall, given: dict[str, Any]) -> dict[str, Any]:
+def tool_use_block(call: ToolCall, given: dict[str, Any]) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
 
 
-def input_of(call: ToolCall) -> dict[str, Any]:
+def parse_arguments(call: ToolCall) -> dict[str, Any]:
     """Return the arguments as an object; invalid JSON is put into `arguments` as text."""
     try:
         value = read_json(call.arguments, is_finite=True)
-        compact(value).encode()
+        dump_json(value).encode()
     except ValueError:  # also for an escaped lone surrogate, which cannot be sent
         value = None
     return value if isinstance(value, dict) else {"arguments": call.arguments}

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from eaglelocal.server.answer_response import AnswerResponse, JsonBody, respond
 from eaglelocal.server.anthropic.encoder import AnthropicEncoder
 from eaglelocal.server.anthropic.schema import (
     AnthropicBlock,
@@ -20,15 +21,13 @@ from eaglelocal.server.anthropic.schema import (
     MessagesBody,
     OutputConfig,
 )
-from eaglelocal.server.dependencies import ServerState
-from eaglelocal.server.http_call import HttpCall, JsonBody, conversation
+from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
-from eaglelocal.server.json_values import as_json
-from eaglelocal.server.openai.content import NOT_FETCHED, check_kind, from_base64, joined, no_image
+from eaglelocal.server.json_values import to_json
+from eaglelocal.server.openai.content import NOT_FETCHED, check_media_type, decode_base64, join_pieces, no_image
 from eaglelocal.server.openai.reply_schema import STREAMED
-from eaglelocal.server.openai.request_reader import EngineCall, chat_question
-from eaglelocal.server.openai.routes import Owner, There
+from eaglelocal.server.openai.request_reader import EngineCall, read_chat
 from eaglelocal.server.openai.schema import SamplingGiven
 from eaglelocal.server.openai.unsupported_fields import (
     NO_LOGPROBS,
@@ -39,7 +38,8 @@ from eaglelocal.server.openai.unsupported_fields import (
     renamed_format,
 )
 from eaglelocal.server.routing import BodyRoute
-from eaglelocal.server.translation import Names, as_chat
+from eaglelocal.server.server_state import ServerState
+from eaglelocal.server.translation import FieldTranslation, validate_chat
 
 router = APIRouter(tags=["Anthropic"], route_class=BodyRoute)
 
@@ -59,13 +59,13 @@ WORDS = FieldNames(
         **renamed("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"),
         **renamed_format("output_config.format", "output_config", "output_format"),
         **dict.fromkeys(("logprobs", "top_logprobs"), NO_LOGPROBS),
-        "chat_template_kwargs": "values of the template are set by thinking and output_config.effort here",
+        "chat_template_kwargs": "use thinking and output_config.effort to set the template's values",
         **renamed("output_config.effort", "reasoning_effort"),
         **renamed("stop_sequences", "stop"),
         "n": ONE_ANSWER,
     },
 )
-SERVER_TOOLS = "only tools of the caller's can be called here"
+SERVER_TOOLS = "this server calls only tools of the client"
 BILLING = "x-anthropic-billing-header:"  # Claude Code's: differs in each request, so no prefix would be cached
 
 
@@ -80,8 +80,8 @@ class CountReply(BaseModel):
 
 
 @router.post("/v1/messages", response_model=MessagesReply, responses=STREAMED)
-async def messages(body: MessagesBody, serving: There, owner: Owner) -> Response:
-    """Answer a conversation in the shape of Anthropic's messages."""
+async def messages(body: MessagesBody, server: Server, owner: Owner) -> Response:
+    """Answer a conversation in the format of Anthropic's messages."""
     sampled = {
         **{name: getattr(body, name) for name in SamplingGiven.model_fields},
         "stream": body.stream,
@@ -89,66 +89,70 @@ async def messages(body: MessagesBody, serving: There, owner: Owner) -> Response
         "stop": body.stop_sequences or None,
         "continue_final_message": body.continue_final_message,
     }
-    question, names = read(body, sampled, serving, owner)
-    name = serving.models.name_of(question.model)
-    teller = AnthropicEncoder(question.requests[0].id, name, tells_thoughts=tells_thoughts(body))
-    return conversation(serving, question, teller, names)
+    call, fields = read_body(body, sampled, server, owner)
+    name = server.models.names.resolve(call.model)
+    encoder = AnthropicEncoder(call.requests[0].id, name, has_thinking=has_thinking(body))
+    return respond(server, call, encoder, fields)
 
 
 @router.post("/v1/messages/count_tokens", response_model=CountReply)
-async def count_tokens(body: CountBody, serving: There, owner: Owner) -> Response:
+async def count_tokens(body: CountBody, server: Server, owner: Owner) -> Response:
     """Count the tokens of a conversation, with the model's template and the tools; nothing is generated."""
-    question, names = read(body, {}, serving, owner)
-    request = dataclasses.replace(question.requests[0], is_counted=True)
+    call, fields = read_body(body, {}, server, owner)
+    request = dataclasses.replace(call.requests[0], is_counted=True)
 
-    async def counted() -> dict[str, int]:
-        async with serving.ask(question.model, [request]) as call:
-            (choice,) = await call.complete()
+    async def count() -> dict[str, int]:
+        async with server.submit(call.model, [request]) as active:
+            (choice,) = await active.complete()
             return {"input_tokens": choice.prompt_tokens}
 
-    return HttpCall(JsonBody(counted, lambda problem: names.own(problem).anthropic_body()), serving.limits)
+    return AnswerResponse(
+        JsonBody(count, lambda problem: fields.translate_back(problem).anthropic_body()), server.limits
+    )
 
 
-def read(body: CountBody, sampled: dict[str, Any], serving: ServerState, owner: str) -> tuple[EngineCall, Names]:
-    """Return the body as a Question, with the Names to report errors in the body's own terms. Raises Problem."""
+def read_body(
+    body: CountBody, sampled: dict[str, Any], server: ServerState, owner: str
+) -> tuple[EngineCall, FieldTranslation]:
+    """Return the call, and the translation of its fields for errors about the body. Raises Problem."""
     refuse(body, WORDS)
-    placed = placed_messages(body)
-    names = Names(FIELDS, tuple(place for place, _ in placed))
-    with names.told():
-        chat = chat_of(body, [message for _, message in placed]) | sampled
-        return chat_question(as_chat(chat), serving.defaults, owner), names
+    placed = translate_messages(body)
+    fields = FieldTranslation(FIELDS, tuple(place for place, _ in placed))
+    with fields.translate_errors():
+        chat = translate_body(body, [message for _, message in placed]) | sampled
+        return read_chat(validate_chat(chat), server.defaults, owner), fields
 
 
-def thinks(body: CountBody) -> bool:
+def is_thinking_on(body: CountBody) -> bool:
     return body.thinking is not None and body.thinking.type != "disabled"
 
 
-def tells_thoughts(body: CountBody) -> bool:
-    return thinks(body) and (body.thinking is None or body.thinking.display != "omitted")
+def has_thinking(body: CountBody) -> bool:
+    return is_thinking_on(body) and (body.thinking is None or body.thinking.display != "omitted")
 
 
-def chat_of(body: CountBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
+def translate_body(body: CountBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the body as one of /v1/chat/completions, without sampling parameters. Raises Problem."""
     chat: dict[str, Any] = {
         "model": body.model,
         "messages": messages,
-        "chat_template_kwargs": {"enable_thinking": thinks(body)},
+        "chat_template_kwargs": {"enable_thinking": is_thinking_on(body)},
     }
     if body.tools is not None:
-        chat["tools"] = [tool_of(tool, i) for i, tool in enumerate(body.tools)]
+        chat["tools"] = [translate_tool(tool, i) for i, tool in enumerate(body.tools)]
     config = body.output_config or OutputConfig()
     chat["reasoning_effort"] = config.effort
     misplaced = {"type": config.type, "schema": config.schema_, "json_schema": config.json_schema}
     for name, value in misplaced.items():
         if value is not None:
-            what = "what binds the answer stands in output_config.format"
+            what = "the format of the answer belongs in output_config.format"
             raise Problem(400, what, parameter=f"output_config.{name}")
-    if wanted := config.format or body.output_format:
-        chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": wanted.schema_}}
-    return chat | choice_of(body.tool_choice)
+    if format := config.format or body.output_format:
+        chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": format.schema_}}
+    return chat | translate_tool_choice(body.tool_choice)
 
 
-def tool_of(tool: AnthropicTool, index: int) -> dict[str, Any]:
+def translate_tool(tool: AnthropicTool, index: int) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
         raise unsupported(f"tools.{index}.type", f"{SERVER_TOOLS}, not tools of type {tool.type!r}")
     if tool.input_schema is None:
@@ -162,24 +166,24 @@ def tool_of(tool: AnthropicTool, index: int) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def placed_messages(body: CountBody) -> list[tuple[str, dict[str, Any]]]:
+def translate_messages(body: CountBody) -> list[tuple[str, dict[str, Any]]]:
     """Return the system message and the turns as chat messages, each with its place in the body."""
     placed: list[tuple[str, dict[str, Any]]] = []
-    if system := system_of(body.system or ""):
-        placed.append(("system", {"role": "system", "content": joined(pieces_of(system, "system"))}))
+    if system := drop_billing_header(body.system or ""):
+        placed.append(("system", {"role": "system", "content": join_pieces(read_pieces(system, "system"))}))
     for i, turn in enumerate(body.messages):
         place = f"messages.{i}"
-        placed += [(place, message) for message in messages_of(turn, place)]
+        placed += [(place, message) for message in translate_turn(turn, place)]
     return placed
 
 
-def system_of(given: str | list[AnthropicBlock]) -> str | list[AnthropicBlock]:
+def drop_billing_header(given: str | list[AnthropicBlock]) -> str | list[AnthropicBlock]:
     if isinstance(given, str):
         return given
     return [block for block in given if not (block.text or "").startswith(BILLING)]
 
 
-def choice_of(given: AnthropicToolChoice | None) -> dict[str, Any]:
+def translate_tool_choice(given: AnthropicToolChoice | None) -> dict[str, Any]:
     if given is None:
         return {}
     chat: dict[str, Any] = {"parallel_tool_calls": not given.disable_parallel_tool_use}
@@ -190,64 +194,66 @@ def choice_of(given: AnthropicToolChoice | None) -> dict[str, Any]:
     return chat | {"tool_choice": {"type": "function", "function": {"name": given.name}}}
 
 
-def messages_of(turn: AnthropicTurn, place: str) -> list[dict[str, Any]]:
+def translate_turn(turn: AnthropicTurn, place: str) -> list[dict[str, Any]]:
     """Return a turn as chat messages: one for each tool result, then one for the rest."""
     if isinstance(turn.content, str):
         return [{"role": turn.role, "content": turn.content}]
-    results, calls, said, thought = [], [], list[str | bytes](), []
+    results, calls, pieces, thinking = [], [], list[str | bytes](), []
     for i, block in enumerate(turn.content):
         at = f"{place}.content.{i}"
         match block.type:
             case "tool_result":
                 failure = "Error: " if block.is_error else ""  # templates have no other way to mark an error
-                content = joined([failure, *pieces_of(readable(block.content or ""), f"{at}.content")])
+                content = join_pieces(
+                    [failure, *read_pieces(replace_unreadable_blocks(block.content or ""), f"{at}.content")]
+                )
                 results.append({"role": "tool", "tool_call_id": block.tool_use_id or "", "content": content})
             case "tool_use":
-                function = {"name": block.name or "", "arguments": as_json(block.input or {}, at)}
+                function = {"name": block.name or "", "arguments": to_json(block.input or {}, at)}
                 calls.append({"id": block.id or "", "type": "function", "function": function})
             case "thinking" | "redacted_thinking":
-                thought.append(block.thinking or "")
+                thinking.append(block.thinking or "")
             case _:
-                said.append(piece_of(block, at))
-    message: dict[str, Any] = {"role": turn.role, "content": joined(said)}
+                pieces.append(read_piece(block, at))
+    message: dict[str, Any] = {"role": turn.role, "content": join_pieces(pieces)}
     if calls:
         message["tool_calls"] = calls
-    if any(thought):
-        message["reasoning_content"] = "".join(thought)
-    return [*results, message] if said or calls or not results else results
+    if any(thinking):
+        message["reasoning_content"] = "".join(thinking)
+    return [*results, message] if pieces or calls or not results else results
 
 
-def pieces_of(content: str | list[AnthropicBlock], place: str) -> list[str | bytes]:
+def read_pieces(content: str | list[AnthropicBlock], place: str) -> list[str | bytes]:
     if isinstance(content, str):
         return [content]
-    return [piece_of(block, f"{place}.{i}") for i, block in enumerate(content)]
+    return [read_piece(block, f"{place}.{i}") for i, block in enumerate(content)]
 
 
-def piece_of(block: AnthropicBlock, place: str) -> str | bytes:
+def read_piece(block: AnthropicBlock, place: str) -> str | bytes:
     if block.type == "image":
-        return image_in(block.source, f"{place}.source")
+        return read_image(block.source, f"{place}.source")
     if block.type != "text" or block.text is None:
-        raise unsupported(place, f"only texts and images can be read here, not blocks of type {block.type!r}")
+        raise unsupported(place, f"only texts and images are supported, not blocks of type {block.type!r}")
     return block.text
 
 
-def image_in(source: AnthropicSource | None, place: str) -> bytes:
+def read_image(source: AnthropicSource | None, place: str) -> bytes:
     if source is None:
         raise no_image(place)
     if source.type != "base64":
         raise unsupported(place, NOT_FETCHED)
-    check_kind(source.media_type or "image/", place)
-    return from_base64(source.data or "", f"{place}.data")
+    check_media_type(source.media_type or "image/", place)
+    return decode_base64(source.data or "", f"{place}.data")
 
 
-def readable(content: str | list[AnthropicBlock]) -> str | list[AnthropicBlock]:
+def replace_unreadable_blocks(content: str | list[AnthropicBlock]) -> str | list[AnthropicBlock]:
     """Replace blocks of a tool result that cannot be read by a text: they stay in the conversation, so a refusal
     would end the session.
     """
-    return content if isinstance(content, str) else [stand_in(block) for block in content]
+    return content if isinstance(content, str) else [replace_unreadable(block) for block in content]
 
 
-def stand_in(block: AnthropicBlock) -> AnthropicBlock:
+def replace_unreadable(block: AnthropicBlock) -> AnthropicBlock:
     match block.type:
         case "image" if block.source is None or block.source.type != "base64":
             text = UNSEEN_IMAGE

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from eaglelocal.server.foreign_items import as_text, is_of_server_tool
+from eaglelocal.server.foreign_items import is_server_tool_block, translate_block
 from eaglelocal.server.openai.schema import (
     CONTINUED,
     MAX_MESSAGES,
@@ -29,7 +29,7 @@ from eaglelocal.server.openai.schema import (
 
 
 class AnthropicSource(Body):
-    """The source of an image (base64 is supported) or of another file, which is not read."""
+    """The source of an image (only base64 is supported) or of another file, which is not read."""
 
     type: Word
     media_type: Name | None = None
@@ -37,7 +37,7 @@ class AnthropicSource(Body):
 
 
 class AnthropicBlock(Body):
-    """A piece of a message. `type` decides which of the fields count."""
+    """A block of a message. `type` decides which fields matter."""
 
     type: Word
     source: AnthropicSource | None = None
@@ -53,8 +53,8 @@ class AnthropicBlock(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def as_known_here(cls, given: Any) -> Any:
-        return as_text(given) if isinstance(given, dict) and is_of_server_tool(given.get("type")) else given
+    def read_foreign_blocks(cls, given: Any) -> Any:
+        return translate_block(given) if isinstance(given, dict) and is_server_tool_block(given.get("type")) else given
 
 
 class AnthropicTurn(Body):
@@ -63,7 +63,7 @@ class AnthropicTurn(Body):
 
 
 class AnthropicTool(Body):
-    """A tool of the caller's; tools that Anthropic runs are refused by their type."""
+    """A tool of the client; tools that Anthropic runs are refused by their type."""
 
     type: Word | None = None
     name: ToolName
@@ -90,14 +90,14 @@ class OutputFormat(Body):
 
 class OutputConfig(Body):
     format: OutputFormat | None = None
-    type: Any = None  # fields that belong into `format` are refused here
+    type: Any = None  # these fields belong in `format`: refused
     schema_: Annotated[Any, Field(alias="schema")] = None
     json_schema: Any = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class CountBody(Body):
-    """POST /v1/messages/count_tokens: what a prompt is made of."""
+    """POST /v1/messages/count_tokens: the fields that make the prompt."""
 
     model: Name = ""
     messages: Annotated[list[AnthropicTurn], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -107,7 +107,7 @@ class CountBody(Body):
     thinking: Annotated[Thinking | None, Field(description="without it the model does not think")] = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None  # where older clients have it
-    response_format: Any = None  # other APIs' names for fields of this one: refused, with the name here
+    response_format: Any = None  # other APIs' names for fields of this one: refused, with the name in this one
     reasoning_effort: Any = None
     chat_template: Any = None
     functions: Any = None
@@ -116,14 +116,14 @@ class CountBody(Body):
 
 
 class MessagesBody(CountBody, SamplingGiven, Elsewhere):
-    """POST /v1/messages. What Anthropic does not know and chats do (`seed`, `min_p`, penalties) is obeyed too."""
+    """POST /v1/messages. The sampling fields of chats (`seed`, `min_p`, penalties) are supported too."""
 
     max_tokens: Count
     stop_sequences: Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
-    stop: Any = None  # other APIs' names for fields of this one: refused, with the name here
+    stop: Any = None  # other APIs' names for fields of this one: refused, with the name in this one
     max_completion_tokens: Any = None
     n_predict: Any = None
     n: Any = None

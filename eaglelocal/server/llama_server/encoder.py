@@ -11,106 +11,105 @@ from typing import Any
 
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob, fill_recommended
-from eaglelocal.server.answer_encoder import PING, data
+from eaglelocal.server.answer_encoder import PING, encode_event
 from eaglelocal.server.answer_state import AnswerState, Delta
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.llama_server.request_reader import NEUTRAL
-from eaglelocal.server.usage import speculation, stats_of, timings
+from eaglelocal.server.usage import answer_stats, encode_speculation, encode_timings
 
 ANY_SLOT = -1
 RANDOM_SEED = 2**32 - 1
 
 
 class LlamaServerEncoder:
-    """A Teller for /completion and /infill."""
+    """An AnswerEncoder for /completion and /infill."""
 
     def __init__(
         self,
         model: str,
-        info: Callable[[], EngineInfo],
+        get_info: Callable[[], EngineInfo],
         *,
         fields: Sequence[str] | None = None,
         is_streamed: bool = False,
-        tells_tokens: bool = False,
+        has_tokens: bool = False,
     ) -> None:
-        """Create a teller. `info` returns the model's EngineInfo; `fields`: those wanted of a complete answer."""
-        self._model, self._info, self._fields = model, info, fields
-        self._is_streamed, self._tells_tokens = is_streamed, tells_tokens or is_streamed
-        self._num_told: Counter[int] = Counter()  # tokens sent, by choice
+        """`get_info` returns the model's info, once it is loaded; of a complete answer only `fields` are sent."""
+        self._model, self._get_info, self._fields = model, get_info, fields
+        self._is_streamed, self._has_tokens = is_streamed, has_tokens or is_streamed
+        self._num_sent: Counter[int] = Counter()  # tokens sent, by choice
         self._has_new_line: set[int] = set()  # choices
 
-    def whole(self, choices: Sequence[AnswerState]) -> object:
-        told = [self._whole(choice) for choice in choices]
-        return told[0] if len(told) == 1 else told
+    def encode_whole(self, choices: Sequence[AnswerState]) -> object:
+        replies = [self._encode_choice(choice) for choice in choices]
+        return replies[0] if len(replies) == 1 else replies
 
-    def _whole(self, choice: AnswerState) -> dict[str, object]:
-        new = choice.news()
-        self._look(choice, new)
-        probabilities = {"completion_probabilities": weighed(new.sampled)} if new.sampled else {}
-        return self._wanted(self._end(choice, new.text) | probabilities)
+    def _encode_choice(self, choice: AnswerState) -> dict[str, object]:
+        delta = choice.take_delta()
+        self._note_new_line(choice, delta)
+        return self._select_fields(self._last_fields(choice, delta.text) | probabilities(delta.sampled))
 
-    def opening(self, choices: Sequence[AnswerState]) -> str:
+    def encode_start(self, choices: Sequence[AnswerState]) -> str:
         return ""
 
-    def delta(self, choice: AnswerState, new: Delta) -> str:
-        self._look(choice, new)
-        told = self._begin(choice, new.text) | {
+    def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
+        self._note_new_line(choice, delta)
+        fields = self._first_fields(choice, delta.text) | {
             "stop": False,
             "tokens_predicted": choice.num_tokens,
             "tokens_evaluated": choice.prompt_tokens,
         }
-        return data(told | ({"completion_probabilities": weighed(new.sampled)} if new.sampled else {}))
+        return encode_event(fields | probabilities(delta.sampled))
 
-    def ending(self, choice: AnswerState) -> str:
-        return data(self._wanted(self._end(choice, "")))
+    def encode_choice_end(self, choice: AnswerState) -> str:
+        return encode_event(self._select_fields(self._last_fields(choice, "")))
 
-    def closing(self, choices: Sequence[AnswerState]) -> str:
+    def encode_end(self, choices: Sequence[AnswerState]) -> str:
         return ""
 
-    def ping(self) -> str:
+    def encode_ping(self) -> str:
         return PING
 
-    def breaking(self, problem: Problem) -> str:
-        return data(problem.body())
+    def encode_failure(self, problem: Problem) -> str:
+        return encode_event(problem.openai_body())
 
-    def refusal(self, problem: Problem) -> Mapping[str, object]:
-        return problem.body()
+    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
+        return problem.openai_body()
 
-    def _look(self, choice: AnswerState, new: Delta) -> None:
-        if "\n" in new.text:
+    def _note_new_line(self, choice: AnswerState, delta: Delta) -> None:
+        if "\n" in delta.text:
             self._has_new_line.add(choice.index)
 
-    def _begin(self, choice: AnswerState, content: str) -> dict[str, object]:
-        first = self._num_told[choice.index]
-        self._num_told[choice.index] = len(choice.tokens)
-        tokens = choice.tokens[first:] if self._tells_tokens else []
+    def _first_fields(self, choice: AnswerState, content: str) -> dict[str, object]:
+        first = self._num_sent[choice.index]
+        self._num_sent[choice.index] = len(choice.tokens)
+        tokens = choice.tokens[first:] if self._has_tokens else []
         return {"index": choice.index, "content": content, "tokens": tokens, "id_slot": ANY_SLOT}
 
-    def _end(self, choice: AnswerState, content: str) -> dict[str, object]:
-        info, stopping_word = self._info(), choice.finished.stop if choice.finished else ""
+    def _last_fields(self, choice: AnswerState, content: str) -> dict[str, object]:
+        info, stopping_word = self._get_info(), choice.finished.stop if choice.finished else ""
         num_tokens = choice.prompt_tokens + choice.num_tokens
         return {
-            **self._begin(choice, content),
+            **self._first_fields(choice, content),
             "stop": True,
             "model": self._model,
             "tokens_predicted": choice.num_tokens,
             "tokens_evaluated": choice.prompt_tokens,
-            "generation_settings": settings_of(choice.params, info) | {"stream": self._is_streamed},
+            "generation_settings": sampling_settings(choice.params, info) | {"stream": self._is_streamed},
             "prompt": choice.prompted.text if choice.prompted else "",
             "has_new_line": choice.index in self._has_new_line,
-            "truncated": choice.was_cut and num_tokens >= info.n_ctx,
-            "stop_type": "limit" if choice.was_cut else "word" if stopping_word else "eos",
+            "truncated": choice.is_cut_off and num_tokens >= info.n_ctx,
+            "stop_type": "limit" if choice.is_cut_off else "word" if stopping_word else "eos",
             "stopping_word": stopping_word,
             "tokens_cached": num_tokens - bool(choice.num_tokens),  # the last token was not decoded
-            "timings": timings(choice),
-            "speculation": speculation(stats_of(choice)),
+            "timings": encode_timings(choice),
+            "speculation": encode_speculation(answer_stats(choice)),
         }
 
-    def _wanted(self, told: dict[str, object]) -> dict[str, object]:
-        """Return the wanted fields; a path such as `timings/prompt_n` is its own key, missing ones are left out."""
+    def _select_fields(self, reply: dict[str, object]) -> dict[str, object]:
+        """Return the requested fields; a path such as `timings/prompt_n` is its own key, missing ones are left out."""
         if not self._fields:
-            return told
-        found = ((path, value_at(told, path.split("/"))) for path in self._fields)
+            return reply
+        found = ((path, value_at(reply, path.split("/"))) for path in self._fields)
         return {path: value for path, value in found if value is not MISSING}
 
 
@@ -123,7 +122,7 @@ def value_at(value: object, path: Sequence[str]) -> object:
     return value
 
 
-def settings_of(params: SamplingParams, info: EngineInfo) -> dict[str, object]:
+def sampling_settings(params: SamplingParams, info: EngineInfo) -> dict[str, object]:
     """Return the sampling settings in llama.cpp's format. Samplers that do not exist here are left out."""
     params = fill_recommended(params, info.sampling)
     limit = -1 if params.max_tokens is None else params.max_tokens
@@ -149,10 +148,13 @@ def settings_of(params: SamplingParams, info: EngineInfo) -> dict[str, object]:
     }
 
 
-def weighed(sampled: Sequence[Sampled]) -> list[dict[str, Any]]:
-    return [token_of(one) | {"top_logprobs": [token_of(top) for top in one.top]} for one in sampled]
+def probabilities(sampled: Sequence[Sampled]) -> dict[str, object]:
+    if not sampled:
+        return {}
+    tokens = [token_fields(one) | {"top_logprobs": [token_fields(top) for top in one.top]} for one in sampled]
+    return {"completion_probabilities": tokens}
 
 
-def token_of(one: Sampled | TokenLogprob) -> dict[str, Any]:
+def token_fields(one: Sampled | TokenLogprob) -> dict[str, Any]:
     text = one.piece.decode("utf-8", "ignore")
     return {"id": one.token, "token": text, "bytes": list(one.piece), "logprob": one.logprob}

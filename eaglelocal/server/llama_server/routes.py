@@ -9,13 +9,13 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
-from eaglelocal.core.events import Prompted
+from eaglelocal.core.events import EngineInfo, Prompted
 from eaglelocal.core.request import ChatRequest, Mixed
-from eaglelocal.server.dependencies import ServerState
-from eaglelocal.server.http_call import HttpCall, JsonBody, conversation
+from eaglelocal.server.answer_response import AnswerResponse, JsonBody, respond
+from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.llama_server.encoder import LlamaServerEncoder
-from eaglelocal.server.llama_server.request_reader import completion_asked, infill_asked, parts_of, texts_in
+from eaglelocal.server.llama_server.request_reader import list_texts, read_infill, read_llama_completion, read_parts
 from eaglelocal.server.llama_server.schema import (
     ContentReply,
     DetokenizeBody,
@@ -29,9 +29,9 @@ from eaglelocal.server.llama_server.schema import (
     TokensReply,
 )
 from eaglelocal.server.openai.reply_schema import STREAMED, ErrorReply
-from eaglelocal.server.openai.request_reader import EngineCall, chat_question, check_size, new_id
-from eaglelocal.server.openai.routes import Owner, There
+from eaglelocal.server.openai.request_reader import EngineCall, check_size, new_id, read_chat
 from eaglelocal.server.routing import JsonRoute
+from eaglelocal.server.server_state import ServerState
 
 router = APIRouter(tags=["llama-server"], route_class=JsonRoute)
 
@@ -40,82 +40,91 @@ NO_INFILL: dict[int | str, dict[str, Any]] = {501: {"model": ErrorReply, "descri
 
 @router.post("/completions", response_model=LlamaReply | list[LlamaReply], responses=STREAMED)
 @router.post("/completion", response_model=LlamaReply | list[LlamaReply], responses=STREAMED)
-async def completion(body: LlamaCompletionBody, serving: There, owner: Owner) -> Response:
-    """Go on with a text, in llama-server's own shape. To several prompts the answers are a list."""
-    return answered(body, completion_asked(body, serving.defaults, owner), serving)
+async def completion(body: LlamaCompletionBody, server: Server, owner: Owner) -> Response:
+    """Continue a text, in llama-server's own format. Several prompts get a list of answers."""
+    return respond_to(body, read_llama_completion(body, server.defaults, owner), server)
 
 
 @router.post("/infill", response_model=LlamaReply | list[LlamaReply], responses=STREAMED | NO_INFILL)
-async def infill(body: InfillBody, serving: There, owner: Owner) -> Response:
-    """Fill a gap in code, as editors ask for it."""
-    return answered(body, infill_asked(body, serving.defaults, owner), serving)
+async def infill(body: InfillBody, server: Server, owner: Owner) -> Response:
+    """Fill a gap in code, for editors."""
+    return respond_to(body, read_infill(body, server.defaults, owner), server)
 
 
 @router.post("/tokenize", response_model=TokensReply)
-async def tokenize(body: TokenizeBody, serving: There, owner: Owner) -> Response:
-    """The tokens of a text."""
+async def tokenize(body: TokenizeBody, server: Server, owner: Owner) -> Response:
+    """Return the tokens of a text."""
     for name in ("prompt", "messages"):
         if body.content is None and getattr(body, name) is not None:
-            raise Problem(400, "the text to be tokenized is called content here", parameter=name)
+            raise Problem(400, "the text to tokenize belongs in content", parameter=name)
     if not body.content:
         return JSONResponse({"tokens": []})
-    parts = parts_of(body.content)
-    check_size(texts_in(parts), "content")
+    parts = read_parts(body.content)
+    check_size(list_texts(parts), "content")
     mixed = Mixed(parts, add_special=bool(body.add_special), parse_special=body.parse_special is not False)
     request = ChatRequest(id=new_id(), mixed=mixed, owner=owner)
-    return prompted(
-        serving, body.model, request, lambda made: {"tokens": pieces(made) if body.with_pieces else made.tokens}
+    return respond_with_prompt(
+        server,
+        body.model,
+        request,
+        lambda prompt: {"tokens": list_pieces(prompt) if body.with_pieces else prompt.tokens},
     )
 
 
 @router.post("/detokenize", response_model=ContentReply)
-async def detokenize(body: DetokenizeBody, serving: There, owner: Owner) -> Response:
-    """The text of tokens."""
+async def detokenize(body: DetokenizeBody, server: Server, owner: Owner) -> Response:
+    """Return the text of tokens."""
     if not body.tokens:
         return JSONResponse({"content": ""})
     request = ChatRequest(id=new_id(), tokens=tuple(body.tokens), owner=owner)
-    return prompted(serving, body.model, request, lambda made: {"content": made.text})
+    return respond_with_prompt(server, body.model, request, lambda prompt: {"content": prompt.text})
 
 
 @router.post("/apply-template", response_model=PromptReply)
-async def apply_template(body: TemplateBody, serving: There, owner: Owner) -> Response:
-    """A conversation as the model's chat template writes it, for /completion."""
-    (request, *_) = chat_question(body, serving.defaults, owner).requests
-    return prompted(serving, body.model, request, lambda made: {"prompt": made.text})
+async def apply_template(body: TemplateBody, server: Server, owner: Owner) -> Response:
+    """Return a conversation as the model's chat template writes it, for /completion."""
+    (request, *_) = read_chat(body, server.defaults, owner).requests
+    return respond_with_prompt(server, body.model, request, lambda prompt: {"prompt": prompt.text})
 
 
-def answered(body: LlamaAnswerFields, question: EngineCall, serving: ServerState) -> Response:
-    name = serving.models.name_of(question.model)
-    teller = LlamaServerEncoder(
+def loaded_info(server: ServerState, name: str) -> EngineInfo:
+    info = server.models.latest_info(name)
+    assert info is not None  # its answer has begun
+    return info
+
+
+def respond_to(body: LlamaAnswerFields, call: EngineCall, server: ServerState) -> Response:
+    name = server.models.names.resolve(call.model)
+    encoder = LlamaServerEncoder(
         name,
-        lambda: serving.models.infos[name],
+        lambda: loaded_info(server, name),
         fields=body.response_fields,
-        is_streamed=question.is_streamed,
-        tells_tokens=bool(body.return_tokens),
+        is_streamed=call.is_streamed,
+        has_tokens=bool(body.return_tokens),
     )
-    return conversation(serving, question, teller)
+    return respond(server, call, encoder)
 
 
-def prompted(
-    serving: ServerState, model: str, request: ChatRequest, told: Callable[[Prompted], dict[str, object]]
+def respond_with_prompt(
+    server: ServerState, model: str, request: ChatRequest, format_prompt: Callable[[Prompted], dict[str, object]]
 ) -> Response:
-    """Return a response with the prompt as the model would receive it (`told` formats it); nothing is generated."""
-    counted = dataclasses.replace(request, is_counted=True, tells_prompt=True)
+    """Return a response with the prompt as the model would receive it; nothing is generated."""
+    count_request = dataclasses.replace(request, is_counted=True, tells_prompt=True)
 
-    async def made() -> dict[str, object]:
-        async with serving.ask(model, [counted]) as call:
+    async def make_reply() -> dict[str, object]:
+        async with server.submit(model, [count_request]) as call:
             (choice,) = await call.complete()
             assert choice.prompted is not None
-            return told(choice.prompted)
+            return format_prompt(choice.prompted)
 
-    return HttpCall(JsonBody(made), serving.limits)
-
-
-def pieces(made: Prompted) -> list[dict[str, object]]:
-    return [{"id": token, "piece": piece_of(raw)} for token, raw in zip(made.tokens, made.pieces, strict=True)]
+    return AnswerResponse(JsonBody(make_reply), server.limits)
 
 
-def piece_of(raw: bytes) -> str | list[int]:
+def list_pieces(prompt: Prompted) -> list[dict[str, object]]:
+    return [{"id": token, "piece": decode_piece(raw)} for token, raw in zip(prompt.tokens, prompt.pieces, strict=True)]
+
+
+def decode_piece(raw: bytes) -> str | list[int]:
     """Return a token's text, or its bytes as a list if they are an incomplete UTF-8 sequence."""
     try:
         return raw.decode()

@@ -7,21 +7,21 @@ from starlette.responses import JSONResponse, Response
 
 from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo
-from eaglelocal.server.dependencies import ServerState
+from eaglelocal.server.dependencies import Server
 from eaglelocal.server.http_errors import unavailable
-from eaglelocal.server.llama_server.encoder import settings_of
+from eaglelocal.server.llama_server.encoder import sampling_settings
 from eaglelocal.server.llama_server.schema import PropsReply, Slot
-from eaglelocal.server.openai.routes import There
+from eaglelocal.server.server_state import ServerState
 
 router = APIRouter(tags=["llama-server"])
 
 
 @router.get("/props")
-async def props(serving: There, model: str = "") -> PropsReply:
+async def props(server: Server, model: str = "") -> PropsReply:
     """Return a model that is or was loaded, with the default settings of requests."""
-    name, info = model_in(serving, model)
+    name, info = find_model(server, model)
     return PropsReply(
-        default_generation_settings={"params": settings_of(serving.defaults, info), "n_ctx": info.n_ctx},
+        default_generation_settings={"params": sampling_settings(server.defaults, info), "n_ctx": info.n_ctx},
         total_slots=info.num_slots,
         model_alias=name,
         model_path=name,
@@ -33,31 +33,32 @@ async def props(serving: There, model: str = "") -> PropsReply:
         bos_token=info.bos_text,
         eos_token=info.eos_text,
         build_info=f"eaglelocal {__version__} ({info.library})",
-        is_sleeping=serving.models.info_of(name) is None,
+        is_sleeping=server.models.loaded_info(name) is None,
     )
 
 
 @router.get("/slots", response_model=list[Slot])
-async def slots(serving: There, model: str = "", fail_on_no_slot: str = "") -> Response:
-    """List the slots. The first ones are shown as busy, as many as are in use; not whose they are."""
-    name, info = model_in(serving, model)
-    calls = list(serving.active.values())
+async def slots(server: Server, model: str = "", fail_on_no_slot: str = "") -> Response:
+    """List the slots. As many as are in use are shown as busy, the first ones."""
+    name, info = find_model(server, model)
+    calls = list(server.active.values())
     num_busy = sum(choice.started is not None for call, choice in calls if call.model == name)
     if fail_on_no_slot and num_busy >= info.num_slots:
         raise unavailable("no slot is free")
-    is_drafted = info.draft != "none"
-    told = [
-        Slot(id=i, n_ctx=info.n_ctx, speculative=is_drafted, is_processing=i < num_busy) for i in range(info.num_slots)
+    has_draft = info.draft != "none"
+    slots = [
+        Slot(id=i, n_ctx=info.n_ctx, speculative=has_draft, is_processing=i < num_busy) for i in range(info.num_slots)
     ]
-    return JSONResponse([slot.model_dump() for slot in told])
+    return JSONResponse([slot.model_dump() for slot in slots])
 
 
-def model_in(serving: ServerState, asked: str) -> tuple[str, EngineInfo]:
+def find_model(server: ServerState, requested: str) -> tuple[str, EngineInfo]:
     """Return a model and its info: the requested, else a loaded, else the default one. Raises Problem: 404 for an
     unknown model, 503 for one that was never loaded.
     """
-    models = serving.models
-    name = models.loaded.name if models.loaded is not None and not asked else models.name_of(asked)
-    if name not in models.infos:
+    models = server.models
+    name = models.current.name if models.current is not None and not requested else models.names.resolve(requested)
+    info = models.latest_info(name)
+    if info is None:
         raise unavailable(models.failure or f"{name} is not loaded yet")
-    return name, models.infos[name]
+    return name, info

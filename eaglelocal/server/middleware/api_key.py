@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from eaglelocal.server.access import LOCAL, Access, key_in
+from eaglelocal.server.access import LOCAL, Access, find_key
 from eaglelocal.server.http_errors import AUTHENTICATION, Problem
 from eaglelocal.server.middleware.refusal import refuse
 from eaglelocal.server.middleware.request_state import request_state
@@ -23,11 +23,14 @@ class ApiKeyMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        owner = self._keys.owner(key_in(Headers(scope=scope))) if self._keys else LOCAL
+        owner = self._keys.find_owner(find_key(Headers(scope=scope))) if self._keys else LOCAL
         request_state(scope)["owner"], request_state(scope)["is_operator"] = owner or "", owner in self._operators
         if owner is None and scope["path"] not in OPEN_PATHS:
             problem = Problem(
-                401, "a valid API key is needed: Authorization: Bearer KEY", AUTHENTICATION, code="invalid_api_key"
+                401,
+                "this server needs a valid API key: Authorization: Bearer KEY",
+                AUTHENTICATION,
+                code="invalid_api_key",
             )
             await refuse(scope, send, problem)
         else:

@@ -28,10 +28,10 @@ class HostMiddleware:
 
     def _problem(self, version: str, headers: Headers) -> Problem | None:
         if version not in VERSIONS:
-            return Problem(505, "this server speaks HTTP 1.0 and 1.1")
+            return Problem(505, "this server supports HTTP 1.0 and 1.1")
         if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEAD_BYTES:
             return Problem(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes", code="headers_too_large")
-        if problem := ambiguity(headers):
+        if problem := find_ambiguity(headers):
             return problem
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._access.checks_host and not self._access.admits_host(host):
@@ -41,11 +41,11 @@ class HostMiddleware:
         return None
 
 
-def ambiguity(headers: Headers) -> Problem | None:
+def find_ambiguity(headers: Headers) -> Problem | None:
     """Return a Problem for a request that a proxy may have parsed differently: two lengths, or a repeated header."""
     if "content-length" in headers and "transfer-encoding" in headers:
-        return Problem(400, "a request has Content-Length or Transfer-Encoding, not both", code="invalid_http")
+        return Problem(400, "a request may have Content-Length or Transfer-Encoding, not both", code="invalid_http")
     for name in SINGLE_HEADERS:
         if len(headers.getlist(name)) > 1:
-            return Problem(400, f"the header {name} is there more than once", code="invalid_http")
+            return Problem(400, f"the header {name} occurs more than once", code="invalid_http")
     return None

@@ -6,7 +6,7 @@ import re
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from eaglelocal.server.request_encoding import with_plain_target
+from eaglelocal.server.request_encoding import normalize_target
 
 _BASE = re.compile("/+(v1/+)*")
 
@@ -21,12 +21,12 @@ class PathMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            scope = with_plain_target(scope)
-            scope = {**scope, "path": routed_path(scope["path"])}
+            scope = normalize_target(scope)
+            scope = {**scope, "path": normalize_path(scope["path"])}
         await self._app(scope, receive, send)
 
 
-def routed_path(path: str) -> str:
+def normalize_path(path: str) -> str:
     """Normalize the start of a path: `//v1//v1/messages` -> `/v1/messages`. Later slashes may be a model name's."""
     base = _BASE.match(path)
     return path if base is None else ("/v1/" if base[1] else "/") + path[base.end() :]

@@ -26,4 +26,4 @@ def error_body(problem: Problem, path: str) -> dict[str, object]:
     """Return the JSON body of an error, in the format of the API at this path."""
     if path.startswith(OLLAMA_PATHS):
         return problem.ollama_body()
-    return problem.anthropic_body() if path.startswith(ANTHROPIC_PATHS) else problem.body()
+    return problem.anthropic_body() if path.startswith(ANTHROPIC_PATHS) else problem.openai_body()

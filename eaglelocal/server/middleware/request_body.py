@@ -32,8 +32,8 @@ BODY_TIMEOUT_S = 20.0  # for bodies that are not large
 class BodyMiddleware:
     """Reads the whole body before the route runs, in bounded memory and time, so that no route waits for a slow client.
 
-    Large bodies need a Content-Length, are limited in number (the larger, the fewer), and may hold long texts but not
-    many values: JSON is parsed in the event loop, because a thread would hold the GIL as long.
+    Large bodies need a Content-Length, are limited in number (the larger, the fewer), and may contain long texts
+    but not many values: JSON is parsed in the event loop, because a thread would hold the GIL as long.
 
     is_shared  several keys: none may hold more than half of the places for large bodies
     """
@@ -56,7 +56,7 @@ class BodyMiddleware:
         if problem := encoding_problem(Headers(scope=scope)):
             await refuse(scope, send, problem, close=True)
             return
-        length = int_of(Headers(scope=scope).get("content-length", "0"))
+        length = parse_length(Headers(scope=scope).get("content-length", "0"))
         owner, places = request_state(scope).get("owner", LOCAL), num_places(length)
         if problem := self._problem(length, max_bytes_at(scope["path"]), owner):
             await refuse(scope, send, problem, close=True)
@@ -72,7 +72,7 @@ class BodyMiddleware:
             return too_large(f"the body is larger than {max_bytes} bytes")
         places = num_places(length)
         if places and (self._large.total() + places > MAX_LARGE or self._large[owner] + places > self._share):
-            return unavailable(f"too many requests of more than {LARGE_BYTES} bytes are being answered")
+            return unavailable(f"too many requests of more than {LARGE_BYTES} bytes are in progress")
         return None
 
     async def _call_with_body(self, scope: Scope, receive: Receive, send: Send, length: int) -> None:
@@ -100,7 +100,7 @@ class BodyMiddleware:
             part = message.get("body", b"")
             size += len(part)
             if size > max_bytes:
-                raise too_large(f"the body is larger than {max_bytes} bytes, and no Content-Length says so")
+                raise too_large(f"a body of more than {max_bytes} bytes needs a Content-Length")
             parts.append(part)
             if not message.get("more_body", False):
                 break
@@ -138,5 +138,5 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-def int_of(text: str) -> int:
+def parse_length(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 19 else 2**63

@@ -1,6 +1,6 @@
 """GET /health, /metrics, /v1/snapshot and /v1/events: the state of the server, for people, Prometheus and monitors.
 
-Figures only: no prompt, no answer, no key.
+Statistics only: no prompt, no answer, no key.
 """
 
 from __future__ import annotations
@@ -16,113 +16,115 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, fill_recommended
-from eaglelocal.server.answer_encoder import data
+from eaglelocal.server.answer_encoder import encode_event
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.dependencies import ServerState
-from eaglelocal.server.loaded_models import Loaded, LoadedModel
+from eaglelocal.server.dependencies import IsOperator, Owner, Server
+from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.openai.reply_schema import STREAMED, Health
-from eaglelocal.server.openai.routes import Operator, Owner, There
-from eaglelocal.server.usage import speculation
+from eaglelocal.server.server_state import ServerState
+from eaglelocal.server.usage import encode_speculation
 
 router = APIRouter(tags=["Monitor"])
 
-WELL = frozenset({"ready", "idle"})
-EVENT_GAP_S = 0.5
-NUM_SHOWN = 20  # of recent answers
-UNTOLD = ("template", "bos_text", "eos_text")  # left out because the snapshot is sent twice a second; /props has them
+HEALTHY_STATES = frozenset({"ready", "idle"})
+EVENT_INTERVAL_S = 0.5
+NUM_RECENT_SHOWN = 20
+LARGE_FIELDS = (
+    "template",
+    "bos_text",
+    "eos_text",
+)  # left out because the snapshot is sent twice a second; /props has them
 
 
 @router.head("/health", include_in_schema=False)
 @router.get("/health", response_model=Health, responses={503: {"model": Health}})
-async def health(serving: There, owner: Owner) -> Response:
+async def health(server: Server, owner: Owner) -> Response:
     """Return 200 when requests are answered; 503 with the state when they have to wait, or cannot be answered.
 
-    Callers without a key get only the state.
+    Without a key, only the state is returned.
     """
-    loaded = serving.models.loaded
-    said = Health(
-        status="ok" if serving.state in WELL else serving.state,
+    loaded = server.models.current
+    health = Health(
+        status="ok" if server.state in HEALTHY_STATES else server.state,
         model=loaded.name if loaded and owner else None,
-        detail=serving.models.trouble if owner else "",
+        detail=server.models.trouble if owner else "",
     )
-    headers = {} if serving.state in WELL else {"Retry-After": "2"}
-    return JSONResponse(said.model_dump(), 200 if serving.state in WELL else 503, headers)
+    headers = {} if server.state in HEALTHY_STATES else {"Retry-After": "2"}
+    return JSONResponse(health.model_dump(), 200 if server.state in HEALTHY_STATES else 503, headers)
 
 
 @router.get("/metrics", response_class=Response)
-async def metrics(serving: There) -> Response:
-    """Prometheus' text format."""
-    return Response(await asyncio.to_thread(serving.metrics.text), media_type=CONTENT_TYPE_LATEST)
+async def metrics(server: Server) -> Response:
+    """Return the metrics in Prometheus' text format."""
+    return Response(await asyncio.to_thread(server.metrics.text), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/v1/snapshot")
-async def snapshot(serving: There, is_operator: Operator) -> dict[str, object]:
-    """Everything a monitor shows, at this moment."""
-    return await snapshot_of(serving) | {"is_operator": is_operator}
+async def snapshot(server: Server, is_operator: IsOperator) -> dict[str, object]:
+    """Return what a monitor shows, at this moment."""
+    return await take_snapshot(server) | {"is_operator": is_operator}
 
 
 @router.get("/v1/events", response_class=StreamingResponse, responses=STREAMED)
-async def events(serving: There, is_operator: Operator) -> Response:
-    """Snapshots as server-sent events, two a second, for as long as they are read."""
+async def events(server: Server, is_operator: IsOperator) -> Response:
+    """Stream snapshots as server-sent events, two a second, for as long as they are read."""
     return StreamingResponse(
-        _events(serving, is_operator), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+        _events(server, is_operator), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
     )
 
 
-async def _events(serving: ServerState, is_operator: bool) -> AsyncIterator[str]:
-    while not serving.is_draining:
-        yield data(await snapshot_of(serving) | {"is_operator": is_operator})
-        await asyncio.sleep(EVENT_GAP_S)
+async def _events(server: ServerState, is_operator: bool) -> AsyncIterator[str]:
+    while not server.is_draining:
+        yield encode_event(await take_snapshot(server) | {"is_operator": is_operator})
+        await asyncio.sleep(EVENT_INTERVAL_S)
 
 
-async def snapshot_of(serving: ServerState) -> dict[str, object]:
-    loaded = serving.models.loaded
-    engines = {one.loaded.name: await asyncio.to_thread(one.loaded.client.snapshot) for one in serving.models.residents}
+async def take_snapshot(server: ServerState) -> dict[str, object]:
+    loaded = server.models.current
+    engines = {one.name: await asyncio.to_thread(one.client.snapshot) for one in server.models.loaded}
     engine = engines.get(loaded.name) if loaded else None
-    active = [row(call.model, choice) for call, choice in serving.active.values()]
-    recent = [row(model, choice) for model, choice in list(serving.recent)[-NUM_SHOWN:]]
+    active = [request_row(call.model, choice) for call, choice in server.active.values()]
+    recent = [request_row(model, choice) for model, choice in list(server.recent)[-NUM_RECENT_SHOWN:]]
     return {
         "time": time.time(),
-        "uptime_s": time.time() - serving.started_at,
-        "state": serving.state,
-        "detail": serving.models.failure,
-        "model": None if loaded is None else model_of(loaded, serving.defaults),
-        "models": list(serving.models.names),
+        "uptime_s": time.time() - server.started_at,
+        "state": server.state,
+        "detail": server.models.failure,
+        "model": None if loaded is None else model_fields(loaded, server.defaults),
+        "models": list(server.models.names.shown),
         "loaded": [
-            resident_row(one, engines[one.loaded.name], serving.defaults)
-            for one in serving.models.residents
-            if one.loaded.name in engines
+            loaded_row(one, engines[one.name], server.defaults) for one in server.models.loaded if one.name in engines
         ],
-        "running": sum(choice.started is not None for _, choice in serving.active.values()),
-        "waiting": sum(choice.started is None for _, choice in serving.active.values()),
-        "answered": serving.num_answered,
-        "engine": engine_of(engine) if engine else None,
+        "running": sum(choice.started is not None for _, choice in server.active.values()),
+        "waiting": sum(choice.started is None for _, choice in server.active.values()),
+        "answered": server.num_answered,
+        "engine": engine_fields(engine) if engine else None,
         "restarts": loaded.client.restarts if loaded else 0,
         "requests": active,
         "recent": recent[::-1],
     }
 
 
-def resident_row(one: LoadedModel, engine: EngineSnapshot, defaults: SamplingParams) -> dict[str, object]:
+def loaded_row(one: LoadedModel, engine: EngineSnapshot, defaults: SamplingParams) -> dict[str, object]:
     """Return a loaded model's info, its use, and its engine's totals."""
-    return model_of(one.loaded, defaults) | {
-        "state": one.loaded.client.state,
-        "total_bytes": one.loaded.info.total_bytes,
+    return model_fields(one, defaults) | {
+        "state": one.client.state,
+        "total_bytes": one.info.total_bytes,
         "users": one.num_users,
         "idle_s": 0.0 if one.num_users else round(time.monotonic() - one.used_at, 1),
-        "engine": engine_of(engine),
+        "engine": engine_fields(engine),
     }
 
 
-def model_of(loaded: Loaded, defaults: SamplingParams) -> dict[str, object]:
+def model_fields(loaded: LoadedModel, defaults: SamplingParams) -> dict[str, object]:
     """Return a loaded model's info. `sampling`: the defaults for requests that do not set them."""
     params = fill_recommended(defaults, loaded.info.sampling)
     sampling = {name: getattr(params, name) for name in sorted(RECOMMENDED)}
-    told = {name: value for name, value in asdict(loaded.info).items() if name not in UNTOLD}
-    return {"name": loaded.name, **told, "sampling": sampling}
+    info = {name: value for name, value in asdict(loaded.info).items() if name not in LARGE_FIELDS}
+    return {"name": loaded.name, **info, "sampling": sampling}
 
 
-def engine_of(snapshot: EngineSnapshot) -> dict[str, object]:
+def engine_fields(snapshot: EngineSnapshot) -> dict[str, object]:
     return {
         "pid": snapshot.engine_pid,
         "steps": snapshot.steps,
@@ -142,32 +144,32 @@ def engine_of(snapshot: EngineSnapshot) -> dict[str, object]:
         "answer_s": snapshot.answer_s,
         "emitted_tokens": snapshot.speculation.emitted_tokens,
         "spec": snapshot.spec,
-        "speculation": speculation(snapshot.speculation),
+        "speculation": encode_speculation(snapshot.speculation),
         "costs": asdict(snapshot.costs),
     }
 
 
-def row(model: str, choice: AnswerState) -> dict[str, object]:
-    """Return the row of a request: its figures and its owner, never its content."""
+def request_row(model: str, choice: AnswerState) -> dict[str, object]:
+    """Return the row of a request: its statistics and its owner, never its content."""
     stats = choice.finished.speculation if choice.finished else None
     return {
         "id": choice.request.id,
         "owner": choice.request.owner,
         "model": model,
-        "state": state_of(choice),
-        "drafting": choice.state,
+        "state": request_state(choice),
+        "drafting": choice.drafting_state,
         "prompt_tokens": choice.prompt_tokens,
         "cached_tokens": choice.cached_tokens,
         "completion_tokens": choice.num_tokens,
         "accepted_tokens": choice.num_accepted,
         "tok_s": round(choice.tok_s, 2),
-        "ttft_s": round(choice.first_at - choice.asked_at, 4) if choice.first_at else None,
-        "age_s": round((choice.ended_at or time.perf_counter()) - choice.asked_at, 3),
-        "speculation": speculation(stats) if stats else None,
+        "ttft_s": round(choice.first_token_at - choice.requested_at, 4) if choice.first_token_at else None,
+        "age_s": round((choice.ended_at or time.perf_counter()) - choice.requested_at, 3),
+        "speculation": encode_speculation(stats) if stats else None,
     }
 
 
-def state_of(choice: AnswerState) -> str:
+def request_state(choice: AnswerState) -> str:
     if choice.finished is not None:
         return choice.finished.reason
     if choice.error is not None:

@@ -1,5 +1,5 @@
-"""Ollama's routes about models and the version. Models cannot be pulled, created or removed here, and no files are
-read: what only a file tells (the number of parameters; the family of a model that is not loaded) stays empty.
+"""Ollama's routes about models and the version. Models cannot be pulled, created or removed over HTTP, and no
+files are read: what only a file tells (the number of parameters; the family of a model that is not loaded) stays empty.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.hub.repo_builds import parse_quant
-from eaglelocal.server.dependencies import ServerState
+from eaglelocal.server.dependencies import Server
 from eaglelocal.server.http_errors import PERMISSION, Problem
-from eaglelocal.server.loaded_models import Loaded
+from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.model_manager import ModelManager
 from eaglelocal.server.ollama.encoder import timestamp
 from eaglelocal.server.ollama.schema import (
@@ -32,8 +32,8 @@ from eaglelocal.server.ollama.schema import (
     VersionReply,
 )
 from eaglelocal.server.openai.reply_schema import ERRORS
-from eaglelocal.server.openai.routes import There
 from eaglelocal.server.routing import JsonRoute
+from eaglelocal.server.server_state import ServerState
 
 API_VERSION = "0.14.2"  # of Ollama: some programs refuse older ones
 LATEST = ":latest"
@@ -63,36 +63,36 @@ async def root(request: Request) -> str:
 @router.head("/api/version", include_in_schema=False)
 @router.get("/api/version")
 async def version() -> VersionReply:
-    """The version of Ollama's API, and ours."""
+    """Return the version of Ollama's API, and ours."""
     return VersionReply(version=API_VERSION, eaglelocal=__version__)
 
 
 @router.head("/api/tags", include_in_schema=False)
 @router.get("/api/tags")
-async def tags(serving: There) -> TagsReply:
+async def tags(server: Server) -> TagsReply:
     """List the available models."""
-    return TagsReply(models=[card_of(serving, name) for name in serving.models.listed])
+    return TagsReply(models=[model_card(server, name) for name in server.models.names.listed])
 
 
 @router.post("/api/show")
-async def show(body: ShowBody, serving: There) -> ShowReply:
+async def show(body: ShowBody, server: Server) -> ShowReply:
     """Describe one model."""
-    name = name_of(body.model or body.name, serving)
-    info, capabilities = serving.models.info_of(name), capabilities_of(serving.models, name)
+    name = resolve_name(body.model or body.name, server)
+    info, capabilities = server.models.loaded_info(name), model_capabilities(server.models, name)
     return ShowReply(
         template=TEMPLATE if "tools" in capabilities else "",
-        details=details_of(name, info),
+        details=model_details(name, info),
         model_info=model_info(name, info),
         capabilities=capabilities,
-        modified_at=started(serving),
+        modified_at=started_at(server),
     )
 
 
 @router.get("/api/ps")
-async def ps(serving: There) -> PsReply:
+async def ps(server: Server) -> PsReply:
     """List the models that are loaded and ready."""
-    there = [one.loaded for one in serving.models.residents if one.loaded.client.state == "ready"]
-    return PsReply(models=[running_card(loaded) for loaded in there])
+    ready = [model for model in server.models.loaded if model.client.state == "ready"]
+    return PsReply(models=[running_card(model) for model in ready])
 
 
 @router.post("/api/pull", include_in_schema=False)
@@ -103,82 +103,82 @@ async def ps(serving: There) -> PsReply:
 @router.head("/api/blobs/{digest}", include_in_schema=False)
 @router.post("/api/blobs/{digest}", include_in_schema=False)
 async def no_change() -> Response:
-    what = "this server pulls, makes and removes no models; its owner does, with `eaglelocal pull` and `eaglelocal rm`"
+    what = "models are managed on the server's machine, with `eaglelocal pull` and `eaglelocal rm`"
     raise Problem(403, what, PERMISSION)
 
 
-def model_of(asked: str, models: ModelManager) -> str:
+def find_listed_name(requested: str, models: ModelManager) -> str:
     """Return the listed name that a request means: programs add the tag `latest` or leave it out."""
-    bare = asked.removesuffix(LATEST)
-    return next((name for name in (asked, bare + LATEST) if name in models.listed), bare)
+    bare = requested.removesuffix(LATEST)
+    return next((name for name in (requested, bare + LATEST) if name in models.names.listed), bare)
 
 
-def name_of(asked: str, serving: ServerState) -> str:
+def resolve_name(requested: str, server: ServerState) -> str:
     """Return the model that a request means. Raises Problem (404)."""
-    return serving.models.name_of(model_of(asked, serving.models))
+    return server.models.names.resolve(find_listed_name(requested, server.models))
 
 
-def tagged(name: str) -> str:
+def add_tag(name: str) -> str:
     """Return the name with a tag, because Open WebUI looks for tagged names in the list."""
     return name if ":" in name else name + LATEST
 
 
-def card_of(serving: ServerState, listed: str) -> OllamaCard:
-    name, tag = serving.models.name_of(listed), tagged(listed)
-    info = serving.models.info_of(name)
+def model_card(server: ServerState, listed: str) -> OllamaCard:
+    name, tag = server.models.names.resolve(listed), add_tag(listed)
+    info = server.models.loaded_info(name)
     return OllamaCard(
         name=tag,
         model=tag,
-        modified_at=started(serving),
+        modified_at=started_at(server),
         size=info.model_bytes if info else 0,
-        digest=digest_of(name),
-        details=details_of(name, info),
-        capabilities=capabilities_of(serving.models, name),
+        digest=name_digest(name),
+        details=model_details(name, info),
+        capabilities=model_capabilities(server.models, name),
     )
 
 
-def running_card(loaded: Loaded) -> Running:
-    info, name = loaded.info, tagged(loaded.name)
+def running_card(loaded: LoadedModel) -> Running:
+    info, name = loaded.info, add_tag(loaded.name)
     return Running(
         name=name,
         model=name,
         size=info.total_bytes,
-        digest=digest_of(loaded.name),
-        details=details_of(loaded.name, info),
+        digest=name_digest(loaded.name),
+        details=model_details(loaded.name, info),
         context_length=info.n_ctx,
     )
 
 
-def details_of(name: str, info: EngineInfo | None) -> Details:
+def model_details(name: str, info: EngineInfo | None) -> Details:
     family = info.architecture if info is not None else ""
     return Details(family=family, families=[family] if family else [], quantization_level=parse_quant(name))
 
 
-def capabilities_of(models: ModelManager, name: str) -> list[str]:
+def model_capabilities(models: ModelManager, name: str) -> list[str]:
     """Return a model's capabilities in Ollama's terms; empty if not known. Every text model counts as thinking: with a
     template without reasoning it just does not think.
     """
     task = models.task(name)
     if task is None:
         return []
-    sight = ["vision"] if models.sees_images(name) else []
-    return ["completion", "tools", "thinking", *sight] if task is ModelTask.TEXT else [task.value]
+    vision = ["vision"] if models.sees_images(name) else []
+    return ["completion", "tools", "thinking", *vision] if task is ModelTask.TEXT else [task.value]
 
 
 def model_info(name: str, info: EngineInfo | None) -> dict[str, Any]:
     architecture = (info.architecture if info is not None else "") or UNKNOWN
-    told: dict[str, Any] = {"general.architecture": architecture, "general.basename": name}
+    fields: dict[str, Any] = {"general.architecture": architecture, "general.basename": name}
     if info is not None:
-        told[f"{architecture}.context_length"] = info.n_ctx
+        fields[f"{architecture}.context_length"] = info.n_ctx
     if info is not None and info.embedding_size:
-        told[f"{architecture}.embedding_length"] = info.embedding_size
-    return told
+        fields[f"{architecture}.embedding_length"] = info.embedding_size
+    return fields
 
 
-def digest_of(name: str) -> str:
+def name_digest(name: str) -> str:
     """Return the SHA-256 of the name: programs identify models by the digest, or show its first characters."""
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def started(serving: ServerState) -> str:
-    return timestamp(datetime.fromtimestamp(serving.started_at, UTC))
+def started_at(server: ServerState) -> str:
+    return timestamp(datetime.fromtimestamp(server.started_at, UTC))

@@ -25,15 +25,15 @@ from eaglelocal.server.openai.schema import (
     SamplingGiven,
     Text,
     Word,
-    clipped,
+    clip_to,
 )
 
 Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
-NO_TIME = (0, "0", "0s", "0m")
+ZERO_DURATIONS = (0, "0", "0s", "0m")
 
 
 class ElsewhereGiven(Elsewhere):
-    """Fields of other APIs, in the body or its options: refused, with the name here if there is one."""
+    """Fields of other APIs, in the body or its options: refused, with the name in this API if there is one."""
 
     max_completion_tokens: Any = None
     n_predict: Any = None
@@ -42,7 +42,7 @@ class ElsewhereGiven(Elsewhere):
 
 
 class Options(SamplingGiven, ElsewhereGiven):
-    num_predict: Annotated[int, clipped(MAX_LIMIT)] | None = None  # -1, -2: until the context is full
+    num_predict: Annotated[int, clip_to(MAX_LIMIT)] | None = None  # -1, -2: until the context is full
     max_tokens: Any = None
     format: Any = None  # refused: it belongs into the body itself
 
@@ -88,9 +88,9 @@ class OllamaAnswerFields(ElsewhereGiven):
     keep_alive: Any = None
 
     @property
-    def is_farewell(self) -> bool:
-        """Return whether keep_alive is 0: the caller no longer needs the model."""
-        return self.keep_alive in NO_TIME
+    def asks_to_unload(self) -> bool:
+        """Return whether keep_alive is 0: the client no longer needs the model."""
+        return self.keep_alive in ZERO_DURATIONS
 
 
 class OllamaChatBody(OllamaAnswerFields):

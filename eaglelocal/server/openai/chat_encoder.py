@@ -7,88 +7,87 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.tools import CallPart, ToolCall
-from eaglelocal.server.answer_encoder import DONE, PING, data
-from eaglelocal.server.answer_state import AnswerState, Delta, News, ReasoningRun, TextRun
+from eaglelocal.server.answer_encoder import DONE, PING, encode_event
+from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.usage import joint_stats, speculation, stats_of, timings, usage
+from eaglelocal.server.usage import add_stats, answer_stats, encode_speculation, encode_timings, encode_usage
 
 
 class ChatEncoder:
-    """A Teller for /v1/chat/completions."""
+    """An AnswerEncoder for /v1/chat/completions."""
 
-    def __init__(self, call_id: str, model: str, *, has_usage: bool = False, tells_drafted: bool = False) -> None:
-        self._has_usage, self._tells_drafted = has_usage, tells_drafted
+    def __init__(self, call_id: str, model: str, *, has_usage: bool = False, has_drafted_flags: bool = False) -> None:
+        self._has_usage, self._has_drafted_flags = has_usage, has_drafted_flags
         self._head = {"id": f"chatcmpl-{call_id}", "created": int(time.time()), "model": model}
 
-    def whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
-        told = [self._choice(choice, choice.news()) for choice in choices]
+    def encode_whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
         return {
             **self._head,
             "object": "chat.completion",
-            "choices": told,
-            "usage": usage(choices),
-            "timings": timings(*choices),
-            "speculation": speculation(joint_stats(choices)),
+            "choices": [self._choice(choice, choice.take_delta()) for choice in choices],
+            "usage": encode_usage(choices),
+            "timings": encode_timings(*choices),
+            "speculation": encode_speculation(add_stats(choices)),
         }
 
-    def opening(self, choices: Sequence[AnswerState]) -> str:
+    def encode_start(self, choices: Sequence[AnswerState]) -> str:
         return "".join(self._chunk(choice.index, {"role": "assistant", "content": ""}) for choice in choices)
 
-    def delta(self, choice: AnswerState, new: Delta) -> str:
+    def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
         """Return a chunk for each reasoning, text and call: some clients read only one of them from a chunk."""
-        return "".join(self._part(choice, part) for part in new.parts)
+        return "".join(self._encode_part(choice, part) for part in delta.parts)
 
-    def _part(self, choice: AnswerState, part: News) -> str:
+    def _encode_part(self, choice: AnswerState, part: DeltaPart) -> str:
         match part:
             case ReasoningRun():
                 return self._chunk(choice.index, {"reasoning_content": part.text})
             case CallPart():
-                return self._chunk(choice.index, {"tool_calls": [part_of(part)]})
+                return self._chunk(choice.index, {"tool_calls": [encode_call_part(part)]})
         if not part.text and not part.sampled:
             return ""
-        if self._tells_drafted and not part.sampled:
-            return self._runs(choice, part)
-        return self._chunk(choice.index, {"content": part.text}, logprobs=logprobs_of(choice, part.sampled))
+        if self._has_drafted_flags and not part.sampled:
+            return self._encode_runs(choice, part)
+        return self._chunk(choice.index, {"content": part.text}, logprobs=encode_logprobs(choice, part.sampled))
 
-    def _runs(self, choice: AnswerState, new: TextRun) -> str:
+    def _encode_runs(self, choice: AnswerState, text_run: TextRun) -> str:
         """Return a chunk for each run of tokens that were all drafted, or all not."""
-        said, rest = [], new.text
-        for text, count, drafted in new.runs:
+        chunks, rest = [], text_run.text
+        for text, count, drafted in text_run.runs:
             rest = rest.removeprefix(text)
-            said.append(self._chunk(choice.index, {"content": text}, figures={"drafted": [drafted] * count}))
-        return "".join(said) + (self._chunk(choice.index, {"content": rest}) if rest else "")
+            chunks.append(self._chunk(choice.index, {"content": text}, extra={"drafted": [drafted] * count}))
+        return "".join(chunks) + (self._chunk(choice.index, {"content": rest}) if rest else "")
 
-    def ending(self, choice: AnswerState) -> str:
-        figures = {"timings": timings(choice), "speculation": speculation(stats_of(choice))}
-        return self._chunk(choice.index, {}, finish_reason=finish_reason(choice), figures=figures)
+    def encode_choice_end(self, choice: AnswerState) -> str:
+        extra = {"timings": encode_timings(choice), "speculation": encode_speculation(answer_stats(choice))}
+        return self._chunk(choice.index, {}, finish_reason=finish_reason(choice), extra=extra)
 
-    def closing(self, choices: Sequence[AnswerState]) -> str:
+    def encode_end(self, choices: Sequence[AnswerState]) -> str:
         if not self._has_usage:
             return DONE
-        chunk = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage(choices)}
-        return data(chunk) + DONE
+        chunk = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": encode_usage(choices)}
+        return encode_event(chunk) + DONE
 
-    def ping(self) -> str:
+    def encode_ping(self) -> str:
         return PING
 
-    def breaking(self, problem: Problem) -> str:
-        return data(problem.body()) + DONE
+    def encode_failure(self, problem: Problem) -> str:
+        return encode_event(problem.openai_body()) + DONE
 
-    def refusal(self, problem: Problem) -> Mapping[str, object]:
-        return problem.body()
+    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
+        return problem.openai_body()
 
-    def _choice(self, choice: AnswerState, new: Delta) -> dict[str, object]:
-        text, calls = new.text, new.calls
+    def _choice(self, choice: AnswerState, delta: Delta) -> dict[str, object]:
+        text, calls = delta.text, delta.calls
         message: dict[str, object] = {"role": "assistant", "content": text if text or not calls else None}
         message["refusal"] = None
-        if reasoning := new.reasoning:
+        if reasoning := delta.reasoning:
             message["reasoning_content"] = reasoning
         if calls:
-            message["tool_calls"] = [call_of(call) for call in calls]
+            message["tool_calls"] = [encode_call(call) for call in calls]
         return {
             "index": choice.index,
             "message": message,
-            "logprobs": logprobs_of(choice, new.sampled),
+            "logprobs": encode_logprobs(choice, delta.sampled),
             "finish_reason": finish_reason(choice),
         }
 
@@ -99,28 +98,28 @@ class ChatEncoder:
         *,
         logprobs: Mapping[str, object] | None = None,
         finish_reason: str | None = None,
-        figures: Mapping[str, object] | None = None,
+        extra: Mapping[str, object] | None = None,
     ) -> str:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
-        return data({**self._head, "object": "chat.completion.chunk", "choices": [choice], **(figures or {})})
+        return encode_event({**self._head, "object": "chat.completion.chunk", "choices": [choice], **(extra or {})})
 
 
 def finish_reason(choice: AnswerState) -> str:
     return choice.finished.reason if choice.finished else "stop"
 
 
-def call_of(call: ToolCall) -> dict[str, object]:
+def encode_call(call: ToolCall) -> dict[str, object]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def part_of(part: CallPart) -> dict[str, object]:
+def encode_call_part(part: CallPart) -> dict[str, object]:
     if not part.name:
         return {"index": part.index, "function": {"arguments": part.arguments}}
-    return {"index": part.index, **call_of(ToolCall(part.id, part.name, part.arguments))}
+    return {"index": part.index, **encode_call(ToolCall(part.id, part.name, part.arguments))}
 
 
-def logprobs_of(choice: AnswerState, sampled: Sequence[Sampled]) -> dict[str, object] | None:
-    """Return one entry a token; None if logprobs were not requested."""
+def encode_logprobs(choice: AnswerState, sampled: Sequence[Sampled]) -> dict[str, object] | None:
+    """Return an entry for each token; None if logprobs were not requested."""
     if choice.params.logprobs is None:
         return None
     entries = [
@@ -131,8 +130,8 @@ def logprobs_of(choice: AnswerState, sampled: Sequence[Sampled]) -> dict[str, ob
 
 
 def _entry(one: TokenLogprob) -> dict[str, object]:
-    return {"token": text_of(one.piece), "logprob": one.logprob, "bytes": list(one.piece)}
+    return {"token": decode_piece(one.piece), "logprob": one.logprob, "bytes": list(one.piece)}
 
 
-def text_of(piece: bytes) -> str:
+def decode_piece(piece: bytes) -> str:
     return piece.decode("utf-8", "replace")

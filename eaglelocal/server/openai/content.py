@@ -1,6 +1,6 @@
 """Texts and images of a message, in their order. Pure; raises Problem.
 
-Images come in the request, as base64. URLs are never fetched: this server can reach what its callers must not
+Images come in the request, as base64. URLs are never fetched: this server can reach what its clients must not
 (services of this machine and its network, files), and a fetch would reveal the server's address. The engine decodes
 the image.
 """
@@ -19,12 +19,12 @@ MAX_IMAGE_BYTES = 32 * 2**20  # more than cameras produce; the model sees a scal
 MAX_IMAGES_BYTES = 64 * 2**20  # of a request, over all its answers: all of it goes through the engine's pipe
 MAX_QUOTED_CHARS = 100
 
-NOT_FETCHED = "nothing is fetched for callers, for this server reaches what they must not: send the image as base64"
+NOT_FETCHED = "this server fetches no URLs: send the image as base64"
 NOT_DATA = f"{NOT_FETCHED} (data:image/png;base64,...)"
-NO_IMAGE = "there is no image: its bytes are wanted, as base64"
+NO_IMAGE = "there is no image: send its bytes as base64"
 
-_STANDARD = bytes.maketrans(b"-_", b"+/")  # from base64url to the standard alphabet
-_WHITE = b" \t\r\n"
+_STANDARD_ALPHABET = bytes.maketrans(b"-_", b"+/")  # from base64url to the standard alphabet
+_WHITESPACE = b" \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Content:
     images: tuple[Image, ...] = ()
 
 
-def joined(pieces: Iterable[str | bytes]) -> Content:
+def join_pieces(pieces: Iterable[str | bytes]) -> Content:
     """Join texts and image files: `["In ", b"...", " and"]` becomes "In  and" with an image at position 3."""
     texts, images, at = list[str](), list[Image](), 0
     for piece in pieces:
@@ -47,38 +47,38 @@ def joined(pieces: Iterable[str | bytes]) -> Content:
     return Content("".join(texts), tuple(images))
 
 
-def is_data(url: str) -> bool:
+def is_data_url(url: str) -> bool:
     return url[:5].lower() == "data:"
 
 
-def from_url(url: str, place: str) -> bytes:
+def decode_data_url(url: str, place: str) -> bytes:
     """Return the image of a data URL such as `data:image/png;base64,iVBO...`. Raises Problem."""
     if not url:
         raise no_image(place)
-    if not is_data(url):
+    if not is_data_url(url):
         raise unsupported(place, NOT_DATA)
     head, _, encoded = url[5:].partition(",")
     kind, *settings = [word.strip().lower() for word in head.split(";")]
-    check_kind(kind, place)
+    check_media_type(kind, place)
     if "base64" not in settings:
-        raise unreadable(place, "a data: URL of an image is read as base64 only: data:image/png;base64,...")
-    return from_base64(encoded, place)
+        raise invalid_image(place, "the data: URL of an image must be base64: data:image/png;base64,...")
+    return decode_base64(encoded, place)
 
 
-def check_kind(kind: str, place: str) -> None:
+def check_media_type(kind: str, place: str) -> None:
     if not kind.startswith("image/"):
-        raise unsupported(place, f"only texts and images can be read here, not {kind[:MAX_QUOTED_CHARS]!r}")
+        raise unsupported(place, f"only texts and images are supported, not {kind[:MAX_QUOTED_CHARS]!r}")
 
 
-def from_base64(text: str, place: str) -> bytes:
+def decode_base64(text: str, place: str) -> bytes:
     """Decode base64 of either alphabet, with or without line breaks and padding: clients differ. Raises Problem."""
     try:
-        digits = text.encode("ascii").translate(_STANDARD, _WHITE).rstrip(b"=")
+        digits = text.encode("ascii").translate(_STANDARD_ALPHABET, _WHITESPACE).rstrip(b"=")
         if len(digits) * 3 // 4 > MAX_IMAGE_BYTES:
-            raise unreadable(place, f"the image is larger than {MAX_IMAGE_BYTES} bytes")
+            raise invalid_image(place, f"the image is larger than {MAX_IMAGE_BYTES} bytes")
         image = binascii.a2b_base64(digits + b"=" * (-len(digits) % 4), strict_mode=True)
     except ValueError:  # of either step
-        raise unreadable(place, "this is not base64") from None
+        raise invalid_image(place, "this is not valid base64") from None
     if not image:
         raise no_image(place)
     return image
@@ -88,15 +88,15 @@ def check_images(messages: Sequence[Message], num_answers: int) -> None:
     """Check number and size of the images, times the answers: each answer sends them to the engine. Raises Problem."""
     images = [image for message in messages for image in message.images]
     if (count := len(images) * num_answers) > MAX_IMAGES:
-        raise unreadable("messages", f"there are {count} images; at most {MAX_IMAGES} can be read at once")
+        raise invalid_image("messages", f"there are {count} images; at most {MAX_IMAGES} are allowed in a request")
     if (size := sum(len(image.data) for image in images) * num_answers) > MAX_IMAGES_BYTES:
-        what = f"the images have {size} bytes together; at most {MAX_IMAGES_BYTES} can be read at once"
-        raise unreadable("messages", what)
+        what = f"the images have {size} bytes together; at most {MAX_IMAGES_BYTES} are allowed in a request"
+        raise invalid_image("messages", what)
 
 
 def no_image(place: str) -> Problem:
-    return unreadable(place, NO_IMAGE)
+    return invalid_image(place, NO_IMAGE)
 
 
-def unreadable(place: str, why: str) -> Problem:
+def invalid_image(place: str, why: str) -> Problem:
     return Problem(400, why, parameter=place, code="invalid_image")

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: vectors of texts, from an embedding model."""
+"""POST /v1/embeddings."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from starlette.responses import Response
 
 from eaglelocal.core.events import Embeddings
 from eaglelocal.core.request import EmbedRequest
-from eaglelocal.server.answer_encoder import compact
+from eaglelocal.server.answer_encoder import dump_json
+from eaglelocal.server.answer_response import AnswerResponse, JsonBody
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.dependencies import ServerState
-from eaglelocal.server.http_call import HttpCall, JsonBody
+from eaglelocal.server.dependencies import Owner, Server
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.embedding_schema import EmbeddingBody
-from eaglelocal.server.openai.request_reader import embed_request
-from eaglelocal.server.openai.routes import Owner, There
+from eaglelocal.server.openai.request_reader import read_embedding
 from eaglelocal.server.openai.unsupported_fields import refuse
 from eaglelocal.server.routing import BodyRoute
+from eaglelocal.server.server_state import ServerState
 
 router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 
-Told = Callable[[Embeddings, AnswerState], Mapping[str, object]]
+MakeReply = Callable[[Embeddings, AnswerState], Mapping[str, object]]
 
 
 class EmbeddingReply(BaseModel):
@@ -40,58 +40,59 @@ class EmbeddingReply(BaseModel):
 
 
 @router.post("/v1/embeddings", response_model=EmbeddingReply)
-async def embeddings(body: EmbeddingBody, serving: There, owner: Owner) -> Response:
-    """Make a vector of length 1 of each text."""
+async def embeddings(body: EmbeddingBody, server: Server, owner: Owner) -> Response:
+    """Return an embedding of each text, a vector of length 1."""
     refuse(body)
-    name = serving.models.name_of(body.model)
-    told = partial(as_list, model=name, as_text=body.encoding_format == "base64")
-    made = vectors(serving, name, embed_request(body.input, owner), told, body.dimensions)
-    return HttpCall(JsonBody(made), serving.limits)
+    name = server.models.names.resolve(body.model)
+    make_reply = partial(openai_reply, model=name, as_base64=body.encoding_format == "base64")
+    embed = embed_texts(server, name, read_embedding(body.input, owner), make_reply, body.dimensions)
+    return AnswerResponse(JsonBody(embed), server.limits)
 
 
-def vectors(
-    serving: ServerState, model: str, request: EmbedRequest, told: Told, dimensions: int | None = None
+def embed_texts(
+    server: ServerState, model: str, request: EmbedRequest, make_reply: MakeReply, dimensions: int | None = None
 ) -> Callable[[], Awaitable[bytes]]:
-    """Return a coroutine function that requests the vectors and returns the reply as JSON bytes; `told` builds it."""
+    """Return a coroutine function that requests the embeddings and returns the reply as JSON bytes."""
 
-    async def made() -> bytes:
-        async with serving.ask(model, [request]) as call:
+    async def embed() -> bytes:
+        async with server.submit(model, [request]) as call:
             (choice,) = await call.complete()
-            found = embedded(choice, model, dimensions)
-            return await asyncio.to_thread(lambda: compact(told(found, choice)).encode())  # millions of numbers
+            found = find_embeddings(choice, model, dimensions)
+            return await asyncio.to_thread(lambda: dump_json(make_reply(found, choice)).encode())  # millions of numbers
 
-    return made
+    return embed
 
 
-def as_list(made: Embeddings, _: AnswerState, *, model: str, as_text: bool) -> Mapping[str, object]:
+def openai_reply(embeddings: Embeddings, _: AnswerState, *, model: str, as_base64: bool) -> Mapping[str, object]:
     data = [
-        {"object": "embedding", "index": i, "embedding": encoded(vector) if as_text else floats(vector)}
-        for i, vector in enumerate(vectors_of(made))
+        {"object": "embedding", "index": i, "embedding": encode_base64(vector) if as_base64 else to_floats(vector)}
+        for i, vector in enumerate(split_vectors(embeddings))
     ]
-    usage = {"prompt_tokens": made.prompt_tokens, "total_tokens": made.prompt_tokens}
+    usage = {"prompt_tokens": embeddings.prompt_tokens, "total_tokens": embeddings.prompt_tokens}
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def embedded(choice: AnswerState, model: str, dimensions: int | None) -> Embeddings:
-    """Return the vectors. Raises Problem if the model makes none, or `dimensions` is not their size."""
-    made = choice.embedded
-    if made is None:
+def find_embeddings(choice: AnswerState, model: str, dimensions: int | None) -> Embeddings:
+    """Return the embeddings. Raises Problem if the model makes none, or `dimensions` is not their size."""
+    found = choice.embeddings
+    if found is None:
         raise Problem(400, f"{model} makes no embeddings", parameter="model")
-    if dimensions not in (None, made.size):
-        what = f"the vectors of {model} have {made.size} dimensions, not {dimensions}"
+    if dimensions not in (None, found.size):
+        what = f"the vectors of {model} have {found.size} dimensions, not {dimensions}"
         raise Problem(400, what, parameter="dimensions")
-    return made
+    return found
 
 
-def vectors_of(made: Embeddings) -> list[bytes]:
-    return [made.vectors[i : i + 4 * made.size] for i in range(0, len(made.vectors), 4 * made.size)]
+def split_vectors(embeddings: Embeddings) -> list[bytes]:
+    num_bytes = 4 * embeddings.size
+    return [embeddings.vectors[i : i + num_bytes] for i in range(0, len(embeddings.vectors), num_bytes)]
 
 
-def floats(vector: bytes) -> list[float]:
+def to_floats(vector: bytes) -> list[float]:
     return array("f", vector).tolist()
 
 
-def encoded(vector: bytes) -> str:
+def encode_base64(vector: bytes) -> str:
     """Return little-endian float32 as base64, which OpenAI's client requests by default."""
     values = array("f", vector)
     if sys.byteorder == "big":

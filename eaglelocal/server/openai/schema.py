@@ -20,7 +20,7 @@ MAX_STOPS_CHARS = 16_000  # together: the matcher has a node for each character
 MAX_CHOICES = 16
 MAX_TOOLS = 128
 MAX_TRANSLATED_TOOLS = 1024  # Anthropic has no limit, and clients with many MCP servers send more
-MAX_ALLOWED = 1024  # names in allowed_tools
+MAX_ALLOWED_TOOLS = 1024  # names in allowed_tools
 MAX_NAME_CHARS = 256
 MAX_ID_CHARS = 1024  # of a call: some clients store state in it
 MAX_PARTS = 1024  # of a message
@@ -29,7 +29,7 @@ MAX_INPUTS = 2048  # of a call for embeddings
 MAX_TOKENS = 2**20  # of a prompt
 
 
-def clipped(most: int) -> BeforeValidator:
+def clip_to(most: int) -> BeforeValidator:
     """Return a validator that lowers larger numbers to `most`."""
 
     def clip(value: object) -> object:
@@ -40,7 +40,7 @@ def clipped(most: int) -> BeforeValidator:
 
 def not_zero(value: int) -> int:
     if value == 0:
-        raise ValueError("0 leaves no room for an answer: at least 1 is wanted, or -1 for as much as there is room for")
+        raise ValueError("0 leaves no tokens for an answer: send at least 1, or -1 for no limit")
     return value
 
 
@@ -52,38 +52,40 @@ Word = Annotated[str, Field(max_length=64)]  # an enumeration that may be extend
 Stop = Annotated[Text, Field(max_length=1000)]  # an empty one is ignored
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 MAX_LIMIT = 10_000_000  # tokens: more than any context holds
-MAX_LOOK = 1_000_000  # likewise for the tokens that samplers look at
-Count = Annotated[int, Field(ge=1), clipped(MAX_LIMIT)]
-ReadingLimit = Annotated[int, Field(ge=-1), clipped(MAX_LIMIT)]  # -1: up to the context; 0: only read the prompt
+MAX_LOOK_BACK = 1_000_000  # likewise for the tokens that samplers look at
+Count = Annotated[int, Field(ge=1), clip_to(MAX_LIMIT)]
+ReadingLimit = Annotated[int, Field(ge=-1), clip_to(MAX_LIMIT)]  # -1: up to the context; 0: only read the prompt
 Limit = Annotated[ReadingLimit, AfterValidator(not_zero), Field(json_schema_extra={"not": {"const": 0}})]
-Extent = Annotated[int, Field(ge=-1), clipped(MAX_LOOK)]  # -1: all
+LookBack = Annotated[int, Field(ge=-1), clip_to(MAX_LOOK_BACK)]  # -1: all
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Tokens = Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
 Finite = Field(allow_inf_nan=False)  # 1e999 is valid JSON, and infinite
 Bias = Annotated[float, Finite, Field(ge=-100, le=100)]
 
 
-NEVER = -100  # the lowest bias
-WEIGHTS = "By token. llama.cpp's pairs are read too, and its `false`, which is never."
+NEVER_BIAS = -100  # the lowest bias
+BIAS_DESCRIPTION = "By token id. llama.cpp's pairs are accepted too; its `false` means never."
 
 
-def by_token(given: object) -> object:
+def parse_bias(given: object) -> object:
     """Return llama.cpp's `[[15043, 1.5], [7, false]]` as an object. Raises ValueError."""
     if isinstance(given, list):
         if not all(isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int for pair in given):
-            raise ValueError("pairs of a token's number and its bias are wanted")
+            raise ValueError("it must consist of pairs of a token id and its bias")
         given = {str(token): bias for token, bias in given}
     if isinstance(given, dict):
-        return {token: NEVER if bias is False else bias for token, bias in given.items()}
+        return {token: NEVER_BIAS if bias is False else bias for token, bias in given.items()}
     return given
 
 
-Weights = Annotated[
-    dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Bias], BeforeValidator(by_token), Field(description=WEIGHTS)
+LogitBias = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Bias],
+    BeforeValidator(parse_bias),
+    Field(description=BIAS_DESCRIPTION),
 ]
 
 
-def whole(value: object) -> object:
+def to_whole_number(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -98,7 +100,7 @@ class Body(BaseModel):
         """Convert floats such as 100.0 to integers: some languages write integers so."""
         if not isinstance(given, dict):
             return given
-        return {name: whole(value) for name, value in given.items()}
+        return {name: to_whole_number(value) for name, value in given.items()}
 
 
 class ImageUrl(Body):
@@ -106,7 +108,7 @@ class ImageUrl(Body):
 
 
 class ContentPart(Body):
-    """A piece of a message: a text, or an image as a `data:` URL."""
+    """A part of a message: a text, or an image as a `data:` URL."""
 
     type: Word
     text: Text | None = None
@@ -131,7 +133,7 @@ class CallGiven(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def of_custom_tool(cls, given: Any) -> Any:
+    def read_custom_tool(cls, given: Any) -> Any:
         custom = given.get("custom") if isinstance(given, dict) and given.get("type") == "custom" else None
         if not isinstance(custom, dict):
             return given
@@ -139,12 +141,12 @@ class CallGiven(Body):
         return {"id": given.get("id"), "type": "function", "function": function}
 
 
-Read = SkipJsonSchema[InstanceOf[Content]]  # set by code that translates a body; never from JSON
+TranslatedContent = SkipJsonSchema[InstanceOf[Content]]  # set by code that translates a body; never from JSON
 
 
 class MessageGiven(Body):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Text | Parts | Read | None = None
+    content: Text | Parts | TranslatedContent | None = None
     name: Name | None = None
     tool_calls: Annotated[list[CallGiven], Field(max_length=MAX_TOOLS)] | None = None
     tool_call_id: CallId | None = None
@@ -152,9 +154,9 @@ class MessageGiven(Body):
 
 
 STRICT = (
-    "Calls fit `parameters`, or the request is refused: in every point where the model writes arguments as JSON, by "
-    "type and choices where it writes them as text between tags. Without a call being required this holds for models "
-    "whose calls begin with a marker; Llama's, which nothing marks, are then not bound."
+    "Calls are guaranteed to fit `parameters`, or the request is refused: fully if the model writes arguments as JSON, "
+    "in types and enumerations if it writes them as text between tags. Unless a call is required, this holds only for "
+    "models that mark the beginning of a call, so not for Llama."
 )
 
 
@@ -185,7 +187,7 @@ class AllowedTools(Body):
     """The given tools that may be called now."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[AllowedTool], Field(max_length=MAX_ALLOWED)]
+    tools: Annotated[list[AllowedTool], Field(max_length=MAX_ALLOWED_TOOLS)]
 
 
 class NamedTool(Body):
@@ -194,9 +196,7 @@ class NamedTool(Body):
     allowed_tools: AllowedTools | None = None
 
 
-STRICT_FORMAT = (
-    "What of the schema cannot be bound is refused; otherwise it binds nothing, and the answer fits all the rest."
-)
+STRICT_FORMAT = "True: a schema with unsupported parts is refused. False: unsupported parts are ignored."
 
 
 SCHEMA_WORDS = frozenset(  # that constrain something; every other schema admits everything
@@ -217,7 +217,7 @@ class JsonSchema(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def as_named(cls, given: Any) -> Any:
+    def name_schema(cls, given: Any) -> Any:
         if not isinstance(given, dict) or given.get("schema") is not None or not SCHEMA_WORDS & given.keys():
             return given
         named = {name: given[name] for name in ("name", "strict") if name in given}
@@ -239,7 +239,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-CACHE = "`false` has the whole prompt computed, whatever a cache holds of it."
+CACHE = "`false` computes the whole prompt, without the prompt cache."
 
 
 class SamplingGiven(Body):
@@ -250,15 +250,15 @@ class SamplingGiven(Body):
 
     temperature: Annotated[float, Finite, Field(ge=0, le=10)] | None = None
     top_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
-    top_k: Extent | None = None
+    top_k: LookBack | None = None
     min_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
     typical_p: Annotated[float, Finite, Field(ge=0, le=1)] | None = None
     repeat_penalty: Annotated[float, Finite, Field(ge=0.01, le=10)] | None = None
     repetition_penalty: Annotated[float, Finite, Field(ge=0.01, le=10)] | None = None  # vLLM's name for it
-    repeat_last_n: Extent | None = None
+    repeat_last_n: LookBack | None = None
     frequency_penalty: Annotated[float, Finite, Field(ge=-10, le=10)] | None = None
     presence_penalty: Annotated[float, Finite, Field(ge=-10, le=10)] | None = None
-    logit_bias: Weights | None = None
+    logit_bias: LogitBias | None = None
     seed: Seed | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
     ignore_eos: bool | None = None
@@ -312,7 +312,7 @@ class Unsupported(UnsupportedInPrompts):
 class Elsewhere(Unsupported):
     """Unsupported fields, and the various APIs' names of the answer's format, limit and stop strings.
 
-    A route refuses those that it has under another name, with that name; its own it declares itself.
+    A route declares its own ones, and refuses the others with its name for them.
     """
 
     format: Any = None
@@ -343,8 +343,8 @@ Effort = Literal[
     "none", "minimal", "low", "medium", "high", "xhigh", "max", "default", "auto", ""
 ]  # from "default" on: as if not set
 CONTINUED = (
-    "The answer goes on behind the last message, which is the assistant's. It does so by itself where that message "
-    "has a text and no calls and the answer is not bound to a format or a call; `false` has it begin anew."
+    "Continue the last message, which must be the assistant's. This is the default if that message has a text and no "
+    "calls, and the request sets no format and requires no call; `false` starts a new message."
 )
 
 

@@ -1,4 +1,4 @@
-"""Decide which of the given tools may be called, and whether one must be. Pure; raises Problem."""
+"""Read which of the given tools may be called, and whether one must be. Pure; raises Problem."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ def allowed_tools(body: ChatBody, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
     if not isinstance(given, NamedTool) or given.type != ALLOWED:
         return tools
     if given.allowed_tools is None:
-        raise Problem(400, f"a tool_choice of type {ALLOWED} needs it", parameter=f"tool_choice.{ALLOWED}")
+        raise Problem(400, f"a tool_choice of type {ALLOWED} needs {ALLOWED}", parameter=f"tool_choice.{ALLOWED}")
     names = {one.function.name for one in given.allowed_tools.tools if one.function}
     if unknown := names - {tool.name for tool in tools}:
-        what = f"tool_choice allows {min(unknown)!r}, which is no tool given"
+        what = f"tool_choice allows {min(unknown)!r}, which is not among the tools"
         raise Problem(400, what, parameter=f"tool_choice.{ALLOWED}.tools")
     return tuple(tool for tool in tools if tool.name in names)
 
 
-def use_of(given: str | NamedTool | None) -> str | NamedTool | None:
+def simplify(given: str | NamedTool | None) -> str | NamedTool | None:
     """Return the use (such as "auto") if an object says no more than that, else `given` itself."""
     if isinstance(given, NamedTool) and given.allowed_tools is not None and given.type == ALLOWED:
         return given.allowed_tools.mode
     return given.type if isinstance(given, NamedTool) and given.type in USES else given
 
 
-def choice_of(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
+def read_tool_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
     parallel = body.parallel_tool_calls is not False
-    match use_of(body.tool_choice):
+    match simplify(body.tool_choice):
         case NamedTool(type=kind, function=function):
             if kind != "function":
-                raise unsupported("tool_choice", f"a tool_choice names a function here, it cannot be of type {kind!r}")
+                raise unsupported("tool_choice", f"a tool_choice must name a function, not a tool of type {kind!r}")
             if function is None:
-                raise Problem(400, "a tool_choice of type function needs it", parameter="tool_choice.function")
+                raise Problem(400, "a tool_choice of type function needs a function", parameter="tool_choice.function")
             if function.name not in {tool.name for tool in tools}:
                 raise Problem(
-                    400, f"tool_choice names {function.name!r}, which is no tool given", parameter="tool_choice"
+                    400, f"tool_choice names {function.name!r}, which is not among the tools", parameter="tool_choice"
                 )
             return ToolChoice(use=ToolUse.REQUIRED, name=function.name, parallel=False)  # OpenAI: exactly one call
         case "required" | "any" if not tools:

@@ -14,32 +14,32 @@ _FORMATS = (
     *("regex", "ebnf"),
 )
 REFUSED = {  # with the route's own field names (Words)
-    **dict.fromkeys(("allowed_token_ids", "bad_words"), "tokens are favoured or forbidden by {weights} here"),
-    "audio": "audio is out of scope here",
+    **dict.fromkeys(("allowed_token_ids", "bad_words"), "use {weights} to favor or forbid tokens"),
+    "audio": "audio is not supported",
     "chat_template": "this server uses the model's own chat template",
-    "function_call": "function_call is called tool_choice now",
-    "functions": "functions are called tools now",
-    "include_stop_str_in_output": "a stop string is never told here",
-    "logits_processors": "no code of callers runs here",
-    "lora": "LoRA adapters are out of scope here",
-    **dict.fromkeys(_FORMATS, "answers are bound by {format} here"),
+    "function_call": "function_call is obsolete: use tool_choice",
+    "functions": "functions is obsolete: use tools",
+    "include_stop_str_in_output": "the stop string is never part of an answer",
+    "logits_processors": "this server runs no code of its clients",
+    "lora": "LoRA adapters are not supported",
+    **dict.fromkeys(_FORMATS, "use {format} to set the format of the answer"),
     **dict.fromkeys(_SAMPLERS, "this server has no such sampler"),
-    "min_keep": "filters keep at least one token here, no more",
-    "post_sampling_probs": "log-probabilities are told of the model's own distribution here",
-    "use_beam_search": "this server searches no beams",
-    "modalities": "only text comes out of this server",
-    "min_tokens": "answers have no least length here; ignore_eos lets them go on to {limit}",
-    "prompt_logprobs": "log-probabilities are told of the answer only",
-    **dict.fromkeys(("stop_token_ids", "stop_regex"), "answers are ended by texts here: {stops}"),
-    "truncate_prompt_tokens": "a prompt is read whole here, or refused",
-    "web_search_options": "this server searches nothing",
+    "min_keep": "samplers keep at least one token; this number cannot be set",
+    "post_sampling_probs": "log-probabilities are those of the model's own distribution",
+    "use_beam_search": "beam search is not supported",
+    "modalities": "this server generates only text",
+    "min_tokens": "a minimum length is not supported; ignore_eos continues an answer up to {limit}",
+    "prompt_logprobs": "log-probabilities are available for the answer only",
+    **dict.fromkeys(("stop_token_ids", "stop_regex"), "answers end at texts only: use {stops}"),
+    "truncate_prompt_tokens": "a prompt is never truncated: it is refused if it is too long",
+    "web_search_options": "this server has no web search",
 }
 NEGATIVE_IS_OFF = ("adaptive_target", "top_n_sigma")  # besides None, 0 and empty values
-ZERO_IS_MORE = ("adaptive_target", "prompt_logprobs")  # 0 has an effect
+ZERO_IS_ON = ("adaptive_target", "prompt_logprobs")  # 0 has an effect
 FORMATS = ("response_format", "format", "output_format", "text_format", "text", "output_config")
-WITH_A_FORMAT = ("text", "output_config")  # of these, only `format` matters
-NO_LOGPROBS = "log-probabilities are told by /v1/chat/completions and /v1/completions"
-ONE_ANSWER = "one answer is made here; ask again for another"
+CONTAIN_FORMAT = ("text", "output_config")  # of these, only `format` matters
+NO_LOGPROBS = "log-probabilities are available from /v1/chat/completions and /v1/completions"
+ONE_ANSWER = "only one answer is generated; send the request again for another"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +57,15 @@ class FieldNames:
 
 
 def renamed(name: str, *others: str) -> dict[str, str]:
-    """Return other names of one field, with an error that gives its name here."""
+    """Return other names of one field, with an error that gives its name in this API."""
     return dict.fromkeys(others, f"it is called {name} here")
 
 
-def renamed_format(name: str, *obeyed: str) -> dict[str, str]:
-    """Return other APIs' names of the answer's format, with errors; not those in `obeyed`, the route's own."""
-    foreign = [other for other in FORMATS if other not in obeyed]
-    within = dict.fromkeys(WITH_A_FORMAT, f"the format in it is called {name} here")
-    return {other: within.get(other, f"it is called {name} here") for other in foreign}
+def renamed_format(name: str, *own: str) -> dict[str, str]:
+    """Return other APIs' names of the answer's format, with errors; not the route's `own` ones."""
+    foreign = [other for other in FORMATS if other not in own]
+    nested = dict.fromkeys(CONTAIN_FORMAT, f"the format in it belongs in {name}")
+    return {other: nested.get(other, f"it is called {name} here") for other in foreign}
 
 
 CHAT = FieldNames(
@@ -77,25 +77,25 @@ CHAT = FieldNames(
 )
 
 
-def refuse(body: Body, words: FieldNames = CHAT, *, within: str = "") -> None:
+def refuse(body: Body, words: FieldNames = CHAT, *, path: str = "") -> None:
     """Raise Problem for an unsupported field, unless its value is off: clients send such defaults.
 
-    within  path of `body` in the whole body, with a dot at the end
+    path  of `body` in the whole body, with a dot at the end
     """
-    reasons = {"format": words.format, "limit": words.limit, "stops": words.stops, "weights": words.weights}
-    for name, why in {**REFUSED, **words.foreign}.items():
+    names = {"format": words.format, "limit": words.limit, "stops": words.stops, "weights": words.weights}
+    for name, reason in {**REFUSED, **words.foreign}.items():
         value = getattr(body, name) if name in type(body).model_fields else None
-        is_kept = name == "min_tokens" and getattr(body, "ignore_eos", None)  # then no answer ends early
-        if not is_off(name, value) and not is_kept:
-            raise unsupported(f"{within}{name}", why.format_map(reasons))
+        is_effectless = name == "min_tokens" and getattr(body, "ignore_eos", None)  # then no answer ends early
+        if not is_off(name, value) and not is_effectless:
+            raise unsupported(f"{path}{name}", reason.format_map(names))
 
 
 def is_off(name: str, value: object) -> bool:
-    if name in ZERO_IS_MORE and value == 0 and value is not False:
+    if name in ZERO_IS_ON and value == 0 and value is not False:
         return False
     if name == "n" and value == 1:
         return True
-    if name in WITH_A_FORMAT:
+    if name in CONTAIN_FORMAT:
         value = value.get("format") if isinstance(value, dict) else None
     if name in FORMATS and isinstance(value, dict) and value.get("type") == "text":
         return True

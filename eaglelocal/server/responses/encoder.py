@@ -1,4 +1,4 @@
-"""Format answers for /v1/responses: items of reasoning, message and calls, each added, filled and done."""
+"""Format answers for /v1/responses: items of reasoning, message and calls, each added, extended and done."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eaglelocal.core.tools import CallPart
-from eaglelocal.server.answer_encoder import DONE, PING, is_object, named
-from eaglelocal.server.answer_state import AnswerState, Delta, News, ReasoningRun, TextRun
+from eaglelocal.server.answer_encoder import DONE, PING, encode_named_event, is_json_object
+from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.responses.schema import ResponsesBody, known
-from eaglelocal.server.usage import speculation, stats_of, timings
+from eaglelocal.server.responses.schema import ResponsesBody, supported_tools
+from eaglelocal.server.usage import answer_stats, encode_speculation, encode_timings
 
 Event = dict[str, object]
 CONTENT = {"reasoning": "reasoning_text", "message": "output_text"}
@@ -32,7 +32,7 @@ class OpenItem:
             {"type": kind, "text": text, "annotations": []} if kind == "output_text" else {"type": kind, "text": text}
         )
 
-    def told(self, status: str) -> Event:
+    def encode(self, status: str) -> Event:
         content = [] if status == "in_progress" else [self.part("".join(self.text))]
         item: Event = {"id": self.id, "type": self.kind, "status": status, "content": content}
         extra: Event = {"role": "assistant"} if self.kind == "message" else {"summary": []}
@@ -52,9 +52,9 @@ class OpenCall:
     @property
     def is_whole(self) -> bool:
         """Return whether the arguments are complete: the answer may have been cut off after them."""
-        return is_object("".join(self.arguments))
+        return is_json_object("".join(self.arguments))
 
-    def told(self, status: str) -> Event:
+    def encode(self, status: str) -> Event:
         arguments = "" if status == "in_progress" else "".join(self.arguments)
         return {
             "id": self.id,
@@ -68,7 +68,7 @@ class OpenCall:
 
 
 class ResponsesEncoder:
-    """A Teller for /v1/responses. The first choice is the only one."""
+    """An AnswerEncoder for /v1/responses. The first choice is the only one."""
 
     def __init__(self, call_id: str, model: str, body: ResponsesBody) -> None:
         self._id, self._model, self._body = call_id, model, body
@@ -77,125 +77,125 @@ class ResponsesEncoder:
         self._done: list[Event] = []  # completed items
         self._open: OpenItem | OpenCall | None = None
         self._number = 0  # of the next event
-        self._told: Event = {}  # the response as last sent: at the start of a stream, or whole
+        self._sent: Event = {}  # the response as last sent: at the start of a stream, or whole
 
     @property
     def id(self) -> str:
         return f"resp_{self._id}"
 
     @property
-    def is_told(self) -> bool:
-        """Return whether the caller has received the response's id."""
-        return bool(self._told)
+    def is_sent(self) -> bool:
+        """Return whether the client has received the response's id."""
+        return bool(self._sent)
 
     def items(self) -> list[Event]:
         """Return the output so far; the last item may be incomplete."""
-        return [*self._done, *([self._open.told("incomplete")] if self._open else [])]
+        return [*self._done, *([self._open.encode("incomplete")] if self._open else [])]
 
-    def whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
+    def encode_whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
         choice = choices[0]
-        self.delta(choice, choice.news())
-        self._close(is_cut=choice.was_cut)
-        self._told = self._response(choice)
-        return self._told
+        self.encode_delta(choice, choice.take_delta())
+        self._close(is_cut=choice.is_cut_off)
+        self._sent = self._response(choice)
+        return self._sent
 
-    def opening(self, choices: Sequence[AnswerState]) -> str:
-        response = self._told = self._response(choices[0])
+    def encode_start(self, choices: Sequence[AnswerState]) -> str:
+        response = self._sent = self._response(choices[0])
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
         )
 
-    def delta(self, choice: AnswerState, new: Delta) -> str:
-        return "".join(map(self._part, new.parts))
+    def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
+        return "".join(map(self._encode_part, delta.parts))
 
-    def _part(self, part: News) -> str:
+    def _encode_part(self, part: DeltaPart) -> str:
         match part:
             case ReasoningRun():
                 return self._add("reasoning", part.text) if part.text else ""
             case TextRun():
                 return self._add("message", part.text) if part.text else ""
-        return (self._close() + self._begin_call(part) if part.name else "") + self._argue(part.arguments)
+        return (self._close() + self._begin_call(part) if part.name else "") + self._add_arguments(part.arguments)
 
-    def ending(self, choice: AnswerState) -> str:
-        return self._close(is_cut=choice.was_cut)
+    def encode_choice_end(self, choice: AnswerState) -> str:
+        return self._close(is_cut=choice.is_cut_off)
 
-    def closing(self, choices: Sequence[AnswerState]) -> str:
+    def encode_end(self, choices: Sequence[AnswerState]) -> str:
         response = self._response(choices[0])
         return self._event(f"response.{response['status']}", response=response)
 
-    def ping(self) -> str:
+    def encode_ping(self) -> str:
         return PING
 
-    def breaking(self, problem: Problem) -> str:
+    def encode_failure(self, problem: Problem) -> str:
         """Return an error event, which some clients raise, and a failed response, without which others would retry."""
-        told = {"code": problem.code or problem.type, "message": problem.message, "param": problem.parameter}
-        error = self._event("error", **told, error=problem.body()["error"])
-        why = {"code": failure_code(problem), "message": problem.message}
-        failed = self._told | {"status": "failed", "error": why, "output": self.items()}
+        fields = {"code": problem.code or problem.type, "message": problem.message, "param": problem.parameter}
+        error = self._event("error", **fields, error=problem.openai_body()["error"])
+        reason = {"code": failure_code(problem), "message": problem.message}
+        failed = self._sent | {"status": "failed", "error": reason, "output": self.items()}
         return error + self._event("response.failed", response=failed) + DONE
 
-    def refusal(self, problem: Problem) -> Mapping[str, object]:
-        return problem.body()
+    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
+        return problem.openai_body()
 
     # ---- items
     def _add(self, kind: str, text: str) -> str:
-        told = ""
+        events = ""
         if not isinstance(self._open, OpenItem) or self._open.kind != kind:
-            told = self._close()
+            events = self._close()
             item = self._open = OpenItem(kind, f"{'rs' if kind == 'reasoning' else 'msg'}_{self._id}_{len(self._done)}")
-            told += self._event(
-                "response.output_item.added", output_index=len(self._done), item=item.told("in_progress")
+            events += self._event(
+                "response.output_item.added", output_index=len(self._done), item=item.encode("in_progress")
             )
-            told += self._of_part("response.content_part.added", item, part=item.part(""))
+            events += self._part_event("response.content_part.added", item, part=item.part(""))
         self._open.text.append(text)
-        return told + self._of_part(f"response.{CONTENT[kind]}.delta", self._open, delta=text, logprobs=[])
+        return events + self._part_event(f"response.{CONTENT[kind]}.delta", self._open, delta=text, logprobs=[])
 
     def _begin_call(self, part: CallPart) -> str:
         namespace, tool = self._functions.get(part.name, ("", None))
         name = tool.name if tool else part.name
         call = self._open = OpenCall(f"fc_{self._id}_{len(self._done)}", part.id, name, namespace)
-        return self._event("response.output_item.added", output_index=len(self._done), item=call.told("in_progress"))
+        return self._event("response.output_item.added", output_index=len(self._done), item=call.encode("in_progress"))
 
-    def _argue(self, arguments: str) -> str:
+    def _add_arguments(self, arguments: str) -> str:
         call = self._open
         if not arguments or not isinstance(call, OpenCall):
             return ""
         call.arguments.append(arguments)
-        return self._of_item("response.function_call_arguments.delta", call, delta=arguments)
+        return self._item_event("response.function_call_arguments.delta", call, delta=arguments)
 
     def _close(self, *, is_cut: bool = False) -> str:
         item, self._open = self._open, None
         if item is None:
             return ""
-        done = item.told("incomplete" if is_cut and not item.is_whole else "completed")
-        told = self._filled_call(item) if isinstance(item, OpenCall) else self._filled(item)
-        told += self._event("response.output_item.done", output_index=len(self._done), item=done)
+        done = item.encode("incomplete" if is_cut and not item.is_whole else "completed")
+        events = self._complete_call(item) if isinstance(item, OpenCall) else self._complete_text(item)
+        events += self._event("response.output_item.done", output_index=len(self._done), item=done)
         self._done.append(done)
-        return told
+        return events
 
-    def _filled(self, item: OpenItem) -> str:
+    def _complete_text(self, item: OpenItem) -> str:
         text = "".join(item.text)
-        told = self._of_part(f"response.{CONTENT[item.kind]}.done", item, text=text, logprobs=[])
-        return told + self._of_part("response.content_part.done", item, part=item.part(text))
+        events = self._part_event(f"response.{CONTENT[item.kind]}.done", item, text=text, logprobs=[])
+        return events + self._part_event("response.content_part.done", item, part=item.part(text))
 
-    def _filled_call(self, call: OpenCall) -> str:
+    def _complete_call(self, call: OpenCall) -> str:
         arguments = "".join(call.arguments)
-        return self._of_item("response.function_call_arguments.done", call, name=call.name, arguments=arguments)
+        return self._item_event("response.function_call_arguments.done", call, name=call.name, arguments=arguments)
 
-    def _of_part(self, name: str, item: OpenItem, /, **values: object) -> str:
-        return self._of_item(name, item, content_index=0, **values)
+    def _part_event(self, name: str, item: OpenItem, /, **values: object) -> str:
+        return self._item_event(name, item, content_index=0, **values)
 
-    def _of_item(self, name: str, item: OpenItem | OpenCall, /, **values: object) -> str:
+    def _item_event(self, name: str, item: OpenItem | OpenCall, /, **values: object) -> str:
         return self._event(name, item_id=item.id, output_index=len(self._done), **values)
 
     def _event(self, name: str, /, **values: object) -> str:
         self._number += 1
-        return named({"type": name, "sequence_number": self._number - 1, **values})
+        return encode_named_event({"type": name, "sequence_number": self._number - 1, **values})
 
     def _response(self, choice: AnswerState) -> Event:
         finished, body = choice.finished, self._body
-        is_cut = choice.was_cut
-        told: Event = {
+        is_cut = choice.is_cut_off
+        response: Event = {
             "id": self.id,
             "object": "response",
             "created_at": self._created_at,
@@ -209,20 +209,20 @@ class ResponsesEncoder:
             "output": list(self._done),
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
-            "store": body.is_kept,
+            "store": body.is_stored,
             "temperature": choice.params.temperature,
             "tool_choice": body.model_dump(include={"tool_choice"}, exclude_none=True).get("tool_choice", "auto"),
-            "tools": [tool.model_dump() for tool in known(body.tools or ())],
+            "tools": [tool.model_dump() for tool in supported_tools(body.tools or ())],
             "top_p": choice.params.top_p,
             "usage": None,
         }
         if finished is not None:
-            told |= {
-                "usage": usage_of(choice),
-                "timings": timings(choice),
-                "speculation": speculation(stats_of(choice)),
+            response |= {
+                "usage": encode_usage(choice),
+                "timings": encode_timings(choice),
+                "speculation": encode_speculation(answer_stats(choice)),
             }
-        return told
+        return response
 
 
 def failure_code(problem: Problem) -> str:
@@ -230,11 +230,11 @@ def failure_code(problem: Problem) -> str:
     return "server_error" if problem.status >= 500 else problem.code or "invalid_prompt"
 
 
-def usage_of(choice: AnswerState) -> Event:
+def encode_usage(choice: AnswerState) -> Event:
     return {
         "input_tokens": choice.prompt_tokens,
         "input_tokens_details": {"cached_tokens": choice.cached_tokens},
         "output_tokens": choice.num_tokens,
-        "output_tokens_details": {"reasoning_tokens": choice.num_reasoning},
+        "output_tokens_details": {"reasoning_tokens": choice.num_reasoning_tokens},
         "total_tokens": choice.prompt_tokens + choice.num_tokens,
     }

@@ -1,4 +1,4 @@
-"""Request body of /v1/responses: the part of that API that needs no storage on disk."""
+"""Request body of /v1/responses, without the fields that need storage on disk."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_serializer, model_validator
 
-from eaglelocal.server.foreign_items import as_known, is_foreign
+from eaglelocal.server.foreign_items import is_foreign_item, translate_item
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.openai.schema import (
     CONTINUED,
-    MAX_ALLOWED,
+    MAX_ALLOWED_TOOLS,
     MAX_MESSAGES,
     MAX_TOOLS,
     STRICT,
@@ -29,7 +29,7 @@ from eaglelocal.server.openai.schema import (
     Word,
 )
 
-MAX_IN_NAMESPACE = 1024
+MAX_NAMESPACE_TOOLS = 1024
 
 
 class Item(Body):
@@ -50,12 +50,12 @@ class Item(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def as_known_here(cls, given: Any) -> Any:
-        return as_known(given) if isinstance(given, dict) and is_foreign(given.get("type")) else given
+    def read_foreign_items(cls, given: Any) -> Any:
+        return translate_item(given) if isinstance(given, dict) and is_foreign_item(given.get("type")) else given
 
 
 class FunctionTool(Body):
-    """A function of the caller's."""
+    """A function of the client."""
 
     type: Literal["function"]
     name: ToolName
@@ -65,29 +65,29 @@ class FunctionTool(Body):
 
 
 class OtherTool(Body):
-    """A tool that this server would have to run itself, or does not know. It is left out, so nothing in it is read."""
+    """A tool that this server would have to run, or does not know: it is left out, and nothing in it is read."""
 
     type: Word
 
 
-def kind_of(tool: object, kinds: tuple[str, ...] = ("function", "namespace")) -> str:
+def tool_kind(tool: object, kinds: tuple[str, ...] = ("function", "namespace")) -> str:
     """Return the variant to validate a tool as, so that errors are about that one only."""
     kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", "")
     return kind if kind in kinds else "other"
 
 
-def kind_within(tool: object) -> str:
+def kind_in_namespace(tool: object) -> str:
     """Return the variant of a tool inside a namespace, which cannot contain a namespace."""
-    return kind_of(tool, ("function",))
+    return tool_kind(tool, ("function",))
 
 
-def known(tools: Iterable[Any]) -> list[Any]:
+def supported_tools(tools: Iterable[Any]) -> list[Any]:
     return [tool for tool in tools if not isinstance(tool, OtherTool)]
 
 
 Function = Annotated[FunctionTool, Tag("function")]
 Other = Annotated[OtherTool, Tag("other")]
-Within = Annotated[Function | Other, Discriminator(kind_within)]
+NamespaceTool = Annotated[Function | Other, Discriminator(kind_in_namespace)]
 
 
 class Namespace(Body):
@@ -96,28 +96,28 @@ class Namespace(Body):
     type: Literal["namespace"]
     name: ToolName
     description: Text | None = None
-    tools: Annotated[list[Within], Field(max_length=MAX_IN_NAMESPACE)]
+    tools: Annotated[list[NamespaceTool], Field(max_length=MAX_NAMESPACE_TOOLS)]
 
     @field_serializer("tools")
-    def known_tools(self, tools: list[Within]) -> list[Any]:
-        return known(tools)
+    def known_tools(self, tools: list[NamespaceTool]) -> list[Any]:
+        return supported_tools(tools)
 
 
-def described(namespace: Namespace) -> Iterator[FunctionTool | OtherTool]:
+def described_tools(namespace: Namespace) -> Iterator[FunctionTool | OtherTool]:
     """Yield a namespace's tools. Templates have no namespaces, so the first function also gets its description."""
-    said = f"{namespace.name}: {namespace.description}" if namespace.description else ""
+    description = f"{namespace.name}: {namespace.description}" if namespace.description else ""
     for tool in namespace.tools:
-        if said and isinstance(tool, FunctionTool):
-            texts = filter(None, (said, tool.description))
-            tool, said = tool.model_copy(update={"description": "\n\n".join(texts)}), ""
+        if description and isinstance(tool, FunctionTool):
+            texts = filter(None, (description, tool.description))
+            tool, description = tool.model_copy(update={"description": "\n\n".join(texts)}), ""
         yield tool
 
 
 Functions = dict[str, tuple[str, FunctionTool]]
-Given = Annotated[Function | Annotated[Namespace, Tag("namespace")] | Other, Discriminator(kind_of)]
+Given = Annotated[Function | Annotated[Namespace, Tag("namespace")] | Other, Discriminator(tool_kind)]
 
 
-def shown_name(namespace: str | None, name: str) -> str:
+def full_name(namespace: str | None, name: str) -> str:
     """Return the unique name of a function for the model: mcp__files, read -> mcp__files__read."""
     return f"{namespace.rstrip('_')}__{name}" if namespace else name
 
@@ -135,7 +135,7 @@ class ResponsesNamedTool(Body):
     name: Name | None = None
     namespace: Name | None = None
     mode: Literal["auto", "required"] | None = None
-    tools: Annotated[list[ResponsesAllowedTool], Field(max_length=MAX_ALLOWED)] | None = None
+    tools: Annotated[list[ResponsesAllowedTool], Field(max_length=MAX_ALLOWED_TOOLS)] | None = None
 
 
 class TextFormat(Body):
@@ -148,7 +148,7 @@ class TextFormat(Body):
 
 class TextGiven(Body):
     format: TextFormat | None = None
-    type: Any = None  # fields that belong into `format` are refused here
+    type: Any = None  # these fields belong in `format`: refused
     schema_: Annotated[Any, Field(alias="schema")] = None
     json_schema: Any = None
 
@@ -164,7 +164,7 @@ class ResponsesBody(SamplingGiven, Elsewhere):
     input: Text | Annotated[list[Item], Field(max_length=MAX_MESSAGES)]
     instructions: Text | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None  # echoed unchanged
-    max_tokens: Any = None  # other APIs' names for fields of this one: refused, with the name here
+    max_tokens: Any = None  # other APIs' names for fields of this one: refused, with the name in this one
     max_completion_tokens: Any = None
     n_predict: Any = None
     n: Any = None
@@ -195,9 +195,9 @@ class ResponsesBody(SamplingGiven, Elsewhere):
         """
         found: Functions = {}
         for place, namespace, tool in self._functions():
-            name = shown_name(namespace, tool.name)
+            name = full_name(namespace, tool.name)
             if found.setdefault(name, (namespace, tool)) != (namespace, tool):
-                raise Problem(400, f"another tool is known to the model as {name!r}", parameter=f"{place}.name")
+                raise Problem(400, f"another tool has the name {name!r} too", parameter=f"{place}.name")
         return found
 
     def _functions(self) -> Iterator[tuple[str, str, FunctionTool]]:
@@ -206,11 +206,11 @@ class ResponsesBody(SamplingGiven, Elsewhere):
             if isinstance(tool, FunctionTool):
                 yield f"tools.{i}", "", tool
             elif isinstance(tool, Namespace):
-                for j, one in enumerate(described(tool)):
+                for j, one in enumerate(described_tools(tool)):
                     if isinstance(one, FunctionTool):
                         yield f"tools.{i}.tools.{j}", tool.name, one
 
     @property
-    def is_kept(self) -> bool:
-        """Return whether the response may be referred to later: by default yes."""
+    def is_stored(self) -> bool:
+        """Return whether later requests may refer to the response: by default yes."""
         return self.store is not False

@@ -1,7 +1,7 @@
 """Recent responses and their items by id, for requests that refer to them instead of sending them again.
 
-In RAM only, bounded for each owner, and separate between owners; the least recently used are dropped first. Kept as
-JSON, so that their size is known. Independent of HTTP and of the meaning of items.
+In RAM only, separate and bounded for each owner; the least recently used are dropped first. Stored as JSON, so that
+their size is known. Knows nothing of HTTP and of the meaning of items.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eaglelocal.core.json_text import MAX_DEPTH, is_nested_deeper, read_json
-from eaglelocal.server.answer_encoder import compact
+from eaglelocal.server.answer_encoder import dump_json
 
 MAX_ENTRIES = 4096
 MAX_BYTES = 8 * 2**20
 
-MAX_KEPT_DEPTH = MAX_DEPTH + 16  # a schema or an argument, in an item, in a response
+MAX_STORED_DEPTH = MAX_DEPTH + 16  # a schema or an argument, in an item, in a response
 Items = Sequence[Mapping[str, Any]]
 
 
@@ -28,49 +28,50 @@ class RecentItems:
     max_entries: int = MAX_ENTRIES
     max_bytes: int = MAX_BYTES
     num_bytes: int = 0
-    _kept: OrderedDict[str, bytes] = field(default_factory=OrderedDict)  # the most recently used comes last
+    _stored: OrderedDict[str, bytes] = field(default_factory=OrderedDict)  # the most recently used comes last
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._stored)
 
-    def keep(self, id: str, value: object) -> None:
+    def store(self, id: str, value: object) -> None:
         """Store a value and drop the oldest ones; a value that is too large or too deeply nested is not stored."""
-        if is_nested_deeper(value, MAX_KEPT_DEPTH):
+        if is_nested_deeper(value, MAX_STORED_DEPTH):
             return
-        told = compact(value).encode("utf-8", "surrogatepass")  # half surrogates, which JSON can escape
-        if len(told) > self.max_bytes:
+        data = dump_json(value).encode("utf-8", "surrogatepass")  # half surrogates, which JSON can escape
+        if len(data) > self.max_bytes:
             return
-        self._kept[id] = told
-        self.num_bytes += len(told)
-        while self.num_bytes > self.max_bytes or len(self._kept) > self.max_entries:
-            _, gone = self._kept.popitem(last=False)
-            self.num_bytes -= len(gone)
+        self._stored[id] = data
+        self.num_bytes += len(data)
+        while self.num_bytes > self.max_bytes or len(self._stored) > self.max_entries:
+            _, dropped = self._stored.popitem(last=False)
+            self.num_bytes -= len(dropped)
 
     def find(self, id: str) -> Any:
         """Return a value; None if it was never stored or has been dropped."""
-        if id not in self._kept:
+        if id not in self._stored:
             return None
-        self._kept.move_to_end(id)
-        return read_json(self._kept[id], MAX_KEPT_DEPTH)
+        self._stored.move_to_end(id)
+        return read_json(self._stored[id], MAX_STORED_DEPTH)
 
 
 @dataclass(slots=True)
 class StoredResponses:
-    """The memory of one owner. Responses have a separate bound, because they include the input, which may be long."""
+    """The stored responses of one owner. They have a bound of their own, because their input may be long."""
 
     items: RecentItems = field(default_factory=RecentItems)
     responses: RecentItems = field(default_factory=RecentItems)
 
-    def keep(self, id: str, previous: str | None, asked: Items | None, told: Items) -> None:
-        """Store the output items (`told`) by their ids, and the response as its input since `previous` (`asked`) plus
-        `told`; not the response if `asked` is None because it was too large.
-        """
-        for item in told:
-            self.items.keep(item["id"], item)
-        if asked is not None:
-            self.responses.keep(id, {"previous": previous, "items": [*asked, *told]})
+    def store(self, id: str, previous: str | None, input: Items | None, output: Items) -> None:
+        """Store the output items by their ids, and the response: its input since `previous`, and its output.
 
-    def conversation(self, id: str | None) -> list[dict[str, Any]] | None:
+        Without an input, because it was too large, the response is not stored.
+        """
+        for item in output:
+            self.items.store(item["id"], item)
+        if input is not None:
+            self.responses.store(id, {"previous": previous, "items": [*input, *output]})
+
+    def find_conversation(self, id: str | None) -> list[dict[str, Any]] | None:
         """Return all items up to the end of a response; None if it or one before it is missing."""
         links: list[list[dict[str, Any]]] = []
         while id is not None:

@@ -53,7 +53,7 @@ def format_server(snapshot: MonitorSnapshot, glyphs: Glyphs) -> Line:
         (reading.state, state),
         (reading.detail if reading.state not in HEALTHY_STATES else "", "text"),
         (f"up {format_duration(reading.uptime_s)}" if reading.uptime_s is not None else "", "quiet"),
-        (reading.model + f" +{len(reading.beside)}" * bool(reading.beside), "text"),
+        (reading.model + f" +{len(reading.other_models)}" * bool(reading.other_models), "text"),
     ):
         if text:
             parts += [StyledSpan(f" {glyphs.dot} ", "quiet"), StyledSpan(sanitize(text), role)]  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from eaglelocal.client.crash_suspects import (
     TRIAL_S,
     CrashSuspects,
     Digest,
-    digest_of,
+    digest_request,
 )
 from eaglelocal.core.request import ChatRequest, EmbedRequest, Image, Message, Mixed
 from eaglelocal.core.sampling import SamplingParams
@@ -42,17 +42,17 @@ def suspects_after(*crashes: list[Digest]) -> CrashSuspects:
 def test_who_was_alone_in_both_crashes_is_refused() -> None:
     suspects = CrashSuspects()
     assert suspects.record_crash([X, A, B], ERROR) is None
-    assert suspects.refusal(X) is None
+    assert suspects.find_refusal(X) is None
     assert suspects.record_crash([C, X, D], ERROR) == X
-    refusal = suspects.refusal(X)
+    refusal = suspects.find_refusal(X)
     assert refusal is not None and "crashed 2 times" in refusal.message and "SIGSEGV" in refusal.message
     assert "a word" not in refusal.message
-    assert [suspects.refusal(each) for each in (A, B, C, D)] == [None] * 4
+    assert [suspects.find_refusal(each) for each in (A, B, C, D)] == [None] * 4
 
 
 def test_one_crash_with_the_same_request_twice_is_one() -> None:
     suspects = suspects_after([X, X])
-    assert suspects.refusal(X) is None
+    assert suspects.find_refusal(X) is None
 
 
 def test_who_finishes_is_cleared() -> None:
@@ -63,13 +63,13 @@ def test_who_finishes_is_cleared() -> None:
 
 def test_suspects_of_both_crashes_come_one_at_a_time() -> None:
     suspects = suspects_after([X, A], [X, A])
-    assert suspects.refusal(X) is None and suspects.refusal(A) is None
+    assert suspects.find_refusal(X) is None and suspects.find_refusal(A) is None
     assert suspects.must_wait(X, [(A, 0.0), (B, 0.0)])
     assert not suspects.must_wait(X, [(B, 0.0)])
     assert not suspects.must_wait(B, [(A, 0.0)])
     assert suspects.record_crash([X, B], ERROR) is None  # alone by the trial, not by chance
     assert suspects.record_crash([X, C], ERROR) == X
-    assert suspects.refusal(A) is None
+    assert suspects.find_refusal(A) is None
 
 
 def test_nobody_is_refused_where_the_engine_dies_without_it_as_often() -> None:
@@ -106,9 +106,9 @@ def test_suspects_are_forgotten() -> None:
     suspects = CrashSuspects(clock)
     suspects.record_crash([X], ERROR)
     suspects.record_crash([X], ERROR)
-    assert suspects.refusal(X) is not None
+    assert suspects.find_refusal(X) is not None
     clock.now = FORGET_S + 1
-    assert suspects.refusal(X) is None
+    assert suspects.find_refusal(X) is None
     assert not suspects
 
 
@@ -126,7 +126,7 @@ CHAT = ChatRequest(
 
 def test_a_request_is_known_by_its_content() -> None:
     same = dataclasses.replace(CHAT, id="2", owner="ann", params=dataclasses.replace(CHAT.params, seed=2))
-    assert digest_of(same) == digest_of(CHAT)
+    assert digest_request(same) == digest_request(CHAT)
 
 
 @pytest.mark.parametrize(
@@ -145,4 +145,4 @@ def test_a_request_is_known_by_its_content() -> None:
     ],
 )
 def test_other_content_is_another_request(other: ChatRequest | EmbedRequest) -> None:
-    assert digest_of(other) != digest_of(CHAT)
+    assert digest_request(other) != digest_request(CHAT)

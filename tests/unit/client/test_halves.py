@@ -12,7 +12,7 @@ from doubles.pages_server import Page, llama_pages, serving
 
 from eaglelocal.client.answer_stream import stream
 from eaglelocal.client.http_client import HttpClient
-from eaglelocal.client.http_stream import StreamedAnswer, message_of, speculation_of
+from eaglelocal.client.http_stream import StreamedAnswer, read_error_message, read_speculation
 from eaglelocal.client.servers.connection import HttpReply
 from eaglelocal.core.events import Tokens
 from eaglelocal.core.request import ChatRequest, Message
@@ -73,8 +73,8 @@ def test_the_reason_of_an_end_and_errors_are_text() -> None:
     streamed = StreamedAnswer()
     streamed.take(chunk("st\ud83e"), 1.0)
     streamed.finished("x").reason.encode()
-    assert message_of({"error": {"message": "no \ud83e"}}) == f"no {HALF}"
-    assert speculation_of({"reason": "\ud83e\udd85"}).reason == EAGLE
+    assert read_error_message({"error": {"message": "no \ud83e"}}) == f"no {HALF}"
+    assert read_speculation({"reason": "\ud83e\udd85"}).reason == EAGLE
 
 
 def test_what_monitors_read_is_text() -> None:

@@ -12,8 +12,8 @@ from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, 
 
 from eaglelocal.client.answer_stream import CompleteAnswer, stream
 from eaglelocal.client.http_client import HttpClient, parse_url
-from eaglelocal.client.http_server import chosen_model, info_of
-from eaglelocal.client.http_stream import NO_ID, Dialect, StreamedAnswer, chat_body, data_lines, refusal
+from eaglelocal.client.http_server import choose_model, read_info
+from eaglelocal.client.http_stream import NO_ID, Dialect, StreamedAnswer, build_request, data_lines, refusal
 from eaglelocal.core.events import Tokens
 from eaglelocal.core.request import ChatRequest, Image, Message, fixed_spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
@@ -41,7 +41,7 @@ def test_an_answer_arrives_piece_by_piece_with_its_figures() -> None:
     finished = reply.finished
     assert (finished.reason, finished.prompt_tokens, finished.completion_tokens) == ("stop", 7, 3)
     assert finished.timings.ttft_s >= 0
-    assert finished.speculation.reason == "not told by the server"
+    assert finished.speculation.reason == "not reported by the server"
 
 
 def test_figures_of_llama_cpp_are_preferred() -> None:
@@ -66,10 +66,10 @@ def test_what_is_sent() -> None:
 
 
 def test_token_ids_and_raw_text_go_to_completions() -> None:
-    path, body = chat_body(question(messages=(), tokens=(1, 2)), "m", Dialect(extensions=False))
+    path, body = build_request(question(messages=(), tokens=(1, 2)), "m", Dialect(extensions=False))
     assert (path, body["prompt"]) == ("/completions", [1, 2])
     assert "cache_prompt" not in body
-    assert chat_body(question(messages=(), text="once"), "m", Dialect())[1]["prompt"] == "once"
+    assert build_request(question(messages=(), text="once"), "m", Dialect())[1]["prompt"] == "once"
 
 
 def test_completions_are_read_as_well() -> None:
@@ -105,10 +105,10 @@ def test_refusals_are_errors_in_words(status: int, error: object, kind: type[Eag
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        (Script([*words("x")[:2], {"error": {"message": "out of memory"}}]), "broke off: out of memory"),
-        (Script(words("x")[:2], is_cut=True), "in the middle"),
-        (Script([]), "in the middle"),
-        (Script(models={"data": []}), "names no model"),
+        (Script([*words("x")[:2], {"error": {"message": "out of memory"}}]), "the server failed: out of memory"),
+        (Script(words("x")[:2], is_cut=True), "before the end of the answer"),
+        (Script([]), "before the end of the answer"),
+        (Script(models={"data": []}), "lists no model"),
         (Script(models=[1]), "JSON object"),
         (Script(models="<html>"), "JSON object"),
     ],
@@ -213,7 +213,7 @@ def test_lines_of_a_stream() -> None:
 
 @pytest.mark.parametrize("data", ["1", "[]", "{", "null", '"x"'])
 def test_what_is_no_chunk_is_an_error(data: str) -> None:
-    with pytest.raises(EngineError, match="no JSON object"):
+    with pytest.raises(EngineError, match="other than a JSON object"):
         StreamedAnswer().take(data, 0.0)
 
 
@@ -233,7 +233,7 @@ def test_thoughts_are_text_too(name: str) -> None:
 
 def test_what_came_with_the_first_piece_has_no_part_in_the_speed() -> None:
     """Servers tell several tokens at once, and proxies keep streams back."""
-    answer = StreamedAnswer(asked_at=0.0)
+    answer = StreamedAnswer(requested_at=0.0)
     for moment in (2.1, 4.2):
         answer.take(json.dumps({"choices": [{"delta": {"content": "many words"}}]}), moment)
     answer.take(json.dumps({"usage": {"completion_tokens": 64}}), 4.2)
@@ -248,9 +248,9 @@ def test_a_refusal_that_is_no_json_is_quoted() -> None:
 @pytest.mark.parametrize(("spec", "said"), [("auto", "auto"), ("off", "off"), ("pid", "pid"), ("3", 3)])
 def test_only_servers_of_ours_are_told_how_to_draft(spec: str, said: object) -> None:
     request = question(spec=parse_spec(spec))
-    assert chat_body(request, "m", Dialect(is_ours=True))[1]["spec"] == said
-    assert "spec" not in chat_body(request, "m", Dialect())[1]
-    assert "spec" not in chat_body(question(), "m", Dialect(is_ours=True))[1]
+    assert build_request(request, "m", Dialect(is_ours=True))[1]["spec"] == said
+    assert "spec" not in build_request(request, "m", Dialect())[1]
+    assert "spec" not in build_request(question(), "m", Dialect(is_ours=True))[1]
 
 
 def test_all_sampling_is_passed_on_and_only_where_it_is_not_the_default() -> None:
@@ -271,7 +271,7 @@ def test_all_sampling_is_passed_on_and_only_where_it_is_not_the_default() -> Non
         ignore_eos=True,
     )
     request = ChatRequest(id="q", text="x", params=params)
-    full = chat_body(request, "m", Dialect(reuses_prompts=True))[1]
+    full = build_request(request, "m", Dialect(reuses_prompts=True))[1]
     told = {name: full[name] for name in full.keys() - {"model", "stream", "stream_options", "prompt"}}
     assert told == {
         "temperature": 0.5,
@@ -290,11 +290,13 @@ def test_all_sampling_is_passed_on_and_only_where_it_is_not_the_default() -> Non
         "ignore_eos": True,
     }
     open_too = replace(params, left_open=frozenset({"temperature", "top_k", "min_p"}))  # the server's to decide
-    body = chat_body(replace(request, params=open_too), "m", Dialect())[1]
+    body = build_request(replace(request, params=open_too), "m", Dialect())[1]
     assert full.keys() - body.keys() == {"temperature", "top_k", "min_p"}
-    neutral = chat_body(ChatRequest(id="q", text="x"), "m", Dialect())[1]  # or the model's makers would have their say
+    neutral = build_request(ChatRequest(id="q", text="x"), "m", Dialect())[
+        1
+    ]  # or the model's makers would have their say
     assert (neutral["repeat_penalty"], neutral["repeat_last_n"]) == (1.0, 64)
-    plain = chat_body(ChatRequest(id="q", text="x"), "m", Dialect(extensions=False))[1]
+    plain = build_request(ChatRequest(id="q", text="x"), "m", Dialect(extensions=False))[1]
     assert plain.keys() == {"model", "stream", "stream_options", "prompt", "temperature", "top_p"}
 
 
@@ -351,7 +353,12 @@ def test_what_is_told_of_another_model_is_not_taken_for_the_wanted_one() -> None
     with serving(Script(models=models, snapshot=told)) as url:
         first, other = (HttpClient(url, model=name).start() for name in ("a", "b"))
     assert (first.target, first.draft, first.n_ctx) == ("the first", "its own head", 2048)
-    assert (other.target, other.draft, other.draft_reason, other.n_ctx) == ("b", "none", "not told by the server", 0)
+    assert (other.target, other.draft, other.draft_reason, other.n_ctx) == (
+        "b",
+        "none",
+        "not reported by the server",
+        0,
+    )
 
 
 def test_the_wanted_model_is_asked() -> None:
@@ -426,7 +433,7 @@ def test_a_refusal_keeps_the_servers_words(status: int, error: object, code: str
 def test_a_busy_server_may_be_asked_again() -> None:
     found = refusal("http://x", 429, b'{"error": {"message": "the queue is full"}}')
     assert isinstance(found, EngineError)
-    assert "ask again" in found.hint
+    assert "try again" in found.hint
 
 
 PNG, GIF = b"\x89PNG\r\n\x1a\n", b"GIF89a"
@@ -447,7 +454,7 @@ def test_pictures_are_sent_as_data_urls_where_they_stand(
     text: str, images: tuple[Image, ...], parts: str | list[str]
 ) -> None:
     asked_with = question(messages=(Message("user", text, images=images),))
-    [message] = chat_body(asked_with, "m", Dialect())[1]["messages"]  # type: ignore[misc]
+    [message] = build_request(asked_with, "m", Dialect())[1]["messages"]  # type: ignore[misc]
     told = message["content"]
     if isinstance(told, list):
         told = [part["text"] if part["type"] == "text" else part["image_url"]["url"] for part in told]
@@ -466,7 +473,7 @@ def test_pictures_are_sent_as_data_urls_where_they_stand(
     ],
 )
 def test_a_server_may_read_images_unless_it_tells_otherwise(told: dict[str, object], sees: bool) -> None:
-    assert info_of({"id": "m", **told}, {}, "url").sees_images is sees
+    assert read_info({"id": "m", **told}, {}, "url").sees_images is sees
 
 
 @pytest.mark.parametrize(
@@ -480,8 +487,8 @@ def test_a_server_may_read_images_unless_it_tells_otherwise(told: dict[str, obje
     ],
 )
 def test_llama_server_tells_in_a_second_list_whether_its_model_sees(models: object, sees: bool) -> None:
-    entry = chosen_model({"data": [{"id": "m"}], "models": models}, "", "url")
-    assert info_of(entry, {}, "url").sees_images is sees
+    entry = choose_model({"data": [{"id": "m"}], "models": models}, "", "url")
+    assert read_info(entry, {}, "url").sees_images is sees
 
 
 @pytest.mark.parametrize(
@@ -498,4 +505,4 @@ def test_of_several_models_the_first_that_talks_is_taken(
     capabilities: list[list[str] | None], wanted: str, chosen: str
 ) -> None:
     data = [{"id": name, "capabilities": told} for name, told in zip("abc", capabilities, strict=True)]
-    assert chosen_model({"data": data}, wanted, "url")["id"] == chosen
+    assert choose_model({"data": data}, wanted, "url")["id"] == chosen

@@ -1,4 +1,4 @@
-"""The desk and crashes: what is hashed, and how long a suspect waits for another one."""
+"""The in_flight and crashes: what is hashed, and how long a suspect waits for another one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import time
 import pytest
 from doubles.patience import wait_until
 
-from eaglelocal.client import crash_suspects
-from eaglelocal.client import in_flight_requests as desk_module
+from eaglelocal.client import crash_suspects, in_flight_requests
 from eaglelocal.client.in_flight_requests import InFlightRequests
 from eaglelocal.core.events import Command, Failed, Finished, RequestEvent, Submit
 from eaglelocal.core.request import AnyRequest, ChatRequest
@@ -31,9 +30,9 @@ class Engine:
 
 
 def desk_with(engine: Engine) -> InFlightRequests:
-    desk = InFlightRequests(EngineError("not started"))
-    desk.take_over(engine)
-    return desk
+    in_flight = InFlightRequests(EngineError("not started"))
+    in_flight.connect(engine)
+    return in_flight
 
 
 def ask(request_id: str, text: str) -> ChatRequest:
@@ -44,11 +43,11 @@ def ignore(event: RequestEvent) -> None:
     pass
 
 
-def crash_with(desk: InFlightRequests, *requests: ChatRequest) -> None:
+def crash_with(in_flight: InFlightRequests, *requests: ChatRequest) -> None:
     for request in requests:
-        desk.submit(request, ignore)
-    desk.lose(CRASH, is_crash=True)
-    desk.take_over(Engine())
+        in_flight.submit(request, ignore)
+    in_flight.fail_sent(CRASH, is_crash=True)
+    in_flight.connect(Engine())
 
 
 @pytest.fixture
@@ -58,54 +57,54 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def counted(request: AnyRequest) -> bytes:
         ids.append(request.id)
-        return crash_suspects.digest_of(request)
+        return crash_suspects.digest_request(request)
 
-    monkeypatch.setattr(desk_module, "digest_of", counted)
+    monkeypatch.setattr(in_flight_requests, "digest_request", counted)
     return ids
 
 
 def test_nothing_is_hashed_while_no_engine_has_crashed(hashed: list[str]) -> None:
-    desk = desk_with(Engine())
+    in_flight = desk_with(Engine())
     for n in range(3):
-        desk.submit(ask(str(n), "t"), ignore)
-    desk.deliver([Finished("0", "stop", "", 1, 1, Timings(), SpeculationStats())])
-    desk.lose(EngineError("closed"))
-    desk.submit(ask("3", "t"), ignore)
-    desk.take_over(Engine())
+        in_flight.submit(ask(str(n), "t"), ignore)
+    in_flight.deliver([Finished("0", "stop", "", 1, 1, Timings(), SpeculationStats())])
+    in_flight.fail_sent(EngineError("closed"))
+    in_flight.submit(ask("3", "t"), ignore)
+    in_flight.connect(Engine())
     assert hashed == []
 
 
 def test_at_a_crash_what_was_in_flight_is_hashed_and_what_comes_then_once(hashed: list[str]) -> None:
-    desk = desk_with(Engine())
-    desk.submit(ask("done", "a"), ignore)
-    desk.deliver([Finished("done", "stop", "", 1, 1, Timings(), SpeculationStats())])
-    crash_with(desk, ask("culprit", "x"))
+    in_flight = desk_with(Engine())
+    in_flight.submit(ask("done", "a"), ignore)
+    in_flight.deliver([Finished("done", "stop", "", 1, 1, Timings(), SpeculationStats())])
+    crash_with(in_flight, ask("culprit", "x"))
     assert hashed == ["culprit"]
-    desk.submit(ask("next", "b"), ignore)
-    desk.deliver([Finished("next", "stop", "", 1, 1, Timings(), SpeculationStats())])
+    in_flight.submit(ask("next", "b"), ignore)
+    in_flight.deliver([Finished("next", "stop", "", 1, 1, Timings(), SpeculationStats())])
     assert hashed == ["culprit", "next"]
 
 
 def test_who_was_in_flight_at_two_crashes_is_refused() -> None:
-    desk, events = desk_with(Engine()), list[RequestEvent]()
+    in_flight, events = desk_with(Engine()), list[RequestEvent]()
     for n in range(2):
-        crash_with(desk, ask(f"culprit {n}", "x"), ask(f"other {n}", f"o{n}"))
-    desk.submit(ask("again", "x"), events.append)
+        crash_with(in_flight, ask(f"culprit {n}", "x"), ask(f"other {n}", f"o{n}"))
+    in_flight.submit(ask("again", "x"), events.append)
     assert [type(event.error) for event in events if isinstance(event, Failed)] == [RequestError]
 
 
 def test_a_suspect_waits_no_longer_than_a_trial_where_nothing_else_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crash_suspects, "TRIAL_S", 0.3)
-    monkeypatch.setattr(desk_module, "LOOK_AGAIN_S", 0.05)
-    desk, engine = desk_with(Engine()), Engine()
+    monkeypatch.setattr(in_flight_requests, "RECHECK_S", 0.05)
+    in_flight, engine = desk_with(Engine()), Engine()
     for n in range(2):
-        crash_with(desk, ask(f"x {n}", "x"), ask(f"a {n}", "a"))
-    desk.take_over(engine)
-    desk.submit(ask("x", "x"), ignore)  # reads its prompt for minutes and says nothing
-    desk.submit(ask("a", "a"), ignore)
-    assert engine.asked == ["x"] and desk.num_waiting == 1
+        crash_with(in_flight, ask(f"x {n}", "x"), ask(f"a {n}", "a"))
+    in_flight.connect(engine)
+    in_flight.submit(ask("x", "x"), ignore)  # reads its prompt for minutes and says nothing
+    in_flight.submit(ask("a", "a"), ignore)
+    assert engine.asked == ["x"] and in_flight.num_waiting == 1
     wait_until(lambda: engine.asked == ["x", "a"], "the trial of the other suspect is over")
-    assert desk.num_waiting == 0
+    assert in_flight.num_waiting == 0
 
 
 def test_a_long_request_is_hashed_fast() -> None:
@@ -113,7 +112,7 @@ def test_a_long_request_is_hashed_fast() -> None:
     digest_s = []
     for _ in range(3):
         begun_at = time.process_time()
-        crash_suspects.digest_of(request)
+        crash_suspects.digest_request(request)
         digest_s.append(time.process_time() - begun_at)
     begun_at = time.process_time()
     repr(request.tokens)

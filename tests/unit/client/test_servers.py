@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading, ServerTotals
 from eaglelocal.client.servers.connection import KeepAliveConnection
-from eaglelocal.client.servers.eaglelocal_server import reading_of_ours
-from eaglelocal.client.servers.llama_server import TokenCount, reading_of_llama
+from eaglelocal.client.servers.eaglelocal_server import parse_snapshot
+from eaglelocal.client.servers.llama_server import TokenCount, parse_llama_server
 from eaglelocal.client.servers.prometheus import Samples
 from eaglelocal.client.servers.server_watch import ServerWatch
-from eaglelocal.client.servers.vllm_server import reading_of_vllm
+from eaglelocal.client.servers.vllm_server import parse_vllm
 from eaglelocal.core.request import OFF, fixed_spec
 from eaglelocal.errors import RequestError, UsageError
 
@@ -84,7 +84,7 @@ def test_without_slots_there_is_no_table() -> None:
 
 
 def test_an_older_one_tells_other_things() -> None:
-    reading = reading_of_llama(Samples(page("llama_server_old.txt")), None, {}, TokenCount())
+    reading = parse_llama_server(Samples(page("llama_server_old.txt")), None, {}, TokenCount())
     assert (reading.cache_share, reading.cached_tokens) == (0.25, 1024)
     assert (reading.totals.drafts, reading.totals.cached_prompt_tokens) == (None, None)
 
@@ -124,14 +124,14 @@ def test_vllm_is_read_whole_and_its_engines_summed() -> None:
 
 def test_a_server_that_does_not_draft_says_nothing_of_drafts() -> None:
     plain = "\n".join(line for line in page("vllm.txt").splitlines() if "spec_decode" not in line)
-    totals = reading_of_vllm(Samples(plain), {}).totals
+    totals = parse_vllm(Samples(plain), {}).totals
     assert (totals.drafts, totals.draft_tokens, totals.accepted_tokens, totals.per_position) == (None,) * 4
 
 
 @given(st.text() | st.text('vllm:abc{}="0.1 \n#', max_size=200))
 def test_any_page_is_survived(text: str) -> None:
-    reading_of_vllm(Samples(text), {})
-    reading_of_llama(Samples(text), None, {}, TokenCount())
+    parse_vllm(Samples(text), {})
+    parse_llama_server(Samples(text), None, {}, TokenCount())
 
 
 json_values = st.recursive(
@@ -144,8 +144,8 @@ names = ("model", "engine", "requests", "recent", "running", "speculation", "sta
 
 @given(st.dictionaries(st.sampled_from(names), json_values))
 def test_any_snapshot_is_survived(told: Mapping[str, object]) -> None:
-    assert reading_of_ours(told).kind == "eaglelocal"
-    assert reading_of_ours({"engine": told, "requests": [told, told]}).kind == "eaglelocal"
+    assert parse_snapshot(told).kind == "eaglelocal"
+    assert parse_snapshot({"engine": told, "requests": [told, told]}).kind == "eaglelocal"
 
 
 # ---- which one, and for how long
@@ -163,7 +163,7 @@ def test_a_stranger_is_no_server_that_we_know() -> None:
 
 def test_a_key_is_asked_for() -> None:
     reading = read_once(Pages({"/v1/models": Page({"error": {"message": "no"}}, 401)}))
-    assert (reading.state, "wants a key" in reading.detail) == (DISCONNECTED, True)
+    assert (reading.state, "needs a key" in reading.detail) == (DISCONNECTED, True)
 
 
 def test_the_key_is_sent() -> None:

@@ -15,8 +15,8 @@ from eaglelocal.worker.crash_report import (
     MAX_REPORTS,
     Crash,
     InFlight,
-    kept_lines,
-    log_line,
+    format_log_line,
+    keep_safe_lines,
     write_report,
 )
 from eaglelocal.worker.exit_reason import ExitReason
@@ -28,9 +28,9 @@ def crash(ending: ExitReason, *, in_flight: tuple[InFlight, ...] = (), error: En
     return Crash(
         target="demo",
         pid=4711,
-        ending=ending,
+        exit_reason=ending,
         error=error or ending.error(),
-        lived_s=12.34,
+        uptime_s=12.34,
         was_loading=False,
         in_flight=in_flight,
     )
@@ -42,12 +42,12 @@ def in_flight(name: str, *, has_started: bool) -> InFlight:
 
 def test_one_line_says_signal_work_life_and_place() -> None:
     requests = tuple(in_flight(f"chat-{n}", has_started=n < 4) for n in range(5))
-    line = log_line(crash(ExitReason(-11), in_flight=requests), "started again at once", Path("/state/x.txt"))
+    line = format_log_line(crash(ExitReason(-11), in_flight=requests), "started again at once", Path("/state/x.txt"))
     assert line == (
         "demo: the engine process crashed (signal 11, SIGSEGV) after 12.3 s, with 4 requests being answered "
-        "(chat-0, chat-1, chat-2, ...) and 1 request not begun (chat-4); started again at once; report: /state/x.txt"
+        "(chat-0, chat-1, chat-2, ...) and 1 request not started (chat-4); started again at once; report: /state/x.txt"
     )
-    assert "with no request; given up" in log_line(crash(ExitReason(-9)), "given up", None)
+    assert "with no request; given up" in format_log_line(crash(ExitReason(-9)), "given up", None)
 
 
 def test_stderr_is_kept_as_far_as_it_cannot_quote_a_request() -> None:
@@ -66,7 +66,7 @@ def test_stderr_is_kept_as_far_as_it_cannot_quote_a_request() -> None:
         f"{SECRET}: error",
         "",
     ]
-    kept = kept_lines(lines)
+    kept = keep_safe_lines(lines)
     assert kept[:5] == lines[:5]
     assert kept[5:] == ["ValueError", "jinja2.exceptions.TemplateError", *lines[8:10], "(3 other lines)"]
     assert SECRET not in "\n".join(kept)
@@ -85,7 +85,7 @@ def test_neither_log_nor_report_quotes_what_was_asked(ending: ExitReason, error:
     one = crash(ending, error=error)
     path = write_report(one)
     assert path is not None
-    assert SECRET not in path.read_text() + log_line(one, "given up", path)
+    assert SECRET not in path.read_text() + format_log_line(one, "given up", path)
 
 
 def test_reports_are_private_few_and_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,68 +11,68 @@ from queue import SimpleQueue
 import pytest
 from doubles.patience import wait_until
 
-from eaglelocal.worker.watchdog import Beat, Silence, SilenceLimits, Watchdog, WatchedChild, lived_through
+from eaglelocal.worker.watchdog import Beat, Silence, SilenceLimits, Watchdog, WatchedChild, limit_tick
 
 PATIENCE = SilenceLimits(still_s=10.0, computing_s=100.0, factor=20.0, loading_still_s=30.0, loading_s=300.0)
 
 
-def silence(*seconds: float, computing: bool = False) -> Silence:
+def silence(*seconds: float, is_computing: bool = False) -> Silence:
     found = Silence(PATIENCE)
     for each in seconds:
-        found.lasted(each, computing=computing)
+        found.add(each, is_computing=is_computing)
     return found
 
 
 def test_a_still_process_gets_less_time_than_one_that_computes() -> None:
-    assert silence(9.9).verdict(loading=False) == ""
-    assert "10 s, and it does not compute" in silence(9.0, 1.0).verdict(loading=False)
-    assert silence(99.0, computing=True).verdict(loading=False) == ""
-    assert "100 s, though it computes" in silence(100.0, computing=True).verdict(loading=False)
+    assert silence(9.9).verdict(is_loading=False) == ""
+    assert "10 s, and it does not compute" in silence(9.0, 1.0).verdict(is_loading=False)
+    assert silence(99.0, is_computing=True).verdict(is_loading=False) == ""
+    assert "100 s, though it computes" in silence(100.0, is_computing=True).verdict(is_loading=False)
 
 
 def test_computing_once_starts_the_shorter_count_anew_and_not_the_longer() -> None:
     found = silence(9.0)
-    found.lasted(1.0, computing=True)
-    found.lasted(9.0, computing=False)
-    assert found.verdict(loading=False) == ""
+    found.add(1.0, is_computing=True)
+    found.add(9.0, is_computing=False)
+    assert found.verdict(is_loading=False) == ""
     assert found.total_s == 19.0
 
 
 @pytest.mark.parametrize("end", ["broken", "pardoned"])
 def test_a_word_and_idleness_end_it(end: str) -> None:
     found = silence(9.0)
-    found.broken(loading=False) if end == "broken" else found.pardoned()
-    found.lasted(9.0, computing=False)
-    assert found.verdict(loading=False) == ""
+    found.end(is_loading=False) if end == "broken" else found.reset()
+    found.add(9.0, is_computing=False)
+    assert found.verdict(is_loading=False) == ""
 
 
 def test_loading_has_limits_of_its_own() -> None:
-    assert silence(29.0).verdict(loading=True) == ""
-    assert "does not compute" in silence(30.0).verdict(loading=True)
-    assert silence(299.0, computing=True).verdict(loading=True) == ""
-    assert "though it computes" in silence(300.0, computing=True).verdict(loading=True)
+    assert silence(29.0).verdict(is_loading=True) == ""
+    assert "does not compute" in silence(30.0).verdict(is_loading=True)
+    assert silence(299.0, is_computing=True).verdict(is_loading=True) == ""
+    assert "though it computes" in silence(300.0, is_computing=True).verdict(is_loading=True)
 
 
 def test_long_steps_that_ended_well_lengthen_both_limits() -> None:
-    found = silence(2.0, 6.0, computing=True)
-    found.broken(loading=False)
-    found.lasted(99.9, computing=False)  # 20 x 8 s, but never beyond the limit of a process that computes
-    assert found.verdict(loading=False) == ""
-    found.broken(loading=False)
-    found.lasted(1000.0, computing=True)
-    assert found.verdict(loading=False) == ""
+    found = silence(2.0, 6.0, is_computing=True)
+    found.end(is_loading=False)
+    found.add(99.9, is_computing=False)  # 20 x 8 s, but never beyond the limit of a process that computes
+    assert found.verdict(is_loading=False) == ""
+    found.end(is_loading=False)
+    found.add(1000.0, is_computing=True)
+    assert found.verdict(is_loading=False) == ""
 
 
 def test_a_quiet_load_tells_nothing_of_the_steps() -> None:
     found = silence(29.0)
-    found.broken(loading=True)
-    found.lasted(10.0, computing=False)
-    assert found.verdict(loading=False) != ""
+    found.end(is_loading=True)
+    found.add(10.0, is_computing=False)
+    assert found.verdict(is_loading=False) != ""
 
 
 def test_an_hour_in_which_the_parent_stood_still_is_no_silence() -> None:
-    assert lived_through(1.1, 1.0) == 1.1
-    assert silence(lived_through(3600.0, 1.0), 1.0).verdict(loading=False) == ""
+    assert limit_tick(1.1, 1.0) == 1.1
+    assert silence(limit_tick(3600.0, 1.0), 1.0).verdict(is_loading=False) == ""
 
 
 # ---- the thread
@@ -95,7 +95,7 @@ class Sleeper:
 
     def watched(self) -> WatchedChild:
         pid = self.process.pid
-        return WatchedChild(pid=pid, has_work=lambda: self.has_work, is_loading=lambda: False, end=self.end)
+        return WatchedChild(pid=pid, has_work=lambda: self.has_work, is_loading=lambda: False, kill=self.end)
 
 
 @pytest.fixture
@@ -110,19 +110,19 @@ HASTY = SilenceLimits(still_s=0.2)
 
 
 def test_a_still_process_with_work_is_ended(sleeper: Sleeper) -> None:
-    assert list(Watchdog(sleeper.watched(), HASTY).listening(sleeper.messages())) == []
+    assert list(Watchdog(sleeper.watched(), HASTY).watch(sleeper.messages())) == []
     assert len(sleeper.reasons) == 1
 
 
 def test_beats_are_kept_back(sleeper: Sleeper) -> None:
     for word in ("a", Beat(), "b", None):
         sleeper.words.put(word)
-    assert list(Watchdog(sleeper.watched(), SilenceLimits()).listening(sleeper.messages())) == ["a", "b"]
+    assert list(Watchdog(sleeper.watched(), SilenceLimits()).watch(sleeper.messages())) == ["a", "b"]
 
 
 def test_a_listener_of_ours_that_dawdles_is_not_its_fault(sleeper: Sleeper) -> None:
     sleeper.words.put("a")
-    heard = Watchdog(sleeper.watched(), HASTY).listening(sleeper.messages())
+    heard = Watchdog(sleeper.watched(), HASTY).watch(sleeper.messages())
     assert next(heard) == "a"
     wait = threading.Event()
     assert not wait.wait(1.0)  # several times the limit
@@ -136,7 +136,7 @@ def test_an_idle_process_may_be_silent(sleeper: Sleeper) -> None:
     ended = threading.Event()
 
     def listen() -> None:
-        list(Watchdog(sleeper.watched(), HASTY).listening(sleeper.messages()))
+        list(Watchdog(sleeper.watched(), HASTY).watch(sleeper.messages()))
         ended.set()
 
     threading.Thread(target=listen, daemon=True).start()

@@ -6,9 +6,11 @@ import pytest
 
 from eaglelocal.errors import EngineAwayError, RequestError
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.translation import Names
+from eaglelocal.server.translation import FieldTranslation
 
-NAMES = Names({"messages": "input", "response_format": "text.format", "stop": "stop_sequences"}, ("system", "input.0"))
+NAMES = FieldTranslation(
+    {"messages": "input", "response_format": "text.format", "stop": "stop_sequences"}, ("system", "input.0")
+)
 
 
 @pytest.mark.parametrize(
@@ -26,15 +28,15 @@ NAMES = Names({"messages": "input", "response_format": "text.format", "stop": "s
     ],
 )
 def test_places(parameter: str | None, own: str | None) -> None:
-    problem = NAMES.own(Problem(400, f"{parameter}: too long", parameter=parameter, code="a"))
+    problem = NAMES.translate_back(Problem(400, f"{parameter}: too long", parameter=parameter, code="a"))
     assert (problem.status, problem.parameter, problem.code) == (400, own, "a")
     assert problem.message == f"{own}: too long"
 
 
 def test_failures_keep_their_status() -> None:
-    with pytest.raises(Problem, match="no") as caught, NAMES.told():
+    with pytest.raises(Problem, match="no") as caught, NAMES.translate_errors():
         raise RequestError("no", parameter="stop")
     assert (caught.value.status, caught.value.parameter) == (400, "stop_sequences")
-    with pytest.raises(Problem) as away, NAMES.told():
+    with pytest.raises(Problem) as away, NAMES.translate_errors():
         raise EngineAwayError("gone")
     assert away.value.status == 503 and "Retry-After" in away.value.headers

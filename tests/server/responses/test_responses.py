@@ -11,7 +11,7 @@ import pytest
 from doubles.running_server import Server, directed, served
 from openai.types.responses import ResponseErrorEvent, ResponseFailedEvent
 
-from eaglelocal.server.responses.routes import messages_of
+from eaglelocal.server.responses.routes import translate_items
 
 TOOLS: list[Any] = [
     {"type": "function", "name": "weather", "description": "of a city", "parameters": {"type": "object"}}
@@ -340,7 +340,7 @@ def test_instructions_alone_are_answered(actor: Server, typist: Server) -> None:
     assert answer.status == "completed"
     typed = typist.openai().responses.create(model="", input=[], instructions="Be brief.", max_output_tokens=5)
     assert len(typed.output_text) == 5
-    told = messages_of("Be brief.", [])
+    told = translate_items("Be brief.", [])
     assert [(place, message["role"]) for place, message in told] == [("instructions", "system"), ("input", "user")]
 
 

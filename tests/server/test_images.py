@@ -18,7 +18,7 @@ from eaglelocal.server.openai.content import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IM
 
 FIRST, SECOND = b"\x89PNG\r\n\x1a\n first", b"\xff\xd8\xff\xfb second"
 SHOW: Any = {"role": "user", "content": "show"}
-BLIND = "this model reads no images; where there is a projector for it, `eaglelocal serve --mmproj FILE` lets it see"
+BLIND = "this model reads no images; if there is a projector for it, load it with `eaglelocal serve --mmproj FILE`"
 URL = "https://example.org/a.png"
 
 
@@ -191,7 +191,7 @@ def test_a_response_with_more_than_is_remembered_is_told_and_forgotten(seer: Ser
     asked: Any = [user([input_part(bytes(8 * 2**20))]), user("say well")]
     first = responses.create(model="", input=asked)
     assert first.output_text == "well"
-    with pytest.raises(openai.BadRequestError, match="not remembered"):
+    with pytest.raises(openai.BadRequestError, match="not stored"):
         responses.create(model="", input="show", previous_response_id=first.id)
     reference: Any = {"type": "item_reference", "id": first.output[0].id}
     told = json.loads(responses.create(model="", input=[reference, SHOW]).output_text)["messages"]
@@ -209,36 +209,46 @@ def cut(url: str) -> Any:
         *(
             (CHAT, [user([text("a"), cut(url)])], "messages.0.content.1.image_url", words)
             for url, words in (
-                (URL, "nothing is fetched for callers"),
+                (URL, "this server fetches no URLs"),
                 ("http://169.254.169.254/latest", "data:image/png;base64"),
-                ("file:///etc/passwd", "nothing is fetched for callers"),
+                ("file:///etc/passwd", "this server fetches no URLs"),
                 (encoded(FIRST), "data:image/png;base64"),
                 ("", "there is no image"),
                 ("data:image/png;base64,", "there is no image"),
                 ("data:image/png;base64,====", "there is no image"),
                 ("data:image/png;base64", "there is no image"),
-                ("data:image/png,abc", "base64 only"),
-                ("data:image/png;base64,a*==", "not base64"),
-                ("data:image/png;base64,a=bc", "not base64"),
-                ("data:image/png;base64,abcde", "not base64"),
-                ("data:image/png;base64,\u00e9", "not base64"),
-                ("data:application/pdf;base64,aGk=", "only texts and images can be read here"),
-                ("data:;base64,aGk=", "only texts and images can be read here"),
+                ("data:image/png,abc", "must be base64"),
+                ("data:image/png;base64,a*==", "not valid base64"),
+                ("data:image/png;base64,a=bc", "not valid base64"),
+                ("data:image/png;base64,abcde", "not valid base64"),
+                ("data:image/png;base64,\u00e9", "not valid base64"),
+                ("data:application/pdf;base64,aGk=", "only texts and images are supported"),
+                ("data:;base64,aGk=", "only texts and images are supported"),
             )
         ),
         (CHAT, [user([{"type": "image_url", "image_url": {}}])], "messages.0.content.0.image_url.url", "required"),
         (CHAT, [user([{"type": "image_url", "image_url": 7}])], "messages.0.content.0.image_url", ""),
         (CHAT, [user([{"type": "input_audio"}])], "messages.0.content.0", "only text"),
-        (CHAT, [user([{"type": "image", "data": "aGk="}])], "messages.0.content.0", "image_url"),
+        (CHAT, [user([{"type": "image", "data": "aGk="}])], "messages.0.content.0", "not parts of type 'image'"),
         (CHAT, [user([{"type": "file", "file": {}}])], "messages.0.content.0", "only text"),
-        (CHAT, [{"role": "assistant", "content": [chat_part(FIRST)]}], "messages.0.content", "it has made none"),
+        (CHAT, [{"role": "assistant", "content": [chat_part(FIRST)]}], "messages.0.content", "cannot contain images"),
         (CHAT, [user([chat_part(FIRST)] * (MAX_IMAGES + 1))], "messages", "at most 64"),
         (RESPONSES, [user([{"type": "input_image", "file_id": "f"}])], "input.0.content.0.image_url", "no image"),
-        (RESPONSES, [user([{"type": "input_image", "image_url": URL}])], "input.0.content.0.image_url", "is fetched"),
+        (
+            RESPONSES,
+            [user([{"type": "input_image", "image_url": URL}])],
+            "input.0.content.0.image_url",
+            "fetches no URLs",
+        ),
         (RESPONSES, given([input_part(b"")]), "input.1.output.0.image_url", "there is no image"),
         (RESPONSES, [user([{"type": "input_file"}])], "input.0.content.0", "only text"),
         (RESPONSES, [user([input_part(FIRST)] * (MAX_IMAGES + 1))], "input", "at most 64"),
-        (RESPONSES, [{"type": "reasoning", "content": [input_part(FIRST)]}], "input.0.content", "it has made none"),
+        (
+            RESPONSES,
+            [{"type": "reasoning", "content": [input_part(FIRST)]}],
+            "input.0.content",
+            "cannot contain images",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_place(
@@ -254,8 +264,8 @@ def test_what_cannot_be_read_is_refused_with_its_place(
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ({"type": "url", "url": URL}, "messages.0.content.1.source: nothing is fetched for callers"),
-        ({"type": "file", "file_id": "f"}, "nothing is fetched for callers"),
+        ({"type": "url", "url": URL}, "messages.0.content.1.source: this server fetches no URLs"),
+        ({"type": "file", "file_id": "f"}, "this server fetches no URLs"),
         ({"type": "base64", "media_type": "image/png", "data": "a*=="}, "content.1.source.data: this is not"),
         ({"type": "base64", "media_type": "image/png", "data": ""}, "there is no image"),
         ({"type": "base64", "media_type": "application/pdf", "data": "aGk="}, "only text"),
@@ -272,7 +282,11 @@ def test_sources_that_cannot_be_read(seer: Server, source: Any, words: str) -> N
 @pytest.mark.parametrize(
     ("path", "asked", "words"),
     [
-        ("/api/chat", {"messages": [{"role": "user", "images": ["a*=="]}]}, "messages.0.images.0: this is not base64"),
+        (
+            "/api/chat",
+            {"messages": [{"role": "user", "images": ["a*=="]}]},
+            "messages.0.images.0: this is not valid base64",
+        ),
         (
             "/api/chat",
             {"messages": [{"role": "user", "images": ["aGk=", ""]}]},
@@ -280,10 +294,10 @@ def test_sources_that_cannot_be_read(seer: Server, source: Any, words: str) -> N
         ),
         ("/api/chat", {"messages": [{"role": "user", "images": [7]}]}, "messages.0.images.0: "),
         ("/api/chat", {"messages": [{"role": "user", "images": ["aGk="] * 65}]}, "at most 64"),
-        ("/api/chat", {"messages": [{"role": "assistant", "images": ["aGk="]}]}, "it has made none"),
-        ("/api/generate", {"prompt": "a", "images": ["a*=="]}, "images.0: this is not base64"),
-        ("/api/generate", {"prompt": "a", "raw": True, "images": ["aGk="]}, "beside raw or a suffix"),
-        ("/api/generate", {"prompt": "a", "suffix": "b", "images": ["aGk="]}, "beside raw or a suffix"),
+        ("/api/chat", {"messages": [{"role": "assistant", "images": ["aGk="]}]}, "cannot contain images"),
+        ("/api/generate", {"prompt": "a", "images": ["a*=="]}, "images.0: this is not valid base64"),
+        ("/api/generate", {"prompt": "a", "raw": True, "images": ["aGk="]}, "cannot be combined with raw or suffix"),
+        ("/api/generate", {"prompt": "a", "suffix": "b", "images": ["aGk="]}, "cannot be combined with raw or suffix"),
         ("/completion", {"prompt": {"prompt_string": "a", "multimodal_data": ["aGk="]}}, "in messages only"),
     ],
 )

@@ -170,7 +170,7 @@ def test_no_order_of_engines_makes_a_counter_fall(told: list[tuple[int, int, int
     totals: dict[int, int] = {}
     served_by = 0
     metrics, gauges, last = Metrics(), [gauges_of(0, 0, 0)], dict[str, float]()
-    metrics.read_from(lambda: gauges[-1])
+    metrics.set_engine_source(lambda: gauges[-1])
     for pid, more, restarts in told:
         if pid != served_by and pid in totals:
             continue  # a process that is gone does not come back
@@ -200,7 +200,7 @@ def test_reading_beside_answers_is_safe(actor: Server) -> None:
 
 def test_counters_begin_with_nothing() -> None:
     metrics = Metrics()
-    metrics.read_from(lambda: gauges_of(0, 0, 0))
+    metrics.set_engine_source(lambda: gauges_of(0, 0, 0))
     told = samples(metrics.text().decode())
     labelled = "spec_decode_num_accepted_tokens_per_pos_total"
     assert {told[f"eaglelocal:{name}"] for name in COUNTERS if name != labelled} == {0.0}

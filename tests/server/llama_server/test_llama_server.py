@@ -359,7 +359,7 @@ def test_a_model_that_sleeps_is_known_and_one_that_was_never_loaded_is_not() -> 
     with served(directed("actor", "other", idle_s=0.2, loads=False)) as server:
         assert (server.http.get("/props").status_code, server.http.get("/slots").status_code) == (503, 503)
         assert complete(server, "say a").json()["content"] == "a"
-        wait_until(lambda: server.serving.models.loaded is None, "it is unloaded")
+        wait_until(lambda: server.serving.models.current is None, "it is unloaded")
         told = server.http.get("/props").json()
         assert (told["is_sleeping"], told["total_slots"]) == (True, 4)
 

@@ -12,7 +12,7 @@ from doubles.directed_server_engine import plan
 from doubles.patience import wait_until
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server.dependencies import ServerLimits
+from eaglelocal.server.server_state import ServerLimits
 
 SAID = '"messages": [{"role": "user", "content": "say x"}]'
 JSON = {"content-type": "application/json"}
@@ -163,10 +163,10 @@ def test_a_body_of_another_type_is_refused_by_that_reason(actor: Server, kind: s
     ("path", "body", "parameter", "said"),
     [
         ("chat/completions", {"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools.0.type", "'custom'"),
-        ("chat/completions", {"functions": [{"name": "f"}]}, "functions", "called tools"),
+        ("chat/completions", {"functions": [{"name": "f"}]}, "functions", "use tools"),
         ("responses", {"tool_choice": {"type": "web_search"}}, "tool_choice", "'web_search'"),
         ("responses", {"tool_choice": {"type": "custom", "name": "apply_patch"}}, "tool_choice", "'custom'"),
-        ("responses", {"conversation": "conv_1"}, "conversation", "keeps no conversations"),
+        ("responses", {"conversation": "conv_1"}, "conversation", "stores no conversations"),
         ("responses", {"input": [{"type": "poem", "id": "x"}]}, "input.0.type", "'poem'"),
     ],
 )
@@ -261,7 +261,7 @@ def test_a_path_without_its_version_is_told_with_it(actor: Server, method: str, 
     answer = actor.http.request(method, path)
     error = answer.json()["error"]
     assert (answer.status_code, error["type"]) == (404, "not_found_error")
-    assert f"it is /v1{path}" in error["message"]
+    assert f"but /v1{path}" in error["message"]
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/models"])

@@ -8,7 +8,7 @@ from eaglelocal.core.events import Finished
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.usage import joint_stats
+from eaglelocal.server.usage import add_stats
 
 OFF = SpeculationStats(reason="as asked")
 ASLEEP = SpeculationStats("asleep", "plain is faster", 1, 4, 0, (), 0.9, 1)
@@ -17,7 +17,7 @@ ON = SpeculationStats("on", "", 2, 8, 5, (2, 2, 1), 1.5, 7)
 
 def answered(stats: SpeculationStats, decode_s: float = 1.0) -> AnswerState:
     choice = AnswerState(0, ChatRequest(id="x"), 0.0)
-    choice.take(Finished("x", "stop", "", 1, 9, Timings(decode_s=decode_s), stats), 1.0)
+    choice.apply(Finished("x", "stop", "", 1, 9, Timings(decode_s=decode_s), stats), 1.0)
     return choice
 
 
@@ -33,7 +33,7 @@ def answered(stats: SpeculationStats, decode_s: float = 1.0) -> AnswerState:
     ],
 )
 def test_counters_of_several_answers_are_added(choices: list[AnswerState], expected: SpeculationStats) -> None:
-    joint = joint_stats(choices)
+    joint = add_stats(choices)
     assert joint.speedup_estimate == pytest.approx(expected.speedup_estimate)
     for name in (
         "state",

@@ -316,7 +316,9 @@ def test_a_compressed_body_is_refused_by_its_encoding(actor: Server, path: str) 
         answer = actor.http.post(path, content=body, headers=headers)
         error = answer.json()["error"]
         assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "identity")
-        assert f"Content-Encoding {encoding} is not read" in (error if isinstance(error, str) else error["message"])
+        assert f"Content-Encoding {encoding} is not supported" in (
+            error if isinstance(error, str) else error["message"]
+        )
 
 
 @pytest.mark.parametrize("encoding", ["", "identity", "Identity, identity"])

@@ -11,7 +11,7 @@ import openai
 import pytest
 from doubles.running_server import Server, directed, served
 
-from eaglelocal.server.dependencies import ServerLimits
+from eaglelocal.server.server_state import ServerLimits
 
 SCRIPT = (
     'think It is far.\nsay Let me see.\nbegin weather\nargue {"city": "\nargue Rome\nargue "}\ncall time {"of": "day"}'

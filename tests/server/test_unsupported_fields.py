@@ -13,7 +13,7 @@ from doubles.running_server import Server
 
 from eaglelocal.core.constraint import Syntax
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.openai.response_format import constraint_of
+from eaglelocal.server.openai.response_format import read_constraint
 from eaglelocal.server.openai.schema import Elsewhere, ResponseFormat, Unsupported
 from eaglelocal.server.openai.unsupported_fields import REFUSED
 
@@ -148,13 +148,13 @@ def test_no_route_ignores_what_another_refuses(actor: Server, path: str, name: s
         ("/api/chat", "modalities", ["audio"], "only text"),
         ("/api/chat", "stop_sequences", ["a"], "options.stop"),
         ("/api/generate", "n_predict", 5, "options.num_predict"),
-        ("/v1/embeddings", "truncate_prompt_tokens", 5, "read whole"),
+        ("/v1/embeddings", "truncate_prompt_tokens", 5, "never truncated"),
         ("/v1/embeddings", "lora", "x", "LoRA"),
-        ("/v1/rerank", "truncate_prompt_tokens", 5, "read whole"),
+        ("/v1/rerank", "truncate_prompt_tokens", 5, "never truncated"),
         ("/tokenize", "prompt", "x", "content"),
         ("/tokenize", "messages", [], "content"),
         ("/v1/messages/count_tokens", "chat_template", "{{ x }}", "own chat template"),
-        ("/v1/messages/count_tokens", "truncate_prompt_tokens", 5, "read whole"),
+        ("/v1/messages/count_tokens", "truncate_prompt_tokens", 5, "never truncated"),
     ],
 )
 def test_the_field_that_is_meant_is_named(actor: Server, path: str, name: str, value: object, meant: str) -> None:
@@ -238,7 +238,7 @@ BOUND = [
 
 @pytest.mark.parametrize("said", BOUND)
 def test_a_schema_is_obeyed_wherever_it_stands(said: dict[str, Any]) -> None:
-    made = constraint_of(ResponseFormat.model_validate(said))
+    made = read_constraint(ResponseFormat.model_validate(said))
     assert made is not None and made.syntax is Syntax.JSON_SCHEMA and made.is_strict
     schema = json.loads(made.source)
     assert schema.get("$defs", {}).get("a", schema) == SCHEMA
@@ -250,11 +250,11 @@ def test_a_format_without_a_schema_that_wants_none_binds_json() -> None:
         {"type": "json_object", "schema": {}},
         {"type": "json_object", "schema": None},
     ):
-        made = constraint_of(ResponseFormat.model_validate(said))
+        made = read_constraint(ResponseFormat.model_validate(said))
         assert made is not None and made.syntax is Syntax.JSON_OBJECT
-    made = constraint_of(ResponseFormat.model_validate({"type": "json_schema", "json_schema": {"schema": {}}}))
+    made = read_constraint(ResponseFormat.model_validate({"type": "json_schema", "json_schema": {"schema": {}}}))
     assert made is not None and made.source == "{}"
-    assert constraint_of(ResponseFormat.model_validate({"type": "text", "json_schema": None})) is None
+    assert read_constraint(ResponseFormat.model_validate({"type": "text", "json_schema": None})) is None
 
 
 UNBOUND = [
@@ -279,7 +279,7 @@ UNBOUND = [
 @pytest.mark.parametrize(("said", "parameter"), UNBOUND)
 def test_a_format_that_would_bind_nothing_is_refused(said: dict[str, Any], parameter: str) -> None:
     with pytest.raises(Problem) as caught:
-        constraint_of(ResponseFormat.model_validate(said))
+        read_constraint(ResponseFormat.model_validate(said))
     assert caught.value.status == 400 and str(caught.value.parameter).startswith(parameter)
 
 

@@ -15,8 +15,8 @@ from doubles.raw_server_client import exchange, request
 from doubles.running_server import Server, directed, served
 
 from eaglelocal.server.access import Access, ApiKeys
-from eaglelocal.server.dependencies import ServerLimits
-from eaglelocal.server.ollama.model_routes import API_VERSION, details_of, model_info
+from eaglelocal.server.ollama.model_routes import API_VERSION, model_details, model_info
+from eaglelocal.server.server_state import ServerLimits
 
 KEY = "k" * 20
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": {}}}]
@@ -299,7 +299,7 @@ def test_a_model_is_loaded_but_none_to_be_given_up() -> None:
 
         def ask(**asked: object) -> str:
             assert server.http.post("/api/generate", json=asked).status_code == 200
-            loaded = server.serving.models.loaded
+            loaded = server.serving.models.current
             assert loaded is not None
             return loaded.name
 
@@ -353,18 +353,18 @@ def test_the_loaded_model_is_told(several: Server) -> None:
 
 
 def test_an_embedding_model_says_what_it_is(actor: Server) -> None:
-    loaded = actor.serving.models.loaded
+    loaded = actor.serving.models.current
     assert loaded is not None
     told = model_info("bert", replace(loaded.info, embedding_size=64))
     assert told[f"{told['general.architecture']}.embedding_length"] == 64
 
 
 def test_a_loaded_model_tells_its_family_and_no_other_does(several: Server) -> None:
-    loaded = several.serving.models.loaded
+    loaded = several.serving.models.current
     assert loaded is not None
     info = replace(loaded.info, architecture="qwen3")
     assert model_info("one", info)["qwen3.context_length"] == 4096
-    known, other = details_of("one", info), details_of("two", None)
+    known, other = model_details("one", info), model_details("two", None)
     assert [(told.family, told.families) for told in (known, other)] == [("qwen3", ["qwen3"]), ("", [])]
 
 
@@ -424,10 +424,10 @@ MANY_CALLS = {"role": "assistant", "tool_calls": [{"function": {"name": "weather
         ("/api/chat", {"think": "loudly"}, "think: "),
         ("/api/chat", {"tools": [{"type": "browser", "function": {"name": "x"}}]}, "'browser'"),
         ("/api/generate", {"images": ["aGk="]}, "prompt: this model reads no images"),
-        ("/api/generate", {"images": ["aGk="], "raw": True}, "beside raw or a suffix"),
+        ("/api/generate", {"images": ["aGk="], "raw": True}, "cannot be combined with raw or suffix"),
         ("/api/generate", {"template": "{{ .Prompt }}"}, "raw: true"),
         ("/api/generate", {"context": [1, 2]}, "/api/chat"),
-        ("/api/generate", {"raw": True, "system": "Be brief."}, "system: "),
+        ("/api/generate", {"raw": True, "system": "Be brief."}, "system cannot be"),
         ("/api/generate", {"prompt": "refuse suffix none"}, "the script refuses this"),
         ("/api/embed", {"input": "refuse"}, "the script refuses this"),
         ("/api/embed", {"input": "x", "dimensions": 3}, "dimensions"),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from eaglelocal.server.foreign_items import as_known, as_text, is_foreign, is_of_server_tool
+from eaglelocal.server.foreign_items import is_foreign_item, is_server_tool_block, translate_block, translate_item
 from eaglelocal.server.image_fallback import UNSEEN_IMAGE
 from eaglelocal.server.responses.schema import Item
 
@@ -175,10 +175,10 @@ FIELDS = ("call_id", "name", "input", "action", "operation", "output", "content"
     st.dictionaries(st.sampled_from(FIELDS), values),
 )
 def test_whatever_stands_in_an_item_it_is_read_or_refused(kind: str, said: dict[str, Any]) -> None:
-    if is_foreign(kind):
-        made = as_known({"type": kind, **said})
+    if is_foreign_item(kind):
+        made = translate_item({"type": kind, **said})
         assert made["type"] in ("reasoning", "message", "function_call", "function_call_output")
         with contextlib.suppress(ValidationError):
             assert Item.model_validate({"type": kind, **said}).type == made["type"]
-    if is_of_server_tool(kind):
-        assert as_text({"type": kind, **said})["text"].startswith(f"[{kind}")
+    if is_server_tool_block(kind):
+        assert translate_block({"type": kind, **said})["text"].startswith(f"[{kind}")

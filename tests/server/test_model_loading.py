@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,199 +15,79 @@ from doubles.directed_server_engine import plan
 from doubles.patience import PATIENCE_S, wait_until
 from doubles.raw_server_client import connected, request
 from doubles.running_server import Server, directed, served
-from doubles.scripted_client import Script, ScriptedClient
+from doubles.scripted_loader import ScriptedLoader, run_manager, until, use
 
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Ranking
-from eaglelocal.errors import EagleLocalError, EngineError, UsageError
+from eaglelocal.errors import EagleLocalError, EngineError
 from eaglelocal.server import loaded_models
 from eaglelocal.server.admission import AdmissionQueue
-from eaglelocal.server.dependencies import ServerState
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.loaded_models import Opened
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ModelManager
+from eaglelocal.server.server_state import ServerState
 
 EMBEDS = dataclasses.replace(plan(), task=ModelTask.EMBEDDING)
 SEES = plan("seer")
 
 
-class Shelf:
-    """A loader that can be held up, and told to fail; counts what is open."""
-
-    def __init__(self) -> None:
-        self.gate, self.begun = threading.Event(), threading.Event()
-        self.gate.set()
-        self.loads: list[str] = []
-        self.opened: list[ShelfClient] = []
-        self.fails: set[str] = set()
-        self.problem: type[Exception] = EngineError
-
-    def load(self, name: str) -> Opened:
-        self.loads.append(name)
-        self.begun.set()
-        assert self.gate.wait(PATIENCE_S)
-        if name in self.fails:
-            raise self.problem(f"{name} is broken")
-        client = ShelfClient((Script(),), label=name)
-        self.opened.append(client)
-        return Opened(client, client.info)  # type: ignore[arg-type] # never asked
-
-    @property
-    def num_open(self) -> int:
-        return sum(not client.num_closed for client in self.opened)
-
-
-class ShelfClient(ScriptedClient):
-    state = "ready"
-
-
-def run(test: Callable[[Shelf, ModelManager], Coroutine[Any, Any, None]], *, idle_s: float = 0.0) -> None:
-    async def all_of_it() -> None:
-        shelf = Shelf()
-        models = ModelManager(["a", "b", "c"], shelf.load, idle_s=idle_s)
-        async with asyncio.timeout(PATIENCE_S):
-            await test(shelf, models)
-            await models.close()
-        assert (models.num_users, shelf.num_open) == (0, 0)
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(all_of_it())
-
-
-async def used(models: ModelManager, name: str) -> str:
-    async with models.use(name) as loaded:
-        return loaded.name
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
 def test_the_first_is_loaded_at_the_start_and_meant_where_none_is_named() -> None:
-    async def test(shelf: Shelf, models: ModelManager) -> None:
+    async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         assert models.state == "idle"
         await models.start()
-        assert (models.state, await used(models, ""), await used(models, "default")) == ("ready", "a", "a")
-        assert shelf.loads == ["a"]
+        assert (models.state, await use(models, ""), await use(models, "default")) == ("ready", "a", "a")
+        assert loader.loads == ["a"]
 
-    run(test)
+    run_manager(test)
 
 
 def test_another_is_loaded_on_request_and_the_one_before_closed() -> None:
-    async def test(shelf: Shelf, models: ModelManager) -> None:
+    async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         for name in ("b", "b", "a", "c"):
-            assert await used(models, name) == name
-            assert shelf.num_open == 1
-        assert shelf.loads == ["b", "a", "c"]
+            assert await use(models, name) == name
+            assert len(loader.open) == 1
+        assert loader.loads == ["b", "a", "c"]
 
-    run(test)
+    run_manager(test)
 
 
 def test_names_that_are_not_there_are_404() -> None:
-    async def test(shelf: Shelf, models: ModelManager) -> None:
+    async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         with pytest.raises(Problem) as caught:
-            await used(models, "d")
+            await use(models, "e")
         assert (caught.value.status, caught.value.code) == (404, "model_not_found")
 
-    run(test)
-
-
-def never(name: str) -> Opened:
-    raise AssertionError(name)
-
-
-@pytest.mark.parametrize(
-    ("names", "aliases", "asked", "meant"),
-    [
-        (["a", "b"], ["gpt-4o", "x/y:z"], "gpt-4o", "a"),
-        (["a", "b"], ["gpt-4o", "x/y:z"], "x/y:z", "a"),
-        (["a", "b"], ["gpt-4o"], "b", "b"),
-        (["a", "b"], ["gpt-4o"], "gpt-4", None),
-        (["a", "b"], ["a"], "a", "a"),
-        (["a", "b"], ["*"], "gpt-4", "a"),
-        (["a", "b"], ["*"], "b", "b"),
-        (["a"], [], "*", None),
-        (["./model.gguf"], [], "./model.gguf", "model.gguf"),
-        (["./model.gguf"], [], "model.gguf", "model.gguf"),
-        (["./model.gguf"], [], "model", "model.gguf"),
-        (["b", "/home/me/v1.5.gguf"], [], "v1.5", "v1.5.gguf"),
-        (["b", "/home/me/v1.5.gguf"], [], "home/me/v1.5.gguf", "v1.5.gguf"),
-        (["./sub/../m.gguf"], [], "sub/m.gguf", None),
-        (["user/repo:dir/m.gguf"], [], "m", "user/repo:dir/m.gguf"),
-        (["user/model"], [], "model", None),
-        (["q4/m.gguf", "q8/m.gguf"], [], "m.gguf", None),  # which of them is not said
-        (["q4/m.gguf", "q8/m.gguf"], [], "q8/m.gguf", "q8/m.gguf"),
-        (["q4/m.gguf", "m"], [], "m", "m"),
-        (["a", "q4/m.gguf"], ["m"], "m", "a"),
-    ],
-)
-def test_names_that_mean_a_model(names: list[str], aliases: list[str], asked: str, meant: str | None) -> None:
-    models = ModelManager(names, never, aliases=aliases)
-    if meant is None:
-        with pytest.raises(Problem) as caught:
-            models.name_of(asked)
-        assert caught.value.code == "model_not_found"
-    else:
-        assert models.name_of(asked) == meant
-
-
-@pytest.mark.parametrize(
-    ("names", "aliases", "listed"),
-    [
-        (["a", "b"], ["gpt-4o", "a", "*"], ["a", "b", "gpt-4o"]),
-        (["/home/me/v1.5.gguf", "b"], ["*"], ["v1.5.gguf", "b"]),
-        (["q4/m.gguf", "q8/m.gguf", "x/n.gguf"], [], ["q4/m.gguf", "q8/m.gguf", "n.gguf"]),
-        (["user/repo:dir/m.gguf"], [], ["user/repo:dir/m.gguf"]),
-    ],
-)
-def test_where_a_file_lies_is_not_told(names: list[str], aliases: list[str], listed: list[str]) -> None:
-    assert list(ModelManager(names, never, aliases=aliases).listed) == listed
+    run_manager(test)
 
 
 def test_a_model_is_loaded_by_its_path_and_called_by_its_name() -> None:
     async def test() -> None:
-        models = ModelManager(["/home/me/x.gguf"], shelf.load, planned={"/home/me/x.gguf": EMBEDS}.get)
+        models = ModelManager(["/home/me/x.gguf"], loader.load, find_plan={"/home/me/x.gguf": EMBEDS}.get)
         assert models.task("x.gguf") is ModelTask.EMBEDDING
         async with models.use("/home/me/x.gguf") as loaded:
-            assert (loaded.name, shelf.loads) == ("x.gguf", ["/home/me/x.gguf"])
+            assert (loaded.name, loader.loads) == ("x.gguf", ["/home/me/x.gguf"])
         await models.close()
 
-    shelf = Shelf()
+    loader = ScriptedLoader()
     asyncio.run(test())
 
 
-def test_who_asks_for_an_unknown_name_is_told_of_aliases() -> None:
-    with pytest.raises(Problem) as caught:
-        ModelManager(["a", "b"], never, aliases=["c"]).name_of("GPT 4o")
-    assert caught.value.message == (
-        "there is no model 'GPT 4o' here, only: a, b, c "
-        "(--alias 'GPT 4o' gives the first one this name, --alias '*' any)"
-    )
-
-
-def test_an_alias_that_is_another_model_is_refused() -> None:
-    with pytest.raises(UsageError, match="--alias b: that is another model"):
-        ModelManager(["a", "b"], never, aliases=["x", "b"])
-
-
 def test_who_uses_a_model_keeps_it() -> None:
-    async def test(shelf: Shelf, models: ModelManager) -> None:
+    async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         async with models.use("a"):
-            other = asyncio.create_task(used(models, "b"))
+            other = asyncio.create_task(use(models, "b"))
             await asyncio.sleep(0.02)
-            assert (shelf.loads, other.done()) == (["a"], False)
+            assert (loader.loads, other.done()) == (["a"], False)
         assert await other == "b"
 
-    run(test)
+    run_manager(test)
 
 
 def test_models_come_in_the_order_in_which_they_were_asked_for() -> None:
     """Whoever comes for the loaded model does not push in before those who wait for another one; all who wait for the
     same get it at once, for a load takes long."""
 
-    async def test(shelf: Shelf, models: ModelManager) -> None:
+    async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         order: list[str] = []
 
         async def ask(name: str) -> None:
@@ -221,144 +100,144 @@ def test_models_come_in_the_order_in_which_they_were_asked_for() -> None:
                 tasks.append(asyncio.create_task(ask(name)))
                 await asyncio.sleep(0.005)
         await asyncio.gather(*tasks)
-        assert (order, shelf.loads) == (["b", "b", "a", "a"], ["a", "b", "a"])
+        assert (order, loader.loads) == (["b", "b", "a", "a"], ["a", "b", "a"])
 
-    run(test)
+    run_manager(test)
 
 
 def test_a_load_that_fails_is_503_and_leaves_the_others() -> None:
-    async def test(shelf: Shelf, models: ModelManager) -> None:
-        shelf.fails = {"b"}
+    async def test(loader: ScriptedLoader, models: ModelManager) -> None:
+        loader.fails = {"b"}
         for _ in range(2):
             with pytest.raises(Problem, match="b is broken") as caught:
-                await used(models, "b")
+                await use(models, "b")
             assert caught.value.status == 503
             assert models.state == "failed"
-        assert await used(models, "a") == "a"
+        assert await use(models, "a") == "a"
         assert (models.state, models.failure) == ("ready", "")
 
-    run(test)
+    run_manager(test)
 
 
 def test_who_gives_up_during_a_load_leaves_the_model_to_others() -> None:
-    async def test(shelf: Shelf, models: ModelManager) -> None:
-        shelf.gate.clear()
-        task = asyncio.create_task(used(models, "b"))
-        await until(shelf.begun.is_set)
+    async def test(loader: ScriptedLoader, models: ModelManager) -> None:
+        loader.gates["b"] = threading.Event()
+        task = asyncio.create_task(use(models, "b"))
+        await until(lambda: bool(loader.loads))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        next_one = asyncio.create_task(used(models, "b"))
+        next_one = asyncio.create_task(use(models, "b"))
         await asyncio.sleep(0.01)
-        shelf.gate.set()
+        loader.gates["b"].set()
         assert await next_one == "b"
         await until(lambda: models.num_users == 0)
-        assert shelf.loads == ["b"]
+        assert loader.loads == ["b"]
 
-    run(test)
+    run_manager(test)
 
 
 def test_a_load_that_fails_for_nobody_is_no_stray_error() -> None:
-    async def test(shelf: Shelf, models: ModelManager) -> None:
+    async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         stray: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: stray.append(context))
-        shelf.fails = {"b"}
-        shelf.gate.clear()
-        task = asyncio.create_task(used(models, "b"))
-        await until(shelf.begun.is_set)
+        loader.fails = {"b"}
+        loader.gates["b"] = threading.Event()
+        task = asyncio.create_task(use(models, "b"))
+        await until(lambda: bool(loader.loads))
         task.cancel()
-        shelf.gate.set()
+        loader.gates["b"].set()
         await asyncio.gather(task, return_exceptions=True)
-        assert await used(models, "a") == "a"
+        assert await use(models, "a") == "a"
         assert stray == []
 
-    run(test)
+    run_manager(test)
 
 
 def test_who_gives_up_while_waiting_holds_up_nobody() -> None:
     """Nothing is loaded for one who has gone, and those behind do not wait for it."""
 
-    async def test(shelf: Shelf, models: ModelManager) -> None:
+    async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         async with models.use("a"):
-            gone = [asyncio.create_task(used(models, name)) for name in ("b", "c")]
+            gone = [asyncio.create_task(use(models, name)) for name in ("b", "c")]
             await asyncio.sleep(0.01)
             for task in gone:
                 task.cancel()
-            assert await used(models, "a") == "a"
+            assert await use(models, "a") == "a"
             await asyncio.gather(*gone, return_exceptions=True)
-        assert await used(models, "a") == "a"
-        assert shelf.loads == ["a"]
+        assert await use(models, "a") == "a"
+        assert loader.loads == ["a"]
 
-    run(test)
+    run_manager(test)
 
 
 def test_an_idle_model_is_unloaded_and_comes_back() -> None:
-    async def test(shelf: Shelf, models: ModelManager) -> None:
+    async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         async with models.use("b"):
             await asyncio.sleep(0.03)
-            await models.look_after()
-            assert shelf.num_open == 1  # it is in use
-        await models.look_after()
-        assert shelf.num_open == 1  # it was, a moment ago
+            await models.unload_idle()
+            assert len(loader.open) == 1  # it is in use
+        await models.unload_idle()
+        assert len(loader.open) == 1  # it was, a moment ago
         await asyncio.sleep(0.03)
-        await models.look_after()
-        assert (shelf.num_open, models.state) == (0, "idle")
-        assert await used(models, "b") == "b"
+        await models.unload_idle()
+        assert (len(loader.open), models.state) == (0, "idle")
+        assert await use(models, "b") == "b"
 
-    run(test, idle_s=0.02)
+    run_manager(test, idle_s=0.02)
 
 
 def test_an_engine_that_was_given_up_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(shelf: Shelf, models: ModelManager) -> None:
+    async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         await models.start()
-        shelf.opened[0].state = "failed"
+        loader.clients[0].state = "failed"
         assert models.state == "failed"
-        assert await used(models, "a") == "a"
-        assert len(shelf.opened) == 1  # too early
+        assert await use(models, "a") == "a"
+        assert len(loader.clients) == 1  # too early
         monkeypatch.setattr(loaded_models, "RETRY_FAILED_S", 0.0)
-        assert await used(models, "a") == "a"
-        assert (len(shelf.opened), models.state, shelf.num_open) == (2, "ready", 1)
+        assert await use(models, "a") == "a"
+        assert (len(loader.clients), models.state, len(loader.open)) == (2, "ready", 1)
 
-    run(test)
+    run_manager(test)
 
 
 def test_questions_are_refused_while_the_first_one_loads() -> None:
-    async def test(shelf: Shelf, models: ModelManager) -> None:
-        shelf.gate.clear()
+    async def test(loader: ScriptedLoader, models: ModelManager) -> None:
+        loader.gates["a"] = threading.Event()
         starting = asyncio.create_task(models.start())
-        await until(shelf.begun.is_set)
+        await until(lambda: bool(loader.loads))
         with pytest.raises(Problem) as caught:
-            await used(models, "b")
+            await use(models, "b")
         assert (caught.value.status, models.state) == (503, "loading")
-        shelf.gate.set()
+        loader.gates["a"].set()
         await starting
-        assert await used(models, "b") == "b"
+        assert await use(models, "b") == "b"
 
-    run(test)
+    run_manager(test)
 
 
 @pytest.mark.parametrize("problem", [EngineError, OSError, KeyError])
 def test_whatever_a_load_fails_with_what_left_for_it_comes_back(problem: type[Exception]) -> None:
-    async def test(shelf: Shelf, models: ModelManager) -> None:
+    async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         await models.start()
-        shelf.fails, shelf.problem = {"b"}, problem
+        loader.fails, loader.error_type = {"b"}, problem
         with pytest.raises(Problem, match=r"b cannot be loaded: .*b is broken") as caught:
-            await used(models, "b")
-        assert (caught.value.status, models.state, shelf.loads) == (503, "ready", ["a", "b", "a"])
-        assert await used(models, "a") == "a"
+            await use(models, "b")
+        assert (caught.value.status, models.state, loader.loads) == (503, "ready", ["a", "b", "a"])
+        assert await use(models, "a") == "a"
 
-    run(test)
+    run_manager(test)
 
 
 @pytest.mark.parametrize("problem", [EngineError, OSError])
 def test_a_server_whose_first_model_fails_ends_in_words(problem: type[Exception]) -> None:
-    async def test(shelf: Shelf, models: ModelManager) -> None:
-        shelf.fails, shelf.problem = {"a"}, problem
+    async def test(loader: ScriptedLoader, models: ModelManager) -> None:
+        loader.fails, loader.error_type = {"a"}, problem
         with pytest.raises(EagleLocalError, match="a is broken"):
             await models.start()
         assert models.state == "failed"
 
-    run(test)
+    run_manager(test)
 
 
 # ---- over HTTP
@@ -443,7 +322,7 @@ def test_an_idle_model_is_unloaded_behind_the_server() -> None:
     with served(directed(idle_s=0.01)) as server:
         time.sleep(0.02)
         assert server.loop is not None
-        asyncio.run_coroutine_threadsafe(server.serving.models.look_after(), server.loop).result(PATIENCE_S)
+        asyncio.run_coroutine_threadsafe(server.serving.models.unload_idle(), server.loop).result(PATIENCE_S)
         assert server.http.get("/health").json() == {"status": "ok", "model": None, "detail": ""}
         assert server.snapshot()["engine"] is None
         assert server.http.get("/metrics").status_code == 200
@@ -460,17 +339,17 @@ def test_an_idle_model_is_unloaded_behind_the_server() -> None:
         (EmbedRequest(id="r", inputs=("x",), ranking=Ranking(query="y")), "c", "c is no reranker"),
     ],
 )
-def test_nobody_leaves_for_a_model_that_cannot_answer(request_: AnyRequest, name: str, said: str) -> None:
+def test_evict_none_for_a_model_that_cannot_answer(request_: AnyRequest, name: str, said: str) -> None:
     async def test() -> None:
-        shelf = Shelf()
-        models = ModelManager(["a", "b", "c"], shelf.load, planned={"b": EMBEDS, "c": SEES}.get)
+        loader = ScriptedLoader()
+        models = ModelManager(["a", "b", "c"], loader.load, find_plan={"b": EMBEDS, "c": SEES}.get)
         admission = AdmissionQueue(num_slots=1, max_waiting=1, is_shared=False)
         serving = ServerState(models=models, admission=admission, metrics=Metrics())
         await models.start()
         with pytest.raises(Problem, match=said) as caught:
-            async with serving.ask(name, [request_]):
+            async with serving.submit(name, [request_]):
                 pass
-        assert (caught.value.status, caught.value.code, shelf.loads) == (400, "model_not_supported", ["a"])
+        assert (caught.value.status, caught.value.code, loader.loads) == (400, "model_not_supported", ["a"])
         await models.close()
 
     asyncio.run(test())
@@ -478,8 +357,8 @@ def test_nobody_leaves_for_a_model_that_cannot_answer(request_: AnyRequest, name
 
 def test_what_a_model_makes_is_known_of_the_loaded_one_and_as_planned_of_others() -> None:
     async def test() -> None:
-        shelf = Shelf()
-        models = ModelManager(["a", "b", "c", "d"], shelf.load, planned={"a": SEES, "b": EMBEDS, "d": SEES}.get)
+        loader = ScriptedLoader()
+        models = ModelManager(["a", "b", "c", "d"], loader.load, find_plan={"a": SEES, "b": EMBEDS, "d": SEES}.get)
         assert [models.task(name) for name in "abcd"] == [ModelTask.TEXT, ModelTask.EMBEDDING, None, ModelTask.TEXT]
         assert [models.sees_images(name) for name in "abcd"] == [True, False, False, True]
         await models.start()  # without what reads images

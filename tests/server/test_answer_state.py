@@ -1,4 +1,4 @@
-"""The parts of a choice in the order in which they came, and the log-probabilities of its text."""
+"""The state of an answer built from the engine's events: its parts in order, the logprobs of its text, its drafting."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import json
 from typing import Any
 
 import pytest
+from doubles.directed_server_engine import TIMINGS
 
-from eaglelocal.core.events import Finished, TextPiece, Tokens
+from eaglelocal.core.events import Finished, RequestEvent, SpeculationChanged, Started, TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import CallPart, ToolCall
 from eaglelocal.server.answer_state import AnswerState, ReasoningRun, TextRun
-from eaglelocal.server.anthropic.encoder import input_of
+from eaglelocal.server.anthropic.encoder import parse_arguments
 from eaglelocal.server.openai.chat_encoder import ChatEncoder
 
 HEAD = CallPart(0, "", "id_0", "f")
@@ -21,9 +22,9 @@ HEAD = CallPart(0, "", "id_0", "f")
 
 def choice_of(*pieces: TextPiece, rest: str = "", is_split: bool = True, logprobs: int | None = None) -> AnswerState:
     choice = AnswerState(0, ChatRequest(id="x", is_split=is_split, params=SamplingParams(logprobs=logprobs)), 0.0)
-    choice.take(Tokens("x", pieces), 1.0)
+    choice.apply(Tokens("x", pieces), 1.0)
     if rest:
-        choice.take(Finished("x", "stop", rest, 1, len(pieces), Timings(), SpeculationStats()), 2.0)
+        choice.apply(Finished("x", "stop", rest, 1, len(pieces), Timings(), SpeculationStats()), 2.0)
     return choice
 
 
@@ -45,11 +46,14 @@ def test_parts_are_in_the_order_in_which_they_came() -> None:
         said(" Done"),
         rest=".",
     )
-    news = choice.news()
-    assert [type(part) for part in news.parts] == [ReasoningRun, TextRun, CallPart, CallPart, TextRun]
-    assert (news.reasoning, news.text) == ("hm so.", "Yes! Done.")
-    assert [(call.id, call.name, call.arguments) for call in news.calls] == [("id_0", "f", "{}"), ("id_1", "g", "{}")]
-    assert not choice.news()
+    take_delta = choice.take_delta()
+    assert [type(part) for part in take_delta.parts] == [ReasoningRun, TextRun, CallPart, CallPart, TextRun]
+    assert (take_delta.reasoning, take_delta.text) == ("hm so.", "Yes! Done.")
+    assert [(call.id, call.name, call.arguments) for call in take_delta.calls] == [
+        ("id_0", "f", "{}"),
+        ("id_1", "g", "{}"),
+    ]
+    assert not choice.take_delta()
 
 
 def test_a_chunk_has_one_kind_of_thing_and_one_call() -> None:
@@ -57,7 +61,7 @@ def test_a_chunk_has_one_kind_of_thing_and_one_call() -> None:
     choice = choice_of(
         said("Yes", reasoning="hm", calls=(HEAD, CallPart(0, "{}"), CallPart(1, "{}", "id_1", "g"))), said("Done")
     )
-    lines = ChatEncoder("id", "m").delta(choice, choice.news()).strip().split("\n\n")
+    lines = ChatEncoder("id", "m").encode_delta(choice, choice.take_delta()).strip().split("\n\n")
     deltas = [json.loads(line.removeprefix("data: "))["choices"][0]["delta"] for line in lines]
     function = {"id": "id_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     other = {"id": "id_1", "type": "function", "function": {"name": "g", "arguments": "{}"}}
@@ -71,7 +75,7 @@ def test_a_chunk_has_one_kind_of_thing_and_one_call() -> None:
 
 
 def test_tokens_that_tell_nothing_are_no_news() -> None:
-    assert not choice_of(said(""), said("")).news()
+    assert not choice_of(said(""), said("")).take_delta()
 
 
 @pytest.mark.parametrize(
@@ -89,15 +93,43 @@ def test_tokens_that_tell_nothing_are_no_news() -> None:
     ],
 )
 def test_only_tokens_of_what_is_said_are_weighed(pieces: list[TextPiece], rest: str, tokens: list[str]) -> None:
-    news = choice_of(*pieces, rest=rest, logprobs=0).news()
-    assert [one.piece.decode("utf-8", "backslashreplace") for one in news.sampled] == tokens
+    take_delta = choice_of(*pieces, rest=rest, logprobs=0).take_delta()
+    assert [one.piece.decode("utf-8", "backslashreplace") for one in take_delta.sampled] == tokens
 
 
 def test_where_nothing_is_taken_apart_every_token_is_weighed() -> None:
-    news = choice_of(weighed("<s>"), weighed(b"\xc3"), weighed(b"\xa9", "é"), is_split=False, logprobs=0).news()
-    assert [one.piece for one in news.sampled] == [b"<s>", b"\xc3", b"\xa9"]
+    take_delta = choice_of(
+        weighed("<s>"), weighed(b"\xc3"), weighed(b"\xa9", "é"), is_split=False, logprobs=0
+    ).take_delta()
+    assert [one.piece for one in take_delta.sampled] == [b"<s>", b"\xc3", b"\xa9"]
 
 
 @pytest.mark.parametrize("arguments", [r'{"t": "\ud83d"}', '{"t": 1e999}', '{"t": ', "[1]"])
 def test_arguments_that_are_no_object_to_be_sent_are_shown_as_they_are(arguments: str) -> None:
-    assert input_of(ToolCall("a", "f", arguments)) == {"arguments": arguments}
+    assert parse_arguments(ToolCall("a", "f", arguments)) == {"arguments": arguments}
+
+
+STARTED = Started("a", 3, 0)
+
+
+def finished(state: str) -> Finished:
+    return Finished("a", "stop", "", 3, 1, TIMINGS, SpeculationStats(state=state))
+
+
+def states(*events: RequestEvent) -> list[str]:
+    choice = AnswerState(0, ChatRequest(id="a"), 0.0)
+    seen = [choice.drafting_state]
+    for event in events:
+        choice.apply(event, 1.0)
+        seen.append(choice.drafting_state)
+    return seen
+
+
+def test_the_state_of_drafting_is_the_engine_s_last_word() -> None:
+    off, asleep, on = (SpeculationChanged("a", state, "why") for state in ("off", "asleep", "on"))
+    assert states(STARTED, off, finished("off")) == ["", "on", "off", "off"]
+    assert states(STARTED, asleep, on, off, finished("asleep")) == ["", "on", "asleep", "on", "off", "asleep"]
+
+
+def test_what_never_started_was_never_drafted_for_or_not() -> None:
+    assert states(finished("off")) == ["", ""]

@@ -1,4 +1,4 @@
-"""Texts and pictures of a message joined to one content; base64 as clients write it."""
+"""Texts and pictures of a message join_pieces to one content; base64 as clients write it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from eaglelocal.core.request import ChatRequest, Image, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.image_fallback import UNSEEN_IMAGE, in_words
+from eaglelocal.server.image_fallback import UNSEEN_IMAGE, describe_message_images
 from eaglelocal.server.middleware.request_body import LARGE_BYTES, MAX_CONVERSATION_BYTES
 from eaglelocal.server.openai.content import (
     MAX_IMAGE_BYTES,
@@ -19,11 +19,11 @@ from eaglelocal.server.openai.content import (
     MAX_IMAGES_BYTES,
     Content,
     check_images,
-    from_base64,
-    from_url,
-    joined,
+    decode_base64,
+    decode_data_url,
+    join_pieces,
 )
-from eaglelocal.server.openai.request_reader import chat_question, content_of
+from eaglelocal.server.openai.request_reader import read_chat, read_content
 from eaglelocal.server.openai.schema import ChatBody, ContentPart
 
 DATA = bytes(range(256))
@@ -38,20 +38,20 @@ def part(piece: str | bytes) -> ContentPart:
 
 @given(PIECES)
 def test_any_split_by_images_joins_to_the_same_text_and_places(pieces: list[str | bytes]) -> None:
-    content = joined(pieces)
+    content = join_pieces(pieces)
     assert content.text == "".join(piece for piece in pieces if isinstance(piece, str))
     assert [image.data for image in content.images] == [piece for piece in pieces if isinstance(piece, bytes)]
     before = [sum(len(one) for one in pieces[:i] if isinstance(one, str)) for i in range(len(pieces))]
     assert [image.at for image in content.images] == [
         at for at, piece in zip(before, pieces, strict=True) if isinstance(piece, bytes)
     ]
-    assert content_of([part(piece) for piece in pieces], "messages.0.content") == content
+    assert read_content([part(piece) for piece in pieces], "messages.0.content") == content
 
 
 @given(PIECES)
 def test_where_an_image_stood_it_is_said_so(pieces: list[str | bytes]) -> None:
-    content = joined(pieces)
-    told = in_words(Message("tool", content.text, images=content.images))
+    content = join_pieces(pieces)
+    told = describe_message_images(Message("tool", content.text, images=content.images))
     assert told.content == "".join(piece if isinstance(piece, str) else UNSEEN_IMAGE for piece in pieces)
     assert told.images == ()
 
@@ -77,32 +77,32 @@ STANDARD = base64.b64encode(DATA).decode()
     ],
 )
 def test_base64_as_clients_write_it(text: str) -> None:
-    assert from_base64(text, "a") == DATA
+    assert decode_base64(text, "a") == DATA
     for head in ("data:image/png;base64,", "DATA:IMAGE/PNG;BASE64,", "data:image/webp; charset=utf-8;base64,"):
-        assert from_url(head + text, "a") == DATA
+        assert decode_data_url(head + text, "a") == DATA
 
 
 @given(st.binary(min_size=1, max_size=300))
 def test_every_file_comes_out_as_it_went_in(data: bytes) -> None:
     for encode in (base64.b64encode, base64.urlsafe_b64encode, base64.encodebytes):
-        assert from_base64(encode(data).decode(), "a") == data
+        assert decode_base64(encode(data).decode(), "a") == data
 
 
 @pytest.mark.parametrize(("more", "is_read"), [(0, True), (1, False)])
 def test_an_image_has_a_size(more: int, is_read: bool) -> None:
     text = base64.b64encode(bytes(MAX_IMAGE_BYTES + more)).decode()
     if is_read:
-        assert len(from_base64(text, "a")) == MAX_IMAGE_BYTES
+        assert len(decode_base64(text, "a")) == MAX_IMAGE_BYTES
         return
     with pytest.raises(Problem, match="larger than") as caught:
-        from_base64(text, "a")
+        decode_base64(text, "a")
     assert (caught.value.status, caught.value.code, caught.value.parameter) == (400, "invalid_image", "a")
 
 
 @pytest.mark.parametrize("text", ["a*==", "abcde", "a=bc", "\ud800", "\u00e9"])
 def test_what_is_no_base64(text: str) -> None:
-    with pytest.raises(Problem, match="not base64"):
-        from_base64(text, "a")
+    with pytest.raises(Problem, match="not valid base64"):
+        decode_base64(text, "a")
 
 
 HALF = Image(bytes(MAX_IMAGES_BYTES // 2))
@@ -138,7 +138,7 @@ def test_a_body_has_room_for_them_in_lines_and_for_texts() -> None:
 
 def test_nothing_prints_an_image() -> None:
     body = ChatBody.model_validate({"messages": [{"role": "user", "content": [part(DATA).model_dump()]}]})
-    (request,) = chat_question(body, SamplingParams(), "me").requests
+    (request,) = read_chat(body, SamplingParams(), "me").requests
     assert isinstance(request, ChatRequest) and request.messages[0].images[0].data == DATA
     for shown in (repr(body), repr(request), repr(Content("", request.messages[0].images))):
         assert STANDARD[:20] not in shown and repr(DATA)[2:20] not in shown

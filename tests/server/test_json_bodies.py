@@ -46,13 +46,13 @@ def message_in(told: Any) -> str:
 def test_what_is_no_number_is_refused_by_its_place(actor: Server, path: str, word: str) -> None:
     for field, place in ((f'"x": {word}', "x"), (f'"x": {{"y": [0, {{"z": {word}}}]}}', "x.y.1.z")):
         status, told = post(actor, path, ANSWERED[path] % field)
-        assert (status, message_in(told)) == (400, f"{place}: {word} is no number in JSON")
+        assert (status, message_in(told)) == (400, f"{place}: {word} is not a number in JSON")
 
 
 @pytest.mark.parametrize("body", ["NaN", "[1, Infinity]"])
 def test_a_body_without_names_may_hold_it_too(actor: Server, body: str) -> None:
     status, told = post(actor, "/v1/chat/completions", body)
-    assert status == 400 and "is no number in JSON" in message_in(told)
+    assert status == 400 and "is not a number in JSON" in message_in(told)
 
 
 @pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty"])
@@ -187,7 +187,7 @@ def test_a_limit_of_a_plain_completion_is_obeyed_under_either_name(typist: Serve
         ("/v1/chat/completions", '"stop": 5', "stop: Input should be a valid string or a valid list"),
         ("/v1/chat/completions", '"stop": ["a", 5]', "stop.1: Input should be a valid string"),
         ("/v1/chat/completions", f'"stop": "{"a" * 1001}"', "stop: String should have at most 1000 characters"),
-        ("/v1/chat/completions", '"max_tokens": 0', "max_tokens: 0 leaves no room for an answer"),
+        ("/v1/chat/completions", '"max_tokens": 0', "max_tokens: 0 leaves no tokens for an answer"),
         ("/v1/chat/completions", '"max_tokens": "9"', "max_tokens: Input should be a valid integer"),
         ("/v1/chat/completions", '"spec": 17', "spec: Input should be less than or equal to 16"),
         ("/v1/chat/completions", '"spec": -1', "spec: Input should be greater than or equal to 0"),

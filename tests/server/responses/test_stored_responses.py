@@ -12,8 +12,8 @@ from doubles.running_server import Server, directed, served
 from starlette.types import Message
 
 from eaglelocal.server.access import Access, ApiKeys
-from eaglelocal.server.http_call import Wire
 from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.response_writer import ResponseWriter
 from eaglelocal.server.responses.encoder import ResponsesEncoder
 from eaglelocal.server.responses.routes import StoredBody
 from eaglelocal.server.responses.schema import ResponsesBody
@@ -97,7 +97,7 @@ def test_nobody_finds_what_another_was_told() -> None:
         first = server.openai("key-of-anna-000000").responses.create(model="", input="say secret")
         for asked in ({"input": references(first)}, {"previous_response_id": first.id}):
             status, _, message = refused(server, key="key-of-ben-0000000", **asked)
-            assert status in (400, 404) and "not remembered" in message
+            assert status in (400, 404) and "not stored" in message
         own = server.openai("key-of-anna-000000").responses.create(model="", input=[*references(first), SHOW])
         assert shown(own)[0] == ("assistant", "", "secret")
 
@@ -130,15 +130,15 @@ def test_what_ended_early_may_be_named(actor: Server, ending: str) -> None:
 
 
 class Refused:
-    """A talk that fails before its first byte. Implements Talk."""
+    """A ResponseBody that fails before its first byte."""
 
-    async def answer(self, wire: Wire) -> None:
+    async def send(self, writer: ResponseWriter) -> None:
         raise Problem(429, "the queue is full")
 
-    def refusal(self, problem: Problem) -> dict[str, object]:
-        return problem.body()
+    def encode_refusal(self, problem: Problem) -> dict[str, object]:
+        return problem.openai_body()
 
-    def breaking(self, problem: Problem) -> str:
+    def encode_failure(self, problem: Problem) -> str:
         return ""
 
 
@@ -150,7 +150,7 @@ def test_what_nobody_was_told_is_not_kept() -> None:
     memory, body = StoredResponses(), ResponsesBody(input="say x")
     remembered = StoredBody(Refused(), ResponsesEncoder("id", "model", body), memory, None, [])
     with pytest.raises(Problem):
-        asyncio.run(remembered.answer(Wire(nowhere)))
+        asyncio.run(remembered.send(ResponseWriter(nowhere)))
     assert (len(memory.items), len(memory.responses)) == (0, 0)
 
 
@@ -173,7 +173,7 @@ def test_what_a_model_told_and_nobody_could_send_is_the_caller_s_to_leave_out(ac
 def test_the_room_is_bounded(sizes: list[int], left: list[str]) -> None:
     recent = RecentItems(max_entries=3, max_bytes=100)
     for i, size in enumerate(sizes):
-        recent.keep(str(i), "x" * (size - 2))  # two quotes
+        recent.store(str(i), "x" * (size - 2))  # two quotes
     found = [str(i) for i in range(len(sizes)) if recent.find(str(i)) is not None]
     assert (found, len(recent)) == (left, len(left))
     assert recent.num_bytes == sum(sizes[int(i)] for i in left)
@@ -182,19 +182,19 @@ def test_the_room_is_bounded(sizes: list[int], left: list[str]) -> None:
 def test_what_is_used_stays() -> None:
     recent = RecentItems(max_entries=2)
     for id in ("a", "b"):
-        recent.keep(id, id)
+        recent.store(id, id)
     assert recent.find("a") == "a"
-    recent.keep("c", "c")
+    recent.store("c", "c")
     assert [recent.find(id) for id in ("a", "b", "c")] == ["a", None, "c"]
 
 
 def test_a_chain_with_a_gap_is_none() -> None:
     memory = StoredResponses(responses=RecentItems(max_entries=2))
     told = [{"id": "msg", "content": "\ud800"}]  # JSON can spell it
-    memory.keep("1", None, [{"content": "a"}], told)
-    memory.keep("2", "1", [{"content": "b"}], [])
-    assert memory.conversation("2") == [{"content": "a"}, *told, {"content": "b"}]
-    assert memory.conversation(None) == []
-    memory.keep("3", "2", [], [])
-    assert memory.conversation("3") is None
+    memory.store("1", None, [{"content": "a"}], told)
+    memory.store("2", "1", [{"content": "b"}], [])
+    assert memory.find_conversation("2") == [{"content": "a"}, *told, {"content": "b"}]
+    assert memory.find_conversation(None) == []
+    memory.store("3", "2", [], [])
+    assert memory.find_conversation("3") is None
     assert memory.items.find("msg") == told[0]

@@ -1,0 +1,96 @@
+"""An HTTP call in progress: the answers to its requests as their events arrive, its time limit, its cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+
+from eaglelocal.core.request import AnyRequest, EmbedRequest
+from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.event_stream import EventStream
+from eaglelocal.server.http_errors import Problem, to_problem
+from eaglelocal.server.loaded_models import LoadedModel
+
+
+class ActiveCall:
+    """The answers to one HTTP call, from the wait for its model to their ends."""
+
+    def __init__(self, model: str, requests: Sequence[AnyRequest], limit_s: float) -> None:
+        """`limit_s` is the longest time from now to the end of the last answer."""
+        requested_at = time.perf_counter()
+        self.model = model
+        self.choices = [AnswerState(i, without_messages(request), requested_at) for i, request in enumerate(requests)]
+        self._by_id = {choice.request.id: choice for choice in self.choices}
+        self._limit_s, self._ends_at = limit_s, requested_at + limit_s
+        self._events: EventStream | None = None
+        self._model_timeout: asyncio.Timeout | None = None  # while it waits for its model
+        self._cancel_reason: Problem | None = None
+
+    async def wait_for_model(self, model: Awaitable[LoadedModel]) -> LoadedModel:
+        """Return the model once it is loaded. Raises Problem if it is not, or not in time, or if it is cancelled."""
+        try:
+            async with asyncio.timeout(self._limit_s) as self._model_timeout:
+                return await model
+        except TimeoutError:
+            raise self._cancel_reason or too_long(self._limit_s) from None
+        except Problem:
+            for choice in self.choices:
+                choice.is_refused = True
+            raise
+        finally:
+            self._model_timeout = None
+
+    def attach(self, events: EventStream) -> None:
+        """Take the events of the submitted requests; cancel these if the call was cancelled before."""
+        self._events = events
+        if self._cancel_reason is not None:
+            events.cancel()
+
+    def cancel(self, reason: Problem) -> None:
+        """Cancel the call; its client gets `reason`."""
+        self._cancel_reason = self._cancel_reason or reason
+        if self._events is not None:
+            self._events.cancel()
+        elif self._model_timeout is not None:
+            self._model_timeout.reschedule(asyncio.get_running_loop().time())
+
+    @property
+    def is_over(self) -> bool:
+        return all(choice.is_over for choice in self.choices)
+
+    async def next(self, timeout_s: float) -> list[AnswerState]:
+        """Return the choices with new events, none on timeout. Raises Problem when one failed or the limit is over."""
+        assert self._events is not None
+        now = time.perf_counter()
+        if now >= self._ends_at:
+            raise too_long(self._limit_s)
+        events = await self._events.next(min(timeout_s, self._ends_at - now))
+        now = time.perf_counter()
+        changed = {}
+        for event in events:
+            choice = self._by_id[event.request_id]
+            choice.apply(event, now)
+            changed[choice.index] = choice
+        for choice in changed.values():
+            if choice.error is not None:
+                raise to_problem(choice.error)
+            if choice.finished is not None and choice.finished.reason == "cancelled":
+                raise self._cancel_reason or Problem(503, "the answer was cut off", code="cancelled")
+        return list(changed.values())
+
+    async def complete(self) -> list[AnswerState]:
+        """Return all choices once all are complete. Raises Problem."""
+        while not self.is_over:
+            await self.next(self._limit_s)
+        return self.choices
+
+
+def without_messages(request: AnyRequest) -> AnyRequest:
+    """Return the request without its messages, which may hold large images and are not needed once it is submitted."""
+    return request if isinstance(request, EmbedRequest) else replace(request, messages=())
+
+
+def too_long(limit_s: float) -> Problem:
+    return Problem(504, f"the answer took longer than {limit_s:g} s", "timeout_error", code="timeout")

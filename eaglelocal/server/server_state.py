@@ -1,0 +1,127 @@
+"""The state shared by all routes: models, admission, defaults, limits, metrics, and the calls in progress.
+
+Created once, when the server starts. Knows nothing of HTTP except Problem.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from eaglelocal.core.model_task import ModelTask
+from eaglelocal.core.request import AnyRequest, EmbedRequest
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.server.active_call import ActiveCall
+from eaglelocal.server.admission import AdmissionQueue
+from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.event_stream import EventStream
+from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.image_fallback import replace_unseen_images
+from eaglelocal.server.loaded_models import LoadedModel
+from eaglelocal.server.metrics import Metrics
+from eaglelocal.server.model_manager import ModelManager
+
+NUM_RECENT = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """Time limits in seconds, and the length of the queue."""
+
+    max_waiting: int = 64
+    request_s: float = 3600.0  # from the request to the end of its answer
+    linger_s: float = 30.0  # extra time for a client that reads slowly
+    ping_s: float = 15.0  # interval of pings in an idle stream, so that no proxy closes it
+    first_event_s: float = 5.0  # wait for the first event before a stream starts empty; most errors come earlier
+
+
+@dataclass(slots=True)
+class ServerState:
+    """The state of a server, shared by its routes."""
+
+    models: ModelManager
+    admission: AdmissionQueue
+    metrics: Metrics
+    defaults: SamplingParams = field(default_factory=SamplingParams)
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    started_at: float = field(default_factory=time.time)
+    is_draining: bool = False
+    active: dict[str, tuple[ActiveCall, AnswerState]] = field(default_factory=dict)  # by request id
+    recent: deque[tuple[str, AnswerState]] = field(  # ended answers with their models
+        default_factory=lambda: deque(maxlen=NUM_RECENT)
+    )
+    num_answered: int = 0
+
+    @property
+    def state(self) -> str:
+        return "draining" if self.is_draining else self.models.state
+
+    @asynccontextmanager
+    async def submit(self, model: str, requests: list[AnyRequest]) -> AsyncIterator[ActiveCall]:
+        """Get places and the model, and submit `requests` (emptied). Leaving the block cancels them. Raises Problem."""
+        self._check_task(model, requests)
+        async with (
+            self.reserve(model, requests) as (call, loaded),
+            EventStream(loaded.client_thread, requests) as events,
+        ):
+            call.attach(events)
+            yield call
+
+    @asynccontextmanager
+    async def reserve(self, model: str, requests: list[AnyRequest]) -> AsyncIterator[tuple[ActiveCall, LoadedModel]]:
+        """Reserve places and a loaded model for requests, without submitting them. Raises Problem.
+
+        Images in `requests` are replaced by texts if the model reads none.
+        """
+        if self.is_draining:
+            raise Problem(503, "the server is being stopped", code="draining", headers={"Connection": "close"})
+        name = self.models.names.resolve(model)
+        with self.admission.admit(requests[0].owner, len(requests)), self._open_call(name, requests) as call:
+            async with contextlib.AsyncExitStack() as stack:
+
+                async def acquire_model() -> LoadedModel:
+                    loaded = await stack.enter_async_context(self.models.use(name))
+                    requests[:] = replace_unseen_images(requests, loaded.info)
+                    return loaded
+
+                yield call, await call.wait_for_model(acquire_model())
+
+    def _check_task(self, model: str, requests: Sequence[AnyRequest]) -> None:
+        """Refuse a task that an unloaded model cannot do, before others are evicted for it. Raises Problem."""
+        name = self.models.names.resolve(model)
+        task = None if self.models.loaded_info(name) is not None else self.models.task(name)
+        for request in requests:
+            required = request.task if isinstance(request, EmbedRequest) else ModelTask.TEXT
+            if task is not None and task is not required:
+                raise Problem(400, f"{name} {task.why_not(required)}", parameter="model", code="model_not_supported")
+
+    @contextlib.contextmanager
+    def _open_call(self, model: str, requests: Sequence[AnyRequest]) -> Iterator[ActiveCall]:
+        """List a call as active while the block runs, then record its answers."""
+        call = ActiveCall(model, requests, self.limits.request_s)
+        self.active |= {choice.request.id: (call, choice) for choice in call.choices}
+        try:
+            yield call
+        finally:
+            for choice in call.choices:
+                del self.active[choice.request.id]
+                if not choice.is_counted:
+                    self._record(model, choice)
+
+    def _record(self, model: str, choice: AnswerState) -> None:
+        self.recent.append((model, choice))
+        self.metrics.record_answer(choice)
+        now = time.perf_counter()
+        choice.close(now)
+        if choice.finished is not None:
+            self.num_answered += 1
+            self.admission.record_duration(now - choice.requested_at)
+
+    def cut_off_answers(self) -> None:
+        """Cancel every running answer, with a Problem for its client."""
+        for call in {id(call): call for call, _ in self.active.values()}.values():
+            call.cancel(Problem(503, "the answer was cut off: the server is being stopped", code="cancelled"))
