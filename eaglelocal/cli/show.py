@@ -129,13 +129,13 @@ def _usual_ctx(look: ModelDetails) -> int:
 
 def template_text(template: str) -> str:
     """Return what the chat template supports: the form of tool calls, and reasoning."""
-    from eaglelocal.text.reasoning.model_families import family_of
+    from eaglelocal.text.reasoning.model_families import detect_family
 
     if not template:
         return "none: a stand-in is used"
-    family = family_of(template)
+    family = detect_family(template)
     tools = f"tool calls as {family.form.label} writes them" if family.takes_tools else "knows no tools"
-    thoughts = f", thinks in {family.thoughts.begin}" if family.thoughts else ""
+    thoughts = f", thinks in {family.reasoning.begin}" if family.reasoning else ""
     return f"{tools}{thoughts}"
 
 
