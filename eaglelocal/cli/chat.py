@@ -108,9 +108,9 @@ def tell_model(session: Session, output: Output) -> None:
     """Show target, draft and notes of a model loaded here; a server was already named when it was joined."""
     model = session.model
     if model.plan is not None:
-        output.aside(model_line(model.info, model.plan))
+        output.note(model_line(model.info, model.plan))
         for note in model.info.notes:
-            output.aside(f"note: {note}")
+            output.note(f"note: {note}")
 
 
 def has_screen(output: Output) -> bool:
@@ -164,13 +164,13 @@ def open_session(
         first = decide(options(choice), voice)
         settings = replace(settings, target=first.target)
         model = load_model(write_plan(first, voice), voice)
-    garage = ModelLoader(
+    loader = ModelLoader(
         plan=lambda choice: plan_run(options(choice), voice),
         load=lambda plan: load_model(plan, voice),
     )
     return Session(
-        garage=garage,
-        model=model or garage.load(garage.plan(choice)),
+        loader=loader,
+        model=model or loader.load(loader.plan(choice)),
         params=sampling_of(settings),
         conversation=Conversation(settings.system or ""),
         spec=None if joined is None else spec_of(settings, joined),

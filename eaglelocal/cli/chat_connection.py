@@ -56,11 +56,11 @@ def joined_model(settings: Settings, voice: MessageOutput) -> ActiveModel | None
         return None
     for server in ready_servers(voice, patience_s=0 if flags else LOADING_S):
         if flags:
-            voice.aside(f"not joining {server.url}: {flags[0]} asks for an engine of its own")
+            voice.note(f"not joining {server.url}: {flags[0]} asks for an engine of its own")
             return None
         if (model := join(server.url, server.api_key, settings, voice)) is not None:
             return model
-        voice.aside(f"not joining {server.url}: it writes no text")
+        voice.note(f"not joining {server.url}: it writes no text")
     return None
 
 
@@ -70,7 +70,7 @@ def name_server_of(target: str, voice: MessageOutput) -> None:
 
     for server in find_running_servers():
         if server.target == target or server.target.startswith(f"{target}:"):  # named without quantization
-            voice.aside(f"{server.url} has {server.target} too: without --target it answers, and memory is spared")
+            voice.note(f"{server.url} has {server.target} too: without --target it answers, and memory is spared")
             return
 
 
@@ -117,7 +117,7 @@ def settled_state(read_state: Callable[[], str], what: str, voice: MessageOutput
     """
     state, give_up_at = read_state(), time.monotonic() + patience_s
     if state in PASSING and patience_s:
-        voice.aside(f"{what}: {state}")
+        voice.note(f"{what}: {state}")
     while state in PASSING and time.monotonic() < give_up_at:
         time.sleep(POLL_S)
         state = read_state()
@@ -129,7 +129,7 @@ def ready_of(servers: Iterable[tuple[RunningServer, str]], voice: MessageOutput)
         if state == "ready":
             yield server
         else:
-            voice.aside(f"not joining {server.url}: {state}")
+            voice.note(f"not joining {server.url}: {state}")
 
 
 def join(url: str, api_key: str, settings: Settings, voice: MessageOutput) -> ActiveModel | None:
@@ -143,5 +143,5 @@ def join(url: str, api_key: str, settings: Settings, voice: MessageOutput) -> Ac
     if info.task is not ModelTask.TEXT:
         client.close()
         return None
-    voice.aside(f"joined {url}: {info.target}")
+    voice.note(f"joined {url}: {info.target}")
     return ActiveModel(client, None, info, takes_spec=client.takes_spec)

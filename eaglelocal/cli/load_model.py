@@ -90,7 +90,7 @@ def decide(options: RunOptions, voice: MessageOutput) -> Decision:
 
     decision = autoplan(options)
     if decision.note:
-        voice.aside(f"as planned: {decision.note}")
+        voice.note(f"as planned: {decision.note}")
     return decision
 
 

@@ -112,7 +112,7 @@ class Output:
         """Write a question to stderr; the cursor stays behind it."""
         self._say(_harmless(question), end="")
 
-    def aside(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Write a message of lesser importance in faint letters, such as the statistics after an answer."""
         text = _harmless(text)
         if self._stderr.isatty():

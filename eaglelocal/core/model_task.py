@@ -18,7 +18,7 @@ class ModelTask(StrEnum):
         return f"{'makes embeddings' if self is ModelTask.EMBEDDING else 'ranks documents'} and nothing else"
 
     def why_not(self, wanted: ModelTask) -> str:
-        """Return a clause for people: why a model of this task cannot do the wanted one."""
+        """Return a clause for people: why a model with this task cannot do another one."""
         return f"is no {NAMES[wanted]}" if self is ModelTask.TEXT else self.said
 
 
