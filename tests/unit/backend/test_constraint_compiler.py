@@ -102,7 +102,7 @@ def test_a_frame_counts_and_holds_its_answer() -> None:
 )
 def test_every_kind_of_answer_has_room_in_a_frame(judge: Judge, wanted: Constraint, right: str, wrong: str) -> None:
     """Behind a thought, and beside calls."""
-    split = Split(form=forms.HERMES, thought=THINK, tools=TOOLS)
+    split = Split(form=forms.HERMES, reasoning_markers=THINK, tools=TOOLS)
     framed = make_constraint(split, ToolChoice(), wanted, tokens={}, is_split=True)
     assert framed is not None and framed.frame
     for thought in ("", "<think>hm</think>\n"):
@@ -219,10 +219,10 @@ def test_arguments_that_are_no_json_are_bound_by_the_schema_too(judge: Judge, fo
     assert not judge.accepts(bound, written(form, {"word": "a"}))
 
 
-@pytest.mark.parametrize("in_thought", [True, False])
+@pytest.mark.parametrize("in_reasoning", [True, False])
 @pytest.mark.parametrize("tokens", [{}, {"</think>": A_CONTROL}])
 def test_a_thought_may_stand_before(judge: Judge, in_reasoning: bool, tokens: dict[str, int]) -> None:
-    split = Split(form=forms.HERMES, thought=THINK, in_reasoning=in_reasoning, tools=TOOLS)
+    split = Split(form=forms.HERMES, reasoning_markers=THINK, in_reasoning=in_reasoning, tools=TOOLS)
     opening: list[str | int] = [] if in_reasoning else ["<think>"]
     thought = [*opening, 'hm {"n": <b>', tokens.get("</think>", "</think>"), "\n\n"]
     calls = make_constraint(split, REQUIRED, None, tokens=tokens, is_split=True)
@@ -308,7 +308,7 @@ MARKED = [form for form in SPELLED if form.notation is not Notation.BARE and for
 def test_calls_of_strict_tools_are_bound_wherever_they_come(
     judge: Judge, form: CallForm, thought: tuple[str, str] | None
 ) -> None:
-    split = Split(form=form, tools=STRICT, thought=thought)
+    split = Split(form=form, tools=STRICT, reasoning_markers=thought)
     bound = make_constraint(split, ToolChoice(), None, tokens={}, is_split=True)
     right, wrong = written(form, {"n": 3}), written(form, {"n": "x"})
     before = ["", "Let me see.\n\n", *(["<think>hm {</think>\n\n"] if thought else [])]
@@ -374,7 +374,7 @@ def test_strict_calls_in_messages_of_their_own(judge: Judge, form: CallForm) -> 
 
 
 def test_what_is_framed_as_said_may_be_framed(judge: Judge) -> None:
-    split = Split(form=forms.COMMAND, tools=STRICT, thought=THINK, said=("<r>", "</r>"))
+    split = Split(form=forms.COMMAND, tools=STRICT, reasoning_markers=THINK, text_markers=("<r>", "</r>"))
     tokens = {"<r>": A_CONTROL, "</r>": NORMAL, "<|START_ACTION|>": NORMAL + 1}
     bound = make_constraint(split, ToolChoice(), None, tokens=tokens, is_split=True)
     call = written(forms.COMMAND, {"n": 3}).removeprefix("<|START_ACTION|>")

@@ -196,4 +196,4 @@ def test_a_strict_tool_is_bound_behind_what_was_said() -> None:
         id="a", messages=(ASKED, Message("assistant", "So")), tools=(strict,), continues_last=True, is_split=True
     )
     bound = InputProcessor(QWEN, N_CTX, Anything()).read(asked).constraint
-    assert bound is not None and bound.source.startswith("start:  (told?")
+    assert bound is not None and bound.source.startswith("start:  (plain_text?")
