@@ -107,7 +107,9 @@ def write_plan(decision: Decision, voice: MessageOutput) -> Plan:
 
 def load_model(plan: Plan, voice: MessageOutput) -> ActiveModel:
     if plan.task is not ModelTask.TEXT:
-        raise UsageError(f"{plan.target_label} {plan.task.said}", hint="`eaglelocal serve` has an address for it")
+        raise UsageError(
+            f"{plan.target_label} {plan.task.description}", hint="`eaglelocal serve` has an address for it"
+        )
     client, info = start_engine(plan, voice)
     return ActiveModel(client, plan, info)
 

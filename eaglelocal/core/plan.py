@@ -25,7 +25,7 @@ class Plan:
     target: Path
     target_label: str
     projector: Path | None = None  # llama.cpp's mmproj file, which lets the target read images
-    projector_is_asked: bool = False  # else it is left out if memory is short
+    is_projector_required: bool = False  # else it is left out if memory is short
     projector_note: str = ""  # why the projector beside the target is not used
     draft_kind: str = "none"  # none, ngram, eagle3, mtp, draft_model
     draft: Path | None = None  # for an MTP layer mostly the target itself
@@ -60,7 +60,7 @@ class Plan:
         return self.draft_kind != "none" and self.spec.max_draft > 0
 
     @property
-    def layers_of_draft(self) -> int | None:
+    def num_draft_gpu_layers(self) -> int | None:
         """The draft's layers on the GPU; None: all of them."""
         return 0 if self.draft_gpu_layers is None and self.gpu_layers == 0 else self.draft_gpu_layers
 

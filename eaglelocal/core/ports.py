@@ -107,7 +107,7 @@ class Context(Swappable, Cache, Protocol):
         With a cache per sequence, cells are copied from position 0 on, and the target's own are removed.
         """
 
-    def look(self, sequence: int, position: int, rows: ImageRows) -> None:
+    def decode_image(self, sequence: int, position: int, rows: ImageRows) -> None:
         """Decode an image into the cache, from `position` on. It gives no output rows.
 
         Raises ResourceError if that fails; the sequence's cells from `position` on are then void.

@@ -164,7 +164,7 @@ class Ranking:
     truncates: bool = False
     max_document_tokens: int | None = None
     is_raw: bool = False
-    given_as: str = "documents"
+    parameter: str = "documents"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +210,6 @@ class Request:
         return sum([image.num_hidden for image in self.images])
 
     @property
-    def goes_on_behind_end(self) -> bool:
+    def continues_after_eos(self) -> bool:
         """True if an end-of-generation token does not end the answer. With a constraint it always does."""
         return self.params.ignore_eos and self.constraint is None

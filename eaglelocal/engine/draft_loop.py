@@ -32,7 +32,7 @@ def grow(
     A call asks for as many levels as the choice wants in any case, and for more while the drafter is confident enough.
     `is_end` tells end-of-generation tokens: nothing is drafted behind them unless the request ignores them.
     """
-    goes_on = {s.slot for s in sequences if s.request.goes_on_behind_end}
+    goes_on = {s.slot for s in sequences if s.request.continues_after_eos}
     roots = {s.slot: root_of(s) for s in sequences}
     calls: list[DraftCall] = []
     for drafter in drafters:

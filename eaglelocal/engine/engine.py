@@ -127,7 +127,9 @@ class Engine:
         Raises RequestError if the id is in use: an event could not say which request it means.
         """
         if isinstance(request, EmbedRequest):
-            raise RequestError(f"{self.info.target} {ModelTask.TEXT.why_not(request.task)}", code="model_not_supported")
+            raise RequestError(
+                f"{self.info.target} {ModelTask.TEXT.explain_mismatch(request.task)}", code="model_not_supported"
+            )
         if self._is_known(request.id):
             raise RequestError(f"a request with the id {request.id} is still running")
         self._inputs.submit(request)
@@ -339,7 +341,7 @@ class Engine:
             return
         sequence, image = due
         try:
-            self._caches.look(sequence, image)
+            self._caches.decode_image(sequence, image)
         except ResourceError as error:
             self._outbox += self._fail([sequence], error)
         self._ledger.begin_anew()
@@ -389,7 +391,7 @@ class Engine:
             draft,
             rows,
             sample=self._answers[sequence.slot].sampler.sample,
-            is_end=is_never_end if sequence.request.goes_on_behind_end else self._vocabulary.is_end,
+            is_end=is_never_end if sequence.request.continues_after_eos else self._vocabulary.is_end,
             limit=sequence.num_left,
         )
 

@@ -303,7 +303,7 @@ class EngineBuilder:
         try:
             return self._opened_reader(library, model, plan.projector, on_gpu=on_gpu), ""
         except EagleLocalError as error:
-            if plan.projector_is_asked:
+            if plan.is_projector_required:
                 raise
             return None, f"no images: {error.message}"
 

@@ -241,7 +241,7 @@ def memory_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
 def image_choices(plan: Plan) -> Iterator[Plan]:
     """Yield the plan, then without its projector if the user did not ask for one."""
     yield plan
-    if plan.projector is not None and not plan.projector_is_asked:
+    if plan.projector is not None and not plan.is_projector_required:
         yield dataclasses.replace(plan, projector=None, projector_note=NO_ROOM_FOR_IMAGES)
 
 
@@ -319,7 +319,7 @@ def placement_of(
     plan: Plan, *, of_draft: bool = False, reads: bool = False, shares: tuple[float, ...] = ()
 ) -> Placement:
     return Placement(
-        gpu_layers=plan.layers_of_draft if of_draft else plan.gpu_layers,
+        gpu_layers=plan.num_draft_gpu_layers if of_draft else plan.gpu_layers,
         n_cpu_moe=0 if of_draft else plan.n_cpu_moe,
         devices=plan.device,
         split=plan.split,

@@ -90,7 +90,9 @@ def draft_job(plan: Plan, draft: ModelShape) -> ContextJob:
         swa_full=not fills_blocks,
     )
     max_outputs = n_batch if draft.is_head else plan.num_slots
-    return ContextJob(shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.layers_of_draft, of_draft=True)
+    return ContextJob(
+        shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.num_draft_gpu_layers, of_draft=True
+    )
 
 
 def head_rows(plan: Plan, head: ModelShape) -> int:

@@ -88,7 +88,9 @@ class ServerState:
         for request in requests:
             wanted = request.task if isinstance(request, EmbedRequest) else ModelTask.TEXT
             if task is not None and task is not wanted:
-                raise Problem(400, f"{name} {task.why_not(wanted)}", parameter="model", code="model_not_supported")
+                raise Problem(
+                    400, f"{name} {task.explain_mismatch(wanted)}", parameter="model", code="model_not_supported"
+                )
 
     async def _enter(self, call: Call, requests: list[AnyRequest], left: contextlib.AsyncExitStack) -> Loaded:
         """Wait for the model, for at most `limits.request_s`. Raises Problem."""

@@ -101,11 +101,11 @@ def truncate_pair(pairs: Pairs, ranking: Ranking, document: str, max_tokens: int
     if ranking.truncates and len(tokens) > max_tokens:
         tokens = _shorten(pairs, ranking.query, document, max_tokens) or tokens
     if not tokens:
-        raise RequestError("a query and a document are empty", parameter=ranking.given_as)
+        raise RequestError("a query and a document are empty", parameter=ranking.parameter)
     if len(tokens) > max_tokens:
         what = f"a query and a document of {len(tokens)} tokens exceed the context of {max_tokens}"
         hint = "a larger --ctx, or `truncate`"
-        raise RequestError(what, hint=hint, parameter=ranking.given_as, code="context_length_exceeded")
+        raise RequestError(what, hint=hint, parameter=ranking.parameter, code="context_length_exceeded")
     return tokens
 
 
