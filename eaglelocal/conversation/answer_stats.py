@@ -64,7 +64,7 @@ def describe_draft_length(spec: Spec) -> str:
         case DraftPolicy.PID:
             return "a length that a PID controller sets"
         case _:
-            return "as many tokens as pay off"
+            return "as much as pays"
 
 
 def _no_draft_reason(info: EngineInfo, plan: Plan) -> str:

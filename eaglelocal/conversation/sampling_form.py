@@ -26,8 +26,8 @@ FIELDS = (
     SamplingField("top_p", "top p", is_whole=False),
     SamplingField("min_p", "min p", is_whole=False),
     SamplingField("repeat_penalty", "repeat penalty", is_whole=False),
-    SamplingField("max_tokens", "max tokens", is_whole=True, unset="until the context is full", minimum=1),
-    SamplingField("seed", "seed", is_whole=True, unset="a new one for each answer"),
+    SamplingField("max_tokens", "most tokens", is_whole=True, unset="until the context is full", minimum=1),
+    SamplingField("seed", "seed", is_whole=True, unset="another one each time"),
 )
 
 

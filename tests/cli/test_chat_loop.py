@@ -213,7 +213,7 @@ def test_set_shows_and_changes_how_answers_are_drawn(talk: Start) -> None:
     drawn = [(each.params.temperature, each.params.seed, each.params.max_tokens) for each in chat.client.requests]
     assert drawn == [(0.25, None, None), (0.25, 7, 9), (0.25, None, 9)]
     assert "temperature     0.25\n" in chat.stderr.getvalue()
-    assert "max_tokens      9\nseed            a new one for each answer\n" in chat.stderr.getvalue()
+    assert "max_tokens      9\nseed            another one each time\n" in chat.stderr.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_who_answers_is_named_before_the_first_question(tmp_path: Path) -> None:
     greeting = opened.expect("> ")
     opened.close()
     assert "target   scripted model" in greeting
-    assert "draft    scripted head, as many tokens as pay off" in greeting
+    assert "draft    scripted head, as much as pays" in greeting
     assert "context  2048 tokens" in greeting
     assert max(len(line) for line in greeting.splitlines()) < 80
 

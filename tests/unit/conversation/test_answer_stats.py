@@ -98,6 +98,6 @@ def test_the_model_names_itself() -> None:
     client = ScriptedClient((says("x"),), label="embedded guide at the cost of a 0.3 B model")
     text = "\n".join(model_lines(client.info, scripted_plan(client.label)))
     assert "embedded guide at the cost of a 0.3 B model" in text
-    assert "scripted head, as many tokens as pay off" in text
+    assert "scripted head, as much as pays" in text
     assert "context  2048 tokens" in text
     assert "none: no draft is known" in "\n".join(model_lines(client.info, scripted_plan(client.label, spec=OFF)))
