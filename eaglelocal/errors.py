@@ -1,16 +1,16 @@
-"""The tree of all errors that a user can meet.
+"""The hierarchy of all errors that a user can see.
 
     EagleLocalError            message, hint, exit_code (1: the input or the machine, 2: usage)
-    ├── UsageError             a flag, a reference or a setting that cannot be understood (exit 2)
+    ├── UsageError             an invalid flag, reference or setting (exit 2)
     ├── ModelFileError         a GGUF that is missing, cut short, malformed or of the wrong kind
     ├── IncompatibleError      a draft that does not fit its target, a target that cannot be drafted for
     ├── LibraryError           llama.cpp is missing, of another version, or lacks a symbol
     ├── ResourceError          not enough memory, disk or context
-    ├── DownloadError          a hub that refuses, cannot be reached or sends something else than it promised
+    ├── DownloadError          a hub that refuses, cannot be reached or sends other data than it announced
     ├── RequestError           a request the engine cannot serve (too long, bad parameter)
     │   └── TooComplexError    a schema or grammar that would take too long, or crash its compiler
-    ├── EngineError            the engine process failed, ended or does not answer
-    │   └── EngineAwayError    requests no longer wait for it: it was given up, or takes too long to restart
+    ├── EngineError            the engine process failed, ended or does not respond
+    │   └── EngineAwayError    it does not restart, or takes too long, so requests no longer wait for it
     └── Cancelled              the user stopped it (exit 130)
 
 Messages are lower case without a full stop and carry the value; hints name the command to run.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 
 class EagleLocalError(Exception):
-    """A failure with a message for the user and, if possible, a hint how to fix it."""
+    """A failure with a message for the user and, if possible, a hint on how to fix it."""
 
     exit_code = 1
 
@@ -38,14 +38,14 @@ def _rebuild(kind: type[EagleLocalError], message: str, hint: str) -> EagleLocal
     return kind(message, hint=hint)
 
 
-TRACEBACK_VARIABLE = "EAGLELOCAL_TRACEBACK"  # "1": show tracebacks of unforeseen errors
+TRACEBACK_VARIABLE = "EAGLELOCAL_TRACEBACK"  # "1": show tracebacks of unexpected errors
 
 
 def bug_error(problem: Exception) -> EagleLocalError:
-    """Return an unforeseen exception as an error that says it is a bug."""
+    """Return the error that reports an unexpected exception as a bug."""
     return EagleLocalError(
         f"this is a bug: {type(problem).__name__}: {str(problem) or 'no message'}",
-        hint=f"{TRACEBACK_VARIABLE}=1 eaglelocal ... shows the traceback; please report it with that",
+        hint=f"{TRACEBACK_VARIABLE}=1 eaglelocal ... shows the traceback; please report the bug with it",
     )
 
 
@@ -77,7 +77,7 @@ NOT_SUPPORTED = "not_supported"  # code of a request that this model can never s
 
 
 class RequestError(EagleLocalError):
-    """A request that cannot be served. `parameter` is the wrong field, `code` OpenAI's error code, if there is one."""
+    """A request that cannot be served. `parameter` names the invalid field, `code` is OpenAI's error code, or ""."""
 
     def __init__(self, message: str, *, hint: str = "", parameter: str = "", code: str = "") -> None:
         super().__init__(message, hint=hint)

@@ -1,6 +1,6 @@
-"""The paths on disk that eaglelocal uses, and nothing else.
+"""The paths on disk that eaglelocal uses.
 
-Follows XDG on Linux and the conventions of other platforms. The writer of a file creates its folder.
+They follow XDG on Linux, and the conventions of other platforms. Code that writes a file creates its folder.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def cache_dir() -> Path:
 
 
 def generated_models_dir() -> Path:
-    """Return the folder of inflated models: reproducible, so in the cache."""
+    """Return the folder of inflated models. They are reproducible, so it is in the cache."""
     return cache_dir() / "generated"
 
 
 def light_heads_dir() -> Path:
-    """Return the folder of draft heads copied to fewer bits: reproducible."""
+    """Return the folder of quantized copies of draft heads. They are reproducible."""
     return cache_dir() / "heads"
 
 
@@ -53,29 +53,29 @@ def training_dir() -> Path:
 def hub_home(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the model hub's own folder, shared with all other tools that use it."""
     if environ.get("HF_HOME"):
-        return _named(environ["HF_HOME"])
-    return _named(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+        return _expand(environ["HF_HOME"])
+    return _expand(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
 
 
 def hub_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder in which the hub's client keeps downloads."""
     named = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
-    return _named(named) if named else hub_home(environ) / "hub"
+    return _expand(named) if named else hub_home(environ) / "hub"
 
 
 def hub_token_file(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the file in which `hf auth login` stores its token."""
     named = environ.get("HF_TOKEN_PATH")
-    return _named(named) if named else hub_home(environ) / "token"
+    return _expand(named) if named else hub_home(environ) / "token"
 
 
-def _named(text: str) -> Path:
+def _expand(text: str) -> Path:
     """Return a path with variables and `~` expanded, as the hub's client does."""
     return Path(os.path.expandvars(os.path.expanduser(text)))  # Path.expanduser raises for an unknown user
 
 
 def pulled_drafts_file() -> Path:
-    """Return the file that records which draft was fetched for which target."""
+    """Return the file that records which draft was downloaded for which target."""
     return state_dir() / "pulled_drafts.json"
 
 
@@ -93,7 +93,7 @@ def conversations_dir() -> Path:
 
 
 def calibrations_dir() -> Path:
-    """Return the folder of decode costs on this machine, as engines have learned them."""
+    """Return the folder of decode costs that engines measured on this machine."""
     return state_dir() / "calibrations"
 
 
@@ -108,7 +108,7 @@ def servers_dir() -> Path:
 
 
 def crash_reports_dir() -> Path:
-    """Return the folder of crash reports of engine processes; one file each, the newest few."""
+    """Return the folder of crash reports of engine processes; one file each, only the newest are kept."""
     return state_dir() / "crashes"
 
 

@@ -1,7 +1,7 @@
-"""The user's options, and the source of each: default < config file < environment < flag.
+"""The user's settings, and the source of each: default < config file < environment < flag.
 
-Anything invalid is an error that names its place: an unknown key, a wrong type, a value out of range. Knows no
-command and starts nothing; the reader of an unset option decides what it means.
+An unknown key, a wrong type or a value out of range is an error that names its place. An unset setting is None; the
+code that uses it decides what that means.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eaglelocal.errors import UsageError
 PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
 OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY"})
-# of flags for a single invocation: they make no sense in the config file
+# of flags for a single invocation, which the config file does not accept
 FLAG_VARIABLES = frozenset({
     "AGAINST", "AGAINST_KEY_FILE", "AGAINST_MODEL", "ALL", "CATEGORY", "CONCURRENCY", "EPOCHS", "FROM", "GOAL",
     "IGNORE_EOS", "IMAGE", "JSON", "MACHINE", "MEASURE", "NO_TRIAL", "NO_TUI", "ONCE", "OUT", "PAIRS", "PLAIN",
@@ -35,10 +35,10 @@ OTHER_VARIABLES = frozenset(PREFIX + name for name in OWN_VARIABLES | FLAG_VARIA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The value of each option; None means unset: chosen for this machine or model."""
+    """The value of each setting; None means unset: chosen for this machine or model."""
 
     target: str | None = None
-    url: str | None = None  # of a server to use instead of starting an engine; none: never use one
+    url: str | None = None  # of a server to use instead of an engine of its own; "none": never use one
     mmproj: str = "auto"  # projector that lets the target read images: auto, none, or a file
     draft: str = "auto"
     draft_type: str = "auto"
@@ -64,7 +64,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8421
     web_port: int = 8422  # of the monitor in a browser
-    models: tuple[str, ...] = ()  # that a server loads on request
+    models: tuple[str, ...] = ()  # models that a server loads on request
     alias: tuple[str, ...] = ()  # more names of the first model of a server; "*": any name
     api_key_file: str | None = None
     allowed_hosts: tuple[str, ...] = ()
@@ -76,49 +76,49 @@ class Settings:
     drain: float = 30.0  # seconds
     log: str = "text"
     theme: str = "dark"  # of screens; terminal: the terminal's own colours
-    glyphs: str = "auto"  # auto: ascii if the locale has no more
-    keys: tuple[tuple[str, str], ...] = ()  # of screens: (action, comma-separated keys), replacing the defaults
-    set_by: tuple[tuple[str, str], ...] = ()  # (option, place) of every option that was set
+    glyphs: str = "auto"  # auto: ascii unless the locale is UTF-8
+    keys: tuple[tuple[str, str], ...] = ()  # of screens: (action, comma-separated keys), which replace the defaults
+    set_by: tuple[tuple[str, str], ...] = ()  # (setting, place) of every setting that was set
 
     @classmethod
     def load(cls, flags: Mapping[str, object], environ: Mapping[str, str], config_file: Path) -> Settings:
         """Read all sources and return the settings; a flag that is None was not given. Raises UsageError."""
         values: dict[str, Any] = {}
         places: dict[str, str] = {}
-        for name, value, place in (*_from_file(config_file), *_from_environment(environ), *_from_flags(flags)):
+        for name, value, place in (*_read_file(config_file), *_read_environment(environ), *_read_flags(flags)):
             values[name] = _read(name, value, place)
             places[name] = place
         return cls(**values, set_by=tuple(places.items()))
 
     def is_set(self, name: str) -> bool:
-        """Return whether any source set the option, even to its default."""
-        return any(option == name for option, _ in self.set_by)
+        """Return whether any source set this setting, even to its default."""
+        return any(setting == name for setting, _ in self.set_by)
 
     def origins(self) -> Mapping[str, str]:
-        """Return where each option comes from: `default`, the config file's path, the variable or the flag."""
+        """Return the source of each setting: `default`, the config file's path, the variable or the flag."""
         return MappingProxyType(dict.fromkeys(READERS, DEFAULT) | dict(self.set_by))
 
 
-# ---- sources: (option, raw value, place)
+# ---- sources: (setting, raw value, place)
 Entry = tuple[str, object, str]
 
 
-def _from_file(path: Path) -> Iterator[Entry]:
+def _read_file(path: Path) -> Iterator[Entry]:
     for name, value in _parse(path).items():
-        yield _known(name, str(path), _as_key), value, str(path)
+        yield _check_name(name, str(path), _as_key), value, str(path)
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
+def _read_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
     for variable in sorted(environ):
         if variable.startswith(PREFIX) and variable not in OTHER_VARIABLES and environ[variable]:
             name = variable.removeprefix(PREFIX).lower()
-            yield _known(name, "environment", _as_variable), environ[variable], variable
+            yield _check_name(name, "environment", _as_variable), environ[variable], variable
 
 
-def _from_flags(flags: Mapping[str, object]) -> Iterator[Entry]:
+def _read_flags(flags: Mapping[str, object]) -> Iterator[Entry]:
     for name, value in flags.items():
         if value is not None:
-            yield _known(name, "command line", _as_flag), value, _as_flag(name)
+            yield _check_name(name, "command line", _as_flag), value, _as_flag(name)
 
 
 def _parse(path: Path) -> dict[str, object]:
@@ -132,13 +132,13 @@ def _parse(path: Path) -> dict[str, object]:
         raise UsageError(str(error)) from error
 
 
-def _known(name: str, place: str, style: Callable[[str], str]) -> str:
+def _check_name(name: str, place: str, style: Callable[[str], str]) -> str:
     """Return the name if it is a setting, else raise UsageError; `style` writes a name as in its source."""
     if name in READERS:
         return name
     near = difflib.get_close_matches(name, READERS, n=1)
-    guess = f"did you mean {style(near[0])}? " if near else ""
-    hint = guess + "`eaglelocal config show` lists the settings"
+    suggestion = f"did you mean {style(near[0])}? " if near else ""
+    hint = suggestion + "`eaglelocal config show` lists the settings"
     raise UsageError(f"{place}: unknown setting {style(name)}", hint=hint)
 
 
@@ -167,7 +167,7 @@ Reader = Callable[[object], object]
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError("a text")
+        raise ValueError("text")
     return value
 
 
@@ -180,7 +180,7 @@ def _list(value: object) -> tuple[str, ...]:
     """Read a list of texts, or one text with commas."""
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-        raise ValueError("texts, with commas between them")
+        raise ValueError("a list of texts, or one text with commas")
     return tuple(part.strip() for part in parts if part.strip())
 
 
@@ -231,7 +231,7 @@ def _number(low: float, high: float) -> Reader:
 
 
 def _or(word: str, meaning: object, reader: Reader) -> Reader:
-    """Return a reader that gives `meaning` for the word, and leaves other values to `reader`."""
+    """Return a reader that returns `meaning` for the word, and passes other values to `reader`."""
 
     def read(value: object) -> object:
         if value == word:

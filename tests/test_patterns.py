@@ -36,8 +36,8 @@ MADE_IN = {
     "text/templates/literal_text.py:__init__",
     "text/reasoning/markers.py:__init__",  # names of markers, and nothing repeated
     "text/tool_calls/tagged_text.py:__init__",
-    "text/tool_calls/tagged_text.py:_closing",
-    "text/tool_calls/tagged_text.py:_pattern",
+    "text/tool_calls/tagged_text.py:_compile_value_end",
+    "text/tool_calls/tagged_text.py:_compile_tag",
     "text/tool_calls/call_parser.py:__init__",
     "text/tool_calls/tool_grammar.py:__init__",  # likewise
 }
@@ -150,9 +150,9 @@ def made_patterns() -> Iterator[tuple[str, re.Pattern[str], str]]:
             text = TaggedText(form, tools)
             for name, pattern in vars(text).items():
                 if isinstance(pattern, re.Pattern):
-                    method = "search" if name in ("_after", "_after_surely") else "match"
+                    method = "search" if name in ("_after", "_certain_value_end") else "match"
                     yield f"{name} of form {number}", pattern, method
-    yield "begins_python", BareCalls(AnswerCollector(str), FORMS[0], tuple(tools.values()))._begins_python, "match"
+    yield "begins_python", BareCalls(AnswerCollector(str), FORMS[0], tuple(tools.values()))._python_start, "match"
     yield "controls", Spellings(("<|im_end|>", "<|im_start|>", "[INST]")).pattern, "finditer"
 
 

@@ -193,7 +193,7 @@ class LlamaContext:
         self.num_decodes += 1
         return TappedRows(self, self.num_decodes, n)
 
-    def look(self, sequence: int, position: int, rows: ImageRows) -> None:
+    def decode_image(self, sequence: int, position: int, rows: ImageRows) -> None:
         """Decode an image; `rows` must come from the ImageReader of this context's model."""
         if not isinstance(rows, ImageChunk):
             raise EngineError("the image was not prepared by this model's reader")

@@ -57,7 +57,7 @@ class Asker:
         """Ask a question, show the answer and record both. Reports it if old turns no longer fit and are left out."""
         pictures = self.session.take_attached()
         if pictures and not self.quiet:  # it may take long, without any progress to show
-            self.output.aside(f"reading {' '.join(picture.label for picture in pictures)}")
+            self.output.note(f"reading {' '.join(picture.label for picture in pictures)}")
         result = ask(self.session, question, self._follow, pictures)
         self._show_footer(result)
         return result.outcome
@@ -82,13 +82,13 @@ class Asker:
         if shown and not shown.endswith("\n"):
             self.output.data("")
         if result.num_left_out:
-            self.output.aside(left_out_line(result.num_left_out, self.session.model.info.n_ctx))
+            self.output.note(left_out_line(result.num_left_out, self.session.model.info.n_ctx))
         if outcome.finished is not None:
-            self.output.aside(statistics_line(outcome.finished))
+            self.output.note(statistics_line(outcome.finished))
             if outcome.reasoning and not outcome.text:
-                self.output.aside("the answer ended while the model was still thinking")
+                self.output.note("the answer ended while the model was still thinking")
         elif outcome.text:
-            self.output.aside("the answer above is cut off")
+            self.output.note("the answer above is cut off")
 
 
 def _text_pieces(event: RequestEvent) -> tuple[TextPiece, ...]:

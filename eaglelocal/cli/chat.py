@@ -105,9 +105,9 @@ def show_model(session: Session, output: Output) -> None:
     """Show target, draft and notes of a model loaded here; a server was already named when it was joined."""
     model = session.model
     if model.plan is not None:
-        output.aside(model_line(model.info, model.plan))
+        output.note(model_line(model.info, model.plan))
         for note in model.info.notes:
-            output.aside(f"note: {note}")
+            output.note(f"note: {note}")
 
 
 def can_show_screen(output: Output) -> bool:
@@ -162,13 +162,13 @@ def open_session(
         first = decide(options(choice), output)
         settings = replace(settings, target=first.target)
         model = load_model(write_plan(first, output), output)
-    garage = ModelLoader(
+    loader = ModelLoader(
         plan=lambda choice: plan_run(options(choice), output),
         load=lambda plan: load_model(plan, output),
     )
     return Session(
-        garage=garage,
-        model=model or garage.load(garage.plan(choice)),
+        loader=loader,
+        model=model or loader.load(loader.plan(choice)),
         params=sampling_of(settings),
         conversation=Conversation(settings.system or ""),
         spec=None if joined is None else choose_spec(settings, joined),

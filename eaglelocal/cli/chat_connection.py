@@ -58,11 +58,11 @@ def join_running_server(settings: Settings, output: MessageOutput) -> ActiveMode
         return None
     for server in find_ready_servers(output, patience_s=0 if flags else LOADING_S):
         if flags:
-            output.aside(f"not joining {server.url}: {flags[0]} needs an engine of its own")
+            output.note(f"not joining {server.url}: {flags[0]} needs an engine of its own")
             return None
         if (model := connect(server.url, server.api_key, settings, output)) is not None:
             return model
-        output.aside(f"not joining {server.url}: it does not generate text")
+        output.note(f"not joining {server.url}: it does not generate text")
     return None
 
 
@@ -72,7 +72,7 @@ def mention_server(target: str, output: MessageOutput) -> None:
 
     for server in find_running_servers():
         if server.target == target or server.target.startswith(f"{target}:"):  # named without quantization
-            output.aside(f"{server.url} already runs {server.target}: leave out --target to use it and save memory")
+            output.note(f"{server.url} already runs {server.target}: leave out --target to use it and save memory")
             return
 
 
@@ -121,7 +121,7 @@ def wait_for_state(read_state: Callable[[], str], what: str, output: MessageOutp
     """
     state, give_up_at = read_state(), time.monotonic() + patience_s
     if state in TEMPORARY_STATES and patience_s:
-        output.aside(f"{what}: {state}")
+        output.note(f"{what}: {state}")
     while state in TEMPORARY_STATES and time.monotonic() < give_up_at:
         time.sleep(POLL_S)
         state = read_state()
@@ -133,7 +133,7 @@ def select_ready(servers: Iterable[tuple[RunningServer, str]], output: MessageOu
         if state == "ready":
             yield server
         else:
-            output.aside(f"not joining {server.url}: {state}")
+            output.note(f"not joining {server.url}: {state}")
 
 
 def connect(url: str, api_key: str, settings: Settings, output: MessageOutput) -> ActiveModel | None:
@@ -147,5 +147,5 @@ def connect(url: str, api_key: str, settings: Settings, output: MessageOutput) -
     if info.task is not ModelTask.TEXT:
         client.close()
         return None
-    output.aside(f"joined {url}: {info.target}")
+    output.note(f"joined {url}: {info.target}")
     return ActiveModel(client, None, info, takes_spec=client.takes_spec)

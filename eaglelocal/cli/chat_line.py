@@ -20,7 +20,13 @@ from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.session import Session
-from eaglelocal.conversation.slash_actions import ActionContext, LeaveChat, copy_message, refuse_to_copy, run_command
+from eaglelocal.conversation.slash_actions import (
+    ActionContext,
+    LeaveChat,
+    format_copy_message,
+    refuse_to_copy,
+    run_command,
+)
 from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse_command
 from eaglelocal.errors import TRACEBACK_VARIABLE, EagleLocalError, bug_error
 from eaglelocal.tui.terminal import clipboard
@@ -72,7 +78,7 @@ class ChatLoop:
     def _is_second_press(self) -> bool:
         self.presses += 1
         if self.presses == 1:
-            self.asker.output.aside("press ctrl-c again, ctrl-d or /exit to leave")
+            self.asker.output.note("press ctrl-c again, ctrl-d or /exit to leave")
         return self.presses > 1
 
     def _run_line(self) -> None:
@@ -83,7 +89,7 @@ class ChatLoop:
         elif is_command(line):
             question = run_command(self.actions, parse_command(line))
             if question is not None:
-                self.asker.output.aside(question)
+                self.asker.output.note(question)
                 self._ask(question)
         elif line.strip():
             self._ask(line.strip())
@@ -135,7 +141,7 @@ def copy_to_desktop(text: str, output: Output) -> None:
     """Copy a text to the clipboard and confirm it. Raises UsageError if no clipboard program is found."""
     if not clipboard.copy_text(text):
         refuse_to_copy(text)
-    output.message(copy_message(text))
+    output.message(format_copy_message(text))
 
 
 def _usage_lines(is_tinted: bool) -> list[str]:

@@ -88,7 +88,7 @@ def decide(options: RunOptions, voice: MessageOutput) -> Decision:
 
     decision = autoplan(options)
     if decision.note:
-        voice.aside(f"as planned: {decision.note}")
+        voice.note(f"as planned: {decision.note}")
     return decision
 
 
@@ -105,7 +105,9 @@ def write_plan(decision: Decision, voice: MessageOutput) -> Plan:
 
 def load_model(plan: Plan, voice: MessageOutput) -> ActiveModel:
     if plan.task is not ModelTask.TEXT:
-        raise UsageError(f"{plan.target_label} {plan.task.said}", hint="`eaglelocal serve` has an address for it")
+        raise UsageError(
+            f"{plan.target_label} {plan.task.description}", hint="`eaglelocal serve` has an address for it"
+        )
     client, info = start_engine(plan, voice)
     return ActiveModel(client, plan, info)
 

@@ -114,7 +114,7 @@ class Output:
         """Write a question to stderr; the cursor stays after it."""
         self._write_message(_strip_controls(question), end="")
 
-    def aside(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Write a message of lesser importance in faint letters, such as the statistics after an answer."""
         text = _strip_controls(text)
         if self._stderr.isatty():

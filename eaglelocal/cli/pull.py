@@ -198,7 +198,7 @@ def make_retry_policy(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S
     from eaglelocal.hub.hub_errors import RetryPolicy
 
     silence_client()
-    return RetryPolicy(waits_s, on_wait=output.aside)
+    return RetryPolicy(waits_s, on_wait=output.note)
 
 
 def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_verified: bool = False) -> None:

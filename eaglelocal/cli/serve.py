@@ -160,7 +160,7 @@ def plan_all(settings: Settings, output: Output) -> dict[str, Decision]:
     decisions = {first.target: first} | planned_others
     for name, one in decisions.items():
         if note := describe_first(one, settings) if one is first else one.note:
-            output.aside(f"as planned: {f'{name}: ' * (one is not first)}{note}")
+            output.note(f"as planned: {f'{name}: ' * (one is not first)}{note}")
     return decisions
 
 
@@ -235,7 +235,7 @@ def make_model_manager(
         client, info = start_engine(plans[name], output, num_retries=ENGINE_RETRIES)
         output.message(model_line(info, plans[name]))
         for note in info.notes:
-            output.aside(f"note: {note}")
+            output.note(f"note: {note}")
         return LoadResult(client, info)
 
     return ModelManager(

@@ -27,14 +27,14 @@ def model_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
     if plan is None:
         return [*lines, *_server_lines(info)]
     if plan.speculates:
-        lines.append(f"draft    {info.draft}, {ahead(plan.spec)}")
+        lines.append(f"draft    {info.draft}, {describe_draft_length(plan.spec)}")
     else:
-        lines.append(f"draft    none: {_no_draft(info, plan)}")
+        lines.append(f"draft    none: {_no_draft_reason(info, plan)}")
     if info.sees_images and plan.projector is not None:
         lines.append(f"images   read with {plan.projector.name}")
     lines.append(f"context  {info.n_ctx} tokens, {_count(info.threads, 'thread')}, loaded in {info.load_s:.1f} s")
     if info.sampling:
-        lines.append(f"sampling {sampling_text(info.sampling)}, as its makers recommend, where nothing else is set")
+        lines.append(f"sampling {sampling_text(info.sampling)}, the recommendation of its makers, unless set otherwise")
     return [*lines, *(f"note     {note}" for note in info.notes)]
 
 
@@ -47,23 +47,27 @@ def _server_lines(info: EngineInfo) -> list[str]:
 
 def model_line(info: EngineInfo, plan: Plan) -> str:
     """Return target, draft and context in one line."""
-    draft = f"{info.draft}, {ahead(plan.spec)}" if plan.speculates else f"no draft: {_no_draft(info, plan)}"
+    draft = (
+        f"{info.draft}, {describe_draft_length(plan.spec)}"
+        if plan.speculates
+        else f"no draft: {_no_draft_reason(info, plan)}"
+    )
     images = " · reads images" if info.sees_images else ""
     return f"{info.target} · {draft} · context {info.n_ctx}{images}"
 
 
-def ahead(spec: Spec) -> str:
-    """Return the draft length in words."""
+def describe_draft_length(spec: Spec) -> str:
+    """Return the draft length in words, such as `4 tokens ahead`."""
     match spec.drafting:
         case DraftPolicy.FIXED:
             return f"{_count(spec.num_draft_tokens, 'token')} ahead"
         case DraftPolicy.PID:
-            return "as long as a PID rule says"
+            return "a length that a PID controller sets"
         case _:
             return "as much as pays"
 
 
-def _no_draft(info: EngineInfo, plan: Plan) -> str:
+def _no_draft_reason(info: EngineInfo, plan: Plan) -> str:
     return info.draft_reason or plan.draft_reason or "switched off"
 
 
@@ -76,32 +80,32 @@ def statistics_line(finished: Finished) -> str:
     parts = [f"{timings.decode_tok_s:.1f} tok/s"] if finished.completion_tokens > 1 else []
     first_token = [f"first token {timings.ttft_s:.2f} s"] if finished.completion_tokens else []
     if speculation.drafts:
-        parts += [*_acceptance(speculation), *first_token, *_gain(speculation)]
+        parts += [*_format_acceptance(speculation), *first_token, *_format_gain(speculation)]
     else:
         parts += first_token
-    parts += _state(speculation)
-    return " · ".join([*parts, *_ending(finished)])
+    parts += _format_state(speculation)
+    return " · ".join([*parts, *_format_ending(finished)])
 
 
-def _acceptance(speculation: SpeculationStats) -> list[str]:
+def _format_acceptance(speculation: SpeculationStats) -> list[str]:
     return [
         f"acceptance length {speculation.acceptance_length:.2f}",
         f"{speculation.accepted_tokens}/{speculation.draft_tokens} drafted accepted",
     ]
 
 
-def _gain(speculation: SpeculationStats) -> list[str]:
+def _format_gain(speculation: SpeculationStats) -> list[str]:
     estimate = speculation.speedup_estimate
     return ["gain not measured"] if estimate is None else [f"{estimate:.2f}x plain (estimated)"]
 
 
-def _state(speculation: SpeculationStats) -> list[str]:
+def _format_state(speculation: SpeculationStats) -> list[str]:
     if speculation.state == "on":
         return [] if speculation.drafts else ["speculation on: nothing was drafted"]
     return [f"speculation {speculation.state}: {speculation.reason or 'no reason given'}"]
 
 
-def _ending(finished: Finished) -> list[str]:
+def _format_ending(finished: Finished) -> list[str]:
     match finished.reason:
         case "stop":
             return []
@@ -146,17 +150,17 @@ def answer_object(text: str, finished: Finished, info: EngineInfo, *, reasoning:
 
 def total_lines(answers: Sequence[Finished], snapshot: EngineSnapshot, restarts: int) -> list[str]:
     """Return the lines of `/stats`: this session's answers, acceptance by position, the engine's steps and memory."""
-    return [*_answers_lines(answers), *_position_lines(answers), *_engine_lines(snapshot, restarts)]
+    return [*_answer_lines(answers), *_position_lines(answers), *_engine_lines(snapshot, restarts)]
 
 
-def _answers_lines(answers: Sequence[Finished]) -> list[str]:
+def _answer_lines(answers: Sequence[Finished]) -> list[str]:
     if not answers:
         return ["no answers yet"]
     tokens = sum(answer.completion_tokens for answer in answers)
     after_first = sum(max(0, answer.completion_tokens - 1) for answer in answers)
     decode_s = sum(answer.timings.decode_s for answer in answers)
     speed = f", {after_first / decode_s:.1f} tok/s" if decode_s else ""
-    drafts, drafted, accepted, emitted = (sum(column) for column in zip(*map(_drafting, answers), strict=True))
+    drafts, drafted, accepted, emitted = (sum(column) for column in zip(*map(_get_draft_counts, answers), strict=True))
     lines = [f"answers       {len(answers)}, {_count(tokens, 'token')}{speed}"]
     if not drafts:
         return [*lines, f"speculation   {answers[-1].speculation.state}: {answers[-1].speculation.reason}"]
@@ -167,7 +171,7 @@ def _answers_lines(answers: Sequence[Finished]) -> list[str]:
     ]
 
 
-def _drafting(answer: Finished) -> tuple[int, int, int, int]:
+def _get_draft_counts(answer: Finished) -> tuple[int, int, int, int]:
     speculation = answer.speculation
     return speculation.drafts, speculation.draft_tokens, speculation.accepted_tokens, speculation.emitted_tokens
 
@@ -184,7 +188,7 @@ def _position_lines(answers: Sequence[Finished]) -> list[str]:
 
 
 def _engine_lines(snapshot: EngineSnapshot, restarts: int) -> list[str]:
-    if not snapshot.peak_rss_bytes:  # a server that does not report it
+    if not snapshot.peak_rss_bytes:  # the server does not report it
         return []
     busy_s = snapshot.host_s + snapshot.native_s
     share = f", {snapshot.host_s / busy_s:.1%} of the time outside llama.cpp" if busy_s else ""

@@ -24,7 +24,7 @@ from eaglelocal.core.events import (
 from eaglelocal.errors import EagleLocalError
 
 Listener = Callable[[RequestEvent], None]
-Follow = Callable[[AnswerEvents], RequestOutcome]  # usually `follow_answer`, inside something that can stop the answer
+Follow = Callable[[AnswerEvents], RequestOutcome]  # usually `follow_answer`, with a way to stop the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,50 +40,50 @@ def ask(session: Session, question: str, follow: Follow, pictures: Pictures = ()
 
     The oldest turns are left out until the engine takes the request.
     """
-    before = session.conversation.num_forgotten
-    num_forgotten = _forgettable(session, question, pictures)
-    outcome = _try(session, question, pictures, num_forgotten, follow)
+    num_before = session.conversation.num_forgotten
+    num_forgotten = _count_forgettable(session, question, pictures)
+    outcome = _try_ask(session, question, pictures, num_forgotten, follow)
     while outcome.refused and num_forgotten < len(session.conversation.turns):
         num_forgotten += 1
-        outcome = _try(session, question, pictures, num_forgotten, follow)
+        outcome = _try_ask(session, question, pictures, num_forgotten, follow)
     session.record(question, outcome, num_forgotten, pictures)
-    return AskResult(outcome, 0 if outcome.refused else num_forgotten - before)
+    return AskResult(outcome, 0 if outcome.refused else num_forgotten - num_before)
 
 
-def follow_answer(answer: AnswerEvents, hear: Listener) -> RequestOutcome:
-    """Pass each event of an answer to `hear` and return the outcome. An EagleLocalError is kept in it, not raised."""
+def follow_answer(answer: AnswerEvents, listen: Listener) -> RequestOutcome:
+    """Pass each event of an answer to `listen` and return the outcome, which keeps an EagleLocalError."""
     outcome = RequestOutcome()
     try:
         for event in answer:
-            hear(event)
-            outcome = _after(outcome, event)
+            listen(event)
+            outcome = _apply_event(outcome, event)
     except EagleLocalError as error:
         return replace(outcome, error=error)
     return outcome
 
 
-def _after(outcome: RequestOutcome, event: RequestEvent) -> RequestOutcome:
+def _apply_event(outcome: RequestOutcome, event: RequestEvent) -> RequestOutcome:
     match event:
         case Started():
             return replace(outcome, started=True)
         case Tokens():
-            thought = "".join(piece.reasoning for piece in event.pieces)
-            return replace(outcome, text=outcome.text + event.text, reasoning=outcome.reasoning + thought)
+            reasoning = "".join(piece.reasoning for piece in event.pieces)
+            return replace(outcome, text=outcome.text + event.text, reasoning=outcome.reasoning + reasoning)
         case Finished():
             text, reasoning = outcome.text + event.text, outcome.reasoning + event.reasoning
             return replace(outcome, text=text, reasoning=reasoning, finished=event)
         case Failed():
             return replace(outcome, error=event.error)
         case Prompted() | SpeculationChanged() | Embeddings():
-            return outcome  # the line after the answer says how drafting ended
+            return outcome  # the line after the answer shows how drafting ended
 
 
-def _try(session: Session, question: str, pictures: Pictures, num_forgotten: int, follow: Follow) -> RequestOutcome:
+def _try_ask(session: Session, question: str, pictures: Pictures, num_forgotten: int, follow: Follow) -> RequestOutcome:
     return follow(session.model.client.stream(session.request(question, num_forgotten, pictures)))
 
 
-def _forgettable(session: Session, question: str, pictures: Pictures) -> int:
-    if not session.model.info.n_ctx:  # a server that does not report it: it will refuse what is too long
+def _count_forgettable(session: Session, question: str, pictures: Pictures) -> int:
+    if not session.model.info.n_ctx:  # the server does not report it, and refuses a request that is too long
         return session.conversation.num_forgotten
     return turns_to_forget(
         session.conversation,
@@ -99,4 +99,4 @@ def left_out_line(num_turns: int, n_ctx: int) -> str:
     """Return the message that the oldest turns are left out because the context is full."""
     turns = "oldest turn is" if num_turns == 1 else f"{num_turns} oldest turns are"
     size = f" of {n_ctx} tokens" if n_ctx else ""
-    return f"the {turns} left out from here on: the conversation outgrew the context{size}"
+    return f"the {turns} no longer sent: the conversation is longer than the context{size}"

@@ -7,16 +7,16 @@ import re
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<about>[^`]*)")
 
 
-def last_code(text: str) -> str:
+def find_last_code(text: str) -> str:
     """Return the content of the last fenced block, even if its end is missing; "" if there is none."""
-    found: list[str] = []
-    begun: re.Match[str] | None = None
+    lines: list[str] = []
+    opening: re.Match[str] | None = None
     for line in text.split("\n"):
-        mark = _FENCE.fullmatch(line)
-        if begun is None:
-            begun, found = mark, [] if mark else found
-        elif mark and mark["fence"].startswith(begun["fence"]) and not mark["about"].strip():
-            begun = None
+        fence = _FENCE.fullmatch(line)
+        if opening is None:
+            opening, lines = fence, [] if fence else lines
+        elif fence and fence["fence"].startswith(opening["fence"]) and not fence["about"].strip():
+            opening = None
         else:
-            found.append(line.removeprefix(begun["indent"]))
-    return "\n".join(found)
+            lines.append(line.removeprefix(opening["indent"]))
+    return "\n".join(lines)

@@ -1,6 +1,6 @@
 """The conversation: a system message and turns.
 
-It knows which messages go to the model and which turns no longer fit in the context; it does not know files,
+It decides which messages go to the model, and records which turns no longer fit in the context. It knows no files,
 tokens, models or terminals.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from eaglelocal.conversation.pictures import Pictures, describe_question, message_of
+from eaglelocal.conversation.pictures import Pictures, describe_question, make_message
 from eaglelocal.core.request import Message
 
 
@@ -29,7 +29,7 @@ class Turn:
 
     def messages(self, *, sees: bool = True) -> tuple[Message, Message]:
         """Return the turn's user and assistant message. sees: the model reads images."""
-        return message_of(self.question, self.pictures, sees=sees), Message("assistant", self.answer)
+        return make_message(self.question, self.pictures, sees=sees), Message("assistant", self.answer)
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Conversation:
         first = self.num_forgotten if num_forgotten is None else num_forgotten
         system = (Message("system", self.system),) if self.system else ()
         past = tuple(message for turn in self.turns[first:] for message in turn.messages(sees=sees))
-        return (*system, *past, message_of(question, pictures, sees=sees))
+        return (*system, *past, make_message(question, pictures, sees=sees))
 
     @property
     def num_sent(self) -> int:
@@ -82,6 +82,14 @@ class Conversation:
         self.num_forgotten = min(self.num_forgotten, len(self.turns))
         self.num_saved = min(self.num_saved, len(self.turns))
         return question
+
+    def mark_saved(self) -> None:
+        """Count all turns as saved."""
+        self.num_saved = len(self.turns)
+
+    def keep_unanswered(self, question: str, pictures: Pictures) -> None:
+        """Keep a question whose answer failed, to be asked again."""
+        self.unanswered, self.unanswered_pictures = question, pictures
 
     def clear(self) -> None:
         """Forget the turns; the system message stays."""

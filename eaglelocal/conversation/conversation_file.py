@@ -1,6 +1,6 @@
 """Conversations on disk: one JSON file each, written atomically, readable by the owner only.
 
-It knows names, the format and its checks; callers decide when to save. A name is a plain word, never a path.
+This file has the rules for names, and the format; callers decide when to save. A name is never a path.
 Pictures are separate files in a folder beside them (picture_store.py), each written once.
 """
 
@@ -38,7 +38,7 @@ class SavedConversation:
     modified_at: float  # seconds since 1970
 
 
-def entries(folder: Path) -> tuple[SavedConversation, ...]:
+def list_conversations(folder: Path) -> tuple[SavedConversation, ...]:
     """Return the saved conversations of a folder, latest first."""
     found = []
     for path in folder.glob("*.json"):
@@ -48,20 +48,20 @@ def entries(folder: Path) -> tuple[SavedConversation, ...]:
 
 
 def list_names(folder: Path) -> tuple[str, ...]:
-    return tuple(entry.name for entry in entries(folder))
+    return tuple(entry.name for entry in list_conversations(folder))
 
 
-def fresh_name(folder: Path, question: str) -> str:
+def choose_name(folder: Path, question: str) -> str:
     """Return an unused name made of a question's first words: `What is an eagle`, `What is an eagle 2`."""
     words = re.sub(r"[^\w .-]+", " ", question).split()
-    base = _without_unfit_end(" ".join(words)[:MAX_FRESH_NAME].lstrip(" .-")) or "chat"
+    base = _strip_unfit_end(" ".join(words)[:MAX_FRESH_NAME].lstrip(" .-")) or "chat"
     taken = {name.casefold() for name in list_names(folder)}  # some file systems ignore case
     numbered = (f"{base} {number}" for number in itertools.count(2))
     return next(name for name in itertools.chain([base], numbered) if name.casefold() not in taken)
 
 
-def _without_unfit_end(name: str) -> str:
-    """Strip trailing blanks, dots, dashes and `.json`, which `path_of` would drop or refuse."""
+def _strip_unfit_end(name: str) -> str:
+    """Strip trailing blanks, dots, dashes and `.json`, which `find_path` would drop or refuse."""
     while name != (shorter := name.rstrip(" .-").removesuffix(".json")):
         name = shorter
     return name
@@ -69,9 +69,9 @@ def _without_unfit_end(name: str) -> str:
 
 def rename(folder: Path, old: str, new: str) -> str:
     """Rename a saved conversation and return its new name without `.json`. Raises UsageError, ResourceError."""
-    source, target = _existing(folder, old), path_of(folder, new)
+    source, target = _find_existing(folder, old), find_path(folder, new)
     if target.exists() and target != source:
-        raise UsageError(f"a conversation named {target.stem!r} is there already")
+        raise UsageError(f"a conversation named {target.stem!r} already exists")
     try:
         source.rename(target)
         sync_folder(folder)
@@ -82,8 +82,8 @@ def rename(folder: Path, old: str, new: str) -> str:
 
 def delete(folder: Path, name: str) -> None:
     """Remove a saved conversation for good. Raises UsageError, ResourceError."""
-    path = _existing(folder, name)
-    pictures = picture_store.named_in(path)
+    path = _find_existing(folder, name)
+    pictures = picture_store.find_digests(path)
     try:
         path.unlink()
         sync_folder(folder)
@@ -92,14 +92,14 @@ def delete(folder: Path, name: str) -> None:
         raise ResourceError(f"cannot remove {path}: {problem.strerror}", hint=f"ls -ld {folder}") from problem
 
 
-def path_of(folder: Path, name: str) -> Path:
-    """Return the file of a conversation. Raises UsageError on a name that is no plain word, or too long."""
+def find_path(folder: Path, name: str) -> Path:
+    """Return the file of a conversation. Raises UsageError on an invalid or too long name."""
     plain = name.strip().removesuffix(".json")
     if not NAME.fullmatch(plain) or plain.endswith((".", " ")):
-        raise UsageError(f"not a name for a conversation: {name!r}", hint="letters, digits, blanks, '-', '_' and '.'")
+        raise UsageError(f"invalid name for a conversation: {name!r}", hint="letters, digits, blanks, '-', '_' and '.'")
     if len(plain.encode()) > MAX_NAME_BYTES:
-        size = f"{len(plain.encode())} bytes, of {MAX_NAME_BYTES} that a file name may have"
-        raise UsageError(f"the name is too long: {size}", hint="/save a shorter name")
+        size = f"{len(plain.encode())} bytes, and a file name has at most {MAX_NAME_BYTES}"
+        raise UsageError(f"the name is too long: {size}", hint="/save SHORTER")
     return folder / f"{plain}.json"
 
 
@@ -109,7 +109,7 @@ def save(conversation: Conversation, path: Path, *, target: str) -> None:
         make_folder(path.parent, PRIVATE)
         picture_store.keep(path.parent, (picture for turn in conversation.turns for picture in turn.pictures))
         write_atomically(path, json.dumps(join_in_json(_to_json(conversation, target)), ensure_ascii=False, indent=1))
-        conversation.num_saved = len(conversation.turns)
+        conversation.mark_saved()
     except OSError as problem:
         raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
 
@@ -118,9 +118,9 @@ def rescue(conversation: Conversation, folder: Path, *, target: str) -> Path | N
     """Save unsaved turns in a new file and return its path; None if nothing is unsaved or writing failed."""
     if len(conversation.turns) <= conversation.num_saved:
         return None
-    name = fresh_name(folder, f"rescued {conversation.turns[0].question}")
+    name = choose_name(folder, f"rescued {conversation.turns[0].question}")
     try:
-        path = path_of(folder, name)
+        path = find_path(folder, name)
         save(conversation, path, target=target)
     except EagleLocalError:
         return None
@@ -129,7 +129,7 @@ def rescue(conversation: Conversation, folder: Path, *, target: str) -> Path | N
 
 def load_conversation(folder: Path, name: str) -> Conversation:
     """Read and check a conversation. Raises UsageError with what is wrong and where, or ResourceError."""
-    path = _existing(folder, name)
+    path = _find_existing(folder, name)
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{path} has {path.stat().st_size} bytes, more than {MAX_FILE_BYTES}")
@@ -140,22 +140,22 @@ def load_conversation(folder: Path, name: str) -> Conversation:
         raise UsageError(f"{path} is not a conversation: line {problem.line}: {problem}") from problem
     except ValueError as problem:
         raise UsageError(f"{path} is not a conversation: {problem}") from problem
-    return _from_json(content, path)
+    return _read_conversation(content, path)
 
 
-def _existing(folder: Path, name: str) -> Path:
-    path = path_of(folder, name)
+def _find_existing(folder: Path, name: str) -> Path:
+    path = find_path(folder, name)
     if not path.is_file():
-        raise UsageError(f"no conversation named {path.stem!r}", hint=_others(folder, path.stem))
+        raise UsageError(f"no conversation named {path.stem!r}", hint=_suggest_names(folder, path.stem))
     return path
 
 
-def _others(folder: Path, name: str) -> str:
+def _suggest_names(folder: Path, name: str) -> str:
     known = list_names(folder)
     if not known:
-        return "nothing is saved yet; /save NAME saves"
+        return "/save NAME saves a conversation"
     close = closest_word(name, known)
-    return f"/load {close}" if close else "saved are: " + ", ".join(known[:8])
+    return f"/load {close}" if close else "saved conversations: " + ", ".join(known[:8])
 
 
 def _to_json(conversation: Conversation, target: str) -> dict[str, object]:
@@ -168,29 +168,29 @@ def _to_json(conversation: Conversation, target: str) -> dict[str, object]:
 
 
 def _turn_to_json(turn: Turn) -> dict[str, object]:
-    said: dict[str, object] = {"question": turn.question, "answer": turn.answer, "stopped": turn.stopped}
-    said |= {"reasoning": turn.reasoning} if turn.reasoning else {}
-    return said | ({"pictures": picture_store.as_json(turn.pictures)} if turn.pictures else {})
+    fields: dict[str, object] = {"question": turn.question, "answer": turn.answer, "stopped": turn.stopped}
+    fields |= {"reasoning": turn.reasoning} if turn.reasoning else {}
+    return fields | ({"pictures": picture_store.to_json(turn.pictures)} if turn.pictures else {})
 
 
-def _from_json(content: object, path: Path) -> Conversation:
+def _read_conversation(content: object, path: Path) -> Conversation:
     if not isinstance(content, dict) or "turns" not in content:
         raise UsageError(f"{path} is not a conversation: it has no turns")
     version = content.get("version")
     if version != FORMAT_VERSION:
-        raise UsageError(f"{path} has version {version!r}, this program reads {FORMAT_VERSION}")
+        raise UsageError(f"{path} has version {version!r}, but this program reads version {FORMAT_VERSION}")
     system, turns = content.get("system", ""), content["turns"]
     if not isinstance(system, str) or not isinstance(turns, list):
         raise UsageError(f"{path} is not a conversation: system must be text and turns a list")
     return Conversation(
         system=system,
-        turns=[_turn(turn, number, path) for number, turn in enumerate(turns, 1)],
+        turns=[_read_turn(turn, number, path) for number, turn in enumerate(turns, 1)],
         name=path.stem,
         num_saved=len(turns),
     )
 
 
-def _turn(content: object, number: int, path: Path) -> Turn:
+def _read_turn(content: object, number: int, path: Path) -> Turn:
     fields = content if isinstance(content, dict) else {}
     question, answer, reasoning = fields.get("question"), fields.get("answer"), fields.get("reasoning", "")
     stopped = fields.get("stopped", False)
@@ -203,5 +203,5 @@ def _turn(content: object, number: int, path: Path) -> Turn:
         pictures = picture_store.from_json(path.parent, fields.get("pictures", []))
         if pictures is not None:
             return Turn(question, answer, stopped, reasoning, pictures)
-        raise UsageError(f"{path}: turn {number} has pictures that are none")
+        raise UsageError(f"{path}: turn {number} has invalid pictures")
     raise UsageError(f"{path}: turn {number} needs a question and an answer, both text")

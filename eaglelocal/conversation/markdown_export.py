@@ -17,13 +17,13 @@ from eaglelocal.errors import ResourceError, UsageError
 MAX_NAME_BYTES = 255  # the limit of file systems
 
 
-def as_markdown(conversation: Conversation, *, target: str) -> str:
+def format_markdown(conversation: Conversation, *, target: str) -> str:
     """Return the document: title, system message, then question and answer of each turn, reasoning folded."""
     title = f"# {conversation.name or 'Conversation'}"
     parts = [title, f"*{target}*"]
     if conversation.system:
-        parts += ["**System:**", _quoted(conversation.system)]
-    return "\n\n".join([*parts, *(part for turn in conversation.turns for part in _turn(turn))]) + "\n"
+        parts += ["**System:**", _quote(conversation.system)]
+    return "\n\n".join([*parts, *(part for turn in conversation.turns for part in _format_turn(turn))]) + "\n"
 
 
 def export_markdown(conversation: Conversation, name: str, *, target: str) -> Path:
@@ -37,29 +37,29 @@ def export_markdown(conversation: Conversation, name: str, *, target: str) -> Pa
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # as private as the conversation itself
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            _write(file, path, join_surrogates(as_markdown(conversation, target=target)))
+            _write(file, path, join_surrogates(format_markdown(conversation, target=target)))
         return path.absolute()
     except FileExistsError:
-        raise UsageError(f"{path} is there already", hint="/export ANOTHER.md") from None
+        raise UsageError(f"{path} already exists", hint="/export ANOTHER.md") from None
     except ValueError as problem:  # a NUL byte in the name
         raise UsageError(f"{name!r} is not the name of a file: {problem}", hint="/export NAME.md") from None
     except OSError as problem:
-        if misnamed := _why_no_name(path, problem):
-            raise UsageError(misnamed[0], hint=misnamed[1]) from None
+        if reason := _explain_bad_name(path, problem):
+            raise UsageError(reason[0], hint=reason[1]) from None
         raise ResourceError(f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {path.parent}") from problem
 
 
-def _why_no_name(path: Path, problem: OSError) -> tuple[str, str] | None:
-    """Return what is wrong with the name itself, and a hint; None if the disk is to blame."""
+def _explain_bad_name(path: Path, problem: OSError) -> tuple[str, str] | None:
+    """Return the error in the name itself, and a hint; None if the name is valid."""
     if problem.errno == errno.ENOENT and str(path).startswith("~") and len(path.parts) > 1:
         return f"there is no user {path.parts[0][1:]!r}", "/export ~/NAME.md"
     if problem.errno != errno.ENAMETOOLONG:
         return None
     longest = max(len(os.fsencode(part)) for part in path.parts)
     if longest > MAX_NAME_BYTES:
-        size = f"{longest} bytes, of {MAX_NAME_BYTES} that a file name may have"
-        return f"the name is too long: {size}", "/export a shorter name"
-    return f"the path is too long: {len(os.fsencode(path))} bytes", "/export a shorter name"
+        size = f"{longest} bytes, and a file name has at most {MAX_NAME_BYTES}"
+        return f"the name is too long: {size}", "/export SHORTER.md"
+    return f"the path is too long: {len(os.fsencode(path))} bytes", "/export SHORTER.md"
 
 
 def _write(file: TextIO, path: Path, text: str) -> None:
@@ -71,13 +71,13 @@ def _write(file: TextIO, path: Path, text: str) -> None:
         raise
 
 
-def _turn(turn: Turn) -> list[str]:
-    thought = (
+def _format_turn(turn: Turn) -> list[str]:
+    reasoning = (
         f"<details><summary>Thoughts</summary>\n\n{turn.reasoning.strip()}\n\n</details>" if turn.reasoning else ""
     )
     stopped = "*(stopped here)*" if turn.stopped else ""
-    return [part for part in ("---", _quoted(turn.shown_question), thought, turn.answer.strip(), stopped) if part]
+    return [part for part in ("---", _quote(turn.shown_question), reasoning, turn.answer.strip(), stopped) if part]
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))

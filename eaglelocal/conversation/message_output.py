@@ -1,6 +1,6 @@
 """The interface for messages to the user other than answers: stderr in line mode, the transcript on the screen.
 
-Code that loads models, joins servers or runs commands writes to it without knowing which of the two it is.
+Code that loads models, joins servers or runs commands writes to it, in both modes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class MessageOutput(Protocol):
     def message(self, text: str = "") -> None:
         """Show a line that the user asked for."""
 
-    def aside(self, text: str) -> None:
-        """Show a line of lesser importance."""
+    def note(self, text: str) -> None:
+        """Show a dimmed line."""
 
     def progress(self) -> ProgressBar: ...

@@ -1,7 +1,7 @@
 """Pictures of saved conversations: one file each, named by its SHA-256, in a folder beside the conversations.
 
-So a picture is written once, however many conversations show it, and removed with the last of them. A file that
-is missing or changed is shown as gone; the conversation can still be read.
+A picture is written once, however many conversations show it, and removed with the last of them. A missing or changed
+file is shown as gone; the conversation can still be read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from eaglelocal.conversation.pictures import AttachedPicture, Pictures, picture_of
+from eaglelocal.conversation.pictures import AttachedPicture, Pictures, check_picture
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.folders import sync_folder
 from eaglelocal.core.image_formats import MAX_PICTURE_BYTES, MAX_PICTURES
@@ -30,16 +30,16 @@ def keep(folder: Path, pictures: Iterable[AttachedPicture]) -> None:
             write_atomically(path, picture.data)
 
 
-def as_json(pictures: Pictures) -> list[dict[str, str]]:
+def to_json(pictures: Pictures) -> list[dict[str, str]]:
     return [{"name": picture.name, "sha256": picture.digest} for picture in pictures]
 
 
-def from_json(folder: Path, told: object) -> Pictures | None:
-    """Read the pictures that a conversation file lists; None if `told` is not a valid list of pictures."""
-    if not isinstance(told, list) or len(told) > MAX_PICTURES:
+def from_json(folder: Path, entries: object) -> Pictures | None:
+    """Read the pictures that a conversation file lists; None if the list is invalid."""
+    if not isinstance(entries, list) or len(entries) > MAX_PICTURES:
         return None
     found = []
-    for entry in told:
+    for entry in entries:
         match entry:
             case {"name": str(name), "sha256": str(digest)} if DIGEST.fullmatch(digest):
                 found.append(_read(folder, name, digest))
@@ -48,7 +48,7 @@ def from_json(folder: Path, told: object) -> Pictures | None:
     return tuple(found)
 
 
-def named_in(conversation: Path) -> set[str]:
+def find_digests(conversation: Path) -> set[str]:
     """Return the digests that a conversation file mentions; none if it cannot be read."""
     try:
         return set(DIGEST.findall(conversation.read_text(encoding="utf-8")))
@@ -59,7 +59,7 @@ def named_in(conversation: Path) -> set[str]:
 def drop(folder: Path, digests: set[str]) -> None:
     """Remove the pictures with these digests that no conversation mentions any more."""
     if digests:
-        left = digests.difference(*map(named_in, folder.glob("*.json")))
+        left = digests.difference(*map(find_digests, folder.glob("*.json")))
         for digest in left:
             with suppress(OSError):
                 (folder / FOLDER / digest).unlink()
@@ -73,7 +73,7 @@ def _read(folder: Path, name: str, digest: str) -> AttachedPicture:
         with path.open("rb") as file:
             data = file.read(MAX_PICTURE_BYTES + 1)
         if hashlib.sha256(data).hexdigest() == digest:
-            return picture_of(name, data)
+            return check_picture(name, data)
     except (OSError, UsageError):
         pass
     return AttachedPicture(name, b"", digest=digest)

@@ -1,6 +1,6 @@
 """Pictures of a question: from paths that people type, paste and drop to checked bytes with a name.
 
-A file that is no picture is refused here, by name, before a request is sent. Independent of any model.
+A file that is no picture is refused here, by name, before a request is sent.
 """
 
 from __future__ import annotations
@@ -59,25 +59,25 @@ class AttachedPicture:
 Pictures = tuple[AttachedPicture, ...]
 
 
-def picture_of(name: str, data: bytes) -> AttachedPicture:
+def check_picture(name: str, data: bytes) -> AttachedPicture:
     """Check the bytes of a picture and read its size. Raises UsageError on an unknown format or a bad size."""
     if not media_type(data):
-        raise UsageError(f"{name} is no {NAMES}", hint="save it as one of these")
-    with _opened(name, data) as opened:
-        width, height = opened.size
+        raise UsageError(f"{name} is not a {NAMES} file", hint="save it in one of these formats")
+    with _open_image(name, data) as image:
+        width, height = image.size
     if problem := size_problem(width, height):
         raise UsageError(f"{name} cannot be read: {problem}", hint=SIZE_HINT)
     return AttachedPicture(name, data, width, height, hashlib.sha256(data).hexdigest())
 
 
 @contextmanager
-def _opened(name: str, data: bytes) -> Iterator[Opened]:
+def _open_image(name: str, data: bytes) -> Iterator[Opened]:
     """Open a picture. Turns any exception into UsageError, also in the `with` body: damaged files fail in any way."""
     from PIL import Image, UnidentifiedImageError  # imported only when there are pictures: it is slow
 
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(data), formats=FORMATS) as opened:
-            yield opened
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            yield image
     except UnidentifiedImageError:
         raise UsageError(f"{name} cannot be read: it is damaged") from None
     except Image.DecompressionBombError:
@@ -87,44 +87,44 @@ def _opened(name: str, data: bytes) -> Iterator[Opened]:
 
 
 def read_picture(path: Path) -> AttachedPicture:
-    """Read and decode a picture file. Raises UsageError with its name: the engine could not name a damaged file."""
+    """Read and decode a picture file. Raises UsageError with its name."""
     try:
         with open(path, "rb", opener=_opener) as file:
             os.set_blocking(file.fileno(), True)
             data = file.read(MAX_PICTURE_BYTES + 1)
     except (OSError, ValueError) as problem:  # an impossible file name is a ValueError
         reason = problem.strerror if isinstance(problem, OSError) else problem
-        hint = "nothing is fetched: save the picture, and give its path" if ADDRESS.match(str(path)) else ""
+        hint = "download the picture, and give its path" if ADDRESS.match(str(path)) else ""
         raise UsageError(f"cannot read {path}: {reason}", hint=hint) from None
     if len(data) > MAX_PICTURE_BYTES:
         raise UsageError(f"{path.name} has more than {MAX_PICTURE_BYTES // 2**20} MiB", hint="make the picture smaller")
-    picture = picture_of(path.name, data)
-    with _opened(path.name, data) as opened:
-        opened.draft("L", (1, 1))  # decode a JPEG only as far as it takes to see that it is complete
-        opened.load()
+    picture = check_picture(path.name, data)
+    with _open_image(path.name, data) as image:
+        image.draft("L", (1, 1))  # decode a JPEG only as far as it takes to see that it is complete
+        image.load()
     return picture
 
 
 def _opener(path: str, flags: int) -> int:
-    """Open without blocking, so that a named pipe without a writer is not waited for."""
+    """Open without blocking, so that a named pipe without a writer does not block."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_pictures(paths: Iterable[str]) -> Pictures:
     """Read the pictures at these paths. Raises UsageError if one is unreadable or there are too many."""
-    return joined((), (read_picture(_path(path)) for path in paths))
+    return join_pictures((), (read_picture(_path(path)) for path in paths))
 
 
-def joined(attached: Pictures, more: Iterable[AttachedPicture]) -> Pictures:
+def join_pictures(attached: Pictures, more: Iterable[AttachedPicture]) -> Pictures:
     """Return both lists of pictures as one. Raises UsageError if they are too many for one question."""
-    together = (*attached, *more)
-    if len(together) > MAX_PICTURES:
-        raise UsageError(f"{len(together)} pictures are too many for one question", hint=f"at most {MAX_PICTURES}")
-    return together
+    joined = (*attached, *more)
+    if len(joined) > MAX_PICTURES:
+        raise UsageError(f"{len(joined)} pictures are too many for one question", hint=f"at most {MAX_PICTURES}")
+    return joined
 
 
 # ---- paths
-def paths_in(text: str) -> tuple[Path, ...]:
+def parse_paths(text: str) -> tuple[Path, ...]:
     """Return the files that a text names: a path, one path a line, or several quoted as terminals paste dropped files.
 
     >>> paths_in("'my cat.png' file:///tmp/a%20b.png my\\\\ dog.png")
@@ -145,19 +145,19 @@ def find_dropped_pictures(text: str) -> tuple[Path, ...]:
     """Return the picture files that a text names; empty if it contains anything else."""
     if not text.strip() or len(text) > MAX_PATHS_CHARS:
         return ()
-    paths = paths_in(text)
+    paths = parse_paths(text)
     return paths if all(map(_is_picture, paths)) else ()
 
 
-def complete_path(begun: str) -> list[str]:
+def complete_path(partial: str) -> list[str]:
     """Return the folders and picture files that complete a partly typed path."""
-    folder, _, name = begun.rpartition("/")
-    place = Path(os.path.expanduser(f"{folder}/" if "/" in begun else "."))
+    folder, _, name = partial.rpartition("/")
+    place = Path(os.path.expanduser(f"{folder}/" if "/" in partial else "."))
     try:
         found = sorted(place.iterdir())[:MAX_COMPLETIONS]
     except (OSError, ValueError):
         return []
-    head = begun[: len(begun) - len(name)]
+    head = partial[: len(partial) - len(name)]
     return [
         f"{head}{path.name}{'/' if path.is_dir() else ''}"
         for path in found
@@ -193,11 +193,11 @@ def describe_question(text: str, pictures: Pictures) -> str:
     return "\n".join([*(picture.label for picture in pictures), text])
 
 
-def message_of(question: str, pictures: Pictures, *, sees: bool = True) -> Message:
+def make_message(question: str, pictures: Pictures, *, sees: bool = True) -> Message:
     """Return the user message of a question, pictures before the text.
 
     Missing pictures, and all of them if the model reads no images (sees=False), are replaced by their labels.
     """
-    seen = tuple(picture for picture in pictures if picture.data and sees)
-    told = tuple(picture for picture in pictures if picture not in seen)
-    return Message("user", describe_question(question, told), images=tuple(Image(picture.data) for picture in seen))
+    sent = tuple(picture for picture in pictures if picture.data and sees)
+    labeled = tuple(picture for picture in pictures if picture not in sent)
+    return Message("user", describe_question(question, labeled), images=tuple(Image(picture.data) for picture in sent))

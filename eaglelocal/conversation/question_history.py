@@ -20,20 +20,20 @@ MAX_FILE_BYTES = 8 * 1024 * 1024
 
 
 class QuestionHistory:
-    """A cursor over old questions; the unsent text of the input is kept at its end."""
+    """A cursor over old questions. The unsent text of the input is kept after the last of them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._entries = _read(path)
         self._at = len(self._entries)
-        self._typed = ""
+        self._unsent = ""
 
     def older(self, shown: str) -> str | None:
         """Step back and return the previous question; None at the beginning. shown: the text of the input now."""
         if self._at == 0:
             return None
         if self._at == len(self._entries):
-            self._typed = shown
+            self._unsent = shown
         self._at -= 1
         return self._entries[self._at]
 
@@ -42,26 +42,28 @@ class QuestionHistory:
         if self._at == len(self._entries):
             return None
         self._at += 1
-        return self._typed if self._at == len(self._entries) else self._entries[self._at]
+        return self._unsent if self._at == len(self._entries) else self._entries[self._at]
 
-    def __getitem__(self, place: int) -> str:
-        return self._entries[place]
+    def __getitem__(self, index: int) -> str:
+        return self._entries[index]
 
-    def find(self, words: str, *, before: int | None, but: str) -> int | None:
-        """Return the index of the newest question before index `before` that contains `words`, ignoring case.
+    def find(self, text: str, *, before: int | None, skipped: str) -> int | None:
+        """Return the index of the newest question before index `before` that contains `text`, ignoring case.
 
-        before None: search all. Questions equal to `but` are skipped. None if there is no match.
+        before None: search all. Questions equal to `skipped` are skipped. None if there is no match.
         """
-        wanted = words.casefold()
-        places = reversed(range(len(self._entries))[:before])
-        return next((at for at in places if self._entries[at] != but and wanted in self._entries[at].casefold()), None)
+        folded = text.casefold()
+        indexes = reversed(range(len(self._entries))[:before])
+        entries = self._entries
+        matches = (at for at in indexes if entries[at] != skipped and folded in entries[at].casefold())
+        return next(matches, None)
 
     def add(self, question: str) -> None:
         """Append a question that was sent, unless it repeats the last one, and move the cursor to the end."""
         if not self._entries or self._entries[-1] != question:
             self._entries.append(question)
             self._append(question)
-        self._at, self._typed = len(self._entries), ""
+        self._at, self._unsent = len(self._entries), ""
 
     def _append(self, question: str) -> None:
         with contextlib.suppress(OSError):
@@ -80,7 +82,7 @@ def _lines(questions: list[str]) -> str:
 
 
 def _read(path: Path) -> list[str]:
-    """Return the newest questions, skipping invalid lines; a file that grew too long is cut to them."""
+    """Return the newest questions, skipping invalid lines. A file that is too long is cut to them."""
     found: list[str] = []
     with contextlib.suppress(OSError):
         lines, is_whole = _newest_lines(path)

@@ -1,7 +1,6 @@
 """A chat session: the model that answers, the conversation, and the settings of the next request.
 
-It turns questions into requests and knows clients through a Protocol. It gets a loader of models from the
-caller, and does not know terminals.
+It turns questions into requests. The caller gives it a loader of models; clients and terminals are behind Protocols.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from eaglelocal.conversation.context_window import TokenEstimate, calibrated
+from eaglelocal.conversation.context_window import TokenEstimate, calibrate_estimate
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.pictures import AttachedPicture, Pictures, joined
+from eaglelocal.conversation.pictures import AttachedPicture, Pictures, join_pictures
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, Spec
@@ -21,7 +20,7 @@ from eaglelocal.errors import EagleLocalError, RequestError, UsageError
 
 DEAD = ("failed", "closed")  # states of a client that will not answer any more
 BLIND_HINT = (
-    "it takes a model that sees, and its mmproj-*.gguf: `eaglelocal pull REF` fetches both, --mmproj FILE names it"
+    "`eaglelocal pull REF` fetches a model that reads images with its mmproj-*.gguf; --mmproj FILE names that file"
 )
 MAYBE_TOO_LONG = ("", "context_length_exceeded")  # codes of a RequestError; some servers give none
 
@@ -35,7 +34,7 @@ class AnswerEvents(Protocol):
 
 
 class ChatClient(Protocol):
-    """The client interface that chat needs: an engine in this process or another one, or a server."""
+    """The interface of a client that chat needs: of an engine, or of a server."""
 
     @property
     def state(self) -> str:
@@ -85,7 +84,7 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class ModelLoader:
-    """A loader of models: `plan` finds the files and refuses what cannot run, `load` starts the engine."""
+    """A loader of models: `plan` finds the files and raises an error if they cannot run, `load` starts the engine."""
 
     plan: Callable[[ModelChoice], Plan]
     load: Callable[[Plan], ActiveModel]
@@ -115,7 +114,7 @@ class RequestOutcome:
 class Session:
     """The mutable state of a chat: model, sampling parameters, conversation, attached pictures, answers so far."""
 
-    garage: ModelLoader
+    loader: ModelLoader
     model: ActiveModel
     params: SamplingParams
     conversation: Conversation = field(default_factory=Conversation)
@@ -129,13 +128,13 @@ class Session:
     def attach(self, pictures: Iterable[AttachedPicture]) -> None:
         """Attach pictures to the next question. Raises UsageError if the model reads none, or they are too many."""
         check_sees(self.model)
-        self.attached = joined(self.attached, pictures)
+        self.attached = join_pictures(self.attached, pictures)
 
     def attach_again(self) -> None:
         """Attach the last question's pictures, before it is asked again. Raises as `attach`."""
         if last := self.conversation.last_pictures:
             check_sees(self.model)
-            self.attached = joined(last, self.attached)
+            self.attached = join_pictures(last, self.attached)
 
     def check_attached(self) -> None:
         """Raise UsageError if pictures are attached that the model cannot read."""
@@ -148,7 +147,7 @@ class Session:
         Raises UsageError if a model that reads none was loaded since they were attached.
         """
         if self.attached and not self.model.info.sees_images:
-            raise UsageError(f"{self.model.info.target} reads no images", hint="/image none asks without them")
+            raise UsageError(f"{self.model.info.target} reads no images", hint="/image none removes the pictures")
         taken, self.attached = self.attached, ()
         return taken
 
@@ -167,20 +166,20 @@ class Session:
     def record(self, question: str, outcome: RequestOutcome, num_forgotten: int, pictures: Pictures = ()) -> None:
         """Add a question and its answer to the conversation. A question without an answer is kept for /retry."""
         if outcome.stopped and not outcome.text:
-            self.conversation.unanswered, self.conversation.unanswered_pictures = question, pictures
+            self.conversation.keep_unanswered(question, pictures)
             return
         self.conversation.num_forgotten = num_forgotten
         self.conversation.add(Turn(question, outcome.text, outcome.stopped, outcome.reasoning, pictures))
         if outcome.finished is not None:
             self.answers.append(outcome.finished)
-            self._learn(outcome.finished, num_forgotten)
+            self._calibrate(outcome.finished, num_forgotten)
 
     def switch(self, choice: ModelChoice) -> None:
         """Load another model, or the same one with another draft; the old one is unloaded first.
 
         If loading fails, the old model is loaded again and the error is raised. A server is disconnected.
         """
-        old, new = self.model.plan, self.garage.plan(choice)
+        old, new = self.model.plan, self.loader.plan(choice)
         if old is None:
             self._leave_server(new)
         elif new != old or self.model.client.state in DEAD:
@@ -188,7 +187,7 @@ class Session:
         self.choice, self.spec = choice, None
 
     def _leave_server(self, new: Plan) -> None:
-        server, self.model = self.model, self.garage.load(new)
+        server, self.model = self.model, self.loader.load(new)
         server.client.close()
         self.estimate = TokenEstimate()
 
@@ -196,18 +195,18 @@ class Session:
         """Unload the old model, then plan again (its memory is free only now) and load."""
         self.close()
         try:
-            self.model = self.garage.load(self.garage.plan(choice))
+            self.model = self.loader.load(self.loader.plan(choice))
         except (EagleLocalError, KeyboardInterrupt):
-            self.model = self.garage.load(old)
+            self.model = self.loader.load(old)
             raise
         self.estimate = TokenEstimate()
 
     def close(self) -> None:
         self.model.client.close()
 
-    def _learn(self, finished: Finished, num_forgotten: int) -> None:
+    def _calibrate(self, finished: Finished, num_forgotten: int) -> None:
         *turns, last = self.conversation.turns
         past = Conversation(self.conversation.system, turns)
         answer = Message("assistant", last.reasoning + last.answer)  # all that was generated, as counted
         messages = (*past.messages(last.question, last.pictures, num_forgotten=num_forgotten), answer)
-        self.estimate = calibrated(messages, finished.prompt_tokens + finished.completion_tokens)
+        self.estimate = calibrate_estimate(messages, finished.prompt_tokens + finished.completion_tokens)

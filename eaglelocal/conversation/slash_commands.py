@@ -15,31 +15,31 @@ HELP_COLUMN = 31
 
 
 @dataclass(frozen=True, slots=True)
-class Slash:
+class SlashHelp:
     """A line of /help: the arguments of a command, and its purpose."""
 
-    takes: str
+    arguments: str
     purpose: str
 
 
-COMMANDS: dict[str, Slash] = {
-    "/help": Slash("", "this list"),
-    "/stats": Slash("", "figures of this session and of the engine"),
-    "/spec": Slash("[auto|off|pid|N]", "draft as much as pays, not at all, or N tokens"),
-    "/set": Slash("[NAME VALUE]", "sampling (temperature, top_k, seed ...), or what it is"),
-    "/system": Slash("[TEXT]", 'set the system message; "" removes it'),
-    "/clear": Slash("", "forget the conversation, keep the system message"),
-    "/retry": Slash("", "ask the last question again"),
-    "/image": Slash("[PATH|none]", "a picture for the next question"),
-    "/copy": Slash("[code]", "copy the last answer, or its last code block"),
-    "/save": Slash("[NAME]", "write the conversation to disk"),
-    "/load": Slash("[NAME]", "go on with a saved conversation, or list them"),
-    "/rename": Slash("NAME", "give the saved conversation another name"),
-    "/delete": Slash("NAME", "remove a saved conversation for good"),
-    "/export": Slash("[FILE]", "write the conversation as Markdown"),
-    "/model": Slash("[REF]", "name the model, or change it"),
-    "/draft": Slash("[auto|ngram|mtp|none|REF]", "name the draft, or change it"),
-    "/exit": Slash("", "leave, as ctrl-d and /bye do"),
+COMMANDS: dict[str, SlashHelp] = {
+    "/help": SlashHelp("", "show this list"),
+    "/stats": SlashHelp("", "show statistics of this session and of the engine"),
+    "/spec": SlashHelp("[auto|off|pid|N]", "set the draft length: as long as it pays off, none, or N tokens"),
+    "/set": SlashHelp("[NAME VALUE]", "set a sampling parameter, or list them all"),
+    "/system": SlashHelp("[TEXT]", 'set the system message; "" removes it'),
+    "/clear": SlashHelp("", "clear the conversation, but keep the system message"),
+    "/retry": SlashHelp("", "ask the last question again"),
+    "/image": SlashHelp("[PATH|none]", "attach a picture to the next question"),
+    "/copy": SlashHelp("[code]", "copy the last answer, or its last code block"),
+    "/save": SlashHelp("[NAME]", "save the conversation"),
+    "/load": SlashHelp("[NAME]", "continue a saved conversation, or list them"),
+    "/rename": SlashHelp("NAME", "rename the saved conversation"),
+    "/delete": SlashHelp("NAME", "delete a saved conversation"),
+    "/export": SlashHelp("[FILE]", "write the conversation to a Markdown file"),
+    "/model": SlashHelp("[REF]", "show or change the model"),
+    "/draft": SlashHelp("[auto|ngram|mtp|none|REF]", "show or change the draft"),
+    "/exit": SlashHelp("", "leave the chat, as ctrl-d and /bye do"),
 }
 OTHER_NAMES: Mapping[str, str] = {  # names of the same commands in other programs
     "/": "/help",
@@ -54,10 +54,10 @@ OTHER_NAMES: Mapping[str, str] = {  # names of the same commands in other progra
 }
 
 LINE_KEYS: Mapping[str, str] = {
-    '"""': "begins and ends a text of many lines",
-    "alt-enter, \\ at the end": "the text goes on in the next line",
-    "ctrl-c": "stops the answer; a second one leaves",
-    "ctrl-d": "leaves",
+    '"""': "begins and ends a text of several lines",
+    "alt-enter, \\ at the end": "continues the text on the next line",
+    "ctrl-c": "stops the answer; pressed twice, leaves the chat",
+    "ctrl-d": "leaves the chat",
 }
 
 
@@ -84,13 +84,13 @@ def parse_command(line: str) -> Command:
     if name not in COMMANDS:
         close = closest_word(name, COMMANDS)
         near = f"{close}, or " if close else ""
-        raise UsageError(f"no command {name}", hint=f"{near}/help; to send it as text, begin with a blank")
-    if argument and not COMMANDS[name].takes:
-        raise UsageError(f"{name} takes nothing, not {argument!r}", hint=name)
+        raise UsageError(f"unknown command {name}", hint=f"{near}/help; to send it as text, put a blank in front")
+    if argument and not COMMANDS[name].arguments:
+        raise UsageError(f"{name} takes no argument, not {argument!r}", hint=name)
     return Command(name, argument)
 
 
 def help_lines(keys: Mapping[str, str]) -> list[str]:
     """Return the lines of /help: the commands, then the keys of the mode."""
-    commands = [f"{name} {slash.takes}".ljust(HELP_COLUMN) + slash.purpose for name, slash in COMMANDS.items()]
+    commands = [f"{name} {slash.arguments}".ljust(HELP_COLUMN) + slash.purpose for name, slash in COMMANDS.items()]
     return [*commands, "", *(key.ljust(HELP_COLUMN) + purpose for key, purpose in keys.items())]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 def closest_word(word: str, known: Iterable[str]) -> str | None:
     """Return the known word most similar to `word`, or None if none is similar.
 
-    A unique prefix counts as similar: nearest("/st", ["/stats", "/spec"]) is "/stats".
+    A unique prefix counts as similar: closest_word("/st", ["/stats", "/spec"]) is "/stats".
     """
     words = list(known)
     begins = [candidate for candidate in words if len(word) > 1 and candidate.startswith(word)]

@@ -1,6 +1,6 @@
 """Writes a file completely or not at all, safe against other writers and power cuts.
 
-Does not know the content. A writer holds the lock of its temporary file until it is renamed. The lock ends with the
+A writer holds the lock of its temporary file until it is renamed. The lock ends with the
 process, so that the next writer in the folder recognises abandoned temporary files, and removes them.
 """
 
@@ -30,7 +30,7 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int = OWN_FILE, 
     """
     make_folder(path.parent, PRIVATE)
     scratch = scratch or path.parent
-    drop_abandoned(scratch)
+    remove_abandoned(scratch)
     handle, made = _new_file(scratch)
     try:
         with os.fdopen(handle, "wb") as file:  # closing it releases its lock
@@ -58,7 +58,7 @@ def flush_and_rename(made: Path, path: Path) -> None:
     sync_folder(path.parent)
 
 
-def drop_abandoned(folder: Path) -> None:
+def remove_abandoned(folder: Path) -> None:
     """Remove temporary files in a folder whose writers have ended; those of running writers stay."""
     for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
         with suppress(OSError):  # it is gone, being written, or on a file system without locks

@@ -56,7 +56,7 @@ class PairBatch:
     states: list[State]  # [rows]
     positions: list[int]  # [rows]
     sequences: list[int]  # [rows]
-    outputs: list[int]  # batch rows whose proposals are wanted, ascending
+    outputs: list[int]  # batch rows to propose tokens for, ascending
 
 
 class FeatureRows(NamedTuple):
@@ -68,7 +68,7 @@ class FeatureRows(NamedTuple):
 
 
 class Roots(NamedTuple):
-    """The roots behind which blocks are drafted: the last sampled token of each sequence."""
+    """The roots after which blocks are drafted: the last sampled token of each sequence."""
 
     tokens: list[int]
     positions: list[int]

@@ -1,4 +1,4 @@
-"""Measured costs of steps on this machine, to pass on and to show. Plain data; `speculation` measures them."""
+"""Measured costs of steps on this machine, as plain data; `speculation` measures them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class SizeCost:
 
     num_rows: int
     seconds: float
-    num_samples: int  # decodes it was learned from
+    num_samples: int  # decodes that were measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ContextCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCosts:
-    """The costs measured so far; only sizes that really ran, ascending."""
+    """The costs measured so far; only of sizes that ran, ascending."""
 
     decodes: tuple[SizeCost, ...] = ()
     draft_steps: tuple[tuple[str, SizeCost], ...] = ()  # (drafter, cost)

@@ -1,4 +1,4 @@
-"""A draft: the tokens that a drafter proposes behind one root, as a tree; mostly a chain.
+"""A draft: the tokens that a drafter proposes after one root, as a tree, usually a chain.
 
 The root is the last token that was sampled and not yet decoded by the target; it is not part of the
 draft. Nodes are numbered in the order in which they were proposed, parents before children.

@@ -1,4 +1,4 @@
-"""Huge pages for memory from the C library: whether they are used, and the variable that asks for them.
+"""Huge pages for memory from the C library: whether they are used, and the variable that requests them.
 
 llama.cpp allocates weights that it reads, caches and buffers through the C library. Where the system gives huge pages
 only on request (`madvise`), glibc requests them since 2.35 if a variable says so; other C libraries cannot.
@@ -15,14 +15,14 @@ FIRST_GLIBC = (2, 35)
 
 def has_huge_pages(setting: str | None, environment: Mapping[str, str], glibc: tuple[int, ...]) -> bool:
     """Return whether the C library's memory lies in huge pages, by the system's `setting` and the environment."""
-    is_told = f"{TUNABLE}=1" in environment.get(TUNABLES, "")
-    return setting == "always" or (setting == "madvise" and is_told and glibc >= FIRST_GLIBC)
+    is_requested = f"{TUNABLE}=1" in environment.get(TUNABLES, "")
+    return setting == "always" or (setting == "madvise" and is_requested and glibc >= FIRST_GLIBC)
 
 
 def tunables(environment: Mapping[str, str]) -> str:
     """Return the value of TUNABLES that asks for huge pages, unless the user's value already sets that tunable."""
-    said = environment.get(TUNABLES, "")
-    return said if TUNABLE in said else ":".join(filter(None, [said, f"{TUNABLE}=1"]))
+    value = environment.get(TUNABLES, "")
+    return value if TUNABLE in value else ":".join(filter(None, [value, f"{TUNABLE}=1"]))
 
 
 def glibc_version() -> tuple[int, ...]:

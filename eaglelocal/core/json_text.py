@@ -50,7 +50,7 @@ def read_object(text: str | bytes, max_depth: int = MAX_DEPTH) -> dict[str, obje
 
 
 def is_nested_deeper(value: object, levels: int) -> bool:
-    """Return whether lists and dictionaries are nested in more than `levels` levels. Descends no further than that."""
+    """Return whether lists and dictionaries are nested in more than `levels` levels. It descends no further."""
     if levels < 0:
         return True
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -59,7 +59,7 @@ class CallServer:
         except MemoryError:
             raise
         except Exception as error:
-            return encoded_error(error)
+            return encode_error(error)
         return (kind, body) if len(body) <= self._max_reply_bytes else (MessageKind.TOO_LARGE, b"")
 
     def _reply(self, args: tuple[object, ...]) -> Message:
@@ -67,11 +67,11 @@ class CallServer:
             self._function = cast(Function, self._opener(*args))
             gc.collect()
             gc.freeze()  # later collections then skip all of this
-            return encoded(None)
-        return encoded(self._function(*args))
+            return encode(None)
+        return encode(self._function(*args))
 
 
-def encoded(value: object) -> Message:
+def encode(value: object) -> Message:
     match value:
         case None:
             return MessageKind.NONE, b""
@@ -82,7 +82,7 @@ def encoded(value: object) -> Message:
     return MessageKind.JSON, json.dumps(value).encode()
 
 
-def encoded_error(error: Exception) -> Message:
+def encode_error(error: Exception) -> Message:
     if isinstance(error, EagleLocalError):
         parameter, code = (error.parameter, error.code) if isinstance(error, RequestError) else ("", "")
         words = [error.message[:MAX_ERROR_CHARS], error.hint[:MAX_ERROR_CHARS], parameter, code]
@@ -99,9 +99,9 @@ def _text_of(error: Exception) -> str:
 
 def allow_cpu(cpu_s: float) -> None:
     """Let the operating system kill the process after `cpu_s` more seconds of CPU time, whatever it is doing."""
-    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    _, maximum = resource.getrlimit(resource.RLIMIT_CPU)
     wanted = math.ceil(time.process_time() + cpu_s) + SPARE_S
-    resource.setrlimit(resource.RLIMIT_CPU, (_within(wanted, most), most))
+    resource.setrlimit(resource.RLIMIT_CPU, (_cap(wanted, maximum), maximum))
 
 
 def limit_memory(num_bytes: int) -> None:
@@ -109,22 +109,22 @@ def limit_memory(num_bytes: int) -> None:
     with contextlib.suppress(OSError, ValueError):
         with open("/proc/self/statm", "rb") as file:
             now_bytes = int(file.read().split()[0]) * resource.getpagesize()
-        _, most = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (_within(now_bytes + num_bytes, most), most))
+        _, maximum = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (_cap(now_bytes + num_bytes, maximum), maximum))
 
 
 def lift_memory_limit() -> None:
     """Remove the memory limit, so that reaching it can be reported."""
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    _, maximum = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (maximum, maximum))
 
 
-def _within(wanted: int, most: int) -> int:
-    return wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+def _cap(wanted: int, maximum: int) -> int:
+    return wanted if maximum == resource.RLIM_INFINITY else min(wanted, maximum)
 
 
 @contextlib.contextmanager
-def ending_with_parent(fd: int) -> Iterator[None]:
+def end_with_parent(fd: int) -> Iterator[None]:
     """End the process, within the block, when the other side of the pipe closes: SIGIO then kills it.
 
     A parent's death signal (prctl) would follow the thread that started us, which may end long before the process.
@@ -153,7 +153,7 @@ def serve(server: CallServer, requests: BinaryIO, replies: BinaryIO) -> None:
         request = requests.read(length)
         if len(request) < length:
             return
-        with ending_with_parent(requests.fileno()):
+        with end_with_parent(requests.fileno()):
             reply = server.answer(request)
         send(replies, reply)
         if reply[0] in (MessageKind.ERROR, MessageKind.OTHER_ERROR, MessageKind.TOO_LARGE):
@@ -174,7 +174,7 @@ def main(function: str, cpu_s: float, memory_bytes: int, max_reply_bytes: int) -
     requests, replies = take_over_pipes()
     module, _, name = function.partition(":")
     opener: Function = getattr(importlib.import_module(module), name)
-    send(replies, encoded(None))  # started; the parent reads no stderr from now on
+    send(replies, encode(None))  # started; the parent reads no stderr from now on
     os.dup2(1, 2)
     reserve = [bytearray(RESERVE_BYTES)]
     limit_memory(memory_bytes)
@@ -198,9 +198,9 @@ def _reset_signals() -> None:
 def take_over_pipes() -> tuple[BinaryIO, BinaryIO]:
     """Move the pipes off fds 0 and 1, so that the called function can neither read nor write them by accident."""
     reading, writing = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
     return open(reading, "rb"), open(writing, "wb")
 
 

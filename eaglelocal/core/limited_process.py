@@ -3,7 +3,7 @@
 `LimitedProcess` is the parent's handle. The process (limited_child.py) is started once and serves calls one after
 another; one that exceeds its limits is killed, and the next call starts a new one. Requests are pickled; replies are
 text, bytes or JSON, so that the parent never unpickles what a reader of untrusted input wrote.
-Knows neither the function nor how its failures are shown to people.
+It knows neither the function nor how its failures are shown to users.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from eaglelocal.core.process_usage import usage_of
 from eaglelocal.errors import EagleLocalError, RequestError
 
 START_CPU_S, START_WALL_S = 60.0, 600.0  # for Python and what the function imports
-LOOK_S = 0.1  # between two checks of a process that takes long
+CHECK_S = 0.1  # between two checks of a process that takes long
 READ_BYTES = 1024 * 1024
 VARIABLES = (
     "PATH",
@@ -50,9 +50,9 @@ VARIABLES = (
 class ProcessLimits:
     """The limits of one call, and of opening the function.
 
-    cpu_s         of CPU time, so that a busy machine fails no call
+    cpu_s         of CPU time, so that a busy machine does not fail calls
     memory_bytes  of all calls together, above what the process takes once it has started
-    wall_s        of real time, as the last resort against a process that waits
+    wall_s        of real time, as the last resort against a process that hangs
     max_reply_bytes  of what a call returns
     max_deaths    after so many killed or dead processes in a row, calls fail at once for `rest_s`, with the last error
     """
@@ -89,8 +89,8 @@ class TooLargeReply(LimitedProcessError):
 class ProcessDied(LimitedProcessError):
     """The process ended by itself. `exit_status` is negative for a signal."""
 
-    def __init__(self, exit_status: int, last_words: str = "") -> None:
-        super().__init__(f"its process ended with {_status_text(exit_status)}{last_words and f': {last_words}'}")
+    def __init__(self, exit_status: int, last_line: str = "") -> None:
+        super().__init__(f"its process ended with {_status_text(exit_status)}{last_line and f': {last_line}'}")
         self.exit_status = exit_status
 
 
@@ -129,7 +129,7 @@ class LimitedProcess:
     def open(self) -> None:
         """Open the function, and return when it is open. Raises as `call` does."""
         with self._calling:
-            self._opened()
+            self._get_open_child()
 
     def call(self, *args: object) -> object:
         """Return the function's result: text, bytes, None, or a JSON value.
@@ -137,9 +137,9 @@ class LimitedProcess:
         Raises the function's own EagleLocalError, CallRaised for its other errors, else a LimitedProcessError; pickle's
         error for arguments that cannot be sent.
         """
-        request = packed(args)
+        request = pack(args)
         with self._calling:
-            reply = self._ask(self._opened(), request)
+            reply = self._ask(self._get_open_child(), request)
             self._num_deaths = 0
             return reply
 
@@ -162,7 +162,7 @@ class LimitedProcess:
         with contextlib.suppress(LimitedProcessError, EagleLocalError):
             self.open()
 
-    def _opened(self) -> _Child:
+    def _get_open_child(self) -> _Child:
         """Return the process with the function open; start a new one if the last has ended."""
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
@@ -170,13 +170,13 @@ class LimitedProcess:
             return self._child
         if self._is_closed:
             raise CannotStart("it was closed")
-        self._rest()
+        self._refuse_while_resting()
         child = self._child = _Child(self._function, self._limits)
         if self._is_closed:  # while it was started
             child.end()
             raise CannotStart("it was closed")
         try:
-            self._ask(child, packed(self._start))
+            self._ask(child, pack(self._start))
         except (EagleLocalError, CallRaised) as error:
             self._refusal = error
             child.end()
@@ -198,7 +198,7 @@ class LimitedProcess:
             child.end()
             raise
 
-    def _rest(self) -> None:
+    def _refuse_while_resting(self) -> None:
         """Raise the last error again after too many deaths in a row; after `rest_s` one more process is tried."""
         if self._last_death is None or self._num_deaths < self._limits.max_deaths:
             return
@@ -240,9 +240,9 @@ class _Child:
     def ask(self, request: bytes) -> object:
         """Send a request and return the value of the reply."""
         if self._first_bytes is None:
-            self._receive(_Watch(self.pid, START_CPU_S, START_WALL_S))
+            self._receive(_UsageWatch(self.pid, START_CPU_S, START_WALL_S))
             self._first_bytes = usage_of(self.pid).resident_bytes
-        watch = _Watch(self.pid, self._limits.cpu_s, self._limits.wall_s)
+        watch = _UsageWatch(self.pid, self._limits.cpu_s, self._limits.wall_s)
         watch.limit_memory(self._first_bytes, self._limits.memory_bytes)
         with contextlib.suppress(BrokenPipeError):  # its last reply may say why
             self._send(HEAD.pack(MessageKind.REQUEST, len(request)) + request, watch)
@@ -253,22 +253,22 @@ class _Child:
             raise TookTooMuchMemory(self._limits.memory_bytes, body.decode(errors="replace"))
         if kind == MessageKind.TOO_LARGE:
             raise TooLargeReply(self._limits.max_reply_bytes)
-        return decoded(kind, body)
+        return decode(kind, body)
 
-    def _send(self, frame: bytes, watch: _Watch) -> None:
+    def _send(self, frame: bytes, watch: _UsageWatch) -> None:
         rest = memoryview(frame)
         while rest:
             watch.wait(self._requests.fileno(), select.POLLOUT)
             with contextlib.suppress(BlockingIOError):
                 rest = rest[os.write(self._requests.fileno(), rest) :]
 
-    def _receive(self, watch: _Watch) -> Message:
+    def _receive(self, watch: _UsageWatch) -> Message:
         kind, length = HEAD.unpack(self._read(HEAD.size, watch))
         if length > self._limits.max_reply_bytes + MAX_ERROR_CHARS * 32:
             raise TooLargeReply(self._limits.max_reply_bytes)
         return kind, self._read(length, watch)
 
-    def _read(self, length: int, watch: _Watch) -> bytes:
+    def _read(self, length: int, watch: _UsageWatch) -> bytes:
         pieces: list[bytes] = []
         while length:
             watch.wait(self._replies.fileno(), select.POLLIN)
@@ -288,10 +288,10 @@ class _Child:
         self.kill()
         status = self._process.wait()
         if status == -signal.SIGXCPU:
-            return _ran_for(self._limits.cpu_s)
-        return ProcessDied(status, self._last_words())
+            return _ran_too_long(self._limits.cpu_s)
+        return ProcessDied(status, self._read_last_line())
 
-    def _last_words(self) -> str:
+    def _read_last_line(self) -> str:
         """Return the last line on stderr, which the process closes once it has started."""
         stderr = cast(FileIO, self._process.stderr)
         os.set_blocking(stderr.fileno(), False)
@@ -299,8 +299,8 @@ class _Child:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-class _Watch:
-    """Waits for a pipe of a process, and checks meanwhile what the process takes."""
+class _UsageWatch:
+    """Waits for a pipe of a process, and checks the process's time and memory."""
 
     def __init__(self, pid: int, cpu_s: float, wall_s: float) -> None:
         self._pid, self._cpu_s, self._wall_s = pid, cpu_s, wall_s
@@ -316,22 +316,22 @@ class _Watch:
         """Return when the pipe is ready, or broken. Raises TookTooLong, TookTooMuchMemory."""
         poll = select.poll()
         poll.register(fd, event)
-        while not poll.poll(LOOK_S * 1000):
-            self._look()
+        while not poll.poll(CHECK_S * 1000):
+            self._check_usage()
 
-    def _look(self) -> None:
+    def _check_usage(self) -> None:
         usage = usage_of(self._pid)
         if self._used_before_s is None:
             self._used_before_s = usage.cpu_s
         if usage.cpu_s - self._used_before_s > self._cpu_s:
-            raise _ran_for(self._cpu_s)
+            raise _ran_too_long(self._cpu_s)
         if time.monotonic() > self._ends_at:
             raise TookTooLong(f"it gave no answer in {self._wall_s:g} s")
         if self._memory is not None and usage.resident_bytes > sum(self._memory):  # some systems set no limit
             raise TookTooMuchMemory(self._memory[1])
 
 
-def _ran_for(cpu_s: float) -> TookTooLong:
+def _ran_too_long(cpu_s: float) -> TookTooLong:
     return TookTooLong(f"it ran for {cpu_s:g} s")
 
 
@@ -374,11 +374,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 # ---- requests and replies
-def packed(args: tuple[object, ...]) -> bytes:
+def pack(args: tuple[object, ...]) -> bytes:
     return pickle.dumps(args, pickle.HIGHEST_PROTOCOL)
 
 
-def decoded(kind: int, body: bytes) -> object:
+def decode(kind: int, body: bytes) -> object:
     """Return the value of a reply, or raise the error that the function raised."""
     match kind:
         case MessageKind.NONE:
@@ -390,13 +390,13 @@ def decoded(kind: int, body: bytes) -> object:
         case MessageKind.JSON:
             return json.loads(body)
         case MessageKind.ERROR:
-            raise _own_error(*map(str, json.loads(body)))
+            raise _make_error(*map(str, json.loads(body)))
         case MessageKind.OTHER_ERROR:
             raise CallRaised(*map(str, json.loads(body)))
     raise CallRaised("ValueError", f"the process sent a message of the kind {kind}")
 
 
-def _own_error(kind: str, message: str, hint: str, parameter: str, code: str) -> EagleLocalError:
+def _make_error(kind: str, message: str, hint: str, parameter: str, code: str) -> EagleLocalError:
     found = getattr(eaglelocal.errors, kind, None)
     if found is RequestError:
         return RequestError(message, hint=hint, parameter=parameter, code=code)

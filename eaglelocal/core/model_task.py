@@ -13,13 +13,13 @@ class ModelTask(StrEnum):
     RANK = "rerank"  # how well documents answer a query
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """A clause for people about a model that generates no text."""
         return f"{'makes embeddings' if self is ModelTask.EMBEDDING else 'ranks documents'} and nothing else"
 
-    def why_not(self, wanted: ModelTask) -> str:
-        """Return a clause for people: why a model of this task cannot do the wanted one."""
-        return f"is no {NAMES[wanted]}" if self is ModelTask.TEXT else self.said
+    def explain_mismatch(self, wanted: ModelTask) -> str:
+        """Return a clause for people: why a model with this task cannot do another one."""
+        return f"is no {NAMES[wanted]}" if self is ModelTask.TEXT else self.description
 
 
 NAMES = {ModelTask.TEXT: "model that writes text", ModelTask.EMBEDDING: "embedding model", ModelTask.RANK: "reranker"}

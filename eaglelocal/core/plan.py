@@ -12,7 +12,7 @@ from pathlib import Path
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import AUTO, MAX_DRAFT_TOKENS, Spec
 
-NO_ROOM_FOR_IMAGES = "no images, for want of memory (--mmproj FILE insists)"
+NO_ROOM_FOR_IMAGES = "no images: not enough memory (--mmproj FILE loads the projector anyway)"
 MAX_SLOTS = 16
 MAX_UNIFIED_SLOTS_ON_GPU = 2
 MAX_BRANCHES = 4  # of a slot's tree: siblings that are verified besides its chain
@@ -25,13 +25,13 @@ class Plan:
     target: Path
     target_label: str
     projector: Path | None = None  # llama.cpp's mmproj file, which lets the target read images
-    projector_is_asked: bool = False  # else it is left out if memory is short
+    is_projector_required: bool = False  # else it is left out if memory is short
     projector_note: str = ""  # why the projector beside the target is not used
     draft_kind: str = "none"  # none, ngram, eagle3, mtp, draft_model
     draft: Path | None = None  # for an MTP layer mostly the target itself
     draft_origin: Path | None = None  # the head that `draft` is a copy of: used if the copy is gone
     draft_label: str = "none"
-    draft_note: str = ""  # for people: what is not as they may expect
+    draft_note: str = ""  # for people: something unexpected about the draft
     draft_reason: str = ""  # why there is no draft
     spec: Spec = AUTO  # of requests that have none of their own
     n_ctx: int = 2048  # positions per slot
@@ -60,7 +60,7 @@ class Plan:
         return self.draft_kind != "none" and self.spec.max_draft > 0
 
     @property
-    def layers_of_draft(self) -> int | None:
+    def num_draft_gpu_layers(self) -> int | None:
         """The draft's layers on the GPU; None: all of them."""
         return 0 if self.draft_gpu_layers is None and self.gpu_layers == 0 else self.draft_gpu_layers
 
@@ -72,7 +72,7 @@ class Plan:
     def num_branches(self) -> int:
         """The branches of a slot's trees; 0 unless there is one cache and a drafter that proposes siblings.
 
-        llama.cpp needs room for as many rows as there are sequences.
+        llama.cpp needs memory for as many rows as there are sequences.
         """
         if not (self.is_unified and self.speculates and self.draft_kind != "ngram"):
             return 0
@@ -89,7 +89,6 @@ class Plan:
 def shares_cache(num_slots: int, *, on_gpu: bool) -> bool:
     """Return whether one cache for all slots is best: drafts can then be trees, but every row pays for all cells.
 
-    On two cores a cache per slot was faster (tests/measures/trees.py). GPUs are not measured; rows are cheap there, so
-    that trees may pay off.
+    Rows are cheap on GPUs, so that trees may pay off there.
     """
     return num_slots <= (MAX_UNIFIED_SLOTS_ON_GPU if on_gpu else 1)

@@ -1,4 +1,4 @@
-"""The seams: what the engine needs of a model, as Protocols.
+"""The interfaces between the engine and a model, as Protocols.
 
 `backend` implements them over llama.cpp, `tests/doubles` over tables. Positions are absolute and start at 0; sequence
 ids are slots, followed by branches. All methods are called from one thread, unless noted.
@@ -95,7 +95,7 @@ class Context(Swappable, Cache, Protocol):
 
     @property
     def undivided(self) -> int:
-        """The number of a sequence's last rows that must share a pass, since the states behind them are kept; or 0."""
+        """The number of a sequence's last rows that must share a pass, because the states after them are kept; or 0."""
 
     @property
     def num_branches(self) -> int:
@@ -107,7 +107,7 @@ class Context(Swappable, Cache, Protocol):
         With a cache per sequence, cells are copied from position 0 on, and the target's own are removed.
         """
 
-    def look(self, sequence: int, position: int, rows: ImageRows) -> None:
+    def decode_image(self, sequence: int, position: int, rows: ImageRows) -> None:
         """Decode an image into the cache, from `position` on. It gives no output rows.
 
         Raises ResourceError if that fails; the sequence's cells from `position` on are then void.
@@ -116,14 +116,14 @@ class Context(Swappable, Cache, Protocol):
     def decode(self, batch: Batch) -> Outputs:
         """Run the rows. A row attends to the cells of the first of its sequences, and belongs to all of them.
 
-        Raises ResourceError when the cache has no room; the cache is then unchanged.
+        Raises ResourceError if the cache is full; the cache is then unchanged.
         """
 
     def save(self, sequence: int) -> bytearray:
         """Return the part of the sequence that cannot be cut: recurrent state. Its cells stay where they are."""
 
     def restore(self, sequence: int, state: bytearray) -> None:
-        """Restore a saved state; the caller must then remove the cells behind it."""
+        """Restore a saved state; the caller must then remove the cells after it."""
 
     def sampler(self, params: SamplingParams, constraint: Constraint | None = None) -> Sampler:
         """Make a sampler. With a constraint, it draws among the admitted tokens; Constraints.check must have passed."""
@@ -159,7 +159,7 @@ class HeadContext(Swappable, Cache, Protocol):
         """Write the pairs, replacing each sequence's cells from its first pair on, and propose at the output rows.
 
         confident  return confidences too, see backend/top_tokens.py
-        depth      number of levels: behind each output row the best token is followed, depth - 1 rows more
+        depth      number of levels: after each output row the best token is followed, depth - 1 rows more
         extra_levels  optional levels after those; only with `confident`
         """
 
@@ -187,7 +187,7 @@ class BlockContext(Swappable, Cache, Protocol):
         """Write features, replacing the cells from each piece's position on."""
 
     def fill(self, roots: Roots, depth: int, branches: int) -> Proposals:
-        """Propose `depth` tokens behind each root, with confidences (backend/top_tokens.py).
+        """Propose `depth` tokens after each root, with confidences (backend/top_tokens.py).
 
         The next call overwrites them.
         """

@@ -18,12 +18,12 @@ class Usage:
 
 
 def usage_of(pid: int) -> Usage:
-    """Return the usage of a process; zeros if it is gone, or if the system does not tell."""
+    """Return the usage of a process; zeros if it is gone, or if the system does not report it."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return read_stat(file.read())
     except FileNotFoundError:
-        return Usage(0.0, 0) if Path("/proc/self").exists() else _ask_ps(pid)
+        return Usage(0.0, 0) if Path("/proc/self").exists() else _run_ps(pid)
     except OSError:  # it ended between two reads
         return Usage(0.0, 0)
 
@@ -35,7 +35,7 @@ def read_stat(line: bytes) -> Usage:
     return Usage(ticks / os.sysconf("SC_CLK_TCK"), int(fields[21]) * resource.getpagesize())
 
 
-def _ask_ps(pid: int) -> Usage:
+def _run_ps(pid: int) -> Usage:
     # An option for each column: on BSD and macOS all that follows a `=` is the heading of that column.
     command = ["ps", "-o", "time=", "-o", "rss=", "-p", str(pid)]
     try:

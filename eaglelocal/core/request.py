@@ -68,7 +68,7 @@ class Image:
     """An image in a message."""
 
     data: bytes = field(repr=False)  # a file's bytes: PNG, JPEG, GIF, WebP or BMP
-    at: int = 0  # its place: the number of characters of the message's text before it
+    at: int = 0  # its position: the number of characters of the message's text before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()  # of an assistant
     tool_call_id: str = ""  # of a tool's answer: the call that it answers
     name: str = ""  # of the tool that answers
-    images: tuple[Image, ...] = ()  # in the order of their places; for models that read images
+    images: tuple[Image, ...] = ()  # in the order of their positions; for models that read images
 
 
 Parts = tuple[str | int, ...]  # texts, and tokens among them
@@ -98,7 +98,7 @@ class Mixed:
 
 @dataclass(frozen=True, slots=True)
 class Infill:
-    """Code with a gap; as much of it is read as the context has room for."""
+    """Code with a gap; as much of it is read as fits in the context."""
 
     before: Parts
     behind: Parts
@@ -120,7 +120,7 @@ class ChatRequest:
     constraint          a grammar, schema or other constraint on the answer's text
     template_values     more variables for the chat template, as JSON by name (enable_thinking, reasoning_effort)
     is_split            reasoning and tool calls are separated from the answer's text, as the template marks them
-    suffix              text behind the answer (fill in the middle); text or tokens are then the prefix
+    suffix              text after the answer (fill in the middle); text or tokens are then the prefix
     continues_last      the last message is the beginning of the answer, and events carry only what follows it
     is_counted          only count the prompt's tokens: it starts and finishes without an answer
     tells_prompt        emit the model's input (Prompted) before it starts
@@ -135,7 +135,7 @@ class ChatRequest:
     mixed: Mixed | None = None
     infill: Infill | None = None
     params: SamplingParams = field(default_factory=SamplingParams)
-    spec: Spec | None = None  # None: as the engine was started
+    spec: Spec | None = None  # None: as set for the engine
     owner: str = ""  # the user; texts of one owner are never used to draft for another
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ANY_TOOL
@@ -164,7 +164,7 @@ class Ranking:
     truncates: bool = False
     max_document_tokens: int | None = None
     is_raw: bool = False
-    given_as: str = "documents"
+    parameter: str = "documents"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +210,6 @@ class Request:
         return sum([image.num_hidden for image in self.images])
 
     @property
-    def goes_on_behind_end(self) -> bool:
+    def continues_after_eos(self) -> bool:
         """True if an end-of-generation token does not end the answer. With a constraint it always does."""
         return self.params.ignore_eos and self.constraint is None

@@ -1,6 +1,6 @@
-"""The options of a run as a person said them, each spelled as its flag.
+"""The options of a run as the user gave them, each named as its flag.
 
-Planning reads them and settles in a `Plan` what they leave open. Nothing is ever written back to them.
+Planning reads them, and decides in a `Plan` what they leave open. Nothing is written back to them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class RunOptions:
     gpu_layers  as llama.cpp counts them: the output layer is one
     n_cpu_moe   layers whose experts stay in RAM
     split       layer, row, none, or the shares of the GPUs, as 3,1
-    goal        speed, balanced or quality: what the choice among models weighs most
-    cache_ram   MiB of RAM for conversations that were evicted from their slot; None: by what is free
-    binds_answers  whether grammars are made ready with the model, not with the first answer that needs them
-    is_brief    whether the model is loaded for one answer, so that loading counts as much as speed
+    goal        speed, balanced or quality: the criterion that counts most for the choice of a model
+    cache_ram   MiB of RAM for conversations that were evicted from their slot; None: by free memory
+    binds_answers  prepare grammars while loading, not with the first answer that needs them
+    is_brief    the model is loaded for one answer, so that loading time counts as much as speed
     """
 
     target: str | None = None
@@ -55,12 +55,12 @@ class RunOptions:
 
     @property
     def drafts(self) -> bool:
-        """Return whether drafting is on. Raises UsageError on a `spec` that is not understood."""
+        """Return whether drafting is on. Raises UsageError for an invalid `spec`."""
         return self.draft != NONE and parse_spec(self.spec).max_draft > 0
 
     @property
     def names_draft(self) -> bool:
-        """Return whether one certain model is to draft, which is then used even if it is predicted not to pay."""
+        """Return whether a certain draft is named, which is used even if it is not predicted to pay off."""
         return self.draft not in (AUTO, NONE, NGRAM)
 
     @property

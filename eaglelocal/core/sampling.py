@@ -57,7 +57,7 @@ class SamplingParams:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # NaN fails too
                 raise RequestError(f"{name} must lie between {low} and {high}, not {value}", parameter=name)
-        if 0 < self.temperature < MIN_TEMPERATURE:  # logits / temperature would leave the range of a float
+        if 0 < self.temperature < MIN_TEMPERATURE:  # logits / temperature would overflow
             what = f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, not {self.temperature}"
             raise RequestError(what, parameter="temperature")
         for token, bias in self.logit_bias:

@@ -60,12 +60,12 @@ class Sequence:
         image = self.next_image
         return (self.num_prompt if image is None else image.first) - self.num_cached
 
-    def before_images(self, position: int) -> int:
+    def align_before_image(self, position: int) -> int:
         """Return the last position, up to this one, that does not cut an image."""
         cut = (image.first for image in self.request.images if image.first < position < image.end)
         return next(cut, position)
 
-    def behind_images(self, position: int) -> int:
+    def align_after_image(self, position: int) -> int:
         """Return the first position, from this one on, that does not cut an image."""
         cut = (image.end for image in self.request.images if image.first < position < image.end)
         return next(cut, position)

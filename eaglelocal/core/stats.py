@@ -2,7 +2,7 @@
 
 drafted      nodes sent to the target, siblings included
 accepted     drafted tokens that the target kept
-acceptance length   tokens emitted by verifications that had a draft / their number; the bonus token counts, unless
+acceptance length   tokens emitted by verifications that had a draft / number of those; the bonus token counts, unless
                     the answer ended on an accepted token before it
 tok/s        from the first to the last token, prefill excluded
 """

@@ -39,15 +39,15 @@ def join_in_json(value: object) -> object:
 class SurrogateJoiner:
     """A streaming `join_surrogates`: a first half at the end of a part waits for the next part."""
 
-    _held: str = ""
+    _pending: str = ""
 
     def feed(self, text: str) -> str:
-        text = self._held + text
+        text = self._pending + text
         at = len(text) - 1 if FIRST_HALF.search(text) else len(text)
-        self._held = text[at:]
+        self._pending = text[at:]
         return join_surrogates(text[:at])
 
     def finish(self) -> str:
         """Return the text that is still waiting for a second half."""
-        held, self._held = self._held, ""
-        return join_surrogates(held)
+        pending, self._pending = self._pending, ""
+        return join_surrogates(pending)

@@ -79,19 +79,20 @@ class Notation(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class MessageHeaders:
     """The headers of an answer that consists of several messages: markers and text, literally.
 
-    thought, said  headers of a message with reasoning, and of one to the user
-    aside   header of a message to the user that is followed by calls
-    onward  ends a message and begins the next one's header
-    ends    further markers that end a message
+    reasoning    header of a message with reasoning
+    text         header of a message to the user
+    preamble     header of a message to the user that is followed by calls
+    next_header  ends a message and begins the next one's header
+    ends         further markers that end a message
     """
 
-    thought: str
-    said: str
-    aside: str
-    onward: str
+    reasoning: str
+    text: str
+    preamble: str
+    next_header: str
     ends: tuple[str, ...] = ()
 
 
@@ -101,19 +102,19 @@ class CallForm:
 
     label    for people and tests
     call     template of one call, with «name», «index» and «args»
-    around   text before all calls of an answer, between two, and behind all
+    around   text before all calls of an answer, between two, and after all
     begin    marker that opens a block for the parser; `end` is the one that closes it
-    inside   markers within a block
+    inside   markers inside a block
     section  markers around the blocks of an answer, without meaning
     head     JSON: regular expression of the text before the arguments, with groups `name` and perhaps `id`
     tail     JSON: characters between arguments and end marker
-    tags     TAGS: begin and end of a call within its block, with «name»
+    tags     TAGS: begin and end of a call inside its block, with «name»
     value    TAGS: template of one argument, with «key», «value» and perhaps «is_text»
     quotes   TAGS: optional quotes around a value, which may then contain anything
     is_one_call   an answer has only one call
     has_short_ids  ids are nine letters and digits
     ends_turn  the answer ends at this call's end marker, because the model would invent results
-    turns    headers, if an answer consists of several messages
+    headers  of messages, if an answer consists of several
     """
 
     label: str
@@ -132,7 +133,7 @@ class CallForm:
     is_one_call: bool = False
     has_short_ids: bool = False
     ends_turn: bool = False
-    turns: Turns | None = None
+    headers: MessageHeaders | None = None
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -143,12 +144,12 @@ class CallForm:
 class Split:
     """The markers by which an answer's text is split into reasoning, text and calls."""
 
-    form: CallForm | None = None  # None: calls cannot be recognised
-    thought: tuple[str, str] | None = None  # the markers around reasoning, unless `form` has them
-    thought_label: str = ""  # a word behind the first marker that is not part of the reasoning
-    in_thought: bool = False  # the prompt ends within the reasoning
-    in_said: bool = False  # the prompt ends within the answer's text: no reasoning follows
-    said: tuple[str, str] = ("", "")  # markers around the text behind the reasoning
-    marks: tuple[tuple[int, str], ...] = ()  # control tokens among the markers, with their texts
+    form: CallForm | None = None  # None: calls cannot be recognized
+    reasoning_markers: tuple[str, str] | None = None  # around reasoning, unless `form` has headers for it
+    reasoning_label: str = ""  # a word after the first of them that is not part of the reasoning
+    in_reasoning: bool = False  # the prompt ends inside the reasoning
+    in_text: bool = False  # the prompt ends inside the answer's text: no reasoning follows
+    text_markers: tuple[str, str] = ("", "")  # around the text after the reasoning
+    control_tokens: tuple[tuple[int, str], ...] = ()  # those among the markers, with their texts
     tools: tuple[Tool, ...] = ()  # that may be called; empty: calls are treated as text
     parallel: bool = True  # the answer may have several calls

@@ -33,7 +33,7 @@ def grow(
 
     is_end  recognizes end-of-generation tokens; nothing is drafted after one unless the request ignores them
     """
-    ignores_end = {s.slot for s in sequences if s.request.goes_on_behind_end}
+    ignores_end = {s.slot for s in sequences if s.request.continues_after_eos}
     roots = {s.slot: make_root(s) for s in sequences}
     calls: list[DraftCall] = []
     for drafter in drafters:

@@ -114,7 +114,7 @@ class EmbeddingEngine:
         Raises RequestError for another kind of request, and if the id is in use.
         """
         if not isinstance(request, EmbedRequest) or (request.ranking is None) != (self._pairs is None):
-            raise RequestError(f"{self.info.target} {self.info.task.said}", code="model_not_supported")
+            raise RequestError(f"{self.info.target} {self.info.task.description}", code="model_not_supported")
         if request.id in self._running or request.id in self._inputs:
             raise RequestError(f"a request with the id {request.id} is still running")
         self._inputs.submit(request)

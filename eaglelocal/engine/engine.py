@@ -99,7 +99,9 @@ class Engine:
         Raises RequestError if the id is in use: an event could not say which request it means.
         """
         if isinstance(request, EmbedRequest):
-            raise RequestError(f"{self.info.target} {ModelTask.TEXT.why_not(request.task)}", code="model_not_supported")
+            raise RequestError(
+                f"{self.info.target} {ModelTask.TEXT.explain_mismatch(request.task)}", code="model_not_supported"
+            )
         if request.id in self._waiting or request.id in self._answers:
             raise RequestError(f"a request with the id {request.id} is still running")
         self._waiting.submit(request)

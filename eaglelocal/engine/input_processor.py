@@ -27,8 +27,8 @@ from eaglelocal.errors import NOT_SUPPORTED, RequestError
 from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.templates.chat_template import ChatTemplate, chat_template
 from eaglelocal.text.templates.literal_text import HiddenSpellings, Span, Spellings
-from eaglelocal.text.templates.prefilled_answer import Beginning, read_beginning, reopen_thought
-from eaglelocal.text.tool_calls.tool_grammar import callable_tools
+from eaglelocal.text.templates.prefilled_answer import PrefilledAnswer, read_prefill, reopen_reasoning
+from eaglelocal.text.tool_calls.tool_grammar import list_callable_tools
 
 IMAGE_TEXT = "<__media__>"  # stands for an image in a prompt's text, as in llama-server
 
@@ -170,18 +170,20 @@ class InputProcessor:
             tools=() if request.tool_choice.use is ToolUse.NONE else request.tools,
             values=read_values(request.template_values),
             literals=literals,
-            continues=beginning.is_said,
+            continues=beginning.has_text,
         )
-        if beginning.thought:
-            text = reopen_thought(self.template.family, text) + literals.hide(beginning.thought)
-        in_thought = bool(beginning.thought) or (not beginning.is_said and self.template.family.has_begun(text))
+        if beginning.reasoning:
+            text = reopen_reasoning(self.template.family, text) + literals.hide(beginning.reasoning)
+        in_reasoning = bool(beginning.reasoning) or (
+            not beginning.has_text and self.template.family.ends_in_reasoning(text)
+        )
         if not request.is_counted:
             self._check_length(len(text), is_chat=True)
         prompt = self._tokenize(list(literals.pieces(text)))
         rendered = join_text(literals.pieces(text)) if request.tells_prompt else ""
-        return dataclasses.replace(prompt, in_thought=in_thought, in_said=beginning.is_said, rendered=rendered)
+        return dataclasses.replace(prompt, in_reasoning=in_reasoning, in_text=beginning.has_text, rendered=rendered)
 
-    def _find_beginning(self, request: ChatRequest) -> Beginning:
+    def _find_beginning(self, request: ChatRequest) -> PrefilledAnswer:
         """Return the messages, and the answer's beginning if the last message is to be continued.
 
         A constrained answer always starts new: its constraint holds for the whole of it.
@@ -189,8 +191,8 @@ class InputProcessor:
         last = request.messages[-1]
         is_bound = request.constraint is not None or request.tool_choice.use is ToolUse.REQUIRED
         if not request.continues_last or is_bound or last.role != "assistant" or last.tool_calls:
-            return Beginning(request.messages)
-        return read_beginning(request.messages, self.template.family)
+            return PrefilledAnswer(request.messages)
+        return read_prefill(request.messages, self.template.family)
 
     def _tokenize(self, pieces: Sequence[Span | Image]) -> PromptTokens:
         add_special = not starts_with_bos(first_text(pieces), self.vocabulary)
@@ -241,15 +243,15 @@ class InputProcessor:
     def _make_split(self, request: ChatRequest, prompt: PromptTokens) -> Split:
         family = self.template.family
         split = dataclasses.replace(
-            family.split(),
-            in_thought=prompt.in_thought,
-            in_said=prompt.in_said,
-            tools=callable_tools(request.tools, request.tool_choice),
+            family.make_split(),
+            in_reasoning=prompt.in_reasoning,
+            in_text=prompt.in_text,
+            tools=list_callable_tools(request.tools, request.tool_choice),
             parallel=request.tool_choice.parallel,
         )
         tokens = self._find_marker_tokens(split)
         marks = tuple((token, name) for name, token in tokens.items() if not self.vocabulary.piece(token))
-        return dataclasses.replace(split, marks=marks)
+        return dataclasses.replace(split, control_tokens=marks)
 
     def _find_marker_tokens(self, split: Split) -> dict[str, int]:
         """Return the tokens of those markers that are a single token."""

@@ -20,13 +20,13 @@ PROJECT, FILE = "myproject\n", "filename\n"  # requests have no names; llama-ser
 class PromptTokens:
     """The prompt's tokens and images.
 
-    in_thought, in_said  the prompt ends within the answer's reasoning, or within its text
+    in_reasoning, in_text  the prompt ends within the answer's reasoning, or within its text
     """
 
     tokens: tuple[int, ...]
     images: tuple[PlacedImage, ...] = ()
-    in_thought: bool = False
-    in_said: bool = False
+    in_reasoning: bool = False
+    in_text: bool = False
     rendered: str = ""  # the template's output, if the request wants the prompt shown
 
     @property

@@ -93,7 +93,7 @@ class RunningAnswer:
             self.sequence.tokens.append(sampled.token)
             logprobs = fill_pieces(sampled, vocabulary) if has_logprobs else None
             is_drafted = i < verdict.num_accepted
-            if vocabulary.is_end(sampled.token) and not request.goes_on_behind_end:
+            if vocabulary.is_end(sampled.token) and not request.continues_after_eos:
                 pieces.append(TextPiece(sampled.token, "", is_drafted))
                 return "stop"
             piece = self.text.push(sampled.token)

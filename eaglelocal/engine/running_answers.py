@@ -121,7 +121,7 @@ class RunningAnswers:
             draft,
             rows,
             sample=self._by_slot[sequence.slot].sampler.sample,
-            is_end=is_never_end if sequence.request.goes_on_behind_end else self._vocabulary.is_end,
+            is_end=is_never_end if sequence.request.continues_after_eos else self._vocabulary.is_end,
             limit=sequence.num_left,
         )
 

@@ -171,7 +171,7 @@ class SlotCaches:
 
     def decode_image(self, sequence: Sequence, image: PlacedImage) -> None:
         """Decode an image of the prompt into the slot. Raises ResourceError."""
-        self._context.look(sequence.slot, image.first, image.rows)
+        self._context.decode_image(sequence.slot, image.first, image.rows)
         if self._scheduler.checkpoints.position_to_save(sequence) == image.end:
             self._save(sequence.slot, image.end)
         tokens = sequence.tokens[image.first : image.end]

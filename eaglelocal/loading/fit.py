@@ -251,7 +251,7 @@ def list_memory_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
 def list_image_choices(plan: Plan) -> Iterator[Plan]:
     """Yield the plan, then without its projector if the user did not ask for one."""
     yield plan
-    if plan.projector is not None and not plan.projector_is_asked:
+    if plan.projector is not None and not plan.is_projector_required:
         yield dataclasses.replace(plan, projector=None, projector_note=NO_ROOM_FOR_IMAGES)
 
 
@@ -330,7 +330,7 @@ def make_placement(
     plan: Plan, *, of_draft: bool = False, no_mmap: bool = False, shares: tuple[float, ...] = ()
 ) -> Placement:
     return Placement(
-        gpu_layers=plan.layers_of_draft if of_draft else plan.gpu_layers,
+        gpu_layers=plan.num_draft_gpu_layers if of_draft else plan.gpu_layers,
         n_cpu_moe=0 if of_draft else plan.n_cpu_moe,
         devices=plan.device,
         split=plan.split,

@@ -95,7 +95,7 @@ class ModelLoader:
         try:
             return self._open_projector(model, plan.projector), ""
         except EagleLocalError as error:
-            if plan.projector_is_asked:
+            if plan.is_projector_required:
                 raise
             return None, f"no images: {error.message}"
 

@@ -92,7 +92,7 @@ def plan_draft_context(plan: Plan, draft: ModelShape) -> PlannedContext:
     )
     max_outputs = n_batch if draft.is_head else plan.num_slots
     return PlannedContext(
-        shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.layers_of_draft, of_draft=True
+        shape=draft, sizes=sizes, max_outputs=max_outputs, gpu_layers=plan.num_draft_gpu_layers, of_draft=True
     )
 
 

@@ -40,7 +40,7 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         target=files.target.path,
         target_label=files.target.label,
         projector=projector.path,
-        projector_is_asked=options.mmproj not in (AUTO, NONE),
+        is_projector_required=options.mmproj not in (AUTO, NONE),
         projector_note=projector.note,
         draft_kind=draft.kind,
         draft=draft.path,

@@ -32,7 +32,7 @@ class Checkpoints:
 
     def position_to_save(self, sequence: Sequence) -> int | None:
         """Return the position of the prompt at which to save the state; None if that gains too little."""
-        position = sequence.behind_images(sequence.num_prompt - self._before_end)
+        position = sequence.align_after_image(sequence.num_prompt - self._before_end)
         if not self._max_states:
             return None
         gain = sequence.rows_before(position) - sequence.rows_before(self.best(sequence.slot, position))

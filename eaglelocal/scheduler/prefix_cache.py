@@ -85,7 +85,7 @@ class PrefixCache:
         is_cut = unchanged < len(slot.tokens) or not slot.is_seen
         if is_cut:
             unchanged = self._go_back(slot, unchanged)
-        reused = sequence.before_images(max(unchanged - self._reuse_margin, 0)) if is_cut else unchanged
+        reused = sequence.align_before_image(max(unchanged - self._reuse_margin, 0)) if is_cut else unchanged
         self._fill(slot, sequence, slot.tokens[:reused], first_cut=slot.first_cut, is_seen=not is_cut)
         slot.has_images = bool(sequence.request.images)
         self._num_admitted += 1
@@ -190,7 +190,7 @@ class PrefixCache:
     def _fork(self, sequence: Sequence, source: PrefixSource) -> SlotAssignment:
         """Return how a sequence starts from a copy of another slot's cells."""
         slot = self.slots[sequence.slot]
-        reused = sequence.before_images(source.num_tokens - self._reuse_margin)
+        reused = sequence.align_before_image(source.num_tokens - self._reuse_margin)
         slot.tokens, slot.is_seen = self.slots[source.slot].tokens[:reused], False
         sequence.num_cached = sequence.num_reused = reused
         return SlotAssignment(sequence, is_cut=True, num_unchanged=source.num_tokens, source=source.slot)

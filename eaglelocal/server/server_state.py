@@ -97,7 +97,9 @@ class ServerState:
         for request in requests:
             required = request.task if isinstance(request, EmbedRequest) else ModelTask.TEXT
             if task is not None and task is not required:
-                raise Problem(400, f"{name} {task.why_not(required)}", parameter="model", code="model_not_supported")
+                raise Problem(
+                    400, f"{name} {task.explain_mismatch(required)}", parameter="model", code="model_not_supported"
+                )
 
     @contextlib.contextmanager
     def _open_call(self, model: str, requests: Sequence[AnyRequest]) -> Iterator[ActiveCall]:

@@ -138,4 +138,4 @@ def test_a_picture_needs_a_model_that_sees_and_is_one(chat: Start, tmp_path: Pat
     cat.write_bytes(b"no picture")
     code, stdout, stderr = ended(chat("what is it?", "--image", str(cat)))
     assert (code, stdout) == (2, b"")
-    assert "cat.png is no PNG, JPEG" in stderr and "loading" not in stderr
+    assert "cat.png is not a PNG, JPEG" in stderr and "loading" not in stderr

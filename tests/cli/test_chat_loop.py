@@ -162,7 +162,7 @@ def test_an_unknown_command_gets_the_nearest(talk: Start, typed: str, near: str)
     chat = talk(typed, "hi")
     chat.run()
     name = typed.split()[0]
-    assert f"error: no command {name}\n\nhint: {near}" in chat.stderr.getvalue()
+    assert f"error: unknown command {name}\n\nhint: {near}" in chat.stderr.getvalue()
     assert len(chat.client.requests) == 1
 
 
@@ -194,7 +194,7 @@ def test_spec_loads_again_where_the_model_was_loaded_without_a_draft(talk: Start
 def test_spec_with_rubbish_is_an_error(talk: Start, argument: str) -> None:
     chat = talk(f"/spec {argument}")
     chat.run()
-    assert "error: not a way to draft" in chat.stderr.getvalue()
+    assert "error: unknown draft length" in chat.stderr.getvalue()
 
 
 def test_system_shows_sets_and_removes(talk: Start) -> None:
@@ -219,7 +219,7 @@ def test_set_shows_and_changes_how_answers_are_drawn(talk: Start) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("/set warmth 1", "nothing that can be set is called 'warmth'\n\nhint: there are: temperature, top_k"),
+        ("/set warmth 1", "unknown parameter 'warmth'\n\nhint: one of: temperature, top_k"),
         ("/set temperature hot", "temperature must be a number, not 'hot'"),
         ("/set temperature", "temperature must be a number, not ''"),
         ("/set top_p 2", "top_p must lie between 0.0 and 1.0, not 2.0"),
@@ -249,7 +249,7 @@ def test_retry_asks_the_same_without_the_old_answer(talk: Start) -> None:
 def test_retry_without_a_question(talk: Start) -> None:
     chat = talk("/retry")
     chat.run()
-    assert "error: nothing was asked yet" in chat.stderr.getvalue()
+    assert "error: there is no question yet" in chat.stderr.getvalue()
 
 
 CODE = "Try:\n```python\na = 1\n\nb = 2\n```\nor\n~~~~\n```\n~~~~"
@@ -298,7 +298,7 @@ def test_save_does_not_overwrite_another_conversation(talk: Start) -> None:
     talk("a", "/save trip").run()
     other = talk("b", "/save trip")
     other.run()
-    assert "error: a conversation named 'trip' is there already" in other.stderr.getvalue()
+    assert "error: a conversation named 'trip' already exists" in other.stderr.getvalue()
 
 
 @pytest.mark.parametrize("line", ["/load ../../etc/passwd", "/save ../x", "/load nothing", "/save"])
@@ -401,7 +401,7 @@ def test_old_turns_make_room_and_it_is_said(talk: Start) -> None:
     assert last[0].content == "s"
     assert last[-1].content == ("t " * 60).strip()
     assert len(last) < 6
-    assert "left out from here on: the conversation outgrew the context of 250 tokens" in chat.stderr.getvalue()
+    assert "no longer sent: the conversation is longer than the context of 250 tokens" in chat.stderr.getvalue()
     assert len(chat.turns) == 3  # what is left out is still saved
 
 
@@ -445,7 +445,7 @@ def test_pictures_are_let_go_and_wrong_files_named(talk: Start, tmp_path: Path) 
     chat = talk(f"/image {cat}", f"/image {tmp_path}/notes.txt", "/image none", "hi", sees_images=True)
     chat.run()
     assert sent_pictures(chat) == [[0]]
-    assert "notes.txt is no PNG, JPEG, GIF, WebP or BMP" in chat.stderr.getvalue()
+    assert "notes.txt is not a PNG, JPEG, GIF, WebP or BMP file" in chat.stderr.getvalue()
 
 
 def test_a_model_without_eyes_says_so_at_once(talk: Start, tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ from eaglelocal.server.responses.stored_responses import RecentItems
 from eaglelocal.settings import Settings
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls.call_forms import FORMS
-from eaglelocal.text.tool_calls.call_writer import written_calls
-from eaglelocal.text.tool_calls.tool_schemas import has_required, parameter_schemas
+from eaglelocal.text.tool_calls.call_writer import write_calls
+from eaglelocal.text.tool_calls.tool_schemas import has_required, read_parameter_types
 
 LEVELS = 5000
 DEEP = {
@@ -88,7 +88,7 @@ PASSED_OVER: dict[str, Callable[[str, Path], object]] = {
     "running server's word": lambda text, at: running_servers._read_state(text.encode()),
     "watched server": lambda text, at: HttpReply(200, {}, text.encode()).mapping(),
     "questions": lambda text, at: question_history._read(write(at, text)),
-    "schema of a tool": lambda text, at: parameter_schemas(Tool("t", "", text)),
+    "schema of a tool": lambda text, at: read_parameter_types(Tool("t", "", text)),
 }
 
 
@@ -168,7 +168,7 @@ def test_a_line_of_brackets_is_still_a_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("piece", [1, 10_000_000])
 def test_arguments_of_any_depth_end_an_answer_well(form: object, text: str, piece: int) -> None:
     tool = Tool("look_up", "", '{"type": "object", "properties": {"word": {}}, "required": ["word"]}')
-    written = written_calls(form, [("look_up", {"word": "QQ"})])  # type: ignore[arg-type]
+    written = write_calls(form, [("look_up", {"word": "QQ"})])  # type: ignore[arg-type]
     split = SplitText(Split(form=form, tools=(tool,)), lambda: "id")  # type: ignore[arg-type]
     answer = written.replace('"QQ"', text).replace("QQ", text)
     told = [split.push(answer[at : at + piece]) for at in range(0, len(answer), piece)]

@@ -267,9 +267,9 @@ def joined_session(
             raise EngineError("it cannot be loaded")
         return ActiveModel(own, plan, own.info)
 
-    garage = ModelLoader(plan=lambda choice: scripted_plan(choice.target or "own"), load=load)
+    loader = ModelLoader(plan=lambda choice: scripted_plan(choice.target or "own"), load=load)
     model = ActiveModel(server, None, server.info, takes_spec=takes_spec)
-    return ActionContext(Session(garage, model, SamplingParams()), output, tmp_path), server, own
+    return ActionContext(Session(loader, model, SamplingParams()), output, tmp_path), server, own
 
 
 def test_spec_is_for_the_requests_to_a_server_of_ours(tmp_path: Path, lines: Lines, output: Output) -> None:
@@ -277,14 +277,14 @@ def test_spec_is_for_the_requests_to_a_server_of_ours(tmp_path: Path, lines: Lin
     for words_typed in ("/spec", "/spec 3", "/spec off"):
         run_command(desk, parse_command(words_typed))
     assert lines.text.splitlines() == [
-        "speculation: as the server does",
-        "speculation asked of the server: 3 tokens ahead",
+        "speculation: set by the server",
+        "speculation requested from the server: 3 tokens ahead",
         "speculation off: switched off",
     ]
     assert desk.session.request("hi", 0).spec == OFF
     assert desk.session.model.plan is None and own.requests == []
     other, _, _ = joined_session(tmp_path, output, takes_spec=False)
-    with pytest.raises(UsageError, match="does not take a wish"):
+    with pytest.raises(UsageError, match="does not take /spec"):
         run_command(other, parse_command("/spec 3"))
 
 

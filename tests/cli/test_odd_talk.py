@@ -82,7 +82,7 @@ def test_what_nobody_foresaw_is_told_and_the_talk_goes_on(talk: Start, monkeypat
 def test_a_name_that_no_file_may_have_is_refused(talk: Start) -> None:  # noqa: F811
     chat = talk("hi", "/save " + "\U00020000" * 80, "/save " + "\u00e9" * 80)
     chat.run()
-    assert "error: the name is too long: 320 bytes, of 250 that a file name may have" in chat.stderr.getvalue()
+    assert "error: the name is too long: 320 bytes, and a file name has at most 250" in chat.stderr.getvalue()
     assert conversation_file.list_names(chat.folder) == ("\u00e9" * 80,)
 
 
@@ -91,8 +91,8 @@ def test_an_export_under_a_name_that_cannot_be_is_told_as_that(talk: Start) -> N
     chat.run()
     said = chat.stderr.getvalue()
     assert "error: there is no user 'nosuchuser'" in said and "/export ~/NAME.md" in said
-    assert "error: the name is too long: 600 bytes, of 255 that a file name may have" in said
-    assert "error: the path is too long: 5999 bytes" in said and "/export a shorter name" in said
+    assert "error: the name is too long: 600 bytes, and a file name has at most 255" in said
+    assert "error: the path is too long: 5999 bytes" in said and "/export SHORTER.md" in said
     assert "ls -ld" not in said
 
 
@@ -226,7 +226,7 @@ def read_until(fd: int, *words: bytes) -> None:
 def test_a_talk_that_is_saved_or_left_is_not_kept_twice(tmp_path: Path) -> None:
     folder = tmp_path / "conversations"
     talk_of_two = Conversation(turns=[Turn("one", "1"), Turn("two", "2")])
-    conversation_file.save(talk_of_two, conversation_file.path_of(folder, "mine"), target="t")
+    conversation_file.save(talk_of_two, conversation_file.find_path(folder, "mine"), target="t")
     assert conversation_file.rescue(talk_of_two, folder, target="t") is None
     assert conversation_file.rescue(conversation_file.load_conversation(folder, "mine"), folder, target="t") is None
     talk_of_two.take_last_question()

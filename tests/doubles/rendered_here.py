@@ -7,7 +7,7 @@ from eaglelocal.text.templates.rendering import Renderings
 
 
 class RenderingsHere(Renderings):
-    """A text.template.Renderer in this process."""
+    """A chat_template.Renderer in this process."""
 
     def start(self) -> None: ...
 

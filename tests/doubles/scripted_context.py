@@ -284,7 +284,7 @@ class ScriptedContext:
                 self._states[row] = state
         return ScriptedOutputs(features if self._gives_features else None)
 
-    def look(self, sequence: int, position: int, rows: ImageRows) -> None:
+    def decode_image(self, sequence: int, position: int, rows: ImageRows) -> None:
         """Append an image as the tokens that stand for it, all at once, to one sequence."""
         self._states = {}
         for place, token in enumerate(placeholder_ids(rows), position):

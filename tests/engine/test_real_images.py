@@ -204,7 +204,7 @@ def test_what_is_no_image_fails_its_request_alone(folder: Path, data: bytes, wor
 def test_a_projector_of_another_model_is_refused(folder: Path, target: str, projector: str, words: str) -> None:
     write_target(folder / "model.gguf")
     with pytest.raises((IncompatibleError, ModelFileError), match=words):
-        real_engine(folder / f"{target}.gguf", projector=folder / f"{projector}.gguf", projector_is_asked=True)
+        real_engine(folder / f"{target}.gguf", projector=folder / f"{projector}.gguf", is_projector_required=True)
 
 
 def test_what_merely_lies_beside_a_model_does_not_keep_it_from_loading(folder: Path) -> None:

@@ -261,9 +261,9 @@ def test_commands_are_told_while_they_are_typed(tmp_path: Path) -> None:
         await person.type("s")
         await person.sees("/stats /spec /set /system /save")
         await person.type("p")
-        await person.sees("/spec [auto|off|pid|N]: draft as much as pays")
+        await person.sees("/spec [auto|off|pid|N]: set the draft length: as long as it pays off")
         await person.pilot.press("ctrl+u")
-        await person.no_longer_sees("draft as much as pays")
+        await person.no_longer_sees("set the draft length: as long as it pays off")
         await person.type("/re")
         await person.pilot.press("tab")
         assert person.app.prompt.text == "/re"  # retry and rename
@@ -512,7 +512,7 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
         await person.pilot.press("r")
         person.app.screen.query_one("#name", Input).value = "../up"
         await person.pilot.press("enter")
-        await person.sees("not a name for a conversation")
+        await person.sees("invalid name for a conversation")
         await person.pilot.press("escape")
         assert isinstance(person.app.focused, PromptInput)
 

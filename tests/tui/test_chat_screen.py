@@ -161,7 +161,7 @@ def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_pa
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("/help", "forget the conversation"),
+        ("/help", "clear the conversation"),
         ("/stats", "no answers yet"),
         ("/spec 3", "speculation on: 3 tokens ahead"),
         ("/system be brief", "system message: be brief"),
@@ -170,7 +170,7 @@ def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_pa
         ("/model other", "target   other"),
         ("/draft ngram", "draft    scripted head"),
         ("/set top_k 7", "top_k           7"),
-        ("/sped", "error: no command /sped"),
+        ("/sped", "error: unknown command /sped"),
         ("/export", "error: there is nothing to export yet"),
         ("/load nothing", "error: no conversation named 'nothing'"),
     ],
@@ -241,7 +241,7 @@ def test_the_oldest_turns_are_left_out_and_that_is_said(tmp_path: Path) -> None:
     async def scenario(person: Spectator) -> None:
         await person.ask("/load long")
         await person.ask("next")
-        await person.sees("left out from here on", "the first answer")
+        await person.sees("no longer sent", "the first answer")
 
     play(stage, scenario)
 

@@ -113,14 +113,14 @@ def _usual_ctx(details: ModelDetails) -> int:
 
 def template_text(template: str) -> str:
     """Return what the chat template supports: the form of tool calls, and reasoning."""
-    from eaglelocal.text.reasoning.model_families import family_of
+    from eaglelocal.text.reasoning.model_families import detect_family
 
     if not template:
         return "none: a default is used"
-    family = family_of(template)
+    family = detect_family(template)
     tools = f"tool calls as {family.form.label} writes them" if family.takes_tools else "no tools"
-    thoughts = f", thinks in {family.thoughts.begin}" if family.thoughts else ""
-    return f"{tools}{thoughts}"
+    reasoning = f", thinks in {family.reasoning.begin}" if family.reasoning else ""
+    return f"{tools}{reasoning}"
 
 
 def _drafts(details: ModelDetails) -> list[tuple[str, str]]:

@@ -143,7 +143,7 @@ def read_ranking(body: RankingBody, owner: str) -> EmbedRequest:
         truncates=bool(body.truncate),
         max_document_tokens=body.max_tokens_per_doc,
         is_raw=bool(body.raw_scores),
-        given_as=field,
+        parameter=field,
     )
     return EmbedRequest(id=new_id(), inputs=tuple(documents), ranking=ranking, owner=owner)
 

@@ -18,60 +18,60 @@ SURE_CHARS = 4  # a cut answer's end this long is half a marker; a shorter one (
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Marker:
     """A marker, and the text it was written as: empty for a control token."""
 
     name: str
-    shown: str = ""
+    text: str = ""
 
 
-Item = str | Mark
+Item = str | Marker
 
 
-def control_char(index: int) -> str:
+def make_control_char(index: int) -> str:
     """Return the character that represents, in the text, the marker with this index when it is a control token."""
     return chr(FIRST_SURROGATE + index)
 
 
-class MarkReader:
+class MarkerReader:
     """A reader that splits one answer's text at its markers.
 
     markers  none is contained in another, and none begins inside another
-    spelled  True: markers may be text too; else only control tokens count
+    as_text  True: markers may be text too; else only control tokens count
     """
 
-    def __init__(self, markers: Sequence[str], *, spelled: bool) -> None:
-        self._names = {control_char(index): name for index, name in enumerate(markers)}
-        texts = [*self._names, *(markers if spelled else ())]
+    def __init__(self, markers: Sequence[str], *, as_text: bool) -> None:
+        self._names = {make_control_char(index): name for index, name in enumerate(markers)}
+        texts = [*self._names, *(markers if as_text else ())]
         self._pattern = re.compile("|".join(map(re.escape, texts))) if texts else None
-        self._begins = {name[:length] for name in markers for length in range(1, len(name))} if spelled else set()
-        self._longest = max(map(len, self._begins), default=0)
-        self._held = ""
+        self._prefixes = {name[:length] for name in markers for length in range(1, len(name))} if as_text else set()
+        self._longest = max(map(len, self._prefixes), default=0)
+        self._pending = ""
 
     def push(self, text: str) -> list[Item]:
-        text = self._held + text
-        held = self._num_held(text)
-        self._held = text[len(text) - held :]
-        return self._items(text[: len(text) - held])
+        text = self._pending + text
+        num_pending = self._count_pending(text)
+        self._pending = text[len(text) - num_pending :]
+        return self._items(text[: len(text) - num_pending])
 
     def flush(self, *, is_cut: bool = False) -> list[Item]:
-        """Return the text held back, which is no marker; nothing if the answer was cut off within one."""
-        text, self._held = self._held, ""
+        """Return the text held back, which is no marker; nothing if the answer was cut off inside one."""
+        text, self._pending = self._pending, ""
         is_half_marker = is_cut and len(text) >= SURE_CHARS
         return [text] if text and not is_half_marker else []
 
-    def _num_held(self, text: str) -> int:
+    def _count_pending(self, text: str) -> int:
         longest = min(self._longest, len(text))
-        return next((n for n in range(longest, 0, -1) if text[-n:] in self._begins), 0)
+        return next((n for n in range(longest, 0, -1) if text[-n:] in self._prefixes), 0)
 
     def _items(self, text: str) -> list[Item]:
         items: list[Item] = []
         start = 0
         for match in self._pattern.finditer(text) if self._pattern else ():
-            found = match[0]
+            name = match[0]
             items += [
                 text[start : match.start()],
-                Mark(self._names.get(found, found), "" if found in self._names else found),
+                Marker(self._names.get(name, name), "" if name in self._names else name),
             ]
             start = match.end()
         return [item for item in [*items, text[start:]] if item]

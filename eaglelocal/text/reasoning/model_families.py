@@ -1,7 +1,7 @@
-"""Model families, recognised by their chat templates: how each writes tool calls and reasoning.
+"""Model families, recognized by their chat templates: how each writes tool calls and reasoning.
 
-An explicit table. A template whose form of calls is not in it is not given tools at all: they are described
-in a system message in Hermes form instead (template_messages.py), and the answer is read as such.
+The tables list the forms. A template whose form of calls is not in them is not given tools: a system message describes
+them in Hermes form instead (template_messages.py), and the answer is read in that form.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from eaglelocal.core.tools import CallForm, Notation, Split, Turns
-from eaglelocal.text.reasoning import harmony
+from eaglelocal.core.tools import CallForm, MessageHeaders, Notation, Split
+from eaglelocal.text.reasoning import harmony_parser as harmony
 from eaglelocal.text.tool_calls import call_forms as forms
 
 MAX_TEMPLATE_BYTES = 256 * 1024
 _SUFFIX = re.compile(r"\bHYTK = '(:\w{1,32})'")  # inserted in many places
 _MARKER = re.compile(r"<\|[^|]+\|>")
-# the first row whose texts are all in the template counts; None: a form of calls that is not read here
+# the first row whose texts are all in the template counts; None: no parser reads this form of calls
 FORMS: tuple[tuple[tuple[str, ...], CallForm | None], ...] = (
     (("<|channel|>", "<|message|>"), forms.HARMONY),
     (("]<]minimax[>[",), None),
@@ -59,27 +59,27 @@ FORMS: tuple[tuple[tuple[str, ...], CallForm | None], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Thoughts:
+class ReasoningMarkers:
     """Markers around reasoning, a word after the opening one, and markers around the text that follows."""
 
     begin: str
     end: str
     label: str = ""
-    said: tuple[str, str] = ("", "")
+    text: tuple[str, str] = ("", "")
 
 
 # the first row with a marker in the template counts, preferably one whose markers around text are in it too
-THOUGHTS = (
-    Thoughts("<think>", "</think>", said=("<response>", "</response>")),
-    Thoughts("[THINK]", "[/THINK]"),
-    Thoughts("<seed:think>", "</seed:think>"),
-    Thoughts("<|channel>", "<channel|>", label="thought"),
-    Thoughts("<|START_THINKING|>", "<|END_THINKING|>", said=("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
-    Thoughts("<|START_THINKING|>", "<|END_THINKING|>", said=("<|START_TEXT|>", "<|END_TEXT|>")),
-    Thoughts("<think:opensource>", "</think:opensource>"),
-    Thoughts("<|inner_prefix|>", "<|inner_suffix|>"),
-    Thoughts("<mm:think>", "</mm:think>"),
-    Thoughts("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", said=("", "[END FINAL RESPONSE]")),
+REASONING_MARKERS = (
+    ReasoningMarkers("<think>", "</think>", text=("<response>", "</response>")),
+    ReasoningMarkers("[THINK]", "[/THINK]"),
+    ReasoningMarkers("<seed:think>", "</seed:think>"),
+    ReasoningMarkers("<|channel>", "<channel|>", label="thought"),
+    ReasoningMarkers("<|START_THINKING|>", "<|END_THINKING|>", text=("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
+    ReasoningMarkers("<|START_THINKING|>", "<|END_THINKING|>", text=("<|START_TEXT|>", "<|END_TEXT|>")),
+    ReasoningMarkers("<think:opensource>", "</think:opensource>"),
+    ReasoningMarkers("<|inner_prefix|>", "<|inner_suffix|>"),
+    ReasoningMarkers("<mm:think>", "</mm:think>"),
+    ReasoningMarkers("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", text=("", "[END FINAL RESPONSE]")),
 )
 
 
@@ -89,70 +89,70 @@ class Family:
 
     form         of its calls; Hermes', for a template that takes no tools or has an unknown form
     takes_tools  the template itself describes tools to the model
-    thoughts     markers of reasoning, where they are not the form's own; None: there are none
+    reasoning    markers of reasoning, where they are not the form's own; None: there are none
     """
 
     form: CallForm
     takes_tools: bool
-    thoughts: Thoughts | None
+    reasoning: ReasoningMarkers | None
 
-    def split(self) -> Split:
-        if self.thoughts is None:
+    def make_split(self) -> Split:
+        if self.reasoning is None:
             return Split(form=self.form)
         return Split(
             form=self.form,
-            thought=(self.thoughts.begin, self.thoughts.end),
-            thought_label=self.thoughts.label,
-            said=self.thoughts.said,
+            reasoning_markers=(self.reasoning.begin, self.reasoning.end),
+            reasoning_label=self.reasoning.label,
+            text_markers=self.reasoning.text,
         )
 
-    def has_begun(self, rendered: str) -> bool:
-        """Return whether the prompt ends inside a thought."""
-        if self.thoughts is None:
+    def ends_in_reasoning(self, rendered: str) -> bool:
+        """Return whether the prompt ends inside reasoning."""
+        if self.reasoning is None:
             return False
-        begun = f"{self.thoughts.begin}{self.thoughts.label}"
-        return rendered.rstrip().endswith(begun)
+        return rendered.rstrip().endswith(f"{self.reasoning.begin}{self.reasoning.label}")
 
 
-def family_of(template: str) -> Family:
-    template = _with_suffixes(template)
+def detect_family(template: str) -> Family:
+    """Return the family whose forms a chat template writes."""
+    template = _insert_suffix(template)
     form = next((form for texts, form in FORMS if all(text in template for text in texts)), None)
     takes_tools = form is forms.HARMONY or (form is not None and re.search(r"\btools\b", template) is not None)
-    if form is not None and form.turns is not None and takes_tools:
-        return Family(form, takes_tools=True, thoughts=None)
-    return Family(form if form and takes_tools else forms.HERMES, takes_tools, _thoughts_of(template))
+    if form is not None and form.headers is not None and takes_tools:
+        return Family(form, takes_tools=True, reasoning=None)
+    return Family(form if form and takes_tools else forms.HERMES, takes_tools, _find_reasoning_markers(template))
 
 
-def _with_suffixes(template: str) -> str:
+def _insert_suffix(template: str) -> str:
     """Put Hy3's suffix into its tags, which its template writes as '<think{}>'.format(HYTK)."""
     found = _SUFFIX.search(template)
     return template.replace("{}", found[1]) if found else template
 
 
-def _thoughts_of(template: str) -> Thoughts | None:
-    rows = [row for row in THOUGHTS if row.begin in template or row.end in template]
-    framed = next((row for row in rows if row.said[1] and row.said[1] in template), None)
+def _find_reasoning_markers(template: str) -> ReasoningMarkers | None:
+    rows = [row for row in REASONING_MARKERS if row.begin in template or row.end in template]
+    framed = next((row for row in rows if row.text[1] and row.text[1] in template), None)
     if framed is not None and framed.begin == rows[0].begin:
         return framed
-    return Thoughts(rows[0].begin, rows[0].end, rows[0].label) if rows else None
+    return ReasoningMarkers(rows[0].begin, rows[0].end, rows[0].label) if rows else None
 
 
 def list_markers(split: Split) -> tuple[str, ...]:
     """Return the markers of a split, in the order of their control characters."""
     if is_harmony(split):
         return harmony.MARKERS
-    turns = split.form.turns if split.form else None
+    headers = split.form.headers if split.form else None
     calls = split.form.markers if split.form and split.tools else ()
-    around = markers_of_turns(turns) if turns else ()
-    return tuple(dict.fromkeys(filter(None, (*around, *(split.thought or ()), *split.said, *calls))))
+    around = list_header_markers(headers) if headers else ()
+    return tuple(dict.fromkeys(filter(None, (*around, *(split.reasoning_markers or ()), *split.text_markers, *calls))))
 
 
-def markers_of_turns(turns: Turns) -> tuple[str, ...]:
-    found = _MARKER.findall(turns.thought + turns.said + turns.aside + turns.onward)
-    return tuple(dict.fromkeys((*found, *turns.ends)))
+def list_header_markers(headers: MessageHeaders) -> tuple[str, ...]:
+    found = _MARKER.findall(headers.reasoning + headers.text + headers.preamble + headers.next_header)
+    return tuple(dict.fromkeys((*found, *headers.ends)))
 
 
-def is_spelled(split: Split) -> bool:
+def has_text_markers(split: Split) -> bool:
     """Return whether markers may be written as text. Harmony's are always control tokens."""
     return not is_harmony(split)
 

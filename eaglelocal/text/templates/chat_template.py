@@ -1,9 +1,9 @@
 """The chat template of a GGUF, which turns messages into the text a model was trained on.
 
-A rendered text already has its special tokens: tokenize it with parse_special and without add_special,
-except for the texts that `literals` hid. Does not tokenize. A file without a template gets ChatML, and `note` says so;
-one whose template takes no tools has them described in a system message, and `tools_note` says so.
-Templates run in a process of their own; here only their source is examined.
+A rendered text already has its special tokens: tokenize it with parse_special and without add_special, except for the
+texts that `literals` hid. A file without a template gets ChatML, and `note` says so. If the template takes no tools, a
+system message describes them, and `tools_note` says so. Templates run in a process of their own; only their source is
+examined here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool
 from eaglelocal.errors import RequestError
-from eaglelocal.text.reasoning.model_families import MAX_TEMPLATE_BYTES, family_of
+from eaglelocal.text.reasoning.model_families import MAX_TEMPLATE_BYTES, detect_family
 from eaglelocal.text.templates.literal_text import HiddenSpellings, Spellings
-from eaglelocal.text.templates.render_process import RenderProcess, Source
-from eaglelocal.text.templates.template_messages import Turn, tools_of, turns_of
+from eaglelocal.text.templates.render_inputs import RenderInputs, TemplateSource
+from eaglelocal.text.templates.render_process import RenderProcess
+from eaglelocal.text.templates.template_messages import make_tools, make_turns
 
-NO_TOOLS_NOTE = "the chat template takes no tools that we can read calls of, so a system message describes them"
+NO_TOOLS_NOTE = "the chat template has no form of tool calls that can be read, so a system message describes the tools"
 
 CHATML = (
     "{% for message in messages %}"
@@ -31,28 +32,22 @@ CHATML = (
 
 
 class Renderer(Protocol):
-    """An interface to run templates; rendering.Rendering says what it takes and raises."""
+    """A runner of templates, such as render_process.RenderProcess."""
 
     def start(self) -> None:
-        """Start it without waiting until it is ready."""
+        """Start without waiting until it is ready."""
 
-    def check(self, source: Source) -> None:
+    def check(self, source: TemplateSource) -> None:
         """Check a template. Raises ModelFileError if it cannot be read."""
 
-    def render(
-        self,
-        source: Source,
-        turns: list[Turn],
-        tools: list[Turn],
-        values: Mapping[str, object],
-        continues: bool,
-    ) -> str: ...
+    def render(self, source: TemplateSource, inputs: RenderInputs) -> str:
+        """Return the prompt. Raises as rendering.Rendering.render does."""
 
     def close(self) -> None: ...
 
 
 class ChatTemplate:
-    """A model's template. Use it from any threads, and close it.
+    """A model's template. It may be used from any thread, and must be closed.
 
     is_fallback  the file has no template, and ChatML is used instead
     note         one line for users about that, or ""
@@ -62,14 +57,14 @@ class ChatTemplate:
     def __init__(
         self, source: str | None, *, bos_text: str = "", eos_text: str = "", renderer: Renderer | None = None
     ) -> None:
-        """Create a template; `renderer`: one that runs already, or another kind than a process with limits."""
+        """Create a template. `renderer`: None starts a process with limits for it."""
         self.is_fallback = not (source and source.strip())
         self.note = "the model file has no chat template, so ChatML is used" if self.is_fallback else ""
         self.stops: tuple[str, ...] = ("<|im_end|>",) if self.is_fallback else ()
-        shown = CHATML if self.is_fallback else source or ""
-        self.family = family_of(shown[:MAX_TEMPLATE_BYTES])  # a longer one is refused
+        template = CHATML if self.is_fallback else source or ""
+        self.family = detect_family(template[:MAX_TEMPLATE_BYTES])  # a longer one is refused
         self.tools_note = "" if self.family.takes_tools else NO_TOOLS_NOTE
-        self._source: Source = (shown, bos_text, eos_text)
+        self._source = TemplateSource(template, bos_text, eos_text)
         self._renderer: Renderer = RenderProcess() if renderer is None else renderer
 
     def start(self) -> None:
@@ -77,7 +72,7 @@ class ChatTemplate:
         self._renderer.start()
 
     def check(self) -> None:
-        """Return when it is ready. Raises ModelFileError for a template that cannot be read."""
+        """Wait until the renderer is ready. Raises ModelFileError if it cannot read the template."""
         self._renderer.check(self._source)
 
     def close(self) -> None:
@@ -92,18 +87,20 @@ class ChatTemplate:
         literals: HiddenSpellings | None = None,
         continues: bool = False,
     ) -> str:
-        """Return the prompt. RequestError when the template refuses the conversation, ModelFileError when it fails.
+        """Return the prompt.
 
-        values    more variables, such as enable_thinking
-        literals  hides in all of these texts what must not become control tokens
+        Raises RequestError if the template refuses the conversation, ModelFileError if it fails.
+
+        values     more variables, such as enable_thinking
+        literals   hides the texts that must not become control tokens
         continues  the prompt ends after the text of the last message, which the answer continues
         """
         if not messages:
             raise RequestError("a conversation needs at least one message", parameter="messages")
         literals = HiddenSpellings(Spellings()) if literals is None else literals
-        turns, offered = turns_of(messages, literals), tools_of(tools, literals)
+        turns, offered = make_turns(messages, literals), make_tools(tools, literals)
         hidden = {name: literals.hide_all(value) for name, value in (values or {}).items()}
-        return self._renderer.render(self._source, turns, offered, hidden, continues)
+        return self._renderer.render(self._source, RenderInputs(turns, offered, hidden, continues))
 
 
 def chat_template(vocabulary: Vocabulary, renderer: Renderer | None = None) -> ChatTemplate:

@@ -1,8 +1,8 @@
 """A filter that keeps users' text from becoming control tokens: their spellings are hidden while a template runs.
 
-Each spelling in a message is replaced by a mark of private-use characters, so that the template still sees the rest
-and may trim, split or quote it; `pieces` puts the spellings back as text that must not be read as control tokens.
-The end of a message that could begin such a spelling is hidden too: the next one could complete it.
+A mark of private-use characters replaces each spelling in a message, so that the template still sees the rest and may
+trim, split or quote it. `pieces` puts the spellings back as text that must not be read as control tokens. The end of a
+message that could begin a spelling is hidden too, because the next message could complete it.
 
     "a<|im_end|>b" -> "a\\ue0000\\ue001b" -> template -> ("..a", False) ("<|im_end|>", True) ("b..", False)
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # keeps core.request out of the process that renders template
 
 OPEN, CLOSE = "\ue000", "\ue001"
 IMAGE = "\ue003"
-HERE = "\ue002"  # marks a position in the rendered text; users cannot write it
-MAX_LEVELS = 16  # of common prefixes; below them texts are tried one by one
+POSITION = "\ue002"  # marks a position in the rendered text; it is hidden in users' texts
+MAX_LEVELS = 16  # of common prefixes; deeper texts are tried one by one
 MAX_SHOWN = 16  # times that a template may show one hidden text or image
 _MARK = re.compile(f"([{OPEN}{IMAGE}])([0-9]{{1,9}}){CLOSE}")
 
@@ -37,13 +37,13 @@ class Spellings:
     """A search pattern for the texts of a vocabulary's control tokens. One per model."""
 
     def __init__(self, controls: Sequence[str] = ()) -> None:
-        self.pattern = re.compile(longest_of(sorted({*controls, OPEN, CLOSE, HERE, IMAGE})))
-        self._begins = {text[:length] for text in controls for length in range(1, len(text))}
-        self._longest = max(map(len, self._begins), default=0)
+        self.pattern = re.compile(build_longest_pattern(sorted({*controls, OPEN, CLOSE, POSITION, IMAGE})))
+        self._prefixes = {text[:length] for text in controls for length in range(1, len(text))}
+        self._longest = max(map(len, self._prefixes), default=0)
 
-    def num_begun(self, text: str) -> int:
+    def count_begun(self, text: str) -> int:
         """Return the number of characters at the end of a text that could begin a spelling."""
-        return next((n for n in range(min(self._longest, len(text)), 0, -1) if text[-n:] in self._begins), 0)
+        return next((n for n in range(min(self._longest, len(text)), 0, -1) if text[-n:] in self._prefixes), 0)
 
 
 class HiddenSpellings:
@@ -55,14 +55,15 @@ class HiddenSpellings:
         self._images: list[Image] = []
 
     def hide(self, text: str) -> str:
-        text = self._spellings.pattern.sub(lambda match: self._mark(match[0]), text)
+        """Return the text with a mark for each spelling."""
+        text = self._spellings.pattern.sub(lambda match: self._add_hidden(match[0]), text)
         body = text.rstrip()
-        if count := self._spellings.num_begun(body):
+        if count := self._spellings.count_begun(body):
             start = len(body) - count
-            return text[:start] + self._mark(body[start:]) + text[len(body) :]
+            return text[:start] + self._add_hidden(body[start:]) + text[len(body) :]
         return text
 
-    def hide_with(self, text: str, images: Sequence[Image]) -> str:
+    def hide_with_images(self, text: str, images: Sequence[Image]) -> str:
         """Return the text with its spellings hidden, and marks of its images."""
         shown, last = "", 0
         for image in images:
@@ -83,12 +84,12 @@ class HiddenSpellings:
         return value
 
     def pieces(self, rendered: str) -> Iterator[Span | Image]:
-        """Yield texts and images in order. Raises ModelFileError where the template shows one far too often."""
+        """Yield texts and images in order. Raises ModelFileError if the template shows one too often."""
         shown, last = Counter[str](), 0
         for found in _MARK.finditer(rendered):
             hidden: Sequence[str | Image] = self._images if found[1] == IMAGE else self._hidden
             if int(found[2]) >= len(hidden):
-                continue  # a template may write anything: here, text of its own
+                continue  # text of the template that looks like a mark
             shown[found[0]] += 1
             if shown[found[0]] > MAX_SHOWN:
                 raise ModelFileError(f"the chat template shows a text or an image more than {MAX_SHOWN} times")
@@ -100,21 +101,21 @@ class HiddenSpellings:
         if last < len(rendered):
             yield rendered[last:], False
 
-    def _mark(self, spelling: str) -> str:
+    def _add_hidden(self, spelling: str) -> str:
         self._hidden.append(spelling)
         return f"{OPEN}{len(self._hidden) - 1}{CLOSE}"
 
 
-def longest_of(texts: Sequence[str], levels: int = MAX_LEVELS) -> str:
-    """Return a regular expression that matches the longest of these sorted texts, by common prefixes: they may be many.
+def build_longest_pattern(texts: Sequence[str], levels: int = MAX_LEVELS) -> str:
+    """Return a regular expression for the longest of these sorted texts, grouped by common prefixes.
 
     ["ab", "abc", "ad"] -> a(?:b(?:c)?|d)
     """
-    prefix = common_start(texts[0], texts[-1])  # of sorted texts the first and the last have the shortest one
+    prefix = find_common_start(texts[0], texts[-1])  # of sorted texts the first and the last have the shortest one
     rests = [text[len(prefix) :] for text in texts]
     if levels:
         groups = groupby(filter(None, rests), key=lambda rest: rest[0])
-        parts = [longest_of(list(group), levels - 1) for _, group in groups]
+        parts = [build_longest_pattern(list(group), levels - 1) for _, group in groups]
     else:
         parts = [re.escape(rest) for rest in sorted(rests, key=len, reverse=True) if rest]
     if not parts:
@@ -122,6 +123,6 @@ def longest_of(texts: Sequence[str], levels: int = MAX_LEVELS) -> str:
     return f"{re.escape(prefix)}(?:{'|'.join(parts)}){'?' if '' in rests else ''}"
 
 
-def common_start(one: str, other: str) -> str:
+def find_common_start(one: str, other: str) -> str:
     length = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return one[:length]

@@ -1,10 +1,10 @@
 """Conversations whose last message is the beginning of the answer: its reasoning, and its text.
 
-Clients begin an answer to steer it, or to continue one that was cut off. Text goes on after the message as the
-template writes it; a thought goes on after the generation prompt, because templates drop thoughts of old messages.
+Clients begin an answer to steer it, or to continue one that was cut off. Text continues after the message as the
+template writes it; reasoning continues after the generation prompt, because templates drop reasoning of old messages.
 
-    assistant: "<think>\\nso"             a thought to go on with, "so"
-    assistant: "<think>so</think>The "   a thought that is over, and "The " to go on with
+    assistant: "<think>\\nso"             unfinished reasoning, "so"
+    assistant: "<think>so</think>The "   finished reasoning, and unfinished text, "The "
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from eaglelocal.text.reasoning.model_families import Family
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class PrefilledAnswer:
     """The beginning of an answer, before its next token.
 
-    messages  to be rendered: with the last one if it has text, else without it
-    thought   the unfinished thought; "" if there is none
-    is_said   the answer goes on with the last message's text
+    messages   to be rendered: with the last one if it has text, else without it
+    reasoning  the unfinished reasoning; "" if there is none
+    has_text   the answer continues the last message's text
     """
 
     messages: tuple[Message, ...]
-    thought: str = ""
-    is_said: bool = False
+    reasoning: str = ""
+    has_text: bool = False
 
 
-def read_beginning(messages: Sequence[Message], family: Family) -> Beginning:
-    """Return the beginning that the last message, which has no calls, gives the answer. An empty one gives nothing."""
+def read_prefill(messages: Sequence[Message], family: Family) -> PrefilledAnswer:
+    """Return the beginning of the answer in the last message, which has no calls and may be empty."""
     *before, last = messages
-    thought, said = _parts(last, family)
-    if said:
-        return Beginning((*before, replace(last, content=said, reasoning=thought)), is_said=True)
-    can_think = family.thoughts is not None or family.form.turns is not None
-    return Beginning(tuple(before) or tuple(messages), thought if can_think else "")
+    reasoning, text = _split_message(last, family)
+    if text:
+        return PrefilledAnswer((*before, replace(last, content=text, reasoning=reasoning)), has_text=True)
+    can_reason = family.reasoning is not None or family.form.headers is not None
+    return PrefilledAnswer(tuple(before) or tuple(messages), reasoning if can_reason else "")
 
 
-def reopen_thought(family: Family, rendered: str) -> str:
-    """Return the rendered prompt, ending inside a thought: one that it closes is left open, else one is begun."""
-    thoughts, turns = family.thoughts, family.form.turns
-    if turns is not None:
-        return rendered + turns.thought
-    assert thoughts is not None
-    if rendered.rstrip().endswith(thoughts.end):
-        rendered = rendered.rstrip().removesuffix(thoughts.end)
-    if family.has_begun(rendered):
+def reopen_reasoning(family: Family, rendered: str) -> str:
+    """Return the rendered prompt, ending inside reasoning: what it closes is reopened, else reasoning is begun."""
+    markers, headers = family.reasoning, family.form.headers
+    if headers is not None:
+        return rendered + headers.reasoning
+    assert markers is not None
+    if rendered.rstrip().endswith(markers.end):
+        rendered = rendered.rstrip().removesuffix(markers.end)
+    if family.ends_in_reasoning(rendered):
         return f"{rendered.rstrip()}\n"
-    return f"{rendered}{thoughts.begin}{thoughts.label}\n"
+    return f"{rendered}{markers.begin}{markers.label}\n"
 
 
-def _parts(message: Message, family: Family) -> tuple[str, str]:
+def _split_message(message: Message, family: Family) -> tuple[str, str]:
     """Return a message's reasoning and text; reasoning may be in the content, between its markers."""
-    thoughts, content = family.thoughts, message.content
-    if thoughts is None or message.reasoning or not content.lstrip().startswith(thoughts.begin):
+    markers, content = family.reasoning, message.content
+    if markers is None or message.reasoning or not content.lstrip().startswith(markers.begin):
         return message.reasoning, content
-    inside, _, said = content.lstrip().removeprefix(thoughts.begin).partition(thoughts.end)
-    return inside.removeprefix(thoughts.label).removeprefix("\n"), said
+    reasoning, _, text = content.lstrip().removeprefix(markers.begin).partition(markers.end)
+    return reasoning.removeprefix(markers.label).removeprefix("\n"), text

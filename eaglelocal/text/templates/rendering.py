@@ -1,6 +1,6 @@
-"""Rendering of a conversation by a chat template, in a process of its own.
+"""Renders a conversation by a chat template, in a process of its own.
 
-Renders as Hugging Face's tokenizers do: same whitespace rules, same filters and functions, and
+It renders as Hugging Face's tokenizers do: same whitespace rules, same filters and functions, and
 `messages`, `tools`, `documents`, `bos_token`, `eos_token`, `add_generation_prompt` as variables.
 A template is untrusted and may do anything: its process limits time and memory (render_process.py), and every failure
 is an error with the template's line. Imports no numpy: each process of this kind holds what it imports.
@@ -18,23 +18,23 @@ from types import TracebackType
 import jinja2
 
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError
-from eaglelocal.text.reasoning.model_families import MAX_TEMPLATE_BYTES, family_of
-from eaglelocal.text.templates.literal_text import HERE
-from eaglelocal.text.templates.message_forms import sketch_of, ways_of
+from eaglelocal.text.reasoning.model_families import MAX_TEMPLATE_BYTES, detect_family
+from eaglelocal.text.templates.literal_text import POSITION
+from eaglelocal.text.templates.message_forms import iter_forms, make_sketch
+from eaglelocal.text.templates.render_inputs import RenderInputs, TemplateSource
 from eaglelocal.text.templates.sandbox import MAX_TEXT_CHARS, LimitExceeded, Refused, Sandbox
-from eaglelocal.text.templates.template_messages import (
-    Turn,
-    in_hermes_form,
-    in_parts,
-    with_short_ids,
-    with_single_calls,
-    with_system_for_developer,
-    with_tools_in_system,
-    with_written_calls,
+from eaglelocal.text.templates.template_messages import Turn
+from eaglelocal.text.templates.turn_changes import (
+    add_tools_to_system,
+    convert_to_hermes,
+    rename_developers,
+    shorten_ids,
+    split_calls,
+    split_into_parts,
+    write_calls_into_content,
 )
 
 MAX_REASON_CHARS = 500
-Source = tuple[str, str, str]  # a template, and the texts of bos and eos
 RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 _CONTENT_IS_NONE = re.compile(r"\bcontent(?:['\"]\])? is none")
 _TOOLS_IN_MESSAGE = re.compile(r"""\bmessage(\.|\[['"])tools\b""")
@@ -46,27 +46,28 @@ class Rendering:
     Raises ModelFileError for a template that cannot be read.
     """
 
-    def __init__(self, source: str, bos_text: str = "", eos_text: str = "") -> None:
-        self.family = family_of(source)
-        self._wants_none = _CONTENT_IS_NONE.search(source) is not None
-        self._shows_calls = "tool_calls" in source
-        self._looks_in_system = _TOOLS_IN_MESSAGE.search(source) is not None
-        self._knows_developers = "developer" in source
-        self._special = {"bos_token": bos_text, "eos_token": eos_text}
+    def __init__(self, source: TemplateSource) -> None:
+        template = source.template
+        self.family = detect_family(template)
+        self._wants_none = _CONTENT_IS_NONE.search(template) is not None
+        self._shows_calls = "tool_calls" in template
+        self._finds_tools_in_system = _TOOLS_IN_MESSAGE.search(template) is not None
+        self._takes_developers = "developer" in template
+        self._special = {"bos_token": source.bos_text, "eos_token": source.eos_text}
         self._sandbox = Sandbox()
-        self._template = _compile(self._sandbox, source)
+        self._template = _compile(self._sandbox, template)
 
-    def render(self, turns: list[Turn], tools: list[Turn], values: Mapping[str, object], continues: bool) -> str:
-        """Return the prompt. RequestError when the template refuses the conversation, ModelFileError when it fails.
+    def render(self, inputs: RenderInputs) -> str:
+        """Return the prompt.
 
-        values    more variables, such as enable_thinking
-        continues  the prompt ends after the text of the last message, which the answer continues
+        Raises RequestError if the template refuses the conversation, ModelFileError if it fails.
         """
+        turns, tools, values, continues = inputs
         if continues:  # the mark at the end also protects white space before it from trimming
-            turns = [*turns[:-1], {**turns[-1], "content": f"{HERE}{turns[-1]['content']}{HERE}"}]
-        if not self._knows_developers:
-            turns = with_system_for_developer(turns)
-        turns, tools = self._with_tools(turns, tools)
+            turns = [*turns[:-1], {**turns[-1], "content": f"{POSITION}{turns[-1]['content']}{POSITION}"}]
+        if not self._takes_developers:
+            turns = rename_developers(turns)
+        turns, tools = self._place_tools(turns, tools)
         self._check_names(values)
         variables = {
             **values,
@@ -75,85 +76,85 @@ class Rendering:
             "documents": None,
             "add_generation_prompt": not continues,
         }
-        text = self._first_of(self._ways(turns, variables), variables)
-        return self._up_to_here(text) if continues else text
+        text = self._render_first(self._iter_forms(turns, variables), variables)
+        return self._cut_after_last_message(text) if continues else text
 
-    def _up_to_here(self, text: str) -> str:
-        """Cut the text after the last message. If the template opens a thought before its content, close that."""
-        shown, mark, _ = text.rpartition(HERE)
+    def _cut_after_last_message(self, text: str) -> str:
+        """Cut the text after the last message. If the template opens reasoning before its content, close that."""
+        shown, mark, _ = text.rpartition(POSITION)
         if not mark:
             what = "the model's chat template does not show the last message, so it cannot be continued"
             raise RequestError(what, parameter="messages")
-        before, _, said = shown.rpartition(HERE)
-        thoughts = self.family.thoughts
-        if thoughts is not None and self.family.has_begun(before):
-            before = before.rstrip() + thoughts.end
-        return before + said
+        before, _, content = shown.rpartition(POSITION)
+        markers = self.family.reasoning
+        if markers is not None and self.family.ends_in_reasoning(before):
+            before = before.rstrip() + markers.end
+        return before + content
 
-    def _with_tools(self, turns: list[Turn], offered: list[Turn]) -> tuple[list[Turn], list[Turn]]:
-        """Put tools, calls and results where this template looks for them."""
+    def _place_tools(self, turns: list[Turn], offered: list[Turn]) -> tuple[list[Turn], list[Turn]]:
+        """Put tools, calls and results where this template finds them."""
         family = self.family
         if not family.takes_tools:
-            return in_hermes_form(turns, offered), []
+            return convert_to_hermes(turns, offered), []
         if not self._shows_calls:
-            turns = with_written_calls(turns, family.form)
+            turns = write_calls_into_content(turns, family.form)
         elif family.form.is_one_call:
-            turns = with_single_calls(turns)
+            turns = split_calls(turns)
         if family.form.has_short_ids:
-            turns = with_short_ids(turns)
-        if offered and self._looks_in_system:
-            turns = with_tools_in_system(turns, offered)
+            turns = shorten_ids(turns)
+        if offered and self._finds_tools_in_system:
+            turns = add_tools_to_system(turns, offered)
         return turns, offered
 
-    def _ways(self, turns: list[Turn], variables: Mapping[str, object]) -> Iterator[list[Turn]]:
+    def _iter_forms(self, turns: list[Turn], variables: Mapping[str, object]) -> Iterator[list[Turn]]:
         """Yield the forms of the conversation in order, first those in which the template shows all system messages."""
-        sketch, marks = sketch_of(turns)
-        known, poor = list[list[Turn]](), list[list[Turn]]()
-        ways, sketches = (ways_of(same, wants_none=self._wants_none) for same in (turns, sketch))
-        for way, sketched in zip(ways, sketches, strict=True):
-            if way in known:
+        sketch, marks = make_sketch(turns)
+        known, incomplete = list[list[Turn]](), list[list[Turn]]()
+        forms, sketches = (iter_forms(same, wants_none=self._wants_none) for same in (turns, sketch))
+        for form, sketch_form in zip(forms, sketches, strict=True):
+            if form in known:
                 continue
-            known.append(way)
-            if not marks or self._shows(marks, sketched, variables):
-                yield way
+            known.append(form)
+            if not marks or self._shows_marks(marks, sketch_form, variables):
+                yield form
             else:
-                poor.append(way)
-        yield from poor
+                incomplete.append(form)
+        yield from incomplete
 
-    def _as_taken(self, turns: list[Turn]) -> list[Turn]:
-        return in_parts(turns) if self._takes_parts else turns
+    def _adapt_contents(self, turns: list[Turn]) -> list[Turn]:
+        return split_into_parts(turns) if self._takes_parts else turns
 
     @functools.cached_property
     def _takes_parts(self) -> bool:
         """True for templates of some vision models, which show a content only if it is a list of parts."""
-        asked: list[Turn] = [{"role": "user", "content": HERE}]
-        return not self._is_shown(asked) and self._is_shown(in_parts(asked))
+        probe: list[Turn] = [{"role": "user", "content": POSITION}]
+        return not self._shows_content(probe) and self._shows_content(split_into_parts(probe))
 
-    def _is_shown(self, turns: list[Turn]) -> bool:
+    def _shows_content(self, turns: list[Turn]) -> bool:
         variables = {**self._special, "tools": None, "documents": None, "add_generation_prompt": True}
         with contextlib.suppress(EagleLocalError):
-            return HERE in self._generate(turns, variables)
+            return POSITION in self._run(turns, variables)
         return False
 
-    def _shows(self, marks: list[str], sketched: list[Turn], variables: Mapping[str, object]) -> bool:
+    def _shows_marks(self, marks: list[str], sketch_form: list[Turn], variables: Mapping[str, object]) -> bool:
         try:
-            text = self._generate(self._as_taken(sketched), variables)
+            text = self._run(self._adapt_contents(sketch_form), variables)
         except EagleLocalError as error:
             return isinstance(error.__cause__, LimitExceeded)  # then rendering reports it
         return all(mark in text for mark in marks)
 
-    def _first_of(self, ways: Iterator[list[Turn]], variables: Mapping[str, object]) -> str:
+    def _render_first(self, forms: Iterator[list[Turn]], variables: Mapping[str, object]) -> str:
         """Render the first form that the template accepts. If it accepts none, raise its first error."""
-        objection: EagleLocalError | None = None
-        for turns in ways:
+        first_error: EagleLocalError | None = None
+        for turns in forms:
             try:
-                return self._generate(self._as_taken(turns), variables)
+                return self._run(self._adapt_contents(turns), variables)
             except (ModelFileError, RequestError) as error:
-                objection = objection or error
+                first_error = first_error or error
                 if isinstance(error.__cause__, LimitExceeded):
                     break
-        assert objection is not None
-        raise objection
+        assert first_error is not None
+        raise first_error
 
     def _check_names(self, values: Mapping[str, object]) -> None:
         for name in values:
@@ -161,48 +162,48 @@ class Rendering:
                 what = f"{name!r} cannot be set for the chat template"
                 raise RequestError(what, parameter="chat_template_kwargs")
 
-    def _generate(self, turns: list[Turn], variables: Mapping[str, object]) -> str:
-        """Render once. A template may change its variables, so it gets a copy, and later forms are unaffected."""
+    def _run(self, turns: list[Turn], variables: Mapping[str, object]) -> str:
+        """Render once, with a copy of the variables: a template may change them."""
         self._sandbox.restart()
         try:
-            given = pickle.loads(pickle.dumps({**variables, "messages": turns}, pickle.HIGHEST_PROTOCOL))
-            return _join(self._template.generate(given))
+            inputs = pickle.loads(pickle.dumps({**variables, "messages": turns}, pickle.HIGHEST_PROTOCOL))
+            return _join(self._template.generate(inputs))
         except MemoryError as error:
-            raise MemoryError(_place(error.__traceback__)) from None
+            raise MemoryError(_find_line(error.__traceback__)) from None
         except Exception as error:  # a template can fail in any way
-            raise _rendering_error(error) from error
+            raise _translate_error(error) from error
 
 
 class Renderings:
     """A renderer for any template; the last one stays compiled."""
 
     def __init__(self) -> None:
-        self._last: tuple[Source, Rendering] | None = None
+        self._last: tuple[TemplateSource, Rendering] | None = None
 
-    def check(self, source: Source) -> None:
+    def check(self, source: TemplateSource) -> None:
         """Compile a template. Raises ModelFileError if it cannot be read."""
-        self._rendering(source)
+        self._compile(source)
 
-    def render(
-        self,
-        source: Source,
-        turns: list[Turn],
-        tools: list[Turn],
-        values: Mapping[str, object],
-        continues: bool,
-    ) -> str:
-        return self._rendering(source).render(turns, tools, values, continues)
+    def render(self, source: TemplateSource, inputs: RenderInputs) -> str:
+        return self._compile(source).render(inputs)
 
-    def _rendering(self, source: Source) -> Rendering:
+    def _compile(self, source: TemplateSource) -> Rendering:
         if self._last is None or self._last[0] != source:
-            self._last = source, Rendering(*source)
+            self._last = source, Rendering(source)
         return self._last[1]
 
 
 def open_renderings() -> Callable[..., str | None]:
     """Return the function that a RenderProcess serves; called with a source alone, it only checks it."""
-    made = Renderings()
-    return lambda source, *asked: made.render(source, *asked) if asked else made.check(source)
+    renderings = Renderings()
+
+    def serve(source: TemplateSource, inputs: RenderInputs | None = None) -> str | None:
+        if inputs is not None:
+            return renderings.render(source, inputs)
+        renderings.check(source)
+        return None
+
+    return serve
 
 
 def _compile(sandbox: Sandbox, source: str) -> jinja2.Template:
@@ -210,43 +211,43 @@ def _compile(sandbox: Sandbox, source: str) -> jinja2.Template:
     if size_bytes > MAX_TEMPLATE_BYTES:
         raise ModelFileError(f"the chat template has {size_bytes} bytes, more than {MAX_TEMPLATE_BYTES}")
     try:
-        return sandbox.from_string(sandbox.bounded(source))
+        return sandbox.from_string(sandbox.parse_bounded(source))
     except jinja2.TemplateSyntaxError as error:
         raise ModelFileError(f"the chat template cannot be read at line {error.lineno}: {error.message}") from error
     except MemoryError:
         raise
-    except Exception as error:  # too deep for Python's compiler, and whatever else a file can hold
-        raise ModelFileError(f"the chat template cannot be compiled: {_reason(error)}") from error
+    except Exception as error:  # such as a template nested too deep for Python's compiler
+        raise ModelFileError(f"the chat template cannot be compiled: {_shorten_message(error)}") from error
 
 
 def _join(pieces: Iterator[str]) -> str:
-    kept: list[str] = []
+    parts: list[str] = []
     num_chars = 0
     for piece in pieces:
         num_chars += len(piece)
         if num_chars > MAX_TEXT_CHARS:
             raise RequestError(f"the rendered conversation has more than {MAX_TEXT_CHARS} characters")
-        kept.append(piece)
-    return "".join(kept)
+        parts.append(piece)
+    return "".join(parts)
 
 
-def _rendering_error(error: Exception) -> EagleLocalError:
+def _translate_error(error: Exception) -> EagleLocalError:
     match error:
         case EagleLocalError():
             return error
         case Refused():
             return RequestError(f"the model's chat template refuses the conversation: {error}")
         case LimitExceeded():
-            return ModelFileError(f"the chat template does not end{_place(error.__traceback__)}: {error}")
-    return ModelFileError(f"the chat template fails{_place(error.__traceback__)}: {_reason(error)}")
+            return ModelFileError(f"the chat template does not end{_find_line(error.__traceback__)}: {error}")
+    return ModelFileError(f"the chat template fails{_find_line(error.__traceback__)}: {_shorten_message(error)}")
 
 
-def _reason(error: Exception) -> str:
+def _shorten_message(error: Exception) -> str:
     return str(error)[:MAX_REASON_CHARS] or type(error).__name__
 
 
-def _place(trace: TracebackType | None) -> str:
-    """Return " at line N", from the innermost frame that jinja2 mapped back onto the template, or nothing."""
+def _find_line(trace: TracebackType | None) -> str:
+    """Return " at line N", from the innermost frame that jinja2 mapped onto the template; "" if there is none."""
     line: int | None = None
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == "<template>":

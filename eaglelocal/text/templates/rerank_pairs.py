@@ -1,9 +1,9 @@
-"""A query and a document as the tokens that a reranker reads, in the form in which it was trained.
+"""A query and a document as the tokens that a reranker was trained on.
 
     encoders    <s> query </s></s> document </s>          with the tokens that their tokenizers put around texts
     decoders    a template of the file (`rerank`) with {query} and {document}, in which control tokens may be written
 
-Users' texts never become control tokens. Pure except for the vocabulary.
+Users' texts never become control tokens.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class PairFrame(NamedTuple):
 
 
 class Pairs(Protocol):
-    def __call__(self, query: str, document: str, most: int | None = None) -> list[int]:
-        """Return the tokens of a pair. `most`: tokens of the document, which is cut after them."""
+    def __call__(self, query: str, document: str, max_tokens: int | None = None) -> list[int]:
+        """Return the tokens of a pair. The document is cut after `max_tokens` tokens."""
 
 
 class FramedPairs:
-    """Pairs for encoders."""
+    """A tokenizer of pairs for encoders."""
 
     def __init__(self, vocabulary: Vocabulary, frame: PairFrame) -> None:
         self._vocabulary, self._frame = vocabulary, frame
 
-    def __call__(self, query: str, document: str, most: int | None = None) -> list[int]:
+    def __call__(self, query: str, document: str, max_tokens: int | None = None) -> list[int]:
         q, d = (self._vocabulary.tokenize(text, add_special=False, parse_special=False) for text in (query, document))
-        return [*self._frame.before, *q, *self._frame.between, *d[:most], *self._frame.after]
+        return [*self._frame.before, *q, *self._frame.between, *d[:max_tokens], *self._frame.after]
 
 
 class WrittenPairs:
-    """Pairs for models whose file has a template."""
+    """A tokenizer of pairs for models whose file has a template."""
 
     def __init__(self, vocabulary: Vocabulary, template: str) -> None:
         """Parse the template. Raises ModelFileError for one that is too long or repeats its texts too often."""
@@ -55,26 +55,28 @@ class WrittenPairs:
         self._vocabulary = vocabulary
         longest_first = sorted(vocabulary.control_texts, key=len, reverse=True)
         controls = "|".join(map(re.escape, longest_first)) or "(?!)"
-        in_turns = enumerate(re.split(f"({controls})", template))
-        self._parts = [(text, bool(number % 2)) for number, text in in_turns if text]
+        numbered = enumerate(re.split(f"({controls})", template))
+        self._parts = [(text, bool(number % 2)) for number, text in numbered if text]
 
-    def __call__(self, query: str, document: str, most: int | None = None) -> list[int]:
+    def __call__(self, query: str, document: str, max_tokens: int | None = None) -> list[int]:
         texts = {"query": query, "document": document}
         tokens: list[int] = []
         for part, is_control in self._parts:
-            tokens += self._tokens(part, is_control=True) if is_control else self._written(part, texts, most)
+            tokens += (
+                self._tokenize(part, is_control=True) if is_control else self._tokenize_part(part, texts, max_tokens)
+            )
         return tokens
 
-    def _written(self, part: str, texts: dict[str, str], most: int | None) -> list[int]:
-        """Return the tokens of a part without control tokens. After a cut document the rest is tokenized separately."""
-        before, place, behind = part.partition(DOCUMENT)
-        num_lost = len(self._tokens(texts["document"])) - most if place and most is not None else 0
-        if num_lost <= 0:
-            return self._tokens(_filled(part, texts))
-        begun = self._tokens(_filled(before, texts) + texts["document"])
-        return [*begun[:-num_lost], *self._written(behind, texts, most)]
+    def _tokenize_part(self, part: str, texts: dict[str, str], max_tokens: int | None) -> list[int]:
+        """Return the tokens of a part without control tokens. The rest after a cut document is tokenized separately."""
+        before, place, after = part.partition(DOCUMENT)
+        num_cut = len(self._tokenize(texts["document"])) - max_tokens if place and max_tokens is not None else 0
+        if num_cut <= 0:
+            return self._tokenize(_fill(part, texts))
+        first = self._tokenize(_fill(before, texts) + texts["document"])
+        return [*first[:-num_cut], *self._tokenize_part(after, texts, max_tokens)]
 
-    def _tokens(self, text: str, *, is_control: bool = False) -> list[int]:
+    def _tokenize(self, text: str, *, is_control: bool = False) -> list[int]:
         return self._vocabulary.tokenize(text, add_special=False, parse_special=is_control)
 
 
@@ -86,38 +88,39 @@ def _check_size(template: str) -> None:
         raise ModelFileError(f"the template for pairs shows its texts {num_places} times, more than {MAX_PLACES}")
 
 
-def _filled(part: str, texts: dict[str, str]) -> str:
+def _fill(part: str, texts: dict[str, str]) -> str:
     return PLACES.sub(lambda found: texts[found[1]], part)
 
 
-def truncate_pair(pairs: Pairs, ranking: Ranking, document: str, most: int) -> list[int]:
-    """Return a pair of at most `most` tokens, with at most `ranking.max_document_tokens` of the document.
+def truncate_pair(pairs: Pairs, ranking: Ranking, document: str, max_tokens: int) -> list[int]:
+    """Return a pair of at most `max_tokens` tokens, with at most `ranking.max_document_tokens` of the document.
 
     Raises RequestError if it is empty, or longer even when truncated, where the request allows that.
     """
     tokens = pairs(ranking.query, document, ranking.max_document_tokens)
-    if ranking.truncates and len(tokens) > most:
-        tokens = _shortened(pairs, ranking.query, document, most) or tokens
+    if ranking.truncates and len(tokens) > max_tokens:
+        tokens = _shorten(pairs, ranking.query, document, max_tokens) or tokens
     if not tokens:
-        raise RequestError("a query and a document are empty", parameter=ranking.given_as)
-    if len(tokens) > most:
-        what = f"a query and a document of {len(tokens)} tokens exceed the context of {most}"
+        raise RequestError("a query and a document are empty", parameter=ranking.parameter)
+    if len(tokens) > max_tokens:
+        what = f"a query and a document of {len(tokens)} tokens exceed the context of {max_tokens}"
         hint = "a larger --ctx, or `truncate`"
-        raise RequestError(what, hint=hint, parameter=ranking.given_as, code="context_length_exceeded")
+        raise RequestError(what, hint=hint, parameter=ranking.parameter, code="context_length_exceeded")
     return tokens
 
 
-def _shortened(pairs: Pairs, query: str, document: str, most: int) -> list[int]:
-    """Return the pair with as much of the document as fits; nothing if the query leaves no room.
+def _shorten(pairs: Pairs, query: str, document: str, max_tokens: int) -> list[int]:
+    """Return the pair with as much of the document as fits; nothing if the query alone is too long.
 
-    One round, unless a template shows the document twice, or what follows it has more tokens when tokenized separately.
+    It takes one round, unless a template shows the document twice, or the text after it has more tokens when tokenized
+    separately.
     """
     num_around = len(pairs(query, ""))
-    room = most - num_around  # of the document alone
+    num_kept = max_tokens - num_around  # of the document alone
     tokens: list[int] = []
-    while room >= 0:
-        tokens = pairs(query, document, room)
-        if len(tokens) <= most:
+    while num_kept >= 0:
+        tokens = pairs(query, document, num_kept)
+        if len(tokens) <= max_tokens:
             break
-        room = min(room * (most - num_around) // (len(tokens) - num_around), room - 1)
+        num_kept = min(num_kept * (max_tokens - num_around) // (len(tokens) - num_around), num_kept - 1)
     return tokens

@@ -2,7 +2,7 @@
 
 It uses jinja2 and its syntax tree. Every loop iteration and every call takes a step from the budget, so a template that
 loops without end fails at the same line on every machine. Time and memory of single operations are not counted here:
-the process in which this runs limits them. Messages, models and errors for users are handled elsewhere.
+the process in which this runs limits them. It knows no messages, models or errors for users.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class GenerationTag(Extension):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """An environment for one template in one thread; call `restart` before each rendering."""
+    """An environment for one template in one thread. Call `restart` before each rendering."""
 
     def __init__(self) -> None:
         extensions = [LoopControlExtension, GenerationTag]
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
         self._steps_left = MAX_STEPS
-        self.filters.update(tojson=_tojson, counted_=_counted)
+        self.filters.update(tojson=_tojson, counted_=_count_items)
         self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
 
     def restart(self) -> None:
@@ -57,9 +57,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def spend(self, num_steps: int) -> None:
         self._steps_left -= num_steps
         if self._steps_left < 0:
-            raise LimitExceeded(f"more than {MAX_STEPS} loop turns and calls")
+            raise LimitExceeded(f"more than {MAX_STEPS} loop iterations and calls")
 
-    def bounded(self, source: str) -> nodes.Template:
+    def parse_bounded(self, source: str) -> nodes.Template:
         """Return the template's syntax tree with its loops counted."""
         tree = self.parse(source)
         for loop in list(tree.find_all(nodes.For)):
@@ -79,8 +79,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 @pass_context  # keeps jinja2 from evaluating it once, at compile time
-def _counted(context: Context, items: Iterable[object] | None) -> list[object]:
-    """Return a loop's items, counted as steps. None has none: some templates loop over `tools` when there are none."""
+def _count_items(context: Context, items: Iterable[object] | None) -> list[object]:
+    """Return a loop's items, counted as steps. None counts as empty: some templates loop over `tools` of None."""
     listed = [] if items is None else list(items)
     sandbox = context.environment
     assert isinstance(sandbox, Sandbox)
@@ -103,18 +103,18 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return plain JSON, since jinja2's own filter escapes for HTML. What a filter yields becomes a list."""
+    """Return plain JSON, since jinja2's own filter escapes for HTML. Generators, which filters return, become lists."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
-        default=_listed,
+        default=_to_list,
     )
 
 
-def _listed(value: object) -> list[object]:
+def _to_list(value: object) -> list[object]:
     if isinstance(value, Iterator):
         return list(value)
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

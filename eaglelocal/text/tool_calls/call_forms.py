@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from eaglelocal.core.tools import CallForm, Notation, Tool, Turns
-from eaglelocal.text.reasoning import harmony
+from eaglelocal.core.tools import CallForm, MessageHeaders, Notation, Tool
+from eaglelocal.text.reasoning import harmony_parser as harmony
 
 ARGS, NAME, KEY, VALUE, IS_TEXT = "«args»", "«name»", "«key»", "«value»", "«is_text»"
 INDEX, ID, SHORT_ID, MAYBE_ID = "«index»", "«id»", "«short_id»", "«maybe_id»"
@@ -19,13 +19,13 @@ KEYED = f'{{"{NAME}": {ARGS}}}'
 LIST = ("[", ", ", "]")
 
 
-def _listed(label: str, begin: str, end: str, call: str = OBJECT, array: tuple[str, str, str] = LIST) -> CallForm:
+def _make_listed(label: str, begin: str, end: str, call: str = OBJECT, array: tuple[str, str, str] = LIST) -> CallForm:
     """Return a form with calls as a JSON array between two markers."""
     around = (f"{begin}{array[0]}", array[1], f"{array[2]}{end}")
     return CallForm(label=label, notation=Notation.JSON, call=call, around=around, begin=begin, end=end)
 
 
-def _tagged(label: str, begin: str, end: str, tags: tuple[str, str], value: str) -> CallForm:
+def _make_tagged(label: str, begin: str, end: str, tags: tuple[str, str], value: str) -> CallForm:
     """Return a form with one call per block, its arguments as text between tags."""
     call = f"{begin}\n{tags[0]}\n{ARGS}{tags[1]}\n{end}"
     return CallForm(
@@ -34,7 +34,7 @@ def _tagged(label: str, begin: str, end: str, tags: tuple[str, str], value: str)
     )  # fmt: skip
 
 
-def _invoked(label: str, begin: str, end: str, prefix: str = "", is_text: str = "") -> CallForm:
+def _make_invoked(label: str, begin: str, end: str, prefix: str = "", is_text: str = "") -> CallForm:
     """Return a form with all calls in one block, each <invoke name=..> with <parameter name=..>."""
     tags = (f'<{prefix}invoke name="{NAME}">', f"</{prefix}invoke>")
     value = f'<{prefix}parameter name="{KEY}"{is_text}>{VALUE}</{prefix}parameter>\n'
@@ -48,10 +48,10 @@ HERMES = CallForm(
     label="hermes", notation=Notation.JSON, call=f"{OPEN}\n{OBJECT}\n{CLOSE}", around=("", "\n", ""), begin=OPEN,
     end=CLOSE,
 )  # fmt: skip
-CODER = _tagged(
+CODER = _make_tagged(
     "coder", OPEN, CLOSE, (f"<function={NAME}>", "</function>"), f"<parameter={KEY}>\n{VALUE}\n</parameter>\n"
 )
-SEED = _tagged(
+SEED = _make_tagged(
     "seed", "<seed:tool_call>", "</seed:tool_call>", (f"<function={NAME}>", "</function>"),
     f"<parameter={KEY}>{VALUE}</parameter>\n",
 )  # fmt: skip
@@ -88,9 +88,9 @@ MINICPM = CallForm(
     begin='<function name="', end="</function>", tags=(f'{NAME}">', ""), value=f'<param name="{KEY}">{VALUE}</param>',
     quotes=("<![CDATA[", "]]>"),
 )  # fmt: skip
-MINIMAX = _invoked("minimax", "<minimax:tool_call>", "</minimax:tool_call>")
+MINIMAX = _make_invoked("minimax", "<minimax:tool_call>", "</minimax:tool_call>")
 DSML, DSML_TOOLS = (
-    _invoked(label, f"<｜DSML｜{word}>", f"</｜DSML｜{word}>", "｜DSML｜", f' string="{IS_TEXT}"')
+    _make_invoked(label, f"<｜DSML｜{word}>", f"</｜DSML｜{word}>", "｜DSML｜", f' string="{IS_TEXT}"')
     for label, word in (("dsml", "function_calls"), ("dsml_tools", "tool_calls"))
 )
 LLAMA = CallForm(
@@ -169,7 +169,7 @@ SOLAR = CallForm(
     inside=("<|tool_call:name|>", "<|tool_call:args|>"),
     section=("<|tool_calls|>", "<|calls|>"),
     head=r"\s*+(?P<id>[\w-]++)\s*+<\|tool_call:name\|>\s*+(?P<name>[\w./:-]++)\s*+<\|tool_call:args\|>\s*+",
-    turns=Turns("<|think|>", "<|content|>", "<|content|>", "<|end|><|begin|>assistant", ("<|flush|>",)),
+    headers=MessageHeaders("<|think|>", "<|content|>", "<|content|>", "<|end|><|begin|>assistant", ("<|flush|>",)),
 )
 FUNCTIONARY = CallForm(
     label="functionary", notation=Notation.JSON, call=f"<function={NAME}>{ARGS}</function>", begin="<function=",
@@ -179,14 +179,14 @@ PHI = CallForm(
     label="phi", notation=Notation.JSON, call=f"<|tool_call|>{OBJECT}<|/tool_call|>", begin="<|tool_call|>",
     end="<|/tool_call|>",
 )  # fmt: skip
-GRANITE = _listed("granite", "<|tool_call|>", "")
-NEMOTRON = _listed("nemotron", "<TOOLCALL>", "</TOOLCALL>")
-LISTED = _listed("listed", "<tool_calls>", "</tool_calls>")
-COMMAND = _listed(
+GRANITE = _make_listed("granite", "<|tool_call|>", "")
+NEMOTRON = _make_listed("nemotron", "<TOOLCALL>", "</TOOLCALL>")
+LISTED = _make_listed("listed", "<tool_calls>", "</tool_calls>")
+COMMAND = _make_listed(
     "command", "<|START_ACTION|>", "<|END_ACTION|>",
     f'{{"tool_call_id": "{INDEX}", "tool_name": "{NAME}", "parameters": {ARGS}}}', ("[\n    ", ",\n    ", "\n]"),
 )  # fmt: skip
-APERTUS = replace(_listed("apertus", "<|tools_prefix|>", "<|tools_suffix|>", KEYED), ends_turn=True)
+APERTUS = replace(_make_listed("apertus", "<|tools_prefix|>", "<|tools_suffix|>", KEYED), ends_turn=True)
 LFM = CallForm(
     label="lfm", notation=Notation.PYTHON, call=f"{NAME}({ARGS})",
     around=("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"), begin="<|tool_call_start|>", end="<|tool_call_end|>",
@@ -203,16 +203,16 @@ GEMMA = CallForm(
     label="gemma", notation=Notation.GEMMA, call=f"<|tool_call>call:{NAME}{ARGS}<tool_call|>", begin="<|tool_call>",
     end="<tool_call|>", inside=('<|"|>',), section=("<|tool_response>",),
 )  # fmt: skip
-_ATEM = _invoked("muse", "<atem:function_calls>", "</atem:function_calls>", "atem:")
+_ATEM = _make_invoked("muse", "<atem:function_calls>", "</atem:function_calls>", "atem:")
 MUSE = replace(  # each call is a message to its tool
     _ATEM,
     call=f" to={NAME}<|message|>{_ATEM.around[0]}{_ATEM.call}{_ATEM.end}",
     around=("", "<|eom|><|start|>assistant", ""),
-    turns=Turns(
-        thought=" to=self<|message|>",
-        said=" to=user<|message|>",
-        aside=" to=user<|message|>",
-        onward="<|eom|><|start|>assistant",
+    headers=MessageHeaders(
+        reasoning=" to=self<|message|>",
+        text=" to=user<|message|>",
+        preamble=" to=user<|message|>",
+        next_header="<|eom|><|start|>assistant",
         ends=("<|eot|>",),
     ),
 )
@@ -222,7 +222,7 @@ HARMONY = CallForm(
     call=f"<|channel|>commentary to=functions.{NAME} <|constrain|>json<|message|>{ARGS}",
     inside=harmony.MARKERS,
     is_one_call=True,
-    turns=harmony.TURNS,
+    headers=harmony.HEADERS,
 )
 FORMS = (
     HERMES, CODER, SEED, GLM, HY, MINICPM,
@@ -232,7 +232,7 @@ FORMS = (
 )  # fmt: skip
 
 
-def bare_openings(form: CallForm, tools: Sequence[Tool]) -> tuple[str, ...]:
+def list_bare_openings(form: CallForm, tools: Sequence[Tool]) -> tuple[str, ...]:
     """Return the tags that begin a call of an offered tool, for models that leave out the marker before them."""
     if form.notation is not Notation.TAGS or form.tags[0].startswith(NAME):
         return ()

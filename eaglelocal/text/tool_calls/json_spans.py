@@ -13,7 +13,7 @@ import re
 from eaglelocal.core.json_text import read_json
 
 _DECODER = json.JSONDecoder()
-_SPACE = re.compile(r"[ \t\n\r]*")
+_SPACE = re.compile(r"\s*")
 _IN_STRING = re.compile(r'["\\\x00-\x1f]|\Z')
 _OUTSIDE = re.compile(r'["{}\[\]]|\Z')
 _ANY = re.compile(r".", re.DOTALL)
@@ -39,48 +39,49 @@ class JsonReader:
 
     def push(self, text: str) -> tuple[str, str | None]:
         """Return (text of the value, text after its end); the latter is None while the value goes on."""
-        written: list[str] = []
+        output: list[str] = []
         at = 0
         while at < len(text):
-            sign = self._next(text, at)
-            written += [text[at : sign.start()], self._take(sign[0])]
-            at = sign.end()
+            char = self._find_next(text, at)
+            output += [text[at : char.start()], self._apply(char[0])]
+            at = char.end()
             if not self.in_string and not self._open:
-                return "".join(written), text[at:]
-        return "".join(written), None
+                return "".join(output), text[at:]
+        return "".join(output), None
 
-    def _next(self, text: str, at: int) -> re.Match[str]:
+    def _find_next(self, text: str, at: int) -> re.Match[str]:
         """Find the next character that changes the state or must be escaped; or the end of the text."""
         found = (_ANY if self._escaped else _IN_STRING if self.in_string else _OUTSIDE).search(text, at)
         assert found is not None
         return found
 
-    def _take(self, sign: str) -> str:
+    def _apply(self, char: str) -> str:
         """Apply a character to the state, and return it, or its escape."""
         was_escaped, self._escaped = self._escaped, False
-        if not sign:
-            return sign
-        if sign < " ":
-            return _bare(sign) if was_escaped else f"\\{_bare(sign)}"
+        if not char:
+            return char
+        if char < " ":
+            return _escape(char) if was_escaped else f"\\{_escape(char)}"
         if was_escaped:
-            return sign
-        if sign == "\\":
+            return char
+        if char == "\\":
             self._escaped = True
-        elif sign == '"':
+        elif char == '"':
             self.in_string = not self.in_string
-        elif sign in _CLOSING:
-            self._open.append(_CLOSING[sign])
+        elif char in _CLOSING:
+            self._open.append(_CLOSING[char])
         elif self._open:
             self._open.pop()
-        return sign
+        return char
 
 
-def _bare(control: str) -> str:
+def _escape(control: str) -> str:
     """Return a control character as JSON escapes it, without the backslash."""
     return json.dumps(control)[2:-1]
 
 
 def is_json(text: str) -> bool:
+    """Return whether a text is one JSON value."""
     try:
         read_json(text)
     except ValueError:
@@ -88,36 +89,37 @@ def is_json(text: str) -> bool:
     return True
 
 
-def members(text: str) -> dict[str, str] | None:
+def read_members(text: str) -> dict[str, str] | None:
     """Return the members of an object, values as written; None if it is no JSON object."""
     if not text.lstrip().startswith("{") or not is_json(text):
         return None
     found: dict[str, str] = {}
-    at = _skip(text, text.index("{") + 1)
+    at = skip_space(text, text.index("{") + 1)
     while text[at] != "}":
         key, at = _DECODER.raw_decode(text, at)
-        start = _skip(text, _skip(text, at) + 1)  # after the colon
+        start = skip_space(text, skip_space(text, at) + 1)  # after the colon
         _, end = _DECODER.raw_decode(text, start)
         found[key] = text[start:end]
-        at = _skip(text, end)
-        at = _skip(text, at + 1) if text[at] == "," else at
+        at = skip_space(text, end)
+        at = skip_space(text, at + 1) if text[at] == "," else at
     return found
 
 
-def elements(text: str) -> list[str] | None:
+def read_elements(text: str) -> list[str] | None:
     """Return the elements of an array, as written; None if it is no JSON array."""
     if not text.lstrip().startswith("[") or not is_json(text):
         return None
     found: list[str] = []
-    at = _skip(text, text.index("[") + 1)
+    at = skip_space(text, text.index("[") + 1)
     while text[at] != "]":
         _, end = _DECODER.raw_decode(text, at)
         found.append(text[at:end])
-        at = _skip(text, end)
-        at = _skip(text, at + 1) if text[at] == "," else at
+        at = skip_space(text, end)
+        at = skip_space(text, at + 1) if text[at] == "," else at
     return found
 
 
-def _skip(text: str, at: int) -> int:
+def skip_space(text: str, at: int) -> int:
+    """Return the index after the white space at `at`."""
     match = _SPACE.match(text, at)
     return at if match is None else match.end()

@@ -13,20 +13,20 @@ NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dep
 DATA = ("enum", "const", "default", "examples", "example")
 
 
-def parts_of(schema: Schema) -> Iterator[Schema]:
+def iter_parts(schema: Schema) -> Iterator[Schema]:
     """Yield the schemas directly within this one."""
     for key, value in schema.items():
         if key not in DATA:
             yield from _schemas_in([*value.values()] if isinstance(value, dict) and key in NAMED_SCHEMAS else value)
 
 
-def all_parts(schema: Schema) -> Iterator[Schema]:
+def iter_all_parts(schema: Schema) -> Iterator[Schema]:
     """Yield the schema, and each within it, however deep."""
     waiting = [schema]
     while waiting:
         one = waiting.pop()
         yield one
-        waiting += parts_of(one)
+        waiting += iter_parts(one)
 
 
 def _schemas_in(value: object) -> Iterator[Schema]:
@@ -37,16 +37,16 @@ def _schemas_in(value: object) -> Iterator[Schema]:
             yield from _schemas_in(one)
 
 
-def changed(schema: Schema, change: Callable[[Schema], dict[str, object]]) -> dict[str, object]:
+def map_schemas(schema: Schema, change: Callable[[Schema], dict[str, object]]) -> dict[str, object]:
     """Apply `change` to the schema, and then to each schema within the result; names and data stay."""
-    return {key: _changed_value(key, value, change) for key, value in change(schema).items()}
+    return {key: _map_value(key, value, change) for key, value in change(schema).items()}
 
 
-def _changed_value(key: str, value: object, change: Callable[[Schema], dict[str, object]]) -> object:
+def _map_value(key: str, value: object, change: Callable[[Schema], dict[str, object]]) -> object:
     if key in DATA:
         return value
     if key in NAMED_SCHEMAS and isinstance(value, dict):
-        return {name: _changed_value("", one, change) for name, one in value.items()}
+        return {name: _map_value("", one, change) for name, one in value.items()}
     if isinstance(value, list):
-        return [_changed_value("", one, change) for one in value]
-    return changed(value, change) if isinstance(value, dict) else value
+        return [_map_value("", one, change) for one in value]
+    return map_schemas(value, change) if isinstance(value, dict) else value

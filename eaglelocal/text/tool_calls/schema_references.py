@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from urllib.parse import unquote, urldefrag, urljoin
 
-from eaglelocal.text.tool_calls.schema_parts import Schema, all_parts, changed, parts_of
+from eaglelocal.text.tool_calls.schema_parts import Schema, iter_all_parts, iter_parts, map_schemas
 
 REF, DEFINITIONS = "$ref", "$defs"
 LIFTED = f"#/{DEFINITIONS}/"  # the prefix of every rewritten reference
@@ -26,20 +26,20 @@ _DYNAMIC = ("$dynamicRef", "$recursiveRef")
 _OLD_DRAFTS = ("draft-03", "draft-04")  # in which `id` is what `$id` is in later ones
 
 
-def lifted(schema: Schema) -> tuple[dict[str, object], list[str]]:
+def lift_references(schema: Schema) -> tuple[dict[str, object], list[str]]:
     """Return the schema with everything it refers to in its `$defs`, and the references that name nothing.
 
     Those are left out of it, so it admits anything there.
     """
-    if any(word in one for one in all_parts(schema) for word in _DYNAMIC):
-        schema = changed(schema, _static)
-    if not any(REF in one for one in all_parts(schema)):
+    if any(word in one for one in iter_all_parts(schema) for word in _DYNAMIC):
+        schema = map_schemas(schema, _make_static)
+    if not any(REF in one for one in iter_all_parts(schema)):
         return dict(schema), []
     document = _SchemaDocument(schema)
-    return document.lifted(), document.unknown
+    return document.lift(), document.unknown
 
 
-def _static(one: Schema) -> dict[str, object]:
+def _make_static(one: Schema) -> dict[str, object]:
     """Return a dynamic reference as a plain one: in a schema that is not extended both name the same."""
     dynamic = next((one[word] for word in _DYNAMIC if word in one), None)
     rest = {key: value for key, value in one.items() if key not in _DYNAMIC}
@@ -62,10 +62,10 @@ class _SchemaDocument:
         self._index(root, "")
         self._resolve()
 
-    def lifted(self) -> dict[str, object]:
+    def lift(self) -> dict[str, object]:
         dialect = {"$schema": self._root["$schema"]} if "$schema" in self._root else {}
-        definitions = {name: self._rewritten(one) for name, one in zip(self._names.values(), self._found, strict=True)}
-        root = self._rewritten(self._root)
+        definitions = {name: self._rewrite(one) for name, one in zip(self._names.values(), self._found, strict=True)}
+        root = self._rewrite(self._root)
         assert isinstance(root, dict)
         return {**dialect, **root, DEFINITIONS: definitions}
 
@@ -75,15 +75,15 @@ class _SchemaDocument:
         while waiting:
             one, base = waiting.pop()
             if id(one) not in self._bases:
-                self._bases[id(one)] = base = self._named(one, base)
-                waiting += [(part, base) for part in parts_of(one)]
+                self._bases[id(one)] = base = self._register(one, base)
+                waiting += [(part, base) for part in iter_parts(one)]
 
-    def _named(self, one: Schema, base: str) -> str:
+    def _register(self, one: Schema, base: str) -> str:
         """Register the names of this schema. Returns the base address of references in it."""
         name = one.get(self._id)
         if isinstance(name, str) and name.startswith("#"):  # an anchor in older drafts
             self._anchors[base, name[1:]] = one
-        elif isinstance(name, str) and (address := _joined(base, name)) is not None:
+        elif isinstance(name, str) and (address := _join_url(base, name)) is not None:
             base = address.rstrip("#")
             self._resources[base] = one
         for anchor in (one.get(word) for word in _ANCHORS):
@@ -91,16 +91,16 @@ class _SchemaDocument:
                 self._anchors[base, anchor] = one
         return base
 
-    def _place(self, reference: str, base: str) -> tuple[object, str]:
+    def _find(self, reference: str, base: str) -> tuple[object, str]:
         """Return what a reference names, or None if there is none, and the base address of references in it."""
-        address = base + reference if reference.startswith("#") else _joined(base, reference)
+        address = base + reference if reference.startswith("#") else _join_url(base, reference)
         if address is None:
             return None, base
         base, encoded = urldefrag(address)
         resource, fragment = self._resources.get(base), unquote(encoded)
         if resource is None or not fragment:
             return resource, base
-        found = _behind(resource, fragment) if fragment.startswith("/") else self._anchors.get((base, fragment))
+        found = _follow_pointer(resource, fragment) if fragment.startswith("/") else self._anchors.get((base, fragment))
         return (found if isinstance(found, dict | bool) else None), base
 
     # ---- targets of references
@@ -113,14 +113,14 @@ class _SchemaDocument:
                 seen.add(id(one))
                 target = self._target(one)
                 waiting += [target] if isinstance(target, dict) else []
-                waiting += parts_of(_without(one, _DEFINING))
+                waiting += iter_parts(_drop_keys(one, _DEFINING))
 
     def _target(self, one: Schema) -> object:
         """Return what this schema's reference names; None where it has none, or one that names nothing."""
         reference = one.get(REF)
         if not isinstance(reference, str):
             return None
-        target, base = self._place(reference, self._bases[id(one)])
+        target, base = self._find(reference, self._bases[id(one)])
         if target is None:
             self.unknown.append(reference)
             return None
@@ -133,7 +133,7 @@ class _SchemaDocument:
         return target
 
     # ---- the rewritten schema
-    def _rewritten(self, target: object) -> object:
+    def _rewrite(self, target: object) -> object:
         """Return a schema with a reference in place of each part that has a name, so that nothing is repeated."""
         if not isinstance(target, dict):
             return target
@@ -141,21 +141,21 @@ class _SchemaDocument:
         def change(one: Schema) -> dict[str, object]:
             if one is not target and id(one) in self._names:
                 return {REF: LIFTED + self._names[id(one)]}
-            less = _without(one, (REF, *_ANCHORS, "$schema", self._id, *_DEFINING))
+            less = _drop_keys(one, (REF, *_ANCHORS, "$schema", self._id, *_DEFINING))
             named = self._targets.get(id(one))
             return less if named is None else {REF: LIFTED + named, **less}
 
-        return changed(target, change)
+        return map_schemas(target, change)
 
 
-def _joined(base: str, reference: str) -> str | None:
+def _join_url(base: str, reference: str) -> str | None:
     try:
         return urljoin(base, reference)
     except ValueError:  # no address at all
         return None
 
 
-def _behind(resource: object, pointer: str) -> object:
+def _follow_pointer(resource: object, pointer: str) -> object:
     """Return what a pointer names (RFC 6901); None where it names nothing."""
     for part in pointer.split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
@@ -168,5 +168,5 @@ def _behind(resource: object, pointer: str) -> object:
     return resource
 
 
-def _without(schema: Schema, words: Collection[str]) -> dict[str, object]:
+def _drop_keys(schema: Schema, words: Collection[str]) -> dict[str, object]:
     return {key: value for key, value in schema.items() if key not in words}

@@ -6,7 +6,7 @@ owl
 </parameter>
 </function>             -> look_up {"word": "owl"}
 
-A value goes on to the first closing tag that is followed by another value or by the end of the call, so that it may
+A value extends to the first closing tag that is followed by another value or by the end of the call, so that it may
 quote tags.
 """
 
@@ -21,19 +21,19 @@ from dataclasses import dataclass
 from eaglelocal.core.json_text import MAX_DEPTH, is_nested_deeper, read_json
 from eaglelocal.core.tools import CallForm, Tool, ToolCall
 from eaglelocal.text.tool_calls.call_forms import IS_TEXT, KEY, NAME, VALUE
+from eaglelocal.text.tool_calls.json_spans import skip_space
 from eaglelocal.text.tool_calls.schema_parts import Schema
-from eaglelocal.text.tool_calls.tool_schemas import has_required, kinds_of, parameter_schemas
+from eaglelocal.text.tool_calls.tool_schemas import has_required, list_types, read_parameter_types
 
 MAX_PYTHON_CHARS = 64 * 1024
 TEXT: Schema = {"type": "string"}
 ANYTHING: Schema = {}
-_SPACE = re.compile(r"\s*")
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """The certain part of a block that goes on.
+class PartialCalls:
+    """The certain part of an unfinished block.
 
     calls     each with whether it is complete; the arguments of an incomplete one are JSON without its end
     at        index after the last complete argument
@@ -58,126 +58,128 @@ class TaggedText:
         self._quotes = form.quotes
         begin, end = (part.strip() for part in form.tags)
         self._is_named = begin != NAME  # else the name has no tag, and must be that of an offered tool
-        self._call = _pattern(begin, r"[^<>\"\s]+?" if self._is_named else r"[^<>\"\s]+")
+        self._call = _compile_tag(begin, r"[^<>\"\s]+?" if self._is_named else r"[^<>\"\s]+")
         self._call_end = re.compile(re.escape(end))
-        self._before = _pattern(before.strip())
+        self._before = _compile_tag(before.strip())
         self._tags = (before.partition(KEY)[0].strip(), end)
         last_tag = "<" + before.rpartition("<")[2]
         beginnings = (last_tag.partition(KEY)[0].strip(), begin.partition(NAME)[0], self._value_end)
-        self._telling = tuple(filter(None, beginnings))  # beginnings of tags that can make something certain
+        self._tag_starts = tuple(filter(None, beginnings))  # beginnings of tags that can make something certain
         ending, beginning = re.escape(end), rf"\s*{self._call.pattern}"
-        self._after = _closing(after, self._before.pattern, ending or r"\Z")
-        self._after_surely = _closing(after, self._before.pattern, *([ending + beginning] if end else ()))
-        self._surely_ended = re.compile(f"{ending}(?={beginning})")
+        self._after = _compile_value_end(after, self._before.pattern, ending or r"\Z")
+        self._certain_value_end = _compile_value_end(
+            after, self._before.pattern, *([ending + beginning] if end else ())
+        )
+        self._certain_call_end = re.compile(f"{ending}(?={beginning})")
 
     def __call__(self, text: str) -> list[ToolCall] | None:
-        """Return the calls, without ids; None if the text is none."""
+        """Return the calls of a complete block, without ids; None if it is no block of calls."""
         calls: list[ToolCall] = []
-        at = _behind_space(text, 0)
+        at = skip_space(text, 0)
         while at < len(text):
             found = self._read_call(text, at)
             if found is None:
                 return None
             call, at = found
             calls.append(call)
-            at = _behind_space(text, at)
+            at = skip_space(text, at)
         return calls or None
 
-    def begun(self, text: str) -> Begun:
-        """Return the calls of offered tools in a text that goes on.
+    def read_partial(self, text: str) -> PartialCalls:
+        """Return the calls of offered tools in an unfinished text.
 
         A call is certain when its first argument begins. The end of an argument or call is certain when another part of
-        a call follows; else it may be text in a value. What is returned stays so, whatever follows.
+        a call follows; else it may be text in a value. Whatever follows, the result stays true.
         """
         found: list[tuple[ToolCall, bool]] = []
-        at, value_at, text_at = _behind_space(text, 0), -1, -1
-        while (begun := self._call.match(text, at)) is not None and begun["name"] in self._tools:
-            at = _behind_space(text, begun.end())
-            if not self._before.match(text, at) and not self._next_at(text, at):
+        at, value_at, text_at = skip_space(text, 0), -1, -1
+        while (opening := self._call.match(text, at)) is not None and opening["name"] in self._tools:
+            at = skip_space(text, opening.end())
+            if not self._before.match(text, at) and not self._find_next_call(text, at):
                 break
-            arguments, at = self._arguments(text, at, begun["name"], self._after_surely)
-            end = self._next_at(text, at)
+            arguments, at = self._read_arguments(text, at, opening["name"], self._certain_value_end)
+            end = self._find_next_call(text, at)
             if end:
-                found.append((ToolCall("", begun["name"], _written(arguments)), True))
-                at = _behind_space(text, end)
+                found.append((ToolCall("", opening["name"], _to_json(arguments)), True))
+                at = skip_space(text, end)
                 continue
-            written = _written(arguments)[:-1]
-            if (before := self._begun_text(text, at, begun["name"], arguments)) is not None:
-                value, value_at, text_at = self._open_text(text, before.end())
-                written = _written({**arguments, before["key"]: value})[:-2]
-            found.append((ToolCall("", begun["name"], written), False))
+            partial = _to_json(arguments)[:-1]
+            if (before := self._match_open_string(text, at, opening["name"], arguments)) is not None:
+                value, value_at, text_at = self._read_open_string(text, before.end())
+                partial = _to_json({**arguments, before["key"]: value})[:-2]
+            found.append((ToolCall("", opening["name"], partial), False))
             break
-        return Begun(found, at, value_at, text_at)
+        return PartialCalls(found, at, value_at, text_at)
 
-    def _open_text(self, text: str, at: int) -> tuple[str, int, int]:
+    def _read_open_string(self, text: str, at: int) -> tuple[str, int, int]:
         """Return the certain text of a value that begins at `at`, where it begins and where the certain part ends.
 
         Both are -1 if its end may be there.
         """
         end = text.find(self._value_end, at)
         if end >= 0:  # it may be text
-            return self._unpadded(text[at:end]), -1, -1
-        more, text_at = self.more(text, at, at)
+            return self._strip_padding(text[at:end]), -1, -1
+        more, text_at = self.read_more(text, at, at)
         return more, at, text_at
 
-    def more(self, text: str, value_at: int, text_at: int) -> tuple[str, int]:
+    def read_more(self, text: str, value_at: int, text_at: int) -> tuple[str, int]:
         """Return the certain text from `text_at` of a value without any closing tag, and where it ends."""
         if text_at == value_at and text.startswith(self._pad, text_at):
             text_at += len(self._pad)
         endings = (self._pad + self._value_end, self._value_end)
         tail = text[max(text_at, len(text) - len(endings[0])) :]
-        sure = len(text) - max(_overlap(tail, ending) for ending in endings)
-        return text[text_at:sure], sure
+        certain_end = len(text) - max(_overlap(tail, ending) for ending in endings)
+        return text[text_at:certain_end], certain_end
 
-    def has_news(self, text: str, seen: int) -> bool:
-        """Return whether a tag that can make something certain ends after the first `seen` characters."""
-        if self._quotes[0] and text[seen - 1 : seen] == ">":  # what follows shows whether a value is quoted
+    def has_new_tag(self, text: str, num_read: int) -> bool:
+        """Return whether a tag that can make something certain ends after the first `num_read` characters."""
+        if self._quotes[0] and text[num_read - 1 : num_read] == ">":  # what follows shows whether a value is quoted
             return True
-        at = text.find(">", seen)
+        at = text.find(">", num_read)
         while at >= 0:  # a tag ends at the first ">" after its beginning
             begin = text.rfind("<", text.rfind(">", 0, at) + 1, at)
-            if begin >= 0 and text.startswith(self._telling, begin):
+            if begin >= 0 and text.startswith(self._tag_starts, begin):
                 return True
             at = text.find(">", at + 1)
         return False
 
-    def lacks_only_its_end(self, text: str) -> bool:
-        """Return whether the last call, begun and incomplete, has its required arguments and lacks only its end tag."""
-        begun = self.begun(text)
-        call, _ = begun.calls[-1]
-        has_end = self._tags[1].startswith(text[begun.at :].strip())
+    def lacks_only_end_tag(self, text: str) -> bool:
+        """Return whether the last call, which is incomplete, has its required arguments and lacks only its end tag."""
+        partial = self.read_partial(text)
+        call, _ = partial.calls[-1]
+        has_end = self._tags[1].startswith(text[partial.at :].strip())
         return has_end and has_required(self._tools.get(call.name), call.arguments + "}")
 
-    def may_go_on(self, text: str) -> bool:
+    def may_continue(self, text: str) -> bool:
         """Return whether arguments, or a call's end, can follow the tag that begins it."""
-        begun = self._call.match(text)
-        rest = text[begun.end() :].lstrip() if begun else ""
+        opening = self._call.match(text)
+        rest = text[opening.end() :].lstrip() if opening else ""
         return any(rest.startswith(tag) or tag.startswith(rest) for tag in self._tags)
 
     def _read_call(self, text: str, at: int) -> tuple[ToolCall, int] | None:
-        begun = self._call.match(text, at)
-        if begun is None or not (self._is_named or begun["name"] in self._tools):
+        opening = self._call.match(text, at)
+        if opening is None or not (self._is_named or opening["name"] in self._tools):
             return None
-        arguments, at = self._arguments(text, _behind_space(text, begun.end()), begun["name"], self._after)
-        ended = self._call_end.match(text, at)
-        if ended is None or self._before.match(text, at):
+        arguments, at = self._read_arguments(text, skip_space(text, opening.end()), opening["name"], self._after)
+        end = self._call_end.match(text, at)
+        if end is None or self._before.match(text, at):
             return None
-        return ToolCall("", begun["name"], _written(arguments)), ended.end()
+        return ToolCall("", opening["name"], _to_json(arguments)), end.end()
 
-    def _arguments(self, text: str, at: int, name: str, closing: re.Pattern[str]) -> tuple[dict[str, object], int]:
+    def _read_arguments(self, text: str, at: int, name: str, closing: re.Pattern[str]) -> tuple[dict[str, object], int]:
         """Return the complete arguments, and the index where they end or an incomplete one begins."""
-        schemas = parameter_schemas(self._tools.get(name))
+        schemas = read_parameter_types(self._tools.get(name))
         arguments: dict[str, object] = {}
         while (before := self._before.match(text, at)) is not None:
-            after = closing.search(text, self._unquoted_at(text, before.end()))
+            after = closing.search(text, self._skip_quotes(text, before.end()))
             if after is None:
                 break
-            value = value_of(self._unpadded(text[before.end() : after.start()]), _schema_of(before, schemas))
+            value = parse_value(self._strip_padding(text[before.end() : after.start()]), _get_schema(before, schemas))
             arguments.setdefault(before["key"], value)  # what was emitted stays
-            at = _behind_space(text, after.end())
+            at = skip_space(text, after.end())
         return arguments, at
 
-    def _unquoted_at(self, text: str, at: int) -> int:
+    def _skip_quotes(self, text: str, at: int) -> int:
         """Return the index from which the value at `at` may end: after its quotes, if it has any."""
         first, last = self._quotes
         if not first or not text.startswith(first, at):
@@ -185,21 +187,23 @@ class TaggedText:
         end = text.find(last, at)
         return end + len(last) if end >= 0 else len(text)
 
-    def _begun_text(self, text: str, at: int, name: str, arguments: Mapping[str, object]) -> re.Match[str] | None:
+    def _match_open_string(
+        self, text: str, at: int, name: str, arguments: Mapping[str, object]
+    ) -> re.Match[str] | None:
         """Return the match of the tag at `at` if the value after it can only be a string; else None."""
         before = self._before.match(text, at)
         if before is None or before["key"] in arguments:
             return None
-        schema = _schema_of(before, parameter_schemas(self._tools.get(name)))
+        schema = _get_schema(before, read_parameter_types(self._tools.get(name)))
         is_plain = not self._quotes[0] or text[before.end() : before.end() + 1] not in ("", self._quotes[0][0])
-        return before if is_plain and kinds_of(schema) == {"string"} else None
+        return before if is_plain and list_types(schema) == {"string"} else None
 
-    def _next_at(self, text: str, at: int) -> int:
+    def _find_next_call(self, text: str, at: int) -> int:
         """Return the index after the tag that ends a call, if it is at `at` and another call follows; else 0."""
-        ended = self._surely_ended.match(text, at) if self._tags[1] else None
-        return ended.end() if ended else 0
+        end = self._certain_call_end.match(text, at) if self._tags[1] else None
+        return end.end() if end else 0
 
-    def _unpadded(self, value: str) -> str:
+    def _strip_padding(self, value: str) -> str:
         first, last = self._quotes
         if first and value.startswith(first) and value.endswith(last):
             return value[len(first) : len(value) - len(last)]
@@ -211,37 +215,32 @@ def _overlap(text: str, ending: str) -> int:
     return next(length for length in range(len(ending), -1, -1) if text.endswith(ending[:length]))
 
 
-def _schema_of(before: re.Match[str], schemas: Mapping[str, Schema]) -> Schema:
+def _get_schema(before: re.Match[str], schemas: Mapping[str, Schema]) -> Schema:
     """Return the schema of the argument that this tag begins."""
-    said = {"true": TEXT, "false": ANYTHING}.get(before.groupdict().get("is_text", ""))
-    return schemas.get(before["key"], ANYTHING) if said is None else said
+    explicit = {"true": TEXT, "false": ANYTHING}.get(before.groupdict().get("is_text", ""))
+    return schemas.get(before["key"], ANYTHING) if explicit is None else explicit
 
 
-def _written(arguments: Mapping[str, object]) -> str:
+def _to_json(arguments: Mapping[str, object]) -> str:
     return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
 
 
-def _closing(after: str, *following: str) -> re.Pattern[str]:
+def _compile_value_end(after: str, *following: str) -> re.Pattern[str]:
     """Return a pattern for the tag after a value, where one of these follows."""
     return re.compile(rf"{re.escape(after.strip())}(?=\s*(?:{'|'.join(following)}))")
 
 
-def _pattern(written: str, name: str = "") -> re.Pattern[str]:
+def _compile_tag(tag: str, name: str = "") -> re.Pattern[str]:
     """Return a pattern for a tag of a form: any white space for white space, groups for fields."""
     fields = {NAME: f"(?P<name>{name})", KEY: r"(?P<key>[^<>\"\n]+?)", IS_TEXT: "(?P<is_text>true|false)"}
-    parts = re.split("(«\\w+»|\\s+)", written)
+    parts = re.split("(«\\w+»|\\s+)", tag)
     return re.compile("".join(fields.get(part) or (r"\s*" if part.isspace() else re.escape(part)) for part in parts))
 
 
-def _behind_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return at if match is None else match.end()
-
-
-def value_of(text: str, schema: Schema) -> object:
-    """Return the value of a text: a string where the schema wants one; else JSON or a Python literal, if it is one."""
-    kinds, word = kinds_of(schema), text.strip().lower()
-    if kinds == {"string"} or (kinds == {"string", "null"} and _WORDS.get(word, "") is not None):
+def parse_value(text: str, schema: Schema) -> object:
+    """Return the value of a text: a string if the schema wants one, else the JSON or Python literal that it spells."""
+    types, word = list_types(schema), text.strip().lower()
+    if types == {"string"} or (types == {"string", "null"} and _WORDS.get(word, "") is not None):
         return text
     try:
         return read_json(text, is_finite=True)
@@ -249,11 +248,11 @@ def value_of(text: str, schema: Schema) -> object:
         pass
     if word in _WORDS:
         return _WORDS[word]
-    return python_value(text) if text.lstrip()[:1] in ("{", "[", "(") else text
+    return parse_python(text) if text.lstrip()[:1] in ("{", "[", "(") else text
 
 
-def python_value(text: str) -> object:
-    """Return a list or a dict as Python prints it; the text itself if it is none."""
+def parse_python(text: str) -> object:
+    """Return the list or dict that a text spells as Python prints it; the text itself if it spells none."""
     if len(text) > MAX_PYTHON_CHARS:
         return text
     try:

@@ -9,92 +9,92 @@ from eaglelocal.core.json_text import read_object
 from eaglelocal.core.tools import Tool
 from eaglelocal.errors import RequestError
 from eaglelocal.text.tool_calls.schema_parts import Schema
-from eaglelocal.text.tool_calls.schema_references import DEFINITIONS, LIFTED, REF, lifted
+from eaglelocal.text.tool_calls.schema_references import DEFINITIONS, LIFTED, REF, lift_references
 
 MAX_HOPS = 64  # chained references that are followed
 MAX_QUOTED_CHARS = 100
-_KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
+_TYPE_NAMES = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
 
 
-def argument_schema(tool: Tool) -> Schema:
+def read_argument_schema(tool: Tool) -> Schema:
     """Return the schema of a tool's arguments, with what it refers to in `$defs`; a bad reference admits anything."""
-    return _lifted(tool)[0]
+    return _lift(tool)[0]
 
 
-def bound_schema(tool: Tool) -> Schema:
+def read_bindable_schema(tool: Tool) -> Schema:
     """Return the same for a grammar. Raises RequestError for a strict tool whose references name nothing."""
-    schema, unknown = _lifted(tool)
+    schema, unknown = _lift(tool)
     if unknown and tool.is_strict:
         what = f"the parameters of {tool.name}, a strict tool, refer to {unknown[0][:MAX_QUOTED_CHARS]!r}"
         raise RequestError(f"{what}, which is not in them", parameter="tools")
     return schema
 
 
-def _lifted(tool: Tool) -> tuple[Schema, list[str]]:
-    schema = schema_of(tool)
-    return lifted(schema) if 'Ref"' in tool.parameters or f'"{REF}"' in tool.parameters else (schema, [])
+def _lift(tool: Tool) -> tuple[Schema, list[str]]:
+    schema = read_schema(tool)
+    return lift_references(schema) if 'Ref"' in tool.parameters or f'"{REF}"' in tool.parameters else (schema, [])
 
 
-def schema_of(tool: Tool | None) -> Schema:
+def read_schema(tool: Tool | None) -> Schema:
     """Return the schema of a tool's arguments; empty for an unknown tool, or an unreadable schema."""
-    return _object_in(tool.parameters or "{}") if tool else {}
+    return _read_object(tool.parameters or "{}") if tool else {}
 
 
-def parameter_schemas(tool: Tool | None) -> dict[str, Schema]:
+def read_parameter_types(tool: Tool | None) -> dict[str, Schema]:
     """Return a schema with only the types of each parameter, by name; empty for an unknown tool."""
-    root = argument_schema(tool) if tool else {}
-    properties = resolved(root, root).get("properties")
+    root = read_argument_schema(tool) if tool else {}
+    properties = resolve_schema(root, root).get("properties")
     if not isinstance(properties, dict):
         return {}
-    return {name: {"type": sorted(_kinds(said, root, set()) or ())} for name, said in properties.items()}
+    return {name: {"type": sorted(_find_types(part, root, set()) or ())} for name, part in properties.items()}
 
 
 def has_required(tool: Tool | None, arguments: str) -> bool:
     """Return whether the object has what the schema requires. An unknown tool requires nothing."""
-    root, found = argument_schema(tool) if tool else {}, _object_in(arguments)
-    required = resolved(root, root).get("required")
+    root, found = read_argument_schema(tool) if tool else {}, _read_object(arguments)
+    required = resolve_schema(root, root).get("required")
     keys = [key for key in required if isinstance(key, str)] if isinstance(required, list) else []
     return all(key in found for key in keys)
 
 
-def _object_in(text: str) -> Schema:
+def _read_object(text: str) -> Schema:
     try:
         return read_object(text)
     except ValueError:
         return {}
 
 
-def kinds_of(schema: Schema, root: Schema | None = None) -> frozenset[str]:
+def list_types(schema: Schema, root: Schema | None = None) -> frozenset[str]:
     """Return the types that a schema names, alternatives included; none if it leaves them open. `root` has `$defs`."""
-    return _kinds(schema, root or {}, set()) or frozenset()
+    return _find_types(schema, root or {}, set()) or frozenset()
 
 
-def _kinds(schema: object, root: Schema, seen: set[str]) -> frozenset[str] | None:
+def _find_types(schema: object, root: Schema, seen: set[str]) -> frozenset[str] | None:
     """Return the types; None: any. `seen`: references that were followed, each of which adds its types only once."""
     if not isinstance(schema, dict):
         return frozenset() if schema is False else None
     named = schema.get("type")
-    if kinds := frozenset(kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)):
-        return kinds
+    if types := frozenset(kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)):
+        return types
     if "const" in schema or isinstance(schema.get("enum"), list):
         values = [schema["const"]] if "const" in schema else schema["enum"]
-        return frozenset(_KINDS.get(type(value), "null") for value in values)
+        return frozenset(_TYPE_NAMES.get(type(value), "null") for value in values)
     reference = schema.get(REF)
     if isinstance(reference, str):
         if reference in seen:
             return frozenset()
         seen.add(reference)
-        return _kinds(_target(reference, root), root, seen)
+        return _find_types(_find_target(reference, root), root, seen)
     for key in ("anyOf", "oneOf"):
-        if isinstance(ways := schema.get(key), list):
-            found = [_kinds(way, root, seen) for way in ways]
-            return None if None in found else frozenset().union(*(kinds or () for kinds in found))
+        if isinstance(alternatives := schema.get(key), list):
+            found = [_find_types(alternative, root, seen) for alternative in alternatives]
+            return None if None in found else frozenset().union(*(types or () for types in found))
     every = schema.get("allOf")
-    found = [_kinds(one, root, seen) for one in every] if isinstance(every, list) else []
-    return next((kinds for kinds in found if kinds is not None), None)
+    found = [_find_types(one, root, seen) for one in every] if isinstance(every, list) else []
+    return next((types for types in found if types is not None), None)
 
 
-def resolved(schema: object, root: Schema, hops: int = MAX_HOPS) -> Schema:
+def resolve_schema(schema: object, root: Schema, hops: int = MAX_HOPS) -> Schema:
     """Return a schema, or what its reference names, with the properties of all its `allOf` parts.
 
     A schema that cannot be found admits anything.
@@ -103,50 +103,50 @@ def resolved(schema: object, root: Schema, hops: int = MAX_HOPS) -> Schema:
         return {}
     reference = schema.get(REF)
     if isinstance(reference, str):
-        return resolved(_target(reference, root), root, hops - 1) if hops else {}
+        return resolve_schema(_find_target(reference, root), root, hops - 1) if hops else {}
     every = schema.get("allOf")
     if not isinstance(every, list) or not hops:
         return schema
-    return _merged(schema, [resolved(one, root, hops - 1) for one in every])
+    return _merge(schema, [resolve_schema(one, root, hops - 1) for one in every])
 
 
-def _merged(schema: Schema, parts: list[Schema]) -> Schema:
+def _merge(schema: Schema, parts: list[Schema]) -> Schema:
     """Merge the properties that an object's parts name into one object; return any other schema unchanged."""
     if not any(isinstance(part.get("properties"), dict) for part in parts):
         return schema
-    made = {key: value for key, value in schema.items() if key != "allOf"}
-    every = [*parts, made]
+    own = {key: value for key, value in schema.items() if key != "allOf"}
+    every = [*parts, own]
     named = [properties for part in every if isinstance(properties := part.get("properties"), dict)]
     must = [key for part in every if isinstance(required := part.get("required"), list) for key in required]
-    return {"type": "object", **made, "properties": {k: v for one in named for k, v in one.items()}, "required": must}
+    return {"type": "object", **own, "properties": {k: v for one in named for k, v in one.items()}, "required": must}
 
 
-def _target(reference: str, root: Schema) -> object:
+def _find_target(reference: str, root: Schema) -> object:
     definitions = root.get(DEFINITIONS)
     return definitions.get(reference.removeprefix(LIFTED)) if isinstance(definitions, dict) else None
 
 
-def fields_of(schema: Schema) -> list[tuple[str, Schema, bool]]:
+def list_fields(schema: Schema) -> list[tuple[str, Schema, bool]]:
     """Return name, schema and whether it is required, of each argument that the schema names."""
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict):
         return []
     must = required if isinstance(required, list) else []
-    return [(key, said if isinstance(said, dict) else {}, key in must) for key, said in properties.items()]
+    return [(key, part if isinstance(part, dict) else {}, key in must) for key, part in properties.items()]
 
 
-def texts_of(schema: Schema, root: Schema) -> list[str]:
+def list_texts(schema: Schema, root: Schema) -> list[str]:
     """Return the only strings that a schema admits; empty where it leaves them open."""
-    schema = resolved(schema, root)
+    schema = resolve_schema(schema, root)
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     texts = values if isinstance(values, list) else []
     return texts if texts and all(isinstance(text, str) for text in texts) else []
 
 
-def definitions_of(schema: Schema) -> Schema:
+def keep_definitions(schema: Schema) -> Schema:
     """Return the part of a schema that its references need: `$defs`, and the dialect `$schema`."""
     return {key: schema[key] for key in ("$schema", DEFINITIONS) if key in schema}
 
 
-def without_definitions(schema: Schema) -> Schema:
+def drop_definitions(schema: Schema) -> Schema:
     return {key: value for key, value in schema.items() if key not in ("$schema", DEFINITIONS)}

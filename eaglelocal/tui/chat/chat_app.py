@@ -22,7 +22,7 @@ from textual.widgets import Footer
 
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.conversation.slash_actions import copy_message
+from eaglelocal.conversation.slash_actions import format_copy_message
 from eaglelocal.conversation.slash_commands import is_command
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.base_app import EagleApp
@@ -268,7 +268,7 @@ class ChatApp(EagleApp[int]):
         self.copy_to_clipboard(text)
         clipboard.copy_text(text)
         self.screen.clear_selection()
-        self.notify(copy_message(text))
+        self.notify(format_copy_message(text))
 
     def action_editor(self) -> None:
         try:

@@ -87,7 +87,7 @@ class ConversationsDialog(Dialog):
         self._to_delete = ""  # name; a second d deletes it
 
     def compose_box(self) -> ComposeResult:
-        entries = conversation_file.entries(self._folder)
+        entries = conversation_file.list_conversations(self._folder)
         self._names = [entry.name for entry in entries]
         yield OptionList(*(Option(_format_entry(entry)) for entry in entries), markup=False)
         yield Label("no conversation is saved yet" if not entries else "enter opens one", id="about")
@@ -115,7 +115,7 @@ class ConversationsDialog(Dialog):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         try:
-            target = conversation_file.path_of(self._folder, event.value)
+            target = conversation_file.find_path(self._folder, event.value)
             if target.exists() and target.stem != self._selected:
                 raise UsageError(f"there is already a conversation named {target.stem!r}")
         except EagleLocalError as error:

@@ -195,9 +195,9 @@ class ChatTasks:
         conversation = session.conversation
         if not self._saves or not conversation.turns:
             return
-        name = conversation.name or conversation_file.fresh_name(self._folder, conversation.turns[0].question)
+        name = conversation.name or conversation_file.choose_name(self._folder, conversation.turns[0].question)
         try:
-            path = conversation_file.path_of(self._folder, name)
+            path = conversation_file.find_path(self._folder, name)
             conversation_file.save(conversation, path, target=session.model.info.target)
             conversation.name = path.stem
         except EagleLocalError as error:

@@ -30,7 +30,7 @@ class EventOutput:
     def message(self, text: str = "") -> None:
         self._emit(NoteWritten(text))
 
-    def aside(self, text: str) -> None:
+    def note(self, text: str) -> None:
         self._emit(NoteWritten(text))
 
     def progress(self) -> EventProgressBar:

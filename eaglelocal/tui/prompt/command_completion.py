@@ -26,7 +26,7 @@ def matching_commands(typed: str) -> list[str]:
 
 
 def describe_command(name: str) -> str:
-    return f"{name} {COMMANDS[name].takes}".rstrip() + f": {COMMANDS[name].purpose}"
+    return f"{name} {COMMANDS[name].arguments}".rstrip() + f": {COMMANDS[name].purpose}"
 
 
 def complete_typed(typed: str) -> Completion:
@@ -38,7 +38,7 @@ def complete_typed(typed: str) -> Completion:
         return Completion(_common_prefix(paths)[len(begun) :], names if len(names) > 1 else ())
     matches = matching_commands(typed)
     if len(matches) == 1:
-        return Completion(matches[0][len(typed) :] + (" " if COMMANDS[matches[0]].takes else ""))
+        return Completion(matches[0][len(typed) :] + (" " if COMMANDS[matches[0]].arguments else ""))
     return Completion(_common_prefix(matches)[len(typed) :])
 
 

@@ -39,7 +39,7 @@ class HistorySearch:
     def find_older(self) -> None:
         """Find the next older match; without one, what is shown stays."""
         before = self._matches[-1] if self._matches else None
-        found = self._history.find(self.words, before=before, but=self.shown)
+        found = self._history.find(self.words, before=before, skipped=self.shown)
         self._has_failed = found is None
         if found is not None:
             self._matches.append(found)

@@ -14,7 +14,7 @@ from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, T
 from eaglelocal.errors import RequestError
 from eaglelocal.text.tool_calls import call_forms as forms
 from eaglelocal.text.tool_calls.argument_rules import json_rule
-from eaglelocal.text.tool_calls.call_writer import written_calls
+from eaglelocal.text.tool_calls.call_writer import write_calls
 from eaglelocal.text.tool_calls.tool_grammar import make_constraint
 
 BYTES = LLTokenizer("byte")
@@ -44,7 +44,7 @@ def grammar_of(form: CallForm, *schemas: Values, is_strict: bool = False) -> str
 
 
 def is_called(form: CallForm, matcher: LLMatcher, arguments: Values, name: str = "f0") -> bool:
-    text = written_calls(form, [(name, arguments)])
+    text = write_calls(form, [(name, arguments)])
     if form.call.endswith("(«args»)"):  # JSON is valid there too, and can be told from any value
         first, _, last = form.around
         text = f"{first}{name}({', '.join(f'{key}={json.dumps(value)}' for key, value in arguments.items())}){last}"

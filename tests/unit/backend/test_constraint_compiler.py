@@ -28,8 +28,8 @@ from eaglelocal.errors import RequestError
 from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
-from eaglelocal.text.tool_calls.call_writer import written_calls
-from eaglelocal.text.tool_calls.tool_grammar import callable_tools, make_constraint
+from eaglelocal.text.tool_calls.call_writer import write_calls
+from eaglelocal.text.tool_calls.tool_grammar import list_callable_tools, make_constraint
 
 DEMO = Path(__file__).parents[3] / "profiles" / "demo" / "guide-target.gguf"
 TOOLS = (Tool("f", "", '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'), Tool("g.h"))
@@ -108,7 +108,7 @@ def test_a_frame_counts_and_holds_its_answer() -> None:
 )
 def test_every_kind_of_answer_has_room_in_a_frame(judge: Judge, wanted: Constraint, right: str, wrong: str) -> None:
     """Behind a thought, and beside calls."""
-    split = Split(form=forms.HERMES, thought=THINK, tools=TOOLS)
+    split = Split(form=forms.HERMES, reasoning_markers=THINK, tools=TOOLS)
     framed = make_constraint(split, ToolChoice(), wanted, tokens={}, is_split=True)
     assert framed is not None and framed.frame
     for thought in ("", "<think>hm</think>\n"):
@@ -144,7 +144,7 @@ def test_what_constraints_need_can_be_made_ready_before(model: LlamaModel) -> No
 # ---- calls
 def written(form: CallForm, *calls: dict[str, object]) -> str:
     """Calls of f as a model of the family writes them."""
-    return written_calls(form, [("f", arguments) for arguments in calls])
+    return write_calls(form, [("f", arguments) for arguments in calls])
 
 
 @pytest.mark.parametrize("form", SPELLED, ids=lambda form: form.label)
@@ -155,7 +155,7 @@ def test_a_required_call_is_bound_in_the_form_that_is_read(judge: Judge, form: C
     one, two = written(form, {"n": 3}), written(form, {"n": 3}, {"n": 4})
     assert judge.accepts(bound, one)
     assert judge.accepts(bound, two) is (parallel and not form.is_one_call)
-    unknown = written_calls(form, [("x", {"n": 3})])
+    unknown = write_calls(form, [("x", {"n": 3})])
     for wrong in (
         written(form, {"n": "x"}),
         written(form, {}),
@@ -204,7 +204,7 @@ ARGUMENTS: tuple[dict[str, object], ...] = (
 def test_what_a_family_writes_is_admitted_and_read(judge: Judge, form: CallForm, arguments: dict[str, object]) -> None:
     tool = RICH
     split = Split(form=form, tools=(tool,))
-    text = written_calls(form, [(tool.name, arguments)])
+    text = write_calls(form, [(tool.name, arguments)])
     assert judge.accepts(make_constraint(split, REQUIRED, None, tokens={}, is_split=True), text), text
     parser = SplitText(split, lambda: "id")
     told = [*(parser.push(char) for char in text), parser.finish("")]
@@ -225,16 +225,16 @@ def test_arguments_that_are_no_json_are_bound_by_the_schema_too(judge: Judge, fo
     assert not judge.accepts(bound, written(form, {"word": "a"}))
 
 
-@pytest.mark.parametrize("in_thought", [True, False])
+@pytest.mark.parametrize("in_reasoning", [True, False])
 @pytest.mark.parametrize("tokens", [{}, {"</think>": A_CONTROL}])
-def test_a_thought_may_stand_before(judge: Judge, in_thought: bool, tokens: dict[str, int]) -> None:
-    split = Split(form=forms.HERMES, thought=THINK, in_thought=in_thought, tools=TOOLS)
-    opening: list[str | int] = [] if in_thought else ["<think>"]
+def test_a_thought_may_stand_before(judge: Judge, in_reasoning: bool, tokens: dict[str, int]) -> None:
+    split = Split(form=forms.HERMES, reasoning_markers=THINK, in_reasoning=in_reasoning, tools=TOOLS)
+    opening: list[str | int] = [] if in_reasoning else ["<think>"]
     thought = [*opening, 'hm {"n": <b>', tokens.get("</think>", "</think>"), "\n\n"]
     calls = make_constraint(split, REQUIRED, None, tokens=tokens, is_split=True)
     call = written(forms.HERMES, {"n": 3})
     assert judge.accepts(calls, *thought, call)
-    assert judge.accepts(calls, call) is not in_thought
+    assert judge.accepts(calls, call) is not in_reasoning
     wanted = schema(type="object", properties={"a": {"type": "integer"}}, required=["a"])
     answer = make_constraint(split, ToolChoice(), wanted, tokens=tokens, is_split=True)
     assert judge.accepts(answer, *thought, '{"a": 1}')
@@ -275,12 +275,12 @@ def test_what_is_bound_when(judge: Judge) -> None:
 
 
 def test_which_tools_may_be_called() -> None:
-    assert callable_tools(TOOLS, ToolChoice()) == TOOLS
-    assert callable_tools(TOOLS, ToolChoice(use=ToolUse.NONE)) == ()
-    assert callable_tools(TOOLS, replace(REQUIRED, name="g.h")) == TOOLS[1:]
+    assert list_callable_tools(TOOLS, ToolChoice()) == TOOLS
+    assert list_callable_tools(TOOLS, ToolChoice(use=ToolUse.NONE)) == ()
+    assert list_callable_tools(TOOLS, replace(REQUIRED, name="g.h")) == TOOLS[1:]
     for tools, choice in ((TOOLS, replace(REQUIRED, name="x")), ((), REQUIRED)):
         with pytest.raises(RequestError):
-            callable_tools(tools, choice)
+            list_callable_tools(tools, choice)
 
 
 # ---- calls that look like answers, and calls of strict tools
@@ -306,7 +306,7 @@ def test_definitions_are_found_from_within_a_whole_call(judge: Judge) -> None:
 
 
 STRICT = tuple(replace(tool, is_strict=True) for tool in TOOLS)
-MARKED = [form for form in SPELLED if form.notation is not Notation.BARE and form.turns is None]
+MARKED = [form for form in SPELLED if form.notation is not Notation.BARE and form.headers is None]
 
 
 @pytest.mark.parametrize("form", MARKED, ids=lambda form: form.label)
@@ -314,7 +314,7 @@ MARKED = [form for form in SPELLED if form.notation is not Notation.BARE and for
 def test_calls_of_strict_tools_are_bound_wherever_they_come(
     judge: Judge, form: CallForm, thought: tuple[str, str] | None
 ) -> None:
-    split = Split(form=form, tools=STRICT, thought=thought)
+    split = Split(form=form, tools=STRICT, reasoning_markers=thought)
     bound = make_constraint(split, ToolChoice(), None, tokens={}, is_split=True)
     right, wrong = written(form, {"n": 3}), written(form, {"n": "x"})
     before = ["", "Let me see.\n\n", *(["<think>hm {</think>\n\n"] if thought else [])]
@@ -348,20 +348,23 @@ def test_strict_calls_on_harmony_s_channels(judge: Judge) -> None:
         assert judge.accepts(bound, *before, *call, '{"n": 3}')
         assert not judge.accepts(bound, *before, *call, '{"n": "x"}')
     assert judge.accepts(bound, *thought, channel, "final", message, 'Any {"text"}.')
-    assert make_constraint(replace(split, in_said=True), ToolChoice(), None, tokens=tokens, is_split=True) is None
+    assert make_constraint(replace(split, in_text=True), ToolChoice(), None, tokens=tokens, is_split=True) is None
 
 
 @pytest.mark.parametrize("form", [forms.MUSE, forms.SOLAR], ids=lambda form: form.label)
 def test_strict_calls_in_messages_of_their_own(judge: Judge, form: CallForm) -> None:
-    split, turns = Split(form=form, tools=STRICT), form.turns
-    assert turns is not None
+    split, headers = Split(form=form, tools=STRICT), form.headers
+    assert headers is not None
     tokens = {name: 400 + index for index, name in enumerate(list_markers(split)) if name.startswith("<|")}
     names = re.compile(f"({'|'.join(map(re.escape, sorted(tokens, key=len, reverse=True)))})")
 
     def accepts(bound: Constraint | None, text: str) -> bool:
         return judge.accepts(bound, *(tokens.get(part, part) for part in names.split(text) if part))
 
-    thought, said = turns.thought + "hm" + turns.onward, turns.aside + "Let me see." + turns.onward
+    thought, said = (
+        headers.reasoning + "hm" + headers.next_header,
+        headers.preamble + "Let me see." + headers.next_header,
+    )
     right, wrong = written(form, {"n": 3}), written(form, {"n": "x"})
     for choice in (ToolChoice(), REQUIRED):
         bound = make_constraint(split, choice, None, tokens=tokens, is_split=True)
@@ -369,15 +372,15 @@ def test_strict_calls_in_messages_of_their_own(judge: Judge, form: CallForm) -> 
         for before in befores:
             assert accepts(bound, before + right) and accepts(bound, before + written(form, {"n": 3}, {"n": 4}))
             assert not accepts(bound, before + wrong)
-        assert accepts(bound, f'{thought}{turns.said}Any {{"text"}}.') is (choice is not REQUIRED)
-    assert make_constraint(replace(split, in_said=True), ToolChoice(), None, tokens=tokens, is_split=True) is None
+        assert accepts(bound, f'{thought}{headers.text}Any {{"text"}}.') is (choice is not REQUIRED)
+    assert make_constraint(replace(split, in_text=True), ToolChoice(), None, tokens=tokens, is_split=True) is None
     wanted = make_constraint(split, ToolChoice(), Constraint(Syntax.JSON_OBJECT), tokens=tokens, is_split=True)
-    assert accepts(wanted, f"{thought}{turns.said}{{}}") and accepts(wanted, right)
-    assert not accepts(wanted, "{}") and not accepts(wanted, turns.said + "no")
+    assert accepts(wanted, f"{thought}{headers.text}{{}}") and accepts(wanted, right)
+    assert not accepts(wanted, "{}") and not accepts(wanted, headers.text + "no")
 
 
 def test_what_is_framed_as_said_may_be_framed(judge: Judge) -> None:
-    split = Split(form=forms.COMMAND, tools=STRICT, thought=THINK, said=("<r>", "</r>"))
+    split = Split(form=forms.COMMAND, tools=STRICT, reasoning_markers=THINK, text_markers=("<r>", "</r>"))
     tokens = {"<r>": A_CONTROL, "</r>": NORMAL, "<|START_ACTION|>": NORMAL + 1}
     bound = make_constraint(split, ToolChoice(), None, tokens=tokens, is_split=True)
     call = written(forms.COMMAND, {"n": 3}).removeprefix("<|START_ACTION|>")
@@ -492,7 +495,7 @@ def test_a_tool_of_a_server_is_called_by_its_whole_name(judge: Judge, form: Call
     if form.call.endswith("(«args»)") and form.notation is not Notation.JSON:
         pytest.skip("no name of Python's has these characters")
     split = Split(form=form, tools=(replace(TOOLS[0], name=name),))
-    text = written_calls(form, [(name, {"n": 3})])
+    text = write_calls(form, [(name, {"n": 3})])
     assert judge.accepts(make_constraint(split, REQUIRED, None, tokens={}, is_split=True), text)
     parser = SplitText(split, lambda: "id")
     parts = [part for one in (*map(parser.push, text), parser.finish("")) for part in one.calls]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.conversation import conversation_file
-from eaglelocal.conversation.context_window import TokenEstimate, calibrated, turns_to_forget
+from eaglelocal.conversation.context_window import TokenEstimate, calibrate_estimate, turns_to_forget
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
@@ -79,15 +79,15 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_its_path(tmp_path: Path) 
     "name", ["../up", "/etc/passwd", "a/b", "..", ".hidden", "", " ", "a\nb", "x" * 200, "a\0b", "-f"]
 )
 def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="not a name"):
-        conversation_file.path_of(tmp_path, name)
+    with pytest.raises(UsageError, match="invalid name"):
+        conversation_file.find_path(tmp_path, name)
 
 
 @given(st.text(max_size=100))
 def test_every_name_stays_in_the_folder(name: str) -> None:
     folder = Path("/talks")
     try:
-        path = conversation_file.path_of(folder, name)
+        path = conversation_file.find_path(folder, name)
     except UsageError:
         return
     assert path.parent == folder
@@ -156,7 +156,9 @@ def test_what_fits_without_some_turns_is_made_to_fit(
     conversation, estimate = Conversation("system", turns), TokenEstimate()
     room = n_ctx - (n_ctx // 4 if max_tokens is None else min(max_tokens, n_ctx * 3 // 4))
     num = turns_to_forget(conversation, question, estimate=estimate, n_ctx=n_ctx, max_tokens=max_tokens)
-    fits = [estimate.of(conversation.messages(question, num_forgotten=n)) <= room for n in range(len(turns) + 1)]
+    fits = [
+        estimate.count_tokens(conversation.messages(question, num_forgotten=n)) <= room for n in range(len(turns) + 1)
+    ]
     assert (num == 0) == (fits[0] or not turns)
     assert fits[num] or not any(fits)
     assert num < len(turns) or not any(fits[:num])  # the last turn stays if it can
@@ -177,4 +179,4 @@ def test_turns_are_forgotten_some_at_a_time() -> None:
 
 def test_the_estimate_learns_what_the_engine_counted() -> None:
     messages = Conversation(turns=[Turn("q" * 500, "a" * 500)]).messages("x" * 10)
-    assert calibrated(messages, 700).of(messages) == 700
+    assert calibrate_estimate(messages, 700).count_tokens(messages) == 700

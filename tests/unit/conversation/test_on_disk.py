@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.markdown_export import as_markdown, export_markdown
+from eaglelocal.conversation.markdown_export import export_markdown, format_markdown
 from eaglelocal.conversation.question_history import MAX_ENTRIES, MAX_FILE_BYTES, QuestionHistory
 from eaglelocal.errors import ResourceError, UsageError
 
 
 def save(folder: Path, name: str, *turns: Turn) -> None:
-    conversation_file.save(Conversation(turns=list(turns)), conversation_file.path_of(folder, name), target="m")
+    conversation_file.save(Conversation(turns=list(turns)), conversation_file.find_path(folder, name), target="m")
 
 
 # ---- names
@@ -34,12 +34,12 @@ def save(folder: Path, name: str, *turns: Turn) -> None:
     ],
 )
 def test_a_conversation_is_named_after_its_question(tmp_path: Path, question: str, name: str) -> None:
-    assert conversation_file.fresh_name(tmp_path, question) == name
+    assert conversation_file.choose_name(tmp_path, question) == name
 
 
 def test_names_are_never_given_twice(tmp_path: Path) -> None:
     for expected in ("why", "why 2", "WHY 3"):
-        name = conversation_file.fresh_name(tmp_path, expected.split()[0])
+        name = conversation_file.choose_name(tmp_path, expected.split()[0])
         save(tmp_path, name)
         assert name == expected
 
@@ -47,20 +47,20 @@ def test_names_are_never_given_twice(tmp_path: Path) -> None:
 @given(st.text(max_size=200))
 def test_every_question_makes_a_name_that_is_one(question: str) -> None:
     folder = Path("/nowhere")
-    name = conversation_file.fresh_name(folder, question)
-    path = conversation_file.path_of(folder, name)
+    name = conversation_file.choose_name(folder, question)
+    path = conversation_file.find_path(folder, name)
     assert (path.parent, path.stem) == (folder, name)
 
 
 def test_a_question_about_a_json_file_leaves_what_is_there(tmp_path: Path) -> None:
     save(tmp_path, "What is in package", Turn("a", "b"))
-    assert conversation_file.fresh_name(tmp_path, "What is in package.json?") == "What is in package 2"
+    assert conversation_file.choose_name(tmp_path, "What is in package.json?") == "What is in package 2"
 
 
 def test_renaming_keeps_what_was_said_and_nothing_is_written_over(tmp_path: Path) -> None:
     save(tmp_path, "one", Turn("a", "b"))
     save(tmp_path, "two", Turn("c", "d"))
-    with pytest.raises(UsageError, match="'two' is there already"):
+    with pytest.raises(UsageError, match="'two' already exists"):
         conversation_file.rename(tmp_path, "one", "two")
     with pytest.raises(UsageError, match="no conversation named 'tow'"):
         conversation_file.rename(tmp_path, "tow", "three")
@@ -89,7 +89,7 @@ def test_thoughts_are_kept_and_older_files_have_none(tmp_path: Path) -> None:
 # ---- documents
 def test_a_document_has_everything_in_order() -> None:
     turns = [Turn("# why?\nreally", "Because.", reasoning="hm"), Turn("and?", "half", stopped=True)]
-    document = as_markdown(Conversation("be brief", turns, name="eagles"), target="a model")
+    document = format_markdown(Conversation("be brief", turns, name="eagles"), target="a model")
     parts = ["# eagles", "*a model*", "> be brief", "> # why?\n> really", "hm", "Because.", "> and?", "half", "stopped"]
     places = [document.index(part) for part in parts]
     assert places == sorted(places)
@@ -99,7 +99,7 @@ def test_a_document_is_not_written_over(tmp_path: Path) -> None:
     talk, path = Conversation(turns=[Turn("a", "b")]), tmp_path / "talk.md"
     export_markdown(talk, path, target="m")
     before = path.read_text()
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         export_markdown(Conversation(turns=[Turn("c", "d")]), path, target="m")
     assert path.read_text() == before
     with pytest.raises(ResourceError, match="cannot write"):

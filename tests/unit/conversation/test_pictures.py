@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.context_window import TokenEstimate
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.markdown_export import as_markdown
+from eaglelocal.conversation.markdown_export import format_markdown
 from eaglelocal.conversation.pictures import (
+    check_picture,
     complete_path,
     find_dropped_pictures,
-    joined,
-    message_of,
-    paths_in,
-    picture_of,
+    join_pictures,
+    make_message,
+    parse_paths,
     read_picture,
 )
 from eaglelocal.core.image_formats import MAX_PICTURE_BYTES, MAX_PICTURES, media_type
 from eaglelocal.core.request import Image, Message
 from eaglelocal.errors import UsageError
 
-CAT = picture_of("cat.png", picture_bytes())
+CAT = check_picture("cat.png", picture_bytes())
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,15 @@ def test_kinds_are_told_by_their_first_bytes(kind: str, media: str) -> None:
     data = picture_bytes(kind, (30, 20))
     assert media_type(data) == media
     if media:
-        assert picture_of("x", data).label == "[image: x, 30x20]"
+        assert check_picture("x", data).label == "[image: x, 30x20]"
 
 
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (b"", "x.png is no PNG, JPEG"),
-        (b"%PDF-1.7", "x.png is no PNG, JPEG"),
-        (picture_bytes("TIFF"), "x.png is no PNG, JPEG"),
+        (b"", "x.png is not a PNG, JPEG"),
+        (b"%PDF-1.7", "x.png is not a PNG, JPEG"),
+        (picture_bytes("TIFF"), "x.png is not a PNG, JPEG"),
         (b"\x89PNG\r\n\x1a\nnothing more", "x.png cannot be read: it is damaged$"),
         (b"BM", "x.png cannot be read"),
         (picture_bytes()[:20], "x.png cannot be read"),
@@ -114,7 +114,7 @@ def test_paths_as_people_paste_and_drop_them(
     text = typed.replace("{0}", str(tmp_path))
     assert [path.name for path in find_dropped_pictures(text)] == names
     if names:
-        assert [path.name for path in paths_in(text)] == names
+        assert [path.name for path in parse_paths(text)] == names
 
 
 @given(st.text() | st.text().map("file://{}".format) | st.text("'\"\\ ~/[]:#?%ab\0").map("file://[{}".format))
@@ -129,12 +129,12 @@ def test_what_is_whole_is_taken(kind: str, tmp_path: Path) -> None:
 
 def test_who_gives_an_address_is_told_that_nothing_is_fetched() -> None:
     with pytest.raises(UsageError, match="cannot read") as raised:
-        read_picture(*paths_in("https://example.org/cat.png"))
-    assert raised.value.hint == "nothing is fetched: save the picture, and give its path"
+        read_picture(*parse_paths("https://example.org/cat.png"))
+    assert raised.value.hint == "download the picture, and give its path"
 
 
 def test_a_path_with_blanks_that_is_none_is_named_as_it_was_typed() -> None:
-    assert paths_in("my photo.png") == (Path("my photo.png"),)
+    assert parse_paths("my photo.png") == (Path("my photo.png"),)
 
 
 def test_paths_are_completed_to_folders_and_pictures(tmp_path: Path) -> None:
@@ -147,27 +147,30 @@ def test_paths_are_completed_to_folders_and_pictures(tmp_path: Path) -> None:
 
 
 def test_a_question_has_at_most_so_many() -> None:
-    assert len(joined((), [CAT] * MAX_PICTURES)) == MAX_PICTURES
+    assert len(join_pictures((), [CAT] * MAX_PICTURES)) == MAX_PICTURES
     with pytest.raises(UsageError, match="65 pictures are too many"):
-        joined((CAT,), [CAT] * MAX_PICTURES)
+        join_pictures((CAT,), [CAT] * MAX_PICTURES)
 
 
 def test_a_model_without_eyes_is_told_the_names() -> None:
-    assert message_of("what?", (CAT,)) == Message("user", "what?", images=(Image(CAT.data),))
-    assert message_of("what?", (CAT,), sees=False) == Message("user", "[image: cat.png, 4x3]\nwhat?")
-    gone = picture_of("gone.png", picture_bytes())
+    assert make_message("what?", (CAT,)) == Message("user", "what?", images=(Image(CAT.data),))
+    assert make_message("what?", (CAT,), sees=False) == Message("user", "[image: cat.png, 4x3]\nwhat?")
+    gone = check_picture("gone.png", picture_bytes())
     gone = type(gone)(gone.name, b"", digest=gone.digest)
-    assert message_of("what?", (gone, CAT)).content == "[image: gone.png, gone]\nwhat?"
+    assert make_message("what?", (gone, CAT)).content == "[image: gone.png, gone]\nwhat?"
     assert "b'" not in repr(CAT)
 
 
 def test_pictures_are_estimated_in_the_context() -> None:
     estimate = TokenEstimate()
-    assert estimate.of((message_of("what?", (CAT, CAT)),)) > estimate.of((message_of("what?", ()),)) + 500
+    assert (
+        estimate.count_tokens((make_message("what?", (CAT, CAT)),))
+        > estimate.count_tokens((make_message("what?", ()),)) + 500
+    )
 
 
 def test_pictures_of_a_conversation_are_kept_once_and_go_with_the_last_that_shows_them(tmp_path: Path) -> None:
-    dog = picture_of("dog.jpg", picture_bytes("JPEG"))
+    dog = check_picture("dog.jpg", picture_bytes("JPEG"))
     talk = Conversation(turns=[Turn("which?", "both", pictures=(CAT, dog)), Turn("again", "yes", pictures=(CAT,))])
     for name in ("one", "two"):
         conversation_file.save(talk, tmp_path / f"{name}.json", target="m")
@@ -199,7 +202,7 @@ def test_a_picture_that_has_gone_keeps_no_conversation_from_being_read(data: byt
 def test_pictures_that_are_none_are_an_error_with_the_place(pictures: object, tmp_path: Path) -> None:
     turn = {"question": "a", "answer": "b", "pictures": pictures}
     (tmp_path / "t.json").write_text(json.dumps({"version": 1, "turns": [turn]}))
-    with pytest.raises(UsageError, match="turn 1 has pictures that are none"):
+    with pytest.raises(UsageError, match="turn 1 has invalid pictures"):
         conversation_file.load_conversation(tmp_path, "t")
 
 
@@ -209,5 +212,5 @@ def test_files_of_before_there_were_pictures_are_read(tmp_path: Path) -> None:
 
 
 def test_a_document_names_them() -> None:
-    text = as_markdown(Conversation(turns=[Turn("which?", "a cat", pictures=(CAT,))]), target="m")
+    text = format_markdown(Conversation(turns=[Turn("which?", "a cat", pictures=(CAT,))]), target="m")
     assert "> [image: cat.png, 4x3]\n> which?" in text

@@ -19,8 +19,8 @@ class Loads:
         self.num_alive: list[int] = []
 
     def session(self) -> Session:
-        garage = ModelLoader(self.plan, self.load)
-        return Session(garage, garage.load(garage.plan(ModelChoice())), SamplingParams())
+        loader = ModelLoader(self.plan, self.load)
+        return Session(loader, loader.load(loader.plan(ModelChoice())), SamplingParams())
 
     def plan(self, choice: ModelChoice) -> Plan:
         self.num_alive.append(sum(not client.num_closed for client in self.clients))

@@ -15,7 +15,7 @@ import pytest
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.core import atomic_file
-from eaglelocal.core.atomic_file import drop_abandoned, flush_and_rename, write_atomically
+from eaglelocal.core.atomic_file import flush_and_rename, remove_abandoned, write_atomically
 from eaglelocal.core.folders import PRIVATE, SHARED, make_folder
 from eaglelocal.hub import download
 
@@ -138,7 +138,7 @@ def test_the_files_of_killed_writers_go_and_those_of_living_ones_stay(tmp_path: 
         for process in (killed, living):
             process.kill()
             process.communicate()
-    drop_abandoned(tmp_path)
+    remove_abandoned(tmp_path)
     assert list(tmp_path.glob(".*.part")) == []
 
 
@@ -169,7 +169,7 @@ def test_a_file_that_was_taken_for_abandoned_is_made_again(tmp_path: Path, monke
         handle, name = make(**where)
         made.append(name)
         if len(made) == 1:
-            drop_abandoned(tmp_path)
+            remove_abandoned(tmp_path)
         return handle, name
 
     monkeypatch.setattr(atomic_file.tempfile, "mkstemp", swept_once)

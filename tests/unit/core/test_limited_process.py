@@ -359,7 +359,7 @@ def test_a_short_call_asks_nobody_what_it_takes(process: LimitedProcess, monkeyp
     """Where there is no /proc, each look is a process of its own."""
     process.open()
     looks: list[int] = []
-    monkeypatch.setattr(limited_process, "LOOK_S", HANG_S)
+    monkeypatch.setattr(limited_process, "CHECK_S", HANG_S)
     monkeypatch.setattr(limited_process, "usage_of", looks.append)
     assert process.call("text", 1) == "x"
     assert looks == []

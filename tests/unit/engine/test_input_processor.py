@@ -151,24 +151,24 @@ def split_of(vocabulary: CharacterVocabulary, *messages: Message, **fields: obje
 def test_what_was_said_goes_on() -> None:
     prompt, split = split_of(QWEN, ASKED, Message("assistant", "Because ("))
     assert prompt.endswith("[<|im_start|>]assistant\nBecause (")
-    assert split is not None and (split.in_said, split.in_thought) == (True, False)
+    assert split is not None and (split.in_text, split.in_reasoning) == (True, False)
 
 
 def test_a_thought_goes_on() -> None:
     prompt, split = split_of(QWEN, ASKED, Message("assistant", "<think>\nHm, <|im_end|>"))
     assert prompt.endswith("[<|im_start|>]assistant\n<think>\nHm, <|im_end|>")
-    assert split is not None and (split.in_said, split.in_thought) == (False, True)
+    assert split is not None and (split.in_text, split.in_reasoning) == (False, True)
     begun = CharacterVocabulary(templates.DEEPSEEK)
     prompt, split = split_of(begun, ASKED, Message("assistant", "", reasoning="Hm"), tools=())
     assert prompt.endswith("<Assistant><think>\nHm")
-    assert split is not None and split.in_thought
+    assert split is not None and split.in_reasoning
 
 
 def test_a_thought_that_the_template_would_begin_is_over_where_something_was_said() -> None:
     begun = CharacterVocabulary(templates.DEEPSEEK)
     prompt, split = split_of(begun, ASKED, Message("assistant", "Because"), tools=())
     assert prompt.endswith("<Assistant>Because")
-    assert split is not None and (split.in_said, split.in_thought) == (True, False)
+    assert split is not None and (split.in_text, split.in_reasoning) == (True, False)
 
 
 BOUND = {"constraint": Constraint(Syntax.JSON_OBJECT)}
@@ -187,7 +187,7 @@ BOUND = {"constraint": Constraint(Syntax.JSON_OBJECT)}
 def test_an_answer_that_begins_has_a_generation_prompt(last: Message, fields: dict[str, object]) -> None:
     prompt, split = split_of(QWEN, ASKED, last, **fields)
     assert prompt.endswith("[<|im_end|>]\n[<|im_start|>]assistant\n")
-    assert split is not None and not split.in_said and not split.in_thought
+    assert split is not None and not split.in_text and not split.in_reasoning
 
 
 def test_a_strict_tool_is_bound_behind_what_was_said() -> None:
@@ -196,4 +196,4 @@ def test_a_strict_tool_is_bound_behind_what_was_said() -> None:
         id="a", messages=(ASKED, Message("assistant", "So")), tools=(strict,), continues_last=True, is_split=True
     )
     bound = InputProcessor(QWEN, N_CTX, Anything()).read(asked).constraint
-    assert bound is not None and bound.source.startswith("start:  (told?")
+    assert bound is not None and bound.source.startswith("start:  (plain_text?")

@@ -144,7 +144,7 @@ def test_what_reads_images_is_counted_before_anything_is_loaded(
 
 @pytest.mark.parametrize(("is_asked", "wanted"), [(True, [True]), (False, [True, False])])
 def test_images_go_before_a_model_does_not_load(plan: Plan, is_asked: bool, wanted: list[bool]) -> None:
-    seeing = replace(plan, projector=Path("mmproj.gguf"), projector_is_asked=is_asked)
+    seeing = replace(plan, projector=Path("mmproj.gguf"), is_projector_required=is_asked)
     choices = list(list_image_choices(seeing))
     assert [choice.projector is not None for choice in choices] == wanted
     assert choices[-1].projector_note == ("" if is_asked else NO_ROOM_FOR_IMAGES)

@@ -337,6 +337,6 @@ def test_images_are_done_without_before_layers_leave_the_card_or_context_is_shor
 ) -> None:
     found = on(with_card(gib), monkeypatch, RunOptions(target=seeing, draft="ngram"))
     assert found.without_projector == (not sees)
-    assert ("no images, for want of memory" in found.note) == (not sees)
+    assert ("no images: not enough memory" in found.note) == (not sees)
     plan = make_plan(found, on_progress=lambda fraction, what: None)
     assert (plan.projector is not None) == sees

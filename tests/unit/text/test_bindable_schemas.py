@@ -8,7 +8,7 @@ import pytest
 
 from eaglelocal.core.constraint import MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.tools import Tool
-from eaglelocal.text.tool_calls.bindable_schemas import loosen_constraint, loosen_tool, tidied
+from eaglelocal.text.tool_calls.bindable_schemas import loosen_constraint, loosen_tool, tidy_schema
 
 TEXT = {"type": "string"}
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -32,7 +32,7 @@ REFERRED, A_NAME = {"$defs": {"Name": NAME}}, {"$ref": "#/$defs/Name"}
     ],
 )  # fmt: skip
 def test_objects_that_name_their_properties_get_no_others(said: dict[str, object], closed: dict[str, object]) -> None:
-    assert tidied(said) == closed
+    assert tidy_schema(said) == closed
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_objects_that_name_their_properties_get_no_others(said: dict[str, object
     ],
 )
 def test_objects_that_may_have_more_properties_stay_open(said: dict[str, object]) -> None:
-    assert tidied(said) == said
+    assert tidy_schema(said) == said
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_objects_that_may_have_more_properties_stay_open(said: dict[str, object]
     ],
 )
 def test_what_says_nothing_is_left_out(said: dict[str, object], left: dict[str, object]) -> None:
-    assert tidied(said) == left
+    assert tidy_schema(said) == left
 
 
 def ways(schema: object, *, is_strict: bool = False) -> list[object]:

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, join_calls
-from eaglelocal.text.reasoning.markers import control_char
+from eaglelocal.text.reasoning.markers import make_control_char
 from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
-from eaglelocal.text.tool_calls.call_writer import written_calls
+from eaglelocal.text.tool_calls.call_writer import write_calls
 from eaglelocal.text.tool_calls.python_calls import PythonCalls
-from eaglelocal.text.tool_calls.tagged_text import value_of
+from eaglelocal.text.tool_calls.tagged_text import parse_value
 
 ADD = {
     "type": "object",
@@ -52,7 +52,7 @@ def read(split: Split, text: str) -> tuple[str, str, Calls]:
 def coded(split: Split, text: str) -> str:
     """Where all markers are control tokens."""
     for index, name in sorted(enumerate(list_markers(split)), key=lambda found: -len(found[1])):
-        text = text.replace(name, control_char(index))
+        text = text.replace(name, make_control_char(index))
     return text
 
 
@@ -252,7 +252,7 @@ def test_what_is_written_is_read_again(form: CallForm, arguments: dict[str, obje
         return
     calls = [("add", arguments)] * (2 if has_two and not form.is_one_call else 1)
     split = Split(form=form, tools=TOOLS)
-    text = written_calls(form, calls)
+    text = write_calls(form, calls)
     assert read(split, text) == ("", "", calls)
     assert read(replace(split, parallel=False), text) == ("", "", calls[:1])
 
@@ -268,7 +268,7 @@ def test_tools_and_arguments_may_have_names_that_python_has_not(form: CallForm, 
     """As they were shown, so are they written."""
     call: tuple[str, dict[str, object]] = (name, {"from": "x(y=1)", "user-id": 7})
     split = Split(form=form, tools=(Tool(name),))
-    assert read(split, written_calls(form, [call])) == ("", "", [call])
+    assert read(split, write_calls(form, [call])) == ("", "", [call])
 
 
 # ---- values
@@ -294,7 +294,7 @@ def test_tools_and_arguments_may_have_names_that_python_has_not(form: CallForm, 
     ],
 )
 def test_values_are_what_the_schema_says(text: str, schema: dict[str, object], value: object) -> None:
-    assert value_of(text, schema) == value
+    assert parse_value(text, schema) == value
 
 
 @pytest.mark.parametrize(

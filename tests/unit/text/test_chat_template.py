@@ -136,7 +136,7 @@ def test_a_broken_template_names_its_line(source: str, words: str) -> None:
 def test_constant_loops_are_counted_too() -> None:
     ten = "[1,2,3,4,5,6,7,8,9,0]"
     loops = [f"{{% for x{i} in {ten} %}}" for i in range(9)]
-    with pytest.raises(ModelFileError, match="loop turns"):
+    with pytest.raises(ModelFileError, match="loop iterations"):
         render("".join(loops) + "x" + "{% endfor %}" * 9)
 
 

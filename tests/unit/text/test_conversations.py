@@ -11,7 +11,7 @@ from doubles.rendered_here import template_here
 from eaglelocal.core.request import Image, Message
 from eaglelocal.core.tools import CallForm, Split, Tool, ToolCall
 from eaglelocal.errors import RequestError
-from eaglelocal.text.reasoning.model_families import Thoughts, family_of
+from eaglelocal.text.reasoning.model_families import ReasoningMarkers, detect_family
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.templates.chat_template import CHATML
 from eaglelocal.text.templates.literal_text import HiddenSpellings, Spellings
@@ -189,36 +189,39 @@ def test_lists_grow_in_a_template_and_generators_are_lists() -> None:
     ],
 )
 def test_forms_are_told_by_their_signs(signs: str, form: CallForm) -> None:
-    family = family_of("{% for t in tools %}{% endfor %}" + signs)
+    family = detect_family("{% for t in tools %}{% endfor %}" + signs)
     assert (family.form, family.takes_tools) == (form, True)
-    assert (family_of(signs).form, family_of(signs).takes_tools) == (forms.HERMES, False)
+    assert (detect_family(signs).form, detect_family(signs).takes_tools) == (forms.HERMES, False)
 
 
 def test_a_template_that_only_lists_tools_is_told_by_its_words() -> None:
-    assert family_of("List of tools: [{{ tools }}]").form == forms.LFM
+    assert detect_family("List of tools: [{{ tools }}]").form == forms.LFM
 
 
 def test_a_form_of_its_own_has_the_stand_in() -> None:
-    family = family_of("{% if tools %}]<]minimax[>[<tool_call>{% endif %}")
+    family = detect_family("{% if tools %}]<]minimax[>[<tool_call>{% endif %}")
     assert (family.form, family.takes_tools) == (forms.HERMES, False)
 
 
 @pytest.mark.parametrize(
     ("source", "thoughts"),
     [
-        ("<think>", Thoughts("<think>", "</think>")),
-        ("<think></think><response></response>", Thoughts("<think>", "</think>", said=("<response>", "</response>"))),
-        ("<seed:think>", Thoughts("<seed:think>", "</seed:think>")),
-        ("<|channel>thought", Thoughts("<|channel>", "<channel|>", label="thought")),
+        ("<think>", ReasoningMarkers("<think>", "</think>")),
+        (
+            "<think></think><response></response>",
+            ReasoningMarkers("<think>", "</think>", text=("<response>", "</response>")),
+        ),
+        ("<seed:think>", ReasoningMarkers("<seed:think>", "</seed:think>")),
+        ("<|channel>thought", ReasoningMarkers("<|channel>", "<channel|>", label="thought")),
         ("hello", None),
     ],
 )
-def test_thoughts_are_told_by_their_markers(source: str, thoughts: Thoughts | None) -> None:
-    assert family_of(source).thoughts == thoughts
+def test_thoughts_are_told_by_their_markers(source: str, thoughts: ReasoningMarkers | None) -> None:
+    assert detect_family(source).reasoning == thoughts
 
 
 @pytest.mark.parametrize(
-    ("source", "prompt", "has_begun"),
+    ("source", "prompt", "is_open"),
     [
         ("<think>", "<|im_start|>assistant\n<think>\n", True),
         ("<think>", "assistant\n<think>\n\n</think>\n\n", False),
@@ -227,12 +230,12 @@ def test_thoughts_are_told_by_their_markers(source: str, thoughts: Thoughts | No
         ("", "<think>", False),
     ],
 )
-def test_a_prompt_may_have_begun_a_thought(source: str, prompt: str, has_begun: bool) -> None:
-    assert family_of(source).has_begun(prompt) is has_begun
+def test_a_prompt_may_have_begun_a_thought(source: str, prompt: str, is_open: bool) -> None:
+    assert detect_family(source).ends_in_reasoning(prompt) is is_open
 
 
-GRANITE = family_of("<think></think><response></response>").split()
-GEMMA = family_of("<|channel>thought").split()
+GRANITE = detect_family("<think></think><response></response>").make_split()
+GEMMA = detect_family("<|channel>thought").make_split()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from eaglelocal.core.limited_process import ProcessLimits
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError, ResourceError
-from eaglelocal.text.reasoning.model_families import family_of
+from eaglelocal.text.reasoning.model_families import detect_family
 from eaglelocal.text.templates.chat_template import CHATML, ChatTemplate
 from eaglelocal.text.templates.literal_text import IMAGE, MAX_SHOWN, OPEN, HiddenSpellings, Spellings
 
@@ -99,7 +99,9 @@ def test_the_error_says_how_long_it_ran_and_after_some_it_comes_at_once(endless:
 def test_an_endless_loop_is_told_with_its_line() -> None:
     source = "a\n{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     template = limited_template(source, ProcessLimits(cpu_s=30, memory_bytes=2**27))
-    with pytest.raises(ModelFileError, match=r"^the chat template does not end at line 2: more than 500000 loop turns"):
+    with pytest.raises(
+        ModelFileError, match=r"^the chat template does not end at line 2: more than 500000 loop iterations"
+    ):
         template.render(HONEST)
     template.close()
 
@@ -196,8 +198,8 @@ def test_a_source_tells_its_family_in_no_more_memory_than_it_has() -> None:
     code = (
         "import resource\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
-        "from eaglelocal.text.reasoning.model_families import family_of\n"
-        "family_of('{}' * 60_000 + \"HYTK = ':\" + 'x' * 120_000 + \"'\")\n"
+        "from eaglelocal.text.reasoning.model_families import detect_family\n"
+        "detect_family('{}' * 60_000 + \"HYTK = ':\" + 'x' * 120_000 + \"'\")\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env={**os.environ})
-    assert family_of("HYTK = ':opensource' <arg_key{}> <tool_sep{}> tools").takes_tools
+    assert detect_family("HYTK = ':opensource' <arg_key{}> <tool_sep{}> tools").takes_tools

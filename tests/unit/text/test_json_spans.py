@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.text.tool_calls.json_spans import JsonReader, elements, members
+from eaglelocal.text.tool_calls.json_spans import JsonReader, read_elements, read_members
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.sampled_from('a"\\{}[],: é\n'), max_size=6),
@@ -60,18 +60,18 @@ def test_the_brackets_that_are_missing_are_known(text: str, closing: str, in_str
 def test_members_and_elements_are_spelled_as_they_came(value: object, indent: int | None) -> None:
     text = json.dumps(value, indent=indent)
     if isinstance(value, dict):
-        found = members(f" {text}\n")
+        found = read_members(f" {text}\n")
         assert found is not None and {key: json.loads(one) for key, one in found.items()} == value
-        assert all(one in text for one in found.values()) and elements(text) is None
+        assert all(one in text for one in found.values()) and read_elements(text) is None
     else:
-        parts = elements(text)
-        assert parts is not None and [json.loads(one) for one in parts] == value and members(text) is None
+        parts = read_elements(text)
+        assert parts is not None and [json.loads(one) for one in parts] == value and read_members(text) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "3", '{"a": NaN}', '{"a": 1} x', "[" * 500 + "]" * 500, '{"a" 1}'])
 def test_what_is_no_json_has_no_parts(text: str) -> None:
-    assert members(text) is None and elements(text) is None
+    assert read_members(text) is None and read_elements(text) is None
 
 
 def test_numbers_keep_their_spelling() -> None:
-    assert members('{"a": 1.50e+1 ,"b":[ 1 ]}') == {"a": "1.50e+1", "b": "[ 1 ]"}
+    assert read_members('{"a": 1.50e+1 ,"b":[ 1 ]}') == {"a": "1.50e+1", "b": "[ 1 ]"}

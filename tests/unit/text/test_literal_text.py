@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.text.templates.literal_text import HiddenSpellings, Spellings, longest_of
+from eaglelocal.text.templates.literal_text import HiddenSpellings, Spellings, build_longest_pattern
 
 CONTROLS = ("<|a|>", "<|ab|>", "</s>", "[X]", "[X]]")
 SPELLINGS = Spellings(CONTROLS)
@@ -39,7 +39,7 @@ def test_trimming_does_not_uncover_anything(said: str) -> None:
     st.integers(0, 4),
 )
 def test_the_expression_finds_the_longest(texts: set[str], said: str, levels: int) -> None:
-    match = re.match(longest_of(sorted(texts), levels), said)
+    match = re.match(build_longest_pattern(sorted(texts), levels), said)
     assert (match[0] if match else None) == max(filter(said.startswith, texts), key=len, default=None)
 
 

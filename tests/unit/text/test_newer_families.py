@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import CallForm, Split, Tool, ToolCall, join_calls
-from eaglelocal.text.reasoning.markers import control_char
-from eaglelocal.text.reasoning.model_families import family_of, list_markers
+from eaglelocal.text.reasoning.markers import make_control_char
+from eaglelocal.text.reasoning.model_families import detect_family, list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText
-from eaglelocal.text.templates.prefilled_answer import read_beginning, reopen_thought
+from eaglelocal.text.templates.prefilled_answer import read_prefill, reopen_reasoning
 from eaglelocal.text.tool_calls import call_forms as forms
 
 WRITE = {"type": "object", "properties": {"path": {"type": "string"}, "times": {"type": "integer"}}}
@@ -43,14 +43,14 @@ Found = tuple[str, str, list[tuple[str, object]]]  # thought, text, calls
 
 
 def split_of(name: str, **fields: object) -> Split:
-    return replace(family_of(FAMILIES[name][0]).split(), tools=TOOLS, **fields)  # type: ignore[arg-type]
+    return replace(detect_family(FAMILIES[name][0]).make_split(), tools=TOOLS, **fields)  # type: ignore[arg-type]
 
 
 def read(split: Split, answer: str, *, is_coded: bool = True) -> Found:
     """`is_coded`: markers are control tokens, if they can be. Letter by letter, and at once."""
     if is_coded:
         for index, name in sorted(enumerate(list_markers(split)), key=lambda found: -len(found[1])):
-            answer = answer if name.startswith(TAGS) else answer.replace(name, control_char(index))
+            answer = answer if name.startswith(TAGS) else answer.replace(name, make_control_char(index))
     found = [_read(split, parts) for parts in ([answer], list(answer))]
     assert found[0] == found[1]
     return found[0]
@@ -79,7 +79,7 @@ def answer_of(name: str, **said: object) -> str:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_template_tells_the_family(name: str) -> None:
     source, form, *_ = FAMILIES[name]
-    family = family_of(source)
+    family = detect_family(source)
     assert family.form is form and family.takes_tools and not template_here(source).tools_note
     assert "write" in template_here(source).render([QUESTION], tools=TOOLS)
 
@@ -189,7 +189,7 @@ ANSWERS: dict[str, tuple[str, str, Found]] = {
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_is_taken_apart(name: str) -> None:
     family, answer, found = ANSWERS[name]
-    assert read(split_of(family, in_thought=name.startswith("hy: behind")), answer) == found
+    assert read(split_of(family, in_reasoning=name.startswith("hy: behind")), answer) == found
 
 
 WORDS = (" to=", "self", "user", "write", "hm", "So.", " ", "\n", "<", "</", "{}", "]", "]]>", '[{"clock": {}}]')
@@ -199,9 +199,12 @@ WORDS = (" to=", "self", "user", "write", "hm", "So.", " ", "\n", "<", "</", "{}
 def pieces_of(name: str) -> tuple[Split, st.SearchStrategy[list[str]]]:
     """Words, markers as they are spelled and as tokens, headers, whole calls."""
     split = split_of(name)
-    codes = {marker: control_char(index) for index, marker in enumerate(list_markers(split))}
-    turns = split.form.turns if split.form else None
-    written = [answer_of(name, tool_calls=CALLS), *((turns.thought, turns.said, turns.onward) if turns else ())]
+    codes = {marker: make_control_char(index) for index, marker in enumerate(list_markers(split))}
+    headers = split.form.headers if split.form else None
+    written = [
+        answer_of(name, tool_calls=CALLS),
+        *((headers.reasoning, headers.text, headers.next_header) if headers else ()),
+    ]
     coded = [reduce(lambda text, code: text.replace(*code), codes.items(), text) for text in written]
     return split, st.lists(st.sampled_from([*WORDS, *codes, *codes.values(), *written, *coded]), max_size=8)
 
@@ -218,16 +221,16 @@ def test_no_answer_depends_on_how_it_is_cut(name: str, data: st.DataObject) -> N
 def test_what_a_person_is_told_of_markers_is_text() -> None:
     """Control tokens mark; what is spelled beside them does not."""
     split = split_of("muse")
-    message, spelled = control_char(list_markers(split).index("<|message|>")), "Write <|eom|> and <|start|>."
+    message, spelled = make_control_char(list_markers(split).index("<|message|>")), "Write <|eom|> and <|start|>."
     assert read(split, f" to=user{message}{spelled}", is_coded=False) == ("", spelled, [])
 
 
 @pytest.mark.parametrize(("name", "spelled"), [("muse", "Write <|eom|> so."), ("solar", "Write <|content|> so.")])
 def test_it_is_text_before_any_control_token_has_come(name: str, spelled: str) -> None:
     split = split_of(name)
-    tokens = replace(split, marks=tuple(enumerate(list_markers(split))))
+    tokens = replace(split, control_tokens=tuple(enumerate(list_markers(split))))
     assert read(tokens, spelled, is_coded=False) == ("", spelled, [])
-    assert read(replace(tokens, in_said=True), spelled, is_coded=False) == ("", spelled, [])
+    assert read(replace(tokens, in_text=True), spelled, is_coded=False) == ("", spelled, [])
 
 
 def test_texts_are_told_as_they_come() -> None:
@@ -243,7 +246,7 @@ def test_texts_are_told_as_they_come() -> None:
 def test_what_is_said_is_framed_as_the_template_has_it() -> None:
     """Command R7B says <|START_RESPONSE|> where its successor says <|START_TEXT|>."""
     for word in ("TEXT", "RESPONSE"):
-        split = family_of(f"tools<|START_THINKING|><|START_ACTION|><|START_{word}|><|END_{word}|>").split()
+        split = detect_family(f"tools<|START_THINKING|><|START_ACTION|><|START_{word}|><|END_{word}|>").make_split()
         answer = f"<|START_THINKING|>hm<|END_THINKING|><|START_{word}|>So.<|END_{word}|>"
         assert read(replace(split, tools=TOOLS), answer) == ("hm", "So.", [])
 
@@ -253,18 +256,18 @@ def test_an_answer_goes_on_within_its_message() -> None:
     begun = (QUESTION, Message("assistant", "Because ("))
     prompt = template_here(templates.MUSE).render(begun, continues=True)
     assert prompt.endswith("<|start|>assistant to=user<|message|>Because (")
-    assert read(split_of("muse", in_said=True), f"x){NEXT} to=write<|message|>{ATEM}") == ("", "x)", ONE)
+    assert read(split_of("muse", in_text=True), f"x){NEXT} to=write<|message|>{ATEM}") == ("", "x)", ONE)
 
 
 def test_a_thought_goes_on_within_its_message() -> None:
-    family = family_of(templates.MUSE)
-    beginning = read_beginning((QUESTION, Message("assistant", "", reasoning="so")), family)
-    assert beginning.thought == "so"
-    assert reopen_thought(family, "<|start|>assistant") == "<|start|>assistant to=self<|message|>"
-    assert read(split_of("muse", in_thought=True), f" far.{NEXT} to=user<|message|>Yes.") == ("far.", "Yes.", [])
+    family = detect_family(templates.MUSE)
+    beginning = read_prefill((QUESTION, Message("assistant", "", reasoning="so")), family)
+    assert beginning.reasoning == "so"
+    assert reopen_reasoning(family, "<|start|>assistant") == "<|start|>assistant to=self<|message|>"
+    assert read(split_of("muse", in_reasoning=True), f" far.{NEXT} to=user<|message|>Yes.") == ("far.", "Yes.", [])
 
 
 def test_hy_thinks_where_it_is_asked_to() -> None:
     template = template_here(templates.HY)
-    assert template.family.has_begun(template.render([QUESTION], values={"reasoning_effort": "high"}))
-    assert not template.family.has_begun(template.render([QUESTION]))
+    assert template.family.ends_in_reasoning(template.render([QUESTION], values={"reasoning_effort": "high"}))
+    assert not template.family.ends_in_reasoning(template.render([QUESTION]))

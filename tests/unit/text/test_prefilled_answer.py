@@ -9,11 +9,11 @@ from doubles.rendered_here import template_here
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Split, Tool
 from eaglelocal.errors import RequestError
-from eaglelocal.text.reasoning.markers import control_char
-from eaglelocal.text.reasoning.model_families import family_of
-from eaglelocal.text.reasoning.split_answer import SplitText, list_markers
-from eaglelocal.text.templates.literal_text import HERE, HiddenSpellings, Spellings
-from eaglelocal.text.templates.prefilled_answer import Beginning, read_beginning, reopen_thought
+from eaglelocal.text.reasoning.markers import make_control_char
+from eaglelocal.text.reasoning.model_families import detect_family, list_markers
+from eaglelocal.text.reasoning.split_answer import SplitText
+from eaglelocal.text.templates.literal_text import POSITION, HiddenSpellings, Spellings
+from eaglelocal.text.templates.prefilled_answer import PrefilledAnswer, read_prefill, reopen_reasoning
 from eaglelocal.text.tool_calls import call_forms as forms
 
 ASKED = Message("user", "Why?")
@@ -51,9 +51,9 @@ def test_what_was_thought_before_stands_before() -> None:
 def test_the_mark_of_the_place_can_be_written_by_nobody() -> None:
     literals = HiddenSpellings(Spellings())
     text = template_here("").render(
-        (Message("user", f"a{HERE}b"), Message("assistant", f"c{HERE}d")), literals=literals, continues=True
+        (Message("user", f"a{POSITION}b"), Message("assistant", f"c{POSITION}d")), literals=literals, continues=True
     )
-    assert "".join(span for span, _ in literals.pieces(text)).endswith(f"assistant\nc{HERE}d")
+    assert "".join(span for span, _ in literals.pieces(text)).endswith(f"assistant\nc{POSITION}d")
 
 
 def test_a_template_that_does_not_show_the_message_is_no_use() -> None:
@@ -64,34 +64,36 @@ def test_a_template_that_does_not_show_the_message_is_no_use() -> None:
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        (Message("assistant", "Yes"), Beginning((ASKED, Message("assistant", "Yes")), is_said=True)),
-        (Message("assistant", ""), Beginning((ASKED,))),
-        (Message("assistant", "", reasoning="hm"), Beginning((ASKED,), "hm")),
-        (Message("assistant", "<think>\nhm"), Beginning((ASKED,), "hm")),
-        (Message("assistant", "<think>"), Beginning((ASKED,))),
+        (Message("assistant", "Yes"), PrefilledAnswer((ASKED, Message("assistant", "Yes")), has_text=True)),
+        (Message("assistant", ""), PrefilledAnswer((ASKED,))),
+        (Message("assistant", "", reasoning="hm"), PrefilledAnswer((ASKED,), "hm")),
+        (Message("assistant", "<think>\nhm"), PrefilledAnswer((ASKED,), "hm")),
+        (Message("assistant", "<think>"), PrefilledAnswer((ASKED,))),
         (
             Message("assistant", "\n<think>\nhm</think>\n\nYes"),
-            Beginning((ASKED, Message("assistant", "\n\nYes", reasoning="hm")), is_said=True),
+            PrefilledAnswer((ASKED, Message("assistant", "\n\nYes", reasoning="hm")), has_text=True),
         ),
         (
             Message("assistant", "Well, <think>"),
-            Beginning((ASKED, Message("assistant", "Well, <think>")), is_said=True),
+            PrefilledAnswer((ASKED, Message("assistant", "Well, <think>")), has_text=True),
         ),
     ],
 )
-def test_what_a_last_message_begins(message: Message, expected: Beginning) -> None:
-    assert read_beginning((ASKED, message), family_of(THOUGHT)) == expected
+def test_what_a_last_message_begins(message: Message, expected: PrefilledAnswer) -> None:
+    assert read_prefill((ASKED, message), detect_family(THOUGHT)) == expected
 
 
 def test_a_model_that_does_not_think_goes_on_with_no_thought() -> None:
-    assert read_beginning((ASKED, Message("assistant", "", reasoning="hm")), family_of("")) == Beginning((ASKED,))
+    assert read_prefill((ASKED, Message("assistant", "", reasoning="hm")), detect_family("")) == PrefilledAnswer(
+        (ASKED,)
+    )
     said = Message("assistant", "<think>hm")
-    assert read_beginning((ASKED, said), family_of("")) == Beginning((ASKED, said), is_said=True)
+    assert read_prefill((ASKED, said), detect_family("")) == PrefilledAnswer((ASKED, said), has_text=True)
 
 
 def test_an_empty_message_that_is_alone_stays() -> None:
     alone = (Message("assistant", ""),)
-    assert read_beginning(alone, family_of("")) == Beginning(alone)
+    assert read_prefill(alone, detect_family("")) == PrefilledAnswer(alone)
 
 
 @pytest.mark.parametrize(
@@ -99,11 +101,11 @@ def test_an_empty_message_that_is_alone_stays() -> None:
     ["assistant\n", "assistant\n<think>", "assistant\n<think>\n\n</think>\n\n", "assistant\n</think>\n"],
 )
 def test_a_thought_is_open_however_the_generation_prompt_ends(prompt: str) -> None:
-    assert reopen_thought(family_of(THOUGHT), prompt) == "assistant\n<think>\n"
+    assert reopen_reasoning(detect_family(THOUGHT), prompt) == "assistant\n<think>\n"
 
 
 def test_harmony_opens_a_thought_on_its_channel() -> None:
-    opened = reopen_thought(family_of(templates.HARMONY), "<|start|>assistant")
+    opened = reopen_reasoning(detect_family(templates.HARMONY), "<|start|>assistant")
     assert opened == "<|start|>assistant<|channel|>analysis<|message|>"
 
 
@@ -117,7 +119,7 @@ def read(split: Split, answer: str) -> tuple[str, str, int]:
     """Text, thought, number of calls; markers of harmony are control tokens."""
     if split.form is forms.HARMONY:
         for index, name in enumerate(list_markers(split)):
-            answer = answer.replace(name, control_char(index))
+            answer = answer.replace(name, make_control_char(index))
     text = SplitText(split, lambda: "id")
     told = [*map(text.push, answer), text.finish("")]
     calls = [call for piece in told for call in piece.calls if call.name]
@@ -129,20 +131,20 @@ CALLED = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
 
 
 def test_what_goes_on_is_said() -> None:
-    split = Split(form=forms.HERMES, thought=("<think>", "</think>"), in_said=True, tools=TOOLS)
+    split = Split(form=forms.HERMES, reasoning_markers=("<think>", "</think>"), in_text=True, tools=TOOLS)
     assert read(split, "\n 42)") == ("\n 42)", "", 0)
     assert read(split, "<think>is a marker") == ("<think>is a marker", "", 0)
     assert read(split, f" so {CALLED}")[1:] == ("", 1)
 
 
 def test_what_goes_on_in_a_frame_ends_with_the_frame() -> None:
-    split = Split(form=forms.HERMES, thought=("<t>", "</t>"), said=("<r>", "</r>"), in_said=True)
+    split = Split(form=forms.HERMES, reasoning_markers=("<t>", "</t>"), text_markers=("<r>", "</r>"), in_text=True)
     assert read(split, " 42)</r>") == (" 42)", "", 0)
 
 
 def test_harmony_goes_on_within_its_message() -> None:
-    said = Split(form=forms.HARMONY, tools=TOOLS, in_said=True)
+    said = Split(form=forms.HARMONY, tools=TOOLS, in_text=True)
     assert read(said, " 42)") == (" 42)", "", 0)
-    thought = Split(form=forms.HARMONY, tools=TOOLS, in_thought=True)
+    thought = Split(form=forms.HARMONY, tools=TOOLS, in_reasoning=True)
     answer = " so<|end|><|start|>assistant<|channel|>final<|message|>Yes"
     assert read(thought, answer) == ("Yes", "so", 0)

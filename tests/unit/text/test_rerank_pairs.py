@@ -134,5 +134,5 @@ def test_nothing_cannot_be_read() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     for query, document, truncates in (("q", "d" * 9, False), ("q" * 9, "d", True)):
         with pytest.raises(RequestError, match=r"tokens exceed the context of 10") as caught:
-            truncate_pair(FRAMED, Ranking(query=query, truncates=truncates, given_as="texts"), document, 10)
+            truncate_pair(FRAMED, Ranking(query=query, truncates=truncates, parameter="texts"), document, 10)
         assert caught.value.parameter == "texts"

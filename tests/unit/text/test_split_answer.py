@@ -15,7 +15,7 @@ from eaglelocal.core.request import Request
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.core.tools import Split, Tool, join_calls
 from eaglelocal.text.detokenizer import Pieces
-from eaglelocal.text.reasoning.markers import control_char
+from eaglelocal.text.reasoning.markers import make_control_char
 from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.reasoning.split_answer import SplitAnswerText, SplitText, answer_text
 from eaglelocal.text.stops.answer_text import AnswerText
@@ -26,10 +26,10 @@ TOOLS = (
     Tool("add", "sum", '{"type": "object", "properties": {"a": {"type": "integer"}, "note": {"type": "string"}}}'),
 )
 THINK = ("<think>", "</think>")
-HERMES = Split(form=forms.HERMES, thought=THINK, tools=TOOLS)
+HERMES = Split(form=forms.HERMES, reasoning_markers=THINK, tools=TOOLS)
 CODER = replace(HERMES, form=forms.CODER)
 LLAMA = Split(form=forms.LLAMA, tools=TOOLS)
-MISTRAL = Split(form=forms.MISTRAL_ARGS, thought=("[THINK]", "[/THINK]"), tools=TOOLS)
+MISTRAL = Split(form=forms.MISTRAL_ARGS, reasoning_markers=("[THINK]", "[/THINK]"), tools=TOOLS)
 HARMONY = Split(form=forms.HARMONY, tools=TOOLS)
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 OSLO = ("get_weather", {"city": "Oslo"})
@@ -53,7 +53,7 @@ class Read:
 def coded(split: Split, text: str) -> str:
     """The text as the detokenizer gives it where all of the family's markers are control tokens."""
     for index, name in enumerate(list_markers(split)):
-        text = text.replace(name, control_char(index))
+        text = text.replace(name, make_control_char(index))
     return text
 
 
@@ -72,10 +72,10 @@ ANSWERS: dict[str, tuple[Split, str, str, str, Calls]] = {
     "thought": (HERMES, "<think>\nhm, <b> {\n</think>\n\nYes. ", "Yes. ", "hm, <b> {", []),
     "a thought without end": (HERMES, "<think>\nhm ", "", "hm ", []),
     "an empty thought": (HERMES, "<think>\n\n</think>\n\nYes", "Yes", "", []),
-    "a thought begun by the prompt": (replace(HERMES, in_thought=True), "hm\n</think>\nYes", "Yes", "hm", []),
-    "and begun again": (replace(HERMES, in_thought=True), "<think>hm</think>Yes", "Yes", "hm", []),
+    "a thought begun by the prompt": (replace(HERMES, in_reasoning=True), "hm\n</think>\nYes", "Yes", "hm", []),
+    "and begun again": (replace(HERMES, in_reasoning=True), "<think>hm</think>Yes", "Yes", "hm", []),
     "a marker later": (HERMES, "I say <think> and </think>.", "I say <think> and </think>.", "", []),
-    "no thoughts known": (replace(HERMES, thought=None), "<think>a</think>b", "<think>a</think>b", "", []),
+    "no thoughts known": (replace(HERMES, reasoning_markers=None), "<think>a</think>b", "<think>a</think>b", "", []),
     "call": (HERMES, CALL, "", "", [OSLO]),
     "thought and calls": (HERMES, f"<think>\nhm\n</think>\n\n{CALL}\n{CALL}\n", "", "hm", [OSLO, OSLO]),
     "text and call": (HERMES, f"I look.\n{CALL}", "I look.", "", [OSLO]),
@@ -256,10 +256,22 @@ TAGS = [
 JSON = ['{"name": "add", "arguments": {"a": 1}}', '{"name": "add"', *'{}[]",:;\\']
 HEADERS = [*list_markers(Split(form=forms.MUSE)), *list_markers(Split(form=forms.SOLAR)), " to=", "self", "user"]
 fragments = st.sampled_from(
-    [*MARKERS, *TAGS, *HEADERS, *JSON, " ", "\n", "add", "word", "<", "é", *(control_char(index) for index in range(8))]
+    [
+        *MARKERS,
+        *TAGS,
+        *HEADERS,
+        *JSON,
+        " ",
+        "\n",
+        "add",
+        "word",
+        "<",
+        "é",
+        *(make_control_char(index) for index in range(8)),
+    ]
 )
-EVERY = [Split(form=form, thought=THINK, tools=TOOLS) for form in forms.FORMS]
-splits = st.sampled_from([*EVERY, HERMES, CODER, LLAMA, MISTRAL, HARMONY, replace(HERMES, in_thought=True),
+EVERY = [Split(form=form, reasoning_markers=THINK, tools=TOOLS) for form in forms.FORMS]
+splits = st.sampled_from([*EVERY, HERMES, CODER, LLAMA, MISTRAL, HARMONY, replace(HERMES, in_reasoning=True),
                           replace(MISTRAL, form=forms.MISTRAL), replace(LLAMA, parallel=False)])  # fmt: skip
 
 
@@ -284,7 +296,7 @@ def test_cuts_change_nothing_in_any_text(split: Split, parts: list[str], cuts: l
 @given(st.lists(fragments, max_size=20))
 def test_without_calls_every_spelled_character_is_shown(parts: list[str]) -> None:
     answer = "".join(part for part in parts if not 0xDC00 <= ord(part[0]) <= 0xDFFF)
-    for split in (replace(split, thought=None) for split in EVERY if split.form and not split.form.turns):
+    for split in (replace(split, reasoning_markers=None) for split in EVERY if split.form and not split.form.headers):
         found = read(split, [answer])
         if not found.calls:
             assert found.text == answer
@@ -323,7 +335,7 @@ class WordVocabulary:
 
 def answered(split: Split, words: list[str], controls: tuple[str, ...], stops: tuple[str, ...] = ()) -> Read:
     vocabulary = WordVocabulary(words, controls)
-    split = replace(split, marks=tuple((i, word) for i, word in enumerate(words) if word in controls))
+    split = replace(split, control_tokens=tuple((i, word) for i, word in enumerate(words) if word in controls))
     text = SplitAnswerText(Pieces(vocabulary), stops, split, new_id=lambda: "id")
     told = []
     for token in range(len(words)):
@@ -352,4 +364,4 @@ def test_an_answer_is_taken_apart_only_where_that_was_asked_for() -> None:
     for split, length in ((HERMES, 29), (MISTRAL, 9)):
         text = answer_text(pieces, Request(id="a", prompt=(), params=GREEDY, split=split))
         assert isinstance(text, SplitAnswerText)
-        assert len(text._split._found.new_id()) == length
+        assert len(text._split._collector.new_id()) == length

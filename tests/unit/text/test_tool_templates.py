@@ -11,12 +11,12 @@ from doubles.rendered_here import template_here
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.errors import EagleLocalError, RequestError
-from eaglelocal.text.reasoning.model_families import Family, Thoughts, family_of
+from eaglelocal.text.reasoning.model_families import Family, ReasoningMarkers, detect_family
 from eaglelocal.text.templates.chat_template import CHATML, NO_TOOLS_NOTE
 from eaglelocal.text.templates.literal_text import HiddenSpellings, Spellings
 from eaglelocal.text.tool_calls import call_forms as forms
 
-THINK = Thoughts("<think>", "</think>")
+THINK = ReasoningMarkers("<think>", "</think>")
 LOOK = Tool("look_up", 'finds <a> "thing"', '{"type": "object", "properties": {"word": {"type": "string"}}}')
 SHOWN = {"type": "function", "function": {"name": "look_up", "description": 'finds <a> "thing"',
          "parameters": json.loads(LOOK.parameters)}}  # fmt: skip
@@ -42,7 +42,7 @@ def render(source: str | None, messages: tuple[Message, ...] = TALK, **fields: o
         (QWEN + "<function=", Family(forms.CODER, True, THINK)),
         (LLAMA, Family(forms.LLAMA, True, None)),
         (MISTRAL, Family(forms.MISTRAL, True, None)),
-        (MISTRAL + "[ARGS][THINK]", Family(forms.MISTRAL_ARGS, True, Thoughts("[THINK]", "[/THINK]"))),
+        (MISTRAL + "[ARGS][THINK]", Family(forms.MISTRAL_ARGS, True, ReasoningMarkers("[THINK]", "[/THINK]"))),
         (HARMONY, Family(forms.HARMONY, True, None)),
         (DEEPSEEK, Family(forms.HERMES, False, THINK)),
         (CHATML, Family(forms.HERMES, False, None)),
@@ -50,7 +50,7 @@ def render(source: str | None, messages: tuple[Message, ...] = TALK, **fields: o
     ],
 )
 def test_a_family_is_told_by_its_template(source: str, family: Family) -> None:
-    assert family_of(source) == family
+    assert detect_family(source) == family
     assert bool(template_here(source).tools_note) is not family.takes_tools
 
 

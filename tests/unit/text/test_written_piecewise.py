@@ -14,8 +14,8 @@ from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolCall, joi
 from eaglelocal.text.reasoning.markers import SURE_CHARS
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
-from eaglelocal.text.tool_calls.block_calls import reader_of
-from eaglelocal.text.tool_calls.call_writer import written_calls
+from eaglelocal.text.tool_calls.block_calls import make_reader
+from eaglelocal.text.tool_calls.call_writer import write_calls
 from eaglelocal.text.tool_calls.tagged_text import TaggedText
 from eaglelocal.text.tool_calls.tool_schemas import has_required
 
@@ -47,7 +47,7 @@ class Reader:
 
     def __init__(self, form: CallForm, **fields: object) -> None:
         ids = map(str, itertools.count())
-        split = Split(form=form, tools=TOOLS, thought=("<think>", "</think>"), **fields)  # type: ignore[arg-type]
+        split = Split(form=form, tools=TOOLS, reasoning_markers=("<think>", "</think>"), **fields)  # type: ignore[arg-type]
         self._parser = SplitText(split, lambda: next(ids))
         self._told = [self._parser.push("")]
 
@@ -97,7 +97,7 @@ def by_label(form: CallForm) -> str:
 @pytest.mark.parametrize("form", JSON_FORMS, ids=by_label)
 def test_arguments_in_json_are_told_as_they_are_written(form: CallForm) -> None:
     whole = json.dumps(ARGUMENTS)
-    text = written_calls(form, [("write_file", ARGUMENTS)])
+    text = write_calls(form, [("write_file", ARGUMENTS)])
     begins = text.index(whole)
     for written, told in steps(form, text):
         so_far = written[begins : begins + len(whole)]
@@ -106,7 +106,7 @@ def test_arguments_in_json_are_told_as_they_are_written(form: CallForm) -> None:
 
 @pytest.mark.parametrize("form", TAG_FORMS, ids=by_label)
 def test_texts_between_tags_are_told_as_they_are_written(form: CallForm) -> None:
-    text = written_calls(form, [("write_file", ARGUMENTS)])
+    text = write_calls(form, [("write_file", ARGUMENTS)])
     told_at = {}
     for written, told in steps(form, text):
         for name, arguments in told:
@@ -128,8 +128,8 @@ def test_harmony_s_arguments_are_told_as_they_are_written() -> None:
 
 @pytest.mark.parametrize("form", WHOLE_FORMS, ids=by_label)
 def test_elsewhere_a_call_is_told_when_it_is_whole(form: CallForm) -> None:
-    told = [told for _, told in steps(form, written_calls(form, [("write_file", ARGUMENTS)]))]
-    found = read(form, written_calls(form, [("write_file", ARGUMENTS)])).told
+    told = [told for _, told in steps(form, write_calls(form, [("write_file", ARGUMENTS)]))]
+    found = read(form, write_calls(form, [("write_file", ARGUMENTS)])).told
     assert all(one in ([], found) for one in told)
     assert [(name, json.loads(arguments)) for name, arguments in found] == [("write_file", ARGUMENTS)]
 
@@ -139,7 +139,7 @@ def test_several_calls_come_in_their_order(form: CallForm) -> None:
     if form.is_one_call:
         return
     calls = [("write_file", ARGUMENTS), ("clock", {}), ("write_file", {"path": "b", "text": ""})]
-    found = read(form, written_calls(form, calls))
+    found = read(form, write_calls(form, calls))
     assert [(name, json.loads(arguments)) for name, arguments in found.told] == calls
     assert len({call.id for call in found.calls}) == 3
     assert found.text == ""
@@ -185,7 +185,7 @@ def test_the_rest_of_an_array_that_was_begun_is_said_where_it_is_no_call() -> No
 # ---- cut off
 @pytest.mark.parametrize("form", [form for form in forms.FORMS if form is not forms.HARMONY], ids=by_label)
 def test_what_is_cut_off_is_never_told_as_a_whole_call(form: CallForm) -> None:
-    text = written_calls(form, [("write_file", ARGUMENTS)])
+    text = write_calls(form, [("write_file", ARGUMENTS)])
     for length in range(len(text)):
         found = read(form, text[:length], is_cut=True)
         for name, arguments in found.told:
@@ -222,7 +222,7 @@ def test_half_a_marker_with_which_a_model_ends_is_text(text: str) -> None:
 
 @pytest.mark.parametrize("form", [form for form in forms.FORMS if form is not forms.HARMONY], ids=by_label)
 def test_where_the_model_ends_early_a_call_has_what_it_must_have(form: CallForm) -> None:
-    text = written_calls(form, [("write_file", ARGUMENTS)])
+    text = write_calls(form, [("write_file", ARGUMENTS)])
     for length in range(len(text)):
         for _, arguments in read(form, text[:length]).told:
             try:
@@ -346,7 +346,7 @@ def test_a_text_is_given_up_where_a_broken_string_meets_a_real_marker() -> None:
     ],
 )
 def test_a_call_at_the_end_of_a_thought_that_has_none(tail: str, calls: list[tuple[str, str]]) -> None:
-    for fields in ({}, {"in_thought": True}):
+    for fields in ({}, {"in_reasoning": True}):
         text = ("" if fields else "<think>") + "I ask." + tail
         found = read(forms.HERMES, text, **fields)
         assert (found.told, found.text) == (calls, "")
@@ -411,10 +411,10 @@ def test_a_block_is_told_as_it_is_read(form: CallForm, parts: list[str]) -> None
     body = begin[form.label] + "".join(parts).replace(form.end, "") + end[form.label]
     if form.begin in body:
         return
-    read_at_once = reader_of(form, {tool.name: tool for tool in TOOLS})(body)
+    read_complete = make_reader(form, {tool.name: tool for tool in TOOLS})(body)
     found = read(form, f"{form.begin}{body}{form.end}")
-    if read_at_once is not None:
-        assert found.told == [(call.name, call.arguments) for call in read_at_once]
+    if read_complete is not None:
+        assert found.told == [(call.name, call.arguments) for call in read_complete]
 
 
 def test_signs_in_a_value_are_no_news_of_a_call() -> None:
@@ -422,13 +422,13 @@ def test_signs_in_a_value_are_no_news_of_a_call() -> None:
     text = TaggedText(forms.CODER, {WRITE.name: WRITE})
     begin = "<function=write_file>\n<parameter=text>\n"
     body = begin + "a > b >> " * 50
-    assert text.has_news(begin, 0)
-    assert not any(text.has_news(body[: end + 1], end) for end in range(len(begin), len(body)))
-    assert text.has_news(body + "</parameter>", len(body))
+    assert text.has_new_tag(begin, 0)
+    assert not any(text.has_new_tag(body[: end + 1], end) for end in range(len(begin), len(body)))
+    assert text.has_new_tag(body + "</parameter>", len(body))
 
 
 def test_a_header_without_end_is_text() -> None:
-    form = next(form for form in forms.FORMS if form.turns is not None)
+    form = next(form for form in forms.FORMS if form.headers is not None)
     split = SplitText(Split(form=form, tools=TOOLS), lambda: "id")
     assert split.push("to=" + "x" * 100).text == ""
     assert split.push("x" * 500).text == "to=" + "x" * 600

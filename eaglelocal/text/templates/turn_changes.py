@@ -1,0 +1,236 @@
+"""Changes of a conversation's turns, each for templates that do not accept the usual form.
+
+Each function returns new turns and leaves those it was given unchanged. message_forms.py and rendering.py decide which
+of them a template needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+
+from eaglelocal.core.tools import CallForm
+from eaglelocal.text.templates.template_messages import SYSTEMS, Turn
+from eaglelocal.text.tool_calls.call_writer import write_calls
+
+SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
+ARGUMENTS_KEY = "arguments"  # for arguments that are no object
+
+HERMES_TOOLS = """\
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+
+
+def split_into_parts(turns: Sequence[Turn]) -> list[Turn]:
+    """Make each content a list of parts, for templates that take no string."""
+    return [{**turn, "content": _split_content(turn["content"])} if "content" in turn else turn for turn in turns]
+
+
+def _split_content(content: object) -> object:
+    if not isinstance(content, str):
+        return content
+    return [{"type": "text", "text": content}] if content else []
+
+
+def stringify_arguments(turns: Sequence[Turn]) -> list[Turn]:
+    """Make arguments strings, for the few templates that concatenate them."""
+    calls = [[_stringify_call(call) for call in _list_calls(turn)] for turn in turns]
+    return [{**turn, "tool_calls": texts} if texts else turn for turn, texts in zip(turns, calls, strict=True)]
+
+
+def wrap_arguments(turns: Sequence[Turn]) -> list[Turn]:
+    """Wrap arguments that are no object in one, for templates that read their members."""
+    calls = [[_wrap_call(call) for call in _list_calls(turn)] for turn in turns]
+    return [{**turn, "tool_calls": objects} if objects else turn for turn, objects in zip(turns, calls, strict=True)]
+
+
+def rename_developers(turns: Sequence[Turn]) -> list[Turn]:
+    """Rename developer messages (OpenAI's newer name) to system messages, for templates without them."""
+    return [{**turn, "role": "system"} if turn["role"] == "developer" else turn for turn in turns]
+
+
+def merge_system_into_user(turns: Sequence[Turn]) -> list[Turn]:
+    """Put the system message in front of the first question, for templates without system messages."""
+    if len(turns) < 2 or turns[0]["role"] not in SYSTEMS or turns[1]["role"] != "user":
+        return list(turns)
+    return [{**turns[1], "content": f"{turns[0]['content']}\n\n{turns[1]['content']}"}, *turns[2:]]
+
+
+def join_systems(turns: Sequence[Turn]) -> list[Turn]:
+    """Join the leading system messages into one, for templates that show only one."""
+    leading = list(takewhile(lambda turn: turn["role"] in SYSTEMS, turns))
+    if len(leading) < 2:
+        return list(turns)
+    texts = [str(turn["content"]) for turn in leading if turn["content"]]
+    return [{**leading[0], "content": "\n\n".join(texts)}, *turns[len(leading) :]]
+
+
+def convert_systems_to_users(turns: Sequence[Turn]) -> list[Turn]:
+    """Make system messages user messages in the same place, for templates that show none there."""
+    return [{**turn, "role": "user"} if turn["role"] in SYSTEMS else turn for turn in turns]
+
+
+def join_user_turns(turns: Sequence[Turn]) -> list[Turn]:
+    """Join consecutive user messages into one, for templates that require alternating turns."""
+    joined: list[Turn] = []
+    for turn in turns:
+        if joined and joined[-1]["role"] == turn["role"] == "user":
+            joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}\n\n{turn['content']}"}
+        else:
+            joined.append(turn)
+    return joined
+
+
+def merge_remarks_into_results(turns: Sequence[Turn]) -> list[Turn]:
+    """Append a user message after a tool's result to that result, for templates that require an answer there."""
+    joined: list[Turn] = []
+    for turn in turns:
+        if joined and turn["role"] == "user" and joined[-1]["role"] == "tool":
+            joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}\n\n{turn['content']}"}
+        else:
+            joined.append(turn)
+    return joined
+
+
+def split_calls(turns: Sequence[Turn]) -> list[Turn]:
+    """Give each call a turn of its own with its result after it, for templates that show one call per turn."""
+    turns, single = list(turns), []
+    while turns:
+        turn = turns.pop(0)
+        calls = _list_calls(turn)
+        if len(calls) < 2:
+            single.append(turn)
+            continue
+        num_results = next((at for at, other in enumerate(turns) if other["role"] != "tool"), len(turns))
+        results, turns = turns[:num_results], turns[num_results:]
+        for index, call in enumerate(calls):
+            first = turn if index == 0 else {"role": turn["role"], "content": ""}
+            answers = [result for result in results if result.get("tool_call_id") == call["id"]]
+            single += [{**first, "tool_calls": [call]}, *answers]
+        known = [call["id"] for call in calls]
+        single += [result for result in results if result.get("tool_call_id") not in known]
+    return single
+
+
+def shorten_ids(turns: Sequence[Turn]) -> list[Turn]:
+    """Replace ids of calls and results that are not nine letters and digits, for templates that accept no others."""
+    return [_shorten_ids(turn) for turn in turns]
+
+
+def _shorten_ids(turn: Turn) -> Turn:
+    short: Turn = {**turn}
+    if "tool_call_id" in turn:
+        short["tool_call_id"] = _shorten_id(str(turn["tool_call_id"]))
+    if calls := _list_calls(turn):
+        short["tool_calls"] = [{**call, "id": _shorten_id(str(call["id"]))} for call in calls]
+    return short
+
+
+def _shorten_id(call_id: str) -> str:
+    return call_id if SHORT_ID.fullmatch(call_id) else hashlib.sha256(call_id.encode()).hexdigest()[:9]
+
+
+def write_calls_into_content(turns: Sequence[Turn], form: CallForm) -> list[Turn]:
+    """Write calls into the content as the model writes them, for templates that do not show calls."""
+    return [_write_calls_into_turn(turn, form) for turn in turns]
+
+
+def _write_calls_into_turn(turn: Turn, form: CallForm) -> Turn:
+    calls = [call["function"] for call in _list_calls(turn)]
+    if not calls:
+        return turn
+    pairs = [(str(call["name"]), call["arguments"]) for call in calls if isinstance(call, dict)]
+    text = write_calls(form, [(name, _wrap(arguments)) for name, arguments in pairs])
+    return {**{key: turn[key] for key in turn if key != "tool_calls"}, "content": f"{turn['content']}{text}"}
+
+
+def add_tools_to_system(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
+    """Add the tools as JSON to the system message, for templates that find them there."""
+    described = {"tools": _to_json([tool["function"] for tool in tools])}
+    if turns[0]["role"] == "system":
+        return [{**turns[0], **described}, *turns[1:]]
+    return [{"role": "system", "content": "", **described}, *turns]
+
+
+def clear_empty_contents(turns: Sequence[Turn]) -> list[Turn]:
+    """Set an empty content of a turn with calls to None, for templates that recognize such turns by it."""
+    return [{**turn, "content": None} if _list_calls(turn) and turn["content"] == "" else turn for turn in turns]
+
+
+def convert_to_hermes(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
+    """Write tools, calls and results as ordinary text. The description joins the system message, or becomes one."""
+    converted = _join_results([_convert_turn_to_hermes(turn) for turn in turns])
+    if not tools:
+        return converted
+    described = HERMES_TOOLS.format(tools="\n".join(_to_json(tool) for tool in tools))
+    if converted[0]["role"] in SYSTEMS:
+        first = {**converted[0], "content": f"{converted[0]['content']}\n\n{described}"}
+        return [first, *converted[1:]]
+    return [{"role": "system", "content": described}, *converted]
+
+
+def _join_results(turns: Sequence[Turn]) -> list[Turn]:
+    """Join the results of one turn's calls into one turn."""
+    joined: list[Turn] = []
+    for turn in turns:
+        if _is_result(turn) and joined and _is_result(joined[-1]):
+            joined[-1] = {**turn, "content": f"{joined[-1]['content']}\n{turn['content']}"}
+        else:
+            joined.append(turn)
+    return joined
+
+
+def _is_result(turn: Turn) -> bool:
+    return turn.get("is_result") is True
+
+
+def _convert_turn_to_hermes(turn: Turn) -> Turn:
+    if turn["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{turn['content']}\n</tool_response>", "is_result": True}
+    calls = [f"<tool_call>\n{_to_json(call['function'])}\n</tool_call>" for call in _list_calls(turn)]
+    if not calls:
+        return turn
+    texts = [turn["content"], *calls] if turn["content"] else calls
+    return {**{key: turn[key] for key in turn if key != "tool_calls"}, "content": "\n".join(map(str, texts))}
+
+
+def _list_calls(turn: Turn) -> list[Turn]:
+    calls = turn.get("tool_calls", [])
+    assert isinstance(calls, list)
+    return calls
+
+
+def _stringify_call(call: Turn) -> Turn:
+    function = call["function"]
+    assert isinstance(function, dict)
+    arguments = function["arguments"]
+    text = arguments if isinstance(arguments, str) else _to_json(arguments)
+    return {**call, "function": {**function, "arguments": text}}
+
+
+def _wrap_call(call: Turn) -> Turn:
+    function = call["function"]
+    assert isinstance(function, dict)
+    return {**call, "function": {**function, "arguments": _wrap(function["arguments"])}}
+
+
+def _wrap(arguments: object) -> dict[str, object]:
+    return arguments if isinstance(arguments, dict) else {ARGUMENTS_KEY: arguments}
+
+
+def _to_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
