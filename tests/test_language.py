@@ -1,6 +1,6 @@
 """How this project names and writes, as far as a program can see it: python tests/test_language.py prints the counts.
 
-Each rule gives the places that break it. What is not mended yet is counted in `LEFT`, which may only fall.
+Each rule gives the places that break it.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ def files_that_do_not_exist() -> Iterator[Place]:
     """Files that pages name in backticks, by their path or by the end of it."""
     folders = (PACKAGE, ROOT / "tests")
     paths = [f"/{path.relative_to(ROOT)}" for folder in folders for path in folder.rglob("*.[pch]*")]
+    paths.append("/hatch_build.py")
     for page in [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "ARCHITECTURE.md"]:
         for number, line in enumerate(page.read_text().splitlines(), 1):
             for name in re.findall(r"`([\w./]+\.(?:py|c|h))`", line):
@@ -108,17 +109,12 @@ RULES: tuple[Rule, ...] = (
     long_lines_in_docs,
     banned_words,
 )
-LEFT: dict[str, int] = {
-    "class_names_used_twice": 77,
-    "basenames_used_twice": 35,
-    "banned_words": 251,
-}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_no_rule_is_broken_more_often(rule: Rule) -> None:
+def test_no_rule_is_broken(rule: Rule) -> None:
     found = list(rule())
-    assert len(found) <= LEFT.get(rule.__name__, 0), "\n".join(found)
+    assert not found, "\n".join(found)
 
 
 if __name__ == "__main__":

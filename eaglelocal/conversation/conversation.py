@@ -1,7 +1,7 @@
 """The conversation: a system message and turns.
 
-It decides which messages go to the model, and records which turns no longer fit in the context. It knows no files,
-tokens, models or terminals.
+It decides which messages go to the model, and records which turns no longer fit in the context. It does not depend on
+files, tokens, models or terminals.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from eaglelocal.speculation.policy.draft_gate import GateState
 SHOWN_FIRST = ("on", "asleep", "off")
 
 
-class DraftingState:
+class SlotDraftingStates:
     """Reads drafting states from the controller.
 
     off_reason  why nothing is drafted; None if there are drafters

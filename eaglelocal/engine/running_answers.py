@@ -15,7 +15,7 @@ from eaglelocal.core.request import Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.engine.draft_loop import EMPTY
-from eaglelocal.engine.drafting_state import DraftingState, name_state
+from eaglelocal.engine.drafting_state import SlotDraftingStates, name_state
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.running_answer import Clock, RunningAnswer
 from eaglelocal.engine.step_timing import StepTimes, StepTiming
@@ -44,7 +44,7 @@ class RunningAnswers:
     ) -> None:
         self._context, self._vocabulary, self._drafters = context, vocabulary, drafters
         self._controller, self._scheduler, self._timing = controller, scheduler, timing
-        self._drafting = DraftingState(controller, None if drafters else draft_reason or "switched off")
+        self._drafting = SlotDraftingStates(controller, None if drafters else draft_reason or "switched off")
         self._pieces = Pieces(vocabulary)
         self._by_slot: dict[int, RunningAnswer] = {}
 

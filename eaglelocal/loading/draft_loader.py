@@ -18,11 +18,11 @@ from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.tensors import read_tensor
-from eaglelocal.loading.model_loader import ModelLoader
+from eaglelocal.loading.model_loader import PlanLoader
 
 
 def open_drafters(
-    loader: ModelLoader, model: LlamaModel | None, target: LlamaModel, context: LlamaContext
+    loader: PlanLoader, model: LlamaModel | None, target: LlamaModel, context: LlamaContext
 ) -> tuple[Drafter, ...]:
     """Return the drafters, cheapest first: where a lookup is promising, the other drafter is not run.
 
@@ -38,7 +38,7 @@ def open_drafters(
 
 
 def open_model_drafter(
-    loader: ModelLoader, part: DryRunPart, model: LlamaModel, target: LlamaModel, context: LlamaContext
+    loader: PlanLoader, part: DryRunPart, model: LlamaModel, target: LlamaModel, context: LlamaContext
 ) -> Drafter:
     """Return the drafter over the draft's model, of the kind that its file is."""
     branches = 2 if loader.parts.num_branches else 1

@@ -29,7 +29,7 @@ from eaglelocal.loading.calibration_store import save as save_learned
 from eaglelocal.loading.draft_loader import open_drafters
 from eaglelocal.loading.fit import fit_plan
 from eaglelocal.loading.load_notes import collect_notes
-from eaglelocal.loading.model_loader import ModelLoader, Report
+from eaglelocal.loading.model_loader import PlanLoader, Report
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.thread_count import count_usable_threads
@@ -67,7 +67,7 @@ def build_engine(plan: Plan, report: Report, opened: contextlib.ExitStack) -> En
     library = load_library()
     parts = fit_plan(restore_original_draft(plan), machine, library, threads=threads)
     plan = parts.plan
-    loader = ModelLoader(parts=parts, library=library, threads=threads, report=report, opened=opened)
+    loader = PlanLoader(parts=parts, library=library, threads=threads, report=report, opened=opened)
 
     target = loader.load_target()
     info = read_model(parts.target.header)
@@ -105,7 +105,7 @@ def build_engine(plan: Plan, report: Report, opened: contextlib.ExitStack) -> En
     )
 
 
-def describe_engine(loader: ModelLoader, target: LlamaModel, drafters: tuple[Drafter, ...]) -> EngineInfo:
+def describe_engine(loader: PlanLoader, target: LlamaModel, drafters: tuple[Drafter, ...]) -> EngineInfo:
     """Return what is known of the engine from its plan, its target and llama.cpp's log of the contexts."""
     plan, vocabulary = loader.parts.plan, target.vocabulary
     buffers = sum_buffer_bytes(loader.library.log)
@@ -184,9 +184,7 @@ def make_controller(
     )
 
 
-def make_scheduler(
-    loader: ModelLoader, machine: Machine, model: LlamaModel, drafters: tuple[Drafter, ...]
-) -> Scheduler:
+def make_scheduler(loader: PlanLoader, machine: Machine, model: LlamaModel, drafters: tuple[Drafter, ...]) -> Scheduler:
     parts = loader.parts
     plan, shape = parts.plan, parts.shape
     num_kept = count_checkpoints(shape.state_bytes, plan.num_slots, machine)
@@ -206,7 +204,7 @@ def make_scheduler(
     )
 
 
-def make_host_swap(loader: ModelLoader, machine: Machine, model: LlamaModel) -> HostSwap | None:
+def make_host_swap(loader: PlanLoader, machine: Machine, model: LlamaModel) -> HostSwap | None:
     """Return the store of evicted conversations; None if they cannot be swapped."""
     parts = loader.parts
     if not parts.can_swap or parts.plan.is_brief:
@@ -244,7 +242,7 @@ def count_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int
 
 
 def calibrate(
-    loader: ModelLoader, machine: Machine, context: LlamaContext, drafters: tuple[Drafter, ...], controller: Controller
+    loader: PlanLoader, machine: Machine, context: LlamaContext, drafters: tuple[Drafter, ...], controller: Controller
 ) -> None:
     """Measure what steps cost, starting from the stored costs, and store the result when the engine closes."""
     parts = loader.parts
@@ -273,7 +271,7 @@ def calibrate(
     loader.opened.callback(store_costs)
 
 
-def restore_acceptance(loader: ModelLoader, controller: Controller) -> None:
+def restore_acceptance(loader: PlanLoader, controller: Controller) -> None:
     """Restore this draft's learned acceptance, and store it again when the engine closes."""
     if not loader.parts.plan.speculates:
         return

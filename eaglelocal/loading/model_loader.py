@@ -30,7 +30,7 @@ ROW_END = "v.token_embd.img_break"  # tensor of projectors like Pixtral's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelLoader:
+class PlanLoader:
     """The fitted plan and what loading it takes; `opened` closes everything in reverse order."""
 
     parts: FittedPlan

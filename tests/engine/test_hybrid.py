@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles.block_models import BlockShape, write_block_head
-from doubles.household import Household
 from doubles.hybrid_model import write_hybrid
 from doubles.living_models import N_VOCAB, write_living
+from doubles.mixed_traffic import MixedTraffic
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.real_engine import ask, real_engine
 from doubles.rig import drive
@@ -249,13 +249,13 @@ def test_a_draft_is_taken_back_whoever_came_first(living: Path, order: tuple[int
 
 
 @pytest.mark.parametrize("num_slots", [3, pytest.param(5, marks=pytest.mark.slow)])
-def test_a_household_gets_the_plain_texts(living: Path, num_slots: int) -> None:
-    household = Household(living, real_engine(living, "ngram", num_slots=num_slots, n_ctx=512), seed=num_slots)
-    engine = household.engine
-    knowing = Knowing(household.texts, seed=num_slots)
+def test_mixed_traffic_gets_the_plain_texts(living: Path, num_slots: int) -> None:
+    traffic = MixedTraffic(living, real_engine(living, "ngram", num_slots=num_slots, n_ctx=512), seed=num_slots)
+    engine = traffic.engine
+    knowing = Knowing(traffic.texts, seed=num_slots)
     engine._drafters[0].draft = knowing.draft  # type: ignore[method-assign]
-    household.live(40)
-    household.close()
+    traffic.live(40)
+    traffic.close()
 
 
 # ---- conversations that do not go on just behind their last answer

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doubles.household import Household
+from doubles.mixed_traffic import MixedTraffic
 from doubles.mtp_models import N_LAYER, write_assistant, write_gemma, write_mtp
 from doubles.real_engine import ask, real_engine
 from doubles.rig import drive
@@ -194,14 +194,14 @@ def test_its_cache_holds_the_text_however_it_came(tmp_path: Path, architecture: 
 
 
 @pytest.mark.parametrize("kind", ["qwen35", pytest.param("qwen35moe", marks=pytest.mark.slow), "gemma4"])
-def test_a_household_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
+def test_mixed_traffic_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.gguf"
     target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)
     draft = write_assistant(tmp_path / "assistant.gguf", target) if kind == "gemma4" else target
-    household = Household(target, real_engine(target, "mtp", draft, num_slots=3, n_ctx=512), seed=3)
-    household.live(40)
-    assert household.engine.snapshot().speculation.accepted_tokens > 0
-    household.close()
+    traffic = MixedTraffic(target, real_engine(target, "mtp", draft, num_slots=3, n_ctx=512), seed=3)
+    traffic.live(40)
+    assert traffic.engine.snapshot().speculation.accepted_tokens > 0
+    traffic.close()
 
 
 @pytest.mark.parametrize(
@@ -213,17 +213,17 @@ def test_a_household_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
         pytest.param("gemma4", 3, marks=pytest.mark.slow),
     ],
 )
-def test_a_household_whose_conversations_wait_in_main_memory(tmp_path: Path, kind: str, num_slots: int) -> None:
+def test_mixed_traffic_whose_conversations_wait_in_main_memory(tmp_path: Path, kind: str, num_slots: int) -> None:
     path = tmp_path / "model.gguf"
     target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)
     draft = write_assistant(tmp_path / "assistant.gguf", target) if kind == "gemma4" else target
     engine = real_engine(target, "mtp", draft, num_slots=num_slots, n_ctx=512, cache_ram=64)
     engine._scheduler.swap.min_rows = 30
-    household = Household(target, engine, seed=1)
-    household.live(40)
-    assert household.engine.snapshot().speculation.accepted_tokens > 0
+    traffic = MixedTraffic(target, engine, seed=1)
+    traffic.live(40)
+    assert traffic.engine.snapshot().speculation.accepted_tokens > 0
     assert engine._scheduler.swap._num_keys > 3
-    household.close()
+    traffic.close()
 
 
 def test_sixteen_slots_and_small_batches(tmp_path: Path) -> None:

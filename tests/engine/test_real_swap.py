@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles.block_models import write_bigram_head
-from doubles.household import Household
 from doubles.living_models import write_living
 from doubles.margin import margin_differences, plain_pieces
+from doubles.mixed_traffic import MixedTraffic
 from doubles.random_models import write_agreeing_pairs, write_target
 from doubles.real_engine import TINY, ask, read, real_engine
 from doubles.rig import drive
@@ -267,9 +267,9 @@ def test_states_count_as_memory_too(uncut: tuple[str, Path]) -> None:
 
 @pytest.mark.parametrize("kind", [pytest.param("none", marks=pytest.mark.slow), "ngram"])
 @pytest.mark.parametrize("slots", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_a_household_gets_the_plain_texts(uncut: tuple[str, Path], kind: str, slots: int) -> None:
-    household = Household(uncut[1], uncut_engine(uncut, kind, num_slots=slots), seed=slots)
-    engine, swapped = household.engine, []
+def test_mixed_traffic_gets_the_plain_texts(uncut: tuple[str, Path], kind: str, slots: int) -> None:
+    traffic = MixedTraffic(uncut[1], uncut_engine(uncut, kind, num_slots=slots), seed=slots)
+    engine, swapped = traffic.engine, []
     swap_in = engine._context.swap_in
 
     def counted(sequence: int, cells: Bytes) -> None:
@@ -277,9 +277,9 @@ def test_a_household_gets_the_plain_texts(uncut: tuple[str, Path], kind: str, sl
         swap_in(sequence, cells)
 
     engine._context.swap_in = counted
-    household.live(40)
+    traffic.live(40)
     assert swapped
-    household.close()
+    traffic.close()
 
 
 @pytest.mark.parametrize(("cache_ram", "has_room"), [(0, False), (None, True), (1, True)])

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # the doubles
 
 from doubles.serve_process import ServeProcess, serve, wait_until_ready
 from doubles.streaming import Streamed, ask, connections
-from measures.household import alone, is_near_tie, questions
+from measures.disconnecting_clients import alone, is_near_tie, questions
 
 from eaglelocal.worker.crash_report import MAX_REPORTS
 

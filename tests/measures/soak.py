@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # the doubles
 
 from doubles.serve_process import ServeProcess, num_files, rss_bytes, serve
 from doubles.streaming import ask, connections
-from measures.household import questions
+from measures.disconnecting_clients import questions
 
 GROWTH_BOUND, HOST_BOUND = 0.02, 0.10
 MIB = 2**20

@@ -135,7 +135,7 @@ class PropsReply(BaseModel):
     is_sleeping: bool
 
 
-class Slot(BaseModel):
+class LlamaServerSlot(BaseModel):
     id: int
     n_ctx: int
     speculative: bool

@@ -10,7 +10,7 @@ from eaglelocal.core.events import EngineInfo
 from eaglelocal.server.dependencies import Server
 from eaglelocal.server.http_errors import unavailable
 from eaglelocal.server.llama_server.encoder import sampling_settings
-from eaglelocal.server.llama_server.schema import PropsReply, Slot
+from eaglelocal.server.llama_server.schema import LlamaServerSlot, PropsReply
 from eaglelocal.server.server_state import ServerState
 
 router = APIRouter(tags=["llama-server"])
@@ -37,7 +37,7 @@ async def props(server: Server, model: str = "") -> PropsReply:
     )
 
 
-@router.get("/slots", response_model=list[Slot])
+@router.get("/slots", response_model=list[LlamaServerSlot])
 async def slots(server: Server, model: str = "", fail_on_no_slot: str = "") -> Response:
     """List the slots. As many as are in use are shown as busy, the first ones."""
     name, info = find_model(server, model)
@@ -47,7 +47,8 @@ async def slots(server: Server, model: str = "", fail_on_no_slot: str = "") -> R
         raise unavailable("no slot is free")
     has_draft = info.draft != "none"
     slots = [
-        Slot(id=i, n_ctx=info.n_ctx, speculative=has_draft, is_processing=i < num_busy) for i in range(info.num_slots)
+        LlamaServerSlot(id=i, n_ctx=info.n_ctx, speculative=has_draft, is_processing=i < num_busy)
+        for i in range(info.num_slots)
     ]
     return JSONResponse([slot.model_dump() for slot in slots])
 

@@ -2,7 +2,7 @@
 
 It uses jinja2 and its syntax tree. Every loop iteration and every call takes a step from the budget, so a template that
 loops without end fails at the same line on every machine. Time and memory of single operations are not counted here:
-the process in which this runs limits them. It knows no messages, models or errors for users.
+the process in which this runs limits them. It does not depend on messages, models or errors for users.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def plans_of(*all_of_it: Decision) -> dict[str, Plan]:
     return {str(plan.target): plan for plan in found}
 
 
-def household(*all_of_it: Decision, most: int | None = None) -> EvictionPolicy:
+def traffic(*all_of_it: Decision, most: int | None = None) -> EvictionPolicy:
     made = EvictionPolicy(most=most)
     made.reckon(plans_of(*all_of_it))
     return made
@@ -98,7 +98,7 @@ def test_a_model_leaves_room_for_an_embedding_model_and_loses_little(files: dict
     assert alone.ctx is not None and first.ctx is not None
     assert CTX_KEPT <= first.ctx <= alone.ctx
     assert (first.gpu_layers, others[files["pools"]].ctx) == (alone.gpu_layers, None)
-    made = household(first, *others.values())
+    made = traffic(first, *others.values())
     assert made.victims(files["pools"], [files["qwen3-8b"]]) == []
     assert made.victims(files["qwen3-8b"], [files["pools"]]) == []
 
@@ -107,7 +107,7 @@ def test_without_that_it_would_have_taken_all(files: dict[str, str], on: On) -> 
     """The test above would show nothing if both fitted anyway."""
     on(rig_with(13))
     alone, _, others = settled(files["qwen3-8b"], files["pools"])
-    assert household(alone, *others.values()).victims(files["pools"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
+    assert traffic(alone, *others.values()).victims(files["pools"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
 
 
 def test_two_that_talk_stay_where_both_fit_as_they_are(files: dict[str, str], on: On) -> None:
@@ -117,7 +117,7 @@ def test_two_that_talk_stay_where_both_fit_as_they_are(files: dict[str, str], on
     assert first.gpu_layers is None and second.gpu_layers is None
     assert (first.ctx, second.ctx) >= (CTX_KEPT, CTX_KEPT)
     assert fit([first.needs, second.needs], subtract_margins(rig_with(24).rooms))
-    assert household(first, second).victims(files["qwen3-0.6b"], [files["qwen3-8b"]]) == []
+    assert traffic(first, second).victims(files["qwen3-0.6b"], [files["qwen3-8b"]]) == []
 
 
 def test_what_would_cost_the_first_one_much_takes_turns_with_it(files: dict[str, str], on: On) -> None:
@@ -126,7 +126,7 @@ def test_what_would_cost_the_first_one_much_takes_turns_with_it(files: dict[str,
     second = others[files["qwen3-0.6b"]]
     assert first == alone
     assert second == autoplan(RunOptions(target=files["qwen3-0.6b"], parallel=1))
-    assert household(first, second).victims(files["qwen3-0.6b"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
+    assert traffic(first, second).victims(files["qwen3-0.6b"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_a_model_does_not_lose_its_sight_for_another(
     on(rig_with(card))
     alone, first, others = settled(seeing, files["qwen3-0.6b"])
     assert not (alone.without_projector or first.without_projector)
-    leaving = household(first, *others.values()).victims(files["qwen3-0.6b"], [seeing])
+    leaving = traffic(first, *others.values()).victims(files["qwen3-0.6b"], [seeing])
     assert leaving == ([] if stays else [seeing])
 
 
@@ -158,13 +158,13 @@ def test_windows_stay_as_small_as_they_were_planned(
     on(rig_with(card, 128))
     alone, first, others = settled(gemma, files[beside])
     assert (plans_of(alone)[gemma].swa_full, plans_of(first)[gemma].swa_full) == (None, False)
-    assert household(first, *others.values()).victims(files[beside], [gemma]) == []
+    assert traffic(first, *others.values()).victims(files[beside], [gemma]) == []
 
 
 def test_an_embedding_model_that_comes_first_has_its_room_too(files: dict[str, str], on: On) -> None:
     on(rig_with(13))
     _, first, others = settled(files["pools"], files["qwen3-8b"])
-    made = household(first, *others.values())
+    made = traffic(first, *others.values())
     assert made.victims(files["qwen3-8b"], [files["pools"]]) == []
     assert (others[files["qwen3-8b"]].ctx or 0) >= CTX_KEPT
 
@@ -181,14 +181,14 @@ def test_one_at_a_time_is_planned_as_if_it_were_alone(files: dict[str, str], on:
     alone, first, others = settled(files["qwen3-8b"], files["pools"], files["qwen3-0.6b"], most=1)
     assert first == alone
     assert others[files["qwen3-0.6b"]] == autoplan(RunOptions(target=files["qwen3-0.6b"], parallel=1))
-    made = household(first, *others.values(), most=1)
+    made = traffic(first, *others.values(), most=1)
     assert made.victims(files["pools"], [files["qwen3-8b"]]) == [files["qwen3-8b"]]
 
 
 def test_more_than_wanted_leave_even_where_there_is_room(files: dict[str, str], on: On) -> None:
     on(rig_with(0))
     names = [files["qwen3-0.6b"], files["bert"]]
-    made = household(*(Decision(RunOptions(target=name, parallel=1)) for name in (*names, files["pools"])), most=2)
+    made = traffic(*(Decision(RunOptions(target=name, parallel=1)) for name in (*names, files["pools"])), most=2)
     assert made.victims(files["pools"], names) == names[:1]
     assert made.victims(files["pools"], names[:1]) == []
 

@@ -16,7 +16,7 @@ from .rig import drive
 TIE_SHARE = 1e-4  # of the largest logit: caches are of 16 bits
 
 
-class Household:
+class MixedTraffic:
     """A load of requests that begin, continue or change conversations and are cancelled, with any draft length.
 
     texts  by slot, the full texts of the running answers, for a drafter that is always right

@@ -1,4 +1,4 @@
-"""Many at once at a real server: python tests/measures/household.py [--target REF] [--requests N] [--slots N]
+"""Many clients of a real server: python tests/measures/disconnecting_clients.py [--target REF] [--requests N] ...
 
 16 streaming clients ask some 40 different questions over and over, greedy and with seeds, and hang up on a third of
 them at random points. Every complete answer is compared with the one given alone (before, one at a time); a greedy one
