@@ -33,7 +33,9 @@ NO_SUBJECT = frozenset(
     """.split()  # noqa: SIM905
 )
 BANNED = re.compile(
-    r"\b(household|garage|pupil|errands?|minds?|seats?|wish(es|ed)?|whole[_ ]windows|knows no|tells? apart)\b", re.I
+    r"\b(households?|garage|pupil|errands?|minds?|seats?|wish(es|ed)?|whole[_ ]windows|knows no|tells? apart"
+    r"|tellers?|told|untold|desk|rig|voice|lessons?|schools?|heard|reckon(s|ed)?)\b",
+    re.I,
 )
 
 Place = str
@@ -83,7 +85,13 @@ def long_lines_in_docs() -> Iterator[Place]:
 
 
 def banned_words() -> Iterator[Place]:
-    files = [*FILES, *sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "ARCHITECTURE.md"]
+    """In code and pages; the corpus of the embedded model is language of its own."""
+    files = [
+        *(file for file in FILES if "corpus" not in file.parts),
+        *sorted((ROOT / "docs").rglob("*.md")),
+        ROOT / "README.md",
+        ROOT / "ARCHITECTURE.md",
+    ]
     for file in files:
         for number, line in enumerate(file.read_text().splitlines(), 1):
             yield from (f"{file.relative_to(ROOT)}:{number}: {found.group()}" for found in BANNED.finditer(line))

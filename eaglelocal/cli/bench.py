@@ -22,7 +22,7 @@ import typer
 from eaglelocal.cli import bench_flags, flags
 from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S, MIN_ANSWER
 from eaglelocal.cli.chat_connection import find_api_key
-from eaglelocal.cli.load_model import load_model, options_of, plan_run, settings_of, slots_of
+from eaglelocal.cli.load_model import count_slots, load_model, load_settings, make_run_options, plan_run
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.reports.bench import SERVER_SIDE, BenchOptions, BenchResult, BenchSubject, finish
 from eaglelocal.conversation.session import ModelChoice
@@ -82,7 +82,7 @@ def bench(
     eaglelocal bench --target demo@1b:bf16 --spec auto,2,4,8 --pairs 20 --json
     eaglelocal bench --prompts mine.jsonl --concurrency 1,4 --svg gain.svg
     """
-    settings = settings_of({name: context.params[name] for name in SETTINGS})
+    settings = load_settings({name: context.params[name] for name in SETTINGS})
     output = standard_output(colour=settings.colour)
     sampling = make_sampling(settings, temperature=temperature, seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
     limit_s = LIMIT_S if pairs is None and prompts is None and repeats == 1 else math.inf
@@ -251,8 +251,8 @@ def plan_bench(settings: Settings, options: BenchOptions, output: Output) -> Pla
 
     Raises UsageError if there is no draft.
     """
-    slots = max(*options.levels, slots_of(settings))
-    plan = plan_run(dataclasses.replace(options_of(settings, ModelChoice()), spec="auto", parallel=slots), output)
+    slots = max(*options.levels, count_slots(settings))
+    plan = plan_run(dataclasses.replace(make_run_options(settings, ModelChoice()), spec="auto", parallel=slots), output)
     if not plan.speculates:
         raise UsageError(f"there is nothing to compare: {plan.draft_reason}", hint="a --draft that fits the target")
     return plan

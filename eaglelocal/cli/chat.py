@@ -20,13 +20,13 @@ from eaglelocal.cli.chat_connection import choose_spec, join_running_server
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.chat_once import answer_once, join_question, read_stdin
 from eaglelocal.cli.load_model import (
+    count_slots,
     decide,
+    default_sampling,
     load_model,
-    options_of,
+    load_settings,
+    make_run_options,
     plan_run,
-    sampling_of,
-    settings_of,
-    slots_of,
     write_plan,
 )
 from eaglelocal.cli.output import Output, standard_output
@@ -77,7 +77,7 @@ def chat(  # many parameters: typer reads the flags from the signature
     eaglelocal chat "Why does drafting ahead pay?" --target demo@1b:bf16
     git diff | eaglelocal chat "Explain this change" --json
     """
-    settings = settings_of(context.params)
+    settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)
     pictures = read_pictures(image or [])
     question = read_question(prompt, output, as_json=as_json)
@@ -153,7 +153,7 @@ def open_session(
     """
 
     def options(chosen: ModelChoice) -> RunOptions:
-        run_options = options_of(settings, chosen, parallel=slots_of(settings))
+        run_options = make_run_options(settings, chosen, parallel=count_slots(settings))
         return replace(run_options, is_brief=is_brief, cache_ram=settings.cache_ram)
 
     joined = join_running_server(settings, output) if choice.target is None else None
@@ -169,7 +169,7 @@ def open_session(
     return Session(
         loader=loader,
         model=model or loader.load(loader.plan(choice)),
-        params=sampling_of(settings),
+        params=default_sampling(settings),
         conversation=Conversation(settings.system or ""),
         spec=None if joined is None else choose_spec(settings, joined),
         choice=choice,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.load_model import options_of, plan_run, settings_of, start_engine
+from eaglelocal.cli.load_model import load_settings, make_run_options, plan_run, start_engine
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation.session import ChatClient, ModelChoice
 from eaglelocal.core.events import LoadProgress
@@ -56,7 +56,7 @@ def import_head(
     from eaglelocal.cli.reports.import_head import head_lines, report_object, trial_lines
     from eaglelocal.hub.heads.head_store import make_head_path, write_head_file
 
-    settings = settings_of(context.params)
+    settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)
     check_head_flags(settings.target, type, hint="eaglelocal import HEAD --target FILE.gguf")
     found = find_head_target(settings, output)
@@ -161,7 +161,7 @@ def try_head(path: Path, read: ReadHead, found: FoundTarget, settings: Settings,
     from eaglelocal.gguf.head_requantization import AS_IN_FILE
 
     options = dataclasses.replace(
-        options_of(settings, ModelChoice()),
+        make_run_options(settings, ModelChoice()),
         draft=str(path.resolve()),
         draft_type=AS_IN_FILE,
         spec=DRAFT_LENGTH,

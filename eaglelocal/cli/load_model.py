@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 ENGINE, EMBEDDER = "eaglelocal.loading.engine_builder:build", "eaglelocal.loading.embedding_builder:build"
 
 
-def settings_of(parameters: Mapping[str, object]) -> Settings:
+def load_settings(parameters: Mapping[str, object]) -> Settings:
     """Return the settings; those among a command's parameters override the environment and the config file."""
     flags = {name: value for name, value in parameters.items() if name in READERS}
     return Settings.load(flags, os.environ, locations.config_file())
 
 
-def sampling_of(settings: Settings) -> SamplingParams:
+def default_sampling(settings: Settings) -> SamplingParams:
     """Return the default sampling of requests; parameters that were not set are left to the model's recommendation."""
     return SamplingParams(
         temperature=settings.temperature,
@@ -47,7 +47,7 @@ def sampling_of(settings: Settings) -> SamplingParams:
     )
 
 
-def options_of(settings: Settings, choice: ModelChoice, *, parallel: int = 1) -> RunOptions:
+def make_run_options(settings: Settings, choice: ModelChoice, *, parallel: int = 1) -> RunOptions:
     """Return the options of a run: the settings, overridden by what was chosen while chatting.
 
     A draft, projector or --n-cpu-moe of the settings belongs to their target: another target does not get it.
@@ -72,52 +72,52 @@ def options_of(settings: Settings, choice: ModelChoice, *, parallel: int = 1) ->
     )
 
 
-def slots_of(settings: Settings) -> int:
+def count_slots(settings: Settings) -> int:
     """Return --parallel if it was given as a flag, else 1: the environment and the config file mean it for servers."""
     return settings.parallel or 1 if settings.origins()["parallel"] == "--parallel" else 1
 
 
-def plan_run(options: RunOptions, voice: MessageOutput) -> Plan:
+def plan_run(options: RunOptions, output: MessageOutput) -> Plan:
     """Return the plan of a run on this machine, with its files on disk."""
-    return write_plan(decide(options, voice), voice)
+    return write_plan(decide(options, output), output)
 
 
-def decide(options: RunOptions, voice: MessageOutput) -> Decision:
+def decide(options: RunOptions, output: MessageOutput) -> Decision:
     """Return what planning decides for options left open, and tell the user about it."""
     from eaglelocal.planning.autoplan import autoplan
 
     decision = autoplan(options)
     if decision.note:
-        voice.note(f"as planned: {decision.note}")
+        output.note(f"as planned: {decision.note}")
     return decision
 
 
-def write_plan(decision: Decision, voice: MessageOutput) -> Plan:
+def write_plan(decision: Decision, output: MessageOutput) -> Plan:
     """Return the plan, and show progress if an inflated embedded model has to be written first."""
     from eaglelocal.planning.resolve import make_plan
 
-    progress = voice.progress()
+    progress = output.progress()
     try:
         return make_plan(decision, on_progress=lambda fraction, what: progress(LoadProgress(fraction, what)))
     finally:
         progress.finish()
 
 
-def load_model(plan: Plan, voice: MessageOutput) -> ActiveModel:
+def load_model(plan: Plan, output: MessageOutput) -> ActiveModel:
     if plan.task is not ModelTask.TEXT:
         raise UsageError(
             f"{plan.target_label} {plan.task.description}", hint="`eaglelocal serve` has an address for it"
         )
-    client, info = start_engine(plan, voice)
+    client, info = start_engine(plan, output)
     return ActiveModel(client, plan, info)
 
 
-def start_engine(plan: Plan, voice: MessageOutput, *, num_retries: int = 0) -> tuple[EngineClient, EngineInfo]:
+def start_engine(plan: Plan, output: MessageOutput, *, num_retries: int = 0) -> tuple[EngineClient, EngineInfo]:
     """Start the engine and wait until it is ready. `num_retries`: see RestartPolicy."""
     from eaglelocal.client.engine_client import EngineClient
     from eaglelocal.worker.supervisor import RestartPolicy
 
-    progress = voice.progress()
+    progress = output.progress()
 
     def show(fraction: float, detail: str = "") -> None:
         progress(LoadProgress(fraction, f"loading {plan.target_label}", detail))

@@ -101,11 +101,13 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
 
     given  flags of the command, by name; None: not given
     """
-    from eaglelocal.cli.load_model import options_of, settings_of
+    from eaglelocal.cli.load_model import load_settings, make_run_options
     from eaglelocal.conversation.session import ModelChoice
 
-    settings = settings_of(given)
-    options = replace(options_of(settings, ModelChoice(), parallel=settings.parallel or 1), target=target, goal=goal)
+    settings = load_settings(given)
+    options = replace(
+        make_run_options(settings, ModelChoice(), parallel=settings.parallel or 1), target=target, goal=goal
+    )
     if not is_elsewhere:
         return options
     return replace(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.load_model import options_of, sampling_of, settings_of, start_engine, write_plan
+from eaglelocal.cli.load_model import default_sampling, load_settings, make_run_options, start_engine, write_plan
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation.answer_stats import model_line
 from eaglelocal.conversation.session import ModelChoice
@@ -76,7 +76,7 @@ def serve(  # many parameters: typer reads the flags from the signature
     eaglelocal serve --target ./model.gguf --draft ./head.gguf --parallel 8
     eaglelocal serve --host 0.0.0.0 --api-key-file ~/.config/eaglelocal/keys
     """
-    settings = settings_of(context.params)
+    settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)  # also sets how streams encode what they cannot carry
     screen = None if no_tui else make_screen(settings)
     run_server(settings, output if screen is None else screen.output(settings.colour), screen, web=web)
@@ -165,7 +165,7 @@ def plan_all(settings: Settings, output: Output) -> dict[str, Decision]:
 
 
 def server_options(settings: Settings, choice: ModelChoice, parallel: int) -> RunOptions:
-    options = options_of(settings, choice, parallel=parallel)
+    options = make_run_options(settings, choice, parallel=parallel)
     return dataclasses.replace(options, binds_answers=True, cache_ram=settings.cache_ram)
 
 
@@ -213,7 +213,7 @@ def make_server_state(
             is_shared=len(access.keys.by_name) > 1,
         ),
         metrics=metrics,
-        defaults=sampling_of(settings),
+        defaults=default_sampling(settings),
         limits=limits,
     )
 
@@ -231,7 +231,7 @@ def make_model_manager(
     def load(name: str) -> LoadResult:
         if not plans:
             plans.update(write_plans(decisions, output))
-            eviction.reckon(plans)
+            eviction.compute_needs(plans)
         client, info = start_engine(plans[name], output, num_retries=ENGINE_RETRIES)
         output.message(model_line(info, plans[name]))
         for note in info.notes:

@@ -18,7 +18,7 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.amounts import duration_text
 from eaglelocal.cli.import_head import check_head_flags, show_fraction
-from eaglelocal.cli.load_model import sampling_of, settings_of, start_engine
+from eaglelocal.cli.load_model import default_sampling, load_settings, start_engine
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.train_options import TrainOptions, check_memory_and_disk, hash_parts, resolve_options
 from eaglelocal.core.events import LoadProgress
@@ -80,12 +80,12 @@ def train(
     from eaglelocal.cli.reports.train import begin_lines, report_object, result_lines
     from eaglelocal.cli.train_questions import load_questions
 
-    settings = settings_of(context.params)
+    settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)
     check_head_flags(settings.target, type, hint="eaglelocal train --target FILE.gguf")
     torch_name = choose_device(torch_device)
     options = resolve_options(settings, output, torch_name, start=start, work=work, out=out, kind=type)
-    params = dataclasses.replace(sampling_of(settings), max_tokens=options.ctx // 2)
+    params = dataclasses.replace(default_sampling(settings), max_tokens=options.ctx // 2)
     has_template = options.found.info.chat_template is not None
     questions = load_questions(prompts, params, has_template=has_template, least=MIN_CONVERSATIONS)
     tell = output.message if as_json else output.data

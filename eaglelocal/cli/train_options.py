@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from eaglelocal import locations
 from eaglelocal.cli.import_head import find_head_target, resolve_out
-from eaglelocal.cli.load_model import options_of, plan_run
+from eaglelocal.cli.load_model import make_run_options, plan_run
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.errors import UsageError
@@ -46,7 +46,7 @@ class TrainOptions:
         """Return a plan with this draft, as --draft takes it; a head's weights are not quantized further."""
         from eaglelocal.gguf.head_requantization import AS_IN_FILE
 
-        options = options_of(self.settings, ModelChoice(), parallel=parallel)
+        options = make_run_options(self.settings, ModelChoice(), parallel=parallel)
         options = dataclasses.replace(options, mmproj="none", draft=draft, draft_type=AS_IN_FILE, ctx=ctx, spec=spec)
         return plan_run(options, self.output)
 

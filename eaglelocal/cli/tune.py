@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.load_model import load_model, options_of, plan_run, settings_of, slots_of
+from eaglelocal.cli.load_model import count_slots, load_model, load_settings, make_run_options, plan_run
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.conversation.session import AnswerEvents, ChatClient, ModelChoice
 from eaglelocal.core.events import Failed, LoadProgress, Tokens
@@ -53,7 +53,7 @@ def tune(
     from eaglelocal.loading.calibration_store import machine_name
     from eaglelocal.probe.probe import probe
 
-    settings = settings_of(context.params)
+    settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)
     model = load_model(plan_tune(settings, output), output)
     try:
@@ -70,7 +70,7 @@ def tune(
 
 def plan_tune(settings: Settings, output: Output) -> Plan:
     """Return the plan of the settings without a projector: images are not measured."""
-    options = options_of(settings, ModelChoice(), parallel=slots_of(settings))
+    options = make_run_options(settings, ModelChoice(), parallel=count_slots(settings))
     return plan_run(dataclasses.replace(options, mmproj="none"), output)
 
 

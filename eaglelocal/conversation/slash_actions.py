@@ -30,7 +30,7 @@ class LeaveChat(Exception):
     """The user asked to leave the chat (/exit)."""
 
 
-Copy = Callable[[str], None]  # copies a text to the clipboard, and tells the user
+Copy = Callable[[str], None]  # copies a text to the clipboard and reports it
 
 
 def format_copy_message(text: str) -> str:

@@ -80,13 +80,13 @@ class ModelDetails:
 
     @property
     def licence(self) -> str:
-        told = self.header.metadata.get("general.license")
-        return told if isinstance(told, str) else ""
+        value = self.header.metadata.get("general.license")
+        return value if isinstance(value, str) else ""
 
     @property
     def chat_template(self) -> str:
-        told = self.header.metadata.get("tokenizer.chat_template")
-        return told if isinstance(told, str) else ""
+        value = self.header.metadata.get("tokenizer.chat_template")
+        return value if isinstance(value, str) else ""
 
     def cache_bytes(self, n_ctx: int) -> int | None:
         """Return the bytes of keys, values and states of a conversation of `n_ctx` tokens, in f16; None if unknown."""

@@ -49,10 +49,10 @@ def list_projectors(names: Iterable[str]) -> list[str]:
     )
 
 
-def parse_projector(name: str, *told: str) -> NamedProjector:
-    """Return a projector by its file's name and by the names that its header states (`told`)."""
+def parse_projector(name: str, *stated_names: str) -> NamedProjector:
+    """Return a projector by its file's name and by the names that its header states (`stated_names`)."""
     stem = _find_base_name(name)[: -len(GGUF_SUFFIX)]
-    return NamedProjector(name, parse_quant(stem), frozenset(filter(None, map(normalize_name, (stem, *told)))))
+    return NamedProjector(name, parse_quant(stem), frozenset(filter(None, map(normalize_name, (stem, *stated_names)))))
 
 
 def normalize_name(text: str) -> str:

@@ -110,7 +110,7 @@ class EvictionPolicy:
         self._rooms: Sequence[FreeMemory] = ()
         self._needs: dict[str, Needs] = {}
 
-    def reckon(self, plans: Mapping[str, Plan]) -> None:
+    def compute_needs(self, plans: Mapping[str, Plan]) -> None:
         """Compute what each plan needs and what is free, before anything is loaded. Raises as `needs_of`.
 
         plans  by the reference of the model

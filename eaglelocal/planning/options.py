@@ -184,7 +184,7 @@ def _problem(draft: DraftEntry, target: EntryShape) -> str:
     if found := find_unsupported_reason(draft, target):
         return found
     is_known = draft.is_in_target or estimate_draft_shape(draft, target) is not None
-    how = " before it is fetched" if draft.kind in BLOCKS else "; `eaglelocal import` tells"
+    how = " before it is fetched" if draft.kind in BLOCKS else "; `eaglelocal import` shows it"
     return "" if is_known else f"its size is not known{how}"
 
 

@@ -77,7 +77,7 @@ def run_until_stopped(app: ASGIApp, server_state: ServerState, listening: socket
     """Serve until a signal comes.
 
     Raises the EagleLocalError that prevents loading the first model, and EngineError when every engine has failed for
-    good: the exit status tells a service manager to restart the server.
+    good: the exit status asks a service manager to restart the server.
     """
     asyncio.run(_run(app, server_state, listening, runtime))
 

@@ -9,7 +9,7 @@ from doubles.vision_models import write_vision_pair
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.cli import bench, tune
-from eaglelocal.cli.load_model import options_of
+from eaglelocal.cli.load_model import make_run_options
 from eaglelocal.cli.output import standard_output
 from eaglelocal.cli.reports.bench import BenchOptions
 from eaglelocal.conversation.session import ModelChoice
@@ -30,7 +30,7 @@ def test_a_draft_and_experts_named_at_the_start_are_the_first_targets(
     tmp_path: Path, choice: ModelChoice, draft: str, n_cpu_moe: int | None
 ) -> None:
     given = {"target": "moe.gguf", "draft": "head.gguf", "n_cpu_moe": "24", "gpu_layers": "9"}
-    wish = options_of(Settings.load(given, {}, tmp_path / "config.toml"), choice)
+    wish = make_run_options(Settings.load(given, {}, tmp_path / "config.toml"), choice)
     assert (wish.draft, wish.n_cpu_moe, wish.gpu_layers) == (draft, n_cpu_moe, 9)
 
 
@@ -46,7 +46,7 @@ def test_a_draft_and_experts_named_at_the_start_are_the_first_targets(
 def test_a_projector_named_at_the_start_is_the_first_targets(
     tmp_path: Path, choice: ModelChoice, named: str | None, wished: str
 ) -> None:
-    assert options_of(Settings.load({"mmproj": named}, {}, tmp_path / "config.toml"), choice).mmproj == wished
+    assert make_run_options(Settings.load({"mmproj": named}, {}, tmp_path / "config.toml"), choice).mmproj == wished
 
 
 @pytest.mark.parametrize(

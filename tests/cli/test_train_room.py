@@ -14,7 +14,7 @@ from doubles.random_models import TargetShape, write_target
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.cli import train_options
 from eaglelocal.cli.import_head import find_head_target
-from eaglelocal.cli.load_model import settings_of
+from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import standard_output
 from eaglelocal.errors import ResourceError
 from eaglelocal.planning import autoplan
@@ -26,7 +26,7 @@ MIB = 2**20
 
 def lessons_of(folder: Path) -> train_options.TrainOptions:
     path = write_target(folder / "t.gguf", TargetShape(n_layer=5, n_vocab=4000))
-    settings, output = settings_of({"target": str(path)}), standard_output(colour="never")
+    settings, output = load_settings({"target": str(path)}), standard_output(colour="never")
     found = find_head_target(settings, output)
     source = HeadSource(found.header, found.info)
     return train_options.TrainOptions(

@@ -1,7 +1,7 @@
 """Imported heads on disk: one folder for each kind of target, in which `--draft auto` looks.
 
 A kind of target is its architecture, width, depth and tokens; so all quantizations of a model, and its fine-tunes, have
-the same heads. The target's name in a head's file tells whether it was made for this very model. Writing is all or
+the same heads. The target's name in a head's file shows whether it was made for this very model. Writing is all or
 nothing: a head appears under its name when it is complete and was tried.
 """
 

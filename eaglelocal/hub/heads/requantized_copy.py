@@ -64,11 +64,11 @@ def _make_copy_error(kind: str, reason: str) -> ResourceError:
 
 def make_copy_path(path: Path, kind: str) -> Path:
     """Return the path of a head's copy, written or not. Raises OSError or ModelFileError where the head is missing."""
-    told = hashlib.sha256(f"{METHOD} {kind}".encode())
+    digest = hashlib.sha256(f"{METHOD} {kind}".encode())
     for shard in read_header(path, keys=()).shards:
         status = shard.path.stat()
-        told.update(os.fsencode(shard.path.resolve()) + f" {status.st_size} {status.st_mtime_ns} ".encode())
-    return locations.light_heads_dir() / f"{path.stem[:MAX_STEM]}-{told.hexdigest()[:12]}-{kind}.gguf"
+        digest.update(os.fsencode(shard.path.resolve()) + f" {status.st_size} {status.st_mtime_ns} ".encode())
+    return locations.light_heads_dir() / f"{path.stem[:MAX_STEM]}-{digest.hexdigest()[:12]}-{kind}.gguf"
 
 
 def list_copies() -> list[Path]:

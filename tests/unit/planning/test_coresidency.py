@@ -88,7 +88,7 @@ def plans_of(*all_of_it: Decision) -> dict[str, Plan]:
 
 def traffic(*all_of_it: Decision, most: int | None = None) -> EvictionPolicy:
     made = EvictionPolicy(most=most)
-    made.reckon(plans_of(*all_of_it))
+    made.compute_needs(plans_of(*all_of_it))
     return made
 
 
