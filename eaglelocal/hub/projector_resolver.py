@@ -99,7 +99,7 @@ def _read_fitting(name: str, header: Header, target: Header) -> tuple[NamedProje
 
 
 def _read_names(header: Header) -> Iterator[str]:
-    yield from (name for name in NAMES if isinstance(name := header.metadata.get(name), str))
+    yield from (value for key in NAMES if isinstance(value := header.metadata.get(key), str))
 
 
 def find_cached_projector(path: Path) -> Path | None:

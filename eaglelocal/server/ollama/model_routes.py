@@ -1,5 +1,6 @@
 """Ollama's routes about models and the version. Models cannot be pulled, created or removed over HTTP, and no
-files are read: what only a file states (the number of parameters; the family of a model that is not loaded) stays empty.
+files are read: what only a file states (the number of parameters; the family of a model that is not loaded) stays
+empty.
 """
 
 from __future__ import annotations
