@@ -109,7 +109,33 @@ def files_that_do_not_exist() -> Iterator[Place]:
                     yield f"{page.relative_to(ROOT)}:{number}: {name}"
 
 
+def unknown_names_in_docstrings() -> Iterator[Place]:
+    """Names that a docstring explains in a table, which are no parameter, field or attribute."""
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                known = names_of(node)
+                for line in (ast.get_docstring(node) or "").splitlines():
+                    row = re.match(r"([a-z_]\w*(?:, [a-z_]\w*)*)  +\S", line)
+                    for name in row[1].split(", ") if row else ():
+                        if name not in known:
+                            yield f"{where(file, node)}: {name}"
+
+
+def names_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Parameters of a function; of a class those of its methods, fields, properties and attributes of self."""
+    names = set()
+    for each in ast.walk(node):
+        match each:
+            case ast.arg(arg=name) | ast.AnnAssign(target=ast.Name(id=name)) | ast.FunctionDef(name=name):
+                names.add(name)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) | ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+    return names
+
+
 RULES: tuple[Rule, ...] = (
+    unknown_names_in_docstrings,
     files_that_do_not_exist,
     class_names_used_twice,
     basenames_used_twice,

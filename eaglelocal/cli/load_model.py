@@ -106,7 +106,7 @@ def write_plan(decision: Decision, output: MessageOutput) -> Plan:
 def load_model(plan: Plan, output: MessageOutput) -> ActiveModel:
     if plan.task is not ModelTask.TEXT:
         raise UsageError(
-            f"{plan.target_label} {plan.task.description}", hint="`eaglelocal serve` has an address for it"
+            f"{plan.target_label} {plan.task.description}", hint=f"use `eaglelocal serve --target {plan.target}`"
         )
     client, info = start_engine(plan, output)
     return ActiveModel(client, plan, info)

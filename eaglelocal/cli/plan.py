@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 Target = Annotated[
     str | None, typer.Argument(metavar="TARGET", help="qwen3-8b, qwen3-8b:Q5_K_M, demo@8b:q4_0, ./model.gguf.")
 ]
-GoalName = Annotated[str, typer.Option("--goal", metavar="speed|balanced|quality", help="What counts most.")]
+GoalName = Annotated[
+    str, typer.Option("--goal", metavar="speed|balanced|quality", help="Prefer speed, quality, or a balance.")
+]
 MachineName = Annotated[
-    str | None, typer.Option("--machine", metavar="NAME", help="Not here: rtx-3090, m2-max-32gb, cpu-16gb.")
+    str | None,
+    typer.Option("--machine", metavar="NAME", help="Plan for another machine: rtx-3090, m2-max-32gb, cpu-16gb."),
 ]
-Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation; unset: as many as fit well.")]
+Ctx = Annotated[str | None, typer.Option(metavar="N", help="Tokens of a conversation. Unset: as many as fit well.")]
 Parallel = Annotated[str | None, typer.Option(metavar="N", help="Answers at once; each has --ctx tokens.")]
-Ram = Annotated[
-    float | None, typer.Option(metavar="GIB", min=1, max=4096, help="Main memory beside the cards of --machine.")
-]
+Ram = Annotated[float | None, typer.Option(metavar="GIB", min=1, max=4096, help="RAM of --machine, in GiB.")]
 OF_SETTINGS = (
     *("ctx", "parallel", "mmproj", "draft", "gpu_layers", "n_cpu_moe", "device", "split", "kv_type", "flash_attn"),
 )
-ShowAll = Annotated[bool, typer.Option("--all", help="Everything that was rejected, with its reason.")]
+ShowAll = Annotated[bool, typer.Option("--all", help="Show every rejected option and why.")]
 
 
 def plan(
@@ -141,8 +142,8 @@ def known_machine(name: str | None, catalog: Catalog, ram_gib: float | None) -> 
 
     known = None if name is None else catalog.machine(name)
     if known is None or (ram_gib is not None and not known.num_gpus):
-        of = "the memory of this machine is known" if known is None else f"{known.name} has no memory beside a card"
-        raise UsageError(f"--ram goes with --machine and a card: {of}", hint="--machine rtx-3090 --ram 64")
+        why = "the RAM of this machine is known" if known is None else f"{known.name} has no separate RAM"
+        raise UsageError(f"--ram needs --machine with a graphics card: {why}", hint="--machine rtx-3090 --ram 64")
     machine = known_machine_spec(known)
     return machine if ram_gib is None else with_ram(machine, int(ram_gib * GIB))
 

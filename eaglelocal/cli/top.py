@@ -137,9 +137,14 @@ def scene_object(scene: MonitorSnapshot) -> dict[str, object]:
         "speculation": {**asdict(frame.drafting), **asdict(frame.figures)},
         "drafted_tokens": frame.drafted,
         "accepted_tokens": frame.accepted,
-        "server": asdict(reading) if reading is not None else None,
+        "server": reading_object(reading) if reading is not None else None,
         "machine": asdict(scene.machine) if scene.machine is not None else None,
     }
+
+
+def reading_object(reading: ServerReading) -> dict[str, object]:
+    """Return the server's state under the keys of --json, where other loaded models are called `beside`."""
+    return {"beside" if name == "other_models" else name: value for name, value in asdict(reading).items()}
 
 
 def ignore_reading(reading: ServerReading) -> None:

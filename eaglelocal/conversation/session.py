@@ -38,7 +38,7 @@ class ChatClient(Protocol):
 
     @property
     def state(self) -> str:
-        """The state, as in client.port.Client: loading, ready, restarting, failed, closed."""
+        """The state, as in client.client.Client: loading, ready, restarting, failed, closed."""
 
     @property
     def restarts(self) -> int: ...

@@ -157,7 +157,7 @@ class Ranking:
     truncates            cut the end off a document that does not fit; else that is an error
     max_document_tokens  cut longer documents in any case; None: no limit but the context
     is_raw               return the model's own scores; else probabilities, from 0 to 1
-    given_as             the request's field that holds the documents, for errors
+    parameter            the request's field that holds the documents, for errors
     """
 
     query: str

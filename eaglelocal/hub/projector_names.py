@@ -74,8 +74,8 @@ def match_projectors(
 ) -> list[NamedProjector]:
     """Return the projectors that belong to a model, the best first; none where that is ambiguous.
 
-    calls     the model's names
-    is_alone  True: no other model is beside them, so that projectors named after no model are this one's
+    model_names  the model's names
+    is_alone     True: no other model is beside them, so that projectors named after no model are this one's
     """
     wanted = {call for call in map(normalize_name, model_names) if call}
     left = (

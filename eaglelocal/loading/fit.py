@@ -182,7 +182,7 @@ def check_shares(plan: Plan, free: Sequence[FreeMemory]) -> None:
     if plan.shares and len(plan.shares) != len(gpus):
         names = ", ".join(gpu.device for gpu in gpus) or "none"
         shares = ",".join(f"{share:g}" for share in plan.shares)
-        message = f"--split {shares} names shares of {len(plan.shares)} GPUs, llama.cpp uses {names}"
+        message = f"--split {shares} gives {len(plan.shares)} shares, but llama.cpp uses {names}"
         raise UsageError(message, hint="a share for each of them" if len(gpus) > 1 else "leave --split out")
 
 

@@ -1,7 +1,7 @@
 """Derive the sizes of each model's llama.cpp context from a plan; no other file does.
 
-engine_builder.py creates the contexts from them and estimate.py estimates their memory, so what is planned is what is
-loaded.
+loading/fit.py makes the contexts from them and estimate.py estimates their memory, so that what is planned is
+what is loaded.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class Chosen:
 class Rejected:
     """An option that was rejected, with the reason.
 
-    draft         id of its draft; "": the option was rejected with any draft
-    way, weighed  None: it was rejected before that stage of the search
+    draft              id of its draft; "": the option was rejected with any draft
+    candidate, memory  None: it was rejected before that stage of the search
     """
 
     option: ModelOption

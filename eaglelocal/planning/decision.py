@@ -20,16 +20,16 @@ DEFAULT_CTX = 4096
 class Decision:
     """A choice for each option that was left open; explicit options take precedence.
 
-    chosen         the reference of the chosen model, if no target was named
-    files          the files of the run; None: they are found when the plan is made
-    models_on_disk  the models that the target was chosen among, if none was named
-    candidate      how the model runs here; None: not planned, the defaults apply
-    needs          the memory of that way; empty: unknown
-    without_draft  the reason why the draft on disk is not loaded; empty: it is, or there is none
-    is_blind       whether the projector on disk is left out because memory is short
-    swa_full  as in core/plan.py
-    intro          what was chosen, for people
-    fits           False if nothing is known to fit
+    chosen             the reference of the chosen model, if no target was named
+    files              the files of the run; None: they are found when the plan is made
+    models_on_disk     the models that the target was chosen among, if none was named
+    candidate          how the model runs here; None: not planned, the defaults apply
+    needs              the memory that it needs; empty: unknown
+    without_draft      the reason why the draft on disk is not loaded; empty: it is, or there is none
+    without_projector  whether the projector on disk is left out: memory is short, or it would cost too much speed
+    swa_full           as in core/plan.py
+    intro              what was chosen, for people
+    fits               False if nothing is known to fit
     """
 
     options: RunOptions
@@ -57,19 +57,19 @@ class Decision:
 
     @property
     def kv_type(self) -> str | None:
-        said = self.options.kv_type
-        return said if said is not None or self.candidate is None else self.candidate.setup.kv_type
+        explicit = self.options.kv_type
+        return explicit if explicit is not None or self.candidate is None else self.candidate.setup.kv_type
 
     @property
     def gpu_layers(self) -> int | None:
         """Return the layers on GPUs; None: all."""
-        said = self.options.gpu_layers
-        return said if said is not None or self.candidate is None else self.candidate.gpu_layers
+        explicit = self.options.gpu_layers
+        return explicit if explicit is not None or self.candidate is None else self.candidate.gpu_layers
 
     @property
     def n_cpu_moe(self) -> int | None:
-        said = self.options.n_cpu_moe
-        return said if said is not None or self.candidate is None else self.candidate.n_cpu_moe or None
+        explicit = self.options.n_cpu_moe
+        return explicit if explicit is not None or self.candidate is None else self.candidate.n_cpu_moe or None
 
     @property
     def note(self) -> str:
@@ -84,7 +84,7 @@ class Decision:
         if (options.gpu_layers, options.n_cpu_moe) != (self.gpu_layers, self.n_cpu_moe):
             yield f"{offload_text(self.candidate)}: the GPU cannot hold all"
         if options.kv_type is None and self.kv_type not in (None, "f16"):
-            yield f"a cache of {self.kv_type}, for want of memory"
+            yield f"a cache of {self.kv_type}, because memory is short"
         if self.without_projector:
             yield NO_ROOM_FOR_IMAGES
         if self.without_draft:

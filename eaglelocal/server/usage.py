@@ -32,8 +32,8 @@ def encode_usage(choices: Sequence[AnswerState], *, num_prompts: int = 1) -> dic
 def encode_timings(first: AnswerState, *more: AnswerState) -> dict[str, object]:
     """Return llama.cpp's timings: the prompt's from the first choice, the answers' summed over all choices.
 
-    predicted_ms          from the first to the last token of each answer, prefill excluded
-    predicted_per_second  (predicted_n - answers) / predicted_ms * 1000: prefill yields an answer's first token, so it
+    `predicted_ms`          from the first to the last token of each answer, prefill excluded
+    `predicted_per_second`  (predicted_n - answers) / predicted_ms * 1000: prefill yields an answer's first token, so it
                           is not counted; llama.cpp counts it
     """
     choices = (first, *more)

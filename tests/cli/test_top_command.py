@@ -37,6 +37,7 @@ def test_the_last_line_of_json_is_one_object_and_absent_is_null() -> None:
         told = top(pages.url, "--json")
     found = json.loads(told.stdout.splitlines()[-1])
     assert (found["kind"], found["state"], found["server"]["running"]) == ("vLLM", "ready", 3)
+    assert "beside" in found["server"]
     assert found["speculation"]["acceptance"] == pytest.approx(0.5)
     assert (found["speculation"]["gain"], found["server"]["restarts"], found["server"]["requests"]) == (None,) * 3
 

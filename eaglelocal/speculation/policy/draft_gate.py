@@ -107,7 +107,7 @@ class DraftGate:
     def record_step(self, step: DecayingSums, promised_speed: float = WAKE_ABOVE) -> None:
         """Record a step of an awake slot: the tokens that this drafter gained, and the cost of keeping it awake.
 
-        promised  speed relative to plain, of what was sent
+        promised_speed  speed relative to plain decoding, as predicted for what was sent
         """
         self._num_steps += 1
         self._num_idle = 0 if step.drafted and promised_speed >= WAKE_ABOVE else self._num_idle + 1

@@ -28,7 +28,7 @@ class ModelChanged:
 class EngineStateChanged:
     """The engine is in another state, or has restarted."""
 
-    state: str  # as in client.port.Client
+    state: str  # as in client.client.Client
     restarts: int
 
 

@@ -120,6 +120,9 @@ def test_the_snapshot_has_what_monitors_read(actor: Server) -> None:
     assert told["model"]["name"] == "actor"
     assert told["engine"]["speculation"]["acceptance_length"] == STATS.acceptance_length
     assert {"steps", "host_s", "native_s", "draft_s", "verify_s", "costs"} <= set(told["engine"])
+    assert set(told["engine"]["costs"]) == {
+        *("decodes", "draft_steps", "at_once", "noise", "context", "plain_overhead_s", "drafted_overhead_s"),
+    }
     newest = told["recent"][0]
     assert (newest["state"], newest["completion_tokens"]) == ("stop", 1)
 

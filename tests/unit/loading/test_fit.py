@@ -257,7 +257,7 @@ def test_shares_must_be_of_the_gpus_that_there_are(plan: Plan) -> None:
     shared = replace(plan, shares=(3.0, 1.0))
     check_shares(shared, TWO_GPUS)
     check_shares(plan, TWO_GPUS[:1])
-    with pytest.raises(UsageError, match=r"--split 3,1 names shares of 2 GPUs, llama\.cpp uses CUDA0$"):
+    with pytest.raises(UsageError, match=r"--split 3,1 gives 2 shares, but llama\.cpp uses CUDA0$"):
         check_shares(replace(shared, device="CUDA0"), TWO_GPUS)
     with pytest.raises(UsageError, match=r"llama\.cpp uses none"):
         check_shares(shared, TWO_GPUS[:1])

@@ -173,7 +173,7 @@ def test_what_the_first_one_loses_for_another_is_said(files: dict[str, str], on:
     on(rig_with(13.75))
     alone, first, _ = settled(files["qwen3-8b"], files["qwen3-0.6b"])
     assert (alone.kv_type, first.kv_type) == ("f16", "q8_0")
-    assert (alone.note, first.note) == ("", "a cache of q8_0, for want of memory")
+    assert (alone.note, first.note) == ("", "a cache of q8_0, because memory is short")
 
 
 def test_one_at_a_time_is_planned_as_if_it_were_alone(files: dict[str, str], on: On) -> None:

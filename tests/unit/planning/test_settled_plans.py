@@ -86,7 +86,7 @@ def test_one_card_where_nothing_is_split() -> None:
     ("asked", "words"),
     [
         (RunOptions(goal="balanced", device="CUDA7"), "CUDA0, CUDA1, CPU"),
-        (RunOptions(goal="balanced", split="1,2,3"), "--split 1,2,3 names shares of 3 GPUs"),
+        (RunOptions(goal="balanced", split="1,2,3"), "--split 1,2,3 gives 3 shares"),
         (RunOptions(goal="balanced", split="1,2", device="CUDA1"), "leave --split out"),
     ],
 )
