@@ -1,4 +1,4 @@
-"""Choose the quantization and the draft for this machine, for a catalogue entry that was named without them."""
+"""Choose the quantization and the draft for this machine, for a catalog entry that was named without them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GOAL = "balanced"
 
 @dataclass(frozen=True, slots=True)
 class ChosenBuild:
-    """The planner's choice. `draft`: a catalogue id, or `none` for a lookup or no draft; `problem`: why none fits."""
+    """The planner's choice. `draft`: a catalog id, or `none` for a lookup or no draft; `problem`: why none fits."""
 
     quant: str | None = None
     draft: str = "none"
@@ -22,10 +22,10 @@ class ChosenBuild:
 
 
 def choose_build(target: str, *, draft: str = "auto") -> ChosenBuild | None:
-    """Plan a catalogue entry with the settings that `chat` will have; no draft if `draft` or the settings say none.
+    """Plan a catalog entry with the settings that `chat` will have; no draft if `draft` or the settings say none.
 
-    Returns None if the target is no catalogue entry, or has a quantization: then there is nothing to choose.
-    Raises UsageError with the closest name if the catalogue has no such entry.
+    Returns None if the target is no catalog entry, or has a quantization: then there is nothing to choose.
+    Raises UsageError with the closest name if the catalog has no such entry.
     """
     parsed = parse_reference(target)
     if not isinstance(parsed, Profile) or parsed.quant:

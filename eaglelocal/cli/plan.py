@@ -1,4 +1,4 @@
-"""The command `eaglelocal plan`: what to run on this machine or one of the catalogue. Downloads and loads nothing."""
+"""The command `eaglelocal plan`: what to run on this machine or one of the catalog. Downloads and loads nothing."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def plan(
 
 
 def plan_models(options: RunOptions, *, machine_name: str | None = None, ram_gib: float | None = None) -> SearchOutcome:
-    """Return the planner's outcome for this machine, or for one of the catalogue with `ram_gib` of RAM.
+    """Return the planner's outcome for this machine, or for one of the catalog with `ram_gib` of RAM.
 
     Raises UsageError, ModelFileError or IncompatibleError.
     """
@@ -133,7 +133,7 @@ def check_goal(name: str) -> str:
 
 
 def known_machine(name: str | None, catalog: Catalog, ram_gib: float | None) -> MachineSpec:
-    """Return a machine of the catalogue, with `ram_gib` of RAM if given.
+    """Return a machine of the catalog, with `ram_gib` of RAM if given.
 
     Raises UsageError on an unknown machine, or on `ram_gib` without a machine that has RAM beside its GPUs.
     """

@@ -82,7 +82,7 @@ def pull(
 
 
 def plan_here(target: str, draft: str, quant: str | None, output: Output) -> PullPlan | None:
-    """Return what to fetch; for a catalogue entry the planner fills in quantization and draft if they are open.
+    """Return what to fetch; for a catalog entry the planner fills in quantization and draft if they are open.
 
     None for the embedded model. Raises UsageError.
     """
@@ -170,7 +170,7 @@ def look_up_target(plan: PullPlan, patience: RetryPolicy, output: Output) -> Dow
 
 
 def suggest_repo(problem: DownloadError, repo: str) -> DownloadError:
-    """Return the error; if the repository is missing, with a similar one of the catalogue in its hint."""
+    """Return the error; if the repository is missing, with a similar one of the catalog in its hint."""
     from eaglelocal.hub.hub_errors import is_repo_missing
     from eaglelocal.hub.hub_references import find_nearest_repo
 

@@ -20,7 +20,7 @@ class RunOptions:
 
     target      a reference; None: the best model on disk, else the embedded one
     mmproj      auto, none, or the path of a projector for images
-    draft       auto, ngram, mtp, none, an entry of the catalogue, or the path of a .gguf
+    draft       auto, ngram, mtp, none, an entry of the catalog, or the path of a .gguf
     draft_type  of a head's weights: auto, q4_0, q8_0, or file
     spec        auto, off, pid, or a number of draft tokens
     ctx         tokens of each slot

@@ -1,4 +1,4 @@
-"""The sizes of a model that memory and speed depend on: exact from a file, approximate from a catalogue.
+"""The sizes of a model that memory and speed depend on: exact from a file, approximate from a catalog.
 
 It says how much there is to hold and to read; memory/estimate.py decides on which device. Bytes of weights are those
 that llama.cpp loads: layers that only predict ahead (MTP) stay in the file.

@@ -1,4 +1,4 @@
-"""Build the options of catalogue entries, with exact sizes for the files that are on disk already.
+"""Build the options of catalog entries, with exact sizes for the files that are on disk already.
 
 The header of a file replaces the figures of its entry: sizes, shape and quantization. A draft counts as on disk if
 `--draft auto` or its own name would find it. Reads headers, asks no hub.
@@ -34,7 +34,7 @@ AUTO = "auto"
 
 
 def entry_options(target: TargetEntry, catalog: Catalog, *, quant: str | None = None) -> Iterator[ModelOption]:
-    """Yield the options of a target: the catalogue's quantizations, then others on disk; or only `quant`."""
+    """Yield the options of a target: the catalog's quantizations, then others on disk; or only `quant`."""
     cache = locations.hub_cache_dir()
     has_some = any(repo_folder(cache, repo).is_dir() for repo in target.repos)
     known = options_of(target, catalog, quant=quant)
@@ -68,7 +68,7 @@ def fetched(option: ModelOption, target: TargetEntry, catalog: Catalog) -> Model
 
 
 def _beyond(target: TargetEntry, catalog: Catalog, quant: str | None, cache: Path) -> Iterator[ModelOption]:
-    """Yield the quantizations on disk that the catalogue does not list, with the drafts of their target."""
+    """Yield the quantizations on disk that the catalog does not list, with the drafts of their target."""
     like = next(options_of(target, catalog))
     for name in _unlisted(target, _quants_on_disk(target, cache), quant):
         option = fetched(replace(like, quant=name, reference=f"{target.id}:{name}"), target, catalog)
@@ -103,7 +103,7 @@ def _found(target: TargetEntry, quant: str, catalog: Catalog) -> FoundTarget | N
 
 
 def _drafts(option: ModelOption, found: FoundTarget, catalog: Catalog) -> Iterator[DraftOption]:
-    """Yield the draft of `--draft auto`, then the catalogue's others, on disk or not, and last the model-free ones."""
+    """Yield the draft of `--draft auto`, then the catalog's others, on disk or not, and last the model-free ones."""
     auto = _auto_draft(found)
     own = None if auto is None else next((draft for draft in option.drafts if _is_file_of(draft, auto, catalog)), None)
     if auto is not None:
@@ -130,7 +130,7 @@ def _auto_draft(found: FoundTarget) -> DraftOnDisk | None:
 
 
 def _draft_header(draft: DraftOption, found: FoundTarget, catalog: Catalog) -> Header | None:
-    """Return the header of a catalogue draft on disk as a GGUF under its own name, if it fits; else None."""
+    """Return the header of a catalog draft on disk as a GGUF under its own name, if it fits; else None."""
     entry = catalog.drafts.get(draft.id)
     if entry is not None and entry.is_in_target:
         return found.header if has_mtp(found.header) else None
@@ -145,7 +145,7 @@ def _draft_header(draft: DraftOption, found: FoundTarget, catalog: Catalog) -> H
 
 
 def _is_file_of(option: DraftOption, draft: DraftOnDisk, catalog: Catalog) -> bool:
-    """Return whether a file is that of a catalogue draft: from its repository, or imported and named after it.
+    """Return whether a file is that of a catalog draft: from its repository, or imported and named after it.
 
     The draft of an entry for the target's own MTP layer is that layer.
     """

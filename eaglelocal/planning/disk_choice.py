@@ -1,6 +1,6 @@
 """Choose among the models on disk if no target was named. Pure: takes what is on disk as arguments.
 
-Search and score are those of `eaglelocal plan`, but sizes come from the headers of files, not from the catalogue.
+Search and score are those of `eaglelocal plan`, but sizes come from the headers of files, not from the catalog.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find the models that `eaglelocal plan TARGET` weighs. Reads headers, runs nothing.
 
-A file is planned from its header, even if the catalogue knows it; an embedded model that was not written yet from its
-sketch; everything else from the catalogue.
+A file is planned from its header, even if the catalog knows it; an embedded model that was not written yet from its
+sketch; everything else from the catalog.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHOWN_DRAFTS = 4
 
 
 def find_options(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...]:
-    """Return the models that the target means; without one, the whole catalogue.
+    """Return the models that the target means; without one, the whole catalog.
 
     Raises UsageError, ModelFileError or IncompatibleError.
     """
@@ -50,7 +50,7 @@ def _of_entry(target: TargetEntry, quant: str | None, options: RunOptions, catal
     found = list(entry_options(target, catalog, quant=quant))
     if not found:
         known = ", ".join(target.quantizations)
-        raise UsageError(f"the catalogue has no {target.id} in {quant}", hint=f"it has {known}")
+        raise UsageError(f"the catalog has no {target.id} in {quant}", hint=f"it has {known}")
     return _with_drafts(found, options)
 
 
@@ -67,7 +67,7 @@ def _with_drafts(models: Iterable[ModelOption], options: RunOptions) -> tuple[Mo
     if not found:
         known = dict.fromkeys(draft.id for model in models for draft in model.drafts if draft.shape)
         raise UsageError(
-            f"the catalogue has no draft {options.draft} that can be planned here",
+            f"the catalog has no draft {options.draft} that can be planned here",
             hint=f"`--draft auto`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
         )
     return found
@@ -81,7 +81,7 @@ def _entry_with(repo: str, catalog: Catalog) -> TargetEntry | None:
 
 
 def _file(reference: str, options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...]:
-    """Return the option of a file on disk, by path or by a repository not in the catalogue, with the draft of `chat`.
+    """Return the option of a file on disk, by path or by a repository not in the catalog, with the draft of `chat`.
 
     Raises ModelFileError if there is no file.
     """

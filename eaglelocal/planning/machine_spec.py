@@ -1,6 +1,6 @@
 """Describe a machine for the planner: the free memory, bandwidth and arithmetic of each device.
 
-Built from a probe of this machine or from a catalogue entry. `notes` names every assumed figure, because predictions
+Built from a probe of this machine or from a catalog entry. `notes` names every assumed figure, because predictions
 depend on it. Free memory is what is free now, without what other processes hold.
 """
 
@@ -21,11 +21,11 @@ FLOPS_PER_BYTE: Mapping[str, float] = {CUDA: 75.0, METAL: 34.0}  # fp16, if not 
 UNKNOWN_GPU_BYTES_S = 250.0 * GIGA  # of a GPU in no table: as the slower ones of today
 CYCLE_FLOPS = 5.0  # per cycle of a core, on quantized weights that are not repacked
 USUAL_CLOCK = 3.2 * GIGA  # cycles a second, if the processor does not report it
-KNOWN_CORES = 8  # of a catalogue machine
+KNOWN_CORES = 8  # of a catalog machine
 THREAD_BYTES_S, DDR4_BYTES_S = 8.0 * GIGA, 38.0 * GIGA  # of unmeasured RAM: per thread, and at most
 MAKERS = frozenset({"nvidia", "geforce", "apple", "amd", "radeon"})
 NO_MODEL = MAKERS | {"graphics", "generation", "workstation", "edition"}  # words of a name that do not identify a model
-ASSUMED = "assumed"  # `field_confidence` of catalogue entries whose RAM was assumed
+ASSUMED = "assumed"  # `field_confidence` of catalog entries whose RAM was assumed
 MOST_LENT = 0.75  # share of RAM that a system can lend its integrated GPU
 SUSTAINED_SHARE = 0.75  # of the nominal bandwidth of memory
 NAMES: Mapping[str, str] = {"cuda": "CUDA", "hip": "ROCm", "vulkan": "Vulkan", "sycl": "SYCL", "metal": "MTL"}
@@ -58,7 +58,7 @@ class MachineSpec:
     host: DeviceSpec
     gpus: tuple[DeviceSpec, ...] = ()
     notes: tuple[str, ...] = ()
-    assumed: str = ""  # size and speed of the RAM, for people, if the catalogue assumed them
+    assumed: str = ""  # size and speed of the RAM, for people, if the catalog assumed them
     is_here: bool = False
     probed: Machine | None = None  # the probe, if it is this machine: the key of its measurements
 
@@ -75,9 +75,9 @@ class MachineSpec:
         return next(each for each in self.devices if each.name == name)
 
 
-# ---- from the catalogue
+# ---- from the catalog
 def known_machine_spec(machine: KnownMachine) -> MachineSpec:
-    """Return a catalogue machine with nothing but its operating system running."""
+    """Return a catalog machine with nothing but its operating system running."""
     host = DeviceSpec(
         name=RAM,
         label="RAM",
@@ -100,7 +100,7 @@ def known_machine_spec(machine: KnownMachine) -> MachineSpec:
 
 
 def with_ram(machine: MachineSpec, num_bytes: int) -> MachineSpec:
-    """Return a catalogue machine with this many bytes of RAM, at its assumed speed."""
+    """Return a catalog machine with this many bytes of RAM, at its assumed speed."""
     speed = machine.assumed.partition(" at ")[2]
     host = replace(machine.host, total_bytes=num_bytes, free_bytes=num_bytes - system_bytes(num_bytes))
     return replace(machine, host=host, assumed=f"{num_bytes / GIB:.0f} GiB at {speed}" if speed else "")
@@ -139,7 +139,7 @@ def system_bytes(total: int) -> int:
 
 # ---- from what was probed
 def make_machine_spec(machine: Machine, known: Mapping[str, KnownMachine]) -> MachineSpec:
-    """Return this machine as it was probed. `known`: the catalogue, for the bandwidth and arithmetic of its GPUs."""
+    """Return this machine as it was probed. `known`: the catalog, for the bandwidth and arithmetic of its GPUs."""
     host, notes = _host(machine)
     gpus: list[DeviceSpec] = []
     numbers: dict[str, int] = {}  # the last device number of each backend
@@ -288,7 +288,7 @@ def _apple(
 
 
 def entry_named(name: str, known: Mapping[str, KnownMachine], kinds: Sequence[str]) -> KnownMachine | None:
-    """Return the single-GPU catalogue entry for a driver's name: `NVIDIA GeForce RTX 3090` is not `RTX 3090 Ti`.
+    """Return the single-GPU catalog entry for a driver's name: `NVIDIA GeForce RTX 3090` is not `RTX 3090 Ti`.
 
     Of several with the same name (an Apple chip with more or less memory), the slowest. None if there is none.
     """

@@ -1,7 +1,7 @@
 """Weigh a model's release date: a later model makes better use of each parameter. Pure.
 
 It does not judge single models: a weak one of this year counts as much as a strong one. A model without a date counts
-as old as the usual model of the catalogue (`Catalog.median_release`).
+as old as the usual model of the catalog (`Catalog.median_release`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES = ("general.name", "general.basename", "general.base_model.0.name")  # a f
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """A model's release month and that of the usual model of the catalogue, both as YYYY-MM; empty: unknown.
+    """A model's release month and that of the usual model of the catalog, both as YYYY-MM; empty: unknown.
 
     >>> Age("2026-04", usual="2025-04").worth
     2.0
@@ -53,7 +53,7 @@ def age_of(target: TargetEntry, catalog: Catalog) -> Age:
 
 
 def age_of_file(header: Header, catalog: Catalog) -> Age:
-    """Return the age of the catalogue entry that the file is or derives from, by its names or its repository."""
+    """Return the age of the catalog entry that the file is or derives from, by its names or its repository."""
     target = _named(header, catalog) or _from_repo(header, catalog)
     return age_of(target, catalog) if target else Age(usual=catalog.median_release)
 

@@ -77,7 +77,7 @@ def _freed(load: DeviceLoad, machine: MachineSpec) -> Iterator[str]:
 
 
 def _more_memory(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:
-    """Yield the least --ram that fits, for a catalogue machine whose RAM was assumed."""
+    """Yield the least --ram that fits, for a catalog machine whose RAM was assumed."""
     held = outcome.machine.host.total_bytes or 0
     sizes = (size for size in RAM_GIB if outcome.machine.assumed and size * GIB > held)
     fits = (

@@ -1,6 +1,6 @@
 """Build the options of the planner: a target in one quantization, with the drafts it could use and those it could not.
 
-An option comes from a catalogue entry (approximate) or a file's header (exact); the search treats both alike. `drafts`
+An option comes from a catalog entry (approximate) or a file's header (exact); the search treats both alike. `drafts`
 holds only what the engine can run, `unusable` the others, each with its reason.
 """
 
@@ -104,7 +104,7 @@ class ModelOption:
         return self.quality_b * self.age.worth
 
 
-# ---- from the catalogue
+# ---- from the catalog
 def options_of(target: TargetEntry, catalog: Catalog, *, quant: str | None = None) -> Iterator[ModelOption]:
     """Yield an option for each quantization of the target, or only for `quant`."""
     for quantization in target.quantizations.values():

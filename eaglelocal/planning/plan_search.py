@@ -3,7 +3,7 @@
 A best-first search: every way to run has a bound, its score if it fitted whole at the roomiest setup. The best bound is
 weighed first. If it fits at some setup, it returns to the heap with its true score; if not, it is tried with layers in
 RAM and with layers' experts there, whichever is better, or rejected. The first weighed way to be popped is the best, so
-most of the catalogue is never weighed, and the chosen way is known to fit.
+most of the catalog is never weighed, and the chosen way is known to fit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Estimate the quality of answers as a number of effective parameters, known for every catalogue entry.
+"""Estimate the quality of answers as a number of effective parameters, known for every catalog entry.
 
     effective parameters = all^0.6 x active^0.4 x exp(-LOSS x KLD of the quantization)
 

@@ -1,4 +1,4 @@
-"""What `pull` takes of a catalogue entry: as planned for this machine, with the settings that `chat` will have."""
+"""What `pull` takes of a catalog entry: as planned for this machine, with the settings that `chat` will have."""
 
 from __future__ import annotations
 

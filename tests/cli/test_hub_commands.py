@@ -521,8 +521,8 @@ def test_a_head_that_is_no_gguf_is_fetched_to_be_imported(
     assert sorted(path.name for path in snapshot.iterdir()) == fetched
 
 
-def catalogue(person: Person) -> None:
-    """Repositories of the catalogue, with small files in them."""
+def catalog(person: Person) -> None:
+    """Repositories of the catalog, with small files in them."""
     files = {f"Qwen3-8B-{quant}.gguf": HubFile(model_bytes(name=quant)) for quant in ("Q4_K_M", "Q8_0")}
     person.hub.repos["Qwen/Qwen3-8B-GGUF"] = HubRepo(files, licence="apache-2.0")
     person.hub.repos["bartowski/Qwen_Qwen3-8B-GGUF"] = HubRepo(
@@ -531,7 +531,7 @@ def catalogue(person: Person) -> None:
 
 
 def test_an_entry_of_the_catalogue(person: Person) -> None:
-    catalogue(person)
+    catalog(person)
     done = person.runs("chat", "--target", "qwen3-8b:Q5_K_M", "hello")
     assert done.returncode == 1 and "eaglelocal pull qwen3-8b:Q5_K_M (5.8 GB)" in done.stderr
     done = person.runs("pull", "qwen3-8b:q8_0", "--yes")
@@ -549,7 +549,7 @@ def test_an_entry_of_the_catalogue(person: Person) -> None:
 
 
 def test_a_model_that_drafts_for_itself(person: Person, tmp_path: Path) -> None:
-    """The catalogue's entry is taken where its files have the MTP layer, and then nothing else need be fetched."""
+    """The catalog's entry is taken where its files have the MTP layer, and then nothing else need be fetched."""
     parts = {part: write_mtp(tmp_path / f"{part}.gguf", gain=0.0, part=part).read_bytes() for part in MTP_PARTS}
     names = {"unsloth/Qwen3.5-4B-MTP-GGUF": "whole", "unsloth/Qwen3.5-4B-GGUF": "trunk", "someone/layer-GGUF": "layer"}
     for repo, part in names.items():

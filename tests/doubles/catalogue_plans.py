@@ -1,4 +1,4 @@
-"""Options and machines of the catalogue for tests of the planner, and a second check that its choice fits."""
+"""Options and machines of the catalog for tests of the planner, and a second check that its choice fits."""
 
 from __future__ import annotations
 

@@ -544,12 +544,12 @@ def test_a_kept_conversation_shows_its_pictures_again(tmp_path: Path) -> None:
 
 
 def test_tab_completes_the_path_of_a_picture(tmp_path: Path) -> None:
-    write_picture(tmp_path / "catalogue.png")
+    write_picture(tmp_path / "catalog.png")
     stage = Stage(tmp_path)
 
     async def scenario(person: Spectator) -> None:
         person.app.prompt.replace_text(f"/image {tmp_path}/cata")
         await person.pilot.press("tab")
-        assert person.app.prompt.text == f"/image {tmp_path}/catalogue.png"
+        assert person.app.prompt.text == f"/image {tmp_path}/catalog.png"
 
     play(stage, scenario)

@@ -1,4 +1,4 @@
-"""Shapes of catalogue entries against what llama.cpp's logs and papers say of the same models."""
+"""Shapes of catalog entries against what llama.cpp's logs and papers say of the same models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person writes for a model of a hub, and what the catalogue makes of it."""
+"""What a person writes for a model of a hub, and what the catalog makes of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries of the catalogue that are on disk: exact, not to be fetched, and priced as they were measured."""
+"""Entries of the catalog that are on disk: exact, not to be fetched, and priced as they were measured."""
 
 from __future__ import annotations
 
@@ -174,4 +174,4 @@ def test_what_was_measured_here_decides(hub: Path, catalog: Catalog) -> None:
     assert best() == ("qwen3-8b:Q4_K_M", False)
     measure(slow, 2.0)
     assert best() == ("qwen3-0.6b:Q8_0", False)
-    assert best(replace(HERE, probed=None)) == ("qwen3-8b:Q4_K_M", False)  # a machine of the catalogue
+    assert best(replace(HERE, probed=None)) == ("qwen3-8b:Q4_K_M", False)  # a machine of the catalog
