@@ -157,7 +157,7 @@ def test_a_model_is_pulled_listed_shown_and_removed(person: Person) -> None:
     assert Path(str(shown["path"])).stat().st_size == shown["size_bytes"] == GUIDE_BYTES
     again = person.runs("pull", GUIDE, "--yes")
     assert (again.returncode, again.stdout) == (0, done.stdout)
-    assert "here already" in again.stderr and "fetching" not in again.stderr
+    assert "all files are on disk" in again.stderr and "fetching" not in again.stderr
     done = person.runs("rm", f"{GUIDE}:BF16", "--yes")
     assert done.returncode == 0 and "freed 11.9 MB" in done.stderr
     assert person.models == []
@@ -195,7 +195,7 @@ def test_what_makes_images_readable_comes_and_goes_with_the_model(person: Person
     ("mmproj", "fetched", "words"),
     [
         ("none", [], "checked"),
-        ("mmproj-f32.gguf", ["mmproj-F32.gguf"], "mmproj-F32.gguf, with which"),
+        ("mmproj-f32.gguf", ["mmproj-F32.gguf"], "mmproj-F32.gguf, its projector"),
         ("other.gguf", [], "has no projector other.gguf"),
     ],
 )
@@ -268,7 +268,7 @@ def interrupted(person: Person, number: int) -> tuple[int, str]:
 def test_what_came_before_it_was_stopped_is_not_fetched_again(person: Person, number: int, code: int) -> None:
     ended, said = interrupted(person, number)
     assert ended == code and "Traceback" not in said
-    assert ("goes on from there" in said) == (number == signal.SIGINT)
+    assert ("resumes the download" in said) == (number == signal.SIGINT)
     assert person.models == [] and person.sees("ls")["unfinished"]
     kept, sent = person.partial_bytes, person.hub.sent_bytes
     assert kept > 900_000
@@ -426,7 +426,7 @@ def test_a_damaged_file_is_named_and_fetched_anew(person: Person) -> None:
     assert done.returncode == 0 and "verified 11.9 MB: its hash matches the hub's" in done.stderr
     flip_a_byte(model.blobs[0])
     done = person.runs("pull", GUIDE, "--draft", "none")
-    assert done.returncode == 0 and "by name and size; --verify compares its hashes too" in done.stderr
+    assert done.returncode == 0 and "by name and size; --verify checks their hashes too" in done.stderr
     done = person.runs("pull", GUIDE, "--draft", "none", "--verify")  # nobody can be asked
     assert done.returncode == 2 and "damaged: guide-BF16.gguf: its SHA-256 is not" in done.stderr
     assert model.path.read_bytes() != sound

@@ -106,7 +106,7 @@ def test_a_server_that_vanishes_is_one_line_and_exit_1(chat: Chat) -> None:
     with serving(Script(words("half", " an")[:3], is_cut=True)) as url:
         code, stdout, stderr = ended(chat("hi", "--url", url))
     assert (code, stdout) == (1, "half an\n")
-    assert f"error: {url} ended in the middle of an answer" in stderr
+    assert f"error: {url} ended the stream before the end of the answer" in stderr
     assert "Traceback" not in stderr
     code, stdout, stderr = ended(chat("hi", "--url", url))
     assert (code, stdout) == (1, "")

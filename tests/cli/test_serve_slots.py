@@ -32,7 +32,7 @@ def test_fewer_answers_at_once_rather_than_another_model(
     target: str,
     said: str,
 ) -> None:
-    def autoplan(options: RunOptions, *, beside: object = ()) -> Decision:
+    def autoplan(options: RunOptions, *, other_needs: object = ()) -> Decision:
         if options.parallel <= room:
             return Decision(options, chosen="best")
         return Decision(options, chosen="demo", intro="nothing fits", fits=False)

@@ -93,7 +93,7 @@ def test_f32_texts_are_the_plain_texts(files: Path, draft: str, length: int, slo
 def test_a_head_in_fewer_bits_drafts_nearly_as_well(
     files: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_requantization, "LEAST_BYTES", 1)
+    monkeypatch.setattr(head_requantization, "MIN_BYTES", 1)
     monkeypatch.setattr(locations, "light_heads_dir", lambda: tmp_path)
     head = files / "F32-head.gguf"
     copy = make_light_copy(head, kind, on_progress=lambda share: None)

@@ -25,7 +25,7 @@ CHILDREN = {
     "asks NVML": """
 import os, time
 from eaglelocal.probe import nvml_child, nvml_gpus
-nvml_gpus.installed_nvml = lambda: print(os.getpid(), flush=True) or time.sleep(600)
+nvml_gpus.import_nvml = lambda: print(os.getpid(), flush=True) or time.sleep(600)
 nvml_child.main()
 """,
     "tries llama.cpp": f"""

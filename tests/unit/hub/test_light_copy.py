@@ -42,7 +42,7 @@ Q4_STEP, Q8_STEP = 1.0 / 8.0, 1.0 / 127.0
 @pytest.fixture(autouse=True)
 def small_heads_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locations, "light_heads_dir", lambda: tmp_path / "copies")
-    monkeypatch.setattr(head_requantization, "LEAST_BYTES", 1)
+    monkeypatch.setattr(head_requantization, "MIN_BYTES", 1)
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_what_gets_no_lighter(head: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert copied(light) == light and copied(light, "q8_0") == light, "nothing is made of more bits than it has"
     target = write_target(tmp_path / "target.gguf", TargetShape())
     assert copied(target) == target, "a target answers: it stays as it is"
-    monkeypatch.setattr(head_requantization, "LEAST_BYTES", read_header(head).tensor_bytes + 1)
+    monkeypatch.setattr(head_requantization, "MIN_BYTES", read_header(head).tensor_bytes + 1)
     assert copied(head) == head, "small heads lie in caches anyway"
 
 
