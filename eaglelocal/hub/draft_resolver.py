@@ -19,6 +19,7 @@ from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, 
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import check_rolls_back, head_problem, read_draft, state_problem
 from eaglelocal.gguf.head_requantization import requantized_type
+from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of
 from eaglelocal.gguf.mtp import MtpInfo, has_mtp
 from eaglelocal.gguf.projector import ARCHITECTURE as PROJECTOR
@@ -43,6 +44,7 @@ class FoundDraft:
     reason  why no model drafts
     origin  the original, if `path` is a copy
     note    how the choice differs from what the user may expect
+    header  of the file found; None: there is no file
     """
 
     kind: str = "none"
@@ -51,6 +53,7 @@ class FoundDraft:
     reason: str = ""
     origin: Path | None = None
     note: str = ""
+    header: Header | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
@@ -95,19 +98,19 @@ def read_draft_file(path: Path, target: FoundTarget) -> FoundDraft:
     draft = read_draft(header, target_header=target.header, target=target.info)
     label = make_label(draft.name, path)
     if isinstance(draft, ModelInfo):
-        return FoundDraft("draft_model", path, f"draft model {label}")
+        return FoundDraft("draft_model", path, f"draft model {label}", header=header)
     if isinstance(draft, MtpInfo):
-        return FoundDraft("mtp", path, f"MTP layer {label}")
+        return FoundDraft("mtp", path, f"MTP layer {label}", header=header)
     if isinstance(draft, BlockInfo):
-        return FoundDraft("dflash", path, f"{draft.kind} head {label}")
+        return FoundDraft("dflash", path, f"{draft.kind} head {label}", header=header)
     dialect = "EAGLE-3.1" if draft.fc_norm or draft.norm_output else "EAGLE-3"
-    return FoundDraft("eagle3", path, f"{dialect} head {label}")
+    return FoundDraft("eagle3", path, f"{dialect} head {label}", header=header)
 
 
 def read_own_mtp(target: FoundTarget) -> FoundDraft:
     """Return the target's own MTP layer. Raises IncompatibleError if it has none, or one that is not supported."""
     read_draft(target.header, target_header=target.header, target=target.info, kind="mtp")
-    return FoundDraft("mtp", target.path, "its own MTP layer")
+    return FoundDraft("mtp", target.path, "its own MTP layer", header=target.header)
 
 
 def requantize_draft(draft: FoundDraft, draft_type: str, *, on_progress: Progress) -> FoundDraft:

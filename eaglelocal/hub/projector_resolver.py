@@ -15,7 +15,6 @@ from pathlib import Path
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, UsageError
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.projector import Projector, check_projector, is_audio_only
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.hub_cache import find_snapshot, list_gguf_files
@@ -48,7 +47,7 @@ def find_projector(reference: str, target: FoundTarget) -> FoundProjector:
     """Resolve a projector reference. Raises UsageError, ModelFileError, or IncompatibleError with the widths."""
     if reference == NONE:
         return FoundProjector()
-    task = read_task(target.header)
+    task = target.task
     if reference == AUTO:
         return (
             FoundProjector()

@@ -14,10 +14,12 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.reference import REFERENCE_FORMS, EmbeddedModel, File, Profile, Repo, parse_reference
+from eaglelocal.core.model_task import ModelTask
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.pooling import read_task
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
 from eaglelocal.hub.hub_cache import CachedModel
@@ -43,6 +45,7 @@ class FoundTarget:
     label: str
     header: Header
     info: ModelInfo
+    task: ModelTask
     head: Path | None = None
     repo: str = ""
 
@@ -68,7 +71,7 @@ def read_target(path: Path, *, label: str = "", head: Path | None = None) -> Fou
         hint = f"{flag} {path}, and another --target"
         raise ModelFileError(f"{path.name} is {what}, not a model that can answer", hint=hint)
     info = read_model(header)
-    return FoundTarget(path, label or make_label(info.name, path), header, info, head)
+    return FoundTarget(path, label or make_label(info.name, path), header, info, read_task(header), head)
 
 
 def demo_sources() -> tuple[Path, Path]:

@@ -20,7 +20,6 @@ from eaglelocal.gguf.head_requantization import BEST_TYPE, requantize_header
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import read_draft_shape
 from eaglelocal.gguf.mtp import has_mtp
-from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.cached_files import find_cached
 from eaglelocal.hub.draft_resolver import find_draft, read_draft_file
 from eaglelocal.hub.hub_cache import list_repo_models, repo_folder
@@ -122,9 +121,9 @@ def _exact(draft: DraftOption, header: Header) -> DraftOption:
 def _auto_draft(found: FoundTarget) -> DraftOnDisk | None:
     try:
         draft = find_draft(AUTO, found)
-        if draft.path is None:
+        if draft.header is None:
             return None
-        return DraftOnDisk(draft.label, requantize_header(read_header(draft.path), BEST_TYPE), kind=draft.kind)
+        return DraftOnDisk(draft.label, requantize_header(draft.header, BEST_TYPE), kind=draft.kind)
     except EagleLocalError:
         return None
 
@@ -138,8 +137,8 @@ def _draft_header(draft: DraftOption, found: FoundTarget, catalog: Catalog) -> H
         return None
     try:
         path = find_cached(locations.hub_cache_dir(), resolve_draft_reference(draft.id, catalog)).path
-        read_draft_file(path, found)
-        return requantize_header(read_header(path), BEST_TYPE)
+        header = read_draft_file(path, found).header
+        return None if header is None else requantize_header(header, BEST_TYPE)
     except EagleLocalError:
         return None
 

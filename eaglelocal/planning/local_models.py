@@ -58,15 +58,17 @@ def list_cached_models(options: RunOptions, catalog: Catalog) -> Iterator[LocalM
 def make_option(files: ModelFiles, reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:
     """Return the planner's option of a run's files. Raises ModelFileError on senseless keys."""
     target, draft = files.target, files.draft
-    beside = DraftOnDisk(draft.label, read_loaded_header(draft.path, options), kind=draft.kind) if draft.path else None
-    option = make_file_option(target.header, reference=reference, label=target.label, catalog=catalog, draft=beside)
+    head = None
+    if draft.header is not None:
+        head = DraftOnDisk(draft.label, make_loaded_header(draft.header, options), kind=draft.kind)
+    option = make_file_option(target.header, reference=reference, label=target.label, catalog=catalog, draft=head)
     option = dataclasses.replace(option, projector=files.projector.projector)
     return restrict_drafts(option, options) if draft.kind != NONE else dataclasses.replace(option, drafts=(NO_DRAFT,))
 
 
-def read_loaded_header(path: Path, options: RunOptions) -> Header:
+def make_loaded_header(header: Header, options: RunOptions) -> Header:
     """Return the header of a draft as it will be loaded: heads are copied in fewer bits."""
-    return requantize_header(read_header(path), requantized_type(options.draft_type))
+    return requantize_header(header, requantized_type(options.draft_type))
 
 
 def restrict_drafts(option: ModelOption, options: RunOptions) -> ModelOption:
@@ -105,7 +107,7 @@ def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> M
         if not paths.complete:
             return restrict_drafts(make_disk_option(_plan_unwritten(reference, size, target, head), catalog), options)
         target, head = paths.target, paths.head
-    draft = DraftOnDisk(DEMO_HEAD, read_loaded_header(head, options), DEMO_ACCEPTANCE)
+    draft = DraftOnDisk(DEMO_HEAD, make_loaded_header(read_header(head), options), DEMO_ACCEPTANCE)
     header = read_header(target)
     option = make_file_option(header, reference=reference, label=reference, catalog=catalog, draft=draft)
     return restrict_drafts(option, options)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.gguf.pooling import read_task
 from eaglelocal.hub.draft_resolver import FoundDraft, find_draft
 from eaglelocal.hub.inflation.inflate import Progress
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector
@@ -23,7 +22,7 @@ class ModelFiles:
 
     @property
     def task(self) -> ModelTask:
-        return read_task(self.target.header)
+        return self.target.task
 
 
 def no_progress(fraction: float, what: str) -> None:
@@ -38,6 +37,6 @@ def find_files(reference: str, options: RunOptions, *, on_progress: Progress = n
 
 
 def _find_draft(target: FoundTarget, options: RunOptions) -> FoundDraft:
-    if read_task(target.header) is not ModelTask.TEXT:
+    if target.task is not ModelTask.TEXT:
         return FoundDraft(reason="a model that writes no text drafts nothing")
     return find_draft(options.draft, target) if options.drafts else FoundDraft(reason="switched off")

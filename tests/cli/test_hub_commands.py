@@ -432,7 +432,7 @@ def test_a_damaged_file_is_named_and_fetched_anew(person: Person) -> None:
     assert model.path.read_bytes() != sound
     done = person.runs("pull", GUIDE, "--draft", "none", "--verify", HF_HUB_OFFLINE="1")
     assert (
-        done.returncode == 1 and "is damaged" in done.stderr and "--verify, where the hub can be reached" in done.stderr
+        done.returncode == 1 and "is damaged" in done.stderr and "--verify, once the hub can be reached" in done.stderr
     )
     done = person.runs("pull", GUIDE, "--draft", "none", "--verify", "--yes")
     assert done.returncode == 0 and "damaged: guide-BF16.gguf" in done.stderr and "checked: " in done.stderr

@@ -279,7 +279,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["--ctx", "99999999", "--machine", "a6000"], ResourceError, "the most of all --ctx 393216"),
         (["--ram", "64"], UsageError, "--machine rtx-3090 --ram 64"),
-        (["--machine", "cpu-16gb", "--ram", "64"], UsageError, "no memory beside a card"),
+        (["--machine", "cpu-16gb", "--ram", "64"], UsageError, "has no separate RAM"),
         (["qwen3-8b", "--machine", "rtx-3090", "--device", "CUDA1"], UsageError, "one of: CUDA0, CPU"),
         (["qwen3-8b", "--machine", "rtx-3090", "--split", "3,1"], UsageError, "leave --split out"),
         (["qwen3-8b", "--machine", "rtx-3090", "--split", "half"], UsageError, "layer, row, none"),
