@@ -139,7 +139,7 @@ def check_memory_and_disk(options: TrainOptions) -> None:
 
     need = estimate_need(options.source, Unrolling(), max_tokens=options.ctx, device=options.device)
     check_disk(need, options.folder, free_bytes(options.folder))
-    memories = this_machine(load_catalog()).rooms
+    memories = this_machine(load_catalog()).free_memory
     target_buffers = estimate(options.reading_plan(), shape_of(options.found.header), None, memories)
     check_memory(need, target_buffers, subtract_margins(memories), options.device)
 

@@ -88,13 +88,13 @@ class CandidateEvaluator:
         shares: tuple[float, ...] = (),
         flash_attn: str = "auto",
     ) -> None:
-        self._rig = machine
+        self._machine = machine
         self._shares = shares
-        self._attention = flash_attn
+        self._flash_attn_setting = flash_attn
         self._num_slots = num_slots
         self._measured = measured
-        self.rooms: tuple[FreeMemory, ...] = subtract_margins(machine.rooms)
-        self._gpus = used_gpus(self.rooms, device=None, split="layer")
+        self.free_memory: tuple[FreeMemory, ...] = subtract_margins(machine.free_memory)
+        self._gpus = used_gpus(self.free_memory, device=None, split="layer")
 
     @property
     def _gpu_bytes(self) -> int:
@@ -113,7 +113,7 @@ class CandidateEvaluator:
     @property
     def total_free_bytes(self) -> int | None:
         """Return the free bytes of all devices; None if a part is unknown."""
-        free = [room.free_bytes for room in self.rooms if not room.in_ram]
+        free = [room.free_bytes for room in self.free_memory if not room.in_ram]
         known = [each for each in free if each is not None]
         return sum(known) if len(known) == len(free) else None
 
@@ -122,9 +122,9 @@ class CandidateEvaluator:
     ) -> CandidateMemory:
         """Return the memory of a way to run on each device."""
         plan = self.make_sizing_plan(option, draft, setup, offload)
-        buffers = estimate(plan, option.shape, draft.shape, self.rooms, option.projector)
+        buffers = estimate(plan, option.shape, draft.shape, self.free_memory, option.projector)
         return CandidateMemory(
-            buffers=buffers, loads=tuple(device_load(room, buffers, self.rooms) for room in self.rooms)
+            buffers=buffers, loads=tuple(device_load(room, buffers, self.free_memory) for room in self.free_memory)
         )
 
     def predict(self, option: ModelOption, draft: DraftOption, offload: Offload = WHOLE) -> Prediction:
@@ -132,7 +132,7 @@ class CandidateEvaluator:
         curve = curve_of(
             option.model,
             self._where(option, offload.gpu_layers),
-            self._rig,
+            self._machine,
             draft.shape,
             n_cpu_moe=offload.n_cpu_moe,
             kv_type=SPEED_KV_TYPE,
@@ -230,7 +230,7 @@ class CandidateEvaluator:
         """Return the setting of flash attention, `auto` resolved."""
         cells = setup.n_ctx * (self._num_slots if self._shares_cache(option, gpu_layers) else 1)
         return resolve_flash_attn(
-            self._attention,
+            self._flash_attn_setting,
             on_gpu=self._is_on_gpu(gpu_layers),
             kv_type=setup.kv_type,
             scores_bytes=scores_bytes(n_batch=N_BATCH, num_cells=cells, n_head=option.shape.n_head),

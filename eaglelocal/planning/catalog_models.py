@@ -27,7 +27,7 @@ from eaglelocal.hub.hub_references import make_hub_reference, resolve_draft_refe
 from eaglelocal.hub.projector_resolver import find_projector
 from eaglelocal.hub.repo_builds import normalize_quant
 from eaglelocal.hub.target_resolver import FoundTarget, read_target
-from eaglelocal.planning.options import DraftOnDisk, DraftOption, ModelOption, make_file_option, options_of
+from eaglelocal.planning.options import DraftOnDisk, DraftOption, ModelOption, make_catalog_options, make_file_option
 
 AUTO = "auto"
 
@@ -36,13 +36,13 @@ def entry_options(target: TargetEntry, catalog: Catalog, *, quant: str | None = 
     """Yield the options of a target: the catalog's quantizations, then others on disk; or only `quant`."""
     cache = locations.hub_cache_dir()
     has_some = any(repo_folder(cache, repo).is_dir() for repo in target.repos)
-    known = options_of(target, catalog, quant=quant)
-    yield from (fetched(option, target, catalog) if has_some else option for option in known)
+    known = make_catalog_options(target, catalog, quant=quant)
+    yield from (mark_on_disk(option, target, catalog) if has_some else option for option in known)
     if has_some:
         yield from _beyond(target, catalog, quant, cache)
 
 
-def fetched(option: ModelOption, target: TargetEntry, catalog: Catalog) -> ModelOption:
+def mark_on_disk(option: ModelOption, target: TargetEntry, catalog: Catalog) -> ModelOption:
     """Return the option with the figures of its file, if that is on disk; else unchanged."""
     found = _found(target, option.quant, catalog)
     if found is None:
@@ -68,9 +68,9 @@ def fetched(option: ModelOption, target: TargetEntry, catalog: Catalog) -> Model
 
 def _beyond(target: TargetEntry, catalog: Catalog, quant: str | None, cache: Path) -> Iterator[ModelOption]:
     """Yield the quantizations on disk that the catalog does not list, with the drafts of their target."""
-    like = next(options_of(target, catalog))
+    like = next(make_catalog_options(target, catalog))
     for name in _unlisted(target, _quants_on_disk(target, cache), quant):
-        option = fetched(replace(like, quant=name, reference=f"{target.id}:{name}"), target, catalog)
+        option = mark_on_disk(replace(like, quant=name, reference=f"{target.id}:{name}"), target, catalog)
         if option.is_here:
             yield option
 

@@ -40,8 +40,8 @@ def plan_together(
     """
     if not others:
         return first, {}
-    rooms = this_machine(load_catalog()).rooms
-    least = {name: needs for name, other in others.items() if (needs := minimum_needs(other, rooms))}
+    free_memory = this_machine(load_catalog()).free_memory
+    least = {name: needs for name, other in others.items() if (needs := minimum_needs(other, free_memory))}
     chosen = first
     kept: dict[str, Needs] = {}  # the needs of others that fit beside the first
     for name, needs in sorted(least.items(), key=lambda item: total_bytes(item[1])):
@@ -50,7 +50,7 @@ def plan_together(
         closer = replan(first, other_needs=merge_needs([*kept.values(), needs]))
         if loses_little(closer, first):
             chosen, kept[name] = keep_small_windows(closer), needs
-    held = chosen.needs or minimum_needs(first, rooms)
+    held = chosen.needs or minimum_needs(first, free_memory)
     decisions = {}
     for name, alone in others.items():
         beside = [needs for other, needs in kept.items() if other != name]
@@ -82,7 +82,7 @@ def loses_little(closer: Decision, alone: Decision) -> bool:
     return closer.fits and costs_little(closer.candidate, alone.candidate)
 
 
-def minimum_needs(decision: Decision, rooms: Sequence[FreeMemory]) -> Needs:
+def minimum_needs(decision: Decision, free_memory: Sequence[FreeMemory]) -> Needs:
     """Return the memory that a model needs to be of use; empty: unknown, as for the embedded model of any size.
 
     Raises UsageError where more context is asked for than the model was trained for.
@@ -92,7 +92,7 @@ def minimum_needs(decision: Decision, rooms: Sequence[FreeMemory]) -> Needs:
         return ()
     if files.task is not ModelTask.TEXT:
         n_ctx = context_size(options.ctx, files.target)
-        return embedding_needs(files.target.header, n_ctx, rooms, gpu_layers=options.gpu_layers)
+        return embedding_needs(files.target.header, n_ctx, free_memory, gpu_layers=options.gpu_layers)
     if decision.candidate is None or decision.candidate.setup.n_ctx <= CTX_KEPT or options.ctx is not None:
         return decision.needs
     return replan(dataclasses.replace(decision, options=dataclasses.replace(options, ctx=CTX_KEPT))).needs
@@ -115,9 +115,9 @@ class EvictionPolicy:
 
         plans  by the reference of the model
         """
-        rooms = this_machine(load_catalog()).rooms
-        self._rooms = subtract_margins(rooms)
-        self._needs = {name: needs_of(plan, rooms) for name, plan in plans.items()}
+        free_memory = this_machine(load_catalog()).free_memory
+        self._rooms = subtract_margins(free_memory)
+        self._needs = {name: needs_of(plan, free_memory) for name, plan in plans.items()}
 
     def victims(self, name: str, others: Sequence[str]) -> list[str]:
         """Return the models to unload before `name` is loaded. `others`: the loaded ones, first to unload in front."""
@@ -126,17 +126,17 @@ class EvictionPolicy:
         return over + choose_victims(self._needs[name], {other: self._needs[other] for other in stay}, self._rooms)
 
 
-def needs_of(plan: Plan, rooms: Sequence[FreeMemory]) -> Needs:
+def needs_of(plan: Plan, free_memory: Sequence[FreeMemory]) -> Needs:
     """Return the buffers of a plan with its files on disk. Raises ModelFileError and IncompatibleError."""
     if plan.task is not ModelTask.TEXT:
-        return embedding_needs(read_header(plan.target), plan.n_ctx, rooms, gpu_layers=plan.gpu_layers)
+        return embedding_needs(read_header(plan.target), plan.n_ctx, free_memory, gpu_layers=plan.gpu_layers)
     target, *draft = read_models(plan)
-    plan = decide_flash_attn(decide_unified_cache(plan, (target, *draft), rooms), target, rooms)
+    plan = decide_flash_attn(decide_unified_cache(plan, (target, *draft), free_memory), target, free_memory)
     projector = None if plan.projector is None else Projector.from_header(read_header(plan.projector))
-    return estimate(plan, target.shape, draft[0].shape if draft else None, rooms, projector)
+    return estimate(plan, target.shape, draft[0].shape if draft else None, free_memory, projector)
 
 
-def embedding_needs(header: Header, n_ctx: int, rooms: Sequence[FreeMemory], *, gpu_layers: int | None) -> Needs:
+def embedding_needs(header: Header, n_ctx: int, free_memory: Sequence[FreeMemory], *, gpu_layers: int | None) -> Needs:
     """Return the buffers of an embedding model: a pass has the rows of a whole text.
 
     llama.cpp computes logits of all rows for a decoder, though nothing reads them.
@@ -146,10 +146,10 @@ def embedding_needs(header: Header, n_ctx: int, rooms: Sequence[FreeMemory], *, 
         target=header.path, target_label="", n_ctx=n_ctx, n_batch=n_ctx, gpu_layers=gpu_layers, unified=True
     )  # fmt: skip
     is_encoder = header.metadata.get(f"{shape.architecture}.attention.causal") is False
-    gpus = [] if gpu_layers == 0 else used_gpus(rooms, device=None, split="layer")
+    gpus = [] if gpu_layers == 0 else used_gpus(free_memory, device=None, split="layer")
     device = gpus[0].device if gpus else RAM
     logits = Buffer(device, MemoryKind.BUFFERS, 0 if is_encoder else n_ctx * shape.n_vocab * LOGIT_BYTES)
-    return (*estimate(plan, shape, None, rooms), logits)
+    return (*estimate(plan, shape, None, free_memory), logits)
 
 
 def merge_needs(each: Iterable[Needs]) -> Needs:

@@ -15,25 +15,25 @@ from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 Needs = Sequence[Buffer]
 
 
-def fit(needs: Iterable[Needs], rooms: Sequence[FreeMemory]) -> bool:
+def fit(needs: Iterable[Needs], free_memory: Sequence[FreeMemory]) -> bool:
     """Return whether these models fit into the rooms together."""
     buffers = [buffer for each in needs for buffer in each]
-    return all(device_load(room, buffers, rooms).missing_bytes <= 0 for room in rooms)
+    return all(device_load(room, buffers, free_memory).missing_bytes <= 0 for room in free_memory)
 
 
-def choose_victims(needed: Needs, held: Mapping[str, Needs], rooms: Sequence[FreeMemory]) -> list[str]:
+def choose_victims(needed: Needs, held: Mapping[str, Needs], free_memory: Sequence[FreeMemory]) -> list[str]:
     """Return the loaded models to unload so that `needed` fits, none without need; all, if even that is not enough.
 
     held  what each loaded model needs, by name, the one to unload first at the front
     """
     gone: list[str] = []
     for name in held:
-        if fit([needed, *(held[other] for other in held if other not in gone)], rooms):
+        if fit([needed, *(held[other] for other in held if other not in gone)], free_memory):
             break
         gone.append(name)
     for name in reversed(gone):  # keep those that need not go, as larger ones after them do
         stay = [held[other] for other in held if other not in gone or other == name]
-        if fit([needed, *stay], rooms):
+        if fit([needed, *stay], free_memory):
             gone.remove(name)
     return gone
 
@@ -44,7 +44,9 @@ def subtract_other_models(machine: MachineSpec, held: Needs) -> MachineSpec:
     def left(device: DeviceSpec, room: FreeMemory) -> DeviceSpec:
         if device.free_bytes is None:
             return device
-        return replace(device, free_bytes=max(device.free_bytes - device_load(room, held, machine.rooms).total, 0))
+        return replace(
+            device, free_bytes=max(device.free_bytes - device_load(room, held, machine.free_memory).total, 0)
+        )
 
-    host, *gpus = map(left, (machine.host, *machine.gpus), machine.rooms)
+    host, *gpus = map(left, (machine.host, *machine.gpus), machine.free_memory)
     return replace(machine, host=host, gpus=tuple(gpus))

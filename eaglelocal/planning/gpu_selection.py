@@ -18,7 +18,7 @@ def select_gpus(machine: MachineSpec, options: RunOptions) -> MachineSpec:
     for name in [] if options.device is None else [part.strip() for part in options.device.split(",")]:
         if name not in gpus and name != PROCESSOR:
             raise UsageError(f"--device: there is no device {name}", hint=f"one of: {', '.join([*gpus, PROCESSOR])}")
-    used = used_gpus(machine.rooms, device=options.device, split=options.split_mode)
+    used = used_gpus(machine.free_memory, device=options.device, split=options.split_mode)
     shares = options.shares
     if shares and len(shares) != len(used):
         names = ", ".join(room.device for room in used) or "no GPU"

@@ -67,7 +67,7 @@ class MachineSpec:
         return (*self.gpus, self.host)
 
     @property
-    def rooms(self) -> tuple[FreeMemory, ...]:
+    def free_memory(self) -> tuple[FreeMemory, ...]:
         """Return the free memory of each device, RAM first."""
         return tuple(FreeMemory(each.name, each.free_bytes, each.shares_ram) for each in (self.host, *self.gpus))
 

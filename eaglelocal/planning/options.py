@@ -105,14 +105,14 @@ class ModelOption:
 
 
 # ---- from the catalog
-def options_of(target: TargetEntry, catalog: Catalog, *, quant: str | None = None) -> Iterator[ModelOption]:
+def make_catalog_options(target: TargetEntry, catalog: Catalog, *, quant: str | None = None) -> Iterator[ModelOption]:
     """Yield an option for each quantization of the target, or only for `quant`."""
     for quantization in target.quantizations.values():
         if quant is None or quantization.name.lower() == quant.lower():
-            yield option_of(target, quantization, catalog)
+            yield make_catalog_option(target, quantization, catalog)
 
 
-def option_of(target: TargetEntry, quantization: Quantization, catalog: Catalog) -> ModelOption:
+def make_catalog_option(target: TargetEntry, quantization: Quantization, catalog: Catalog) -> ModelOption:
     outline = target.outline
     shape = estimate_target_shape(outline, quantization.name, quantization.num_bytes)
     computed = NATIVE if NATIVE in target.quantizations else quantization.name  # experts keep their native type

@@ -60,7 +60,7 @@ def search_plan(
     """
     search = _Search(machine, options, measured or {})
     chosen = search.run(models)
-    rejected = [*search.rejected, *(search.outscored(chosen) if chosen else ()), *unusable(models)]
+    rejected = [*search.rejected, *(search.list_outscored(chosen) if chosen else ()), *unusable(models)]
     return SearchOutcome(
         machine=select_gpus(machine, options), options=options, chosen=chosen, rejected=tuple(rejected)
     )
@@ -158,7 +158,7 @@ class _Search:
         self.rejected += [self._nearest_of(option) for option in too_large]
         return None
 
-    def outscored(self, chosen: Chosen) -> Iterator[Rejected]:
+    def list_outscored(self, chosen: Chosen) -> Iterator[Rejected]:
         """Yield the ways left in the heap as rejected: they score lower, whether they fit or not."""
         for node in sorted(self._heap):
             candidate, is_bound = node.candidate, node.memory is None

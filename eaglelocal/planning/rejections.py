@@ -36,26 +36,26 @@ def explain_lower_score(candidate: Candidate, chosen: Candidate, goal: Goal, *, 
     if Term.SPEED in telling:  # whose clause says how many layers are on the GPU
         telling = [term for term in telling if term is not Term.HOST]
     if not telling:
-        return f"as good as the plan{beside(candidate, chosen)}, which comes first"
-    text = ", ".join(clause(term, candidate, chosen, is_bound=is_bound) for term in telling)
-    return f"{text}{pace_text(telling, candidate, chosen, goal)}{though(telling, candidate, chosen, is_bound=is_bound)}"
+        return f"as good as the plan{draft_text(candidate, chosen)}, which comes first"
+    text = ", ".join(term_text(term, candidate, chosen, is_bound=is_bound) for term in telling)
+    return f"{text}{pace_text(telling, candidate, chosen, goal)}{advantage_text(telling, candidate, chosen, is_bound=is_bound)}"
 
 
-def beside(candidate: Candidate, chosen: Candidate) -> str:
+def draft_text(candidate: Candidate, chosen: Candidate) -> str:
     return f" with {chosen.draft.id}" if candidate.option is chosen.option else ""
 
 
-def clause(term: Term, candidate: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
+def term_text(term: Term, candidate: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
     """Return one term of the score in words: the figure of this way (or its bound) and that of the plan."""
     best = "at best " if is_bound else ""
     match term:
         case Term.QUALITY:
             what = "lesser answers" if candidate.option.answers_b < chosen.option.answers_b else "smaller"
-            return f"{what}: {sizes(candidate, chosen)}"
+            return f"{what}: {quality_text(candidate, chosen)}"
         case Term.AGE:
-            return f"older: of {date(candidate)}, the plan of {date(chosen)}"
+            return f"older: of {release_text(candidate)}, the plan of {release_text(chosen)}"
         case Term.SPEED:
-            slow, plan = apart(candidate.prediction.spec_tok_s, chosen.prediction.spec_tok_s)
+            slow, plan = format_distinct(candidate.prediction.spec_tok_s, chosen.prediction.spec_tok_s)
             return f"slower: {best}{slow} tokens/s{lies_text(candidate, 'with')}, the plan {plan}"
         case Term.CONTEXT:
             return f"less context: {best}{candidate.setup.n_ctx} tokens, the plan {chosen.setup.n_ctx}"
@@ -69,11 +69,11 @@ def clause(term: Term, candidate: Candidate, chosen: Candidate, *, is_bound: boo
             return "nobody has seen its file"
 
 
-def sizes(candidate: Candidate, chosen: Candidate) -> str:
+def quality_text(candidate: Candidate, chosen: Candidate) -> str:
     return f"as {candidate.option.quality_b:.1f} B, the plan as {chosen.option.quality_b:.1f} B"
 
 
-def date(candidate: Candidate) -> str:
+def release_text(candidate: Candidate) -> str:
     return candidate.option.age.released or "no known date"
 
 
@@ -82,18 +82,18 @@ def pace_text(telling: list[Term], candidate: Candidate, chosen: Candidate, goal
     return f"; --goal {goal.name} wants {goal.pace:.0f}" if Term.SPEED in telling and misses else ""
 
 
-def though(telling: list[Term], candidate: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
+def advantage_text(telling: list[Term], candidate: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
     """Return in what the way is better than the plan, in words; empty if in nothing."""
     speed, best = candidate.prediction.spec_tok_s, chosen.prediction.spec_tok_s
     more = []
     if Term.AGE in telling and candidate.option.quality_b > CLEARLY * chosen.option.quality_b:
-        more.append(sizes(candidate, chosen))
+        more.append(quality_text(candidate, chosen))
     if Term.SPEED not in telling and speed > CLEARLY * best:
         more.append(f"{'at best ' if is_bound else ''}{speed:.1f} tokens/s, the plan {best:.1f}")
     return f" (though {', '.join(more)})" if more else ""
 
 
-def apart(left: float, right: float) -> tuple[str, str]:
+def format_distinct(left: float, right: float) -> tuple[str, str]:
     """Return both numbers with as many digits, up to three, as it takes to show that they differ.
 
     >>> apart(2.42, 2.44)

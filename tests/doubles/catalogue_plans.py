@@ -14,7 +14,7 @@ from eaglelocal.planning.candidate import Chosen
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
 from eaglelocal.planning.goals import GOALS, Comfort, score
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec, known_machine_spec
-from eaglelocal.planning.options import DraftOption, ModelOption, options_of
+from eaglelocal.planning.options import DraftOption, ModelOption, make_catalog_options
 from eaglelocal.planning.plan_search import SearchOutcome, make_evaluator, search_plan
 
 GIB = 2**30
@@ -28,7 +28,7 @@ def catalog() -> Catalog:
 
 @cache
 def every_option() -> tuple[ModelOption, ...]:
-    return tuple(option for target in catalog().targets.values() for option in options_of(target, catalog()))
+    return tuple(option for target in catalog().targets.values() for option in make_catalog_options(target, catalog()))
 
 
 def option(target: str, quant: str) -> ModelOption:
@@ -50,10 +50,10 @@ def check_fits(outcome: SearchOutcome) -> None:
     candidate = outcome.chosen.candidate
     evaluator = make_evaluator(outcome.machine, outcome.options)
     settled = evaluator.make_sizing_plan(candidate.option, candidate.draft, candidate.setup, candidate.offload)
-    rooms = subtract_margins(outcome.machine.rooms)
-    buffers = estimate(settled, candidate.option.shape, candidate.draft.shape, rooms)
-    for room in rooms:
-        assert device_load(room, buffers, rooms).missing_bytes <= 0, room
+    free_memory = subtract_margins(outcome.machine.free_memory)
+    buffers = estimate(settled, candidate.option.shape, candidate.draft.shape, free_memory)
+    for room in free_memory:
+        assert device_load(room, buffers, free_memory).missing_bytes <= 0, room
     assert outcome.chosen.memory.sum.total_bytes <= outcome.chosen.memory.budget_bytes
 
 

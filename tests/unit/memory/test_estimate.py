@@ -25,7 +25,7 @@ from eaglelocal.memory.compute_buffers import converted_cache_bytes, inputs_byte
 from eaglelocal.memory.contexts import plan_contexts
 from eaglelocal.memory.estimate import RUNTIME_BYTES, estimate, runtime_bytes, sum_by_purpose
 from eaglelocal.memory.projector_bytes import encoding_bytes
-from eaglelocal.planning.options import options_of
+from eaglelocal.planning.options import make_catalog_options
 
 GIB, MIB = 2**30, 2**20
 CPU = (FreeMemory(RAM, 32 * GIB),)
@@ -292,7 +292,7 @@ def test_what_is_looked_up_for_each_layer_stays_in_main_memory(tmp_path: Path) -
 
 def test_the_catalogue_counts_it_alike() -> None:
     catalog = load_catalog(user_folder=Path("/nonexistent"))
-    known = next(options_of(catalog.target("gemma-4-e4b"), catalog, quant="Q8_0")).shape
+    known = next(make_catalog_options(catalog.target("gemma-4-e4b"), catalog, quant="Q8_0")).shape
     assert known.n_layer_embd == pytest.approx(42 * 256, rel=0.02)
     assert known.embedding_bytes - known.tied_output_bytes == pytest.approx(2688 * MIB * 34 // 32, rel=0.05)
     assert known.active_bytes == known.weights_bytes - known.embedding_bytes + known.tied_output_bytes
@@ -323,7 +323,7 @@ def test_a_catalogue_knows_experts_by_their_parameters_and_a_file_to_the_byte(tm
     names = [f"blk.7.ffn_{part}_exps.weight" for part in ("gate", "up", "down")]
     assert exact.expert_bytes == (sum(header.tensors[name].nbytes for name in names),) * 48
     catalog = load_catalog(user_folder=Path("/nonexistent"))
-    (about,) = options_of(catalog.targets["qwen3-30b-a3b"], catalog, quant="Q8_0")
+    (about,) = make_catalog_options(catalog.targets["qwen3-30b-a3b"], catalog, quant="Q8_0")
     assert sum(about.shape.expert_bytes) == pytest.approx(sum(exact.expert_bytes), rel=0.02)
     assert not EIGHT_B.expert_bytes
 

@@ -211,10 +211,10 @@ def check_it_fits(settled: Decision, rig: MachineSpec) -> str:
     found = make_plan(settled, on_progress=lambda fraction, what: None)
     shapes = [shape_of(read_header(path)) for path in (found.target, found.draft) if path is not None]
     sized = dataclasses.replace(found, swa_full=True, flash_attn="on")
-    rooms = subtract_margins(rig.rooms)
-    buffers = estimate(sized, shapes[0], shapes[1] if len(shapes) > 1 else None, rooms)
-    for room in rooms:
-        assert device_load(room, buffers, rooms).missing_bytes <= 0, (settled, room)
+    free_memory = subtract_margins(rig.free_memory)
+    buffers = estimate(sized, shapes[0], shapes[1] if len(shapes) > 1 else None, free_memory)
+    for room in free_memory:
+        assert device_load(room, buffers, free_memory).missing_bytes <= 0, (settled, room)
     return found.draft_kind
 
 

@@ -22,7 +22,7 @@ from eaglelocal.planning.catalog_models import entry_options
 from eaglelocal.planning.disk_choice import choose_on_disk
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.measured_costs import measured_costs
-from eaglelocal.planning.options import ModelOption, options_of
+from eaglelocal.planning.options import ModelOption, make_catalog_options
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, MainMemory
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
@@ -75,7 +75,7 @@ def test_what_is_on_disk_is_exact_and_need_not_be_fetched(hub: Path, catalog: Ca
     assert here.shape == shape_of(header)
     assert here.notes == () and not here.is_unseen
     others = {quant: option for quant, option in found.items() if quant != "Q4_K_M"}
-    known = {option.quant: option for option in options_of(catalog.target("qwen3-8b"), catalog)}
+    known = {option.quant: option for option in make_catalog_options(catalog.target("qwen3-8b"), catalog)}
     assert others == {quant: option for quant, option in known.items() if quant != "Q4_K_M"}
     assert {candidate.id for candidate in here.drafts} == {candidate.id for candidate in known["Q4_K_M"].drafts}
 
@@ -145,7 +145,7 @@ def test_a_model_that_drafts_for_itself_is_at_hand_where_its_file_has_the_layer(
 def test_a_file_that_cannot_be_read_leaves_the_catalogues_figures(hub: Path, catalog: Catalog) -> None:
     path = pulled(hub, TARGET_REPO, "Qwen3-8B-Q4_K_M", EIGHT)
     path.write_bytes(b"GGUF and then nothing")
-    assert tuple(options(catalog).values()) == tuple(options_of(catalog.target("qwen3-8b"), catalog))
+    assert tuple(options(catalog).values()) == tuple(make_catalog_options(catalog.target("qwen3-8b"), catalog))
 
 
 def measure(path: Path, seconds: float, **plan: object) -> None:

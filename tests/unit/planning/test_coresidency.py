@@ -116,7 +116,7 @@ def test_two_that_talk_stay_where_both_fit_as_they_are(files: dict[str, str], on
     second = others[files["qwen3-0.6b"]]
     assert first.gpu_layers is None and second.gpu_layers is None
     assert (first.ctx, second.ctx) >= (CTX_KEPT, CTX_KEPT)
-    assert fit([first.needs, second.needs], subtract_margins(rig_with(24).rooms))
+    assert fit([first.needs, second.needs], subtract_margins(rig_with(24).free_memory))
     assert traffic(first, second).victims(files["qwen3-0.6b"], [files["qwen3-8b"]]) == []
 
 
@@ -218,8 +218,8 @@ def test_an_embedding_model_lies_where_it_computes(files: dict[str, str], on: On
     rig = rig_with(card)
     on(rig)
     (plan,) = plans_of(autoplan(RunOptions(target=files[name]))).values()
-    held = needs_of(plan, rig.rooms)
+    held = needs_of(plan, rig.free_memory)
     largest = max(held, key=lambda one: one.num_bytes)
     assert largest.device == (RAM if not card else "CUDA0") or name == "bert"
-    at_host = needs_of(dataclasses.replace(plan, gpu_layers=0), rig.rooms)
+    at_host = needs_of(dataclasses.replace(plan, gpu_layers=0), rig.free_memory)
     assert {one.device for one in at_host if one.num_bytes} == {RAM}

@@ -56,15 +56,15 @@ models = st.tuples(st.integers(0, 60), st.integers(0, 15)).map(lambda pair: need
 
 @given(models, st.dictionaries(st.sampled_from("abcdef"), models), st.sampled_from([ROOMS, SHARED]))
 def test_nobody_leaves_in_vain(
-    needed: tuple[Buffer, ...], held: dict[str, tuple[Buffer, ...]], rooms: tuple[FreeMemory, ...]
+    needed: tuple[Buffer, ...], held: dict[str, tuple[Buffer, ...]], free_memory: tuple[FreeMemory, ...]
 ) -> None:
-    gone = choose_victims(needed, held, rooms)
+    gone = choose_victims(needed, held, free_memory)
     stay = [held[name] for name in held if name not in gone]
-    if not fit([needed], rooms):
+    if not fit([needed], free_memory):
         assert len(gone) == len(held)
         return
-    assert fit([needed, *stay], rooms)
-    assert all(not fit([needed, *stay, held[name]], rooms) for name in gone)
+    assert fit([needed, *stay], free_memory)
+    assert all(not fit([needed, *stay, held[name]], free_memory) for name in gone)
 
 
 @pytest.mark.parametrize("name", ["rtx-3090", "2x-rtx-3090", "m2-max-32gb", "strix-halo-64gb", "cpu-ddr5-6000-32gb"])

@@ -77,7 +77,7 @@ def test_a_card_that_works_in_main_memory_is_planned_there(told: int | None) -> 
     (device,) = found.gpus
     assert (device.name, device.shares_ram, device.free_bytes) == ("CUDA0", True, 50 * GIB)
     held = [Buffer("CUDA0", MemoryKind.WEIGHTS, 30 * GIB), Buffer(RAM, MemoryKind.WEIGHTS, 30 * GIB)]
-    assert device_load(found.rooms[0], held, found.rooms).missing_bytes == 10 * GIB  # the same memory
+    assert device_load(found.free_memory[0], held, found.free_memory).missing_bytes == 10 * GIB  # the same memory
 
 
 def test_what_is_sold_of_a_card_is_known_by_the_name_that_its_driver_tells(tmp_path: Path) -> None:

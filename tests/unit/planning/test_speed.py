@@ -15,7 +15,7 @@ from eaglelocal.catalog.estimated_shapes import estimate_draft_shape
 from eaglelocal.core.costs import MeasuredCosts, SizeCost
 from eaglelocal.memory.placement import place_blocks
 from eaglelocal.planning.machine_spec import MachineSpec, known_machine_spec, make_machine_spec
-from eaglelocal.planning.options import ModelOption, options_of
+from eaglelocal.planning.options import ModelOption, make_catalog_options
 from eaglelocal.planning.predicted_acceptance import PredictedAcceptance
 from eaglelocal.planning.speed import Curve, Prediction, arithmetic_of, curve_of, distinct_experts, predict
 from eaglelocal.probe.machine import Bandwidth, Cpu, LlamaCpp, Machine, MainMemory
@@ -27,7 +27,7 @@ def catalog() -> Catalog:
 
 
 def option(catalog: Catalog, target: str, quant: str) -> ModelOption:
-    return next(iter(options_of(catalog.target(target), catalog, quant=quant)))
+    return next(iter(make_catalog_options(catalog.target(target), catalog, quant=quant)))
 
 
 def curve(catalog: Catalog, machine: str, target: str, quant: str, *, gpu_layers: int | None = None) -> Curve:
