@@ -38,7 +38,8 @@ def explain_lower_score(candidate: Candidate, chosen: Candidate, goal: Goal, *, 
     if not telling:
         return f"as good as the plan{draft_text(candidate, chosen)}, which comes first"
     text = ", ".join(term_text(term, candidate, chosen, is_bound=is_bound) for term in telling)
-    return f"{text}{pace_text(telling, candidate, chosen, goal)}{advantage_text(telling, candidate, chosen, is_bound=is_bound)}"
+    advantage = advantage_text(telling, candidate, chosen, is_bound=is_bound)
+    return f"{text}{pace_text(telling, candidate, chosen, goal)}{advantage}"
 
 
 def draft_text(candidate: Candidate, chosen: Candidate) -> str:
