@@ -370,5 +370,5 @@ def create_context(model: LlamaModel, params: ContextParams, *, other: object | 
     if not handle:
         size = f"{params.num_sequences} x {params.n_ctx} positions"
         message = f"llama.cpp cannot make a context of {size}: {model.library.log.reason()}"
-        raise ResourceError(message, hint="a smaller --ctx or --parallel")
+        raise ResourceError(message, hint="use a smaller --ctx or --parallel")
     return handle

@@ -110,5 +110,5 @@ def _create(model: LlamaModel, params: EmbeddingParams) -> C.c_void_p:
     if not handle:
         reason = model.library.log.reason()
         message = f"llama.cpp cannot make a context for passes of {params.n_batch} tokens: {reason}"
-        raise ResourceError(message, hint="a smaller --ctx")
+        raise ResourceError(message, hint="use a smaller --ctx")
     return cast(C.c_void_p, handle)

@@ -149,7 +149,7 @@ class LlamaImageReader:
         image = ImageChunk(self, mtmd, mtmd.mtmd_input_chunk_copy(chunk), key)
         if image.num_rows > most and mtmd.mtmd_decode_use_non_causal(self._handle, chunk):
             reason = f"it takes {image.num_rows} rows of one pass, and a pass of this engine has {most}"
-            raise image_error(reason, hint="a smaller image")
+            raise image_error(reason, hint="use a smaller image")
         return image
 
     def decode(self, image: object, num_rows: int, target: tuple[object, int, int, int]) -> None:
@@ -159,7 +159,7 @@ class LlamaImageReader:
         """
         mtmd, (context, sequence, position, n_batch) = self._mtmd, target
         if mtmd.mtmd_encode_chunk(self._handle, image):
-            raise ResourceError("an image could not be encoded", hint="a smaller image")
+            raise ResourceError("an image could not be encoded", hint="use a smaller image")
         rows, end = mtmd.mtmd_get_output_embd(self._handle), C.c_int32()
         replace_broken_rows(np.ctypeslib.as_array(rows, (num_rows, self._width)), self._params.row_end)
         arguments = (rows, position, sequence, n_batch, C.byref(end), mtmd.mtmd_helper_post_decode_callback(), None)
@@ -232,7 +232,9 @@ def bitmap_of(mtmd: ModuleType, image: NamedBitmap) -> object:
 
 def decode_error(code: int, num_rows: int) -> ResourceError:
     if code == CACHE_FULL:
-        return ResourceError(f"the cache is full: the {num_rows} rows of an image do not fit", hint="a larger --ctx")
+        return ResourceError(
+            f"the cache is full: the {num_rows} rows of an image do not fit", hint="use a larger --ctx"
+        )
     return ResourceError(f"an image of {num_rows} rows could not be decoded: llama.cpp returned {code}")
 
 

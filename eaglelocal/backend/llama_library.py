@@ -163,7 +163,7 @@ def bind(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None
 def native_error(code: int, num_rows: int, library: LlamaLibrary) -> EagleLocalError:
     """Return the error for a code of llama_decode, or of the native code."""
     if code == CACHE_FULL:
-        return ResourceError(f"the cache is full: {num_rows} more rows do not fit", hint="a larger --ctx")
+        return ResourceError(f"the cache is full: {num_rows} more rows do not fit", hint="use a larger --ctx")
     return EngineError(
         NATIVE_CODES.get(code) or f"llama_decode gave {code} for {num_rows} rows: {library.log.reason()}"
     )

@@ -76,7 +76,7 @@ class LlamaVocabulary:
         if start is None:
             message = "the tokenizer of this model reads a text differently when it adds special tokens"
             raise IncompatibleError(
-                message, hint="a file that has a template for pairs: tokenizer.chat_template.rerank"
+                message, hint="use a file that has a template for pairs: tokenizer.chat_template.rerank"
             )
         separator, end = int(api.llama_vocab_sep(handle)), int(api.llama_vocab_eos(handle))
         between = [separator if end < 0 else end] if api.llama_vocab_get_add_eos(handle) else []

@@ -254,7 +254,7 @@ def plan_bench(settings: Settings, options: BenchOptions, output: Output) -> Pla
     slots = max(*options.levels, count_slots(settings))
     plan = plan_run(dataclasses.replace(make_run_options(settings, ModelChoice()), spec="auto", parallel=slots), output)
     if not plan.speculates:
-        raise UsageError(f"there is nothing to compare: {plan.draft_reason}", hint="a --draft that fits the target")
+        raise UsageError(f"there is nothing to compare: {plan.draft_reason}", hint="use a --draft that fits the target")
     return plan
 
 

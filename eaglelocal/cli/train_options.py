@@ -97,7 +97,7 @@ def find_head_source(start: str, found: FoundTarget) -> HeadSource:
         header = read_header(draft.path)
         source = dataclasses.replace(source, start=header, start_info=EagleInfo.from_header(header))
     elif start not in ("auto", "none"):
-        raise UsageError(f"--from {start} is no EAGLE head", hint="a head in GGUF, or `--from none`")
+        raise UsageError(f"--from {start} is no EAGLE head", hint="use a head in GGUF, or `--from none`")
     choose_head_shape(source, max_context=1)
     return source
 

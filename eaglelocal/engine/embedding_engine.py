@@ -261,7 +261,7 @@ class EmbeddingEngine:
 
 def make_too_long(num_tokens: str, limit: int) -> RequestError:
     what = f"an input of {num_tokens} tokens exceeds the context of {limit}"
-    return RequestError(what, hint="a larger --ctx", parameter="input", code="context_length_exceeded")
+    return RequestError(what, hint="use a larger --ctx", parameter="input", code="context_length_exceeded")
 
 
 def normalize(vectors: Floats) -> Floats:

@@ -234,7 +234,7 @@ class InputProcessor:
         return RequestError(  # clients recognize the first words and shorten the prompt
             f"this model's maximum context length is {self._n_ctx} tokens, and the prompt has {num_prompt}: "
             "no room is left for an answer",
-            hint="a larger --ctx" if self._can_grow else "a shorter prompt: the model was trained for no more",
+            hint="use a larger --ctx" if self._can_grow else "use a shorter prompt: the model was trained for no more",
             parameter="messages" if is_chat else "prompt",
             code="context_length_exceeded",
         )

@@ -111,11 +111,11 @@ def check_pooling(header: Header, info: ModelInfo) -> None:
     if task is ModelTask.TEXT:
         raise IncompatibleError(
             f"{name} is not an embedding model: its file has no pooling type",
-            hint=f"a file with the key {info.architecture}.pooling_type",
+            hint=f"use a file with the key {info.architecture}.pooling_type",
         )
     if task is ModelTask.RANK and not any(tensor in header.tensors for tensor in CLASSIFIERS):
         raise IncompatibleError(
-            f"{name} is a reranker without a classifier", hint="a file that was converted as a reranker"
+            f"{name} is a reranker without a classifier", hint="use a file that was converted as a reranker"
         )
 
 

@@ -183,7 +183,7 @@ def check_shares(plan: Plan, free: Sequence[FreeMemory]) -> None:
         names = ", ".join(gpu.device for gpu in gpus) or "none"
         shares = ",".join(f"{share:g}" for share in plan.shares)
         message = f"--split {shares} gives {len(plan.shares)} shares, but llama.cpp uses {names}"
-        raise UsageError(message, hint="a share for each of them" if len(gpus) > 1 else "leave --split out")
+        raise UsageError(message, hint="give one share for each of them" if len(gpus) > 1 else "leave --split out")
 
 
 def read_models(plan: Plan) -> tuple[ModelHeader, ...]:

@@ -88,7 +88,7 @@ def _read_lines(path: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise ResourceError(f"cannot read {path}: {error.strerror}", hint="another folder for --work") from error
+        raise ResourceError(f"cannot read {path}: {error.strerror}", hint="use another folder for --work") from error
 
 
 def gather_answers(

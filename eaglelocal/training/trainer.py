@@ -186,7 +186,7 @@ def fit_to_context(training: HeadTraining) -> HeadTraining:
         for part in (training.train_set, training.held_out)
     )
     if not train_set:
-        raise UsageError(f"no answer starts within {training.plan.n_ctx} tokens", hint="a larger --ctx")
+        raise UsageError(f"no answer starts within {training.plan.n_ctx} tokens", hint="use a larger --ctx")
     return replace(training, train_set=train_set, held_out=held_out)
 
 
