@@ -20,7 +20,15 @@ from eaglelocal.gguf.architectures import (
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.loaded_tensors import active_bytes, block_of, is_expert, weights_of
+from eaglelocal.gguf.loaded_tensors import (
+    TOKEN_EMBEDDING,
+    active_bytes,
+    block_of,
+    is_expert,
+    is_input,
+    loaded_tensors,
+    weights_of,
+)
 from eaglelocal.gguf.model_info import ModelInfo, architecture_of, num_mtp_layers
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.recurrent_layers import attention_layers, inner_width, recurrent_layers, state_bytes_of_a_layer
@@ -346,3 +354,17 @@ def _n_ff(keys: ArchitectureKeys, info: ModelInfo, n_expert_used: int) -> int:
     """Return the widest feed-forward row of a token: of a dense layer, or of the used experts together."""
     experts = max(keys.counts("expert_feed_forward_length") or (0,))
     return max(max(info.n_ff), experts * n_expert_used)
+
+
+def count_parameters(header: Header, shape: ModelShape) -> tuple[float, float]:
+    """Return the numbers of (all parameters, parameters that one token is multiplied with)."""
+    total = active = 0.0
+    used = shape.n_expert_used / shape.n_expert if shape.n_expert else 1.0
+    for tensor in loaded_tensors(header, n_layer=shape.n_layer):
+        total += tensor.num_elements
+        if is_input(tensor.name):
+            is_output = shape.tied_output_bytes and tensor.name == TOKEN_EMBEDDING
+            active += tensor.num_elements if is_output else 0
+        else:
+            active += tensor.num_elements * (used if is_expert(tensor.name) else 1.0)
+    return total, active

@@ -15,6 +15,7 @@ from eaglelocal.catalog.reference import EmbeddedModel, parse_reference
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import AUTO, RunOptions
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.hub.model_files import ModelFiles, find_files
 from eaglelocal.hub.target_resolver import NATIVE
 from eaglelocal.planning.candidate import Candidate
 from eaglelocal.planning.decision import DEFAULT_CTX, EMBEDDED, Decision
@@ -24,7 +25,6 @@ from eaglelocal.planning.gpu_selection import select_gpus
 from eaglelocal.planning.local_models import LocalModel, list_cached_models, make_demo_option, make_option
 from eaglelocal.planning.machine_spec import MachineSpec, make_machine_spec
 from eaglelocal.planning.measured_costs import measured_costs
-from eaglelocal.planning.model_files import ModelFiles, find_files
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import make_evaluator
 from eaglelocal.probe.probe import probe

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES
 from eaglelocal.core.run_options import RunOptions
+from eaglelocal.hub.model_files import ModelFiles
 from eaglelocal.planning.candidate import Candidate, offload_text
 from eaglelocal.planning.eviction import Needs
 from eaglelocal.planning.local_models import LocalModel
-from eaglelocal.planning.model_files import ModelFiles
 
 EMBEDDED = "demo"
 DEFAULT_CTX = 4096

@@ -15,9 +15,9 @@ from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo, par
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
+from eaglelocal.hub.model_files import find_files
 from eaglelocal.planning.catalog_models import entry_options
 from eaglelocal.planning.local_models import choose_projector, make_demo_option, make_option, restrict_drafts
-from eaglelocal.planning.model_files import find_files
 from eaglelocal.planning.options import ModelOption
 
 SHOWN_DRAFTS = 4

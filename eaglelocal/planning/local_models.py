@@ -22,10 +22,10 @@ from eaglelocal.hub.inflation.demo_shape import plan_demo
 from eaglelocal.hub.inflation.demo_sizes import DemoSize
 from eaglelocal.hub.inflation.inflate import inflated_paths, parse_demo_reference
 from eaglelocal.hub.inventory import describe_file
+from eaglelocal.hub.model_files import ModelFiles, find_files
 from eaglelocal.hub.projector_resolver import AUTO_HINT, read_projector_file
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources
 from eaglelocal.hub.typed_path import resolve_file
-from eaglelocal.planning.model_files import ModelFiles, find_files
 from eaglelocal.planning.options import (
     DraftOnDisk,
     DraftOption,

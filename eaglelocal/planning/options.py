@@ -27,8 +27,7 @@ from eaglelocal.gguf.architectures import (
     ROLLBACK_ARCHITECTURES,
 )
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.loaded_tensors import TOKEN_EMBEDDING, is_expert, is_input, loaded_tensors
-from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape, shape_of
+from eaglelocal.gguf.model_shape import ModelShape, count_parameters, read_draft_shape, shape_of
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.hub.repo_builds import read_quantization
 from eaglelocal.planning.model_age import Age, age_of, age_of_file
@@ -320,17 +319,3 @@ def draft_option_on_disk(label: str, draft: ModelShape, acceptance: PredictedAcc
         acceptance=acceptance or PredictedAcceptance.of((), default=DEFAULTS[kind]),
         is_here=True,
     )
-
-
-def count_parameters(header: Header, shape: ModelShape) -> tuple[float, float]:
-    """Return the numbers of (all parameters, parameters that one token is multiplied with)."""
-    total = active = 0.0
-    used = shape.n_expert_used / shape.n_expert if shape.n_expert else 1.0
-    for tensor in loaded_tensors(header, n_layer=shape.n_layer):
-        total += tensor.num_elements
-        if is_input(tensor.name):
-            is_output = shape.tied_output_bytes and tensor.name == TOKEN_EMBEDDING
-            active += tensor.num_elements if is_output else 0
-        else:
-            active += tensor.num_elements * (used if is_expert(tensor.name) else 1.0)
-    return total, active

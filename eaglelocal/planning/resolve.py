@@ -12,10 +12,10 @@ from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.draft_resolver import FoundDraft, make_ngram_draft, requantize_draft
 from eaglelocal.hub.inflation.inflate import Progress
+from eaglelocal.hub.model_files import ModelFiles, find_files
 from eaglelocal.hub.projector_resolver import FoundProjector
 from eaglelocal.hub.target_resolver import FoundTarget
 from eaglelocal.planning.decision import DEFAULT_CTX, Decision
-from eaglelocal.planning.model_files import ModelFiles, find_files
 
 
 def resolve(options: RunOptions, *, on_progress: Progress) -> Plan:
