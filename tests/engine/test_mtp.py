@@ -361,7 +361,7 @@ def test_a_draft_sees_nothing_of_what_was_rejected_before_it(tmp_path: Path, gem
 def test_assistants_that_do_not_fit_are_refused(tmp_path: Path, gemma: Path) -> None:
     assistant = write_assistant(tmp_path / "assistant.gguf", gemma)
     qwen = write_mtp(tmp_path / "qwen.gguf", part="trunk")
-    with pytest.raises(IncompatibleError, match="it is made for the architecture gemma4, the target is of qwen35"):
+    with pytest.raises(IncompatibleError, match="it was made for the architecture gemma4, the target is of qwen35"):
         real_engine(qwen, "mtp", assistant)
     with pytest.raises(ModelFileError, match=r"assistant\.gguf holds an MTP layer"):
         real_engine(assistant)
@@ -380,8 +380,8 @@ def test_assistants_that_do_not_fit_are_refused(tmp_path: Path, gemma: Path) -> 
         ({}, "nextn.hnorm", r"lacks the tensor blk\.8\.nextn\.hnorm\.weight"),
         ({"embedding_length_out": 128}, " ", "its states are 256 wide, its rows 128"),
         ({"embedding_length_out": 100000}, " ", "its states are 256 wide, its rows 100000"),
-        ({"attention.head_count_kv": [2] * 8 + [4]}, " ", "head_count_kv is 4 for it and 2 for the first layer"),
-        ({"attention.head_count_kv": [2] * 8 + [0]}, " ", "head_count_kv is 0 for it and 2 for the first layer"),
+        ({"attention.head_count_kv": [2] * 8 + [4]}, " ", "head_count_kv is 4 in it and 2 in the first layer"),
+        ({"attention.head_count_kv": [2] * 8 + [0]}, " ", "head_count_kv is 0 in it and 2 in the first layer"),
     ],
     ids=str,
 )
@@ -401,5 +401,5 @@ def test_what_cannot_draft_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(IncompatibleError, match=r"trunk\.gguf has no MTP layer"):
         real_engine(trunk, "mtp", trunk)
     moe = write_mtp(tmp_path / "moe.gguf", "qwen35moe", part="layer")
-    with pytest.raises(IncompatibleError, match="it is made for the architecture qwen35moe, the target is of qwen35"):
+    with pytest.raises(IncompatibleError, match="it was made for the architecture qwen35moe, the target is of qwen35"):
         real_engine(trunk, "mtp", moe)

@@ -87,7 +87,7 @@ def read_alone(model: LlamaModel, tokens: list[int]) -> Floats:
 def test_caches_of_their_own_are_copied_from_the_beginning_or_not_at_all(model: LlamaModel) -> None:
     context = LlamaContext(model, ContextParams(n_ctx=64, num_sequences=3, unified=False))
     read(context, 0, 0, TEXT[:20])
-    with pytest.raises(EngineError, match="from the beginning"):
+    with pytest.raises(EngineError, match="from position 0"):
         context.share(0, 1, 5, 10)
     with pytest.raises(EngineError, match="cannot copy"):
         context.share(0, 0, 0, 10)

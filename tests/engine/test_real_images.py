@@ -198,7 +198,7 @@ def test_what_is_no_image_fails_its_request_alone(folder: Path, data: bytes, wor
     [
         ("model", "mmproj-gemma3", "made for another model"),  # of another width
         ("phi4", "mmproj-idefics3", "puts tokens around an image that the target does not have"),  # as wide by chance
-        ("phi4", "gemma3", "no projector"),
+        ("phi4", "gemma3", "not a projector"),
     ],
 )
 def test_a_projector_of_another_model_is_refused(folder: Path, target: str, projector: str, words: str) -> None:
@@ -211,7 +211,7 @@ def test_what_merely_lies_beside_a_model_does_not_keep_it_from_loading(folder: P
     engine = real_engine(folder / "phi4.gguf", projector=folder / "mmproj-idefics3.gguf")
     assert not engine.info.sees_images
     (note,) = [note for note in engine.info.notes if note.startswith("no images: ")]
-    assert "the target has not" in note
+    assert "the target does not have" in note
     told = drive(engine, [asked("a", message(MARKER, RED)), asked("b", message("text"))])
     assert told["a"].failed is not None and told["b"].finished is not None
     engine.close()

@@ -158,7 +158,7 @@ def test_sequences_with_caches_of_their_own_share_no_part_and_nothing_when_close
         context.share(0, 1, 1, 2)
     context.close()
     for first in (0, 1):
-        with pytest.raises(EngineError, match=r"closed|beginning"):
+        with pytest.raises(EngineError, match=r"closed|from position 0"):
             context.share(0, 1, first, 2)
     model.close()
 
@@ -174,7 +174,9 @@ def tree_engine(files: Path, name: str, kind: str = "eagle3", **changes: object)
     """Every row is free, so that every second choice is sent."""
     draft = files / ("other.gguf" if kind == "draft_model" else f"{name}-head.gguf")
     engine = real_engine(files / f"{name}.gguf", kind, draft, spec=AUTO, unified=True, **changes)
-    engine._controller = FreeController(AUTO, DrafterSet(kind, ("ngram",)), FreeRows(), max_siblings=MAX_BRANCHES)
+    controller = FreeController(AUTO, DrafterSet(kind, ("ngram",)), FreeRows(), max_siblings=MAX_BRANCHES)
+    for owner in (engine, engine._answers, engine._answers._drafting):
+        owner._controller = controller  # type: ignore[attr-defined]
     return engine
 
 

@@ -114,7 +114,7 @@ class Fickle(LlamaVocabulary):
 
 def test_a_tokenizer_whose_frame_changes_the_text_is_refused(tmp_path: Path) -> None:
     model = LlamaModel(load_library(), write_target(tmp_path / "llama.gguf", TINY), Placement(repack=False))
-    with pytest.raises(IncompatibleError, match="reads a text that it frames otherwise") as caught:
+    with pytest.raises(IncompatibleError, match="reads a text differently") as caught:
         _ = Fickle(load_library(), model.vocabulary._handle, None).pair_frame
     assert "tokenizer.chat_template.rerank" in caught.value.hint
     model.close()

@@ -94,7 +94,8 @@ class Trial:
         controller = Simulated(spec, SimulatedMachine(ratios=curve(ratios), hiccups=0.02, noise=noise), costs)
         if kept is not None:
             assert controller.acceptance.restore(kept)
-        self._engine._controller = controller
+        for owner in (self._engine, self._engine._answers, self._engine._answers._drafting):
+            owner._controller = controller
         self._num_owners += 1
         for at, prompt in enumerate(self._prompts):
             owner = f"owner {self._num_owners}"
