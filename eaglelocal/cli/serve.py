@@ -94,33 +94,10 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
     from eaglelocal.cli.browser import bind_page
     from eaglelocal.cli.serve_log import ServerLog, log_to
     from eaglelocal.client.running_servers import announce, describe_this_server, keep_announced
-    from eaglelocal.server.access import (
-        Access,
-        add_chat_key,
-        check_bind,
-        key_warnings,
-        parse_host_names,
-        parse_origins,
-        read_keys,
-    )
     from eaglelocal.server.app import create_app
     from eaglelocal.server.run_server import Runtime, bind_socket, run_until_stopped
 
-    key_file = Path(settings.api_key_file).expanduser() if settings.api_key_file else None
-    is_new = key_file is not None and not key_file.exists()
-    listed_keys = read_keys(key_file, os.environ)
-    keys, own_key = add_chat_key(listed_keys)
-    check_bind(settings.host, keys)
-    for warning in key_warnings(key_file, listed_keys):
-        output.message(f"warning: {warning}")
-    if is_new:
-        output.message(f"a new key was written to {key_file}")
-    access = Access(
-        host=settings.host,
-        keys=keys,
-        names=parse_host_names((*settings.allowed_hosts, settings.host)),
-        origins=parse_origins(settings.cors_origins),
-    )
+    access, key_names, own_key = open_access(settings, output)
     decisions = plan_all(settings, output)
     listening = bind_socket(settings.host, settings.port)
     page = bind_page(settings, access, output) if web else None
@@ -128,7 +105,7 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
     log_to(output, status, as_json=settings.log == "json")
     serving = make_server_state(settings, decisions, access, output)
     log = ServerLog(output, serving, status, address=listening.getsockname()[:2])
-    log.show_listening(keys=[name for name, _ in listed_keys.by_name])
+    log.show_listening(keys=key_names)
     host, port = listening.getsockname()[:2]
     server = describe_this_server(host, port, target=next(iter(decisions)), api_key=own_key)
 
@@ -145,6 +122,39 @@ def run_server(settings: Settings, output: Output, screen: ServeScreen | None = 
             run_until_stopped(create_app(serving, access), serving, listening, runtime)
     finally:
         log.close()
+
+
+def open_access(settings: Settings, output: Output) -> tuple[Access, list[str], str]:
+    """Read the keys, and write one where the key file does not exist; return access, the keys' names and our own key.
+
+    Raises UsageError on an address that needs a key and has none.
+    """
+    from eaglelocal.server.access import (
+        Access,
+        add_chat_key,
+        check_bind,
+        key_warnings,
+        parse_host_names,
+        parse_origins,
+        read_keys,
+    )
+
+    key_file = Path(settings.api_key_file).expanduser() if settings.api_key_file else None
+    is_new = key_file is not None and not key_file.exists()
+    listed_keys = read_keys(key_file, os.environ)
+    keys, own_key = add_chat_key(listed_keys)
+    check_bind(settings.host, keys)
+    for warning in key_warnings(key_file, listed_keys):
+        output.message(f"warning: {warning}")
+    if is_new:
+        output.message(f"a new key was written to {key_file}")
+    access = Access(
+        host=settings.host,
+        keys=keys,
+        names=parse_host_names((*settings.allowed_hosts, settings.host)),
+        origins=parse_origins(settings.cors_origins),
+    )
+    return access, [name for name, _ in listed_keys.by_name], own_key
 
 
 def plan_all(settings: Settings, output: Output) -> dict[str, Decision]:
